@@ -1,0 +1,1 @@
+"""The coordinator: joins devices, aggregates their knowledge, and never sees their data."""

@@ -1,0 +1,118 @@
+"""What a client half is: a generator of requests.
+
+`step` never touches a model.  It yields what it wants done (train on these samples with this objective; give me logits)
+and receives the results, so that an agent can stop between batches, and a simulator may gather the equal requests of
+many devices into one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+
+from edge_sdk.objectives import Ints, Objective, Optim
+from edge_sdk.protocol.knowledge import Payload
+from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.protocol.wires import Contract
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Private:
+    """Mini-batches of the device's own data, by index."""
+
+    indices: Ints  # (steps, b)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Public:
+    """Mini-batches of the public set, by index."""
+
+    indices: Ints  # (steps, b)
+
+
+Source: TypeAlias = Private | Public
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Fit:
+    """Train: one optimiser step per row of the source.  Answered with a FitReport."""
+
+    source: Source
+    objective: Objective
+    optim: Optim
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Logits:
+    """Answered with the logits of the source: f4 (steps, b, k)."""
+
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Measure the model as it is now; the figures go into this exchange's upload, as those of `round` rounds."""
+
+    rounds_done: int
+
+
+Request: TypeAlias = Fit | Logits | Evaluate
+Up: TypeAlias = Mapping[str, Payload]
+Step: TypeAlias = Generator[Request, Any, tuple[S, Up]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One exchange, as a client half sees it."""
+
+    spec: FederationSpec
+    number: int
+    """This device's place in the roster."""
+    round: int
+    exchange: int
+    closing: bool
+    samples: int
+    """Private training samples on this device."""
+    learns: bool
+    """False: a predict-only model, which takes part as a teacher."""
+
+    @property
+    def optim(self) -> Optim:
+        """The optimiser that the federation prescribes."""
+        train = self.spec.train
+        return Optim(kind=train.optimiser, learning_rate=train.learning_rate, momentum=train.momentum)
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether devices measure themselves in this round."""
+        return (self.round + 1) % self.spec.train.evaluate_every == 0 or self.round + 1 == self.spec.rounds
+
+    def private_batches(self, steps: int) -> Private:
+        """`steps` mini-batches of private samples, epoch after shuffled epoch; the same for every method.
+
+        Seeded by (seed, round, 0, number), so that a standalone run sees the very same batches.
+        """
+        size = min(self.spec.train.batch_size, self.samples)
+        rng = np.random.default_rng([self.spec.seed, self.round, 0, self.number])
+        need = steps * size
+        epochs = [rng.permutation(self.samples) for _ in range(-(-need // self.samples))]
+        return Private(np.concatenate(epochs)[:need].reshape(steps, size))
+
+
+class ClientMethod(Protocol[S]):
+    """A method on the device."""
+
+    @property
+    def contract(self) -> Contract[Any]:
+        """What both halves agree on."""
+
+    def init(self, spec: FederationSpec) -> S:
+        """Device-local state: a @wire dataclass, stored at round starts, never sent."""
+
+    def step(self, state: S, down: Mapping[str, Payload], job: Job) -> Step[S]:
+        """One exchange: requests out, results in; at the end the new state and what to upload."""

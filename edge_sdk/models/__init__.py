@@ -1,0 +1,1 @@
+"""Model runtimes behind one protocol: numpy (reference), torch, ONNX Runtime."""

@@ -1,0 +1,123 @@
+"""What a device brings: the Model protocol, and the values that it speaks in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgpack
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.data import Preprocess
+from edge_sdk.errors import StoreError
+from edge_sdk.objectives import Floats, Ints, Objective, Optim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """What a model says of itself; travels in Hello (but for preprocess and cost)."""
+
+    name: str
+    runtime: str
+    """numpy, torch or onnx."""
+    classes: int
+    feature_dim: int = 0
+    """Width of the features; 0: it has none to give."""
+    capabilities: frozenset[str] = frozenset({"predict"})
+    """Of edge_sdk.protocol.wires.CAPABILITIES."""
+    terms: frozenset[str] = frozenset()
+    """Names of the loss terms that it can minimise; empty: it can only predict."""
+    preprocess: Preprocess = field(default_factory=Preprocess)
+    parameters: int = 0
+    """Trainable scalars."""
+    flops_per_sample: int = 0
+    """Floating-point operations of one forward pass."""
+    note: str = ""
+    """What a report should say of it, such as where a frozen extractor comes from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Batches:
+    """Mini-batches of equal size, already chosen: the samples, and for each step which of them."""
+
+    inputs: Floats  # (n, c, h, w), preprocessed
+    labels: Ints | None  # (n,)
+    indices: Ints  # (steps, b)
+    stochastic: bool = True
+    """Whether dropout and batch statistics behave as in training.  False on public samples: the forward pass that is
+    differentiated must be the one whose logits were sent, and running statistics must not see samples twice."""
+    seed: int = 0
+    """For whatever is random inside the model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitReport:
+    """What a fit did."""
+
+    steps: int
+    loss: float
+    """Of the last step, before it."""
+
+
+class Model(Protocol):
+    """Any architecture in any runtime.  x: f4 (n, c, h, w), as `spec.preprocess` makes it.
+
+    A model that lacks a capability raises Unsupported from the methods that need it.
+    """
+
+    @property
+    def spec(self) -> ModelSpec:
+        """What this model is and can do."""
+
+    def logits(self, x: Floats) -> Floats:
+        """(n, c, h, w) -> (n, k), before softmax, as in inference."""
+
+    def features(self, x: Floats) -> Floats:
+        """(n, c, h, w) -> (n, d), the input of the last layer, as in inference."""
+
+    def head(self, f: Floats) -> Floats:
+        """(n, d) -> (n, k): logits = head(features(x))."""
+
+    def fit(self, batches: Batches, objective: Objective, optim: Optim) -> FitReport:
+        """One optimiser step per row of `batches.indices`."""
+
+    def head_rows(self) -> Floats:
+        """The last layer's weights with the bias as last column: (k, d + 1)."""
+
+    def set_head_rows(self, classes: Ints, rows: Floats) -> None:
+        """Overwrite the rows of some classes: classes (m,), rows (m, d + 1)."""
+
+    def weights(self) -> Floats:
+        """All trainable scalars, flat: (p,)."""
+
+    def set_weights(self, values: Floats) -> None:
+        """Overwrite all trainable scalars; optimiser moments are reset."""
+
+    def state_bytes(self) -> bytes:
+        """Weights, buffers and optimiser moments, to survive a restart."""
+
+    def load_state(self, state: bytes) -> None:
+        """Back to what state_bytes gave, exactly.  Raises StoreError where it does not fit this model."""
+
+
+def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Named arrays as bytes, for state that stays on this machine."""
+    table = {name: [a.dtype.str, list(a.shape), np.ascontiguousarray(a).tobytes()] for name, a in arrays.items()}
+    packed: bytes = msgpack.packb(table)
+    return packed
+
+
+def unpack_arrays(state: bytes) -> dict[str, NDArray[Any]]:
+    """The arrays that pack_arrays stored, writable.  Raises StoreError for anything else."""
+    try:
+        table = msgpack.unpackb(state)
+        return {
+            name: np.frombuffer(raw, np.dtype(dtype)).reshape(shape).copy()
+            for name, (dtype, shape, raw) in table.items()
+        }
+    except Exception as error:
+        raise StoreError(
+            f"saved model state does not read ({type(error).__name__}): remove the state folder"
+        ) from error

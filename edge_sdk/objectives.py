@@ -1,0 +1,132 @@
+"""Loss terms as data, with their reference mathematics in numpy.
+
+A term says what to minimise; a model runtime says which terms it can.  Every term here is a function of the logits of
+one mini-batch, so the reference gives its value and its gradient with respect to those logits; the torch runtime
+computes the same loss with autograd, equal to 1e-5.  The total loss is the batch mean of the weighted sum.
+
+Knowledge that a term carries is aligned with the batches of the fit that it is used in: first axis the step, second the
+sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float32]
+Ints: TypeAlias = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CrossEntropy:
+    """CE(y, softmax(f)); needs labels."""
+
+    name: ClassVar[str] = "cross-entropy"
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Distill:
+    """KL( softmax(t / E) || softmax(f / E) ), without the factor E^2 (FedAL eq. 4; FedMD in FedAL's form)."""
+
+    name: ClassVar[str] = "distill"
+    logits: Floats  # (steps, b, k), the teacher's, before softmax
+    temperature: float = 1.0
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LessForgetting:
+    """KL to the device's own earlier predictions (FedAL eq. 5 and 6); mathematically a Distill."""
+
+    name: ClassVar[str] = "less-forgetting"
+    logits: Floats  # (steps, b, k), of the snapshot
+    temperature: float = 1.0
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LogitGradient:
+    """A gradient at the logits, computed elsewhere: the linear loss <gradient, f> (FedAL's adversarial term)."""
+
+    name: ClassVar[str] = "logit-gradient"
+    gradient: Floats  # (steps, b, k), per sample, divided by nothing
+    weight: float = 1.0
+
+
+Term: TypeAlias = CrossEntropy | Distill | LessForgetting | LogitGradient
+Objective: TypeAlias = tuple[Term, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optim:
+    """How to step; the optimiser's moments belong to the model and live on between fits."""
+
+    kind: str = "adam"
+    """sgd or adam (beta 0.9, 0.999, epsilon 1e-8)."""
+    learning_rate: float = 1e-3
+    momentum: float = 0.0
+    """For sgd."""
+
+
+def log_softmax(logits: Floats, temperature: float = 1.0) -> Floats:
+    """Log softmax(logits / temperature) over the last axis, shifted so that it cannot overflow."""
+    scaled = logits / np.float32(temperature)
+    shifted = scaled - scaled.max(axis=-1, keepdims=True)
+    out: Floats = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return out
+
+
+def softmax(logits: Floats, temperature: float = 1.0) -> Floats:
+    """softmax(logits / temperature) over the last axis."""
+    out: Floats = np.exp(log_softmax(logits, temperature))
+    return out
+
+
+def term_loss(term: Term, logits: Floats, labels: Ints | None, step: int) -> float:
+    """The weighted value of one term on one mini-batch, mean over its samples; logits (b, k), labels (b,)."""
+    if isinstance(term, CrossEntropy):
+        rows = -log_softmax(logits)[np.arange(len(logits)), _required(labels)]  # (b,)
+    elif isinstance(term, (Distill, LessForgetting)):
+        teacher = log_softmax(term.logits[step], term.temperature)
+        rows = (np.exp(teacher) * (teacher - log_softmax(logits, term.temperature))).sum(axis=-1)  # (b,)
+    else:
+        rows = (term.gradient[step] * logits).sum(axis=-1)  # (b,)
+    return float(term.weight * rows.mean())
+
+
+def term_gradient(term: Term, logits: Floats, labels: Ints | None, step: int) -> Floats:
+    """d(weighted mean loss)/d(logits) of one term on one mini-batch: (b, k)."""
+    if isinstance(term, CrossEntropy):
+        rows = softmax(logits)  # (b, k)
+        rows[np.arange(len(logits)), _required(labels)] -= 1
+    elif isinstance(term, (Distill, LessForgetting)):
+        difference = softmax(logits, term.temperature) - softmax(term.logits[step], term.temperature)
+        rows = difference / np.float32(term.temperature)
+    else:
+        rows = term.gradient[step]
+    out: Floats = rows * np.float32(term.weight / len(logits))
+    return out
+
+
+def objective_loss(objective: Sequence[Term], logits: Floats, labels: Ints | None, step: int) -> float:
+    """The sum of all terms on one mini-batch."""
+    return sum(term_loss(term, logits, labels, step) for term in objective)
+
+
+def objective_gradient(objective: Sequence[Term], logits: Floats, labels: Ints | None, step: int) -> Floats:
+    """The gradient of the sum of all terms with respect to the logits: (b, k)."""
+    total = np.zeros_like(logits)
+    for term in objective:
+        total += term_gradient(term, logits, labels, step)
+    return total
+
+
+def _required(labels: Ints | None) -> Ints:
+    if labels is None:
+        raise ValueError("cross-entropy needs labels; public samples have none")
+    return labels

@@ -1,0 +1,1 @@
+"""What travels, as pure values: no I/O, no clock, no randomness."""

@@ -1,0 +1,217 @@
+"""The messages, each a frozen dataclass.
+
+Who sends what:
+
+device       Hello  Upload  Bye  DeviceStatus
+coordinator  Welcome  Assign  Receipt  Refusal  CoordinatorStatus  Control
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, TypeAlias
+
+from edge_sdk.protocol.knowledge import Payload
+from edge_sdk.protocol.schema import Blob, Count, Digest, Id, Line, Real, Text, Whole, wire
+
+PROTOCOL_VERSION = 1
+
+Word = Annotated[str, Text(64, r"[a-z][a-z0-9_.-]*")]
+Scalar: TypeAlias = bool | int | float | str
+Seconds = Annotated[float, Real(0.0, 1e9)]
+Epoch = Annotated[int, Whole(0, 2**63 - 1)]
+Sha256 = Annotated[bytes, Blob(32, 32)]
+
+
+@wire("public-set")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicSetSpec:
+    """The public set by its content: every device must hold these very samples."""
+
+    sha256: Sha256
+    count: Count
+
+
+@wire("train")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainSpec:
+    """How a device trains between exchanges, whatever the method."""
+
+    optimiser: Annotated[str, Text(16, "sgd|adam")] = "adam"
+    learning_rate: Annotated[float, Real(0.0, 1e3)] = 1e-3
+    momentum: Annotated[float, Real(0.0, 1.0)] = 0.0
+    batch_size: Annotated[int, Whole(1, 65536)] = 32
+    local_steps: Annotated[int, Whole(0, 10**6)] = 5
+    """Mini-batches of private data per round."""
+    evaluate_every: Annotated[int, Whole(1, 10**6)] = 1
+    """Rounds between two evaluations on the device; the last round is always evaluated."""
+
+
+@wire("spec")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FederationSpec:
+    """All that a device must know of a federation; sent once, at join."""
+
+    federation: Id
+    method: Word
+    params: Mapping[Word, Scalar] = field(default_factory=dict)
+    contract: Digest
+    """Digest of the method's contract under these parameters: both halves must agree."""
+    classes: Annotated[int, Whole(2, 65535)]
+    rounds: Annotated[int, Whole(1, 10**9)]
+    seed: Annotated[int, Whole(0, 2**32 - 1)] = 0
+    train: TrainSpec = field(default_factory=TrainSpec)
+    public: PublicSetSpec | None = None
+    feature_dim: Count = 0
+
+
+@wire("hello")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """A device asks to take part (again, after each reconnect and each new coordinator epoch)."""
+
+    federation: Id
+    device: Id
+    versions: tuple[Annotated[int, Whole(1, 255)], ...] = (PROTOCOL_VERSION,)
+    """Protocol versions that this device speaks."""
+    sdk: Line = ""
+    capabilities: tuple[Word, ...] = ()
+    terms: tuple[Word, ...] = ()
+    classes: Annotated[int, Whole(1, 65535)]
+    feature_dim: Count = 0
+    samples: Count = 0
+    class_counts: tuple[Count, ...] = ()
+    """Samples per class; empty where the owner withholds it."""
+    public_sha256: Sha256 | None = None
+    model: Line = ""
+    runtime: Line = ""
+    board: Line = ""
+
+
+@wire("welcome")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """The coordinator takes a device in."""
+
+    federation: Id
+    device: Id
+    number: Annotated[int, Whole(0, 2**31 - 1)]
+    """The device's place in the roster; part of its random seeds."""
+    version: Annotated[int, Whole(1, 255)] = PROTOCOL_VERSION
+    epoch: Epoch
+    spec: FederationSpec
+
+
+@wire("assign")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assign:
+    """One exchange to carry out.  Sent again until its upload is in; a newer one supersedes an older."""
+
+    federation: Id
+    device: Id
+    round: Count
+    exchange: Count
+    closing: bool = False
+    """The last Assign of all: take in what `down` brings, evaluate, answer with metrics only."""
+    deadline_s: Seconds = 0.0
+    """Seconds that were left when this was sent; a hint, never a rule."""
+    common: Mapping[Word, Payload] = field(default_factory=dict)
+    """Knowledge that every device gets, by role."""
+    personal: Mapping[Word, Payload] = field(default_factory=dict)
+    """Knowledge for this device alone, by role."""
+
+    @property
+    def down(self) -> dict[str, Payload]:
+        """Common and personal knowledge together."""
+        return {**self.common, **self.personal}
+
+
+@wire("upload")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """What a device gives back for one exchange."""
+
+    federation: Id
+    device: Id
+    round: Count
+    exchange: Count
+    closing: bool = False
+    knowledge: Mapping[Word, Payload] = field(default_factory=dict)
+    samples: Count = 0
+    metrics: Mapping[Word, float] = field(default_factory=dict)
+    metrics_round: Count = 0
+    """The number of completed rounds that `metrics` describe; 0 where there are none."""
+
+
+@wire("receipt")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """The coordinator's answer to an Upload, sent once it stands in the ledger (or never will)."""
+
+    federation: Id
+    device: Id
+    round: Count
+    exchange: Count
+    closing: bool = False
+    verdict: Annotated[str, Text(16, "accepted|duplicate|late|refused")]
+    reason: Line = ""
+
+
+@wire("refusal")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """The coordinator will not have this device."""
+
+    federation: Id
+    device: Id
+    reason: Word
+    message: Annotated[str, Text(1024)]
+    remedy: Annotated[str, Text(1024)] = ""
+
+
+@wire("bye")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bye:
+    """A device leaves for good."""
+
+    federation: Id
+    device: Id
+    reason: Line = ""
+
+
+@wire("device-status")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceStatus:
+    """A device's retained birth, and as its will the retained `lost`.  A hint, never the truth."""
+
+    federation: Id
+    device: Id
+    state: Annotated[str, Text(16, "ready|disconnected|lost")]
+    boot: Epoch
+
+
+@wire("coordinator-status")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorStatus:
+    """The coordinator's retained birth; a new epoch makes devices say hello again."""
+
+    federation: Id
+    state: Annotated[str, Text(16, "ready|finished|failed|lost")]
+    epoch: Epoch
+    reason: Line = ""
+
+
+@wire("control")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """An operator's word to a running coordinator; obeyed only with a valid signature."""
+
+    federation: Id
+    operation: Annotated[str, Text(16, "drain|pause|resume|revoke|forget")]
+    device: Id | None = None
+
+
+Message: TypeAlias = (
+    Hello | Welcome | Assign | Upload | Receipt | Refusal | Bye | DeviceStatus | CoordinatorStatus | Control
+)

@@ -1,0 +1,1 @@
+"""How frames get from one end to the other: an in-process hub, or MQTT."""
