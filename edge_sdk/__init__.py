@@ -1,3 +1,59 @@
-"""edge-sdk: devices with different models trade knowledge, not data and not weights."""
+"""edge-sdk: devices with different models trade knowledge, not data and not weights.
+
+Names are loaded when they are first used: `import edge_sdk` costs no numpy, no torch and no broker client.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from edge_sdk.agent import Agent, RoundReport
+    from edge_sdk.app import App
+    from edge_sdk.data import LocalData, Preprocess, Samples
+    from edge_sdk.errors import EdgeError
+    from edge_sdk.models import Model, ModelSpec, NumpyModel, OnnxModel, OnnxTeacher, TorchModel
+    from edge_sdk.public import PublicSet
+
+_HOME = {
+    "Agent": "edge_sdk.agent",
+    "App": "edge_sdk.app",
+    "EdgeError": "edge_sdk.errors",
+    "LocalData": "edge_sdk.data",
+    "Model": "edge_sdk.models",
+    "ModelSpec": "edge_sdk.models",
+    "NumpyModel": "edge_sdk.models",
+    "OnnxModel": "edge_sdk.models",
+    "OnnxTeacher": "edge_sdk.models",
+    "Preprocess": "edge_sdk.data",
+    "PublicSet": "edge_sdk.public",
+    "RoundReport": "edge_sdk.agent",
+    "Samples": "edge_sdk.data",
+    "TorchModel": "edge_sdk.models",
+}
+
+__all__ = [
+    "Agent",
+    "App",
+    "EdgeError",
+    "LocalData",
+    "Model",
+    "ModelSpec",
+    "NumpyModel",
+    "OnnxModel",
+    "OnnxTeacher",
+    "Preprocess",
+    "PublicSet",
+    "RoundReport",
+    "Samples",
+    "TorchModel",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'edge_sdk' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)

@@ -28,10 +28,20 @@ class Preprocess:
     mean: float = 0.0
     std: float = 1.0
 
+    def __post_init__(self) -> None:
+        if self.std <= 0:
+            raise UsageError(f"preprocess std {self.std}: expected a number above 0")
+        if self.channels not in (None, 1, 3):
+            raise UsageError(f"preprocess channels {self.channels}: expected 1 (grey) or 3 (colour)")
+        if self.size is not None and min(self.size) < 1:
+            raise UsageError(f"preprocess size {self.size}: expected height and width of at least 1")
+
     def __call__(self, raw: Raw) -> Floats:
         """(n, h, w), (n, h, w, c) or (n, d) -> f4 (n, c, h, w); flat samples become (n, 1, 1, d)."""
         if raw.ndim not in (2, 3, 4):
             raise UsageError(f"samples of shape {raw.shape}: expected (n, d), (n, h, w) or (n, h, w, c)")
+        if raw.ndim == 2 and self.size is not None:
+            raise UsageError(f"flat samples of shape {raw.shape} have no height and width: leave preprocess size out")
         x = raw.astype(np.float32)
         if raw.ndim == 2:
             x = x[:, None, None, :]

@@ -11,14 +11,15 @@ sample.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats: TypeAlias = NDArray[np.float32]
 Ints: TypeAlias = NDArray[np.int64]
+L = TypeVar("L")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -90,7 +91,7 @@ def softmax(logits: Floats, temperature: float = 1.0) -> Floats:
 def term_loss(term: Term, logits: Floats, labels: Ints | None, step: int) -> float:
     """The weighted value of one term on one mini-batch, mean over its samples; logits (b, k), labels (b,)."""
     if isinstance(term, CrossEntropy):
-        rows = -log_softmax(logits)[np.arange(len(logits)), _required(labels)]  # (b,)
+        rows = -log_softmax(logits)[np.arange(len(logits)), required_labels(labels)]  # (b,)
     elif isinstance(term, (Distill, LessForgetting)):
         teacher = log_softmax(term.logits[step], term.temperature)
         rows = (np.exp(teacher) * (teacher - log_softmax(logits, term.temperature))).sum(axis=-1)  # (b,)
@@ -103,7 +104,7 @@ def term_gradient(term: Term, logits: Floats, labels: Ints | None, step: int) ->
     """d(weighted mean loss)/d(logits) of one term on one mini-batch: (b, k)."""
     if isinstance(term, CrossEntropy):
         rows = softmax(logits)  # (b, k)
-        rows[np.arange(len(logits)), _required(labels)] -= 1
+        rows[np.arange(len(logits)), required_labels(labels)] -= 1
     elif isinstance(term, (Distill, LessForgetting)):
         difference = softmax(logits, term.temperature) - softmax(term.logits[step], term.temperature)
         rows = difference / np.float32(term.temperature)
@@ -126,7 +127,21 @@ def objective_gradient(objective: Sequence[Term], logits: Floats, labels: Ints |
     return total
 
 
-def _required(labels: Ints | None) -> Ints:
+def required_labels(labels: L | None) -> L:
+    """The labels, of any runtime.  Raises ValueError where there are none."""
     if labels is None:
         raise ValueError("cross-entropy needs labels; public samples have none")
     return labels
+
+
+def at_step(objective: Objective, step: int) -> Objective:
+    """The objective for one step alone: what each term carries for that step becomes its step 0."""
+    return tuple(_term_at(term, slice(step, step + 1)) for term in objective)
+
+
+def _term_at(term: Term, steps: slice) -> Term:
+    if isinstance(term, (Distill, LessForgetting)):
+        return replace(term, logits=term.logits[steps])
+    if isinstance(term, LogitGradient):
+        return replace(term, gradient=term.gradient[steps])
+    return term

@@ -1,1 +1,19 @@
 """The fleet simulator: N agents and one coordinator, the very code of a deployment, on one machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from edge_sim.runner import run
+
+__all__ = ["run"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load `run`, and numpy with it, at the first use."""
+    if name != "run":
+        raise AttributeError(f"module 'edge_sim' has no attribute {name!r}")
+    import importlib  # noqa: PLC0415
+
+    return importlib.import_module("edge_sim.runner").run

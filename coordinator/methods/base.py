@@ -60,5 +60,5 @@ class CoordinatorMethod(Protocol[S, A]):
     def merge(self, a: A, b: A) -> A:
         """Two partial aggregates of different devices as one."""
 
-    def finish(self, state: S, at: At, aggregate: A) -> S:
+    def finish(self, spec: FederationSpec, state: S, at: At, aggregate: A) -> S:
         """The state after this exchange; may train.  Raises EmptyRound rather than guess."""

@@ -13,10 +13,12 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
+from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.objectives import Ints, Objective, Optim
-from edge_sdk.protocol.knowledge import Payload
+from edge_sdk.protocol.knowledge import LogitGradients, Payload, PublicLogits
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.wires import Contract
+from edge_sdk.public import batch_digest
 
 S = TypeVar("S")
 
@@ -63,6 +65,8 @@ class Evaluate:
 
 Request: TypeAlias = Fit | Logits | Evaluate
 Up: TypeAlias = Mapping[str, Payload]
+Stage: TypeAlias = Generator[Request, Any, S]
+"""Part of a step: requests out, results in, and something to return."""
 Step: TypeAlias = Generator[Request, Any, tuple[S, Up]]
 
 
@@ -102,6 +106,16 @@ class Job:
         need = steps * size
         epochs = [rng.permutation(self.samples) for _ in range(-(-need // self.samples))]
         return Private(np.concatenate(epochs)[:need].reshape(steps, size))
+
+
+def check_batch(payload: PublicLogits | LogitGradients, spec: FederationSpec, indices: Ints) -> None:
+    """Raise RemoteProtocolError unless knowledge that came down was made on these public samples (warning W6)."""
+    expected = batch_digest(spec, indices)
+    if payload.batch != expected:
+        raise RemoteProtocolError(
+            "knowledge",
+            f"{type(payload).__name__}: made on public batch {payload.batch.hex()}, expected {expected.hex()}",
+        )
 
 
 class ClientMethod(Protocol[S]):

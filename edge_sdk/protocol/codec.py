@@ -29,6 +29,7 @@ import msgpack
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
 from edge_sdk.protocol import schema
 from edge_sdk.protocol.messages import Message
+from edge_sdk.protocol.scan import scan
 
 MAGIC = b"EDGK"
 VERSION = 1
@@ -39,30 +40,29 @@ UNSIGNED = bytes(16)
 _SIGNED = 1
 _CRC_AT = 12
 
-MAX_DEPTH = 6 + 2
-"""Nesting of the body: the deepest legal value is message > knowledge map > [tag, payload] > tensor > shape."""
-MAX_ITEMS = 64
-"""Entries of any list or map: no message has more fields, roles, terms or hyper-parameters."""
-MAX_TEXT_BYTES = 4 * 1024
-"""A remedy of 1,024 characters, at most four bytes each."""
-
 Sign = Callable[[bytes], bytes]
 Verify = Callable[[bytes, bytes, bytes], bool]
 """(key id, signed bytes, signature) -> genuine?"""
 
-_MESSAGES: dict[str, type] = {schema.tag_of(cls): cls for cls in get_args(Message)}
+_TAGS: dict[type, str] = {cls: schema.tag_of(cls) for cls in get_args(Message)}
+_MESSAGES: dict[str, type] = {tag: cls for cls, tag in _TAGS.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """How large a frame and one tensor in it may be; larger ones are refused before they are decoded."""
 
-    frame_bytes: int = 64 * 1024
-    tensor_bytes: int = 32 * 1024
+    frame_bytes: int = 192 * 1024
+    tensor_bytes: int = 128 * 1024
+
+    def covering(self, other: Limits) -> Limits:
+        """Wide enough for whatever either of the two allows."""
+        return Limits(max(self.frame_bytes, other.frame_bytes), max(self.tensor_bytes, other.tensor_bytes))
 
 
 CONTROL_LIMITS = Limits()
-"""For messages without knowledge: a Welcome with 64 hyper-parameters of 256 characters stays below it."""
+"""For messages without knowledge.  The largest are a Hello with the sample counts of 32,768 classes (128 KiB) and a
+Welcome with 64 hyper-parameters of 256 characters (70 KiB)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +83,15 @@ class Envelope:
 
 
 def encode(message: Message, stamp: Stamp = Stamp(), sign: Sign | None = None) -> bytes:  # frozen value
-    """The frame of a message.  Raises LocalProtocolError where the message breaks its own schema."""
-    plain = [schema.tag_of(type(message)), schema.to_plain(message)]
-    body = cast("bytes", msgpack.packb(plain, use_bin_type=True))
-    flags = _SIGNED if sign else 0
-    fields = (MAGIC, VERSION, flags, 0, len(body))
-    rest = (stamp.key_id, stamp.boot_epoch, stamp.sequence)
-    try:
-        blank = HEADER.pack(*fields, 0, *rest)
-        header = HEADER.pack(*fields, _checksum(blank, body), *rest)
-    except struct.error as error:
-        raise LocalProtocolError(f"frame header: {error}") from None
+    """The frame of a message.  Raises LocalProtocolError where the message breaks its own schema.
+
+    `sign` gets the header and the body and returns 64 bytes.
+    """
+    if type(message) not in _TAGS:
+        raise LocalProtocolError(f"{type(message).__name__} is no message: it travels only inside one")
+    body = cast("bytes", msgpack.packb([_TAGS[type(message)], schema.to_plain(message)], use_bin_type=True))
+    header = _header(len(body), stamp, _SIGNED if sign else 0)
+    header = header[:_CRC_AT] + _checksum(header, body).to_bytes(4, "little") + header[_CRC_AT + 4 :]
     if sign is None:
         return header + body
     signature = sign(header + body)
@@ -102,11 +100,22 @@ def encode(message: Message, stamp: Stamp = Stamp(), sign: Sign | None = None) -
     return header + signature + body
 
 
+def _header(length: int, stamp: Stamp, flags: int) -> bytes:
+    """The header with its checksum left blank."""
+    if len(stamp.key_id) != len(UNSIGNED):
+        raise LocalProtocolError(f"a key id has {len(UNSIGNED)} bytes, this one {len(stamp.key_id)}")
+    try:
+        return HEADER.pack(MAGIC, VERSION, flags, 0, length, 0, stamp.key_id, stamp.boot_epoch, stamp.sequence)
+    except struct.error as error:
+        raise LocalProtocolError(f"frame header: {error}") from None
+
+
 def decode(frame: bytes, limits: Limits = CONTROL_LIMITS, verify: Verify | None = None) -> Envelope:
     """The message in a frame.  Raises RemoteProtocolError, and nothing else, for anything that is not one."""
     try:
         stamp, body = open_frame(frame, limits, verify)
-        plain = _unpack(body, limits)
+        scan(body, limits.tensor_bytes)
+        plain = msgpack.unpackb(body, raw=False, strict_map_key=True, object_pairs_hook=_unique)
         return Envelope(_message(plain), stamp)
     except RemoteProtocolError:
         raise
@@ -114,38 +123,46 @@ def decode(frame: bytes, limits: Limits = CONTROL_LIMITS, verify: Verify | None 
         raise RemoteProtocolError("msgpack", f"{len(frame)} bytes do not decode: {type(error).__name__}") from None
 
 
-def open_frame(frame: bytes, limits: Limits, verify: Verify | None = None) -> tuple[Stamp, bytes]:
-    """Check the header, checksum and signature of a frame; its stamp and its undecoded body."""
+def open_frame(frame: bytes, limits: Limits, verify: Verify | None = None) -> tuple[Stamp, memoryview]:
+    """Check the header, checksum and signature of a frame; its stamp and its body, not decoded and not copied."""
     if len(frame) > limits.frame_bytes:
         raise RemoteProtocolError("limit", f"frame of {len(frame)} bytes, at most {limits.frame_bytes} are legal here")
+    _check_layout(frame)
     if len(frame) < HEADER_BYTES:
-        raise RemoteProtocolError(
-            "length", f"frame of {len(frame)} bytes is shorter than its {HEADER_BYTES}-byte header"
-        )
-    magic, version, flags, reserved, length, crc, key_id, boot_epoch, sequence = HEADER.unpack_from(frame)
-    if magic != MAGIC:
-        raise RemoteProtocolError("magic", "not an edge-sdk frame")
-    if version != VERSION:
-        raise RemoteProtocolError(
-            "version", f"frame version {version}; this side speaks {VERSION}: upgrade the older side"
-        )
+        raise RemoteProtocolError("length", f"frame of {len(frame)} bytes, its header alone has {HEADER_BYTES}")
+    _, _, flags, reserved, length, crc, key_id, boot_epoch, sequence = HEADER.unpack_from(frame)
     if flags & ~_SIGNED or reserved:
-        raise RemoteProtocolError("version", "flags or reserved bytes of a later version")
+        raise RemoteProtocolError("version", "flags or reserved bytes of a later version: upgrade this side")
     start = HEADER_BYTES + (SIGNATURE_BYTES if flags & _SIGNED else 0)
     if len(frame) != start + length:
-        raise RemoteProtocolError("length", f"header announces {length} body bytes, {len(frame) - start} came")
-    header, body = frame[:HEADER_BYTES], frame[start:]
+        raise RemoteProtocolError("length", f"frame of {len(frame)} bytes, its header announces {start + length}")
+    header, body = frame[:HEADER_BYTES], memoryview(frame)[start:]
     if crc != _checksum(header[:_CRC_AT] + bytes(4) + header[_CRC_AT + 4 :], body):
-        raise RemoteProtocolError("checksum", "checksum does not match")
-    if verify is not None:
-        signature = frame[HEADER_BYTES:start]
-        if not signature or not verify(key_id, header + body, signature):
-            raise RemoteProtocolError("signature", "signature missing or not genuine")
+        raise RemoteProtocolError("checksum", "checksum does not match: the frame was damaged on its way")
+    if verify is not None and not _genuine(verify, key_id, b"".join((header, body)), frame[HEADER_BYTES:start]):
+        raise RemoteProtocolError("signature", "signature missing or not genuine")
     return Stamp(boot_epoch, sequence, key_id), body
 
 
-def _checksum(header: bytes, body: bytes) -> int:
-    return zlib.crc32(body, zlib.crc32(header))
+def _check_layout(frame: bytes) -> None:
+    """First of all: what a later version keeps is only the magic and the place of the version."""
+    if not frame.startswith(MAGIC) or len(frame) == len(MAGIC):
+        raise RemoteProtocolError("magic", "not an edge-sdk frame")
+    version = frame[len(MAGIC)]
+    if version != VERSION:
+        older = "this side" if version > VERSION else "the sender"
+        raise RemoteProtocolError("version", f"frame version {version}, this side speaks {VERSION}: upgrade {older}")
+
+
+def _genuine(verify: Verify, key_id: bytes, signed: bytes, signature: bytes) -> bool:
+    try:
+        return bool(signature) and verify(key_id, signed, signature)
+    except Exception:  # noqa: BLE001  # signature libraries raise where we want a plain no
+        return False
+
+
+def _checksum(blank_header: bytes, body: bytes | memoryview) -> int:
+    return zlib.crc32(body, zlib.crc32(blank_header))
 
 
 def _unique(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
@@ -153,38 +170,6 @@ def _unique(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     if len(fields) != len(pairs):
         raise RemoteProtocolError("schema", "a map holds the same key twice")
     return fields
-
-
-def _unpack(body: bytes, limits: Limits) -> Any:
-    plain = msgpack.unpackb(
-        body,
-        raw=False,
-        use_list=True,
-        strict_map_key=True,
-        object_pairs_hook=_unique,
-        max_array_len=MAX_ITEMS,
-        max_map_len=MAX_ITEMS,
-        max_str_len=MAX_TEXT_BYTES,
-        max_bin_len=limits.tensor_bytes,
-        max_ext_len=0,
-    )
-    _check_depth(plain)
-    return plain
-
-
-def _check_depth(plain: Any) -> None:
-    """Level by level, so that a deep value cannot exhaust our own stack."""
-    level = [plain]
-    for _ in range(MAX_DEPTH):
-        level = [
-            inner
-            for value in level
-            if isinstance(value, (list, dict))
-            for inner in (value.values() if isinstance(value, dict) else value)
-        ]
-        if not level:
-            return
-    raise RemoteProtocolError("limit", f"nested deeper than {MAX_DEPTH} levels")
 
 
 def _message(plain: Any) -> Message:

@@ -14,12 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.protocol.schema import Blob, ClassIds, Count, Counts, Digest, Matrix, Vector, wire
+from edge_sdk.protocol.schema import Blob, ClassIds, Counts, Digest, Matrix, Vector, Whole, wire
+
+MAX_MAGNITUDE = 1e6
+"""Numbers beyond this are finite and still ruin what is computed from them: differences, squares and sums overflow in
+f4.  A device whose model has run away is refused rather than averaged in."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expect:
-    """What a payload must fit: the federation's sizes and the batch at hand."""
+    """What a payload must fit: the federation's sizes, the batch at hand, and what its sender may claim."""
 
     classes: int
     rows: int = 0
@@ -30,6 +34,30 @@ class Expect:
     """Scalars in the shared weights; 0: not agreed on."""
     batch: bytes = b""
     """Digest of the public batch; empty: do not compare."""
+    samples: int = 0
+    """The most samples that may stand behind all counts together, such as what a device declared when it joined; 0:
+    any.  Counts are claims: whoever weighs with them bounds them first."""
+    contributors: int = 0
+    """The most devices that may stand behind averaged logits, 1 for an upload; 0: any."""
+
+
+class _ByValue:
+    """Payloads are equal when their numbers are; arrays alone would make `==` ambiguous."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]  # as for every class with an __eq__ and mutable parts
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        names = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]  # every payload is one
+        return all(_same(getattr(self, name), getattr(other, name)) for name in names)
+
+
+def _same(a: object, b: object) -> bool:
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a.dtype == b.dtype and np.array_equal(a, b)
+    return bool(a == b)
 
 
 def _require(fits: bool, message: str) -> None:
@@ -47,15 +75,32 @@ def _check_batch(name: str, batch: bytes, values: NDArray[Any], expect: Expect) 
         values.shape == (expect.rows, expect.classes),
         f"{name}: shape {values.shape}, expected {(expect.rows, expect.classes)}",
     )
+    _check_magnitude(name, values)
+
+
+def _check_magnitude(name: str, values: NDArray[Any]) -> None:
+    low, high = float(values.min()), float(values.max())
+    _require(
+        low >= -MAX_MAGNITUDE and high <= MAX_MAGNITUDE,  # NaN is in no range, so it is refused here, too
+        f"{name}: numbers from {low:g} to {high:g}, at most {MAX_MAGNITUDE:g} is legal: the sender's model ran away",
+    )
 
 
 def _check_rows(name: str, classes: NDArray[Any], counts: NDArray[Any], rows: int, expect: Expect) -> None:
-    _require(len(classes) == rows == len(counts), f"{name}: {len(classes)} classes, {rows} rows, {len(counts)} counts")
-    _require(bool((np.diff(classes) > 0).all()), f"{name}: class ids must ascend without repeats")
+    _require(
+        0 < len(classes) == rows == len(counts), f"{name}: {len(classes)} classes, {rows} rows, {len(counts)} counts"
+    )
+    # Compared, not subtracted: a difference of two i4 can wrap around.
+    _require(bool((classes[1:] > classes[:-1]).all()), f"{name}: class ids must ascend without repeats")
     _require(
         int(classes[0]) >= 0 and int(classes[-1]) < expect.classes, f"{name}: class id outside 0..{expect.classes - 1}"
     )
-    _require(bool((counts > 0).all()), f"{name}: a class without samples must be left out")
+    _require(bool((counts > 0).all()), f"{name}: a count below 1: a class without samples must be left out")
+    total = int(counts.sum(dtype=np.int64))
+    _require(
+        expect.samples == 0 or total <= expect.samples,
+        f"{name}: counts of {total} samples together, at most {expect.samples} were declared",
+    )
 
 
 def _check_width(name: str, width: int, expect: Expect) -> None:
@@ -63,35 +108,39 @@ def _check_width(name: str, width: int, expect: Expect) -> None:
 
 
 @wire("logits")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublicLogits:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PublicLogits(_ByValue):
     """Logits before softmax on one public batch, from one device or averaged over `contributors` of them."""
 
     values: Matrix  # (b, k)
     batch: Digest
-    contributors: Count = 1
+    contributors: Annotated[int, Whole(1, 2**31 - 1)] = 1
 
     def check(self, expect: Expect) -> None:
-        """Raise RemoteProtocolError unless shape and batch are the expected ones."""
+        """Raise RemoteProtocolError unless shape, batch, magnitude and contributors are possible."""
         _check_batch("PublicLogits", self.batch, self.values, expect)
+        _require(
+            1 <= self.contributors <= (expect.contributors or self.contributors),
+            f"PublicLogits: {self.contributors} contributors, expected 1 to {expect.contributors or 'any number'}",
+        )
 
 
 @wire("logit-gradients")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogitGradients:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LogitGradients(_ByValue):
     """The gradient of some loss with respect to this device's logits, per sample, divided by nothing."""
 
     values: Matrix  # (b, k)
     batch: Digest
 
     def check(self, expect: Expect) -> None:
-        """Raise RemoteProtocolError unless shape and batch are the expected ones."""
+        """Raise RemoteProtocolError unless shape, batch and magnitude are possible."""
         _check_batch("LogitGradients", self.batch, self.values, expect)
 
 
 @wire("class-rows")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassRows:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ClassRows(_ByValue):
     """One vector per class that the sender holds: prototypes, header rows or class-mean logits."""
 
     classes: ClassIds  # (m,) ascending
@@ -99,14 +148,15 @@ class ClassRows:
     counts: Counts  # (m,) samples behind each row
 
     def check(self, expect: Expect) -> None:
-        """Raise RemoteProtocolError unless classes, width and counts are possible."""
+        """Raise RemoteProtocolError unless classes, width, counts and magnitude are possible."""
         _check_rows("ClassRows", self.classes, self.counts, len(self.rows), expect)
         _check_width("ClassRows", self.rows.shape[1], expect)
+        _check_magnitude("ClassRows", self.rows)
 
 
 @wire("hyper-knowledge")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HyperKnowledge:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HyperKnowledge(_ByValue):
     """Class-mean features with class-mean soft predictions (FedHKD)."""
 
     classes: ClassIds  # (m,) ascending
@@ -118,25 +168,28 @@ class HyperKnowledge:
         """Raise RemoteProtocolError unless classes, widths, counts and probabilities are possible."""
         _check_rows("HyperKnowledge", self.classes, self.counts, len(self.features), expect)
         _check_width("HyperKnowledge", self.features.shape[1], expect)
-        _require(self.soft.shape == (len(self.classes), expect.classes), f"HyperKnowledge: soft is {self.soft.shape}")
+        _check_magnitude("HyperKnowledge", self.features)
+        shape = (len(self.classes), expect.classes)
+        _require(self.soft.shape == shape, f"HyperKnowledge: soft of shape {self.soft.shape}, expected {shape}")
         soft = self.soft.astype(np.float64)
         _require(bool((soft >= -1e-6).all()), "HyperKnowledge: a probability is negative")
         _require(bool((abs(soft.sum(axis=1) - 1) < 1e-2).all()), "HyperKnowledge: probabilities do not sum to 1")
 
 
 @wire("weights")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Weights(_ByValue):
     """All shared parameters as one flat tensor; `layout` names their order and shapes."""
 
     values: Vector  # (p,)
     layout: Annotated[bytes, Blob(16, 16)]
 
     def check(self, expect: Expect) -> None:
-        """Raise RemoteProtocolError unless there are as many weights as agreed on."""
+        """Raise RemoteProtocolError unless there are as many weights as agreed on, of a possible magnitude."""
         _require(
             expect.weight_count in (0, self.values.size), f"Weights: {self.values.size}, expected {expect.weight_count}"
         )
+        _check_magnitude("Weights", self.values)
 
 
 Payload: TypeAlias = PublicLogits | LogitGradients | ClassRows | HyperKnowledge | Weights

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, TypeAlias
 
+from edge_sdk.protocol.frozen import FrozenDict
 from edge_sdk.protocol.knowledge import Payload
-from edge_sdk.protocol.schema import Blob, Count, Digest, Id, Line, Real, Text, Whole, wire
+from edge_sdk.protocol.schema import Blob, Count, Digest, Id, Items, Line, Packed, Real, Text, Whole, wire
 
 PROTOCOL_VERSION = 1
 
@@ -22,6 +23,10 @@ Scalar: TypeAlias = bool | int | float | str
 Seconds = Annotated[float, Real(0.0, 1e9)]
 Epoch = Annotated[int, Whole(0, 2**63 - 1)]
 Sha256 = Annotated[bytes, Blob(32, 32)]
+Words = Annotated[tuple[Word, ...], Items()]
+Knowledge = Annotated[Mapping[Word, Payload], Items()]
+MAX_CLASS_COUNTS = 32768
+"""Classes whose sample counts fit into a Hello; of a federation with more, devices leave the counts out."""
 
 
 @wire("public-set")
@@ -30,7 +35,7 @@ class PublicSetSpec:
     """The public set by its content: every device must hold these very samples."""
 
     sha256: Sha256
-    count: Count
+    count: Annotated[int, Whole(1, 2**32 - 1)]
 
 
 @wire("train")
@@ -55,7 +60,7 @@ class FederationSpec:
 
     federation: Id
     method: Word
-    params: Mapping[Word, Scalar] = field(default_factory=dict)
+    params: Annotated[Mapping[Word, Scalar], Items()] = field(default_factory=FrozenDict)
     contract: Digest
     """Digest of the method's contract under these parameters: both halves must agree."""
     classes: Annotated[int, Whole(2, 65535)]
@@ -73,19 +78,21 @@ class Hello:
 
     federation: Id
     device: Id
-    versions: tuple[Annotated[int, Whole(1, 255)], ...] = (PROTOCOL_VERSION,)
+    versions: Annotated[tuple[Annotated[int, Whole(1, 255)], ...], Items(1)] = (PROTOCOL_VERSION,)
     """Protocol versions that this device speaks."""
     sdk: Line = ""
-    capabilities: tuple[Word, ...] = ()
-    terms: tuple[Word, ...] = ()
+    capabilities: Words = ()
+    terms: Words = ()
     classes: Annotated[int, Whole(1, 65535)]
     feature_dim: Count = 0
     samples: Count = 0
-    class_counts: tuple[Count, ...] = ()
+    class_counts: Annotated[tuple[int, ...], Packed(MAX_CLASS_COUNTS)] = ()
     """Samples per class; empty where the owner withholds it."""
     public_sha256: Sha256 | None = None
     model: Line = ""
     runtime: Line = ""
+    note: Line = ""
+    """What a report should say of the model."""
     board: Line = ""
 
 
@@ -116,9 +123,9 @@ class Assign:
     """The last Assign of all: take in what `down` brings, evaluate, answer with metrics only."""
     deadline_s: Seconds = 0.0
     """Seconds that were left when this was sent; a hint, never a rule."""
-    common: Mapping[Word, Payload] = field(default_factory=dict)
+    common: Knowledge = field(default_factory=FrozenDict)
     """Knowledge that every device gets, by role."""
-    personal: Mapping[Word, Payload] = field(default_factory=dict)
+    personal: Knowledge = field(default_factory=FrozenDict)
     """Knowledge for this device alone, by role."""
 
     @property
@@ -137,9 +144,9 @@ class Upload:
     round: Count
     exchange: Count
     closing: bool = False
-    knowledge: Mapping[Word, Payload] = field(default_factory=dict)
+    knowledge: Knowledge = field(default_factory=FrozenDict)
     samples: Count = 0
-    metrics: Mapping[Word, float] = field(default_factory=dict)
+    metrics: Annotated[Mapping[Word, float], Items()] = field(default_factory=FrozenDict)
     metrics_round: Count = 0
     """The number of completed rounds that `metrics` describe; 0 where there are none."""
 

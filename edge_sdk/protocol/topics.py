@@ -11,66 +11,90 @@ Round, exchange and sender stand in the message; the topic only routes, and says
 
 from __future__ import annotations
 
+import re
 import zlib
+
+from edge_sdk.errors import LocalProtocolError
+from edge_sdk.protocol.schema import ID
 
 ROOT = "fl/v1"
 SHARDS = 16
 
 
+def _is_id(name: str) -> bool:
+    return len(name) <= ID.most and re.fullmatch(ID.pattern, name) is not None
+
+
+def _level(name: str) -> str:
+    """An id as one level of a topic.  One with `+`, `#` or `/` in it would be heard, or listen, where it must not."""
+    if not _is_id(name):
+        raise LocalProtocolError(f"{name!r} is no id: expected at most {ID.most} characters of {ID.pattern}")
+    return name
+
+
 def up(federation: str, device: str, kind: str) -> str:
     """Where a device publishes; the shard lets several ingest workers share the load."""
-    return f"{ROOT}/{federation}/up/{zlib.crc32(device.encode()) % SHARDS}/{device}/{kind}"
+    return f"{ROOT}/{_level(federation)}/up/{shard(device)}/{_level(device)}/{_level(kind)}"
+
+
+def shard(device: str) -> int:
+    """Which share of the ingest a device belongs to; fixed by its id."""
+    return zlib.crc32(device.encode()) % SHARDS
 
 
 def down(federation: str, device: str, kind: str) -> str:
     """Where the coordinator publishes to one device."""
-    return f"{ROOT}/{federation}/dn/{device}/{kind}"
+    return f"{ROOT}/{_level(federation)}/dn/{_level(device)}/{_level(kind)}"
 
 
 def device_status(federation: str, device: str) -> str:
     """A device's retained state."""
-    return f"{ROOT}/{federation}/st/{device}"
+    return f"{ROOT}/{_level(federation)}/st/{_level(device)}"
 
 
 def coordinator_status(federation: str) -> str:
     """The coordinator's retained state."""
-    return f"{ROOT}/{federation}/coord"
+    return f"{ROOT}/{_level(federation)}/coord"
 
 
 def control(federation: str) -> str:
     """Where an operator speaks to the coordinator."""
-    return f"{ROOT}/{federation}/ctl"
+    return f"{ROOT}/{_level(federation)}/ctl"
 
 
 def device_subscriptions(federation: str, device: str) -> tuple[str, ...]:
     """What a device listens to."""
-    return (f"{ROOT}/{federation}/dn/{device}/+", coordinator_status(federation))
+    return (f"{ROOT}/{_level(federation)}/dn/{_level(device)}/+", coordinator_status(federation))
 
 
 def coordinator_subscriptions(federation: str) -> tuple[str, ...]:
     """What the coordinator listens to."""
-    return (f"{ROOT}/{federation}/up/+/+/+", f"{ROOT}/{federation}/st/+", control(federation))
+    return (f"{ROOT}/{_level(federation)}/up/+/+/+", f"{ROOT}/{_level(federation)}/st/+", control(federation))
 
 
 def sender(topic: str) -> str | None:
     """The device that a topic belongs to; None where it belongs to none."""
-    levels = topic.split("/")
-    if len(levels) == 7 and levels[3] == "up":
-        return levels[5]
-    if len(levels) == 5 and levels[3] == "st":
-        return levels[4]
-    return None
+    root, levels = topic.split("/")[:2], topic.split("/")[2:]
+    match levels if "/".join(root) == ROOT else []:
+        case [_, "up", _, device, _] | [_, "st", device] if _is_id(device):
+            return device
+        case _:
+            return None
 
 
 def matches(pattern: str, topic: str) -> bool:
-    """Whether a subscription with `+` and a closing `#` covers a topic."""
+    """Whether a subscription covers a topic, by MQTT's rules.
+
+    `+` stands for one level, a closing `#` for any number of them, none included; neither reaches a topic whose first
+    level begins with `$`.
+    """
     wanted, found = pattern.split("/"), topic.split("/")
-    for i, level in enumerate(wanted):
-        if level == "#":
-            return True
-        if i >= len(found) or level not in ("+", found[i]):
-            return False
-    return len(wanted) == len(found)
+    if topic.startswith("$") and wanted[0] in ("+", "#"):
+        return False
+    if wanted[-1] == "#":
+        wanted = wanted[:-1]
+        found = found[: len(wanted)]
+    return len(wanted) == len(found) and all(level in ("+", here) for level, here in zip(wanted, found, strict=True))
 
 
 ACCESS_RULES = (
@@ -79,5 +103,6 @@ ACCESS_RULES = (
     ("device", "read", f"{ROOT}/+/dn/%u/#"),
     ("device", "read", f"{ROOT}/+/coord"),
     ("device", "readwrite", f"{ROOT}/+/st/%u"),
+    ("operator", "write", f"{ROOT}/+/ctl"),
 )
 """Who may do what; `%u` is the user name of a device, which is its id."""

@@ -10,14 +10,17 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib.metadata
+import math
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from edge_sdk.errors import RemoteProtocolError, UsageError
-from edge_sdk.protocol.codec import HEADER_BYTES, SIGNATURE_BYTES, Limits
+from edge_sdk.protocol.codec import CONTROL_LIMITS, Limits
 from edge_sdk.protocol.knowledge import Expect, HyperKnowledge, LogitGradients, Payload, PublicLogits, Weights
 from edge_sdk.protocol.messages import FederationSpec, Scalar
+from edge_sdk.protocol.schema import tag_of
 
 P = TypeVar("P")
 
@@ -73,30 +76,51 @@ class Contract(Generic[P]):
 
     def read(self, table: Mapping[str, Scalar]) -> P:
         """The hyper-parameters in a table.  Raises UsageError for an unknown key, wrong type or impossible value."""
-        known = {f.name: f for f in dataclasses.fields(self.params)}  # type: ignore[arg-type]  # params is a dataclass
+        fields = {f.name: f for f in dataclasses.fields(self.params)}  # type: ignore[arg-type]  # params is a dataclass
         for key in table:
-            if key not in known:
+            if key not in fields:
                 raise UsageError(
-                    f"method.{key}: {self.name} has no such parameter; it has {', '.join(sorted(known)) or 'none'}"
+                    f"method.{key}: {self.name} has no such parameter; it has {', '.join(sorted(fields)) or 'none'}"
                 )
+        for key, each in fields.items():
+            if key not in table and each.default is each.default_factory is dataclasses.MISSING:
+                raise UsageError(f"method.{key}: missing, and {self.name} has no default for it")
+        types = typing.get_type_hints(self.params)
         try:
-            return self.params(**table)
-        except (TypeError, ValueError) as error:
+            return self.params(**{key: _typed(key, value, types[key]) for key, value in table.items()})
+        except ValueError as error:
             raise UsageError(f"method.{error}") from None
 
     def digest(self, params: P) -> bytes:
-        """A name for this contract under these parameters; both halves must have the same."""
-        rows = (*self.exchanges(params), self.closing(params))
-        text = repr(
-            [
-                (side, role, slot.kind.__name__, slot.personal, slot.optional, slot.rows)
-                for row in rows
-                for side, roles in (("down", row.down), ("up", row.up))
-                for role, slot in sorted(roles.items())
-            ]
-        )
-        table = repr(sorted(dataclasses.asdict(params).items()))  # type: ignore[call-overload]  # params is a dataclass
-        return hashlib.sha256(f"{self.name}{len(rows)}{text}{table}".encode()).digest()[:16]
+        """A name for this contract under these parameters, 16 bytes; both halves must have the same.
+
+        It covers the name, every slot of every exchange, and every parameter, those left at their defaults included:
+        two versions with different defaults do not mean the same.
+        """
+        rows = [(_described(row.down), _described(row.up)) for row in (*self.exchanges(params), self.closing(params))]
+        table = sorted(_table(self.read(_table(params))).items())  # read once more: 1 and 1.0 are the same temperature
+        return hashlib.sha256(repr((self.name, rows, table)).encode()).digest()[:16]
+
+
+def _table(params: Any) -> dict[str, Scalar]:
+    return dataclasses.asdict(params)
+
+
+def _described(roles: Mapping[str, Slot]) -> list[tuple[object, ...]]:
+    return [(role, tag_of(slot.kind), slot.personal, slot.optional, slot.rows) for role, slot in sorted(roles.items())]
+
+
+_WORDS: Mapping[type, str] = {bool: "true or false", int: "an integer", float: "a finite number", str: "a string"}
+
+
+def _typed(key: str, value: Scalar, wanted: Any) -> Scalar:
+    """A parameter as its field is annotated.  An integer may stand for a number; nothing else is converted."""
+    if wanted is float and type(value) is int and abs(value) <= 2**53:
+        value = float(value)
+    fits = type(value) is wanted and (not isinstance(value, float) or math.isfinite(value))
+    if wanted in _WORDS and not fits:
+        raise ValueError(f"{key}: expected {_WORDS[wanted]}, found {value!r}")
+    return value
 
 
 def check_roles(given: Mapping[str, Payload], slots: Mapping[str, Slot], expect: Expect) -> None:
@@ -115,18 +139,26 @@ def check_roles(given: Mapping[str, Payload], slots: Mapping[str, Slot], expect:
             raise RemoteProtocolError("knowledge", f"role {role!r} is missing")
 
 
-FRAME_ALLOWANCE_BYTES = 8 * 1024 + HEADER_BYTES + SIGNATURE_BYTES
-"""Everything in a frame but tensors: ids, role names, up to 64 metrics of 64 characters."""
+def expectation(spec: FederationSpec) -> Expect:
+    """The sizes that a federation's spec fixes for every payload."""
+    return Expect(classes=spec.classes, feature_dim=spec.feature_dim)
 
 
 def frame_limits(exchange_rows: tuple[Exchange, ...], expect: Expect) -> Limits:
-    """The largest frame that a method may legally send in either direction, with f4 tensors."""
-    largest = max(
-        sum(_slot_bytes(slot, expect) for slot in roles.values())
+    """The largest frame that a method may legally send in either direction, with f4 tensors.
+
+    Messages without knowledge come on the same topics, so these limits are never below CONTROL_LIMITS; a payload that
+    is too large for its method and still below those is for `check_roles` to refuse.
+    """
+    frames = [
+        [size for slot in roles.values() for size in _tensor_bytes(slot, expect)]
         for row in exchange_rows
         for roles in (row.down, row.up)
+    ]
+    return Limits(
+        frame_bytes=max(map(sum, frames), default=0) + CONTROL_LIMITS.frame_bytes,
+        tensor_bytes=max((CONTROL_LIMITS.tensor_bytes, *(size for sizes in frames for size in sizes))),
     )
-    return Limits(frame_bytes=largest + FRAME_ALLOWANCE_BYTES, tensor_bytes=max(largest, 1024))
 
 
 MAX_FEATURE_DIM = 65536
@@ -135,15 +167,15 @@ MAX_WEIGHT_COUNT = 2**26
 """Likewise for weights: 256 MiB of f4."""
 
 
-def _slot_bytes(slot: Slot, expect: Expect) -> int:
-    width = expect.feature_dim or MAX_FEATURE_DIM
+def _tensor_bytes(slot: Slot, expect: Expect) -> tuple[int, ...]:
+    """The sizes of the tensors in the largest payload that fits a slot."""
+    classes, width = expect.classes, expect.feature_dim or MAX_FEATURE_DIM
     if slot.kind in (PublicLogits, LogitGradients):
-        return 4 * (slot.rows or expect.rows) * expect.classes
+        return (4 * (slot.rows or expect.rows) * classes,)
     if slot.kind is Weights:
-        return 4 * (expect.weight_count or MAX_WEIGHT_COUNT)
-    if slot.kind is HyperKnowledge:
-        return 4 * expect.classes * (width + expect.classes + 2)
-    return 4 * expect.classes * (width + 2)
+        return (4 * (expect.weight_count or MAX_WEIGHT_COUNT),)
+    soft = (4 * classes * classes,) if slot.kind is HyperKnowledge else ()
+    return (4 * classes, 4 * classes * width, *soft, 4 * classes)
 
 
 def load_registered(group: str, name: str) -> Any:
@@ -151,7 +183,10 @@ def load_registered(group: str, name: str) -> Any:
     points = {point.name: point for point in importlib.metadata.entry_points(group=group)}
     if name not in points:
         raise UsageError(f"federation.method: no method {name!r}; registered are {', '.join(sorted(points)) or 'none'}")
-    half = points[name].load()
+    try:
+        half = points[name].load()
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"method {name!r}: {points[name].value} does not load: {error}") from error
     if not isinstance(getattr(half, "contract", None), Contract):
         raise UsageError(f"method {name!r}: {points[name].value} does not carry a contract")
     return half

@@ -7,6 +7,7 @@ computes must come down, too.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from edge_sdk.protocol.contracts import ranges
@@ -56,7 +57,7 @@ class FedALParams:
         ranges.real("gradient_clip", self.gradient_clip, 0, 1e6)
         ranges.choice("target", self.target, "leave-one-out", "all")
         ranges.whole("max_devices", self.max_devices, 1, 100_000)
-        if self.device != "cpu" and not (self.device.startswith("cuda:") and self.device[5:].isdigit()):
+        if not re.fullmatch(r"cpu|cuda:[0-9]{1,3}", self.device):
             raise ValueError(f"device: expected cpu or cuda:N, found {self.device!r}")
 
 

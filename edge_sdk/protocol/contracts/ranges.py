@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 
 def whole(key: str, value: object, low: int, high: int = 2**31 - 1) -> None:
     """An integer in [low, high]."""
@@ -11,9 +9,9 @@ def whole(key: str, value: object, low: int, high: int = 2**31 - 1) -> None:
         raise ValueError(f"{key}: expected an integer from {low} to {high}, found {value!r}")
 
 
-def real(key: str, value: object, low: float, high: float = math.inf) -> None:
-    """A finite number in [low, high]; `low` itself is excluded when it is 0 and the number divides."""
-    if type(value) not in (int, float) or not math.isfinite(float(value)) or not low <= float(value) <= high:  # type: ignore[arg-type]  # checked just before
+def real(key: str, value: object, low: float, high: float) -> None:
+    """A number in [low, high], bounds that are finite, so that NaN and infinity are outside."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
         raise ValueError(f"{key}: expected a number from {low} to {high}, found {value!r}")
 
 

@@ -1,0 +1,86 @@
+"""Who may take part: the capability negotiation at join, before any training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from edge_sdk.protocol.messages import PROTOCOL_VERSION, FederationSpec, Hello
+from edge_sdk.protocol.wires import Contract
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """Why a device is refused, and what would mend it."""
+
+    reason: str
+    message: str
+    remedy: str
+
+
+def learns(hello: Hello, contract: Contract[Any]) -> bool:
+    """Whether this device can train under the method (else it may at most teach)."""
+    return contract.needs <= set(hello.capabilities) and contract.terms <= set(hello.terms)
+
+
+def refusal(hello: Hello, spec: FederationSpec, contract: Contract[Any], roster: tuple[str, ...]) -> Turned | None:
+    """The first reason why a device may not take part; None: it may."""
+    device = hello.device
+    if PROTOCOL_VERSION not in hello.versions:
+        spoken = ", ".join(map(str, hello.versions))
+        older = "device" if max(hello.versions, default=0) < PROTOCOL_VERSION else "coordinator"
+        return Turned(
+            "version",
+            f"{device} speaks protocol {spoken or 'none'}, this coordinator {PROTOCOL_VERSION}",
+            f"upgrade the {older}'s edge-sdk",
+        )
+    if roster and device not in roster:
+        return Turned("roster", f"{device} is not on the roster of {spec.federation}", "add it to federation.roster")
+    if hello.classes != spec.classes:
+        return Turned(
+            "classes",
+            f"{device}: its model has {hello.classes} classes, the federation {spec.classes}",
+            f"give the model {spec.classes} outputs, in the federation's class order",
+        )
+    return _public_set(hello, spec, contract) or _abilities(hello, contract)
+
+
+def _public_set(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> Turned | None:
+    if not contract.needs_public_set or spec.public is None:
+        return None
+    if hello.public_sha256 is None:
+        return Turned(
+            "public-set",
+            f"{hello.device} holds no public set, and {contract.name} exchanges logits on it",
+            f"give the device the public set {spec.public.sha256.hex()}",
+        )
+    if hello.public_sha256 != spec.public.sha256:
+        return Turned(
+            "public-set",
+            f"{hello.device} holds the public set {hello.public_sha256.hex()}, the federation {spec.public.sha256.hex()}: "
+            "logits of different samples would be averaged",
+            "copy the federation's public set to the device",
+        )
+    return None
+
+
+def _abilities(hello: Hello, contract: Contract[Any]) -> Turned | None:
+    if learns(hello, contract):
+        return None
+    held = set(hello.capabilities)
+    if contract.teaches and contract.teaches <= held and not contract.needs <= held:
+        return None
+    missing = sorted(contract.needs - held)
+    if missing:
+        return Turned(
+            "capability",
+            f"{hello.device}: {contract.name} needs {', '.join(missing)}, which its {hello.runtime or 'unknown'} model "
+            f"{hello.model or ''} cannot do".replace("  ", " "),
+            "bring a model that can, or choose another method (edge-sdk methods lists what each needs)",
+        )
+    return Turned(
+        "term",
+        f"{hello.device}: {contract.name} minimises {', '.join(sorted(contract.terms - set(hello.terms)))}, "
+        "which its model runtime cannot",
+        "upgrade the device's edge-sdk, or use another runtime",
+    )

@@ -1,0 +1,193 @@
+"""A broker of our own, as a child process on loopback: mosquitto where it is installed, amqtt otherwise.
+
+Why these two, and what they cannot do: docs/adr/0002-embedded-broker.md.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, get_args
+
+from edge_sdk.errors import MissingExtra, TransportError, UsageError
+
+Kind = Literal["auto", "amqtt", "mosquitto"]
+
+HOST = "127.0.0.1"
+DEFAULT_PORT = 1883
+_START_S = 20.0
+_STOP_S = 3.0
+_POLL_S = 0.01
+_END_WITH_PARENT = 'exec 3<&0; (cat <&3 >/dev/null; kill $$) & exec "$0" -c "$1" 3<&-'
+"""A shell that becomes mosquitto and leaves a watcher behind, which ends it when standard input closes."""
+
+_MOSQUITTO_CONF = """\
+listener {port} {host}
+allow_anonymous true
+set_tcp_nodelay true
+max_queued_messages 100000
+max_inflight_messages 100
+persistence false
+log_dest stderr
+log_type error
+"""
+
+
+class EmbeddedBroker:
+    """A broker that lives as long as the `with` block, or from `start` to `stop`, and dies with this process.
+
+    `port` 0 takes a free one.  Nothing is stored: a broker started again has no sessions and no retained messages.
+    """
+
+    def __init__(self, kind: Kind = "auto", port: int = 0) -> None:
+        if kind not in get_args(Kind):
+            raise UsageError(f"there is no embedded broker {kind!r}; take one of {', '.join(get_args(Kind))}")
+        self.kind = _resolve(kind)
+        self.port = port
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"mqtt://{HOST}:{self.port}"
+
+    @property
+    def version(self) -> str:
+        """The version of the broker's software."""
+        if self.kind == "amqtt":
+            return importlib.metadata.version("amqtt")
+        shown = subprocess.run([_mosquitto(), "-h"], capture_output=True, text=True, check=False)  # noqa: S603  found on PATH by us
+        found = re.search(r"version ([\w.]+)", shown.stdout)
+        return found[1] if found else "unknown"
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running broker."""
+        if self._process is None:
+            raise TransportError("the embedded broker is not running; enter its `with` block first")
+        return self._process.pid
+
+    def start(self) -> EmbeddedBroker:
+        """Start and wait until it accepts connections.
+
+        Raises UsageError where the port is taken, TransportError where the broker does not come up.
+        """
+        self.port = _free_port(self.port)
+        self._folder = tempfile.TemporaryDirectory(prefix="edge-sdk-broker-")
+        errors = Path(self._folder.name) / "errors.txt"
+        try:
+            with errors.open("wb") as sink:
+                self._process = subprocess.Popen(  # noqa: S603  our own interpreter, or mosquitto from PATH
+                    self._command(Path(self._folder.name)),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=sink,
+                    start_new_session=True,  # Ctrl-C is for us, who still need the broker to finish in order
+                )
+            self._await_connections(self._process, errors)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def wait(self) -> int:
+        """Wait until the broker ends by itself; its exit code."""
+        return 0 if self._process is None else self._process.wait()
+
+    def stop(self) -> None:
+        """End the broker; may be repeated."""
+        process, self._process = self._process, None
+        if process is not None:
+            _end(process)
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    def __enter__(self) -> EmbeddedBroker:  # noqa: PYI034  Self is not in Python 3.10
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _command(self, folder: Path) -> list[str]:
+        if self.kind == "amqtt":
+            return [sys.executable, "-m", "coordinator.amqtt_child", "--port", str(self.port)]
+        conf = folder / "mosquitto.conf"
+        conf.write_text(_MOSQUITTO_CONF.format(port=self.port, host=HOST), encoding="utf-8")
+        return ["/bin/sh", "-c", _END_WITH_PARENT, _mosquitto(), str(conf)]
+
+    def _await_connections(self, process: subprocess.Popen[bytes], errors: Path) -> None:
+        deadline_s = time.monotonic() + _START_S
+        while process.poll() is None and time.monotonic() < deadline_s:
+            with suppress(OSError), socket.create_connection((HOST, self.port), timeout=_START_S):
+                return
+            time.sleep(_POLL_S)
+        said = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        last = said[-1] if said else "it said nothing"
+        raise TransportError(f"the embedded broker ({self.kind}) did not come up at {HOST}:{self.port}: {last}")
+
+
+def serve(port: int = DEFAULT_PORT, kind: Kind = "auto") -> None:
+    """Run a broker in the foreground until Ctrl-C, for `edge-sdk broker`."""
+    with EmbeddedBroker(kind, port) as broker:
+        sys.stdout.write(f"{broker.kind} {broker.version} at {broker.url} (Ctrl-C ends it)\n")
+        sys.stdout.flush()
+        with suppress(KeyboardInterrupt):
+            raise TransportError(
+                f"the embedded broker ({broker.kind}) ended with exit code {broker.wait()}; start again"
+            )
+
+
+def _resolve(kind: Kind) -> Literal["amqtt", "mosquitto"]:
+    """The broker that is there; raises UsageError or MissingExtra where it is not."""
+    if kind != "amqtt" and os.name == "posix" and shutil.which("mosquitto"):
+        return "mosquitto"
+    if kind == "mosquitto":
+        raise UsageError("mosquitto is not on PATH; install it, or take the embedded broker 'amqtt'")
+    if importlib.util.find_spec("amqtt") is None:
+        raise MissingExtra("amqtt", "coordinator", "the embedded broker")
+    return "amqtt"
+
+
+def _mosquitto() -> str:
+    found = shutil.which("mosquitto")
+    if found is None:
+        raise UsageError("mosquitto is no longer on PATH; put it back, or take the embedded broker 'amqtt'")
+    return found
+
+
+def _free_port(port: int) -> int:
+    """The port itself where it can be bound, any free one for 0; raises UsageError where it is taken."""
+    with closing(socket.socket()) as probe:
+        if os.name == "posix":  # a port whose last connections still linger may be taken again
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except (OSError, OverflowError) as error:
+            raise UsageError(f"port {port} of {HOST} cannot be used: {error}; choose another with --port") from None
+        return int(probe.getsockname()[1])
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Closing its standard input ends the child in order; killing is for one that hangs."""
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

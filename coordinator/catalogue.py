@@ -1,0 +1,62 @@
+"""What the registered methods exchange and ask for, as a table."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from edge_sdk.protocol.wires import Contract, Slot, load_registered, registered_names
+
+
+def describe() -> list[dict[str, Any]]:
+    """One row for each registered method."""
+    return [
+        _row(load_registered("coordinator.methods", name).contract) for name in registered_names("coordinator.methods")
+    ]
+
+
+def _row(contract: Contract[Any]) -> dict[str, Any]:
+    params = contract.params()
+    exchanges = contract.exchanges(params)
+    return {
+        "name": contract.name,
+        "title": contract.title,
+        "citation": contract.citation,
+        "exchanges_per_round": len(exchanges),
+        "up": sorted({f"{role}: {slot.kind.__name__}" for row in exchanges for role, slot in row.up.items()}),
+        "down": sorted(
+            {_down(role, slot) for row in (*exchanges, contract.closing(params)) for role, slot in row.down.items()}
+        ),
+        "needs": sorted(contract.needs),
+        "enough_to_teach": sorted(contract.teaches),
+        "needs_public_set": contract.needs_public_set,
+        "shares_weights": contract.shares_weights,
+        "discloses": contract.discloses,
+        "parameters": {field.name: getattr(params, field.name) for field in dataclasses.fields(params)},
+    }
+
+
+def _down(role: str, slot: Slot) -> str:
+    return f"{role}: {slot.kind.__name__}{' (personal)' if slot.personal else ''}"
+
+
+def render(rows: list[dict[str, Any]]) -> str:
+    """For the terminal."""
+    return "\n\n".join(_paragraph(row) for row in rows)
+
+
+def _paragraph(row: Mapping[str, Any]) -> str:
+    parameters = ", ".join(f"{key} = {value}" for key, value in row["parameters"].items()) or "none"
+    lines = [
+        f"{row['name']}: {row['title']} ({row['citation']})",
+        f"  exchanges   {row['exchanges_per_round']} a round",
+        f"  up          {', '.join(row['up']) or 'nothing'}",
+        f"  down        {', '.join(row['down']) or 'nothing'}",
+        f"  needs       {', '.join(row['needs'])}{'; a public set' if row['needs_public_set'] else ''}",
+        f"  may teach   {', '.join(row['enough_to_teach']) or 'nobody without learning'}",
+        f"  weights     {'leave the device' if row['shares_weights'] else 'never leave the device'}",
+        f"  discloses   {row['discloses']}",
+        f"  parameters  {parameters}",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,100 @@
+"""The sub-commands of the coordinator's side: coordinator, broker, methods, report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from edge_sdk.cli import Command
+
+
+def _coordinator_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE.toml")
+    parser.add_argument("--broker", required=True, help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT]")
+    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="SECTION.KEY=VALUE")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/NAME)")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in that directory")
+
+
+def _coordinator(args: argparse.Namespace) -> int:
+    from coordinator.deploy import run_coordinator  # noqa: PLC0415  # numpy and paho only when it runs
+
+    return run_coordinator(args.file, args.broker, args.overrides, args.out, resume=args.resume)
+
+
+def _broker_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--port", type=int, default=1883, help="default: 1883")
+
+
+def _broker(args: argparse.Namespace) -> int:
+    from coordinator.broker import serve  # noqa: PLC0415
+
+    serve(args.port)
+    return 0
+
+
+def _methods_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _methods(args: argparse.Namespace) -> int:
+    from coordinator.catalogue import describe, render  # noqa: PLC0415
+
+    rows: list[dict[str, Any]] = describe()
+    sys.stdout.write((json.dumps(rows, indent=2) if args.json else render(rows)) + "\n")
+    return 0
+
+
+def _report_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, nargs="+", metavar="RUN_DIR")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON, draw nothing")
+
+
+def _report(args: argparse.Namespace) -> int:
+    from coordinator.report.files import read_run  # noqa: PLC0415
+    from coordinator.report.plots import draw_all  # noqa: PLC0415
+    from coordinator.report.result import summary  # noqa: PLC0415
+    from coordinator.report.table import render  # noqa: PLC0415
+
+    results = [(folder, read_run(folder)) for folder in args.run]
+    if args.json:
+        sys.stdout.write(json.dumps([summary(result) for _, result in results], indent=2) + "\n")
+        return 0
+    for folder, result in results:
+        sys.stdout.write(render(result) + "\n")
+        for path in draw_all(result, folder / "plots"):
+            sys.stdout.write(f"drawn: {path}\n")
+    return 0
+
+
+COORDINATOR = Command(
+    name="coordinator",
+    help="serve a federation: join devices, aggregate their knowledge",
+    example="edge-sdk coordinator federation.toml --broker mqtt://lab:1883",
+    arguments=_coordinator_arguments,
+    run=_coordinator,
+)
+BROKER = Command(
+    name="broker",
+    help="run the embedded MQTT broker on this machine",
+    example="edge-sdk broker --port 1883",
+    arguments=_broker_arguments,
+    run=_broker,
+)
+METHODS = Command(
+    name="methods",
+    help="list what each method exchanges, and what it asks of a model",
+    example="edge-sdk methods --json",
+    arguments=_methods_arguments,
+    run=_methods,
+)
+REPORT = Command(
+    name="report",
+    help="table and plots of finished or running runs",
+    example="edge-sdk report runs/demo",
+    arguments=_report_arguments,
+    run=_report,
+)

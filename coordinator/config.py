@@ -1,0 +1,211 @@
+"""Federations as TOML: checked key by key, with one clear line for each mistake."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+
+from coordinator.rounds import Policy
+from edge_sdk.errors import RemoteProtocolError, UsageError
+from edge_sdk.protocol import schema
+from edge_sdk.protocol.messages import FederationSpec, PublicSetSpec, Scalar, TrainSpec, Word
+from edge_sdk.protocol.schema import Count, Id, Real, Whole
+from edge_sdk.protocol.wires import Contract, load_registered
+from edge_sdk.public import PublicSet
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+T = TypeVar("T")
+Plain = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FederationTable:
+    """The section [federation]."""
+
+    name: Id
+    method: Word = "fedmd"
+    rounds: Annotated[int, Whole(1, 10**9)]
+    devices: Annotated[int, Whole(1, 10**6)]
+    """How many devices the run is made for."""
+    quorum: Annotated[int, Whole(1, 10**6)] | None = None
+    """Fewest uploads that an exchange may close with; default: all devices."""
+    classes: Annotated[int, Whole(2, 65535)] | None = None
+    """Needed where no data set tells."""
+    seed: Annotated[int, Whole(0, 2**32 - 1)] = 0
+    roster: tuple[Id, ...] = ()
+    """Device ids that may join; empty: whoever comes."""
+    deadline_s: Annotated[float, Real(0.001, 1e7)] = 60.0
+    retry_s: Annotated[float, Real(0.001, 1e6)] = 5.0
+    join_grace_s: Annotated[float, Real(0.0, 1e6)] = 5.0
+    patience: Annotated[int, Whole(0, 1000)] = 3
+    feature_dim: Count = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicTable:
+    """The section [public]: the public set of a deployment, an npz file with one array."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Federation:
+    """A federation that is ready to run: what devices are told, and when to go on."""
+
+    spec: FederationSpec
+    policy: Policy
+    roster: tuple[str, ...]
+
+
+def load_toml(path: Path, overrides: Sequence[str] = ()) -> Plain:
+    """The tables of a file, with `section.key=VALUE` overrides.  Raises UsageError."""
+    try:
+        tables: Plain = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path}: not valid TOML: {error}") from None
+    for override in overrides:
+        _override(tables, override)
+    return tables
+
+
+def _override(tables: Plain, override: str) -> None:
+    name, equals, text = override.partition("=")
+    section, dot, key = name.strip().partition(".")
+    if not (equals and dot and key):
+        raise UsageError(f"--set {override}: expected section.key=VALUE, such as federation.rounds=20")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    table = tables.setdefault(section, {})
+    if not isinstance(table, dict):
+        raise UsageError(f"--set {override}: {section} is not a table")
+    table[key] = value
+
+
+def check_sections(tables: Mapping[str, Any], known: Sequence[str], file: Path) -> None:
+    """Raise UsageError for a section that nobody reads."""
+    for name in tables:
+        if name not in known:
+            raise UsageError(f"{file}: unknown section [{name}]; known are {', '.join(sorted(known))}")
+
+
+def read_table(cls: type[T], table: Any, section: str, file: Path) -> T:
+    """A table as its dataclass.  Raises UsageError naming file, key and what is allowed."""
+    if not isinstance(table, dict):
+        raise UsageError(f"{file}: [{section}] must be a table")
+    known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]  # only given dataclasses
+    for key in table:
+        if key not in known:
+            raise UsageError(f"{file}: {section}.{key}: unknown key; allowed are {', '.join(sorted(known))}")
+    try:
+        return schema.from_plain(cls, table)
+    except RemoteProtocolError as error:
+        raise UsageError(f"{file}: {str(error).replace(cls.__name__, section, 1)}") from None
+
+
+def federation(
+    tables: Mapping[str, Any], file: Path, *, classes: int | None = None, public: PublicSetSpec | None = None
+) -> Federation:
+    """Read [federation], [method] and [train]; classes and public set come from the data where there is some."""
+    if "federation" not in tables:
+        raise UsageError(f"{file}: the section [federation] is missing")
+    table = read_table(FederationTable, tables["federation"], "federation", file)
+    train = read_table(TrainSpec, tables.get("train", {}), "train", file)
+    quorum = table.devices if table.quorum is None else table.quorum
+    if quorum > table.devices:
+        raise UsageError(f"{file}: federation.quorum: {quorum} is more than the {table.devices} devices")
+    if table.roster and len(set(table.roster)) != table.devices:
+        raise UsageError(f"{file}: federation.roster: {len(set(table.roster))} ids for {table.devices} devices")
+    known_classes = classes if classes is not None else table.classes
+    if known_classes is None:
+        raise UsageError(f"{file}: federation.classes: missing, and there is no data set here that would tell")
+    contract, params = _method(table.method, tables.get("method", {}), file)
+    public = public or _public(tables, file)
+    if contract.needs_public_set and public is None:
+        raise UsageError(f"{file}: {contract.name} exchanges logits on a public set: give [public] path = FILE.npz")
+    spec = FederationSpec(
+        federation=table.name,
+        method=table.method,
+        params=dataclasses.asdict(params),
+        contract=contract.digest(params),
+        classes=known_classes,
+        rounds=table.rounds,
+        seed=table.seed,
+        train=train,
+        public=public,
+        feature_dim=table.feature_dim,
+    )
+    policy = Policy(
+        expected=table.devices,
+        quorum=quorum,
+        rounds=table.rounds,
+        exchanges=len(contract.exchanges(params)),
+        deadline_s=table.deadline_s,
+        retry_s=table.retry_s,
+        join_grace_s=table.join_grace_s,
+        patience=table.patience,
+    )
+    return Federation(spec, policy, tuple(sorted(table.roster)))
+
+
+def _method(name: str, table: Mapping[str, Scalar], file: Path) -> tuple[Contract[Any], Any]:
+    try:
+        contract: Contract[Any] = load_registered("coordinator.methods", name).contract
+        return contract, contract.read(table)
+    except UsageError as error:
+        raise UsageError(f"{file}: {error}") from None
+
+
+def _public(tables: Mapping[str, Any], file: Path) -> PublicSetSpec | None:
+    if "public" not in tables:
+        return None
+    table = read_table(PublicTable, tables["public"], "public", file)
+    return load_public(file.parent / table.path).spec
+
+
+def load_public(path: Path) -> PublicSet:
+    """The public set in an npz file: its one array, or the one called `public`.  Raises UsageError."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            name = "public" if "public" in arrays.files else (arrays.files[0] if len(arrays.files) == 1 else None)
+            if name is None:
+                raise UsageError(f"{path}: expected one array or one called public, found {', '.join(arrays.files)}")
+            return PublicSet(arrays[name])
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: not a readable npz file: {error}") from None
+
+
+def to_toml(tables: Mapping[str, Any]) -> str:
+    """Tables as TOML text: enough for what load_toml gives, so that a run can be repeated from its directory."""
+    lines: list[str] = []
+    for section, table in tables.items():
+        for row in table if isinstance(table, list) else [table]:
+            lines.append(f"[[{section}]]" if isinstance(table, list) else f"[{section}]")
+            lines += [f"{key} = {_toml_value(value)}" for key, value in row.items()]
+            lines.append("")
+    return "\n".join(lines)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_toml_value(each) for each in value) + "]"
+    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,76 @@
+"""The coordinator of a real deployment, as a process."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from coordinator.config import federation, load_toml, to_toml
+from coordinator.ledger import Ledger
+from coordinator.outcome import device_result
+from coordinator.outcome import result as outcome
+from coordinator.report.files import write_run
+from coordinator.report.plots import draw_all
+from coordinator.report.progress import Progress
+from coordinator.report.table import show
+from coordinator.server import Server
+from edge_sdk.errors import MissingExtra, UsageError
+from edge_sdk.protocol.wires import load_registered
+from edge_sdk.transport.mqtt import MqttTransport
+
+LEDGER = Path("checkpoint") / "ledger.db"
+
+
+def run_coordinator(file: Path, broker: str, overrides: Sequence[str], out: Path | None, *, resume: bool) -> int:
+    """Serve a federation until it is over; the exit code."""
+    tables = load_toml(file, overrides)
+    ready = federation(tables, file)
+    folder = out or Path("runs") / ready.spec.federation
+    ledger = open_ledger(folder, resume=resume)
+    transport = MqttTransport(
+        broker, f"coordinator-{ready.spec.federation}", manual_ack=True, seed=random.SystemRandom().getrandbits(32)
+    )
+    progress = Progress(ready.spec.federation)
+    server = Server(
+        spec=ready.spec,
+        policy=ready.policy,
+        method=load_registered("coordinator.methods", ready.spec.method),
+        transport=transport,
+        ledger=ledger,
+        roster=ready.roster,
+        watcher=progress,
+    )
+    for warning in server.warnings:
+        progress.noted(warning)
+    progress.noted(f"waiting for {ready.policy.quorum} of {ready.policy.expected} devices on {broker}")
+    begun_s, start_s = time.monotonic(), time.time()
+    try:
+        server.run()
+    except KeyboardInterrupt:
+        progress.noted(
+            f"interrupted; go on with: edge-sdk coordinator {file} --broker {broker} --out {folder} --resume"
+        )
+        raise
+    devices = tuple(device_result(server, name) for name in sorted(server.hellos))
+    result = outcome(server, devices, broker, {"wall_s": time.monotonic() - begun_s, "start_s": start_s})
+    write_run(result, to_toml(tables), folder)
+    show(result, sys.stdout)
+    try:
+        draw_all(result, folder / "plots")
+    except MissingExtra as missing:
+        progress.noted(f"no plots: {missing}")
+    sys.stdout.write(f"{folder}/summary.json\n")
+    return 0 if result.completed else 1
+
+
+def open_ledger(folder: Path, *, resume: bool) -> Ledger:
+    """The ledger of a run directory.  Raises UsageError where it would overwrite a run, or finds none to resume."""
+    path = folder / LEDGER
+    if resume and not path.exists():
+        raise UsageError(f"{folder}: nothing to resume here (no {LEDGER}); start without --resume")
+    if not resume and path.exists():
+        raise UsageError(f"{folder}: holds a run already; add --resume to go on with it, or give --out another folder")
+    return Ledger(path)

@@ -1,0 +1,162 @@
+"""The coordinator's memory: what it has accepted, how exchanges closed, where it stands.
+
+An upload counts once it is a row here, and only then is it answered.  After a crash the round is computed again from
+the checkpoint of its start and these rows, which gives the same bits.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coordinator.rounds import Place
+from edge_sdk.durable import guarded, open_database, transaction
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS devices (id TEXT PRIMARY KEY, number INTEGER NOT NULL UNIQUE, hello BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS uploads (
+    round INTEGER NOT NULL, exchange INTEGER NOT NULL, device TEXT NOT NULL, frame BLOB NOT NULL,
+    PRIMARY KEY (round, exchange, device)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS closed (
+    round INTEGER NOT NULL, exchange INTEGER NOT NULL, contributors TEXT NOT NULL, PRIMARY KEY (round, exchange));
+CREATE TABLE IF NOT EXISTS checkpoint (round INTEGER NOT NULL, state BLOB NOT NULL, record TEXT NOT NULL);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One upload, as it came."""
+
+    place: Place
+    device: str
+    frame: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The coordinator at the start of a round."""
+
+    round: int
+    state: bytes
+    record: dict[str, Any]
+
+
+class Ledger:
+    """One SQLite file, or memory for a simulation.  Every method raises StoreError where the disk will not have it."""
+
+    def __init__(self, path: Path | None, contents: Path | None = None) -> None:
+        """Open or create the file; `contents`: begin in memory with what copy_to wrote there."""
+        self._path = path
+        self._db = open_database(path, _SCHEMA)
+        if contents is not None:
+            with guarded(contents), closing(sqlite3.connect(contents)) as source:
+                source.backup(self._db)
+        self._closing: list[tuple[int, int, str]] = []
+        self._known = {(Place(r, e), d) for r, e, d in self._db.execute("SELECT round, exchange, device FROM uploads")}
+        epoch = self._get("epoch")
+        self.epoch = (int(epoch) if epoch else 0) + 1
+        with transaction(self._db, path):
+            self._put("epoch", str(self.epoch).encode())
+
+    def bind(self, spec: bytes) -> bool:
+        """Whether this ledger belongs to the federation with this spec; a new one takes it as its own."""
+        known = self._get("spec")
+        if known is None:
+            with transaction(self._db, self._path):
+                self._put("spec", spec)
+            return True
+        return known == spec
+
+    def enrol(self, device: str, number: int | None, hello: bytes) -> int:
+        """The number of a device: the one given, the one it had, or the next free one."""
+        row = self._db.execute("SELECT number FROM devices WHERE id = ?", (device,)).fetchone()
+        if row is not None:
+            number = int(row[0])
+        elif number is None:
+            number = int(self._db.execute("SELECT COALESCE(MAX(number), -1) + 1 FROM devices").fetchone()[0])
+        with transaction(self._db, self._path):
+            self._db.execute("INSERT OR REPLACE INTO devices VALUES (?, ?, ?)", (device, number, hello))
+        return number
+
+    def enrolled(self) -> dict[str, tuple[int, bytes]]:
+        """Number and last Hello frame by device."""
+        rows = self._db.execute("SELECT id, number, hello FROM devices").fetchall()
+        return {device: (number, hello) for device, number, hello in rows}
+
+    def has(self, place: Place, device: str) -> bool:
+        """Whether an upload of this device for this exchange is durable."""
+        return (place, device) in self._known
+
+    def commit(self, rows: Iterable[Row]) -> None:
+        """Make a group of uploads durable with one sync; the first one of a (place, device) wins."""
+        fresh = [row for row in rows if not self.has(row.place, row.device)]
+        with transaction(self._db, self._path):
+            self._db.executemany("INSERT OR REPLACE INTO closed VALUES (?, ?, ?)", self._closing)
+            self._db.executemany(
+                "INSERT OR IGNORE INTO uploads VALUES (?, ?, ?, ?)",
+                [(row.place.round, row.place.exchange, row.device, row.frame) for row in fresh],
+            )
+        self._closing = []
+        self._known.update((row.place, row.device) for row in fresh)
+
+    def close_exchange(self, place: Place, contributors: tuple[str, ...], *, now: bool) -> None:
+        """Record who an exchange closed with; `now`: before anybody learns of it.
+
+        Where everybody that was invited has answered, the rows say the same, and the record may wait for the next
+        commit.
+        """
+        self._closing.append((place.round, place.exchange, json.dumps(contributors)))
+        if now:
+            self.commit(())
+
+    def closed(self, round_: int) -> dict[int, tuple[str, ...]]:
+        """Contributors by exchange, for the closed exchanges of a round."""
+        rows = self._db.execute("SELECT exchange, contributors FROM closed WHERE round = ?", (round_,)).fetchall()
+        return {exchange: tuple(json.loads(text)) for exchange, text in rows}
+
+    def uploads(self, place: Place) -> dict[str, bytes]:
+        """Frames by device for one exchange."""
+        rows = self._db.execute(
+            "SELECT device, frame FROM uploads WHERE round = ? AND exchange = ?", (place.round, place.exchange)
+        ).fetchall()
+        return dict(rows)
+
+    def checkpoint(self, round_: int, state: bytes, record: dict[str, Any]) -> None:
+        """Begin a round: forget the rows before it."""
+        with transaction(self._db, self._path):
+            self._db.execute("DELETE FROM checkpoint")
+            self._db.execute("INSERT INTO checkpoint VALUES (?, ?, ?)", (round_, state, json.dumps(record)))
+            self._db.execute("DELETE FROM uploads WHERE round < ?", (round_,))
+            self._db.execute("DELETE FROM closed WHERE round < ?", (round_,))
+        self._closing = [row for row in self._closing if row[0] >= round_]
+        self._known = {(place, device) for place, device in self._known if place.round >= round_}
+
+    def last_checkpoint(self) -> Checkpoint | None:
+        """Where the last round began."""
+        with guarded(self._path):
+            row = self._db.execute("SELECT round, state, record FROM checkpoint").fetchone()
+        return Checkpoint(row[0], row[1], json.loads(row[2])) if row else None
+
+    def copy_to(self, path: Path) -> None:
+        """Write everything into a file: how a simulation in memory is kept."""
+        path.unlink(missing_ok=True)
+        with guarded(path), closing(sqlite3.connect(path)) as target:
+            self._db.backup(target)
+
+    def close(self) -> None:
+        """Release the file."""
+        self._db.close()
+
+    def _get(self, name: str) -> bytes | None:
+        with guarded(self._path):
+            row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return bytes(row[0]) if row else None
+
+    def _put(self, name: str, value: bytes) -> None:
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))

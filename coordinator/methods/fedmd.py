@@ -1,0 +1,66 @@
+"""FedMD (coordinator half): the mean of the logits, Li and Wang 2019, arXiv:1910.03581.  Stateless but for the mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from coordinator.aggregate import Bag, mean_in_order
+from coordinator.methods.base import At, Contribution
+from edge_sdk.errors import EmptyRound
+from edge_sdk.protocol.contracts.fedmd import FEDMD
+from edge_sdk.protocol.knowledge import Payload, PublicLogits
+from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.protocol.schema import wire
+
+
+@wire("fedmd-coordinator-state")
+@dataclass(frozen=True, slots=True)
+class FedMDCoordinatorState:
+    """The mean of the last round."""
+
+    mean: PublicLogits | None = None
+
+
+class FedMDCoordinator:
+    """Averages logits over contributors; devices take themselves out of the mean."""
+
+    contract = FEDMD
+
+    def init(self, spec: FederationSpec) -> FedMDCoordinatorState:
+        """No mean yet."""
+        return FedMDCoordinatorState()
+
+    def common(self, state: FedMDCoordinatorState, at: At) -> Mapping[str, Payload]:
+        """The mean of the last round, with the number of contributors."""
+        return {} if state.mean is None else {"mean": state.mean}
+
+    def personal(self, state: FedMDCoordinatorState, at: At, number: int) -> Mapping[str, Payload]:
+        """Nothing: the mean goes to everybody."""
+        return {}
+
+    def zero(self) -> Bag:
+        """No uploads."""
+        return Bag()
+
+    def add(self, aggregate: Bag, contribution: Contribution) -> Bag:
+        """One more."""
+        return aggregate.add(contribution)
+
+    def merge(self, a: Bag, b: Bag) -> Bag:
+        """The union."""
+        return a.merge(b)
+
+    def finish(
+        self, spec: FederationSpec, state: FedMDCoordinatorState, at: At, aggregate: Bag
+    ) -> FedMDCoordinatorState:
+        """Average the logits (not the probabilities) over contributors."""
+        ups = [cast("PublicLogits", up.knowledge["logits"]) for up in aggregate]
+        if not ups:
+            raise EmptyRound(f"round {at.round}: no logits arrived; wait for devices, or lower the quorum's deadline")
+        mean = mean_in_order(up.values for up in ups)
+        return FedMDCoordinatorState(PublicLogits(values=mean, batch=ups[0].batch, contributors=len(ups)))
+
+
+METHOD = FedMDCoordinator()

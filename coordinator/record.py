@@ -1,0 +1,88 @@
+"""What a coordinator notes while it runs, for progress and for the report.  Survives a restart as JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from coordinator.report.result import RoundResult
+
+
+@dataclass
+class Record:
+    """Counters and curves of one run."""
+
+    accuracy: dict[int, dict[str, float]] = field(default_factory=dict)
+    """By completed rounds, then device."""
+    rounds: list[RoundResult] = field(default_factory=list)
+    """Without accuracies, which may come a round later."""
+    updates: Counter[str] = field(default_factory=Counter)
+    refused_frames: dict[str, Counter[str]] = field(default_factory=dict)
+    refused_devices: dict[str, dict[str, str]] = field(default_factory=dict)
+    bytes_up: Counter[str] = field(default_factory=Counter)
+    bytes_down: Counter[str] = field(default_factory=Counter)
+    rounds_done: Counter[str] = field(default_factory=Counter)
+    started_s: float | None = None
+    """When the first exchange opened, on the server's clock; not kept over a restart."""
+    _mark: tuple[int, int, float] = (0, 0, 0.0)
+
+    def measured(self, device: str, rounds: int, metrics: Mapping[str, float]) -> None:
+        """Note a device's own evaluation."""
+        if "accuracy" in metrics and rounds > 0:
+            self.accuracy.setdefault(rounds, {})[device] = metrics["accuracy"]
+
+    def refused_frame(self, sender: str, kind: str) -> None:
+        """Count a frame that broke the protocol."""
+        self.refused_frames.setdefault(sender, Counter())[kind] += 1
+
+    def begun(self, now_s: float) -> None:
+        """The first exchange is open."""
+        if self.started_s is None:
+            self.started_s = now_s
+            self._mark = (self.bytes_up.total(), self.bytes_down.total(), now_s)
+
+    def round_done(self, contributors: int, exchanges: int, now_s: float) -> RoundResult:
+        """Close the books of a round."""
+        up, down, then_s = self._mark
+        result = RoundResult(
+            round=len(self.rounds) + 1,
+            contributors=contributors,
+            wall_s=now_s - then_s,
+            bytes_up=self.bytes_up.total() - up,
+            bytes_down=self.bytes_down.total() - down,
+            exchanges=exchanges,
+        )
+        self._mark = (self.bytes_up.total(), self.bytes_down.total(), now_s)
+        self.rounds.append(result)
+        return result
+
+    def last_accuracy(self, device: str) -> float | None:
+        """The newest evaluation of a device."""
+        rounds = [r for r, found in self.accuracy.items() if device in found]
+        return self.accuracy[max(rounds)][device] if rounds else None
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        names = ("updates", "refused_frames", "refused_devices", "bytes_up", "bytes_down", "rounds_done")
+        plain: dict[str, Any] = {name: getattr(self, name) for name in names}
+        rounds = [(r.contributors, r.wall_s, r.bytes_up, r.bytes_down, r.exchanges) for r in self.rounds]
+        return {**plain, "accuracy": self.accuracy, "rounds": rounds}
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Record:
+        """What to_json gave."""
+        return cls(
+            accuracy={int(r): dict(found) for r, found in plain["accuracy"].items()},
+            rounds=[
+                RoundResult(round=i + 1, contributors=c, wall_s=w, bytes_up=u, bytes_down=d, exchanges=e)
+                for i, (c, w, u, d, e) in enumerate(plain["rounds"])
+            ],
+            updates=Counter(plain["updates"]),
+            refused_frames={sender: Counter(kinds) for sender, kinds in plain["refused_frames"].items()},
+            refused_devices=dict(plain["refused_devices"]),
+            bytes_up=Counter(plain["bytes_up"]),
+            bytes_down=Counter(plain["bytes_down"]),
+            rounds_done=Counter(plain["rounds_done"]),
+        )

@@ -1,0 +1,139 @@
+"""The look that all pictures share: size, type, colours, headings, and an axis of devices.
+
+matplotlib is loaded on first use, and its global state (pyplot, the list of figures, rcParams) is left as it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coordinator.report.result import DeviceResult
+from coordinator.report.units import printable
+from edge_sdk.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DPI = 150
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#8A8A8A"
+"""From the palette of Okabe and Ito, which colour-blind readers can tell apart."""
+INK, SOFT, FAINT = "#222222", "#666666", "#E6E6E6"
+STYLE: Any = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9,
+    "text.color": INK,
+    "text.parse_math": False,  # a dollar sign in a model's name is a dollar sign
+    "axes.labelcolor": SOFT,
+    "axes.edgecolor": "#BBBBBB",
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.8,
+    "xtick.color": SOFT,
+    "ytick.color": SOFT,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "legend.frameon": False,
+    "savefig.facecolor": "white",
+}
+HEADER_IN = 0.62
+MARGIN_IN = 0.12
+ROW_IN = 0.44
+MOST_IN = 24.0
+"""No picture is larger: beyond that, rows and columns shrink and only some are named."""
+LINE_IN = 0.17
+"""A line of small type: rows that are lower are not all named."""
+LONGEST_NAME = 26
+
+
+@contextmanager
+def picture(path: Path, width_in: float, height_in: float, title: str, subtitle: str) -> Iterator[Figure]:
+    """A figure with its heading, saved as PNG on leaving.  Raises MissingExtra without matplotlib."""
+    try:
+        from matplotlib import rc_context  # noqa: PLC0415  # an optional package: only where a picture is drawn
+        from matplotlib.figure import Figure as NewFigure  # noqa: PLC0415
+    except ImportError:
+        raise MissingExtra("matplotlib", "coordinator", "drawing plots") from None
+    with rc_context(STYLE):
+        figure = NewFigure(figsize=(width_in, height_in), layout="constrained")
+        body = (MARGIN_IN / width_in, 0.02, 1 - 2 * MARGIN_IN / width_in, 1 - HEADER_IN / height_in - 0.02)
+        figure.get_layout_engine().set(rect=body)  # type: ignore[union-attr,call-arg]  # "constrained" has a rect
+        left = MARGIN_IN / width_in
+        figure.text(left, 1 - 0.12 / height_in, title, va="top", fontsize=12, fontweight="bold")
+        figure.text(left, 1 - 0.38 / height_in, subtitle, va="top", fontsize=8, color=SOFT)
+        yield figure
+        figure.savefig(path, format="png", dpi=DPI, metadata={"Software": None})  # the same run gives the same bytes
+
+
+def height_in(count: int, row_in: float = ROW_IN, frame_in: float = 0.6) -> float:
+    """The height of a picture with so many rows."""
+    return min(MOST_IN, HEADER_IN + frame_in + row_in * max(count, 2))
+
+
+def room_in(count: int, row_in: float = ROW_IN) -> float:
+    """The height (or width) that each of so many rows (or columns) gets."""
+    return min(row_in, (MOST_IN - 2 * HEADER_IN) / max(count, 1))
+
+
+def every(count: int, row_in: float = ROW_IN) -> int:
+    """Of so many rows every n-th is named, so that names never touch."""
+    return math.ceil(LINE_IN / room_in(count, row_in))
+
+
+def device_axis(
+    axes: Axes, devices: Sequence[DeviceResult], row_in: float, detail: Callable[[DeviceResult], str] | None = None
+) -> None:
+    """Name the devices down the left side, the first on top, with a smaller second line where `detail` gives one."""
+    step = every(len(devices), row_in)
+    axes.set_yticks(range(len(devices)), [""] * len(devices))
+    axes.set_ylim(len(devices) - 0.4, -0.6)
+    axes.grid(visible=False, axis="y")
+    axes.spines["left"].set_visible(False)
+    for row, device in list(enumerate(devices))[::step]:
+        lines = [(short(device.id), 8.5, INK)]
+        if detail is not None and room_in(len(devices), row_in) > 2 * LINE_IN:
+            lines.append((detail(device), 7, SOFT))
+        rises = (0.0,) if len(lines) == 1 else (5.0, -5.5)
+        for (words, size, colour), rise_pt in zip(lines, rises, strict=True):
+            axes.annotate(
+                words,
+                (0, row),
+                xycoords=("axes fraction", "data"),
+                xytext=(-7, rise_pt),
+                textcoords="offset points",
+                ha="right",
+                va="center",
+                fontsize=size,
+                color=colour,
+            )
+
+
+def bar_labels(axes: Axes, values: Sequence[float | None], offset: float, words: Callable[[float], str]) -> None:
+    """Write each bar's value at its end; where there is no value, say so."""
+    for row, value in enumerate(values):
+        axes.annotate(
+            "not measured" if value is None else words(value),
+            (value or 0, row + offset),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=7,
+            color=SOFT,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},  # no grid line runs through a figure
+            annotation_clip=False,
+        )
+
+
+def short(text: str) -> str:
+    """A name cut to what an axis can carry."""
+    clean = printable(text)
+    return clean if len(clean) <= LONGEST_NAME else clean[: LONGEST_NAME - 1] + "\N{HORIZONTAL ELLIPSIS}"

@@ -1,0 +1,247 @@
+"""A run directory: writing a Result into it, and reading it back.
+
+    federation.toml   the resolved federation
+    summary.json      the run as a whole, and each device (contract, version 1)
+    rounds.csv        one row per round
+    devices.csv       one row per device, for spreadsheets
+    accuracy.csv      one row per round and evaluated device
+
+Each file is replaced at once, so that a reader never sees half of one; summary.json comes last.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from coordinator.report.result import SUMMARY_VERSION, DeviceResult, Result, RoundResult, spread, summary
+from edge_sdk.errors import StoreError, UsageError
+
+ROUND_COLUMNS = (
+    "round",
+    "accuracy_mean",
+    "accuracy_min",
+    "accuracy_max",
+    "accuracy_std",
+    "standalone_mean",
+    "contributors",
+    "exchanges",
+    "bytes_up",
+    "bytes_down",
+    "wall_s",
+    "virtual_s",
+)
+DEVICE_COLUMNS = (
+    "id",
+    "number",
+    "board",
+    "link",
+    "model",
+    "runtime",
+    "learns",
+    "samples",
+    "classes",
+    "class_counts",
+    "accuracy",
+    "standalone_accuracy",
+    "bytes_up",
+    "bytes_down",
+    "rounds_done",
+    "note",
+)
+ACCURACY_COLUMNS = ("round", "device", "accuracy", "standalone_accuracy")
+
+
+def write_run(result: Result, resolved_toml: str, directory: str | os.PathLike[str]) -> None:
+    """Write all files of a run; what was there of the same names is replaced.
+
+    Raises UsageError where `directory` cannot be a directory, StoreError where it cannot be written.
+    """
+    folder = Path(directory)
+    files = {
+        "federation.toml": resolved_toml,
+        "rounds.csv": _table(ROUND_COLUMNS, _round_rows(result)),
+        "devices.csv": _table(DEVICE_COLUMNS, (_device_row(device) for device in result.devices)),
+        "accuracy.csv": _table(ACCURACY_COLUMNS, _accuracy_rows(result)),
+        "summary.json": json.dumps(summary(result), indent=2, allow_nan=False) + "\n",
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            _replace(folder / name, text)
+    except (FileExistsError, NotADirectoryError):
+        raise UsageError(f"{folder}: is a file, not a folder; give --out another name") from None
+    except OSError as error:
+        raise StoreError(f"{folder}: cannot write the run ({error.strerror}); free or change the place") from error
+
+
+def read_run(directory: str | os.PathLike[str]) -> Result:
+    """The Result that write_run stored.
+
+    Of the standalone line it knows the accuracies; its other figures stand in the run directory `standalone/`.
+    Raises UsageError, in one line, where this is no run directory or a file of it is missing or does not read.
+    """
+    folder = Path(directory)
+    whole = _read_summary(folder / "summary.json")
+    rounds = _read_table(folder / "rounds.csv", ROUND_COLUMNS)
+    measured = _read_table(folder / "accuracy.csv", ACCURACY_COLUMNS)
+    try:
+        return _result(whole, rounds, measured)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UsageError(
+            f"{folder}: its files do not fit together ({type(error).__name__}: {error}); run it again"
+        ) from None
+
+
+def _replace(path: Path, text: str) -> None:
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+        Path(temporary).chmod(0o644)  # mkstemp makes a file that only its owner reads; a report is for others
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _table(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
+    """CSV with a header; a value that is not known is an empty cell, a float keeps all its digits."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _learned(entry: RoundResult | None, learners: frozenset[str]) -> list[float]:
+    return [] if entry is None else [value for device, value in entry.accuracy.items() if device in learners]
+
+
+def _round_rows(result: Result) -> Iterable[dict[str, object]]:
+    alone = {entry.round: entry for entry in result.standalone_history}
+    for entry in result.history:
+        federated = spread(_learned(entry, result.learners))
+        yield {
+            "round": entry.round,
+            **{f"accuracy_{key}": federated[key] for key in ("mean", "min", "max", "std") if federated},
+            "standalone_mean": spread(_learned(alone.get(entry.round), result.learners)).get("mean"),
+            "contributors": entry.contributors,
+            "exchanges": entry.exchanges,
+            "bytes_up": entry.bytes_up,
+            "bytes_down": entry.bytes_down,
+            "wall_s": entry.wall_s,
+            "virtual_s": entry.virtual_s,
+        }
+
+
+def _device_row(device: DeviceResult) -> dict[str, object]:
+    row: dict[str, object] = {name: getattr(device, name) for name in DEVICE_COLUMNS}
+    return row | {
+        "learns": int(device.learns),
+        "classes": " ".join(map(str, device.classes)),
+        "class_counts": " ".join(map(str, device.class_counts)),
+    }
+
+
+def _accuracy_rows(result: Result) -> Iterable[dict[str, object]]:
+    federated = {entry.round: entry.accuracy for entry in result.history}
+    alone = {entry.round: entry.accuracy for entry in result.standalone_history}
+    for number in sorted(federated.keys() | alone.keys()):
+        both = (federated.get(number, {}), alone.get(number, {}))
+        for device in sorted(both[0].keys() | both[1].keys()):
+            accuracy, standalone = (part.get(device) for part in both)
+            yield {"round": number, "device": device, "accuracy": accuracy, "standalone_accuracy": standalone}
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError(
+            f"{path.parent}: not a run directory, it has no {path.name}; give the folder of --out"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read ({type(error).__name__})") from None
+
+
+def _read_summary(path: Path) -> dict[str, Any]:
+    try:
+        whole = json.loads(_read_text(path))
+    except ValueError as error:
+        raise UsageError(f"{path}: is not JSON ({error}); run it again") from None
+    version = whole.get("version") if isinstance(whole, dict) else None
+    if version != SUMMARY_VERSION:
+        raise UsageError(
+            f"{path}: version {version!r}, this edge-sdk reads {SUMMARY_VERSION}; use the one that wrote it"
+        )
+    return dict(whole)
+
+
+def _read_table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+    reader = csv.DictReader(io.StringIO(_read_text(path)))
+    missing = set(columns) - set(reader.fieldnames or ())
+    if missing:
+        raise UsageError(f"{path}: lacks the column {', '.join(sorted(missing))}; run it again")
+    return list(reader)
+
+
+def _result(whole: Mapping[str, Any], rounds: list[dict[str, str]], measured: list[dict[str, str]]) -> Result:
+    accuracy, alone = _by_round(measured, "accuracy"), _by_round(measured, "standalone_accuracy")
+    return Result(
+        devices=tuple(_device_from(entry) for entry in whole["per_device"]),
+        history=tuple(_round_from(row, accuracy) for row in rounds),
+        standalone_history=tuple(RoundResult(round=number, accuracy=alone[number]) for number in sorted(alone)),
+        refused_devices=tuple(whole["refused_devices"]),
+        warnings=tuple(whole["warnings"]),
+        **{
+            key: whole[key]
+            for key in (
+                "federation",
+                "method",
+                "seed",
+                "rounds",
+                "completed",
+                "rounds_done",
+                "updates",
+                "refused_frames",
+                "metrics",
+                "time",
+                "data",
+                "versions",
+                "transport",
+                "reason",
+            )
+        },
+    )
+
+
+def _by_round(rows: Iterable[Mapping[str, str]], column: str) -> dict[int, dict[str, float]]:
+    found: dict[int, dict[str, float]] = {}
+    for row in rows:
+        if row[column]:
+            found.setdefault(int(row["round"]), {})[row["device"]] = float(row[column])
+    return found
+
+
+def _device_from(entry: Mapping[str, Any]) -> DeviceResult:
+    values = {key: value for key, value in entry.items() if key in DeviceResult.__dataclass_fields__}
+    return DeviceResult(**values | {"class_counts": tuple(entry.get("class_counts", ()))})
+
+
+def _round_from(row: Mapping[str, str], accuracy: Mapping[int, Mapping[str, float]]) -> RoundResult:
+    whole = ("contributors", "exchanges", "bytes_up", "bytes_down")
+    number = int(row["round"])
+    return RoundResult(
+        round=number,
+        accuracy=accuracy.get(number, {}),
+        wall_s=float(row["wall_s"]),
+        virtual_s=float(row["virtual_s"]),
+        **{key: int(row[key]) for key in whole},
+    )

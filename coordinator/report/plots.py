@@ -1,0 +1,268 @@
+"""The four pictures of a run, PNG at 150 dpi."""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from coordinator.report.canvas import (
+    BLUE,
+    GREY,
+    LINE_IN,
+    MOST_IN,
+    ORANGE,
+    ROW_IN,
+    SOFT,
+    bar_labels,
+    device_axis,
+    every,
+    height_in,
+    picture,
+    room_in,
+    short,
+)
+from coordinator.report.result import DeviceResult, Result, RoundResult
+from coordinator.report.units import human_bytes, percent, printable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WIDTH_IN = 7.2
+DOT = " \N{MIDDLE DOT} "
+_BYTES_ROW_IN = 0.3
+_CLASS_IN = 0.44
+_WIDEST_BUBBLE_PT = 25.0
+
+
+class _End(NamedTuple):
+    """Where a line ends, and its name."""
+
+    round: int
+    value: float
+    words: str
+    colour: str
+
+
+def draw_all(result: Result, directory: str | os.PathLike[str]) -> list[Path]:
+    """Draw every picture into `directory` and return the files.  Raises MissingExtra without matplotlib."""
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    drawings: tuple[Callable[[Result, Path], None], ...] = (
+        accuracy_by_round,
+        devices_alone_federated,
+        bytes_by_direction,
+        who_holds_what,
+    )
+    paths = [folder / f"{draw.__name__}.png" for draw in drawings]
+    for draw, path in zip(drawings, paths, strict=True):
+        draw(result, path)
+    return paths
+
+
+def accuracy_by_round(result: Result, path: Path) -> None:
+    """Accuracy of the learning devices by round: mean, range and each device, and the same devices alone."""
+    subtitle = f"{_run(result)}{DOT}line: mean, band: worst to best device, thin: each device"
+    with picture(path, WIDTH_IN, 4.4, "Accuracy by round", subtitle) as figure:
+        axes = figure.add_subplot()
+        _device_lines(axes, result)
+        lines = ((result.standalone_history, "alone", GREY, "--"), (result.history, "federated", BLUE, "-"))
+        ends = [
+            _mean_line(axes, learned, word, colour, dashes)
+            for history, word, colour, dashes in lines
+            if (learned := _learned(result, history))
+        ]
+        if ends:
+            _round_axis(axes)
+            _end_labels(axes, ends)
+        else:
+            axes.set_axis_off()
+            axes.text(0.5, 0.5, "no accuracy was measured", ha="center", color=SOFT, transform=axes.transAxes)
+
+
+def devices_alone_federated(result: Result, path: Path) -> None:
+    """Accuracy of each device alone and federated, with its model and runtime."""
+    devices = _by_number(result)
+    labelled = room_in(len(devices)) > 2 * LINE_IN
+    with picture(path, WIDTH_IN, height_in(len(devices)), "Accuracy of each device", _run(result)) as figure:
+        axes = figure.add_subplot()
+        lines = [("federated", BLUE, [device.accuracy for device in devices])]
+        if result.standalone_history or any(device.standalone_accuracy is not None for device in devices):
+            lines.insert(0, ("alone", GREY, [device.standalone_accuracy for device in devices]))
+        for (word, colour, values), offset in zip(lines, (-0.2, 0.2) if len(lines) == 2 else (0.0,), strict=True):
+            rows = [row + offset for row in range(len(devices))]
+            axes.barh(rows, [value or 0 for value in values], height=0.36, color=colour, label=word)
+            if labelled:
+                bar_labels(axes, values, offset, percent)
+        device_axis(axes, devices, ROW_IN, _model)
+        axes.set_xlim(0, 1)
+        axes.xaxis.set_major_formatter(_tick_percent)
+        axes.legend(
+            loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0, handlelength=0.9, handleheight=0.9
+        )
+
+
+def bytes_by_direction(result: Result, path: Path) -> None:
+    """Bytes that each device sent and received over the run."""
+    devices = _by_number(result)
+    ways = (
+        ("sent", ORANGE, [device.bytes_up for device in devices]),
+        ("received", BLUE, [device.bytes_down for device in devices]),
+    )
+    most = max([count for _, _, counts in ways for count in counts], default=0)
+    size_in = height_in(len(devices), _BYTES_ROW_IN, 0.8)
+    with picture(path, WIDTH_IN, size_in, "Bytes by device and direction", _run(result)) as figure:
+        left, right = figure.subplots(1, 2, sharey=True)
+        for axes, (word, colour, counts) in zip((left, right), ways, strict=True):
+            axes.barh(range(len(devices)), counts, height=0.62, color=colour)
+            axes.set_xlim(0, 1.25 * max(most, 4))
+            axes.locator_params(axis="x", nbins=3)
+            axes.xaxis.set_major_formatter(lambda value, _position: human_bytes(value))
+            heading = f"{word}: {human_bytes(sum(counts))} in all"
+            axes.set_title(heading, loc="left", color=colour, fontsize=9, fontweight="bold")
+            if every(len(devices), _BYTES_ROW_IN) == 1:
+                bar_labels(axes, counts, 0, human_bytes)
+        device_axis(left, devices, _BYTES_ROW_IN)
+        right.spines["left"].set_visible(False)
+        right.grid(visible=False, axis="y")
+
+
+def who_holds_what(result: Result, path: Path) -> None:
+    """Samples of each class on each device, as bubbles whose area is their number."""
+    devices = _by_number(result)
+    classes = max([len(device.class_counts) for device in devices], default=0)
+    wanted_in = (2.6 + _CLASS_IN * classes, height_in(len(devices)))
+    width_in = min(MOST_IN, max(5.6, wanted_in[0]))
+    subtitle = f"{_run(result)}{DOT}area: samples of a class"
+    with picture(path, width_in, wanted_in[1], "Who holds what", subtitle) as figure:
+        axes = figure.add_subplot()
+        device_axis(axes, devices, ROW_IN)
+        axes.set_xlim(-0.6, max(classes, 1) - 0.4)
+        axes.set_xticks(range(0, classes, every(classes, _CLASS_IN)))
+        axes.set_xlabel("class")
+        axes.grid(visible=True)
+        axes.spines["bottom"].set_visible(False)
+        crowding = min(1.0, width_in / wanted_in[0], MOST_IN / (ROW_IN * max(len(devices), 1)))
+        _bubbles(axes, devices, _WIDEST_BUBBLE_PT * crowding)
+
+
+def _run(result: Result) -> str:
+    done = "" if result.completed else f"{result.rounds_done} of "
+    rounds, devices = done + _count(result.rounds, "round"), _count(len(result.devices), "device")
+    words = (result.federation, result.method, devices, rounds, f"seed {result.seed}")
+    return printable(DOT.join(words))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _by_number(result: Result) -> list[DeviceResult]:
+    return sorted(result.devices, key=lambda device: device.number)
+
+
+def _model(device: DeviceResult) -> str:
+    words = [short(device.model), short(device.runtime), "" if device.learns else "teaches only"]
+    return DOT.join(word for word in words if word)
+
+
+def _device_lines(axes: Axes, result: Result) -> None:
+    alpha = max(0.15, min(0.6, 1.6 / math.sqrt(max(len(result.learners), 1))))
+    for device in sorted(result.learners):
+        measured = [(entry.round, entry.accuracy[device]) for entry in result.history if device in entry.accuracy]
+        if measured:
+            axes.plot(*zip(*measured, strict=True), color=BLUE, alpha=alpha, linewidth=0.7)
+
+
+def _learned(result: Result, history: Sequence[RoundResult]) -> dict[int, list[float]]:
+    """The accuracies of the learning devices by round, where there are any."""
+    rounds = {
+        entry.round: [value for device, value in entry.accuracy.items() if device in result.learners]
+        for entry in history
+    }
+    return {number: values for number, values in rounds.items() if values}
+
+
+def _mean_line(axes: Axes, learned: dict[int, list[float]], word: str, colour: str, dashes: str) -> _End:
+    """Draw the mean and the range over the devices; give the end of the line and what to write there."""
+    rounds, means = list(learned), [statistics.fmean(values) for values in learned.values()]
+    low, high = [min(values) for values in learned.values()], [max(values) for values in learned.values()]
+    axes.fill_between(rounds, low, high, color=colour, alpha=0.12, linewidth=0)
+    axes.plot(rounds, means, color=colour, linestyle=dashes, linewidth=2.2, marker="o", markevery=[-1], markersize=4.5)
+    return _End(rounds[-1], means[-1], f"{word} {percent(means[-1])}", colour)
+
+
+def _round_axis(axes: Axes) -> None:
+    """Rounds are whole numbers, accuracies lie between 0 and 1."""
+    (first, last), (low, high) = axes.dataLim.intervalx, axes.get_ylim()
+    axes.set_xlim(first - 0.4, last + 0.4)
+    axes.set_ylim(max(0, low), min(1, high))
+    axes.locator_params(axis="x", integer=True, min_n_ticks=1)
+    axes.yaxis.set_major_formatter(_tick_percent)
+    axes.set_xlabel("round")
+    axes.grid(visible=False, axis="x")
+
+
+def _tick_percent(value: float, _position: float) -> str:
+    return f"{round(100 * value, 2):g} %"
+
+
+def _end_labels(axes: Axes, ends: Sequence[_End]) -> None:
+    """Name each line at its end; two that end close together are pushed apart."""
+    low, high = axes.get_ylim()
+    ordered = sorted(ends, key=lambda end: end.value)
+    close = len(ends) == 2 and ordered[1].value - ordered[0].value < 0.06 * (high - low)
+    for end, push_pt in zip(ordered, (-7, 7) if close else (0, 0), strict=False):
+        axes.annotate(
+            end.words,
+            (end.round, end.value),
+            xytext=(8, push_pt),
+            textcoords="offset points",
+            va="center",
+            color=end.colour,
+            fontweight="bold",
+            annotation_clip=False,
+        )
+
+
+def _bubbles(axes: Axes, devices: Sequence[DeviceResult], widest_pt: float) -> None:
+    held = [
+        (label, row, count)
+        for row, device in enumerate(devices)
+        for label, count in enumerate(device.class_counts)
+        if count
+    ]
+    most = max([count for _, _, count in held], default=1)
+    areas = [widest_pt**2 * count / most for _, _, count in held]
+    axes.scatter([x for x, _, _ in held], [y for _, y, _ in held], s=areas, color=BLUE, linewidth=0)
+    for row, device in enumerate(devices):
+        if not device.class_counts:
+            axes.text(-0.4, row, "withheld by its owner", va="center", fontsize=7.5, color=SOFT, fontstyle="italic")
+    for count in _examples(most) if held else ():
+        axes.scatter([], [], s=widest_pt**2 * count / most, color=BLUE, linewidth=0, label=str(count))
+    if held:
+        axes.legend(
+            title="samples",
+            loc="upper left",
+            bbox_to_anchor=(1.01, 1),
+            labelspacing=1.8,
+            handletextpad=1.0,
+            borderpad=0.8,
+        )
+
+
+def _examples(most: int) -> list[int]:
+    """Up to three round numbers not above `most`, the largest first."""
+    top = _round_down(most)
+    return sorted({top, max(1, _round_down(top // 2)), max(1, _round_down(top // 5))}, reverse=True)
+
+
+def _round_down(count: int) -> int:
+    """The largest 1, 2 or 5 times a power of ten that is not above `count`; 0 of 0."""
+    if count < 1:
+        return 0
+    power = int("1" + "0" * (len(str(count)) - 1))
+    return max(step * power for step in (1, 2, 5) if step * power <= count)

@@ -1,0 +1,68 @@
+"""How a run goes, on the terminal: one live line where there is a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from typing import TextIO
+
+from coordinator.record import Record
+from coordinator.report.result import RoundResult
+from coordinator.report.units import human_bytes, human_seconds
+
+PLAIN_LINES = 10
+"""About how many progress lines a log gets."""
+
+
+class Progress:
+    """A Watcher that tells people."""
+
+    def __init__(self, label: str, stream: TextIO | None = None) -> None:
+        self._label, self._stream = label, stream or sys.stderr
+        self._live = self._stream.isatty()
+        self._begun_s = time.monotonic()
+        self._open = False
+
+    def joined(self, device: str, count: int, expected: int) -> None:
+        """See Watcher."""
+        self._line(f"{device} joined ({count} of {expected})", passing=True)
+        if count == expected:
+            self._begun_s = time.monotonic()
+
+    def turned_away(self, device: str, message: str) -> None:
+        """See Watcher."""
+        self._line(f"refused {message}" if device in message else f"refused {device}: {message}")
+
+    def round_done(self, result: RoundResult, of: int, record: Record) -> None:
+        """See Watcher."""
+        last = result.round == of
+        if not self._live and result.round % max(1, of // PLAIN_LINES) and not last:
+            return
+        elapsed_s = time.monotonic() - self._begun_s
+        left_s = elapsed_s / result.round * (of - result.round)
+        measured = record.accuracy[max(record.accuracy)].values() if record.accuracy else ()
+        accuracy = f", accuracy {statistics.fmean(measured):.1%}" if measured else ""
+        sent = human_bytes(record.bytes_up.total() + record.bytes_down.total())
+        rest = "" if last else f", about {human_seconds(left_s)} left"
+        self._line(
+            f"{self._bar(result.round / of)} round {result.round}/{of}{accuracy}, {sent} exchanged{rest}",
+            passing=not last,
+        )
+
+    def noted(self, message: str) -> None:
+        """See Watcher."""
+        self._line(message)
+
+    def _bar(self, done: float) -> str:
+        width = 20
+        full = round(done * width)
+        return "━" * full + "╌" * (width - full) if self._live else f"{done:4.0%}"
+
+    def _line(self, text: str, *, passing: bool = False) -> None:
+        """Write a line; on a terminal the next one overwrites it where it only passes by."""
+        if self._live:
+            self._stream.write("\r\x1b[2K" + f"{self._label}: {text}" + ("" if passing else "\n"))
+        else:
+            self._stream.write(f"{self._label}: {text}\n")
+        self._stream.flush()

@@ -1,0 +1,195 @@
+"""What came of a run, as plain values, and its summary."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+SUMMARY_VERSION = 1
+WORST_SHARE = 0.1
+"""The share of devices whose mean accuracy is reported as `worst`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceResult:
+    """One device at the end of a run.  Accuracies are fractions in [0, 1]; None where nobody measured."""
+
+    id: str
+    number: int
+    board: str = ""
+    link: str = ""
+    model: str = ""
+    runtime: str = ""
+    note: str = ""
+    """What a reader should know of its model, such as where a frozen extractor comes from."""
+    learns: bool = True
+    """False for a device that can only teach: it counts in no mean."""
+    samples: int = 0
+    class_counts: tuple[int, ...] = ()
+    """Samples per class; empty where the owner withholds it."""
+    accuracy: float | None = None
+    standalone_accuracy: float | None = None
+    """After the same training on its own data alone."""
+    bytes_up: int = 0
+    bytes_down: int = 0
+    rounds_done: int = 0
+
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """The classes that it holds samples of."""
+        return tuple(index for index, count in enumerate(self.class_counts) if count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundResult:
+    """One completed round; seconds and bytes are those of this round alone."""
+
+    round: int
+    """1 for the first: the number of rounds completed."""
+    accuracy: Mapping[str, float] = field(default_factory=dict)
+    """By device id; only devices that were evaluated after this round."""
+    contributors: int = 0
+    wall_s: float = 0.0
+    virtual_s: float = 0.0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    exchanges: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A whole run, finished or not."""
+
+    federation: str
+    method: str
+    seed: int
+    rounds: int
+    """How many were asked for."""
+    completed: bool
+    rounds_done: int
+    devices: tuple[DeviceResult, ...]
+    history: tuple[RoundResult, ...] = ()
+    standalone_history: tuple[RoundResult, ...] = ()
+    updates: Mapping[str, int] = field(default_factory=dict)
+    """Uploads by verdict: accepted, duplicate, stale, refused."""
+    refused_frames: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Frames that broke the protocol: sender -> kind -> count."""
+    refused_devices: tuple[Mapping[str, str], ...] = ()
+    """Devices that were not let in: device, reason, message."""
+    warnings: tuple[str, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    time: Mapping[str, float] = field(default_factory=dict)
+    """wall_s, virtual_s, start_s (seconds since 1970)."""
+    data: Mapping[str, str] = field(default_factory=dict)
+    """name, sha256."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    transport: str = "memory"
+    reason: str = ""
+    """Why it ended early; empty where it did not."""
+
+    @property
+    def learners(self) -> frozenset[str]:
+        """Ids of the devices that learn: the ones that means are taken over."""
+        return frozenset(device.id for device in self.devices if device.learns)
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """The mean, min, max, std (population) and worst of some values; nothing of none.
+
+    `worst` is the mean of the lowest tenth, rounded down, but of one value at least.
+    """
+    if not values:
+        return {}
+    lowest = sorted(values)[: max(1, int(len(values) * WORST_SHARE))]
+    return {
+        "mean": statistics.fmean(values),
+        "min": min(values),
+        "max": max(values),
+        "std": statistics.pstdev(values),
+        "worst": statistics.fmean(lowest),
+    }
+
+
+def summary(result: Result) -> dict[str, Any]:
+    """What stands in summary.json, version 1.  A figure that is not known is absent, never null or NaN."""
+    return {
+        "version": SUMMARY_VERSION,
+        "federation": result.federation,
+        "method": result.method,
+        "seed": result.seed,
+        "rounds": result.rounds,
+        "rounds_done": result.rounds_done,
+        "devices": len(result.devices),
+        "completed": result.completed,
+        "reason": result.reason,
+        "accuracy": _accuracy(result.devices),
+        "metrics": _known(result.metrics.items()),
+        "bytes": _bytes(result.devices),
+        "exchange": _exchange(result.history),
+        "time": _known(result.time.items()),
+        "transport": result.transport,
+        "updates": {key: result.updates.get(key, 0) for key in ("accepted", "duplicate", "stale", "refused")},
+        "refused_frames": {sender: dict(kinds) for sender, kinds in sorted(result.refused_frames.items())},
+        "refused_devices": [dict(refusal) for refusal in result.refused_devices],
+        "warnings": list(result.warnings),
+        "per_device": [_device(device) for device in result.devices],
+        "data": dict(result.data),
+        "versions": dict(result.versions),
+    }
+
+
+def without_times(whole: Mapping[str, Any]) -> dict[str, Any]:
+    """A summary less what depends on the clock or the machine: the same seed twice gives the same."""
+    kept = {key: value for key, value in whole.items() if key not in {"time", "versions"}}
+    return kept | {"metrics": {name: value for name, value in whole["metrics"].items() if not name.endswith("_s")}}
+
+
+def _known(pairs: Iterable[tuple[str, float | None]]) -> dict[str, float]:
+    return {key: value for key, value in pairs if value is not None and math.isfinite(value)}
+
+
+def _accuracy(devices: Sequence[DeviceResult]) -> dict[str, float]:
+    """Over devices that learn and were evaluated; `standalone_mean` over those of them that also ran alone."""
+    federated = _known((device.id, device.accuracy) for device in devices if device.learns)
+    alone = _known((device.id, device.standalone_accuracy) for device in devices if device.id in federated)
+    baseline = {"standalone_mean": statistics.fmean(alone.values())} if alone else {}
+    return baseline | spread(list(federated.values()))
+
+
+def _bytes(devices: Sequence[DeviceResult]) -> dict[str, float]:
+    up, down = sum(d.bytes_up for d in devices), sum(d.bytes_down for d in devices)
+    device_rounds = sum(d.rounds_done for d in devices)
+    totals: dict[str, float] = {"up_total": up, "down_total": down}
+    if not device_rounds:
+        return totals
+    return totals | {"up_per_device_round": up / device_rounds, "down_per_device_round": down / device_rounds}
+
+
+def _exchange(history: Sequence[RoundResult]) -> dict[str, int]:
+    """How often knowledge travelled: over the run, and in a round (a method's contract keeps that constant)."""
+    counts = [entry.exchanges for entry in history]
+    return {"total": sum(counts), "per_round": max(counts, default=0)}
+
+
+def _device(device: DeviceResult) -> dict[str, Any]:
+    counts = {"classes": len(device.classes), "class_counts": list(device.class_counts)} if device.class_counts else {}
+    measured = _known((("accuracy", device.accuracy), ("standalone_accuracy", device.standalone_accuracy)))
+    return {
+        "id": device.id,
+        "number": device.number,
+        "board": device.board,
+        "link": device.link,
+        "model": device.model,
+        "runtime": device.runtime,
+        "note": device.note,
+        "learns": device.learns,
+        "samples": device.samples,
+        **counts,
+        **measured,
+        "bytes_up": device.bytes_up,
+        "bytes_down": device.bytes_down,
+        "rounds_done": device.rounds_done,
+    }

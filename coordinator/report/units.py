@@ -1,0 +1,41 @@
+"""Figures and foreign words as people read them."""
+
+from __future__ import annotations
+
+_BYTE_STEP = 1000
+_PRECISE_BELOW = 99.95
+"""One decimal below a hundred units, none above."""
+
+
+def human_bytes(count: float) -> str:
+    """A number of bytes in decimal units: 0 B, 999 B, 1.5 kB, 240 kB, 3.2 GB."""
+    if count < _BYTE_STEP:
+        return f"{count:.0f} B"
+    value = float(count)
+    for unit in ("kB", "MB", "GB", "TB"):
+        value /= _BYTE_STEP
+        if round(value) < _BYTE_STEP:
+            return f"{value:.1f} {unit}" if value < _PRECISE_BELOW else f"{value:.0f} {unit}"
+    return f"{value:.0f} TB"
+
+
+def human_seconds(seconds: float) -> str:
+    """A duration: 0.42 s, 12.3 s, 3 min 20 s, 2 h 05 min."""
+    if seconds < 1:
+        return f"{seconds:.2f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def percent(fraction: float) -> str:
+    """A fraction as a percentage with one decimal: 0.8831 -> 88.3 %."""
+    return f"{100 * fraction:.1f} %"
+
+
+def printable(text: str) -> str:
+    """Words that a device sent, safe to show: a control character could steer the terminal."""
+    return "".join(character if character.isprintable() else "?" for character in text)

@@ -1,0 +1,476 @@
+"""The rounds of a federation, as a pure state machine: events in, commands out.
+
+Two rules.  All that changes what a round is lives here; nothing here knows a clock, a socket, a disk or a method.
+Time comes in as a field of the events; what must be done goes out as commands, to be carried out in order.
+
+A run gathers devices, then goes from exchange to exchange: *collecting* uploads until all that were invited have
+answered, or the deadline has come with a quorum; *finishing*, while the method reduces them; and so on, through the
+exchanges of a round, the rounds, and the closing exchange, whose uploads carry metrics only.
+
+An upload counts only once it is durable: `Received` is answered by `Persist`, and only `Persisted` leads to `Fold`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TypeAlias
+
+from edge_sdk.protocol.table import Machine, Rule
+
+
+class Phase(str, Enum):
+    """Where a run is."""
+
+    GATHERING = "gathering"
+    COLLECTING = "collecting"
+    FINISHING = "finishing"
+    DONE = "done"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """A place in a run; the closing exchange stands at (rounds, 0)."""
+
+    round: int
+    exchange: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """When to go on and when to give up."""
+
+    expected: int
+    """Devices that this run was made for."""
+    quorum: int
+    """Fewest uploads that an exchange may close with."""
+    rounds: int
+    exchanges: int
+    """Per round."""
+    deadline_s: float = 60.0
+    """After which an exchange closes with a quorum."""
+    retry_s: float = 2.0
+    """First wait before a silent device is invited again; doubles up to the deadline."""
+    join_grace_s: float = 5.0
+    """Wait for the rest once a quorum has joined."""
+    patience: int = 3
+    """Deadlines that an exchange may miss its quorum before the run ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundState:
+    """All that a coordinator must remember between two events."""
+
+    policy: Policy
+    phase: Phase = Phase.GATHERING
+    place: Place = Place(0, 0)
+    members: frozenset[str] = frozenset()
+    """Joined and not left."""
+    away: frozenset[str] = frozenset()
+    """Members that missed a deadline or were reported lost, until they show up again."""
+    gone: frozenset[str] = frozenset()
+    """Refused, or left for good."""
+    invited: frozenset[str] = frozenset()
+    folded: frozenset[str] = frozenset()
+    """Whose uploads for this exchange are durable."""
+    due_s: float = 0.0
+    retry_at_s: float = 0.0
+    retry_wait_s: float = 0.0
+    misses: int = 0
+    reason: str = ""
+
+    @property
+    def closing(self) -> bool:
+        """Whether this is the closing exchange."""
+        return self.place.round == self.policy.rounds
+
+    @property
+    def missing(self) -> frozenset[str]:
+        """Invited devices whose upload is not in."""
+        return self.invited - self.folded
+
+
+# -- events ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A device said hello and was found fit."""
+
+    device: str
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TurnedAway:
+    """A device that the run was made for was refused at join."""
+
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A device said bye."""
+
+    device: str
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The broker reports that a device fell silent: a hint, not the truth."""
+
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A valid upload arrived that the ledger does not hold yet."""
+
+    device: str
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Persisted:
+    """That upload is durable now."""
+
+    device: str
+    place: Place
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed."""
+
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The method has reduced the exchange."""
+
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """Something without which the run cannot go on."""
+
+    reason: str
+
+
+Event: TypeAlias = Joined | TurnedAway | Left | Lost | Received | Persisted | Tick | Finished | Broken
+
+
+# -- commands -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Invite:
+    """Send these devices the Assign of this place (again)."""
+
+    devices: tuple[str, ...]
+    place: Place
+    left_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Make the upload of this device durable, then say Persisted."""
+
+    device: str
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """The upload counts: add it to the aggregate and send the receipt."""
+
+    device: str
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Send a receipt with this verdict."""
+
+    device: str
+    place: Place
+    verdict: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Close the exchange with these contributors: let the method finish, then say Finished or Broken."""
+
+    place: Place
+    contributors: tuple[str, ...]
+    partial: bool
+    """Closed without some invited device: must be on record before anybody is told what came of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundDone:
+    """All exchanges of this round are finished."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The run is over; an empty reason is success."""
+
+    reason: str
+
+
+Command: TypeAlias = Invite | Persist | Fold | Answer | Reduce | RoundDone | End
+Outcome: TypeAlias = tuple[RoundState, tuple[Command, ...]]
+
+
+# -- what the rules do ----------------------------------------------------------------------------------------------
+
+
+def _gather(state: RoundState, event: Joined) -> Outcome:
+    members = state.members | {event.device}
+    due_s = state.due_s
+    if len(members) >= state.policy.quorum and len(state.members) < state.policy.quorum:
+        due_s = event.now_s + state.policy.join_grace_s
+    state = replace(state, members=members, gone=state.gone - {event.device}, due_s=due_s)
+    if len(members) >= state.policy.expected - len(state.gone):
+        return _open(state, event.now_s)
+    return state, ()
+
+
+def _gather_tick(state: RoundState, event: Tick) -> Outcome:
+    if len(state.members) >= state.policy.quorum and event.now_s >= state.due_s:
+        return _open(state, event.now_s)
+    return state, ()
+
+
+def _gather_gone(state: RoundState, event: TurnedAway | Left) -> Outcome:
+    state = replace(state, members=state.members - {event.device}, gone=state.gone | {event.device})
+    return _fail_without_quorum(state)
+
+
+def _gather_turned_away(state: RoundState, event: TurnedAway) -> Outcome:
+    state, commands = _gather_gone(state, event)
+    if not commands and state.members and len(state.members) >= state.policy.expected - len(state.gone):
+        return replace(state, due_s=0.0), ()  # nobody else is expected: the next tick opens
+    return state, commands
+
+
+def _join_running(state: RoundState, event: Joined) -> Outcome:
+    """A newcomer waits for the next exchange; one that was invited gets its Assign again."""
+    state = _present(state, event.device)
+    if state.phase is Phase.COLLECTING and event.device in state.missing:
+        return state, (_invite(state, {event.device}, event.now_s),)
+    return state, ()
+
+
+def _turn_away_running(state: RoundState, event: TurnedAway) -> Outcome:
+    return replace(state, gone=state.gone | {event.device}), ()
+
+
+def _leave(state: RoundState, event: Left) -> Outcome:
+    state = replace(
+        state,
+        members=state.members - {event.device},
+        gone=state.gone | {event.device},
+        invited=state.invited - ({event.device} - state.folded),
+    )
+    failed, commands = _fail_without_quorum(state)
+    return (failed, commands) if commands else _close_if_complete(state)
+
+
+def _leave_finishing(state: RoundState, event: Left) -> Outcome:
+    return replace(state, members=state.members - {event.device}, gone=state.gone | {event.device}), ()
+
+
+def _lose(state: RoundState, event: Lost) -> Outcome:
+    return replace(state, away=state.away | ({event.device} & state.members)), ()
+
+
+def _receive(state: RoundState, event: Received) -> Outcome:
+    state = _present(state, event.device) if event.device in state.members else state
+    if event.place < state.place:
+        return state, (Answer(event.device, event.place, "late", "this exchange is closed"),)
+    if event.place > state.place:
+        return state, (Answer(event.device, event.place, "refused", "this exchange has not begun"),)
+    if event.device not in state.invited:
+        return state, (Answer(event.device, event.place, "refused", "not invited to this exchange"),)
+    if event.device in state.folded:
+        return state, (Answer(event.device, event.place, "duplicate", ""),)
+    return state, (Persist(event.device, event.place),)
+
+
+def _receive_closed(state: RoundState, event: Received) -> Outcome:
+    verdict = "late" if event.place <= state.place else "refused"
+    return state, (Answer(event.device, event.place, verdict, "this exchange is closed"),)
+
+
+def _receive_gathering(state: RoundState, event: Received) -> Outcome:
+    """After a restart an upload can come before the exchange is open again; it will be sent again."""
+    if event.place < state.place:
+        return state, (Answer(event.device, event.place, "late", "this exchange is closed"),)
+    return state, ()
+
+
+def _fold(state: RoundState, event: Persisted) -> Outcome:
+    if event.place != state.place or event.device not in state.invited:
+        return state, ()
+    if event.device in state.folded:
+        return state, (Answer(event.device, event.place, "duplicate", ""),)
+    state = replace(state, folded=state.folded | {event.device})
+    state, closing = _close_if_complete(state)
+    return state, (Fold(event.device, event.place), *closing)
+
+
+def _tick(state: RoundState, event: Tick) -> Outcome:
+    policy = state.policy
+    if event.now_s >= state.due_s:
+        state = replace(state, away=state.away | (state.missing & state.members))
+        if len(state.folded) >= policy.quorum:
+            return _close(state)
+        if state.misses >= policy.patience:
+            return _fail(
+                state,
+                f"{len(state.folded)} of {policy.quorum} uploads needed after {policy.patience + 1} deadlines of "
+                f"{policy.deadline_s:g} s; silent: {', '.join(sorted(state.missing))}",
+            )
+        state = replace(state, due_s=event.now_s + policy.deadline_s, misses=state.misses + 1, retry_at_s=event.now_s)
+    if event.now_s >= state.retry_at_s and state.missing:
+        wait_s = min(max(state.retry_wait_s, policy.retry_s) * 2, policy.deadline_s)
+        state = replace(state, retry_at_s=event.now_s + wait_s, retry_wait_s=wait_s)
+        return state, (_invite(state, state.missing, event.now_s),)
+    return state, ()
+
+
+def _next(state: RoundState, event: Finished) -> Outcome:
+    """On to the next exchange, the next round, or the closing exchange."""
+    round_, exchange = state.place.round, state.place.exchange + 1
+    if exchange < state.policy.exchanges:
+        return _open(replace(state, place=Place(round_, exchange), folded=frozenset()), event.now_s)
+    after = replace(state, place=Place(round_ + 1, 0), folded=frozenset())
+    after, commands = _open(after, event.now_s)
+    return after, (RoundDone(round_), *commands)
+
+
+def _break(state: RoundState, event: Broken) -> Outcome:
+    return _fail(state, event.reason)
+
+
+# -- shared pieces --------------------------------------------------------------------------------------------------
+
+
+def _present(state: RoundState, device: str) -> RoundState:
+    return replace(
+        state,
+        members=state.members | {device},
+        away=state.away - {device},
+        gone=state.gone - {device},
+    )
+
+
+def _open(state: RoundState, now_s: float) -> Outcome:
+    """Invite whoever is here; everybody, where too few are."""
+    here = state.members - state.away
+    invited = (here if len(here | state.folded) >= state.policy.quorum else state.members) | state.folded
+    if len(invited) < state.policy.quorum:
+        return _fail(state, _too_few(state))
+    state = replace(
+        state,
+        phase=Phase.COLLECTING,
+        invited=invited,
+        due_s=now_s + state.policy.deadline_s,
+        retry_at_s=now_s + state.policy.retry_s,
+        retry_wait_s=state.policy.retry_s,
+        misses=0,
+    )
+    if not state.missing:
+        return _close(state)
+    return state, (_invite(state, state.missing, now_s),)
+
+
+def _invite(state: RoundState, devices: frozenset[str] | set[str], now_s: float) -> Invite:
+    return Invite(tuple(sorted(devices)), state.place, max(0.0, state.due_s - now_s))
+
+
+def _close_if_complete(state: RoundState) -> Outcome:
+    if state.missing or len(state.folded) < state.policy.quorum:
+        return state, ()
+    return _close(state)
+
+
+def _close(state: RoundState) -> Outcome:
+    if state.closing:
+        return replace(state, phase=Phase.DONE), (End(""),)
+    reduce = Reduce(state.place, tuple(sorted(state.folded)), partial=bool(state.missing))
+    return replace(state, phase=Phase.FINISHING), (reduce,)
+
+
+def _fail_without_quorum(state: RoundState) -> Outcome:
+    if state.policy.expected - len(state.gone) < state.policy.quorum:
+        return _fail(state, _too_few(state))
+    return state, ()
+
+
+def _too_few(state: RoundState) -> str:
+    return (
+        f"the quorum of {state.policy.quorum} cannot be reached: of {state.policy.expected} devices "
+        f"{len(state.gone)} were refused or left ({', '.join(sorted(state.gone)) or 'none'})"
+    )
+
+
+def _fail(state: RoundState, reason: str) -> Outcome:
+    return replace(state, phase=Phase.FAILED, reason=reason), (End(reason),)
+
+
+_G, _C, _F, _D, _X = Phase.GATHERING, Phase.COLLECTING, Phase.FINISHING, Phase.DONE, Phase.FAILED
+
+MACHINE: Machine[RoundState] = Machine(
+    (
+        Rule((_G,), Joined, (_G, _C, _F, _D), _gather, "counted; the run opens when all are here"),
+        Rule((_G,), Tick, (_G, _C, _F, _D), _gather_tick, "opens with a quorum once the join grace is over"),
+        Rule((_G,), TurnedAway, (_G, _X), _gather_turned_away, "fails at once when the quorum is out of reach"),
+        Rule((_G,), Left, (_G, _X), _gather_gone, "fails at once when the quorum is out of reach"),
+        Rule((_G,), Received, (_G,), _receive_gathering, "late if closed; else left to be sent again"),
+        Rule(
+            (_C, _F), Joined, (_C, _F), _join_running, "newcomers wait for the next exchange; others get theirs again"
+        ),
+        Rule((_C, _F), TurnedAway, (_C, _F), _turn_away_running, "remembered"),
+        Rule((_C, _F), Lost, (_C, _F), _lose, "not invited again until it shows up"),
+        Rule((_C,), Left, (_C, _F, _D, _X), _leave, "no longer waited for"),
+        Rule((_F,), Left, (_F,), _leave_finishing, "no longer waited for"),
+        Rule(
+            (_C,), Received, (_C,), _receive, "persisted if invited and new; else answered late, duplicate or refused"
+        ),
+        Rule((_F, _D, _X), Received, (_F, _D, _X), _receive_closed, "answered late"),
+        Rule((_C,), Persisted, (_C, _F, _D), _fold, "folded once; the last one closes the exchange"),
+        Rule((_C,), Tick, (_C, _F, _D, _X), _tick, "the silent are invited again; the deadline closes with a quorum"),
+        Rule((_F,), Finished, (_C, _F, _D, _X), _next, "the next exchange, the next round, or the closing exchange"),
+        Rule((_G, _C, _F), Broken, (_X,), _break, "the method, the broker or the ledger cannot go on"),
+    )
+)
+
+
+def advance(state: RoundState, event: Event) -> Outcome:
+    """The next state and the commands to carry out, in order.  Pure: same input, same output."""
+    return MACHINE.advance(state, event)
+
+
+def resumed(policy: Policy, place: Place, folded: frozenset[str]) -> RoundState:
+    """Where a coordinator stands after a restart: gathering again, at an exchange that holds these uploads."""
+    return RoundState(policy=policy, place=place, folded=folded)
+
+
+def next_due_s(state: RoundState) -> float | None:
+    """When the next Tick can matter; None: only messages can."""
+    if state.phase is Phase.COLLECTING:
+        return min(state.due_s, state.retry_at_s) if state.missing else state.due_s
+    if state.phase is Phase.GATHERING and len(state.members) >= state.policy.quorum:
+        return state.due_s
+    return None

@@ -1,0 +1,465 @@
+"""The coordinator's loop: rounds, method, transport and ledger, wired together.
+
+`run` is the loop of a deployment; a simulator drives the same object through `handle`, `flush` and `tick`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from coordinator import admission, rounds
+from coordinator.ledger import Ledger, Row
+from coordinator.methods.base import At, Contribution, CoordinatorMethod
+from coordinator.record import Record
+from coordinator.report.result import RoundResult
+from coordinator.rounds import Place, Policy, RoundState
+from edge_sdk.errors import EdgeError, RemoteProtocolError, StoreError, UsageError
+from edge_sdk.protocol import codec, keep, topics
+from edge_sdk.protocol.codec import Stamp
+from edge_sdk.protocol.knowledge import Expect
+from edge_sdk.protocol.messages import (
+    Assign,
+    Bye,
+    Control,
+    CoordinatorStatus,
+    DeviceStatus,
+    FederationSpec,
+    Hello,
+    Message,
+    Receipt,
+    Refusal,
+    Upload,
+    Welcome,
+)
+from edge_sdk.protocol.wires import Exchange, check_roles, expectation, frame_limits
+from edge_sdk.public import batch_digest, batch_indices
+from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport, TransportEvent, Will
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.5
+"""Longest sleep of the loop."""
+GROUP = 256
+"""Most frames that share one commit."""
+
+_KINDS = {Welcome: "join", Refusal: "join", Assign: "task", Receipt: "rcpt"}
+
+
+class Watcher(Protocol):
+    """Somebody who wants to see how it goes."""
+
+    def joined(self, device: str, count: int, expected: int) -> None:
+        """A device was taken in."""
+
+    def turned_away(self, device: str, message: str) -> None:
+        """A device was refused."""
+
+    def round_done(self, result: RoundResult, of: int, record: Record) -> None:
+        """A round is complete."""
+
+    def noted(self, message: str) -> None:
+        """Something worth a line: the broker lost, a warning."""
+
+
+class Silent:
+    """A watcher that looks away."""
+
+    def joined(self, device: str, count: int, expected: int) -> None:
+        """See Watcher."""
+
+    def turned_away(self, device: str, message: str) -> None:
+        """See Watcher."""
+
+    def round_done(self, result: RoundResult, of: int, record: Record) -> None:
+        """See Watcher."""
+
+    def noted(self, message: str) -> None:
+        """See Watcher."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """An upload on its way into the ledger."""
+
+    place: Place
+    upload: Upload
+    incoming: Incoming
+
+
+class Server:
+    """One federation's coordinator."""
+
+    def __init__(
+        self,
+        *,
+        spec: FederationSpec,
+        policy: Policy,
+        method: CoordinatorMethod[Any, Any],
+        transport: Transport,
+        ledger: Ledger,
+        roster: tuple[str, ...] = (),
+        watcher: Watcher | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.spec, self.method, self.transport, self.ledger = spec, method, transport, ledger
+        self.roster = tuple(sorted(roster))
+        self.watcher: Watcher = watcher or Silent()
+        self._clock = clock
+        params = method.contract.read(spec.params)
+        self._rows: tuple[Exchange, ...] = method.contract.exchanges(params)
+        self._closing: Exchange = method.contract.closing(params)
+        self._limits = frame_limits((*self._rows, self._closing), expectation(spec))
+        self.warnings = method.contract.warnings(params, spec)
+        self.hellos: dict[str, Hello] = {}
+        self.numbers: dict[str, int] = {}
+        self.record = Record()
+        self._sequence = 0
+        self._pending: list[_Pending] = []
+        self._uploads: dict[str, Upload] = {}
+        self._aggregate: Any = method.zero()
+        self._state: Any = method.init(spec)
+        self.rounds = RoundState(policy=policy)
+        self._resume(policy)
+
+    # -- the loop of a deployment -----------------------------------------------------------------------------------
+
+    def run(self, check: Callable[[], None] = lambda: None) -> None:
+        """Serve until the run is over; the ledger is left as it is, so that a later start goes on.
+
+        `check` is called now and then, and ends the run by raising.
+        """
+        self.connect()
+        try:
+            while not self.over:
+                event = self.transport.poll(self._patience_s())
+                for _ in range(GROUP):
+                    if event is None:
+                        break
+                    self.handle(event, self._clock())
+                    event = self.transport.poll(0.0)
+                if event is not None:
+                    self.handle(event, self._clock())
+                self.flush(self._clock())
+                self.tick(self._clock())
+                check()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Leave the broker and release the ledger."""
+        self.transport.close()
+        self.ledger.close()
+
+    @property
+    def over(self) -> bool:
+        """Whether the run has ended, well or not."""
+        return self.rounds.phase in (rounds.Phase.DONE, rounds.Phase.FAILED)
+
+    # -- driven from outside ----------------------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """Open the link."""
+        will = Will(topics.coordinator_status(self.spec.federation), self._frame(self._status("lost")))
+        self.transport.connect(topics.coordinator_subscriptions(self.spec.federation), will)
+
+    def next_due_s(self) -> float | None:
+        """When `tick` can next matter."""
+        return rounds.next_due_s(self.rounds)
+
+    def tick(self, now_s: float) -> None:
+        """Let time pass."""
+        due_s = self.next_due_s()
+        if due_s is not None and now_s >= due_s:
+            self._feed(rounds.Tick(now_s), now_s)
+
+    def handle(self, event: TransportEvent, now_s: float) -> None:
+        """Take in what the transport brought.  A frame that is not legal is counted, attributed, and changes nothing."""
+        if isinstance(event, Connected):
+            self.transport.send(
+                topics.coordinator_status(self.spec.federation), self._frame(self._status("ready")), retain=True
+            )
+        elif isinstance(event, Disconnected):
+            self.watcher.noted(f"broker: {event.reason}")
+            if event.final:
+                self._feed(rounds.Broken(f"broker: {event.reason}"), now_s)
+        else:
+            sender = topics.sender(event.topic) or "unknown"
+            try:
+                self._take(event, sender, now_s)
+            except RemoteProtocolError as error:
+                self.record.refused_frame(sender, error.kind)
+                log.warning("refused a frame of %s: %s", sender, error)
+                event.acknowledge()
+
+    def flush(self, now_s: float) -> None:
+        """Make the uploads that wait durable with one sync, then let them count.
+
+        Where the disk will not have them, nothing is acknowledged or answered: devices keep them and send them again.
+        """
+        if not self._pending:
+            return
+        waiting, self._pending = self._pending, []
+        try:
+            self.ledger.commit(Row(each.place, each.upload.device, each.incoming.frame) for each in waiting)
+        except StoreError as error:
+            self.watcher.noted(str(error))
+            return
+        for each in waiting:
+            self._uploads.setdefault(each.upload.device, each.upload)
+            self._feed(rounds.Persisted(each.upload.device, each.place, now_s), now_s)
+            each.incoming.acknowledge()
+
+    # -- frames in --------------------------------------------------------------------------------------------------
+
+    def _take(self, incoming: Incoming, sender: str, now_s: float) -> None:
+        message = codec.decode(incoming.frame, self._limits).message
+        if message.federation != self.spec.federation:
+            raise RemoteProtocolError("topic", f"for federation {message.federation}")
+        if isinstance(message, Control):
+            raise RemoteProtocolError("signature", "a Control without a signature is not obeyed")
+        if getattr(message, "device", None) != sender:
+            raise RemoteProtocolError("topic", f"came on the topic of {sender}, claims to be from somebody else")
+        if isinstance(message, Upload):
+            self._take_upload(message, incoming, now_s)
+            return
+        if isinstance(message, Hello):
+            self._take_hello(message, incoming.frame, now_s)
+        elif isinstance(message, Bye):
+            self._feed(rounds.Left(message.device, now_s), now_s)
+        elif isinstance(message, DeviceStatus):
+            if message.state == "lost":
+                self._feed(rounds.Lost(message.device), now_s)
+        else:
+            raise RemoteProtocolError("topic", f"a {type(message).__name__} is not for the coordinator")
+        incoming.acknowledge()
+
+    def _take_hello(self, hello: Hello, frame: bytes, now_s: float) -> None:
+        device = hello.device
+        turned = admission.refusal(hello, self.spec, self.method.contract, self.roster)
+        if turned is not None:
+            self._turn_away(device, turned, now_s)
+            return
+        new = device not in self.hellos
+        self.hellos[device] = hello
+        self.record.refused_devices.pop(device, None)
+        self.record.bytes_up[device] += len(frame)
+        number = self.roster.index(device) if self.roster else None
+        self.numbers[device] = number = self.ledger.enrol(device, number, frame)
+        welcome = Welcome(
+            federation=self.spec.federation, device=device, number=number, epoch=self.ledger.epoch, spec=self.spec
+        )
+        self._send(device, welcome)
+        if new:
+            self.watcher.joined(device, len(self.hellos), self.rounds.policy.expected)
+        self._feed(rounds.Joined(device, now_s), now_s)
+
+    def _turn_away(self, device: str, turned: admission.Turned, now_s: float) -> None:
+        known = device in self.record.refused_devices
+        note = {"device": device, "reason": turned.reason, "message": turned.message, "remedy": turned.remedy}
+        self.record.refused_devices[device] = note
+        self._send(
+            device,
+            Refusal(
+                federation=self.spec.federation,
+                device=device,
+                reason=turned.reason,
+                message=turned.message,
+                remedy=turned.remedy,
+            ),
+        )
+        if not known:
+            self.watcher.turned_away(device, f"{turned.message}; {turned.remedy}")
+        self._feed(rounds.TurnedAway(device), now_s)
+
+    def _take_upload(self, upload: Upload, incoming: Incoming, now_s: float) -> None:
+        """Check it against the contract; then the rounds decide whether it counts."""
+        place = Place(upload.round, upload.exchange)
+        if upload.device not in self.numbers:
+            raise RemoteProtocolError("knowledge", f"{upload.device} has not joined")
+        self.record.bytes_up[upload.device] += len(incoming.frame)
+        if self.ledger.has(place, upload.device):
+            self._answer(upload.device, place, "duplicate")
+            incoming.acknowledge()
+            return
+        if place == self.rounds.place:
+            try:
+                self._check(upload, place)
+            except RemoteProtocolError as error:
+                self._answer(upload.device, place, "refused", str(error)[:256])
+                raise
+        before = len(self._pending)
+        self._incoming = _Pending(place, upload, incoming)
+        self._feed(rounds.Received(upload.device, place), now_s)
+        if len(self._pending) == before:
+            incoming.acknowledge()
+
+    def _check(self, upload: Upload, place: Place) -> None:
+        """Raise RemoteProtocolError unless the knowledge is what this exchange asked for."""
+        if upload.closing != self.rounds.closing:
+            raise RemoteProtocolError("knowledge", "closing flag and place do not agree")
+        if upload.closing:
+            check_roles(upload.knowledge, {}, expectation(self.spec))
+            return
+        slots = self._rows[place.exchange].up
+        expect = expectation(self.spec)
+        sizes = {slot.rows for slot in slots.values() if slot.rows}
+        if sizes and self.spec.public is not None:
+            (size,) = sizes
+            batch = batch_digest(self.spec, batch_indices(self.spec, place.round, place.exchange, size))
+            expect = Expect(classes=expect.classes, feature_dim=expect.feature_dim, rows=size, batch=batch)
+        check_roles(upload.knowledge, slots, expect)
+
+    # -- commands out -----------------------------------------------------------------------------------------------
+
+    def _feed(self, event: rounds.Event, now_s: float) -> None:
+        self.rounds, commands = rounds.advance(self.rounds, event)
+        for command in commands:
+            self._carry_out(command, now_s)
+
+    def _carry_out(self, command: rounds.Command, now_s: float) -> None:
+        if isinstance(command, rounds.Invite):
+            self._invite(command, now_s)
+        elif isinstance(command, rounds.Persist):
+            self._pending.append(self._incoming)
+        elif isinstance(command, rounds.Fold):
+            self._fold(command)
+        elif isinstance(command, rounds.Answer):
+            self._answer(command.device, command.place, command.verdict, command.reason)
+        elif isinstance(command, rounds.Reduce):
+            self._reduce(command, now_s)
+        elif isinstance(command, rounds.RoundDone):
+            self._round_done(command.round, now_s)
+        else:
+            state = "failed" if command.reason else "finished"
+            topic = topics.coordinator_status(self.spec.federation)
+            self.transport.send(topic, self._frame(self._status(state, command.reason)), retain=True)
+
+    def _invite(self, invite: rounds.Invite, now_s: float) -> None:
+        if not any(admission.learns(self.hellos[device], self.method.contract) for device in self.rounds.members):
+            missing = ", ".join(sorted(self.method.contract.needs - {"predict"}))
+            self._feed(
+                rounds.Broken(
+                    f"no device can learn: {', '.join(sorted(self.rounds.members))} can only predict, and "
+                    f"{self.method.contract.name} needs {missing} on at least one"
+                ),
+                now_s,
+            )
+            return
+        self.record.begun(now_s)
+        at = At(invite.place.round, invite.place.exchange)
+        common = self.method.common(self._state, at)
+        for device in invite.devices:
+            assign = Assign(
+                federation=self.spec.federation,
+                device=device,
+                round=at.round,
+                exchange=at.exchange,
+                closing=self.rounds.closing,
+                deadline_s=invite.left_s,
+                common=common,
+                personal=self.method.personal(self._state, at, self.numbers[device]),
+            )
+            self._send(device, assign)
+
+    def _fold(self, fold: rounds.Fold) -> None:
+        upload = self._uploads.pop(fold.device)
+        self._add(upload)
+        self._answer(fold.device, fold.place, "accepted")
+
+    def _add(self, upload: Upload) -> None:
+        contribution = Contribution(
+            number=self.numbers[upload.device], samples=upload.samples, knowledge=upload.knowledge
+        )
+        self._aggregate = self.method.add(self._aggregate, contribution)
+        self.record.measured(upload.device, upload.metrics_round, upload.metrics)
+        if not upload.closing and upload.exchange == len(self._rows) - 1:
+            self.record.rounds_done[upload.device] += 1
+
+    def _answer(self, device: str, place: Place, verdict: str, reason: str = "") -> None:
+        self.record.updates["stale" if verdict == "late" else verdict] += 1
+        receipt = Receipt(
+            federation=self.spec.federation,
+            device=device,
+            round=place.round,
+            exchange=place.exchange,
+            closing=place.round == self.spec.rounds,
+            verdict=verdict,
+            reason=reason,
+        )
+        self._send(device, receipt)
+
+    def _reduce(self, reduce: rounds.Reduce, now_s: float) -> None:
+        try:
+            self.ledger.close_exchange(reduce.place, reduce.contributors, now=reduce.partial)
+            at = At(reduce.place.round, reduce.place.exchange)
+            self._state = self.method.finish(self.spec, self._state, at, self._aggregate)
+        except EdgeError as error:
+            self._feed(rounds.Broken(str(error)), now_s)
+            return
+        self._aggregate = self.method.zero()
+        self._feed(rounds.Finished(now_s), now_s)
+
+    def _round_done(self, round_: int, now_s: float) -> None:
+        result = self.record.round_done(len(self.rounds.invited), len(self._rows), now_s)
+        self.ledger.checkpoint(round_ + 1, keep.to_bytes(self._state), self.record.to_json())
+        self.watcher.round_done(result, self.spec.rounds, self.record)
+
+    def _send(self, device: str, message: Welcome | Refusal | Assign | Receipt) -> None:
+        frame = self._frame(message)
+        self.record.bytes_down[device] += len(frame)
+        self.transport.send(topics.down(self.spec.federation, device, _KINDS[type(message)]), frame)
+
+    def _frame(self, message: Message) -> bytes:
+        self._sequence += 1
+        return codec.encode(message, Stamp(self.ledger.epoch, self._sequence))
+
+    def _status(self, state: str, reason: str = "") -> CoordinatorStatus:
+        return CoordinatorStatus(
+            federation=self.spec.federation, state=state, epoch=self.ledger.epoch, reason=reason[:256]
+        )
+
+    # -- after a restart --------------------------------------------------------------------------------------------
+
+    def _resume(self, policy: Policy) -> None:
+        """Compute the round again from its checkpoint and the uploads that were durable."""
+        if not self.ledger.bind(keep.to_bytes(self.spec)):
+            raise UsageError(
+                f"the ledger belongs to another configuration of {self.spec.federation}: "
+                "give --out another folder, or the configuration that it was begun with"
+            )
+        for device, (number, frame) in self.ledger.enrolled().items():
+            message = codec.decode(frame).message
+            if isinstance(message, Hello):
+                self.hellos[device], self.numbers[device] = message, number
+        checkpoint = self.ledger.last_checkpoint()
+        round_ = 0
+        if checkpoint is not None:
+            round_ = checkpoint.round
+            self._state = keep.from_bytes(type(self._state), checkpoint.state)
+            self.record = Record.from_json(checkpoint.record)
+        closed = self.ledger.closed(round_)
+        for exchange in sorted(closed):
+            place = Place(round_, exchange)
+            self._add_stored(place, closed[exchange])
+            self._state = self.method.finish(self.spec, self._state, At(round_, exchange), self._aggregate)
+            self._aggregate = self.method.zero()
+        place = Place(round_, len(closed))
+        folded = frozenset(self.ledger.uploads(place))
+        self._add_stored(place, tuple(sorted(folded)))
+        self.rounds = rounds.resumed(policy, place, folded)
+
+    def _add_stored(self, place: Place, contributors: tuple[str, ...]) -> None:
+        frames = self.ledger.uploads(place)
+        for device in contributors:
+            message = codec.decode(frames[device], self._limits).message
+            if isinstance(message, Upload):
+                self._add(message)
+                self.record.updates["accepted"] += 1
+
+    def _patience_s(self) -> float:
+        due_s = self.next_due_s()
+        return POLL_S if due_s is None else min(POLL_S, max(0.0, due_s - self._clock()))

@@ -1,0 +1,84 @@
+"""A device as a process of its own: the developer's factory, an agent, lines on the terminal."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge_sdk.agent import Agent, RoundReport
+from edge_sdk.data import LocalData
+from edge_sdk.errors import UsageError
+from edge_sdk.models.base import Model
+from edge_sdk.public import PublicSet
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class App:
+    """What a developer's factory returns."""
+
+    model: Model
+    data: LocalData
+    public: PublicSet | None = None
+    disclose_classes: bool = False
+    """Whether the coordinator may know how many samples of each class this device holds."""
+
+
+def load_app(name: str) -> App:
+    """Call MODULE:FACTORY.  Raises UsageError with what is wrong."""
+    module_name, colon, factory_name = name.partition(":")
+    if not colon:
+        raise UsageError(f"--app {name}: expected MODULE:FACTORY, such as my_app:make")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"--app {name}: no module {error.name} (looked in {Path.cwd()} and the environment)"
+        ) from error
+    factory = getattr(module, factory_name, None)
+    if not callable(factory):
+        raise UsageError(f"--app {name}: {module_name} has no function {factory_name}")
+    app = factory()
+    if not isinstance(app, App):
+        raise UsageError(f"--app {name}: the factory must return an edge_sdk.App, it returned {type(app).__name__}")
+    return app
+
+
+def run_device(*, broker: str, federation: str, app: str, identity: str | None, state: str | None) -> None:
+    """Take part until the federation is over, and say so line by line."""
+    name = identity or _host_name()
+    parts = load_app(app)
+    agent = Agent(
+        federation=federation,
+        broker=broker,
+        identity=name,
+        state=state or Path("state") / name,
+        model=parts.model,
+        data=parts.data,
+        public=parts.public,
+        disclose_classes=parts.disclose_classes,
+    )
+    agent.on_round(lambda report: _print_round(name, report))
+    _say(
+        f"{name}: {parts.model.spec.name} ({parts.model.spec.runtime}), {len(parts.data.train)} samples, joining {federation}"
+    )
+    agent.run()
+    _say(f"{name}: the federation is complete")
+
+
+def _print_round(name: str, report: RoundReport) -> None:
+    if "accuracy" in report.metrics:
+        _say(f"{name}: round {report.round + 1}, accuracy {report.metrics['accuracy']:.1%}")
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _host_name() -> str:
+    return re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().lower()).strip("-")[:36] or "device"

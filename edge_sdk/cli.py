@@ -1,0 +1,85 @@
+"""The command `edge-sdk`: collects its sub-commands from the entry-point group `edge_sdk.commands`.
+
+Exit codes: 0 ok, 1 the run failed, 2 the user's input is wrong, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from edge_sdk import __version__
+from edge_sdk.errors import EdgeError
+
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One sub-command.  Its module must load without numpy, torch or a broker; `run` imports what it needs."""
+
+    name: str
+    help: str
+    example: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def commands() -> list[Command]:
+    """All registered sub-commands, by name."""
+    points = importlib.metadata.entry_points(group="edge_sdk.commands")
+    return [point.load() for point in sorted(points, key=lambda point: point.name)]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(
+        prog="edge-sdk",
+        description="Devices with different models trade knowledge, not data and not weights.",
+        epilog="first steps: edge-sdk simulate --demo; edge-sdk methods; edge-sdk COMMAND --help",
+    )
+    top.add_argument("--version", action="version", version=f"edge-sdk {__version__}")
+    top.add_argument("-v", "--verbose", action="store_true", help="log what happens on the wire to stderr")
+    subs = top.add_subparsers(metavar="COMMAND", required=True)
+    for command in commands():
+        sub = subs.add_parser(
+            command.name,
+            help=command.help,
+            description=command.help,
+            epilog=f"example:\n  {command.example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.arguments(sub)
+        sub.set_defaults(run=command.run)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code."""
+    # Runs repeat bit for bit only when one thread adds up: set before the first import of numpy.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    args = parser().parse_args(argv)
+    logging.basicConfig(
+        level=logging.DEBUG if args.verbose else logging.CRITICAL, format="%(asctime)s %(name)s %(message)s"
+    )
+    run: Callable[[argparse.Namespace], int] = args.run
+    try:
+        return run(args)
+    except EdgeError as error:
+        print(f"edge-sdk: {error}", file=sys.stderr)  # noqa: T201  # the one place where errors meet the user
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("edge-sdk: interrupted", file=sys.stderr)  # noqa: T201
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has gone, as `| head` does
+        sys.stderr.close()
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

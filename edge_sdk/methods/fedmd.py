@@ -1,0 +1,90 @@
+"""FedMD (client half): Li and Wang 2019, arXiv:1910.03581, in the form that FedAL compares with.
+
+A round: digest the consensus on the last round's public batch, train on private batches, score the next public batch.
+So the consensus of a round arrives with the next Assign, and the last one with the closing Assign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from edge_sdk.methods.base import Evaluate, Fit, Job, Logits, Public, Stage, Step, check_batch
+from edge_sdk.objectives import CrossEntropy, Distill, Floats
+from edge_sdk.protocol.contracts.fedmd import FEDMD, FedMDParams
+from edge_sdk.protocol.knowledge import Payload, PublicLogits
+from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.protocol.schema import Count, Matrix, wire
+from edge_sdk.public import batch_digest, batch_indices
+
+
+@wire("fedmd-state")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FedMDState:
+    """What this device last sent: needed to take itself out of the mean."""
+
+    round: Count = 0
+    sent: Matrix | None = None  # (b, k)
+
+
+def leave_one_out(mean: Floats, own: Floats, contributors: int) -> Floats | None:
+    """The mean of the others, (N mean - own) / (N - 1); None where there are no others.  Example in methods.md F.1."""
+    if contributors < 2:
+        return None
+    total = mean.astype(np.float64) * contributors - own
+    return (total / (contributors - 1)).astype(np.float32)
+
+
+class FedMDClient:
+    """Learns from the others' mean logits; a predict-only model only scores."""
+
+    contract = FEDMD
+
+    def init(self, spec: FederationSpec) -> FedMDState:
+        """Nothing sent yet."""
+        return FedMDState()
+
+    def step(self, state: FedMDState, down: Mapping[str, Payload], job: Job) -> Step[FedMDState]:
+        """Digest, train, score."""
+        params = self.contract.read(job.spec.params)
+        mean = cast("PublicLogits | None", down.get("mean"))
+        if job.learns and mean is not None:
+            yield from _digest(state, mean, params, job)
+        if job.closing or (job.round and _measured(job)):
+            yield Evaluate(job.round)
+        if job.closing:
+            return state, {}
+        if job.learns:
+            batches = job.private_batches(job.spec.train.local_steps)
+            yield Fit(source=batches, objective=(CrossEntropy(),), optim=job.optim)
+        indices = batch_indices(job.spec, job.round, 0, params.public_batch)
+        logits = (yield Logits(Public(indices[None])))[0]  # (b, k)
+        up = PublicLogits(values=logits, batch=batch_digest(job.spec, indices))
+        return FedMDState(round=job.round, sent=logits), {"logits": up}
+
+
+def _digest(state: FedMDState, mean: PublicLogits, params: FedMDParams, job: Job) -> Stage[None]:
+    """Steps on the public batch that the mean was made on: that of the round before."""
+    last = job.round - 1
+    indices = batch_indices(job.spec, last, 0, params.public_batch)
+    check_batch(mean, job.spec, indices)
+    target: Floats | None = mean.values.astype(np.float32)
+    took_part = state.sent is not None and state.round == last
+    if params.target == "leave-one-out" and took_part:
+        target = leave_one_out(mean.values, cast("Floats", state.sent), mean.contributors)
+    if target is not None:
+        steps = params.digest_steps
+        source = Public(np.repeat(indices[None], steps, axis=0))  # (steps, b)
+        term = Distill(logits=np.repeat(target[None], steps, axis=0), temperature=params.temperature)
+        yield Fit(source=source, objective=(term,), optim=job.optim)
+
+
+def _measured(job: Job) -> bool:
+    """Whether the round that has just been digested is one that devices measure."""
+    return job.round % job.spec.train.evaluate_every == 0
+
+
+METHOD = FedMDClient()

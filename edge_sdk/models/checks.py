@@ -1,0 +1,83 @@
+"""Checks that every runtime makes in the same words before it touches anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from numpy.typing import NDArray
+
+from edge_sdk.errors import ModelError, StoreError, Unsupported
+from edge_sdk.models.base import Batches, ModelSpec
+from edge_sdk.objectives import CrossEntropy, Floats, Ints, LogitGradient, Objective, Term
+
+ALL_TERMS: frozenset[str] = frozenset(term.name for term in get_args(Term))
+"""For runtimes that can minimise every term there is."""
+
+
+def require(spec: ModelSpec, capability: str) -> None:
+    """Raise Unsupported unless the model has a capability."""
+    if capability not in spec.capabilities:
+        raise lacks(spec, capability)
+
+
+def lacks(spec: ModelSpec, capability: str) -> Unsupported:
+    """The error of a model that does not have a capability."""
+    has = ", ".join(sorted(spec.capabilities))
+    return Unsupported(f"model {spec.name!r} cannot do {capability!r}; it can do {has}: choose another model")
+
+
+def check_fit(spec: ModelSpec, batches: Batches, objective: Objective) -> None:
+    """Raise Unsupported for a term that the model cannot minimise, ModelError for knowledge of other batches."""
+    if not objective:
+        raise ModelError(f"model {spec.name!r}: nothing to minimise, the objective has no terms")
+    expected = (*batches.indices.shape, spec.classes)
+    for term in objective:
+        if term.name not in spec.terms:
+            has = ", ".join(sorted(spec.terms)) or "no term: it only predicts"
+            raise Unsupported(f"model {spec.name!r} cannot minimise {term.name!r}; it can minimise {has}")
+        if isinstance(term, CrossEntropy):
+            continue
+        found = (term.gradient if isinstance(term, LogitGradient) else term.logits).shape
+        if found != expected:
+            raise ModelError(f"term {term.name!r} carries knowledge of shape {found}, its batches need {expected}")
+
+
+def check_rows(spec: ModelSpec, classes: Ints, rows: Floats) -> None:
+    """Raise ModelError unless `rows` are head rows of `classes`."""
+    expected = (len(classes), spec.feature_dim + 1)
+    if rows.shape != expected:
+        raise ModelError(f"head rows of shape {rows.shape} for model {spec.name!r}: expected {expected}")
+    if len(classes) and not (classes.min() >= 0 and classes.max() < spec.classes):
+        raise ModelError(f"head rows for classes {classes.tolist()}: model {spec.name!r} has 0..{spec.classes - 1}")
+
+
+def check_weights(spec: ModelSpec, values: Floats) -> None:
+    """Raise ModelError unless `values` are all of the model's trainable scalars."""
+    if values.shape != (spec.parameters,):
+        raise ModelError(f"weights of shape {values.shape} for model {spec.name!r}: expected {(spec.parameters,)}")
+
+
+def check_width(name: str, shape: tuple[int, ...], rows: int, classes: int) -> None:
+    """Raise ModelError unless a model answered `rows` samples with one logit per class."""
+    if shape != (rows, classes):
+        raise ModelError(
+            f"model {name!r} answers {rows} samples with shape {shape}, expected {(rows, classes)}: "
+            "its last layer must give one logit per class of the federation"
+        )
+
+
+def check_state(stored: Mapping[str, NDArray[Any]], own: Mapping[str, NDArray[Any]]) -> None:
+    """Raise StoreError unless stored arrays have the names, shapes and types of the model's own."""
+    differing = [name for name in {**own, **stored} if _layout(stored.get(name)) != _layout(own.get(name))]
+    if differing:
+        name = differing[0]
+        raise StoreError(
+            f"saved model state does not fit this model: {name!r} is stored as {_layout(stored.get(name))}, "
+            f"the model has {_layout(own.get(name))} ({len(differing)} such entries): "
+            "was the architecture changed?  Remove the state folder to start anew"
+        )
+
+
+def _layout(array: NDArray[Any] | None) -> str:
+    return "nothing" if array is None else f"{array.dtype.str}{list(array.shape)}"

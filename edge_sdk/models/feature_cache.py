@@ -1,0 +1,84 @@
+"""Features of samples that come again in every epoch, computed once."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.objectives import Floats, Ints
+
+CACHED_ARRAYS = 4
+"""A device's own training and test samples, the public ones, and one for whatever else is being scored."""
+CACHED_BYTES = 32 * 1024 * 1024
+"""Of features per array: 10,000 samples with 800 features.  Those of a larger array are computed each time."""
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    source: weakref.ref[Floats]
+    known: NDArray[np.bool_]  # (n,)
+    rows: Floats  # (n, d)
+
+
+class FeatureCache:
+    """Runs each sample of an array through a frozen function once, however many epochs ask for it.
+
+    Keyed by the identity of the array, not its content: hashing would cost as much as it saves, and samples are values
+    that nobody changes.  A weak reference tells a living array from a new one at the same address, and lets go of the
+    features when the samples go.
+    """
+
+    def __init__(self, function: Callable[[Floats], Floats], width: int) -> None:
+        """`function`: (n, ...) -> (n, width), each row by itself."""
+        self._function = function
+        self._width = width
+        self._entries: dict[int, _Entry] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def rows(self, x: Floats, index: Ints) -> Floats:
+        """function(x)[index], a copy: x (n, ...), index (m,) -> (m, d)."""
+        source, start = _whole(x)
+        if len(source) * self._width * 4 > CACHED_BYTES:
+            return self._function(x[index])
+        entry = self._entry(source)
+        wanted = index + start
+        missing = np.unique(wanted[~entry.known[wanted]])
+        if len(missing):
+            entry.rows[missing] = self._function(source[missing])
+            entry.known[missing] = True
+        return entry.rows[wanted]
+
+    def _entry(self, source: Floats) -> _Entry:
+        """The entry of an array, now the last to be dropped."""
+        key = id(source)
+        entry = self._entries.pop(key, None)
+        if entry is None or entry.source() is not source:
+            while len(self._entries) >= CACHED_ARRAYS:
+                self._entries.pop(next(iter(self._entries)))
+            known, rows = np.zeros(len(source), np.bool_), np.empty((len(source), self._width), np.float32)
+            entry = _Entry(weakref.ref(source, lambda gone: self._forget(key, gone)), known, rows)
+        self._entries[key] = entry
+        return entry
+
+    def _forget(self, key: int, gone: weakref.ref[Floats]) -> None:
+        if key in self._entries and self._entries[key].source is gone:
+            del self._entries[key]
+
+
+def _whole(x: Floats) -> tuple[Floats, int]:
+    """The array that a slice of consecutive samples was cut from, and where it starts; else x itself and 0.
+
+    A slice is a new object each time it is cut, the array behind it is not.
+    """
+    base = x.base
+    if not isinstance(base, np.ndarray) or (base.dtype, base.shape[1:]) != (x.dtype, x.shape[1:]):
+        return x, 0
+    if base.strides != x.strides or not len(x) or not base.flags.c_contiguous:
+        return x, 0
+    return base, (x.ctypes.data - base.ctypes.data) // x.strides[0]

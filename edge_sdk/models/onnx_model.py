@@ -1,0 +1,89 @@
+"""The ONNX runtime: a frozen extractor under a trainable head, and a predict-only teacher; no torch on the device."""
+
+from __future__ import annotations
+
+from edge_sdk.data import Preprocess
+from edge_sdk.models.base import ModelSpec
+from edge_sdk.models.checks import ALL_TERMS, check_width
+from edge_sdk.models.feature_cache import FeatureCache
+from edge_sdk.models.numpy_model import HeadModel, LinearHead
+from edge_sdk.models.onnx_session import OnnxFile, OnnxSession
+from edge_sdk.models.predict_only import PredictOnly
+from edge_sdk.objectives import Floats, Ints
+
+
+class OnnxModel(HeadModel):
+    """A frozen extractor from an .onnx file under a LinearHead that is trained in numpy."""
+
+    def __init__(
+        self,
+        extractor: OnnxFile,
+        classes: int,
+        *,
+        seed: int,
+        preprocess: Preprocess | None = None,
+        input_shape: tuple[int, int, int] | None = None,
+        name: str = "onnx",
+        flops_per_sample: int = 0,
+        note: str = "",
+    ) -> None:
+        """`extractor`: (n, c, h, w) -> (n, d), a path or the file's bytes.
+
+        `flops_per_sample` and `note` tell of it what the file itself does not (its metadata entry `flops_per_sample`,
+        its description).  Raises ModelError where the file does not load or does not give (n, d).
+        """
+        session = OnnxSession(extractor, name=name, input_shape=input_shape)
+        head = LinearHead(session.width, classes, seed)
+        spec = ModelSpec(
+            name=name,
+            runtime="onnx",
+            classes=classes,
+            feature_dim=session.width,
+            capabilities=frozenset({"predict", "logit-gradients", "features", "head-rows"}),
+            terms=ALL_TERMS,
+            preprocess=preprocess or Preprocess(),
+            parameters=head.rows.size,
+            flops_per_sample=(flops_per_sample or session.flops_per_sample) + 2 * session.width * classes,
+            note=note or session.description or "frozen extractor: only the head learns",
+        )
+        super().__init__(spec, head)
+        self._cache = FeatureCache(session.rows, session.width)
+
+    def feature_rows(self, x: Floats, index: Ints) -> Floats:
+        """The extractor's output for some samples: x (n, c, h, w), index (m,) -> (m, d), a copy."""
+        return self._cache.rows(x, index)
+
+
+class OnnxTeacher(PredictOnly):
+    """A finished classifier from an .onnx file: it can teach the logit methods and learns nothing."""
+
+    def __init__(
+        self,
+        classifier: OnnxFile,
+        classes: int,
+        *,
+        preprocess: Preprocess | None = None,
+        input_shape: tuple[int, int, int] | None = None,
+        name: str = "onnx-teacher",
+        flops_per_sample: int = 0,
+        note: str = "",
+    ) -> None:
+        """`classifier`: (n, c, h, w) -> logits (n, k) before softmax, a path or the file's bytes.
+
+        Raises ModelError where the file does not load or does not give one logit per class.
+        """
+        self._session = OnnxSession(classifier, name=name, input_shape=input_shape)
+        check_width(name, (1, self._session.width), 1, classes)
+        spec = ModelSpec(
+            name=name,
+            runtime="onnx",
+            classes=classes,
+            preprocess=preprocess or Preprocess(),
+            flops_per_sample=flops_per_sample or self._session.flops_per_sample,
+            note=note or self._session.description or "predict-only: teaches, does not learn",
+        )
+        super().__init__(spec)
+
+    def logits(self, x: Floats) -> Floats:
+        """(n, c, h, w) -> (n, k), before softmax."""
+        return self._session.rows(x)

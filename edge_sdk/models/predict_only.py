@@ -1,0 +1,58 @@
+"""What a model without anything to train answers: logits, and Unsupported to the rest."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from edge_sdk.errors import StoreError
+from edge_sdk.models.base import Batches, FitReport, ModelSpec
+from edge_sdk.models.checks import lacks
+from edge_sdk.objectives import Floats, Ints, Objective, Optim
+
+
+class PredictOnly(ABC):
+    """A teacher: subclasses give a spec whose capability is `predict` alone, and `logits`."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.spec = spec
+
+    @abstractmethod
+    def logits(self, x: Floats) -> Floats:
+        """(n, c, h, w) -> (n, k), before softmax."""
+
+    def features(self, _x: Floats) -> Floats:
+        """Raises Unsupported."""
+        raise lacks(self.spec, "features")
+
+    def head(self, _f: Floats) -> Floats:
+        """Raises Unsupported."""
+        raise lacks(self.spec, "features")
+
+    def fit(self, _batches: Batches, _objective: Objective, _optim: Optim) -> FitReport:
+        """Raises Unsupported."""
+        raise lacks(self.spec, "logit-gradients")
+
+    def head_rows(self) -> Floats:
+        """Raises Unsupported."""
+        raise lacks(self.spec, "head-rows")
+
+    def set_head_rows(self, _classes: Ints, _rows: Floats) -> None:
+        """Raises Unsupported."""
+        raise lacks(self.spec, "head-rows")
+
+    def weights(self) -> Floats:
+        """Raises Unsupported."""
+        raise lacks(self.spec, "weights")
+
+    def set_weights(self, _values: Floats) -> None:
+        """Raises Unsupported."""
+        raise lacks(self.spec, "weights")
+
+    def state_bytes(self) -> bytes:
+        """Nothing: it never changes."""
+        return b""
+
+    def load_state(self, state: bytes) -> None:
+        """Raises StoreError for the state of a model that does change."""
+        if state:
+            raise StoreError(f"model {self.spec.name!r} keeps no state, {len(state)} bytes are stored: remove them")

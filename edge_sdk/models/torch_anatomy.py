@@ -1,0 +1,145 @@
+"""What somebody else's net is made of: where its features are, what its head is, what a pass costs."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from edge_sdk.errors import ModelError
+from edge_sdk.models.checks import check_width
+
+Tap: TypeAlias = Callable[[Tensor], Tensor]
+"""A batch in, the features of its samples (n, d) out, by one forward pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anatomy:
+    """What survey found."""
+
+    tap: Tap | None = None
+    """None: the net has no features to give."""
+    head: nn.Linear | None = None
+    """Makes the logits from the tap's features; None: nothing linear does."""
+    feature_dim: int = 0
+    flops_per_sample: int = 0
+    """0: not measured."""
+
+
+@torch.inference_mode()
+def survey(
+    net: nn.Module, classes: int, *, features: str | None, input_shape: tuple[int, int, int] | None, name: str
+) -> Anatomy:
+    """Look at a net, and run one zero sample through it where its shape (c, h, w) is known.
+
+    Raises ModelError for an unknown layer, a sample that does not run, or another number of logits than classes.
+    """
+    last = _last_linear(net, classes)
+    if features is not None:
+        tap: Tap | None = _output_tap(net, _named_layer(net, features))
+    else:
+        tap = _input_tap(net, last) if last else None
+    if input_shape is None:
+        if features is not None:
+            raise ModelError(f"features={features!r}: pass input_shape=(c, h, w), so that their width can be measured")
+        return Anatomy(tap=tap, head=last, feature_dim=last.in_features if last else 0)
+    logits, f, flops = _run_zero(net, tap, input_shape, name)
+    check_width(name, tuple(logits.shape), 1, classes)
+    head = last if last and f is not None and _leads_to(logits, last, f) else None
+    return Anatomy(tap=tap, head=head, feature_dim=0 if f is None else f.shape[1], flops_per_sample=flops)
+
+
+def draws_random_numbers(net: nn.Module) -> bool:
+    """Whether a training pass may use torch's generators: dropout, or layers of somebody's own, which might."""
+    return any(_may_draw(module) for module in net.modules())
+
+
+def _may_draw(module: nn.Module) -> bool:
+    kind = type(module)
+    if not kind.__module__.startswith("torch.nn."):
+        return True
+    return "Dropout" in kind.__name__ or isinstance(module, nn.RReLU) or bool(getattr(module, "dropout", 0))
+
+
+def _last_linear(net: nn.Module, classes: int) -> nn.Linear | None:
+    """The last nn.Linear in order of registration, if it gives one number per class."""
+    found = [module for module in net.modules() if isinstance(module, nn.Linear)]
+    return found[-1] if found and found[-1].out_features == classes else None
+
+
+def _named_layer(net: nn.Module, name: str) -> nn.Module:
+    known: dict[str, nn.Module] = {layer: module for layer, module in net.named_modules() if layer}
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known) or list(known)[:8]
+    raise ModelError(f"features: the net has no layer {name!r}; did you mean {' or '.join(map(repr, near))}?")
+
+
+def _output_tap(net: nn.Module, layer: nn.Module) -> Tap:
+    """Reads what a layer gives."""
+
+    def tap(x: Tensor) -> Tensor:
+        seen: list[Tensor] = []
+        with layer.register_forward_hook(lambda _layer, _args, out: seen.append(out)):
+            net(x)
+        return _flat(seen, layer)
+
+    return tap
+
+
+def _input_tap(net: nn.Module, layer: nn.Module) -> Tap:
+    """Reads what a layer is given."""
+
+    def tap(x: Tensor) -> Tensor:
+        seen: list[Tensor] = []
+        with layer.register_forward_pre_hook(lambda _layer, args: seen.append(args[0])):
+            net(x)
+        return _flat(seen, layer)
+
+    return tap
+
+
+def _flat(seen: list[Tensor], layer: nn.Module) -> Tensor:
+    if not seen or not isinstance(seen[-1], Tensor):
+        raise ModelError(f"features: {layer} gives no tensor in a forward pass; name another layer")
+    return seen[-1].flatten(1)
+
+
+def _run_zero(
+    net: nn.Module, tap: Tap | None, input_shape: tuple[int, int, int], name: str
+) -> tuple[Tensor, Tensor | None, int]:
+    """(logits (1, k), features (1, d) if any, operations) of one zero sample."""
+    like = next(net.parameters(), torch.zeros(()))
+    zero = torch.zeros((1, *input_shape), device=like.device)
+    try:
+        logits, flops = _count_flops(net, zero)
+        return logits, tap(zero) if tap else None, flops
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:  # what torch raises for shapes that clash
+        raise ModelError(f"model {name!r}: one sample of shape {input_shape} does not run: {error}") from error
+
+
+def _count_flops(net: nn.Module, x: Tensor) -> tuple[Tensor, int]:
+    """The net's answer, and the operations of its linear and convolution layers; the rest is a few per cent.
+
+    Equal to torch's FlopCounterMode for these, without loading torch's compiler as that does (seconds on a board).
+    """
+    found: list[int] = []
+
+    def count(layer: nn.Module, _args: tuple[Tensor, ...], out: Tensor) -> None:
+        weight = layer.get_parameter("weight")  # (outputs, ...): used once per position of the output
+        found.append(2 * weight.numel() * (out.numel() // len(weight)))
+
+    with ExitStack() as hooks:
+        for layer in net.modules():
+            if isinstance(layer, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):
+                hooks.enter_context(layer.register_forward_hook(count))
+        return net(x), sum(found)
+
+
+def _leads_to(logits: Tensor, head: nn.Linear, f: Tensor) -> bool:
+    return f.shape[1] == head.in_features and torch.allclose(head(f), logits, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,240 @@
+"""The torch runtime: any nn.Module that maps (n, c, h, w) to logits (n, k)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.data import Preprocess
+from edge_sdk.errors import MissingExtra, ModelError
+from edge_sdk.models.base import Batches, FitReport, ModelSpec, pack_arrays, unpack_arrays
+from edge_sdk.models.checks import (
+    ALL_TERMS,
+    check_fit,
+    check_rows,
+    check_state,
+    check_weights,
+    check_width,
+    lacks,
+    require,
+)
+from edge_sdk.models.optim import unpack_optim
+from edge_sdk.objectives import Floats, Ints, Objective, Optim
+
+try:
+    import torch
+except ImportError as error:
+    raise MissingExtra("torch", "torch", "TorchModel") from error
+
+from torch import Tensor, nn
+
+from edge_sdk.models.torch_anatomy import Anatomy, draws_random_numbers, survey
+from edge_sdk.models.torch_optim import TorchOptimiser
+from edge_sdk.models.torch_seed import seeded
+from edge_sdk.models.torch_terms import objective_loss, to_tensor
+
+_CHUNK = 256
+"""Samples per inference pass: bounds the activations (a small net at 28 x 28 has some 100 kB a sample)."""
+
+
+class TorchModel:
+    """Any net in torch; what it can do follows from what it is made of.
+
+    Features are the output of the layer named `features`, or the input of the last nn.Linear; a net without either has
+    none to give.  Head rows are those of the last nn.Linear, if it has a bias and turns the features into the logits.
+    A net without trainable parameters only predicts.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        classes: int,
+        *,
+        input_shape: tuple[int, int, int] | None = None,
+        features: str | None = None,
+        preprocess: Preprocess | None = None,
+        name: str | None = None,
+        device: str = "cpu",
+        note: str = "",
+    ) -> None:
+        """`net` is taken over: moved to `device` and trained in place.
+
+        With `input_shape` (c, h, w) one zero sample is run, which checks the number of logits and measures features
+        and cost; without it, wrong logits show at the first batch, and the last nn.Linear is taken to make the logits.
+        Raises ModelError where the net does not fit.
+        """
+        name = name or type(net).__name__.lower()
+        _check_types(net, name)
+        self._device = torch.device(device)
+        self._net = net.to(self._device).eval()
+        self._anatomy = survey(net, classes, features=features, input_shape=input_shape, name=name)
+        self._parameters = [p for p in net.parameters() if p.requires_grad]
+        self._draws = draws_random_numbers(net)
+        self._optimiser: TorchOptimiser | None = None
+        self.spec = ModelSpec(
+            name=name,
+            runtime="torch",
+            classes=classes,
+            feature_dim=self._anatomy.feature_dim,
+            capabilities=_capabilities(self._anatomy, trains=bool(self._parameters)),
+            terms=ALL_TERMS if self._parameters else frozenset(),
+            preprocess=preprocess or Preprocess(),
+            parameters=sum(p.numel() for p in self._parameters),
+            flops_per_sample=self._anatomy.flops_per_sample,
+            note=note,
+        )
+
+    def logits(self, x: Floats) -> Floats:
+        """(n, c, h, w) -> (n, k), before softmax.  Raises ModelError where the net answers with another shape."""
+        out = self._infer(self._net, x)
+        check_width(self.spec.name, out.shape, len(x), self.spec.classes)
+        return out
+
+    def features(self, x: Floats) -> Floats:
+        """(n, c, h, w) -> (n, d), flattened.  Raises Unsupported where the net has none."""
+        if self._anatomy.tap is None:
+            raise lacks(self.spec, "features")
+        return self._infer(self._anatomy.tap, x)
+
+    def head(self, f: Floats) -> Floats:
+        """(n, d) -> (n, k).  Raises Unsupported where no nn.Linear turns the features into the logits."""
+        if self._anatomy.head is None:
+            raise lacks(self.spec, "head-rows")
+        return self._infer(self._anatomy.head, f)
+
+    def fit(self, batches: Batches, objective: Objective, optim: Optim) -> FitReport:
+        """One optimiser step per row of `batches.indices`, in training mode if they are stochastic.
+
+        Raises Unsupported for a term that the model cannot minimise, UsageError for an unknown optimiser, ModelError
+        where the net answers with another shape than (b, k).
+        """
+        check_fit(self.spec, batches, objective)
+        optimiser = self._optimiser_for(optim)
+        loss_of = objective_loss(objective, self._device)
+        self._switch(train=batches.stochastic)
+        loss = torch.zeros(())
+        with self._randomness(batches):
+            for step, index in enumerate(batches.indices):
+                logits = self._net(to_tensor(batches.inputs[index], self._device))
+                check_width(self.spec.name, tuple(logits.shape), len(index), self.spec.classes)
+                loss = loss_of(logits, self._labels(batches.labels, index), step)
+                optimiser.step(torch.autograd.grad(loss, self._parameters, allow_unused=True))
+        return FitReport(steps=len(batches.indices), loss=loss.item())
+
+    def head_rows(self) -> Floats:
+        """(k, d + 1), a copy.  Raises Unsupported without a linear head that has a bias."""
+        head = self._head_with_bias()
+        return np.concatenate([_array(head.weight), _array(head.bias)[:, None]], axis=1)
+
+    def set_head_rows(self, classes: Ints, rows: Floats) -> None:
+        """Overwrite the rows of some classes: classes (m,), rows (m, d + 1).  Raises ModelError for other shapes."""
+        head = self._head_with_bias()
+        check_rows(self.spec, classes, rows)
+        index = torch.tensor(classes, dtype=torch.int64, device=self._device)
+        values = to_tensor(rows, self._device)
+        with torch.no_grad():
+            head.weight[index] = values[:, :-1]
+            head.bias[index] = values[:, -1]
+
+    def weights(self) -> Floats:
+        """(p,), the trainable parameters in order of registration, a copy."""
+        require(self.spec, "weights")
+        return np.concatenate([_array(p).ravel() for p in self._parameters])
+
+    def set_weights(self, values: Floats) -> None:
+        """Overwrite (p,) and reset the moments.  Raises ModelError for another size."""
+        require(self.spec, "weights")
+        check_weights(self.spec, values)
+        parts = torch.split(to_tensor(values, self._device), [p.numel() for p in self._parameters])
+        with torch.no_grad():
+            for parameter, part in zip(self._parameters, parts, strict=True):
+                parameter.copy_(part.view_as(parameter))
+        self._optimiser = None
+
+    def state_bytes(self) -> bytes:
+        """Parameters, buffers and moments."""
+        return pack_arrays(self._arrays(self._optimiser))
+
+    def load_state(self, state: bytes) -> None:
+        """Back to what state_bytes gave, exactly.  Raises StoreError where it does not fit; then nothing changed."""
+        arrays = unpack_arrays(state)
+        optimiser = None
+        if "optim" in arrays:
+            optimiser = TorchOptimiser(unpack_optim(arrays["optim"]), self._parameters)
+        check_state(arrays, self._arrays(optimiser))
+        with torch.no_grad():
+            for name, tensor in self._tensors().items():
+                tensor.copy_(torch.from_numpy(arrays[name]))
+        if optimiser is not None:
+            optimiser.load(arrays)
+        self._optimiser = optimiser
+
+    def _infer(self, function: Callable[[Tensor], Tensor], x: Floats) -> Floats:
+        """A function of samples, chunk by chunk as in inference; the result shares no memory with x or the net."""
+        self._switch(train=False)
+        with torch.inference_mode():
+            starts = range(0, max(len(x), 1), _CHUNK)  # one empty pass for no samples
+            parts = [function(to_tensor(x[i : i + _CHUNK], self._device)) for i in starts]
+            out: Floats = torch.cat(parts).cpu().numpy()
+        return out
+
+    def _switch(self, *, train: bool) -> None:
+        """Between training and inference mode; asked for at every step, so nothing is done where nothing changes."""
+        if self._net.training != train:
+            self._net.train(train)
+
+    def _randomness(self, batches: Batches) -> AbstractContextManager[None]:
+        if batches.stochastic and self._draws:
+            return seeded(batches.seed, self._device)
+        return nullcontext()
+
+    def _optimiser_for(self, optim: Optim) -> TorchOptimiser:
+        if self._optimiser is None or self._optimiser.optim != optim:
+            self._optimiser = TorchOptimiser(optim, self._parameters)
+        return self._optimiser
+
+    def _labels(self, labels: Ints | None, index: Ints) -> Tensor | None:
+        return None if labels is None else torch.tensor(labels[index], dtype=torch.int64, device=self._device)
+
+    def _head_with_bias(self) -> nn.Linear:
+        require(self.spec, "head-rows")
+        if self._anatomy.head is None:
+            raise lacks(self.spec, "head-rows")
+        return self._anatomy.head
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Everything in the net that has a value."""
+        named = (*self._net.named_parameters(), *self._net.named_buffers())
+        return {f"net.{name}": tensor for name, tensor in named}
+
+    def _arrays(self, optimiser: TorchOptimiser | None) -> dict[str, NDArray[Any]]:
+        """The net as it is, beside the moments of an optimiser."""
+        own = {name: _array(tensor) for name, tensor in self._tensors().items()}
+        return {**own, **(optimiser.arrays() if optimiser else {})}
+
+
+def _array(tensor: Tensor) -> NDArray[Any]:
+    """Its values; a view where they are on the CPU."""
+    values: NDArray[Any] = tensor.detach().cpu().numpy()
+    return values
+
+
+def _check_types(net: nn.Module, name: str) -> None:
+    for layer, parameter in net.named_parameters():
+        if parameter.dtype != torch.float32:
+            raise ModelError(f"model {name!r}: {layer} is {parameter.dtype}, expected torch.float32: use net.float()")
+
+
+def _capabilities(anatomy: Anatomy, *, trains: bool) -> frozenset[str]:
+    has = {
+        "predict": True,
+        "logit-gradients": trains,
+        "weights": trains,
+        "features": anatomy.tap is not None,
+        "head-rows": anatomy.head is not None and anatomy.head.bias is not None,
+    }
+    return frozenset(capability for capability, given in has.items() if given)

@@ -1,0 +1,73 @@
+"""SGD and Adam over a model's parameters, step for step what torch.optim does by default.
+
+Written out here because torch.optim loads torch's compiler when the first optimiser is made (seconds and some hundred
+megabytes that a small board does not have), and costs as much per step as a small model's whole backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from edge_sdk.models.optim import BETA1, BETA2, EPSILON, adam_scales, moment_count, pack_optim
+from edge_sdk.objectives import Optim
+
+
+class TorchOptimiser:
+    """Keeps one list of tensors per moment, aligned with the parameters."""
+
+    def __init__(self, optim: Optim, parameters: Sequence[Tensor]) -> None:
+        self.optim = optim
+        self.steps = 0
+        self._parameters = parameters
+        self._moments = [
+            [torch.zeros_like(p, memory_format=torch.contiguous_format) for p in parameters]
+            for _ in range(moment_count(optim))
+        ]
+
+    @torch.no_grad()
+    def step(self, gradients: Sequence[Tensor | None]) -> None:
+        """Change the parameters in place; one without a gradient stays as it is."""
+        self.steps += 1
+        if self.optim.kind == "adam":
+            self._adam(gradients)
+        else:
+            self._sgd(gradients)
+
+    def _adam(self, gradients: Sequence[Tensor | None]) -> None:
+        rate, root = adam_scales(self.optim, self.steps)
+        for value, gradient, first, second in zip(self._parameters, gradients, *self._moments, strict=True):
+            if gradient is not None:
+                first.lerp_(gradient, 1 - BETA1)
+                second.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
+                value.addcdiv_(first, second.sqrt().div_(root).add_(EPSILON), value=-rate)
+
+    def _sgd(self, gradients: Sequence[Tensor | None]) -> None:
+        velocities = self._moments[0] if self._moments else gradients
+        for value, gradient, velocity in zip(self._parameters, gradients, velocities, strict=True):
+            if gradient is None or velocity is None:
+                continue
+            if self._moments:
+                velocity.mul_(self.optim.momentum).add_(gradient)
+            value.add_(velocity, alpha=-self.optim.learning_rate)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Everything that a restart must bring back."""
+        moments = {
+            f"moment{i}.{j}": tensor.cpu().numpy()
+            for i, tensors in enumerate(self._moments)
+            for j, tensor in enumerate(tensors)
+        }
+        return {"optim": pack_optim(self.optim), "steps": np.array(self.steps, np.int64), **moments}
+
+    def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what `arrays` of an equal optimiser gave."""
+        self.steps = int(arrays["steps"])
+        for i, tensors in enumerate(self._moments):
+            for j, tensor in enumerate(tensors):
+                tensor.copy_(torch.from_numpy(arrays[f"moment{i}.{j}"]))

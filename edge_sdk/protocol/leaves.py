@@ -1,0 +1,242 @@
+"""The leaves of a message: numbers, texts, bytes and tensors, each with the rule that it keeps.
+
+A rule is a frozen dataclass that stands in a field's annotation; `leaf` turns it into a pair of functions, one for
+each direction.  What must not arrive must not leave either, so both directions check.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
+
+Plain = Any
+"""What msgpack carries: None, bool, int, float, str, bytes, list, dict."""
+
+Encoder: TypeAlias = Callable[[Any, str], Plain]
+Decoder: TypeAlias = Callable[[Plain, str], Any]
+"""Both take a value and the path of its field, for the error message."""
+
+DTYPES: Mapping[str, np.dtype[Any]] = {code: np.dtype("<" + code) for code in ("f4", "f2", "i4", "i1", "u1")}
+
+PRINTABLE = r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]*"
+"""No control characters: a received text may be printed or logged as it is."""
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
+
+
+@dataclass(frozen=True)
+class Flag:
+    """True or false."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """An integer in [low, high]."""
+
+    low: int = 0
+    high: int = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Real:
+    """A finite number in [low, high]."""
+
+    low: float = -math.inf
+    high: float = math.inf
+
+
+@dataclass(frozen=True)
+class Text:
+    """A string of at most `most` characters that matches the whole of `pattern`."""
+
+    most: int = 256
+    pattern: str = PRINTABLE
+
+
+@dataclass(frozen=True)
+class Blob:
+    """Bytes, between `least` and `most` of them."""
+
+    least: int = 0
+    most: int = 2**20
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A tuple of at most `most` integers in [0, 2**32 - 1], on the wire as the bytes of little-endian u4."""
+
+    most: int
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A finite array of one of `dtypes` with `ndim` dimensions, each at least 1."""
+
+    dtypes: tuple[str, ...] = ("f4", "f2")
+    ndim: int = 2
+
+
+def one_line(text: str, most: int = 256) -> str:
+    """`text` as a Line can carry it: control characters become spaces, what is too long is cut."""
+    clean = _UNPRINTABLE.sub(" ", text)
+    return clean if len(clean) <= most else clean[: most - 1] + "…"
+
+
+def wrong_type(path: str, expected: str, found: object) -> RemoteProtocolError:
+    """The error for a value of another type than expected; it never quotes the value."""
+    return RemoteProtocolError("schema", f"{path}: expected {expected}, found {type(found).__name__}")
+
+
+def leaf(rule: object) -> tuple[Encoder, Decoder]:
+    """The two directions of one rule."""
+    for kind, make in _MAKERS.items():
+        if isinstance(rule, kind):
+            return make(rule)
+    raise LocalProtocolError(f"no wire form for the rule {rule!r}")
+
+
+def same_both_ways(check: Decoder) -> tuple[Encoder, Decoder]:
+    """For values that msgpack carries as they are."""
+
+    def encode(value: Any, path: str) -> Plain:
+        try:
+            return check(value, path)
+        except RemoteProtocolError as error:
+            raise LocalProtocolError(str(error)) from None
+
+    return encode, check
+
+
+def _flag(_rule: Flag) -> tuple[Encoder, Decoder]:
+    def check(value: Plain, path: str) -> bool:
+        if type(value) is not bool:
+            raise wrong_type(path, "true or false", value)
+        return value
+
+    return same_both_ways(check)
+
+
+def _whole(rule: Whole) -> tuple[Encoder, Decoder]:
+    def check(value: Plain, path: str) -> int:
+        if type(value) is not int:
+            raise wrong_type(path, "an integer", value)
+        if not rule.low <= value <= rule.high:
+            raise RemoteProtocolError("schema", f"{path}: integer outside [{rule.low}, {rule.high}]")
+        return value
+
+    return same_both_ways(check)
+
+
+def _real(rule: Real) -> tuple[Encoder, Decoder]:
+    def check(value: Plain, path: str) -> float:
+        if type(value) is int and abs(value) < 2**53:
+            value = float(value)
+        if type(value) is not float:
+            raise wrong_type(path, "a number", value)
+        if not math.isfinite(value):
+            raise RemoteProtocolError("nonfinite", f"{path}: not a finite number")
+        if not rule.low <= value <= rule.high:
+            raise RemoteProtocolError("schema", f"{path}: number outside [{rule.low}, {rule.high}]")
+        return value
+
+    return same_both_ways(check)
+
+
+def _text(rule: Text) -> tuple[Encoder, Decoder]:
+    pattern = re.compile(rule.pattern)
+    alphabet = "printable characters" if rule.pattern == PRINTABLE else f"characters of {rule.pattern}"
+
+    def check(value: Plain, path: str) -> str:
+        if type(value) is not str:
+            raise wrong_type(path, "a string", value)
+        if len(value) > rule.most or not pattern.fullmatch(value):
+            raise RemoteProtocolError("schema", f"{path}: expected at most {rule.most} {alphabet}")
+        return value
+
+    return same_both_ways(check)
+
+
+def _blob(rule: Blob) -> tuple[Encoder, Decoder]:
+    def check(value: Plain, path: str) -> bytes:
+        if type(value) is not bytes:
+            raise wrong_type(path, "bytes", value)
+        if not rule.least <= len(value) <= rule.most:
+            raise RemoteProtocolError("schema", f"{path}: {len(value)} bytes, expected {rule.least} to {rule.most}")
+        return value
+
+    return same_both_ways(check)
+
+
+def _packed(rule: Packed) -> tuple[Encoder, Decoder]:
+    def encode(value: Any, path: str) -> Plain:
+        if not isinstance(value, (tuple, list)) or len(value) > rule.most:
+            raise LocalProtocolError(f"{path}: expected at most {rule.most} integers")
+        try:
+            return struct.pack(f"<{len(value)}I", *value)
+        except struct.error as error:
+            raise LocalProtocolError(f"{path}: {error}") from None
+
+    def decode(value: Plain, path: str) -> tuple[int, ...]:
+        if type(value) is not bytes:
+            raise wrong_type(path, "bytes", value)
+        if len(value) % 4 or len(value) > 4 * rule.most:
+            raise RemoteProtocolError("schema", f"{path}: expected at most {rule.most} integers of 4 bytes")
+        return struct.unpack(f"<{len(value) // 4}I", value)
+
+    return encode, decode
+
+
+def _tensor(rule: Tensor) -> tuple[Encoder, Decoder]:
+    allowed = " or ".join(rule.dtypes)
+
+    def encode(value: Any, path: str) -> Plain:
+        if not isinstance(value, np.ndarray) or value.dtype.str[1:] not in rule.dtypes:
+            found = value.dtype.str if isinstance(value, np.ndarray) else type(value).__name__
+            raise LocalProtocolError(f"{path}: expected an array of {allowed}, found {found}")
+        if value.ndim != rule.ndim or 0 in value.shape:
+            raise LocalProtocolError(f"{path}: expected {rule.ndim} non-empty dimensions, found shape {value.shape}")
+        if value.dtype.kind == "f" and not np.isfinite(value).all():
+            raise LocalProtocolError(f"{path}: holds NaN or Inf; nothing was sent")
+        code = value.dtype.str[1:]
+        return [code, list(value.shape), value.astype(DTYPES[code], copy=False).tobytes()]
+
+    def decode(value: Plain, path: str) -> NDArray[Any]:
+        if type(value) is not list or len(value) != 3:
+            raise wrong_type(path, "a tensor [dtype, shape, bytes]", value)
+        code, shape, raw = value
+        if type(code) is not str or code not in rule.dtypes:
+            raise RemoteProtocolError("tensor", f"{path}: dtype must be {allowed}")
+        if type(raw) is not bytes or type(shape) is not list or len(shape) != rule.ndim:
+            raise RemoteProtocolError("tensor", f"{path}: expected bytes with {rule.ndim} dimensions")
+        size = DTYPES[code].itemsize
+        for extent in shape:
+            if type(extent) is not int or not 1 <= extent <= len(raw):
+                raise RemoteProtocolError("tensor", f"{path}: a dimension is not between 1 and the number of bytes")
+            size *= extent
+        if size != len(raw):
+            raise RemoteProtocolError("tensor", f"{path}: the shape does not need {len(raw)} bytes")
+        array = np.frombuffer(raw, DTYPES[code]).reshape(shape)  # read-only: nobody can change a received payload
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise RemoteProtocolError("nonfinite", f"{path}: holds NaN or Inf")
+        return array
+
+    return encode, decode
+
+
+_MAKERS: Mapping[type, Callable[[Any], tuple[Encoder, Decoder]]] = {
+    Flag: _flag,
+    Whole: _whole,
+    Real: _real,
+    Text: _text,
+    Blob: _blob,
+    Packed: _packed,
+    Tensor: _tensor,
+}

@@ -1,0 +1,92 @@
+"""A look over a msgpack body before anything is built from it.
+
+One pass over the leading bytes of all values, in constant memory: a body that is deeper, wider or wordier than any
+message can be costs this pass and nothing else.  What the decoder gets to see is bounded in structure; all that
+remains, the bytes of the tensors, is as long in memory as it is on the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from edge_sdk.errors import RemoteProtocolError
+
+MAX_DEPTH = 8
+"""Lists and maps inside one another.  The deepest legal value has seven: body > fields > knowledge > [tag, payload] >
+fields > tensor > shape; one is left for fields of later versions."""
+MAX_ITEMS = 64
+"""Entries of any list or map: no message has more fields, roles, terms, metrics or hyper-parameters."""
+MAX_VALUES = 4096
+"""Values in one body, keys and containers included: 64 common and 64 personal roles come to 2,600."""
+MAX_TEXT_BYTES = 4 * 1024
+"""One string: a remedy of 1,024 characters, at most four bytes each."""
+MAX_TEXTS_BYTES = 128 * 1024
+"""All strings together: 64 hyper-parameters of 256 characters come to 70 KiB."""
+
+_PLAIN, _TEXT, _BINARY, _LIST, _MAP, _OTHER = range(6)
+
+
+def _leads() -> Iterator[tuple[int, int, int]]:
+    """For each leading byte: the kind of value, the width of a length field behind it, or else the length itself."""
+    yield from ((_PLAIN, 0, 0) for _ in range(0x80))  # small integers
+    yield from ((_MAP, 0, size) for size in range(16))  # 0x80
+    yield from ((_LIST, 0, size) for size in range(16))  # 0x90
+    yield from ((_TEXT, 0, size) for size in range(32))  # 0xa0
+    yield from ((_PLAIN, 0, 0), (_OTHER, 0, 0), (_PLAIN, 0, 0), (_PLAIN, 0, 0))  # 0xc0: nil, unused, false, true
+    yield from ((_BINARY, width, 0) for width in (1, 2, 4))  # 0xc4
+    yield from ((_OTHER, 0, 0) for _ in range(3))  # 0xc7: extensions
+    yield from ((_PLAIN, 0, size) for size in (4, 8))  # 0xca: floats
+    yield from ((_PLAIN, 0, size) for size in (1, 2, 4, 8, 1, 2, 4, 8))  # 0xcc: integers without and with sign
+    yield from ((_OTHER, 0, 0) for _ in range(5))  # 0xd4: extensions
+    yield from ((_TEXT, width, 0) for width in (1, 2, 4))  # 0xd9
+    yield from ((_LIST, width, 0) for width in (2, 4))  # 0xdc
+    yield from ((_MAP, width, 0) for width in (2, 4))  # 0xde
+    yield from ((_PLAIN, 0, 0) for _ in range(0xE0, 0x100))  # small negative integers
+
+
+_LEADS = tuple(_leads())
+
+
+def scan(body: bytes | memoryview, binary_bytes: int) -> None:
+    """Raise RemoteProtocolError unless `body` is one msgpack value within the limits above, and nothing behind it.
+
+    `binary_bytes` is the longest byte string that is legal.  Whether texts are UTF-8 and keys are texts is left to the
+    decoder.
+    """
+    at, end = 0, len(body)
+    outer: list[int] = []
+    left = 1  # values still to come in the innermost container; `outer`: in those around it
+    values, texts = 1, 0
+    while left:
+        if at >= end:
+            raise RemoteProtocolError("msgpack", f"body of {end} bytes ends in the middle of a value")
+        kind, width, size = _LEADS[body[at]]
+        at += 1
+        left -= 1
+        if width:
+            size = int.from_bytes(body[at : at + width], "big")
+            at += width
+        if kind < _LIST:
+            at += size
+            if kind == _TEXT:
+                texts += size
+                if size > MAX_TEXT_BYTES or texts > MAX_TEXTS_BYTES:
+                    raise _too_much(f"a text of more than {MAX_TEXT_BYTES} bytes, or {MAX_TEXTS_BYTES} in all")
+            elif kind == _BINARY and size > binary_bytes:
+                raise _too_much(f"a byte string of {size} bytes, at most {binary_bytes} are legal here")
+        elif kind == _OTHER:
+            raise RemoteProtocolError("msgpack", "an extension type: the protocol has none")
+        else:
+            values += size * (kind - _LIST + 1)  # a map has a key to each value
+            if size > MAX_ITEMS or values > MAX_VALUES or len(outer) == MAX_DEPTH:
+                raise _too_much(f"more than {MAX_ITEMS} entries, {MAX_DEPTH} levels or {MAX_VALUES} values")
+            outer.append(left)
+            left = size * (kind - _LIST + 1)
+        while not left and outer:
+            left = outer.pop()
+    if at != end:
+        raise RemoteProtocolError("msgpack", f"body of {end} bytes, but its value ends at {at}")
+
+
+def _too_much(what: str) -> RemoteProtocolError:
+    return RemoteProtocolError("limit", f"body holds {what}")

@@ -1,0 +1,301 @@
+"""A device's side of a federation, as a pure state machine: events in, commands out.
+
+No clock, thread, socket or randomness: time comes in as a field of the events, and the one random thing, the jitter of
+repeated hellos, is left to whoever carries the commands out.
+
+A device says hello until it is welcomed, works on what it is assigned, and sends each upload again until a receipt of
+the coordinator's lets go of it.  A newer Assign supersedes an older one, whatever the device is doing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TypeAlias
+
+from edge_sdk.protocol.table import Machine, Rule
+
+HELLO_FIRST_S, HELLO_MOST_S = 1.0, 30.0
+"""A hello is repeated after 1, 2, 4 ... 30 s while nobody answers."""
+RESEND_FIRST_S, RESEND_MOST_S = 4.0, 60.0
+"""An upload without a receipt is sent again after 4, 8 ... 60 s."""
+IDLE_HELLO_S = 60.0
+"""A device that hears nothing for this long says hello again: its Assign may be lost, or it was counted as away."""
+
+
+class Phase(str, Enum):
+    """What a device is doing."""
+
+    JOINING = "joining"
+    IDLE = "idle"
+    WORKING = "working"
+    REPORTING = "reporting"
+    DONE = "done"
+    REFUSED = "refused"
+
+
+Place: TypeAlias = tuple[int, int]
+"""(round, exchange)"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionState:
+    """All that a session must remember between two events."""
+
+    phase: Phase = Phase.JOINING
+    linked: bool = False
+    joined: bool = False
+    epoch: int = -1
+    """Of the coordinator that welcomed us."""
+    place: Place = (-1, 0)
+    """The newest exchange that we have begun."""
+    closing: bool = False
+    pending: bool = False
+    """The outbox holds an upload of `place` without a receipt (after a restart: from before it)."""
+    retry_at_s: float = 0.0
+    retry_wait_s: float = 0.0
+    reason: str = ""
+
+
+# -- events ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUp:
+    """The transport is connected and subscribed."""
+
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDown:
+    """The transport lost the broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Welcomed:
+    """The coordinator took us in."""
+
+    epoch: int
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TurnedAway:
+    """The coordinator will not have us."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorSeen:
+    """The coordinator announced itself."""
+
+    epoch: int
+    over: bool
+    reason: str
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """An Assign arrived."""
+
+    place: Place
+    closing: bool
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkDone:
+    """The upload of the present exchange stands in the outbox."""
+
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Receipted:
+    """The coordinator answered an upload."""
+
+    place: Place
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed."""
+
+    now_s: float
+
+
+Event: TypeAlias = LinkUp | LinkDown | Welcomed | TurnedAway | CoordinatorSeen | Assigned | WorkDone | Receipted | Tick
+
+
+# -- commands -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SayHello:
+    """Send Hello."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartWork:
+    """Begin the exchange that was just assigned; abandon any other."""
+
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class SendUpload:
+    """Send the stored bytes of this exchange's upload (again)."""
+
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetUpload:
+    """The outbox may let go of this exchange's upload."""
+
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The session is over; an empty reason is success."""
+
+    reason: str
+
+
+Command: TypeAlias = SayHello | StartWork | SendUpload | ForgetUpload | End
+Outcome: TypeAlias = tuple[SessionState, tuple[Command, ...]]
+
+
+# -- what the rules do ----------------------------------------------------------------------------------------------
+
+
+def _link_up(state: SessionState, event: LinkUp) -> Outcome:
+    """Whatever the broker forgot meanwhile, a hello and our own resending repair it."""
+    state = _retry_hello(replace(state, linked=True), event.now_s)
+    if state.phase is Phase.REPORTING:
+        return _retry_upload(state, event.now_s), (SayHello(), SendUpload(state.place))
+    return state, (SayHello(),)
+
+
+def _link_down(state: SessionState, _event: LinkDown) -> Outcome:
+    return replace(state, linked=False), ()
+
+
+def _welcome(state: SessionState, event: Welcomed) -> Outcome:
+    state = replace(state, joined=True, epoch=event.epoch)
+    if state.phase is not Phase.JOINING:
+        return (_wait(state, event.now_s) if state.phase is Phase.IDLE else state), ()
+    if state.pending:
+        return _retry_upload(replace(state, phase=Phase.REPORTING), event.now_s), (SendUpload(state.place),)
+    return _wait(replace(state, phase=Phase.IDLE), event.now_s), ()
+
+
+def _turned_away(state: SessionState, event: TurnedAway) -> Outcome:
+    return replace(state, phase=Phase.REFUSED, reason=event.reason), (End(event.reason),)
+
+
+def _seen(state: SessionState, event: CoordinatorSeen) -> Outcome:
+    if event.over and 0 <= state.epoch <= event.epoch:  # else it is what an earlier run left behind
+        return replace(state, phase=Phase.DONE, reason=event.reason), (End(event.reason),)
+    if event.epoch == state.epoch or not state.linked:
+        return state, ()
+    if state.phase is Phase.REPORTING:
+        return _retry_upload(state, event.now_s), (SayHello(), SendUpload(state.place))
+    return _retry_hello(state, event.now_s), (SayHello(),)
+
+
+def _assign(state: SessionState, event: Assigned) -> Outcome:
+    if not state.joined or event.place < state.place:
+        return state, ()
+    if event.place == state.place:
+        return state, (SendUpload(state.place),) if state.phase is Phase.REPORTING else ()
+    commands: tuple[Command, ...] = (StartWork(event.place),)
+    if state.phase is Phase.REPORTING:  # the newer Assign says that the older exchange is closed
+        commands = (ForgetUpload(state.place), *commands)
+    state = replace(state, phase=Phase.WORKING, place=event.place, closing=event.closing, pending=False)
+    return state, commands
+
+
+def _work_done(state: SessionState, event: WorkDone) -> Outcome:
+    state = _retry_upload(replace(state, phase=Phase.REPORTING, pending=True), event.now_s)
+    return state, (SendUpload(state.place),)
+
+
+def _receipt(state: SessionState, event: Receipted) -> Outcome:
+    if event.place < state.place:
+        return state, (ForgetUpload(event.place),)
+    if event.place > state.place or state.phase is Phase.WORKING:  # of an earlier life; this one recomputes the same
+        return state, ()
+    forget = ForgetUpload(event.place)
+    if state.closing:
+        return replace(state, phase=Phase.DONE, pending=False), (forget, End(""))
+    return _wait(replace(state, phase=Phase.IDLE, pending=False), event.now_s), (forget,)
+
+
+def _tick_hello(state: SessionState, event: Tick) -> Outcome:
+    if not state.linked or event.now_s < state.retry_at_s:
+        return state, ()
+    return _retry_hello(state, event.now_s), (SayHello(),)
+
+
+def _tick_upload(state: SessionState, event: Tick) -> Outcome:
+    if not state.linked or event.now_s < state.retry_at_s:
+        return state, ()
+    wait_s = min(state.retry_wait_s * 2, RESEND_MOST_S)
+    return replace(state, retry_at_s=event.now_s + wait_s, retry_wait_s=wait_s), (SendUpload(state.place),)
+
+
+# -- shared pieces --------------------------------------------------------------------------------------------------
+
+
+def _retry_hello(state: SessionState, now_s: float) -> SessionState:
+    wait_s = min(max(HELLO_FIRST_S, state.retry_wait_s * 2), HELLO_MOST_S)
+    if state.phase is Phase.IDLE:
+        wait_s = IDLE_HELLO_S
+    return replace(state, retry_at_s=now_s + wait_s, retry_wait_s=wait_s)
+
+
+def _retry_upload(state: SessionState, now_s: float) -> SessionState:
+    return replace(state, retry_at_s=now_s + RESEND_FIRST_S, retry_wait_s=RESEND_FIRST_S)
+
+
+def _wait(state: SessionState, now_s: float) -> SessionState:
+    return replace(state, retry_at_s=now_s + IDLE_HELLO_S, retry_wait_s=0.0)
+
+
+_J, _I, _W, _R, _D, _X = Phase.JOINING, Phase.IDLE, Phase.WORKING, Phase.REPORTING, Phase.DONE, Phase.REFUSED
+_LIVE = (_J, _I, _W, _R)
+
+MACHINE: Machine[SessionState] = Machine(
+    (
+        Rule(_LIVE, LinkUp, _LIVE, _link_up, "says hello; sends an unreceipted upload again"),
+        Rule(_LIVE, LinkDown, _LIVE, _link_down, "goes on working; sends nothing"),
+        Rule(_LIVE, Welcomed, (_I, _W, _R), _welcome, "taken in, or taken in again"),
+        Rule(_LIVE, TurnedAway, (_X,), _turned_away, "over; the reason and the remedy are reported"),
+        Rule(_LIVE, CoordinatorSeen, (*_LIVE, _D), _seen, "a new epoch is greeted; a finished run ends the session"),
+        Rule(_LIVE, Assigned, _LIVE, _assign, "newer: begun, superseding; same: stored bytes again; older: ignored"),
+        Rule((_W,), WorkDone, (_R,), _work_done, "the upload is sent"),
+        Rule(
+            (_I, _W, _R), Receipted, (_I, _W, _R, _D), _receipt, "the outbox lets go; the closing one ends the session"
+        ),
+        Rule((_J, _I), Tick, (_J, _I), _tick_hello, "says hello again"),
+        Rule((_R,), Tick, (_R,), _tick_upload, "sends the upload again"),
+    )
+)
+
+
+def advance(state: SessionState, event: Event) -> Outcome:
+    """The next state and the commands to carry out, in order.  Pure: same input, same output."""
+    return MACHINE.advance(state, event)
+
+
+def next_due_s(state: SessionState) -> float | None:
+    """When the next Tick can matter; None: only messages can."""
+    if state.linked and state.phase in (Phase.JOINING, Phase.IDLE, Phase.REPORTING):
+        return state.retry_at_s
+    return None

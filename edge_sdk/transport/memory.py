@@ -1,0 +1,179 @@
+"""An in-process broker with faults: the transport of simulations and of most tests.
+
+Without a clock every frame arrives at once.  With one, a frame takes its time on the sender's and the receiver's link,
+and under a seed it may be lost, doubled, delayed (and so reordered), or find its receiver disconnected for a while.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from edge_sdk.errors import LocalProtocolError
+from edge_sdk.protocol import topics
+from edge_sdk.transport.base import Connected, Disconnected, Incoming, TransportEvent, Will
+
+
+class Clock(Protocol):
+    """Virtual time."""
+
+    now_s: float
+
+    def at(self, time_s: float, act: Callable[[], None]) -> None:
+        """Do something at a later time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """What goes wrong, each as a probability per frame and receiver."""
+
+    drop: float = 0.0
+    duplicate: float = 0.0
+    delay: float = 0.0
+    """Share of frames that are held up."""
+    delay_s: float = 1.0
+    """Longest hold-up; frames overtake each other within it."""
+    disconnect: float = 0.0
+    """Chance that a frame's receiver loses its link instead."""
+    disconnect_s: float = 5.0
+    """For how long."""
+
+
+class TransferTime(Protocol):
+    """How long a frame takes on one client's link."""
+
+    def __call__(self, size_bytes: int, *, up: bool) -> float:
+        """Seconds."""
+
+
+def instant(size_bytes: int, *, up: bool) -> float:  # noqa: ARG001  # a TransferTime
+    """No time at all."""
+    return 0.0
+
+
+class Hub:
+    """The broker: routes by subscription, keeps retained frames, publishes wills."""
+
+    def __init__(self, clock: Clock | None = None, faults: Faults | None = None, seed: int = 0) -> None:
+        self.clock, self.faults = clock, faults or Faults()
+        self._rng = np.random.default_rng([seed, 0x48554221])
+        self._clients: dict[str, MemoryTransport] = {}
+        self._retained: dict[str, bytes] = {}
+
+    def link(self, client_id: str, transfer_s: TransferTime | None = None) -> MemoryTransport:
+        """A transport for one client; a second one with the same id takes the first one's place."""
+        old = self._clients.pop(client_id, None)
+        if old is not None:
+            old.push(Disconnected("another client took this id"))
+            old.online = False
+        self._clients[client_id] = client = MemoryTransport(self, client_id, transfer_s or instant)
+        return client
+
+    def publish(self, sender: MemoryTransport, topic: str, frame: bytes, *, retain: bool) -> None:
+        """Route a frame to everybody who subscribed."""
+        if retain:
+            self._retained[topic] = frame
+        up_s = sender.transfer_s(len(frame), up=True)
+        for client in list(self._clients.values()):
+            if client.wants(topic):
+                self._carry(client, topic, frame, up_s)
+
+    def subscribed(self, client: MemoryTransport) -> None:
+        """A client is (back) online: it hears what was retained."""
+        for topic, frame in sorted(self._retained.items()):
+            if client.wants(topic):
+                self._deliver_after(client, topic, frame, client.transfer_s(len(frame), up=False))
+
+    def drop_link(self, client_id: str, for_s: float) -> None:
+        """Cut a client off: its will is published, and after a while it is back.  Needs a clock."""
+        client = self._clients[client_id]
+        if not client.online or self.clock is None:
+            return
+        client.online = False
+        client.push(Disconnected("the link was lost"))
+        if client.will is not None:
+            self.publish(client, client.will.topic, client.will.frame, retain=True)
+        self.clock.at(self.clock.now_s + for_s, client.back)
+
+    def _carry(self, client: MemoryTransport, topic: str, frame: bytes, up_s: float) -> None:
+        faults = self.faults
+        fate = self._rng.random(4)  # always four draws, so that one kind of fault does not shift another
+        if fate[0] < faults.disconnect:
+            self.drop_link(client.client_id, faults.disconnect_s)
+            return
+        if fate[1] < faults.drop:
+            return
+        for _ in range(2 if fate[2] < faults.duplicate else 1):
+            held_s = self._rng.random() * faults.delay_s if fate[3] < faults.delay else 0.0
+            self._deliver_after(client, topic, frame, up_s + client.transfer_s(len(frame), up=False) + held_s)
+
+    def _deliver_after(self, client: MemoryTransport, topic: str, frame: bytes, delay_s: float) -> None:
+        if self.clock is None:
+            client.push(Incoming(topic, frame))
+        else:
+            self.clock.at(self.clock.now_s + delay_s, lambda: client.arrive(Incoming(topic, frame)))
+
+
+class MemoryTransport:
+    """One client of a Hub."""
+
+    def __init__(self, hub: Hub, client_id: str, transfer_s: TransferTime) -> None:
+        self._hub, self.client_id, self.transfer_s = hub, client_id, transfer_s
+        self._subscriptions: tuple[str, ...] = ()
+        self._inbox: deque[TransportEvent] = deque()
+        self.will: Will | None = None
+        self.online = False
+        self.on_news: Callable[[], None] = lambda: None
+        """Called when an event waits; how a simulator wakes its participants."""
+
+    def connect(self, subscriptions: Sequence[str], will: Will | None = None) -> None:
+        """See Transport."""
+        self._subscriptions, self.will = tuple(subscriptions), will
+        self.back()
+
+    def back(self) -> None:
+        """The link is up (again)."""
+        self.online = True
+        self.push(Connected())
+        self._hub.subscribed(self)
+
+    def send(self, topic: str, frame: bytes, *, retain: bool = False) -> None:
+        """See Transport."""
+        if not isinstance(frame, bytes):
+            raise LocalProtocolError(f"{topic}: a frame is bytes, not {type(frame).__name__}")
+        if self.online:
+            self._hub.publish(self, topic, frame, retain=retain)
+
+    def poll(self, timeout_s: float) -> TransportEvent | None:
+        """See Transport."""
+        end_s = time.monotonic() + timeout_s
+        while not self._inbox:
+            left_s = end_s - time.monotonic()
+            if left_s <= 0:
+                return None
+            time.sleep(min(left_s, 0.001))
+        return self._inbox.popleft()
+
+    def close(self) -> None:
+        """See Transport."""
+        self.online = False
+        self._subscriptions = ()
+
+    def wants(self, topic: str) -> bool:
+        """Whether a frame on this topic would reach this client now."""
+        return self.online and any(topics.matches(pattern, topic) for pattern in self._subscriptions)
+
+    def arrive(self, event: Incoming) -> None:
+        """A frame has travelled; it is lost if the link is down by now."""
+        if self.online:
+            self.push(event)
+
+    def push(self, event: TransportEvent) -> None:
+        """Put an event in front of the client."""
+        self._inbox.append(event)
+        self.on_news()

@@ -1,0 +1,290 @@
+"""The MQTT transport: frames over any broker, MQTT 5 where it is spoken, 3.1.1 where not.
+
+Every connection gets a new paho client.  So nothing is sent twice by the library, nothing waits in it while the
+broker is away, and no frame that a broker hangs up on can block a reconnect: what matters is sent again from above.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial, wraps
+from typing import Any
+
+from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags, MQTTMessage
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+
+from edge_sdk.errors import UsageError
+from edge_sdk.protocol.topics import matches
+from edge_sdk.transport import mqtt_reasons
+from edge_sdk.transport.base import Connected, Incoming
+from edge_sdk.transport.mqtt_inbox import Inbox
+from edge_sdk.transport.mqtt_inflight import InFlight, Sent
+from edge_sdk.transport.mqtt_keeper import CONNECT_TIMEOUT_S, LEAVE_S, LinkKeeper, LinkSettings
+from edge_sdk.transport.mqtt_pump import Pump
+from edge_sdk.transport.mqtt_reasons import Ending
+from edge_sdk.transport.mqtt_retry import Outcome
+from edge_sdk.transport.mqtt_url import BrokerAddress, parse_broker_url
+
+_log = logging.getLogger(__name__)
+
+MAX_FRAME_BYTES = 240 * 1024 * 1024
+"""MQTT itself ends at 256 MiB, and so do brokers that state no limit."""
+_MAX_IN_FLIGHT = 8
+_SESSION_EXPIRY_S = 3600
+_ANSWER_TIMEOUT_S = 10.0
+
+
+class MqttTransport(LinkKeeper):
+    """One MQTT client's link; reconnects by itself until closed, with random pauses of up to 0.2 s, doubling to 30 s.
+
+    A sent frame is lost when the link is down or breaks before the broker has acknowledged it, so send again on each
+    `Connected`.  Frames queued in the broker's session may arrive before `Connected`; topics that no subscription
+    covers never do.  With `manual_ack` the broker keeps a frame, and brings it again after a reconnect, until its
+    `acknowledge` was called, from any thread.
+
+    Raises UsageError for a URL that names no broker.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        client_id: str,
+        *,
+        username: str | None = None,
+        password: str | None = None,
+        clean: bool = False,
+        manual_ack: bool = False,
+        keepalive_s: int = 60,
+        seed: int,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+    ) -> None:
+        address = parse_broker_url(url)
+        if username is not None:
+            address = BrokerAddress(address.host, address.port, address.tls, username, password)
+        if not client_id:
+            raise UsageError(f"the client id for broker {address} is empty; give each device its own")
+        settings = LinkSettings(address, client_id, clean, manual_ack, keepalive_s)
+        super().__init__(settings, _Link, seed, max_frame_bytes)
+
+
+class _Link:
+    """One connection from CONNECT to its end, driven by the thread that calls `run`."""
+
+    def __init__(
+        self,
+        settings: LinkSettings,
+        inbox: Inbox,
+        in_flight: InFlight,
+        on_packet_limit: Callable[[int | None], None],
+        *,
+        version_5: bool,
+    ) -> None:
+        self.ready = False  # subscribed, and so open for sending
+        self.in_flight = in_flight
+        self._settings = settings
+        self._inbox = inbox
+        self._on_packet_limit = on_packet_limit
+        self._accepted = False
+        self._silent = False
+        self._version_refused = False
+        self._ending: Ending | None = None
+        self._unacknowledged: set[int] = set()
+        self._ready_since_s = 0.0
+        self._warned = False
+        self._client = self._build(version_5=version_5)
+        self._pump = Pump()
+
+    def wake(self) -> None:
+        """Let the driving thread look around; from any thread."""
+        self._pump.wake()
+
+    def publish(self, topic: str, frame: bytes, *, retain: bool) -> None:
+        """Queue a frame for the driving thread; from any thread."""
+        if not self.in_flight.has_room(len(frame)):
+            self._warn_once("the broker acknowledges too slowly: frames are dropped until it catches up")
+            return
+        receipt = self._client.publish(topic, frame, qos=1, retain=retain)
+        if receipt.rc == MQTTErrorCode.MQTT_ERR_SUCCESS:
+            self.in_flight.add(Sent(topic, len(frame), receipt))
+            self._pump.wake()
+
+    def acknowledge(self, packet_id: int) -> None:
+        """Let the broker forget a frame, once; from any thread, also after the link's end."""
+        with suppress(KeyError):
+            self._unacknowledged.remove(packet_id)
+            self._client.ack(packet_id, 1)
+            self._pump.wake()
+
+    def run(self, closing: threading.Event) -> Outcome:
+        """Connect, serve until the link ends, and say how it went."""
+        try:
+            self._connect()
+            self._drive(closing)
+        except Exception as error:  # noqa: BLE001  told in the outcome
+            self._end(mqtt_reasons.failed(error, self._settings.address, CONNECT_TIMEOUT_S))
+        finally:
+            self._let_go()
+        return Outcome(
+            self._ending or Ending("broker closed the connection"),
+            self._accepted,
+            self._silent,
+            self._version_refused,
+            time.monotonic() - self._ready_since_s if self.ready else 0.0,
+            self.in_flight.oldest(),
+        )
+
+    def _let_go(self) -> None:
+        connection = self._client.socket()
+        if connection is not None:
+            connection.close()
+        self._pump.close()
+
+    def _build(self, *, version_5: bool) -> Client:
+        client = Client(
+            CallbackAPIVersion.VERSION2,
+            self._settings.client_id,
+            clean_session=None if version_5 else self._settings.clean,
+            protocol=MQTTProtocolVersion.MQTTv5 if version_5 else MQTTProtocolVersion.MQTTv311,
+            reconnect_on_failure=False,
+            manual_ack=self._settings.manual_ack,
+        )
+        client.max_inflight_messages_set(_MAX_IN_FLIGHT)
+        client.connect_timeout = CONNECT_TIMEOUT_S
+        address, will = self._settings.address, self._settings.will
+        if address.username is not None:
+            client.username_pw_set(address.username, address.password)
+        if address.tls:
+            client.tls_set_context(ssl.create_default_context())
+        if will is not None:
+            client.will_set(will.topic, will.frame, qos=1, retain=True)
+        client.on_socket_open = _shielded(self._on_socket_open)
+        client.on_socket_register_write = _leave_writing_to_the_pump
+        client.on_connect = _shielded(self._on_connect)
+        client.on_subscribe = _shielded(self._on_subscribe)
+        client.on_message = _shielded(self._on_message)
+        client.on_publish = _shielded(self._on_publish)
+        client.on_disconnect = _shielded(self._on_disconnect)
+        return client
+
+    def _connect(self) -> None:
+        settings, address = self._settings, self._settings.address
+        if self._client.protocol == MQTTProtocolVersion.MQTTv311:
+            self._client.connect(address.host, address.port, settings.keepalive_s)
+            return
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call] # paho left it untyped
+        properties.SessionExpiryInterval = 0 if settings.clean else _SESSION_EXPIRY_S
+        self._client.connect(
+            address.host, address.port, settings.keepalive_s, clean_start=settings.clean, properties=properties
+        )
+
+    def _drive(self, closing: threading.Event) -> None:
+        answer_by_s = time.monotonic() + _ANSWER_TIMEOUT_S
+        while self._pump.turn(self._client, reading=not self._inbox.full):
+            if closing.is_set():
+                self._leave()
+                return
+            if not self.ready and time.monotonic() > answer_by_s:
+                self._version_refused = not self._accepted  # some answer MQTT 5 with silence
+                self._end(Ending(f"{self._settings.address} does not answer (is it an MQTT broker?)"))
+                return
+
+    def _leave(self) -> None:
+        self._client.disconnect()
+        leave_by_s = time.monotonic() + LEAVE_S
+        while self._pump.turn(self._client, reading=True) and time.monotonic() < leave_by_s:
+            pass
+
+    def _end(self, ending: Ending) -> None:
+        """Keep the first reason: the later ones are its echo."""
+        self._ending = self._ending or ending
+
+    def _warn_once(self, text: str) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning("%s", text)
+
+    def _on_socket_open(self, _client: Client, _data: object, connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def _on_connect(
+        self, client: Client, _data: object, _flags: ConnectFlags, code: ReasonCode, properties: Properties | None
+    ) -> None:
+        settings = self._settings
+        if code.is_failure:
+            self._version_refused = code.value == mqtt_reasons.UNSUPPORTED_VERSION
+            self._end(mqtt_reasons.refused(code.value, code.getName(), settings.address, settings.client_id))
+            return
+        self._accepted = True
+        self._on_packet_limit(getattr(properties, "MaximumPacketSize", None))
+        if settings.subscriptions:
+            client.subscribe([(pattern, 1) for pattern in settings.subscriptions])
+        else:
+            self._open()
+
+    def _on_subscribe(
+        self, client: Client, _data: object, _mid: int, codes: list[ReasonCode], _properties: Properties | None
+    ) -> None:
+        for pattern, code in zip(self._settings.subscriptions, codes, strict=True):
+            if code.is_failure:
+                self._end(mqtt_reasons.subscription_refused(pattern, self._settings.address))
+                client.disconnect()
+                return
+        self._open()
+
+    def _open(self) -> None:
+        self._ready_since_s = time.monotonic()
+        self.ready = True
+        self._inbox.put(Connected())
+
+    def _on_message(self, client: Client, _data: object, message: MQTTMessage) -> None:
+        wanted = any(matches(pattern, message.topic) for pattern in self._settings.subscriptions)
+        if not wanted:  # left over from an older subscription of this session, or a broker's mistake
+            client.ack(message.mid, message.qos)
+        elif self._settings.manual_ack and message.qos:
+            self._unacknowledged.add(message.mid)
+            acknowledge = partial(self.acknowledge, message.mid)
+            self._inbox.put(Incoming(message.topic, bytes(message.payload), acknowledge))
+        else:
+            self._inbox.put(Incoming(message.topic, bytes(message.payload)))
+
+    def _on_publish(
+        self, _client: Client, _data: object, _mid: int, code: ReasonCode, _properties: Properties | None
+    ) -> None:
+        if code.is_failure:
+            self._warn_once(f"broker {self._settings.address} did not take a frame: {code.getName()}")
+
+    def _on_disconnect(
+        self, _client: Client, _data: object, flags: DisconnectFlags, code: ReasonCode, _properties: Properties | None
+    ) -> None:
+        settings = self._settings
+        if flags.is_disconnect_packet_from_server:
+            self._end(mqtt_reasons.dismissed(code.value, code.getName(), settings.client_id))
+        else:
+            self._silent = not self._accepted and self._ending is None
+            self._end(mqtt_reasons.lost(code.getName(), settings.address, accepted=self._accepted))
+
+
+def _leave_writing_to_the_pump(_client: Client, _data: object, _connection: object) -> None:
+    """While this is set, publish does not write in the caller's thread beside the pump."""
+
+
+def _shielded(handler: Callable[..., None]) -> Callable[..., None]:
+    """A callback from which no exception escapes: it would end the network thread."""
+
+    @wraps(handler)
+    def call(*arguments: Any) -> None:
+        try:
+            handler(*arguments)
+        except Exception:  # noqa: BLE001  logged with its trace; nothing may pass
+            _log.exception("a fault while handling an MQTT event; the link goes on")
+
+    return call

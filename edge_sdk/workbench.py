@@ -1,0 +1,105 @@
+"""Serves a method's requests on one device: its model, its data, the public set.
+
+Work is cut between batches: each request is a generator that pauses after every step, so that whoever drives it can
+look for news, and stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from edge_sdk.data import LocalData
+from edge_sdk.errors import UsageError
+from edge_sdk.methods.base import Fit, Job, Logits, Private, Request, Source
+from edge_sdk.models.base import Batches, FitReport, Model
+from edge_sdk.objectives import Floats, Ints, at_step
+from edge_sdk.public import PublicSet
+
+EVALUATION_BATCH = 256
+"""Samples per slice of an evaluation."""
+
+
+@dataclass
+class Meter:
+    """What the work cost, in forward and training FLOPs: simulated boards turn them into time and energy."""
+
+    infer_flops: int = 0
+    train_flops: int = 0
+
+
+@dataclass
+class Workbench:
+    """One device's means of work."""
+
+    model: Model
+    data: LocalData
+    public: PublicSet | None = None
+    meter: Meter = field(default_factory=Meter)
+
+    def __post_init__(self) -> None:
+        """Preprocess everything once: the arrays stay the same objects, so extractors can keep their features."""
+        preprocess = self.model.spec.preprocess
+        self._private = preprocess(self.data.train.x)  # (n, c, h, w)
+        self._labels = self.data.train.y.astype(np.int64)  # (n,)
+        self._public = preprocess(self.public.samples) if self.public else None  # (m, c, h, w)
+        self._test = preprocess(self.data.test.x) if self.data.test else None  # (t, c, h, w)
+
+    def serve(self, request: Request, job: Job) -> Generator[None, None, Any]:
+        """Carry one request out, pausing between batches; returns its result (of an Evaluate: the metrics by name)."""
+        if isinstance(request, Fit):
+            return (yield from self._fit(request, job))
+        if isinstance(request, Logits):
+            return (yield from self._logits(request))
+        return (yield from self._evaluate())
+
+    def _fit(self, request: Fit, job: Job) -> Generator[None, None, FitReport]:
+        inputs, labels, private = self._source(request.source)
+        indices = request.source.indices
+        report = FitReport(steps=0, loss=0.0)
+        for step in range(len(indices)):
+            batches = Batches(
+                inputs=inputs,
+                labels=labels,
+                indices=indices[step : step + 1],
+                stochastic=private,
+                seed=int(
+                    np.random.default_rng([job.spec.seed, job.round, job.exchange, job.number, step]).integers(2**31)
+                ),
+            )
+            report = self.model.fit(batches, at_step(request.objective, step), request.optim)
+            self.meter.train_flops += 3 * self.model.spec.flops_per_sample * indices.shape[1]
+            yield
+        return FitReport(steps=len(indices), loss=report.loss)
+
+    def _logits(self, request: Logits) -> Generator[None, None, Floats]:
+        inputs, _, _ = self._source(request.source)
+        steps = []
+        for chosen in request.source.indices:
+            steps.append(self._infer(inputs[chosen]))
+            yield
+        return np.stack(steps)  # (steps, b, k)
+
+    def _evaluate(self) -> Generator[None, None, Mapping[str, float]]:
+        if self._test is None or self.data.test is None:
+            return {}
+        right = 0
+        for start in range(0, len(self._test), EVALUATION_BATCH):
+            logits = self._infer(self._test[start : start + EVALUATION_BATCH])
+            right += int((logits.argmax(axis=1) == self.data.test.y[start : start + EVALUATION_BATCH]).sum())
+            yield
+        return {"accuracy": right / len(self._test)}
+
+    def _infer(self, x: Floats) -> Floats:
+        self.meter.infer_flops += self.model.spec.flops_per_sample * len(x)
+        return self.model.logits(x)
+
+    def _source(self, source: Source) -> tuple[Floats, Ints | None, bool]:
+        if isinstance(source, Private):
+            return self._private, self._labels, True
+        if self._public is None:
+            raise UsageError("this method needs the public set, and this device was given none: pass public=")
+        return self._public, None, False

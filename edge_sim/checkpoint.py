@@ -1,0 +1,76 @@
+"""A simulation in memory, put on disk now and then, so that an interrupt or a crash costs at most half a minute."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from coordinator.ledger import Ledger
+from edge_sdk.errors import StoreError, UsageError
+from edge_sdk.store import MemoryStore, SqliteStore, Store
+
+EVERY_S = 30.0
+"""Real seconds between two checkpoints."""
+
+
+class Checkpoints:
+    """Whole checkpoints in a folder: the newest one replaces the one before it in one rename."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._last_s = time.monotonic()
+
+    def due(self) -> bool:
+        """Whether it is time for the next one."""
+        return time.monotonic() - self._last_s >= EVERY_S
+
+    def save(self, ledger: Ledger, stores: Mapping[str, Store]) -> None:
+        """Copy everything to disk."""
+        fresh, old = self._folder.with_name("checkpoint.new"), self._folder.with_name("checkpoint.old")
+        shutil.rmtree(fresh, ignore_errors=True)
+        try:
+            fresh.mkdir(parents=True)
+            ledger.copy_to(fresh / "ledger.db")
+            for name, store in stores.items():
+                _copy(store, fresh / f"{name}.db")
+            if self._folder.exists():
+                shutil.rmtree(old, ignore_errors=True)
+                self._folder.replace(old)
+            fresh.replace(self._folder)
+            shutil.rmtree(old, ignore_errors=True)
+        except OSError as error:
+            raise StoreError(f"{fresh}: {error}; check free space and the folder's rights") from error
+        self._last_s = time.monotonic()
+
+    def load(self) -> tuple[Ledger, dict[str, Store]]:
+        """The ledger and the devices' stores of the last checkpoint.  Raises UsageError where there is none."""
+        folder = self._folder if self._folder.exists() else self._folder.with_name("checkpoint.old")
+        if not (folder / "ledger.db").exists():
+            raise UsageError(f"{self._folder.parent}: nothing to resume here; start without --resume")
+        ledger = Ledger(None, folder / "ledger.db")
+        stores: dict[str, Store] = {}
+        for path in sorted(folder.glob("*.db")):
+            if path.stem != "ledger":
+                stores[path.stem] = memory = MemoryStore()
+                disk = SqliteStore(path)
+                _fill(memory, disk)
+                disk.close()
+        return ledger, stores
+
+
+def _copy(store: Store, path: Path) -> None:
+    disk = SqliteStore(path)
+    _fill(disk, store)
+    disk.close()
+
+
+def _fill(target: Store, source: Store) -> None:
+    welcome, start = source.welcome(), source.start()
+    if welcome is not None:
+        target.save_welcome(welcome)
+    if start is not None:
+        target.save_start(start)
+    for done in source.done():
+        target.save(done)

@@ -1,0 +1,69 @@
+"""The sub-command simulate."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from edge_sdk.cli import Command
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE.toml")
+    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="SECTION.KEY=VALUE")
+    parser.add_argument(
+        "--broker",
+        default="memory",
+        help="memory (virtual time, the default), embedded, embedded:amqtt, embedded:mosquitto or mqtt://HOST[:PORT]",
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/NAME)")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in that directory")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON instead of the table")
+
+
+def _simulate(args: argparse.Namespace) -> int:
+    from coordinator.config import to_toml  # noqa: PLC0415  # nothing heavy before the arguments are read
+    from coordinator.report.files import write_run  # noqa: PLC0415
+    from coordinator.report.plots import draw_all  # noqa: PLC0415
+    from coordinator.report.progress import Progress  # noqa: PLC0415
+    from coordinator.report.result import summary  # noqa: PLC0415
+    from coordinator.report.table import show  # noqa: PLC0415
+    from edge_sim import config as configs  # noqa: PLC0415
+    from edge_sim.runner import run  # noqa: PLC0415
+
+    config = configs.load(args.file, args.overrides)
+    out = args.out or Path("runs") / config.federation.name
+    name = config.federation.name
+    try:
+        result = run(
+            config,
+            broker=args.broker,
+            out=out,
+            resume=args.resume,
+            watcher=lambda part: Progress(f"{name} {part}".strip()),
+        )
+    except KeyboardInterrupt:
+        again = f"edge-sdk simulate {args.file} --broker {args.broker} --out {out} --resume"
+        sys.stderr.write(f"\ninterrupted; the state is kept, go on with: {again}\n")
+        raise
+    write_run(result, to_toml(config.tables), out)
+    if args.json:
+        sys.stdout.write(json.dumps(summary(result), indent=2) + "\n")
+    else:
+        show(result, sys.stdout)
+        pictures = draw_all(result, out / "plots")
+        sys.stdout.write(f"\nsummary: {out / 'summary.json'}\n" + "".join(f"picture: {path}\n" for path in pictures))
+    if not result.completed:
+        sys.stderr.write(f"edge-sdk: the run failed: {result.reason}\n")
+    return 0 if result.completed else 1
+
+
+SIMULATE = Command(
+    name="simulate",
+    help="run a whole federation on this machine",
+    example="edge-sdk simulate federation.toml --broker embedded --set federation.rounds=20",
+    arguments=_arguments,
+    run=_simulate,
+)

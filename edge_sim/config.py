@@ -1,0 +1,160 @@
+"""A simulated federation as TOML: what coordinator/config.py reads, and the data, the fleet and its faults."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from coordinator.config import FederationTable, check_sections, load_toml, read_table
+from edge_sdk.errors import UsageError
+from edge_sdk.protocol.messages import TrainSpec
+from edge_sdk.protocol.schema import Count, Real, Text, Whole
+from edge_sdk.transport.memory import Faults
+
+Share = Annotated[float, Real(0.0, 1.0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataTable:
+    """The section [data]."""
+
+    source: Annotated[str, Text(16, "digits|npz")] = "digits"
+    path: str | None = None
+    """For npz: relative to the TOML file."""
+    public: Count = 400
+    """Samples taken out of the training part as the public set; their labels are thrown away."""
+    test_fraction: Annotated[float, Real(0.01, 0.9)] = 0.2
+    scale: Annotated[float, Real(1e-9, 1e9)] | None = None
+    """Factor that brings raw values to about [0, 1]; default by data set and dtype."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionTable:
+    """The section [partition]."""
+
+    kind: Annotated[str, Text(32, "classes_per_device|iid|dirichlet")] = "classes_per_device"
+    classes_per_device: Annotated[int, Whole(1, 65535)] = 3
+    alpha: Annotated[float, Real(1e-3, 1e6)] = 0.5
+    min_samples: Annotated[int, Whole(1, 10**9)] = 4
+    seed: Annotated[int, Whole(0, 2**32 - 1)] | None = None
+    """Of its own; default: the federation's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetRow:
+    """One [[fleet]]: some devices that are alike."""
+
+    count: Annotated[int, Whole(1, 10**6)] = 1
+    model: Annotated[str, Text(200)] = "mlp"
+    """A family (edge_sim/families.py) or MODULE:FACTORY."""
+    board: Annotated[str, Text(64)] = "rpi4"
+    link: Annotated[str, Text(64)] | None = None
+    """Default: the board's own."""
+    size: tuple[Annotated[int, Whole(1, 4096)], ...] | None = None
+    """Height and width that these devices resize samples to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultsTable:
+    """The section [faults], for the memory broker."""
+
+    drop: Share = 0.0
+    duplicate: Share = 0.0
+    delay: Share = 0.0
+    delay_s: Annotated[float, Real(0.0, 1e6)] = 1.0
+    disconnect: Share = 0.0
+    disconnect_s: Annotated[float, Real(0.0, 1e6)] = 5.0
+    seed: Annotated[int, Whole(0, 2**32 - 1)] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTable:
+    """The section [run]."""
+
+    standalone: bool = True
+    """Also train every device alone, with the same private steps, to compare with."""
+    processes: Annotated[int, Whole(1, 64)] = 2
+    """Processes that the torch devices share when the broker is a real one; the others have one each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A whole simulation.  `tables` is the resolved TOML."""
+
+    file: Path
+    tables: dict[str, Any]
+    federation: FederationTable
+    train: TrainSpec
+    data: DataTable
+    partition: PartitionTable
+    fleet: tuple[FleetRow, ...]
+    faults: Faults
+    faults_seed: int
+    run: RunTable
+
+    @property
+    def rows(self) -> tuple[FleetRow, ...]:
+        """The fleet, one row for each device."""
+        return tuple(row for row in self.fleet for _ in range(row.count))
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Device ids, in the order of the rows; sorting keeps that order."""
+        width = max(2, len(str(len(self.rows) - 1)))
+        return tuple(f"device-{i:0{width}d}" for i in range(len(self.rows)))
+
+
+SECTIONS = ("federation", "method", "train", "data", "partition", "fleet", "faults", "run", "public")
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read and check a file.  Raises UsageError: one line with file, key and what is allowed."""
+    file = Path(path)
+    return parse(load_toml(file, overrides), file)
+
+
+def parse(tables: dict[str, Any], file: Path) -> Config:
+    """Check tables that came from a file, or were made in Python.  Raises UsageError."""
+    check_sections(tables, SECTIONS, file)
+    if "federation" not in tables:
+        raise UsageError(f"{file}: the section [federation] is missing")
+    federation = read_table(FederationTable, tables["federation"], "federation", file)
+    rows = tables.get("fleet", [{"count": federation.devices}])
+    if not isinstance(rows, list):
+        raise UsageError(f"{file}: fleet: write [[fleet]], once for each kind of device")
+    fleet = tuple(read_table(FleetRow, row, f"fleet[{i}]", file) for i, row in enumerate(rows))
+    counted = sum(row.count for row in fleet)
+    if counted != federation.devices:
+        raise UsageError(
+            f"{file}: federation.devices: {federation.devices}, but the [[fleet]] counts add up to {counted}"
+        )
+    for i, row in enumerate(fleet):
+        if row.size is not None and len(row.size) != 2:
+            raise UsageError(f"{file}: fleet[{i}].size: expected [height, width], found {list(row.size)}")
+    if federation.roster:
+        raise UsageError(f"{file}: federation.roster: a simulated fleet names its own devices; leave it out")
+    data = read_table(DataTable, tables.get("data", {}), "data", file)
+    if data.source == "npz" and not data.path:
+        raise UsageError(f'{file}: data.path: missing; with source = "npz" it names the file')
+    faults = read_table(FaultsTable, tables.get("faults", {}), "faults", file)
+    return Config(
+        file=file,
+        tables=tables,
+        federation=federation,
+        train=read_table(TrainSpec, tables.get("train", {}), "train", file),
+        data=data,
+        partition=read_table(PartitionTable, tables.get("partition", {}), "partition", file),
+        fleet=fleet,
+        faults=Faults(
+            drop=faults.drop,
+            duplicate=faults.duplicate,
+            delay=faults.delay,
+            delay_s=faults.delay_s,
+            disconnect=faults.disconnect,
+            disconnect_s=faults.disconnect_s,
+        ),
+        faults_seed=faults.seed,
+        run=read_table(RunTable, tables.get("run", {}), "run", file),
+    )

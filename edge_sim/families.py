@@ -1,0 +1,146 @@
+"""Model families by name: what a simulated device runs."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from edge_sdk.data import Preprocess, Raw
+from edge_sdk.errors import UsageError
+from edge_sdk.models.base import Model
+from edge_sdk.models.numpy_model import NumpyModel
+
+Shape: TypeAlias = tuple[int, int, int]
+File: TypeAlias = "str | PathLike[str]"
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What a name stands for."""
+
+    description: str
+    runtime: str
+    """numpy, torch or onnx."""
+
+
+FAMILIES: dict[str, Family] = {
+    "softmax": Family("softmax regression on the pixels", "numpy"),
+    "mlp": Family("one hidden layer of 64", "torch"),
+    "mlp-wide": Family("two hidden layers of 128", "torch"),
+    "cnn": Family("two convolutions (16, 32)", "torch"),
+    "cnn-wide": Family("two convolutions (32, 64) and a hidden layer of 128", "torch"),
+    "resnet": Family("two residual blocks (16, 32) with GroupNorm", "torch"),
+    "onnx-random": Family("frozen random filters, trainable head", "onnx"),
+    "onnx-kmeans": Family("frozen k-means filters of the public samples, trainable head", "onnx"),
+    "onnx-teacher": Family("a finished classifier from a file: teaches, does not learn", "onnx"),
+}
+
+
+def check(name: str) -> None:
+    """Raise UsageError unless `name` is a family or a MODULE:FACTORY that imports."""
+    if ":" in name:
+        _factory(name)
+    elif name not in FAMILIES:
+        raise UsageError(f"no model family {name!r}; known are {', '.join(FAMILIES)}, or MODULE:FACTORY of your own")
+
+
+def build(
+    name: str,
+    *,
+    classes: int,
+    raw_shape: tuple[int, ...],
+    preprocess: Preprocess,
+    seed: int,
+    extractor_path: File | None = None,
+    public: Raw | None = None,
+) -> Model:
+    """A model of a family for raw samples of `raw_shape` ((d,), (h, w) or (h, w, c)), the same for the same seed.
+
+    The onnx families read `extractor_path`; without one, onnx-random makes its filters from the seed and onnx-kmeans
+    from the raw public samples (n, ...).  MODULE:FACTORY calls FACTORY(classes, input_shape, seed), which returns a
+    Model and its own preprocessing in the model's spec; input_shape is then that of the raw samples, (c, h, w).  A
+    factory that takes `preprocess`, too, is given the run's, and the shape that it makes.
+
+    Raises UsageError for an unknown name or a missing file, MissingExtra where the runtime is not installed.
+    """
+    check(name)
+    if ":" in name:
+        return _own(name, classes, raw_shape, preprocess, seed)
+    shape = _input_shape(preprocess, raw_shape)
+    runtime = FAMILIES[name].runtime
+    if runtime == "numpy":
+        return NumpyModel(classes, shape, seed=seed, preprocess=preprocess, name=name)
+    if runtime == "torch":
+        return _torch(name, classes, shape, preprocess, seed)
+    file = extractor_path if extractor_path is not None else _generated(name, shape, preprocess, seed, public)
+    return _onnx(name, classes, shape, preprocess=preprocess, seed=seed, file=file)
+
+
+def _input_shape(preprocess: Preprocess, raw_shape: tuple[int, ...]) -> Shape:
+    _, c, h, w = preprocess(np.zeros((1, *raw_shape), np.float32)).shape
+    return c, h, w
+
+
+def _torch(name: str, classes: int, shape: Shape, preprocess: Preprocess, seed: int) -> Model:
+    import edge_sdk.models.torch_model  # noqa: F401, PLC0415  # only now, and first: it names the missing extra
+    from edge_sim.torch_families import torch_model  # noqa: PLC0415  # torch loads only where a net is asked for
+
+    return torch_model(name, classes, shape, preprocess, seed)
+
+
+def _onnx(name: str, classes: int, shape: Shape, *, preprocess: Preprocess, seed: int, file: File | bytes) -> Model:
+    from edge_sdk.models.onnx_model import OnnxModel, OnnxTeacher  # noqa: PLC0415  # loads only where asked for
+
+    if name == "onnx-teacher":
+        return OnnxTeacher(file, classes, preprocess=preprocess, input_shape=shape, name=name)
+    return OnnxModel(file, classes, seed=seed, preprocess=preprocess, input_shape=shape, name=name)
+
+
+def _generated(name: str, shape: Shape, preprocess: Preprocess, seed: int, public: Raw | None) -> bytes:
+    """The .onnx file of a family that can make its own."""
+    from edge_sim.onnx_extractors import kmeans_extractor, random_extractor  # noqa: PLC0415  # needs onnx, too
+
+    if name == "onnx-teacher":
+        raise UsageError(f"{name} needs the file of a classifier; edge_sim.onnx_extractors.teacher makes one")
+    if name == "onnx-random":
+        return random_extractor(shape, seed)
+    if public is None:
+        raise UsageError(f"{name} learns its filters from public samples: give the run a public set, or a file")
+    return kmeans_extractor(preprocess(public), seed)
+
+
+def _own(name: str, classes: int, raw_shape: tuple[int, ...], preprocess: Preprocess, seed: int) -> Model:
+    factory = _factory(name)
+    if "preprocess" in inspect.signature(factory).parameters:
+        model = factory(classes, _input_shape(preprocess, raw_shape), seed, preprocess=preprocess)
+    else:
+        model = factory(classes, _input_shape(Preprocess(), raw_shape), seed)
+    found = getattr(getattr(model, "spec", None), "classes", None)
+    if found != classes:
+        raise UsageError(f"{name} gave {type(model).__name__} for {found} classes, expected a Model for {classes}")
+    built: Model = model
+    return built
+
+
+def _factory(name: str) -> Callable[..., Any]:
+    """MODULE:FACTORY, imported; the working directory counts, as for a script that lies there."""
+    module, _, attribute = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(f"model {name!r} does not import: {error}") from error
+    if not callable(found):
+        raise UsageError(f"model {name!r} is not a function of (classes, input_shape, seed)")
+    factory: Callable[..., Any] = found
+    return factory

@@ -1,0 +1,149 @@
+"""From a config to devices: each with its samples, model, board and link, and to the coordinator's side of the run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coordinator.config import Federation
+from coordinator.config import federation as read_federation
+from edge_sdk import board
+from edge_sdk.data import LocalData, Preprocess, Samples
+from edge_sdk.errors import UsageError
+from edge_sdk.models.base import Model
+from edge_sdk.public import PublicSet
+from edge_sim import families
+from edge_sim.config import Config, FleetRow
+from edge_sim.datasets import Dataset, load
+from edge_sim.partition import partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kit:
+    """How to build one device's model, as plain values that another process can read."""
+
+    id: str
+    number: int
+    family: str
+    board: str
+    link: str
+    seed: int
+    classes: int
+    raw_shape: tuple[int, ...]
+    scale: float
+    size: tuple[int, int] | None
+
+    def model(self, public: PublicSet | None) -> Model:
+        """A fresh model, the same for the same kit; extractors may be fitted on the public samples."""
+        preprocess = Preprocess(size=self.size, scale=self.scale)
+        return families.build(
+            self.family,
+            classes=self.classes,
+            raw_shape=self.raw_shape,
+            preprocess=preprocess,
+            seed=self.seed,
+            public=public.samples if public else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Device:
+    """One simulated device."""
+
+    kit: Kit
+    data: LocalData
+    public: PublicSet | None
+
+    def write(self, folder: Path) -> None:
+        """Leave everything that a process of its own needs in a folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        arrays: dict[str, Any] = {"x": self.data.train.x, "y": self.data.train.y}
+        if self.data.test is not None:
+            arrays |= {"x_test": self.data.test.x, "y_test": self.data.test.y}
+        if self.public is not None:
+            arrays |= {"public": self.public.samples}
+        np.savez(folder / "data.npz", **arrays)
+        (folder / "kit.json").write_text(json.dumps(asdict(self.kit)), encoding="utf-8")
+
+
+def read_device(folder: Path) -> Device:
+    """What Device.write left."""
+    plain = json.loads((folder / "kit.json").read_text(encoding="utf-8"))
+    size = plain["size"]
+    kit = Kit(**{**plain, "raw_shape": tuple(plain["raw_shape"]), "size": tuple(size) if size else None})
+    with np.load(folder / "data.npz", allow_pickle=False) as arrays:
+        test = Samples(arrays["x_test"], arrays["y_test"]) if "x_test" in arrays.files else None
+        data = LocalData(train=Samples(arrays["x"], arrays["y"]), test=test)
+        public = PublicSet(arrays["public"]) if "public" in arrays.files else None
+    return Device(kit=kit, data=data, public=public)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Fleet:
+    """All devices of a run, and the federation that they take part in."""
+
+    dataset: Dataset
+    devices: tuple[Device, ...]
+    federation: Federation
+
+
+def build(config: Config) -> Fleet:
+    """Load, split and deal out the data, and read the federation.  Raises UsageError."""
+    dataset = load(config.data, config.federation.seed, config.file.parent)
+    federation = read_federation(
+        config.tables,
+        config.file,
+        classes=dataset.classes,
+        public=dataset.public.spec if dataset.public else None,
+    )
+    federation = Federation(federation.spec, federation.policy, config.ids)
+    rows = config.rows
+    parts = partition(config.partition, dataset.private.y, len(rows), dataset.classes, config.federation.seed)
+    devices = []
+    for number, (row, part) in enumerate(zip(rows, parts, strict=True)):
+        train = Samples(dataset.private.x[part], dataset.private.y[part])
+        devices.append(
+            Device(
+                kit=_kit(config, dataset, row, number),
+                data=LocalData(train=train, test=dataset.test),
+                public=dataset.public,
+            )
+        )
+    return Fleet(dataset=dataset, devices=tuple(devices), federation=federation)
+
+
+def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int) -> Kit:
+    profile = board.load_board(row.board)
+    families.check(row.model)
+    return Kit(
+        id=config.ids[number],
+        number=number,
+        family=row.model,
+        board=row.board,
+        link=board.load_link(row.link or profile.link).name,
+        seed=int(np.random.default_rng([config.federation.seed, 4, number]).integers(2**31)),
+        classes=dataset.classes,
+        raw_shape=dataset.raw_shape,
+        scale=dataset.scale,
+        size=(row.size[0], row.size[1]) if row.size else None,
+    )
+
+
+def timings(kit: Kit) -> tuple[Callable[[float, float], float], board.Link]:
+    """(train FLOPs, inference FLOPs) -> seconds on this device's board; and its link."""
+    return board.load_board(kit.board).compute_s, board.load_link(kit.link)
+
+
+def needs_torch(family: str) -> bool:
+    """Whether a device of this family loads torch; the others run in a process of their own that never does."""
+    if ":" in family:
+        return True
+    try:
+        return families.FAMILIES[family].runtime == "torch"
+    except KeyError:
+        raise UsageError(f"fleet.model: no family {family!r}") from None

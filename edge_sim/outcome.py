@@ -1,0 +1,40 @@
+"""The Result of a simulation: what the coordinator knows, and what only the simulator does."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from coordinator.outcome import device_result
+from coordinator.outcome import result as known_result
+from coordinator.report.result import DeviceResult, Result
+from coordinator.server import Server
+from edge_sim.fleet import Device, Fleet
+
+
+def result(
+    server: Server, fleet: Fleet, *, transport: str, time: Mapping[str, float], standalone: Result | None = None
+) -> Result:
+    """Everything that a report needs."""
+    alone = {device.id: device.accuracy for device in standalone.devices} if standalone else {}
+    devices = tuple(_device(server, device, alone.get(device.kit.id)) for device in fleet.devices)
+    return dataclasses.replace(
+        known_result(server, devices, transport, time),
+        standalone_history=standalone.history if standalone else (),
+        data={"name": fleet.dataset.name, "sha256": fleet.dataset.sha256},
+    )
+
+
+def _device(server: Server, device: Device, standalone_accuracy: float | None) -> DeviceResult:
+    kit = device.kit
+    if kit.id in server.hellos:
+        known = device_result(server, kit.id)
+    else:
+        known = DeviceResult(id=kit.id, number=kit.number, board=kit.board, model=kit.family, learns=False)
+    return dataclasses.replace(
+        known,
+        link=kit.link,
+        samples=len(device.data.train),
+        class_counts=device.data.class_counts(kit.classes),
+        standalone_accuracy=standalone_accuracy,
+    )

@@ -1,0 +1,125 @@
+"""The fleet as processes over a real broker: what a deployment is, on one machine.
+
+The coordinator runs here; devices that need torch share a few processes, each of the others has one of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+from coordinator.broker import EmbeddedBroker
+from coordinator.deploy import open_ledger
+from coordinator.server import Server, Watcher
+from edge_sdk.errors import RunFailed, UsageError
+from edge_sdk.protocol.wires import load_registered
+from edge_sdk.transport.mqtt import MqttTransport
+from edge_sim.config import Config
+from edge_sim.fleet import Fleet, needs_torch
+
+STOP_S = 15.0
+"""How long device processes may take to stop after the run."""
+
+
+def over_broker(
+    config: Config, fleet: Fleet, broker: str, out: Path, watcher: Watcher | None, *, resume: bool
+) -> tuple[Server, str]:
+    """Run a federation over a broker; the server, and what the transport was.  Raises RunFailed, UsageError."""
+    out.mkdir(parents=True, exist_ok=True)
+    with _broker(broker) as (url, label):
+        ledger = open_ledger(out, resume=resume)
+        federation = fleet.federation
+        name = f"coordinator-{federation.spec.federation}"
+        server = Server(
+            spec=federation.spec,
+            policy=federation.policy,
+            method=load_registered("coordinator.methods", federation.spec.method),
+            transport=MqttTransport(url, name, manual_ack=True, seed=random.SystemRandom().getrandbits(32)),
+            ledger=ledger,
+            roster=federation.roster,
+            watcher=watcher,
+        )
+        if watcher is not None:
+            watcher.noted(f"broker: {label} at {url}")
+        with _hosts(config, fleet, url, out) as hosts:
+            server.run(check=hosts.check)
+            hosts.wait(STOP_S)
+    return server, label
+
+
+@contextmanager
+def _broker(name: str) -> Iterator[tuple[str, str]]:
+    kind, _, wanted = name.partition(":")
+    if kind == "embedded" and wanted in ("", "amqtt", "mosquitto"):
+        with EmbeddedBroker(wanted or "auto") as broker:  # type: ignore[arg-type]  # the three words were just checked
+            yield broker.url, f"{broker.kind} {broker.version}"
+    elif kind in ("mqtt", "mqtts"):
+        with nullcontext():
+            yield name, name
+    else:
+        raise UsageError(
+            f"--broker {name}: expected memory, embedded, embedded:amqtt, embedded:mosquitto or mqtt://HOST[:PORT]"
+        )
+
+
+class _Hosts:
+    """The device processes."""
+
+    def __init__(self, processes: dict[tuple[str, ...], subprocess.Popen[bytes]], logs: Path) -> None:
+        self._processes, self._logs = processes, logs
+
+    def check(self) -> None:
+        """Raise RunFailed where a process has died: its devices would be waited for in vain."""
+        for names, process in self._processes.items():
+            code = process.poll()
+            if code not in (None, 0):
+                lines = (self._logs / f"{names[0]}.log").read_text(encoding="utf-8", errors="replace").splitlines()
+                raise RunFailed(
+                    f"the process of {', '.join(names)} ended with code {code}: {lines[-1] if lines else ''}"
+                )
+
+    def wait(self, timeout_s: float) -> None:
+        """Let them say goodbye; end those that do not."""
+        for process in self._processes.values():
+            try:
+                process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@contextmanager
+def _hosts(config: Config, fleet: Fleet, url: str, out: Path) -> Iterator[_Hosts]:
+    folders = {device.kit.id: out / "devices" / device.kit.id for device in fleet.devices}
+    for device in fleet.devices:
+        device.write(folders[device.kit.id])
+    logs = out / "devices"
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    processes: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}
+    try:
+        for group in groups(config, fleet):
+            command = [sys.executable, "-m", "edge_sim.host", "--broker", url]
+            command += ["--federation", fleet.federation.spec.federation, *(str(folders[name]) for name in group)]
+            with (logs / f"{group[0]}.log").open("wb") as log:
+                processes[group] = subprocess.Popen(  # noqa: S603  # our own module
+                    command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment
+                )
+        yield _Hosts(processes, logs)
+    finally:
+        for process in processes.values():
+            if process.stdin is not None:
+                process.stdin.close()  # tells the host that we are gone
+        _Hosts(processes, logs).wait(STOP_S)
+
+
+def groups(config: Config, fleet: Fleet) -> list[tuple[str, ...]]:
+    """Which devices share a process."""
+    heavy = [device.kit.id for device in fleet.devices if needs_torch(device.kit.family)]
+    light = [device.kit.id for device in fleet.devices if not needs_torch(device.kit.family)]
+    shared = [tuple(heavy[i :: config.run.processes]) for i in range(config.run.processes)]
+    return [group for group in shared if group] + [(name,) for name in light]

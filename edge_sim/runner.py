@@ -1,0 +1,97 @@
+"""`run`: a whole federation on this machine, in virtual time or over a real broker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from coordinator.ledger import Ledger
+from coordinator.report.result import Result
+from coordinator.server import Server, Watcher
+from edge_sdk.errors import UsageError
+from edge_sim import config as configs
+from edge_sim import fleet as fleets
+from edge_sim.checkpoint import Checkpoints
+from edge_sim.config import Config
+from edge_sim.outcome import result
+from edge_sim.virtual import VirtualFleet
+
+WatcherFor = Callable[[str], Watcher | None]
+"""A watcher for the part of a run with this label."""
+
+
+def run(
+    config: Config | Mapping[str, Any] | str | Path,
+    *,
+    broker: str = "memory",
+    out: str | Path | None = None,
+    resume: bool = False,
+    watcher: WatcherFor = lambda _label: None,
+) -> Result:
+    """Run a federation and return what came of it.
+
+    config: a TOML file, its tables, or a parsed Config.  broker: `memory` (virtual time, one thread, repeatable bit for
+    bit), `embedded`, `embedded:amqtt`, `embedded:mosquitto` or `mqtt://HOST[:PORT]` (real processes, real time).
+    out: the run directory, needed for anything but memory.  Raises UsageError, RunFailed, StoreError.
+    """
+    parsed = _parsed(config)
+    fleet = fleets.build(parsed)
+    begun_s, start_s = time.monotonic(), time.time()
+    standalone = _standalone(parsed, watcher) if parsed.run.standalone and parsed.federation.method != "local" else None
+    if broker == "memory":
+        server, virtual_s = _in_memory(parsed, fleet, Path(out) if out else None, watcher(""), resume=resume)
+        label = "memory"
+    else:
+        from edge_sim.processes import over_broker  # noqa: PLC0415  # paho only where there is a broker
+
+        folder = Path(out) if out else Path("runs") / parsed.federation.name
+        server, label = over_broker(parsed, fleet, broker, folder, watcher(""), resume=resume)
+        virtual_s = 0.0
+    took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual_s, "start_s": start_s}
+    return result(server, fleet, transport=label, time=took, standalone=standalone)
+
+
+def _standalone(config: Config, watcher: WatcherFor) -> Result:
+    """The same devices, seeds and private steps, with nothing exchanged."""
+    tables = {name: table for name, table in config.tables.items() if name not in ("method", "faults")}
+    tables["federation"] = {**config.tables["federation"], "method": "local"}
+    alone = configs.parse(tables, config.file)
+    fleet = fleets.build(alone)
+    begun_s = time.monotonic()
+    server, virtual_s = _in_memory(alone, fleet, None, watcher("alone"), resume=False)
+    took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual_s}
+    return result(server, fleet, transport="memory", time=took)
+
+
+def _in_memory(
+    config: Config, fleet: fleets.Fleet, out: Path | None, watcher: Watcher | None, *, resume: bool
+) -> tuple[Server, float]:
+    keeper = Checkpoints(out / "checkpoint") if out else None
+    if out is not None and not resume and (out / "checkpoint").exists():
+        raise UsageError(f"{out}: holds a run already; add --resume to go on with it, or give --out another folder")
+    ledger, stores = keeper.load() if keeper and resume else (Ledger(None), {})
+    virtual = VirtualFleet(
+        fleet,
+        ledger=ledger,
+        stores=stores,
+        faults=config.faults,
+        faults_seed=config.faults_seed,
+        watcher=watcher,
+        keeper=keeper,
+    )
+    if any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
+        from edge_sim.torch_threads import one_thread  # noqa: PLC0415  # torch only where a device has it
+
+        one_thread()
+    virtual.run()
+    return virtual.server, virtual.clock.now_s
+
+
+def _parsed(config: Config | Mapping[str, Any] | str | Path) -> Config:
+    if isinstance(config, Config):
+        return config
+    if isinstance(config, Mapping):
+        return configs.parse({**config}, Path("config"))
+    return configs.load(config)

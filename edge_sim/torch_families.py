@@ -1,0 +1,92 @@
+"""Small nets for simulated devices, sized to any input (c, h, w) down to one pixel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import TypeAlias
+
+from torch import Tensor, nn
+
+from edge_sdk.data import Preprocess
+from edge_sdk.models.torch_model import TorchModel
+from edge_sdk.models.torch_seed import seeded
+
+Shape: TypeAlias = tuple[int, int, int]
+
+
+def torch_model(name: str, classes: int, input_shape: Shape, preprocess: Preprocess, seed: int) -> TorchModel:
+    """A net of a family, its weights drawn from `seed`; torch's own generators stay as they are."""
+    with seeded(seed):
+        net = NETS[name](classes, input_shape)
+    return TorchModel(net, classes, input_shape=input_shape, preprocess=preprocess, name=name)
+
+
+def _mlp(*widths: int) -> Callable[[int, Shape], nn.Module]:
+    """Hidden layers of these widths."""
+
+    def build(classes: int, input_shape: Shape) -> nn.Module:
+        layers: list[nn.Module] = [nn.Flatten()]
+        width = prod(input_shape)
+        for hidden in widths:
+            layers += [nn.Linear(width, hidden), nn.ReLU()]
+            width = hidden
+        return nn.Sequential(*layers, nn.Linear(width, classes))
+
+    return build
+
+
+def _cnn(*channels: int, hidden: int = 0) -> Callable[[int, Shape], nn.Module]:
+    """3 x 3 convolutions, each followed by a pool that halves the image, and perhaps one hidden layer."""
+
+    def build(classes: int, input_shape: Shape) -> nn.Module:
+        depth, h, w = input_shape
+        layers: list[nn.Module] = []
+        for wide in channels:
+            layers += [nn.Conv2d(depth, wide, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True)]
+            depth, h, w = wide, -(-h // 2), -(-w // 2)
+        width = depth * h * w
+        layers += [nn.Flatten()]
+        if hidden:
+            layers += [nn.Linear(width, hidden), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(hidden or width, classes))
+
+    return build
+
+
+class _Residual(nn.Module):
+    """x + f(x), f two 3 x 3 convolutions; GroupNorm, whose statistics do not depend on who else is in the batch."""
+
+    def __init__(self, depth: int, wide: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(depth, wide, 3, stride, padding=1, bias=False),
+            nn.GroupNorm(4, wide),
+            nn.ReLU(),
+            nn.Conv2d(wide, wide, 3, padding=1, bias=False),
+            nn.GroupNorm(4, wide),
+        )
+        self.short = nn.Identity() if (depth, stride) == (wide, 1) else nn.Conv2d(depth, wide, 1, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.relu(self.body(x) + self.short(x))
+
+
+def _resnet(classes: int, input_shape: Shape) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(input_shape[0], 16, 3, padding=1),
+        _Residual(16, 16, 1),
+        _Residual(16, 32, 2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(32, classes),
+    )
+
+
+NETS: dict[str, Callable[[int, Shape], nn.Module]] = {
+    "mlp": _mlp(64),
+    "mlp-wide": _mlp(128, 128),
+    "cnn": _cnn(16, 32),
+    "cnn-wide": _cnn(32, 64, hidden=128),
+    "resnet": _resnet,
+}

@@ -1,0 +1,99 @@
+"""Who may import what, found by reading the source: rules as data, and a reader that applies them."""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("edge_sdk", "coordinator", "edge_sim", "firmware_profiles")
+
+COORDINATOR_MAY = ("errors", "protocol", "transport", "objectives", "models", "data", "public", "board", "durable")
+"""The role-neutral parts of edge_sdk."""
+ONLY_IN = {
+    "torch": "torch_",
+    "torchvision": "torch_",
+    "onnx": "onnx_",
+    "onnxruntime": "onnx_",
+    "paho": "edge_sdk/transport/mqtt.py",
+    "ray": "ray_",
+}
+"""Package -> the one file, or the beginning of the file names, that may import it."""
+LAZY = ("sklearn", "matplotlib", "rich", "amqtt")
+"""Packages that are imported inside functions, except in files whose names say so."""
+HEAVY = (*ONLY_IN, *LAZY)
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported name: the dotted module, or module.name for `from module import name`."""
+
+    name: str
+    line: int
+    eager: bool
+    """Runs when the file is imported."""
+
+
+def imports(source: str) -> Iterator[Import]:
+    """All imports of a file, wherever they stand."""
+    yield from _walk(ast.parse(source), eager=True)
+
+
+def _walk(node: ast.AST, *, eager: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (Import(alias.name, child.lineno, eager) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            base = "." * child.level + (child.module or "")
+            yield from (Import(f"{base}.{alias.name}", child.lineno, eager) for alias in child.names)
+        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            yield from _walk(ast.Module(child.body, []), eager=False)
+            yield from _walk(ast.Module(child.orelse, []), eager=eager)
+        else:
+            is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            yield from _walk(child, eager=eager and not is_function)
+
+
+def violations(path: str, source: str) -> list[str]:
+    """What a file at `path` (relative to the root, with slashes) imports against the rules."""
+    return [f"{path}:{found.line}: {reason}" for found in imports(source) if (reason := _objection(path, found))]
+
+
+def _objection(path: str, found: Import) -> str:
+    package, name = path.split("/")[0], Path(path).name
+    top, *rest = found.name.split(".")
+    if not top:
+        return "relative import; write the package's name"
+    if package == "edge_sdk" and top in {"coordinator", "edge_sim"}:
+        return f"the device side must not know {found.name}"
+    if package == "coordinator" and top == "edge_sim":
+        return f"the coordinator must not know {found.name}"
+    if package == "coordinator" and top == "edge_sdk" and rest and rest[0] not in (*COORDINATOR_MAY, "__version__"):
+        return f"the coordinator may import edge_sdk.{{{','.join(COORDINATOR_MAY)}}}, not {found.name}"
+    if package == "firmware_profiles":
+        return "firmware_profiles holds data only"
+    home = ONLY_IN.get(top)
+    if home is not None and path != home and not name.startswith(home):
+        return f"{top} belongs in {home}{'*' if home.endswith('_') else ''}"
+    if top in LAZY and found.eager and top not in name:
+        return f"{top} is optional: import it inside the function that needs it"
+    return ""
+
+
+def sources() -> Iterator[tuple[str, str]]:
+    """Path and text of every source file that is there."""
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+
+
+def light_modules(*packages: str) -> list[str]:
+    """Modules that must load without any heavy package."""
+    names = []
+    for path, _ in sources():
+        name = Path(path).name
+        at_home = any(path == home or name.startswith(home) for home in ONLY_IN.values())
+        named_so = any(package in name for package in LAZY)
+        if path.split("/")[0] in packages and not at_home and not named_so and name != "__main__.py":
+            names.append(path.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+    return names

@@ -1,0 +1,85 @@
+"""The import rule (docs: the device side knows nobody, heavy packages load late), read from the source and tried."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from imports import HEAVY, light_modules, sources, violations
+
+
+def test_every_file_keeps_the_rule():
+    files = list(sources())
+    assert len(files) > 20
+    assert [line for path, source in files for line in violations(path, source)] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "expected"),
+    [
+        ("edge_sdk/agent.py", "import coordinator.rounds", "device side"),
+        ("edge_sdk/agent.py", "def f():\n    from edge_sim import run", "device side"),
+        ("edge_sdk/agent.py", "from . import errors", "relative"),
+        ("coordinator/server.py", "from edge_sim import run", "coordinator must not"),
+        ("coordinator/server.py", "from edge_sdk.session import Session", "not edge_sdk.session.Session"),
+        ("coordinator/server.py", "from edge_sdk import methods", "not edge_sdk.methods"),
+        ("coordinator/server.py", "import edge_sdk.agent", "not edge_sdk.agent"),
+        ("coordinator/server.py", "from edge_sdk import protocol, agent", "not edge_sdk.agent"),
+        ("coordinator/methods/fedal.py", "def f():\n    import torch", "torch belongs in torch_*"),
+        ("edge_sdk/models/tool.py", "class A:\n    import onnxruntime", "onnxruntime belongs in onnx_*"),
+        ("edge_sdk/transport/memory.py", "import paho.mqtt.client", "paho belongs in edge_sdk/transport/mqtt.py"),
+        ("edge_sim/mqtt.py", "import paho.mqtt.client", "paho belongs in edge_sdk/transport/mqtt.py"),
+        ("edge_sim/data.py", "from sklearn.datasets import load_digits", "sklearn is optional"),
+        ("coordinator/report/plots.py", "try:\n    import matplotlib\nexcept ImportError:\n    pass", "matplotlib is"),
+        ("coordinator/a.py", "if x:\n    import rich\nelse:\n    pass", "rich is optional"),
+        ("firmware_profiles/__init__.py", "import json", "data only"),
+    ],
+)
+def test_a_planted_violation_is_found(path, source, expected):
+    (line,) = violations(path, source)
+    assert line.startswith(f"{path}:")
+    assert expected in line
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("edge_sdk/models/torch_model.py", "import torch"),
+        ("edge_sdk/models/onnx_model.py", "import onnxruntime\nfrom onnx import helper"),
+        ("edge_sdk/transport/mqtt.py", "import paho.mqtt.client"),
+        ("edge_sdk/agent.py", "from edge_sdk.methods import base"),
+        ("edge_sim/run.py", "from edge_sdk.agent import Agent\nfrom coordinator.server import Server"),
+        ("edge_sim/data.py", "def digits():\n    from sklearn.datasets import load_digits"),
+        ("coordinator/report/plots.py", "if TYPE_CHECKING:\n    from matplotlib.axes import Axes"),
+        ("coordinator/server.py", "from edge_sdk import __version__\nfrom edge_sdk.protocol import messages"),
+        ("coordinator/broker_amqtt.py", "import amqtt"),
+    ],
+)
+def test_what_is_allowed_is_not_objected_to(path, source):
+    assert violations(path, source) == []
+
+
+PROGRAM = """
+import importlib, json, sys
+for name in json.loads(sys.argv[1]):
+    importlib.import_module(name)
+print(json.dumps(sorted(set(json.loads(sys.argv[2])) & set(sys.modules))))
+"""
+
+
+def loaded_by(modules, heavy=HEAVY):
+    arguments = [sys.executable, "-W", "error", "-c", PROGRAM, json.dumps(modules), json.dumps(heavy)]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("packages", [("edge_sdk",), ("coordinator", "edge_sim")])
+def test_light_modules_load_nothing_heavy(packages):
+    modules = light_modules(*packages)
+    assert packages[0] in modules
+    assert loaded_by(modules) == []
+
+
+def test_the_probe_sees_what_is_loaded():
+    assert loaded_by(["json", "wave"], ["wave", "torch"]) == ["wave"]

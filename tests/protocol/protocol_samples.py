@@ -1,0 +1,133 @@
+"""One valid message of every kind, with every field filled in and every kind of payload carried somewhere."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+
+from edge_sdk.protocol import codec
+from edge_sdk.protocol.codec import Limits, Stamp
+from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, LogitGradients, PublicLogits, Weights
+from edge_sdk.protocol.messages import (
+    Assign,
+    Bye,
+    Control,
+    CoordinatorStatus,
+    DeviceStatus,
+    FederationSpec,
+    Hello,
+    Message,
+    PublicSetSpec,
+    Receipt,
+    Refusal,
+    TrainSpec,
+    Upload,
+    Welcome,
+)
+
+STAMP = Stamp(boot_epoch=3, sequence=41, key_id=bytes(range(16)))
+WIDE = Limits(frame_bytes=16 * 2**20, tensor_bytes=16 * 2**20)
+"""Limits that keep nothing out, so that what is refused is refused for its content."""
+
+ADDRESS = {"federation": "lab", "device": "cam-07"}
+BATCH = bytes.fromhex("0123456789abcdef")
+VALUES = np.arange(-6, 6, dtype=np.float32).reshape(4, 3) / 4  # (4, 3)
+CLASSES = np.array([0, 2], np.int32)
+COUNTS = np.array([5, 70000], np.int32)
+
+LOGITS = PublicLogits(values=VALUES, batch=BATCH)
+PAYLOADS = {
+    "logits": LOGITS,
+    "logits-f2": PublicLogits(values=VALUES.astype(np.float16), batch=BATCH, contributors=12),
+    "logit-gradients": LogitGradients(values=-VALUES, batch=BATCH),
+    "class-rows": ClassRows(classes=CLASSES, rows=VALUES[:2], counts=COUNTS),
+    "hyper-knowledge": HyperKnowledge(
+        classes=CLASSES,
+        features=VALUES[:2],
+        soft=np.array([[0.5, 0.25, 0.25], [0, 0, 1]], np.float32),
+        counts=COUNTS,
+    ),
+    "weights": Weights(values=VALUES.reshape(-1), layout=bytes(range(16))),
+}
+
+SPEC = FederationSpec(
+    federation="lab",
+    method="fedal",
+    params={"tau": 5, "temperature": 1.5, "target": "all", "flag": True},
+    contract=bytes(range(16)),
+    classes=3,
+    rounds=100,
+    seed=7,
+    train=TrainSpec(optimiser="sgd", learning_rate=0.05, momentum=0.9, batch_size=16, local_steps=3, evaluate_every=10),
+    public=PublicSetSpec(sha256=bytes(range(32)), count=1000),
+    feature_dim=64,
+)
+
+MESSAGES: dict[str, Message] = {
+    "hello": Hello(
+        **ADDRESS,
+        versions=(1, 2),
+        sdk="0.1.0",
+        capabilities=("predict", "logit-gradients"),
+        terms=("cross-entropy", "distill"),
+        classes=3,
+        feature_dim=64,
+        samples=60,
+        class_counts=(20, 0, 40),
+        public_sha256=bytes(range(32)),
+        model="cnn-small",
+        runtime="torch",
+        note="frozen up to layer 3",
+        board="Raspberry Pi 4 · 4 GB",
+    ),
+    "hello-least": Hello(**ADDRESS, classes=3),
+    "welcome": Welcome(**ADDRESS, number=4, version=1, epoch=2, spec=SPEC),
+    "assign": Assign(**ADDRESS, round=9, exchange=1, deadline_s=12.5, common={"mean": LOGITS}),
+    "assign-personal": Assign(
+        **ADDRESS,
+        round=9,
+        exchange=2,
+        common={"mean": LOGITS},
+        personal={"adversarial": PAYLOADS["logit-gradients"]},
+    ),
+    "assign-closing": Assign(**ADDRESS, round=100, exchange=0, closing=True),
+    "receipt": Receipt(
+        **ADDRESS, round=9, exchange=1, verdict="refused", reason="metrics only in the closing exchange"
+    ),
+    "refusal": Refusal(**ADDRESS, reason="capability", message="no logits", remedy="bring a model that gives logits"),
+    "bye": Bye(**ADDRESS, reason="stopped by its owner"),
+    "device-status": DeviceStatus(**ADDRESS, state="ready", boot=3),
+    "coordinator-status": CoordinatorStatus(federation="lab", state="failed", epoch=2, reason="quorum lost"),
+    "control": Control(federation="lab", operation="revoke", device="cam-07"),
+    **{
+        f"upload-{kind}": Upload(
+            **ADDRESS,
+            round=9,
+            exchange=1,
+            knowledge={"logits": payload},
+            samples=60,
+            metrics={"accuracy": 0.75, "loss": 0.5},
+            metrics_round=9,
+        )
+        for kind, payload in PAYLOADS.items()
+    },
+    "upload-closing": Upload(**ADDRESS, round=100, exchange=0, closing=True, metrics={"accuracy": 1.0}),
+}
+
+FRAMES = {name: codec.encode(message, STAMP) for name, message in MESSAGES.items()}
+
+
+def body_of(frame: bytes) -> bytes:
+    """The body of an unsigned frame."""
+    return frame[codec.HEADER_BYTES :]
+
+
+def seal(
+    body: bytes, *, version: int = codec.VERSION, flags: int = 0, reserved: int = 0, stamp: Stamp = STAMP
+) -> bytes:
+    """A frame around any bytes, with the length and the checksum right: what an attacker would send."""
+    fields = (codec.MAGIC, version, flags, reserved, len(body))
+    rest = (stamp.key_id, stamp.boot_epoch, stamp.sequence)
+    crc = zlib.crc32(body, zlib.crc32(codec.HEADER.pack(*fields, 0, *rest)))
+    return codec.HEADER.pack(*fields, crc, *rest) + body

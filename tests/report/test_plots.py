@@ -1,0 +1,122 @@
+"""The pictures: drawn for plain and for odd runs, the same bytes each time, and without them a clear word."""
+
+import dataclasses
+import sys
+
+import pytest
+import synthetic
+
+from coordinator.report import canvas, plots
+from edge_sdk.errors import MissingExtra
+
+NAMES = ["accuracy_by_round.png", "devices_alone_federated.png", "bytes_by_direction.png", "who_holds_what.png"]
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def size(path):
+    """Width and height in pixels, and pixels per inch, from the file itself."""
+    data = path.read_bytes()
+    assert data.startswith(PNG)
+    unit = data.index(b"pHYs") + 4
+    per_metre = int.from_bytes(data[unit : unit + 4], "big")
+    return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big"), round(per_metre * 0.0254)
+
+
+@pytest.fixture
+def texts(monkeypatch):
+    """All words of each picture that is drawn, in drawing order."""
+    figures = pytest.importorskip("matplotlib.figure")
+    words = pytest.importorskip("matplotlib.text")
+    found = []
+    real = figures.Figure.savefig
+
+    def watched(self, *arguments, **options):
+        real(self, *arguments, **options)
+        found.append({text.get_text() for text in self.findobj(words.Text) if text.get_visible()})
+
+    monkeypatch.setattr(figures.Figure, "savefig", watched)
+    return found
+
+
+def test_all_pictures_with_their_words(tmp_path, texts):
+    mpl = pytest.importorskip("matplotlib")
+    before = dict(mpl.rcParams)
+    result = synthetic.result()
+    paths = plots.draw_all(result, tmp_path / "plots")
+    assert [path.name for path in paths] == NAMES
+    for path in paths:
+        width, height, dpi = size(path)
+        assert dpi == 150
+        assert width > 700
+        assert height > 500
+    accuracy, devices, sizes, classes = texts
+    mean = sum(device.accuracy for device in result.devices) / 8
+    assert f"federated {100 * mean:.1f} %" in accuracy
+    assert any(text.startswith("alone ") for text in accuracy)
+    assert {"alone", "federated", "device-3", "resnet-tiny \N{MIDDLE DOT} torch"} <= devices
+    assert any(text.startswith("sent: ") for text in sizes)
+    assert {"class", "samples", "device-7"} <= classes
+    for words in texts:
+        assert any("digits-demo \N{MIDDLE DOT} fedal \N{MIDDLE DOT} 8 devices" in text for text in words)
+    assert dict(mpl.rcParams) == before
+    assert pytest.importorskip("matplotlib.pyplot").get_fignums() == []
+
+
+def test_the_same_run_gives_the_same_bytes(tmp_path):
+    pytest.importorskip("matplotlib")
+    for name in ("one", "two"):
+        plots.bytes_by_direction(synthetic.result(count=3), tmp_path / name)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_what_is_not_known_is_said(tmp_path, texts):
+    result = synthetic.result(count=3, rounds=1, history=(), standalone_history=())
+    shy = dataclasses.replace(result.devices[0], class_counts=(), accuracy=None, standalone_accuracy=None)
+    teacher = dataclasses.replace(result.devices[1], learns=False, model="a$b$" + "x" * 60)
+    result = dataclasses.replace(result, devices=(shy, teacher, result.devices[2]), completed=False, rounds_done=0)
+    plots.draw_all(result, tmp_path)
+    accuracy, devices, _, classes = texts
+    assert "no accuracy was measured" in accuracy
+    assert any("0 of 1 round" in text for text in accuracy)
+    assert "not measured" in devices
+    assert any(text.startswith("a$b$x") and text.endswith("teaches only") and len(text) < 60 for text in devices)
+    assert "withheld by its owner" in classes
+
+
+def test_without_a_standalone_run_there_is_no_empty_bar(tmp_path, texts):
+    result = synthetic.result(count=2, rounds=2, standalone_history=())
+    devices = tuple(dataclasses.replace(device, standalone_accuracy=None) for device in result.devices)
+    plots.devices_alone_federated(dataclasses.replace(result, devices=devices), tmp_path / "p.png")
+    assert "alone" not in texts[0]
+    assert "federated" in texts[0]
+
+
+@pytest.mark.parametrize("count", [0, 1, 300])
+def test_any_number_of_devices_stays_in_bounds(tmp_path, count):
+    pytest.importorskip("matplotlib")
+    result = synthetic.result(count=max(count, 1), rounds=2)
+    result = dataclasses.replace(result, devices=result.devices[:count])
+    plots.who_holds_what(result, tmp_path / "p.png")
+    width, height, _ = size(tmp_path / "p.png")
+    assert max(width, height) <= plots.MOST_IN * canvas.DPI
+
+
+def test_names_never_touch():
+    assert [canvas.every(count) for count in (1, 50, 130, 300, 3000)] == [1, 1, 1, 3, 23]
+    for count in (1, 50, 130, 300, 3000):
+        assert canvas.every(count) * canvas.room_in(count) >= canvas.LINE_IN
+
+
+@pytest.mark.parametrize(
+    ("most", "examples"), [(160, [100, 50, 20]), (200, [200, 100, 20]), (7, [5, 2, 1]), (1, [1]), (3, [2, 1])]
+)
+def test_example_sizes_are_round_numbers(most, examples):
+    assert plots._examples(most) == examples
+
+
+def test_without_matplotlib_the_extra_is_named(tmp_path, monkeypatch):
+    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtra, match=r"edge-sdk\[coordinator\]"):
+        plots.draw_all(synthetic.result(count=2), tmp_path)

@@ -1,0 +1,178 @@
+"""A run directory: what was written reads back the same, and a broken one is told in one line."""
+
+import csv
+import dataclasses
+import json
+import os
+
+import pytest
+import synthetic
+
+from coordinator.report import files
+from coordinator.report.files import read_run, write_run
+from coordinator.report.result import summary
+from edge_sdk.errors import StoreError, UsageError
+
+NAMES = {"federation.toml", "summary.json", "rounds.csv", "devices.csv", "accuracy.csv"}
+
+
+def measured_alone(result):
+    """Of the standalone line a run directory keeps the accuracies."""
+    return dataclasses.replace(
+        result,
+        standalone_history=tuple(dataclasses.replace(entry, exchanges=0) for entry in result.standalone_history),
+    )
+
+
+def table(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_what_is_written_reads_back_the_same(tmp_path):
+    result = synthetic.result(
+        refused_frames={"device-9": {"checksum": 3}},
+        refused_devices=({"device": "x", "reason": "capability", "message": 'lacks, "features"\nreally'},),
+        warnings=("one, with a comma",),
+        completed=False,
+        reason="quorum lost",
+    )
+    write_run(result, "[federation]\n", tmp_path / "deep" / "run")
+    assert {path.name for path in (tmp_path / "deep" / "run").iterdir()} == NAMES
+    assert read_run(tmp_path / "deep" / "run") == measured_alone(result)
+    assert (tmp_path / "deep" / "run" / "federation.toml").read_text() == "[federation]\n"
+
+
+def test_unknown_accuracies_stay_unknown(tmp_path):
+    result = synthetic.result(count=3, rounds=3)
+    first = dataclasses.replace(result.devices[0], accuracy=None, standalone_accuracy=None, class_counts=())
+    history = (dataclasses.replace(result.history[0], accuracy={}), *result.history[1:])
+    result = dataclasses.replace(result, devices=(first, *result.devices[1:]), history=history, standalone_history=())
+    write_run(result, "", tmp_path)
+    assert read_run(tmp_path) == result
+    assert table(tmp_path / "rounds.csv")[0]["accuracy_mean"] == ""
+    cells = [cell for path in tmp_path.glob("*.csv") for row in table(path) for cell in row.values()]
+    assert not {"nan", "NaN", "None", "null"} & set(cells)
+
+
+def test_a_run_without_devices_or_rounds(tmp_path):
+    result = synthetic.result(devices=(), history=(), standalone_history=(), completed=False, rounds_done=0)
+    write_run(result, "", tmp_path)
+    assert read_run(tmp_path) == result
+
+
+def test_the_tables_hold_the_worked_figures(tmp_path):
+    result = synthetic.result(count=2, rounds=2)
+    a, b = (device.id for device in result.devices)
+    history = tuple(
+        dataclasses.replace(entry, accuracy={a: 0.25 * entry.round, b: 0.5}, bytes_up=10) for entry in result.history
+    )
+    devices = (dataclasses.replace(result.devices[0], class_counts=(4, 0, 6)), result.devices[1])
+    write_run(dataclasses.replace(result, history=history, devices=devices), "", tmp_path)
+    rounds = table(tmp_path / "rounds.csv")
+    assert [float(row["accuracy_mean"]) for row in rounds] == [0.375, 0.5]
+    assert [float(row["accuracy_std"]) for row in rounds] == [0.125, 0.0]
+    assert [int(row["bytes_up"]) for row in rounds] == [10, 10]
+    assert float(rounds[1]["standalone_mean"]) == summary(result)["accuracy"]["standalone_mean"]
+    first = table(tmp_path / "devices.csv")[0]
+    assert (first["classes"], first["class_counts"], first["learns"]) == ("0 2", "4 0 6", "1")
+    assert [(row["round"], row["device"]) for row in table(tmp_path / "accuracy.csv")] == [
+        ("1", a),
+        ("1", b),
+        ("2", a),
+        ("2", b),
+    ]
+
+
+def test_writing_again_replaces_and_leaves_nothing_behind(tmp_path):
+    write_run(synthetic.result(seed=1), "", tmp_path)
+    write_run(synthetic.result(seed=2), "", tmp_path)
+    assert read_run(tmp_path).seed == 2
+    assert {path.name for path in tmp_path.iterdir()} == NAMES
+
+
+def test_a_crash_while_writing_keeps_the_old_run_whole(tmp_path, monkeypatch):
+    write_run(synthetic.result(seed=1), "", tmp_path)
+    before = (tmp_path / "summary.json").read_bytes()
+    real = os.fdopen
+
+    def full_disk(descriptor, *arguments, **options):
+        file = real(descriptor, *arguments, **options)
+        file.write("half")
+        file.flush()
+        file.close()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fdopen", full_disk)
+    with pytest.raises(StoreError, match="No space left"):
+        write_run(synthetic.result(seed=2), "", tmp_path)
+    assert (tmp_path / "summary.json").read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir()} == NAMES
+
+
+def test_a_file_in_the_way_is_told(tmp_path):
+    (tmp_path / "run").write_text("")
+    with pytest.raises(UsageError, match="is a file"):
+        write_run(synthetic.result(), "", tmp_path / "run")
+    with pytest.raises(UsageError, match="is a file"):
+        write_run(synthetic.result(), "", tmp_path / "run" / "below")
+
+
+@pytest.mark.parametrize("missing", ["summary.json", "rounds.csv", "accuracy.csv"])
+def test_a_missing_file_is_named(tmp_path, missing):
+    write_run(synthetic.result(), "", tmp_path)
+    (tmp_path / missing).unlink()
+    with pytest.raises(UsageError, match=missing.replace(".", r"\.")) as caught:
+        read_run(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_run_directory_at_all(tmp_path):
+    with pytest.raises(UsageError, match="not a run directory"):
+        read_run(tmp_path / "nothing")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="not a run directory"):
+        read_run(tmp_path / "file")
+
+
+def edited(change):
+    def apply(folder):
+        whole = json.loads((folder / "summary.json").read_text())
+        change(whole)
+        (folder / "summary.json").write_text(json.dumps(whole))
+
+    return apply
+
+
+BROKEN = {
+    "half of a json": lambda folder: (folder / "summary.json").write_text('{"version": 1'),
+    "not utf-8": lambda folder: (folder / "summary.json").write_bytes(b"\xff\xfe"),
+    "a list": lambda folder: (folder / "summary.json").write_text("[]"),
+    "another version": edited(lambda whole: whole.update(version=2)),
+    "no seed": edited(lambda whole: whole.pop("seed")),
+    "devices of another kind": edited(lambda whole: whole.update(per_device=[3])),
+    "a device without id": edited(lambda whole: whole["per_device"][0].pop("id")),
+    "no column": lambda folder: (folder / "rounds.csv").write_text("round\n1\n"),
+    "an empty table": lambda folder: (folder / "accuracy.csv").write_text(""),
+    "a word for a number": lambda folder: (folder / "accuracy.csv").write_text(
+        "round,device,accuracy,standalone_accuracy\none,a,0.5,\n"
+    ),
+    "half a row": lambda folder: (folder / "rounds.csv").write_text(",".join(files.ROUND_COLUMNS) + "\n1,0.5\n"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_damaged_run_is_told_in_one_line(tmp_path, name):
+    write_run(synthetic.result(count=2, rounds=2), "", tmp_path)
+    BROKEN[name](tmp_path)
+    with pytest.raises(UsageError) as caught:
+        read_run(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_later_versions_may_add_fields(tmp_path):
+    result = synthetic.result(count=2, rounds=1)
+    write_run(result, "", tmp_path)
+    edited(lambda whole: (whole.update(new=1), whole["per_device"][0].update(new=1)))(tmp_path)
+    assert read_run(tmp_path) == measured_alone(result)

@@ -1,0 +1,172 @@
+"""Boards and links: the shipped profiles are sound, and a wrong one is named by file, key and what is allowed."""
+
+import dataclasses
+import json
+
+import pytest
+
+from edge_sdk import board as board_module
+from edge_sdk.board import boards, detect, links, load_board, load_link, parse_board, parse_link, render_boards
+from edge_sdk.errors import UsageError
+
+BOARD = """
+name = "tiny"
+title = "A tiny board"
+arch = "aarch64"
+ram_bytes = 1000
+cpu_hz = 10
+cores = 1
+train_flops_per_s = 100
+infer_flops_per_s = 400.0
+idle_w = 0.5
+busy_w = 2
+runtimes = ["numpy"]
+link = "wifi"
+source_url = "https://example.org/tiny"
+verified = { memory = "datasheet", cpu = "datasheet", speed = "estimate", power = "measured" }
+"""
+LINK = """
+name = "string"
+title = "Two cups and a string"
+latency_s = 0.5
+up_bytes_per_s = 100
+down_bytes_per_s = 400
+loss = 0.2
+source = "a test"
+verified = { rate = "estimate", latency = "estimate", loss = "estimate" }
+"""
+
+
+def test_the_shipped_profiles_are_sound():
+    assert boards() == ("jetson-orin-nano", "rpi-zero-2w", "rpi4", "x86")
+    assert links() == ("ethernet", "lte-cat1", "wifi")
+    for name in boards():
+        board = load_board(name)
+        assert board.name == name
+        assert board.link in links()
+        assert board.idle_w < board.busy_w
+        assert board.train_flops_per_s <= board.infer_flops_per_s
+        assert board.source_url.startswith("https://")
+        # a NEON or AVX core does at most 32 f32 operations per cycle: no profile may promise more
+        assert board.infer_flops_per_s < 32 * board.cores * board.cpu_hz
+    for name in links():
+        assert load_link(name).name == name
+        assert load_link(name).source
+
+
+def test_boards_differ_as_people_expect():
+    zero, four, orin = (load_board(name) for name in ("rpi-zero-2w", "rpi4", "jetson-orin-nano"))
+    assert zero.ram_bytes < four.ram_bytes < orin.ram_bytes
+    assert zero.compute_s(1e9, 1e9) > four.compute_s(1e9, 1e9) > orin.compute_s(1e9, 1e9)
+    assert "torch" not in zero.runtimes
+
+
+def test_seconds_by_hand():
+    board, link = parse_board(BOARD, "tiny.toml"), parse_link(LINK, "string.toml")
+    assert board.compute_s(200, 800) == 2.0 + 2.0
+    assert board.compute_s(0, 0) == 0.0
+    assert link.transfer_s(160, up=True) == pytest.approx(0.5 + 160 / 80)
+    assert link.transfer_s(160, up=False) == pytest.approx(0.5 + 160 / 320)
+    assert link.transfer_s(0, up=True) == 0.5
+
+
+def test_types_are_kept_exactly():
+    board = parse_board(BOARD, "tiny.toml")
+    assert isinstance(board.train_flops_per_s, float)
+    assert board.runtimes == ("numpy",)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        board.cores = 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("ram_bytes = 1000", "ram = 1000", ("ram:", "unit", "ram_bytes")),
+        ("cores = 1", "cores = 1\ncolour = 'red'", ("colour:", "unknown key", "cpu_hz")),
+        ("cores = 1", "", ("cores:", "missing", "a whole number")),
+        ("cores = 1", "cores = 1.5", ("cores:", "a whole number", "1.5")),
+        ("cores = 1", "cores = true", ("cores:", "a whole number")),
+        ("cores = 1", "cores = 0", ("cores:", "above 0")),
+        ("idle_w = 0.5", "idle_w = -1", ("idle_w:", "0 or above")),
+        ("idle_w = 0.5", "idle_w = '0.5 W'", ("idle_w:", "a number")),
+        ("busy_w = 2", "busy_w = nan", ("busy_w:", "a number")),
+        ("title = ", "title = 3 #", ("title:", "a string")),
+        ('["numpy"]', '["numpy", "jax"]', ("runtimes:", "'jax'", "numpy, onnx, torch")),
+        ('["numpy"]', '"numpy"', ("runtimes:", "a list of strings")),
+        ('speed = "estimate", ', "", ("verified:", "memory, cpu, speed, power")),
+        ('speed = "estimate"', 'speed = "hearsay"', ("verified.speed:", "measured, datasheet, estimate")),
+        ('speed = "estimate"', "speed = 1", ("verified:", "a table of strings")),
+        ("cores = 1", "cores = ", ("not TOML",)),
+    ],
+)
+def test_a_wrong_board_is_named(old, new, words):
+    assert old in BOARD
+    with pytest.raises(UsageError) as caught:
+        parse_board(BOARD.replace(old, new), "boards/tiny.toml")
+    message = str(caught.value)
+    assert message.startswith("boards/tiny.toml: ")
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("loss = 0.2", "loss = 1.0", ("loss:", "from 0 to below 1")),
+        ("latency_s = 0.5", "latency = 0.5", ("latency:", "unit", "latency_s")),
+        ("latency_s = 0.5", "latency_s = -0.1", ("latency_s:", "0 or above")),
+        ("up_bytes_per_s = 100", "up_bytes_per_s = 0", ("up_bytes_per_s:", "above 0")),
+    ],
+)
+def test_a_wrong_link_is_named(old, new, words):
+    with pytest.raises(UsageError) as caught:
+        parse_link(LINK.replace(old, new), "links/string.toml")
+    for word in ("links/string.toml: ", *words):
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["pi5", "", "../boards/rpi4", "rpi4.toml"])
+def test_an_unknown_name_is_answered_with_the_known_ones(name):
+    with pytest.raises(UsageError, match=r"rpi-zero-2w, rpi4, x86"):
+        load_board(name)
+    with pytest.raises(UsageError, match=r"ethernet, lte-cat1, wifi"):
+        load_link(name)
+
+
+@pytest.mark.parametrize(
+    ("model", "machine", "expected"),
+    [
+        (b"Raspberry Pi 4 Model B Rev 1.5\x00", "aarch64", "rpi4"),
+        (b"Raspberry Pi Zero 2 W Rev 1.0\x00", "aarch64", "rpi-zero-2w"),
+        (b"NVIDIA Jetson Orin Nano Developer Kit\x00", "aarch64", "jetson-orin-nano"),
+        (b"Raspberry Pi 5 Model B Rev 1.0\x00", "aarch64", "aarch64"),
+        (b"\xff\xfe", "armv7l", "armv7l"),
+        (None, "x86_64", "x86"),
+        (None, "AMD64", "x86"),
+        (None, "riscv64", "riscv64"),
+        (None, "", "unknown"),
+    ],
+)
+def test_detection(tmp_path, model, machine, expected):
+    file = tmp_path / "model"
+    if model is not None:
+        file.write_bytes(model)
+    assert detect(file, machine) == expected
+
+
+def test_detection_here_starts_no_process(monkeypatch):
+    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("a process was started"))
+    monkeypatch.setattr(board_module.platform, "machine", lambda: "x86_64")
+    assert detect(board_module.Path("/nonexistent")) == "x86"
+
+
+def test_rendered_for_people_and_for_scripts():
+    text = render_boards(as_json=False)
+    table = json.loads(render_boards(as_json=True))
+    for name in (*boards(), *links()):
+        assert name in text
+    assert [entry["name"] for entry in table["boards"]] == list(boards())
+    assert [entry["name"] for entry in table["links"]] == list(links())
+    assert table["boards"][2]["ram_bytes"] == 4 * 2**30
+    assert all(line == line.rstrip() for line in text.splitlines())

@@ -1,0 +1,374 @@
+"""What goes wrong on an MQTT link, and what the user reads then."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import scripted
+from links import cut
+from scripted import ScriptedBroker
+from suite import frames, until
+
+from coordinator.broker import EmbeddedBroker
+from edge_sdk.errors import LocalProtocolError, UsageError
+from edge_sdk.transport import mqtt
+from edge_sdk.transport.base import Connected, Disconnected, Incoming
+from edge_sdk.transport.mqtt import MqttTransport
+from edge_sdk.transport.mqtt_inbox import Inbox
+
+pytestmark = pytest.mark.broker
+
+Opener = Callable[..., MqttTransport]
+
+
+@pytest.fixture
+def opened() -> Iterator[Opener]:
+    """A factory of transports that are closed after the test."""
+    made: list[MqttTransport] = []
+
+    def make(url: str, client_id: str = "a", **options: Any) -> MqttTransport:
+        made.append(MqttTransport(url, client_id, seed=len(made), **options))
+        return made[-1]
+
+    yield make
+    for transport in made:
+        transport.close()
+
+
+def reason(transport: MqttTransport) -> Disconnected:
+    event = until(transport, Disconnected)
+    assert isinstance(event, Disconnected)
+    return event
+
+
+# --- brokers that are not there, or go and come back
+
+
+def test_a_broker_that_starts_late_is_found_without_help(opened: Opener, free_port: int) -> None:
+    transport = opened(f"mqtt://127.0.0.1:{free_port}")
+    transport.connect(["t/a"])
+    assert reason(transport) == Disconnected(f"connection refused by 127.0.0.1:{free_port} (is the broker running?)")
+    with EmbeddedBroker("amqtt", free_port):
+        assert until(transport, Connected) == Connected()
+        transport.send("t/a", b"1")
+        assert frames(transport, 1) == [("t/a", b"1")]
+
+
+def test_the_same_reason_is_told_once(opened: Opener, free_port: int) -> None:
+    transport = opened(f"mqtt://127.0.0.1:{free_port}")
+    transport.connect([])
+    reason(transport)
+    assert transport.poll(1.0) is None
+
+
+def test_a_broker_killed_and_restarted_on_its_port_delivers_again(opened: Opener, broker: EmbeddedBroker) -> None:
+    sender, receiver = opened(broker.url, "a"), opened(broker.url, "b")
+    sender.connect([])
+    receiver.connect(["t/b"])
+    until(sender, Connected), until(receiver, Connected)
+    os.kill(broker.pid, signal.SIGKILL)
+    assert reason(receiver) == Disconnected("broker closed the connection")
+    sender.send("t/b", b"lost")
+    broker.stop()
+    with EmbeddedBroker(broker.kind, broker.port):
+        until(sender, Connected), until(receiver, Connected)
+        sender.send("t/b", b"after")
+        assert frames(receiver, 1) == [("t/b", b"after")]
+
+
+def test_an_unknown_host(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_arguments: object, **_options: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    transport = opened("mqtt://nowhere.invalid")
+    transport.connect([])
+    assert reason(transport) == Disconnected("host name nowhere.invalid cannot be resolved")
+
+
+def test_closing_while_the_broker_is_away_is_quick(free_port: int) -> None:
+    transport = MqttTransport(f"mqtt://127.0.0.1:{free_port}", "a", seed=1)
+    transport.connect(["t"])
+    reason(transport)
+    began_s = time.monotonic()
+    transport.close()
+    assert time.monotonic() - began_s < 0.5
+    assert transport._thread is not None
+    assert not transport._thread.is_alive()
+
+
+# --- brokers that refuse
+
+
+@pytest.mark.parametrize(
+    ("code_at_5", "code_at_3", "text"),
+    [(134, 4, "not authorised by {}: wrong user name or password"), (135, 5, "not authorised by {}: this login may not connect")],
+)
+def test_a_refused_login_is_final(opened: Opener, code_at_5: int, code_at_3: int, text: str) -> None:
+    def refuse(level: int, _body: bytes) -> bytes:
+        return scripted.connack(code_at_5 if level == 5 else code_at_3, level=level)
+
+    with ScriptedBroker({scripted.CONNECT: refuse}) as fake:
+        transport = opened(fake.url, username="u", password="wrong")
+        transport.connect(["t"])
+        assert reason(transport) == Disconnected(text.format(fake.url[7:]), final=True)
+        assert transport.poll(0.5) is None
+        assert len(fake.levels()) == 1
+
+
+@pytest.mark.parametrize("code", [128, 135])
+def test_a_refused_subscription_is_final(opened: Opener, code: int) -> None:
+    with ScriptedBroker({scripted.SUBSCRIBE: scripted.suback(code)}) as fake:
+        transport = opened(fake.url)
+        transport.connect(["t/b"])
+        assert reason(transport) == Disconnected(f"not authorised by {fake.url[7:]}: may not subscribe to t/b", final=True)
+
+
+def test_mqtt_3_1_1_after_5_was_refused_and_it_is_remembered(opened: Opener) -> None:
+    with ScriptedBroker({scripted.CONNECT: lambda level, _: scripted.connack(0 if level == 4 else 1, level=4)}) as fake:
+        transport = opened(fake.url)
+        transport.connect(["t"])
+        assert transport.poll(5.0) == Connected()
+        cut(transport)
+        until(transport, Connected)
+        assert fake.levels() == [5, 4, 4]
+
+
+def test_mqtt_3_1_1_after_two_connections_closed_without_a_word(opened: Opener) -> None:
+    with ScriptedBroker({scripted.CONNECT: lambda level, _: scripted.connack(0, level=4) if level == 4 else None}) as fake:
+        transport = opened(fake.url)
+        transport.connect(["t"])
+        assert "closed the connection at once (is it an MQTT broker?)" in reason(transport).reason
+        until(transport, Connected)
+        assert fake.levels() == [5, 5, 4]
+
+
+def test_mqtt_3_1_1_after_silence(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mqtt, "_ANSWER_TIMEOUT_S", 0.2)
+    with ScriptedBroker({scripted.CONNECT: lambda level, _: scripted.connack(0, level=4) if level == 4 else b""}) as fake:
+        transport = opened(fake.url)
+        transport.connect(["t"])
+        assert transport.poll(5.0) == Connected()
+
+
+def test_a_port_that_speaks_no_tls(opened: Opener, broker: EmbeddedBroker) -> None:
+    transport = opened(broker.url.replace("mqtt:", "mqtts:"))
+    transport.connect([])
+    event = reason(transport)
+    assert event.reason.startswith(("no TLS with 127.0.0.1", "127.0.0.1"))
+    assert not event.final
+
+
+def test_another_client_with_the_same_id(opened: Opener) -> None:
+    taken_over = b"\xe0\x02\x8e\x00"
+    with ScriptedBroker({scripted.PUBLISH: lambda _level, _body: taken_over}) as fake:
+        transport = opened(fake.url, "me")
+        transport.connect([])
+        until(transport, Connected)
+        transport.send("t", b"1")
+        assert reason(transport).reason == "broker closed the connection: another client connected as 'me'"
+
+
+# --- frames that are too large, or deadly
+
+
+@pytest.mark.parametrize(("stated_bytes", "own_bytes", "limit_bytes"), [(4096, 10_000, 3072), (100_000, 2000, 2000)])
+def test_the_brokers_packet_limit_counts_less_a_kibibyte(opened: Opener, stated_bytes: int, own_bytes: int, limit_bytes: int) -> None:
+    properties = b"\x27" + stated_bytes.to_bytes(4, "big")
+    with ScriptedBroker({scripted.CONNECT: lambda level, _: scripted.connack(0, properties, level=level)}) as fake:
+        transport = opened(fake.url, max_frame_bytes=own_bytes)
+        transport.connect([])
+        until(transport, Connected)
+        transport.send("t", bytes(limit_bytes))
+        with pytest.raises(LocalProtocolError, match=f"limit of {limit_bytes} bytes"):
+            transport.send("t", bytes(limit_bytes + 1))
+
+
+def test_a_frame_that_kills_the_link_three_times_is_left_out_once(opened: Opener, caplog: pytest.LogCaptureFixture) -> None:
+    taken: list[bytes] = []
+
+    def take_small(level: int, body: bytes) -> bytes | None:
+        taken.append(body)
+        return scripted.puback(level, body) if len(body) < 1000 else None
+
+    with ScriptedBroker({scripted.PUBLISH: take_small}) as fake:
+        transport = opened(fake.url)
+        transport.connect([])
+        for _ in range(3):
+            until(transport, Connected)
+            transport.send("t/big", bytes(2000))
+            told = reason(transport)
+        assert told.reason == "broker closed the connection, again while taking 2000 bytes for t/big: not sent next time"
+        until(transport, Connected)
+        taken.clear()
+        transport.send("t/big", bytes(2000))
+        transport.send("t/small", b"1")
+        transport.close()
+        assert [body[2:9] for body in taken] == [b"t/small"]
+        assert "hung up on it before" in caplog.text
+
+
+@pytest.mark.parametrize("topic", ["", "t/+", "#"])
+def test_a_topic_that_is_none(opened: Opener, topic: str) -> None:
+    with pytest.raises(LocalProtocolError, match="empty or has a wildcard"):
+        opened("mqtt://127.0.0.1").send(topic, b"1")
+
+
+# --- acknowledging by hand
+
+
+def test_an_unacknowledged_frame_comes_back_after_a_reconnect(opened: Opener, broker: EmbeddedBroker) -> None:
+    if broker.kind == "amqtt":
+        pytest.skip("amqtt forgets what was not acknowledged when a client goes; receipts and re-sending mend that")
+    sender, receiver = opened(broker.url, "a"), opened(broker.url, "b", manual_ack=True)
+    receiver.connect(["t/b"])
+    sender.connect([])
+    until(sender, Connected), until(receiver, Connected)
+    for frame in (b"kept", b"done"):
+        sender.send("t/b", frame)
+    kept, done = until(receiver, Incoming), until(receiver, Incoming)
+    done.acknowledge(), done.acknowledge()
+    cut(receiver)
+    reason(receiver)
+    again = until(receiver, Incoming)
+    assert (kept.frame, again.frame) == (b"kept", b"kept")
+    kept.acknowledge()  # of the old connection: no effect
+    cut(receiver)
+    again = until(receiver, Incoming)
+    assert again.frame == b"kept"
+    again.acknowledge()
+    until(receiver, Connected) if receiver._link is None else None
+    sender.send("t/b", b"next")
+    assert frames(receiver, 1) == [("t/b", b"next")]
+    receiver.close()
+    back = opened(broker.url, "b", manual_ack=True)
+    back.connect(["t/b"])
+    assert until(back, Incoming).frame == b"next"
+
+
+def test_without_manual_ack_nothing_comes_twice(opened: Opener, broker: EmbeddedBroker) -> None:
+    sender, receiver = opened(broker.url, "a"), opened(broker.url, "b")
+    receiver.connect(["t/b"])
+    sender.connect([])
+    until(sender, Connected), until(receiver, Connected)
+    sender.send("t/b", b"1")
+    until(receiver, Incoming).acknowledge()
+    cut(receiver)
+    until(receiver, Connected)
+    assert receiver.poll(0.3) is None
+
+
+def test_an_older_subscription_of_the_session_is_not_heard(opened: Opener, broker: EmbeddedBroker) -> None:
+    before = opened(broker.url, "me")
+    before.connect(["t/old/+"])
+    until(before, Connected)
+    before.close()
+    now = opened(broker.url, "me", manual_ack=True)
+    now.connect(["t/new/+"])
+    until(now, Connected)
+    now.send("t/old/1", b"1")
+    now.send("t/new/1", b"2")
+    assert frames(now, 1) == [("t/new/1", b"2")]
+
+
+# --- the network thread
+
+
+def test_a_fault_while_handling_a_frame_does_not_end_the_thread(
+    opened: Opener, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    faults = iter([ZeroDivisionError("planted")])
+    honest = mqtt.matches
+
+    def fails_once(pattern: str, topic: str) -> bool:
+        for fault in faults:
+            raise fault
+        return honest(pattern, topic)
+
+    transport = opened(broker.url)
+    transport.connect(["t/a"])
+    until(transport, Connected)
+    monkeypatch.setattr(mqtt, "matches", fails_once)
+    with caplog.at_level(logging.ERROR):
+        transport.send("t/a", b"1")
+        transport.send("t/a", b"2")
+        assert frames(transport, 1) == [("t/a", b"2")]
+    assert "planted" in caplog.text
+
+
+def test_a_fault_in_the_library_ends_the_link_not_the_thread(opened: Opener, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    transport = opened(broker.url)
+    transport.connect(["t/a"])
+    until(transport, Connected)
+    link = transport._link
+    assert link is not None
+
+    def fail() -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(link._client, "loop_misc", fail)
+    transport.send("t/a", b"1")
+    assert "failed: ZeroDivisionError('planted')" in reason(transport).reason
+    until(transport, Connected)
+
+
+def test_a_full_inbox_stops_reading_and_loses_nothing(opened: Opener, broker: EmbeddedBroker) -> None:
+    sender, receiver = opened(broker.url, "a"), opened(broker.url, "b")
+    receiver._inbox = Inbox(max_frames=10)
+    receiver.connect(["t/b"])
+    sender.connect([])
+    until(sender, Connected), until(receiver, Connected)
+    sent = [n.to_bytes(2, "big") for n in range(200)]
+    for frame in sent:
+        sender.send("t/b", frame)
+    time.sleep(0.3)
+    assert receiver._inbox._events.qsize() == 10
+    assert [frame for _, frame in frames(receiver, 200)] == sent
+
+
+def test_more_than_1023_open_files(opened: Opener, broker: EmbeddedBroker) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip("this system allows too few open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2048, hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        transport = opened(broker.url)
+        transport.connect(["t/a"])
+        until(transport, Connected)
+        transport.send("t/a", b"1")
+        assert frames(transport, 1) == [("t/a", b"1")]
+        assert transport._link is not None
+        assert transport._link._client.socket().fileno() > 1023
+        transport.close()
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_connecting_twice(opened: Opener, free_port: int) -> None:
+    transport = opened(f"mqtt://127.0.0.1:{free_port}")
+    transport.connect([])
+    with pytest.raises(LocalProtocolError, match="connect was called twice"):
+        transport.connect([])
+
+
+def test_an_empty_client_id(opened: Opener) -> None:
+    with pytest.raises(UsageError, match="client id for broker 127.0.0.1:1883 is empty"):
+        opened("mqtt://127.0.0.1", "")
+
+
+def test_the_embedded_amqtt_is_spoken_to_in_3_1_1_and_mosquitto_in_5(opened: Opener, broker: EmbeddedBroker) -> None:
+    transport = opened(broker.url)
+    transport.connect([])
+    assert transport.poll(5.0) == Connected()
+    assert transport._retry.version_5 == (broker.kind == "mosquitto")
