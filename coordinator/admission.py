@@ -57,8 +57,8 @@ def _public_set(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> 
     if hello.public_sha256 != spec.public.sha256:
         return Turned(
             "public-set",
-            f"{hello.device} holds the public set {hello.public_sha256.hex()}, the federation {spec.public.sha256.hex()}: "
-            "logits of different samples would be averaged",
+            f"{hello.device} holds the public set {hello.public_sha256.hex()}, "
+            f"the federation {spec.public.sha256.hex()}: logits of different samples would be averaged",
             "copy the federation's public set to the device",
         )
     return None

@@ -16,7 +16,7 @@ from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.protocol import schema
 from edge_sdk.protocol.messages import FederationSpec, PublicSetSpec, Scalar, TrainSpec, Word
 from edge_sdk.protocol.schema import Count, Id, Real, Whole
-from edge_sdk.protocol.wires import Contract, load_registered
+from edge_sdk.protocol.wires import Contract, load_registered, registered_names
 from edge_sdk.public import PublicSet
 
 if sys.version_info >= (3, 11):
@@ -163,10 +163,21 @@ def federation(
     return Federation(spec, policy, tuple(sorted(table.roster)))
 
 
-def _method(name: str, table: Mapping[str, Scalar], file: Path) -> tuple[Contract[Any], Any]:
+def _method(name: str, table: Mapping[str, Any], file: Path) -> tuple[Contract[Any], Any]:
+    """The contract and its parameters: the keys of [method], and over them those of [method.NAME].
+
+    Sub-tables of other methods are left alone, so that one file serves several methods.
+    """
+    if not isinstance(table, dict):
+        raise UsageError(f"{file}: [method] must be a table")
+    own: dict[str, Scalar] = {key: value for key, value in table.items() if not isinstance(value, dict)}
+    for key, value in table.items():
+        if isinstance(value, dict) and key not in registered_names("coordinator.methods"):
+            known = ", ".join(registered_names("coordinator.methods"))
+            raise UsageError(f"{file}: [method.{key}]: no such method; registered are {known}")
     try:
         contract: Contract[Any] = load_registered("coordinator.methods", name).contract
-        return contract, contract.read(table)
+        return contract, contract.read({**own, **table.get(name, {})})
     except UsageError as error:
         raise UsageError(f"{file}: {error}") from None
 
@@ -192,13 +203,20 @@ def load_public(path: Path) -> PublicSet:
 
 def to_toml(tables: Mapping[str, Any]) -> str:
     """Tables as TOML text: enough for what load_toml gives, so that a run can be repeated from its directory."""
-    lines: list[str] = []
-    for section, table in tables.items():
-        for row in table if isinstance(table, list) else [table]:
-            lines.append(f"[[{section}]]" if isinstance(table, list) else f"[{section}]")
-            lines += [f"{key} = {_toml_value(value)}" for key, value in row.items()]
-            lines.append("")
-    return "\n".join(lines)
+    return "\n".join(line for section, table in tables.items() for line in _section(section, table))
+
+
+def _section(name: str, table: Any) -> list[str]:
+    if isinstance(table, list):
+        return [line for row in table for line in (f"[[{name}]]", *_section(name, row)[1:])]
+    inner = {key: value for key, value in table.items() if isinstance(value, dict)}
+    lines = [f"{key} = {_toml_value(value)}" for key, value in table.items() if key not in inner]
+    return [
+        f"[{name}]",
+        *lines,
+        "",
+        *(line for key, value in inner.items() for line in _section(f"{name}.{key}", value)),
+    ]
 
 
 def _toml_value(value: Any) -> str:

@@ -177,7 +177,7 @@ class Server:
             self._feed(rounds.Tick(now_s), now_s)
 
     def handle(self, event: TransportEvent, now_s: float) -> None:
-        """Take in what the transport brought.  A frame that is not legal is counted, attributed, and changes nothing."""
+        """Take in what the transport brought.  An illegal frame is counted, attributed, and changes nothing."""
         if isinstance(event, Connected):
             self.transport.send(
                 topics.coordinator_status(self.spec.federation), self._frame(self._status("ready")), retain=True

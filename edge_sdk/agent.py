@@ -103,8 +103,8 @@ class RoundReport:
 class Agent:
     """A device's part in one federation.
 
-    broker: an mqtt:// or mqtts:// address, or any Transport.  identity: this device's id.  state: a folder for what must
-    survive a power cut (or any Store); None keeps it in memory.  model: any `edge_sdk.models.base.Model`.
+    broker: an mqtt:// or mqtts:// address, or any Transport.  identity: this device's id.  state: a folder for what
+    must survive a power cut (or any Store); None keeps it in memory.  model: any `edge_sdk.models.base.Model`.
     """
 
     def __init__(

@@ -63,9 +63,8 @@ def run_device(*, broker: str, federation: str, app: str, identity: str | None, 
         disclose_classes=parts.disclose_classes,
     )
     agent.on_round(lambda report: _print_round(name, report))
-    _say(
-        f"{name}: {parts.model.spec.name} ({parts.model.spec.runtime}), {len(parts.data.train)} samples, joining {federation}"
-    )
+    spec = parts.model.spec
+    _say(f"{name}: {spec.name} ({spec.runtime}), {len(parts.data.train)} samples, joining {federation}")
     agent.run()
     _say(f"{name}: the federation is complete")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import threading
 import time
@@ -71,7 +72,8 @@ def _watch_parent() -> threading.Event:
     orphaned = threading.Event()
 
     def read() -> None:
-        sys.stdin.buffer.read()
+        while os.read(0, 1):  # unbuffered: a buffered read could not be abandoned when this process ends
+            pass
         orphaned.set()
 
     threading.Thread(target=read, daemon=True).start()

@@ -86,11 +86,15 @@ class _Hosts:
     def wait(self, timeout_s: float) -> None:
         """Let them say goodbye; end those that do not."""
         for process in self._processes.values():
-            try:
-                process.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            _end(process, timeout_s)
+
+
+def _end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 @contextmanager

@@ -58,7 +58,6 @@ def test_boards_differ_as_people_expect():
     zero, four, orin = (load_board(name) for name in ("rpi-zero-2w", "rpi4", "jetson-orin-nano"))
     assert zero.ram_bytes < four.ram_bytes < orin.ram_bytes
     assert zero.compute_s(1e9, 1e9) > four.compute_s(1e9, 1e9) > orin.compute_s(1e9, 1e9)
-    assert "torch" not in zero.runtimes
 
 
 def test_seconds_by_hand():

@@ -1,8 +1,8 @@
 """FedAL (coordinator half).
 
 Han, Shi and Huang, "FedAL: Black-Box Federated Knowledge Distillation Enabled by Adversarial Learning", IEEE JSAC
-2024, Algorithm 1.  Each iteration: the mean of the others' logits for each device; one ascent step of the discriminator on the
-contributors; and for each contributor the gradient of U_n at its logits, which it descends.
+2024, Algorithm 1.  Each iteration: the mean of the others' logits for each device; one ascent step of the discriminator
+on the contributors; and for each contributor the gradient of U_n at its logits, which it descends.
 """
 
 from __future__ import annotations

@@ -198,7 +198,8 @@ def _mean_line(axes: Axes, learned: dict[int, list[float]], word: str, colour: s
 def _round_axis(axes: Axes) -> None:
     """Rounds are whole numbers, accuracies lie between 0 and 1."""
     (first, last), (low, high) = axes.dataLim.intervalx, axes.get_ylim()
-    axes.set_xlim(first - 0.4, last + 0.4)
+    margin = max(0.4, 0.02 * (last - first))
+    axes.set_xlim(max(0.5, first - margin), last + margin)
     axes.set_ylim(max(0, low), min(1, high))
     axes.locator_params(axis="x", integer=True, min_n_ticks=1)
     axes.yaxis.set_major_formatter(_tick_percent)

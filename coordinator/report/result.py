@@ -78,7 +78,7 @@ class Result:
     refused_frames: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Frames that broke the protocol: sender -> kind -> count."""
     refused_devices: tuple[Mapping[str, str], ...] = ()
-    """Devices that were not let in: device, reason, message."""
+    """Devices that were not let in: device, reason, message, remedy."""
     warnings: tuple[str, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     time: Mapping[str, float] = field(default_factory=dict)

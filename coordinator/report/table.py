@@ -51,7 +51,7 @@ def footer(result: Result) -> list[str]:
     if not result.completed:
         reason = printable(result.reason) or "no reason was given"
         lines.append(f"ended early after {result.rounds_done} of {result.rounds} rounds: {reason}")
-    lines += [f"device {_words(refusal)} was not let in" for refusal in result.refused_devices]
+    lines += [_refusal(refusal) for refusal in result.refused_devices]
     lines += [
         f"refused frames from {printable(sender)}: " + ", ".join(f"{count} {kind}" for kind, count in kinds.items())
         for sender, kinds in sorted(result.refused_frames.items())
@@ -205,9 +205,10 @@ def _times(time: dict[str, float]) -> list[str]:
     return [", ".join(wall + virtual)] if wall or virtual else []
 
 
-def _words(refusal: Mapping[str, str]) -> str:
+def _refusal(refusal: Mapping[str, str]) -> str:
     why = ": ".join(refusal[key] for key in ("reason", "message") if refusal.get(key))
-    return printable(f"{refusal.get('device', '?')} ({why})" if why else refusal.get("device", "?"))
+    line = f"device {refusal.get('device', '?')} was not let in" + (f" ({why})" if why else "")
+    return printable(f"{line}; {refusal['remedy']}" if refusal.get("remedy") else line)
 
 
 def _notes(devices: Iterable[DeviceResult]) -> dict[str, list[str]]:

@@ -201,5 +201,5 @@ class NumpyModel(HeadModel):
 
     def feature_rows(self, x: Floats, index: Ints) -> Floats:
         """The flattened samples: x (n, c, h, w), index (m,) -> (m, c * h * w)."""
-        out: Floats = x.reshape(len(x), -1)[index]
+        out: Floats = x.reshape(len(x), self.spec.feature_dim)[index]
         return out

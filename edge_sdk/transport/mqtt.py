@@ -163,7 +163,7 @@ class _Link:
         if address.username is not None:
             client.username_pw_set(address.username, address.password)
         if address.tls:
-            client.tls_set_context(ssl.create_default_context())
+            client.tls_set_context(_tls())
         if will is not None:
             client.will_set(will.topic, will.frame, qos=1, retain=True)
         client.on_socket_open = _shielded(self._on_socket_open)
@@ -271,6 +271,24 @@ class _Link:
         else:
             self._silent = not self._accepted and self._ending is None
             self._end(mqtt_reasons.lost(code.getName(), settings.address, accepted=self._accepted))
+
+
+class _Handshake(ssl.SSLSocket):
+    """Closes itself when the handshake fails; the client library would leave that to the garbage collector."""
+
+    def do_handshake(self, block: bool = False) -> None:
+        try:
+            super().do_handshake(block)
+        except BaseException:
+            self.close()
+            raise
+
+
+def _tls() -> ssl.SSLContext:
+    """Certificates are checked against the system's authorities."""
+    context = ssl.create_default_context()
+    context.sslsocket_class = _Handshake
+    return context
 
 
 def _leave_writing_to_the_pump(_client: Client, _data: object, _connection: object) -> None:

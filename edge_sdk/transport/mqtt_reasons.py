@@ -10,7 +10,7 @@ from edge_sdk.transport.mqtt_url import BrokerAddress
 
 UNSUPPORTED_VERSION = 132
 SESSION_TAKEN_OVER = 142
-_LOGIN_REFUSALS = {134: "wrong user name or password", 135: "this login may not connect", 138: "this client is banned"}
+_LOGIN_REFUSALS = {134: "wrong user name or password", 135: "the login is wrong or missing, or may not connect", 138: "this client is banned"}
 _CLIENT_ID_REFUSED = 133
 
 
@@ -27,7 +27,8 @@ def failed(error: Exception, address: BrokerAddress, timeout_s: float) -> Ending
     if isinstance(error, ssl.SSLCertVerificationError):
         return Ending(f"the TLS certificate of {address} is not trusted: {error.verify_message}", final=True)
     if isinstance(error, ssl.SSLError):
-        return Ending(f"no TLS with {address}: {error.reason} (does this port speak TLS?)")
+        fault = getattr(error, "reason", None) or error
+        return Ending(f"no TLS with {address}: {fault} (does this port speak TLS?)")
     if isinstance(error, socket.gaierror):
         return Ending(f"host name {address.host} cannot be resolved")
     if isinstance(error, ConnectionRefusedError):
@@ -35,7 +36,8 @@ def failed(error: Exception, address: BrokerAddress, timeout_s: float) -> Ending
     if isinstance(error, TimeoutError):
         return Ending(f"no answer from {address} within {timeout_s:g} s")
     if isinstance(error, ConnectionError):
-        return Ending(f"{address} closed the connection while it was being made")
+        hint = " (does this port speak TLS?)" if address.tls else ""
+        return Ending(f"{address} closed the connection while it was being made{hint}")
     if isinstance(error, OSError):
         return Ending(f"{address} cannot be reached: {error.strerror or error}")
     return Ending(f"the connection with {address} failed: {error!r}")
@@ -60,7 +62,8 @@ def lost(name: str, address: BrokerAddress, *, accepted: bool) -> Ending:
     if name == "Keep alive timeout":
         return Ending(f"nothing heard from {address} within the keep-alive time")
     if not accepted:
-        return Ending(f"{address} closed the connection at once (is it an MQTT broker?)")
+        hint = "" if address.tls else ", and one without TLS"
+        return Ending(f"{address} closed the connection at once (is it an MQTT broker{hint}?)")
     return Ending("broker closed the connection")
 
 

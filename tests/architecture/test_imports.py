@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from imports import HEAVY, light_modules, sources, violations
+from imports import HEAVY, PACKAGES, light_modules, sources, violations
 
 
 def test_every_file_keeps_the_rule():
@@ -25,6 +25,7 @@ def test_every_file_keeps_the_rule():
         ("coordinator/server.py", "from edge_sdk import methods", "not edge_sdk.methods"),
         ("coordinator/server.py", "import edge_sdk.agent", "not edge_sdk.agent"),
         ("coordinator/server.py", "from edge_sdk import protocol, agent", "not edge_sdk.agent"),
+        ("coordinator/server.py", "from edge_sdk.cli import Command", "not edge_sdk.cli"),
         ("coordinator/methods/fedal.py", "def f():\n    import torch", "torch belongs in torch_*"),
         ("edge_sdk/models/tool.py", "class A:\n    import onnxruntime", "onnxruntime belongs in onnx_*"),
         ("edge_sdk/transport/memory.py", "import paho.mqtt.client", "paho belongs in edge_sdk/transport/mqtt.py"),
@@ -53,6 +54,7 @@ def test_a_planted_violation_is_found(path, source, expected):
         ("coordinator/report/plots.py", "if TYPE_CHECKING:\n    from matplotlib.axes import Axes"),
         ("coordinator/server.py", "from edge_sdk import __version__\nfrom edge_sdk.protocol import messages"),
         ("coordinator/broker_amqtt.py", "import amqtt"),
+        ("coordinator/commands.py", "from edge_sdk.cli import Command"),
     ],
 )
 def test_what_is_allowed_is_not_objected_to(path, source):
@@ -74,11 +76,22 @@ def loaded_by(modules, heavy=HEAVY):
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("packages", [("edge_sdk",), ("coordinator", "edge_sim")])
-def test_light_modules_load_nothing_heavy(packages):
-    modules = light_modules(*packages)
-    assert packages[0] in modules
+def test_the_device_side_loads_nothing_heavy():
+    modules = light_modules("edge_sdk")
+    assert {"edge_sdk", "edge_sdk.errors", "edge_sdk.board"} <= set(modules)
     assert loaded_by(modules) == []
+
+
+def test_the_other_packages_load_nothing_optional():
+    """paho belongs to the base install; all else is an extra."""
+    modules = light_modules("coordinator", "edge_sim", "firmware_profiles")
+    assert {"coordinator", "edge_sim", "firmware_profiles"} <= set(modules)
+    assert loaded_by(modules, [package for package in HEAVY if package != "paho"]) == []
+
+
+def test_the_command_line_answers_before_anything_is_loaded():
+    modules = [name for name in light_modules(*PACKAGES) if name == "edge_sdk.cli" or name.endswith(".commands")]
+    assert loaded_by(modules, [*HEAVY, "numpy"]) == []
 
 
 def test_the_probe_sees_what_is_loaded():

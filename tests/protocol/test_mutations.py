@@ -24,6 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol.codec import CONTROL_LIMITS, Limits, Stamp, decode, encode
 from edge_sdk.protocol.leaves import PRINTABLE, Blob, Packed, Real, Tensor, Text, Whole
 from edge_sdk.protocol.messages import Message
@@ -150,6 +151,6 @@ def test_what_is_sent_is_what_arrives(cls):
 
 def test_a_legal_frame_is_refused_under_limits_that_are_too_small():
     for frame in protocol_mutations.CORPUS:
-        with pytest.raises(Exception, match="at most") as caught:
+        with pytest.raises(RemoteProtocolError, match="at most") as caught:
             decode(frame, Limits(frame_bytes=len(frame) - 1))
         assert caught.value.kind == "limit"

@@ -119,7 +119,10 @@ def test_the_verdict_and_what_a_reader_must_know():
         small(
             updates={"accepted": 9, "duplicate": 2, "stale": 0, "refused": 1},
             refused_frames={"device-9": {"checksum": 3, "limit": 1}},
-            refused_devices=({"device": "old", "reason": "version", "message": "speaks 0"}, {"device": "mute"}),
+            refused_devices=(
+                {"device": "old", "reason": "version", "message": "speaks 0", "remedy": "upgrade it"},
+                {"device": "mute"},
+            ),
             warnings=("a term had no effect",),
             completed=False,
             rounds_done=0,
@@ -133,7 +136,7 @@ def test_the_verdict_and_what_a_reader_must_know():
     for line in (
         verdict,
         "ended early after 0 of 1 rounds: quorum lost",
-        "device old (version: speaks 0) was not let in",
+        "device old was not let in (version: speaks 0); upgrade it",
         "device mute was not let in",
         "refused frames from device-9: 3 checksum, 1 limit",
         "warning: a term had no effect",

@@ -110,7 +110,7 @@ def test_closing_while_the_broker_is_away_is_quick(free_port: int) -> None:
 
 @pytest.mark.parametrize(
     ("code_at_5", "code_at_3", "text"),
-    [(134, 4, "not authorised by {}: wrong user name or password"), (135, 5, "not authorised by {}: this login may not connect")],
+    [(134, 4, "not authorised by {}: wrong user name or password"), (135, 5, "not authorised by {}: the login is wrong or missing, or may not connect")],
 )
 def test_a_refused_login_is_final(opened: Opener, code_at_5: int, code_at_3: int, text: str) -> None:
     def refuse(level: int, _body: bytes) -> bytes:
@@ -146,7 +146,7 @@ def test_mqtt_3_1_1_after_two_connections_closed_without_a_word(opened: Opener) 
     with ScriptedBroker({scripted.CONNECT: lambda level, _: scripted.connack(0, level=4) if level == 4 else None}) as fake:
         transport = opened(fake.url)
         transport.connect(["t"])
-        assert "closed the connection at once (is it an MQTT broker?)" in reason(transport).reason
+        assert "closed the connection at once (is it an MQTT broker, and one without TLS?)" in reason(transport).reason
         until(transport, Connected)
         assert fake.levels() == [5, 5, 4]
 
@@ -163,7 +163,7 @@ def test_a_port_that_speaks_no_tls(opened: Opener, broker: EmbeddedBroker) -> No
     transport = opened(broker.url.replace("mqtt:", "mqtts:"))
     transport.connect([])
     event = reason(transport)
-    assert event.reason.startswith(("no TLS with 127.0.0.1", "127.0.0.1"))
+    assert event.reason.endswith("(does this port speak TLS?)")
     assert not event.final
 
 
@@ -225,6 +225,17 @@ def test_a_topic_that_is_none(opened: Opener, topic: str) -> None:
 # --- acknowledging by hand
 
 
+def reconnected(receiver: MqttTransport) -> Incoming:
+    """Cut the link once all is written, and take the one frame that comes back with the next."""
+    assert receiver._link is not None
+    while receiver._link._client.want_write():
+        time.sleep(0.001)
+    cut(receiver)
+    events = [reason(receiver), receiver.poll(5.0), receiver.poll(5.0)]
+    assert Connected() in events
+    return next(event for event in events if isinstance(event, Incoming))
+
+
 def test_an_unacknowledged_frame_comes_back_after_a_reconnect(opened: Opener, broker: EmbeddedBroker) -> None:
     if broker.kind == "amqtt":
         pytest.skip("amqtt forgets what was not acknowledged when a client goes; receipts and re-sending mend that")
@@ -235,23 +246,17 @@ def test_an_unacknowledged_frame_comes_back_after_a_reconnect(opened: Opener, br
     for frame in (b"kept", b"done"):
         sender.send("t/b", frame)
     kept, done = until(receiver, Incoming), until(receiver, Incoming)
-    done.acknowledge(), done.acknowledge()
-    cut(receiver)
-    reason(receiver)
-    again = until(receiver, Incoming)
-    assert (kept.frame, again.frame) == (b"kept", b"kept")
-    kept.acknowledge()  # of the old connection: no effect
-    cut(receiver)
-    again = until(receiver, Incoming)
-    assert again.frame == b"kept"
-    again.acknowledge()
-    until(receiver, Connected) if receiver._link is None else None
+    done.acknowledge()
+    done.acknowledge()
+    kept_again = reconnected(receiver)
+    kept.acknowledge()  # it belongs to the old connection: no effect
+    kept_still = reconnected(receiver)
+    assert [event.frame for event in (kept, kept_again, kept_still)] == [b"kept"] * 3
+    kept_still.acknowledge()
     sender.send("t/b", b"next")
-    assert frames(receiver, 1) == [("t/b", b"next")]
-    receiver.close()
-    back = opened(broker.url, "b", manual_ack=True)
-    back.connect(["t/b"])
-    assert until(back, Incoming).frame == b"next"
+    until(receiver, Incoming)
+    assert reconnected(receiver).frame == b"next"
+    assert receiver.poll(0.2) is None
 
 
 def test_without_manual_ack_nothing_comes_twice(opened: Opener, broker: EmbeddedBroker) -> None:

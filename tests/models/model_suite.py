@@ -1,0 +1,264 @@
+"""What every Model must do; a runtime's test class inherits this and says how to make one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edge_sdk.errors import ModelError, StoreError, Unsupported, UsageError
+from edge_sdk.models.base import Batches, Model, pack_arrays, unpack_arrays
+from edge_sdk.objectives import (
+    CrossEntropy,
+    Distill,
+    LessForgetting,
+    LogitGradient,
+    Objective,
+    Optim,
+    objective_gradient,
+    objective_loss,
+)
+
+CLASSES = 4
+SHAPE = (1, 6, 6)
+SAMPLES = 40
+BATCH = 8
+
+ADAM = Optim(learning_rate=0.01)
+OPTIMS = {
+    "sgd": Optim(kind="sgd", learning_rate=0.1),
+    "momentum": Optim(kind="sgd", learning_rate=0.05, momentum=0.9),
+    "adam": ADAM,
+}
+
+
+def samples(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.random((SAMPLES, *SHAPE), np.float32), rng.integers(0, CLASSES, SAMPLES)
+
+
+def batches(steps: int, *, seed: int = 0, stochastic: bool = False) -> Batches:
+    x, y = samples()
+    indices = np.random.default_rng(seed).integers(0, SAMPLES, (steps, BATCH))
+    return Batches(inputs=x, labels=y, indices=indices, stochastic=stochastic, seed=seed)
+
+
+def objectives(steps: int) -> dict[str, Objective]:
+    """One objective per term, with weights and temperatures that are not 1, and all of them together."""
+    rng = np.random.default_rng(5)
+    teacher, snapshot, gradient = rng.normal(size=(3, steps, BATCH, CLASSES)).astype(np.float32)
+    single = {
+        "cross-entropy": CrossEntropy(weight=0.7),
+        "distill": Distill(logits=3 * teacher, temperature=2.5, weight=1.5),
+        "less-forgetting": LessForgetting(logits=snapshot, temperature=0.8, weight=0.5),
+        "logit-gradient": LogitGradient(gradient=gradient, weight=2.0),
+    }
+    return {**{name: (term,) for name, term in single.items()}, "all": tuple(single.values())}
+
+
+class ModelSuite:
+    """Inherited once per runtime and architecture."""
+
+    def make(self, seed: int = 0) -> Model:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def model(self) -> Model:
+        return self.make()
+
+    def test_shapes_and_types(self, model: Model) -> None:
+        x, _ = samples()
+        k, d = model.spec.classes, model.spec.feature_dim
+        assert model.logits(x).shape == (SAMPLES, k)
+        assert model.features(x).shape == (SAMPLES, d)
+        assert model.head_rows().shape == (k, d + 1)
+        assert model.logits(x[:0]).shape == (0, k)
+        assert {a.dtype for a in (model.logits(x), model.features(x), model.head_rows())} == {np.dtype("f4")}
+        assert model.spec.flops_per_sample >= 2 * k * d
+
+    def test_logits_are_the_head_of_the_features(self, model: Model) -> None:
+        x, _ = samples()
+        f, rows = model.features(x), model.head_rows()
+        np.testing.assert_allclose(model.head(f), model.logits(x), atol=1e-5)
+        np.testing.assert_allclose(f @ rows[:, :-1].T + rows[:, -1], model.logits(x), atol=1e-5)
+
+    @pytest.mark.parametrize("name", objectives(1))
+    def test_each_term_steps_down_the_reference_gradient(self, name: str) -> None:
+        """A step on a term equals a step on the numpy reference's gradient of that term, fed in as a LogitGradient."""
+        work, objective = batches(1), objectives(1)[name]
+        by_term, by_gradient = self.make(), self.make()
+        index = work.indices[0]
+        logits, labels = by_term.logits(work.inputs[index]), work.labels[index]
+        gradient = objective_gradient(objective, logits, labels, 0) * BATCH
+        report = by_term.fit(work, objective, OPTIMS["sgd"])
+        by_gradient.fit(work, (LogitGradient(gradient=gradient[None]),), OPTIMS["sgd"])
+        assert report.loss == pytest.approx(objective_loss(objective, logits, labels, 0), abs=1e-5)
+        np.testing.assert_allclose(by_term.head_rows(), by_gradient.head_rows(), atol=1e-5)
+        np.testing.assert_allclose(by_term.logits(work.inputs), by_gradient.logits(work.inputs), atol=1e-5)
+        assert objective_loss(objective, by_term.logits(work.inputs[index]), labels, 0) < report.loss
+
+    @pytest.mark.parametrize("optim", OPTIMS.values(), ids=OPTIMS)
+    def test_learns_its_training_samples(self, model: Model, optim: Optim) -> None:
+        work = batches(60, stochastic=True)
+        before = objective_loss((CrossEntropy(),), model.logits(work.inputs), work.labels, 0)
+        model.fit(work, (CrossEntropy(),), optim)
+        assert objective_loss((CrossEntropy(),), model.logits(work.inputs), work.labels, 0) < before - 0.02
+
+    def test_same_seed_same_bits(self) -> None:
+        one, two, other = self.make(3), self.make(3), self.make(4)
+        for model in (one, two, other):
+            model.fit(batches(3, stochastic=True), (CrossEntropy(),), ADAM)
+        assert one.state_bytes() == two.state_bytes() != other.state_bytes()
+
+    def test_fit_does_not_depend_on_how_steps_are_cut(self) -> None:
+        whole, cut = self.make(), self.make()
+        work = batches(4)
+        whole.fit(work, (CrossEntropy(),), ADAM)
+        for step in range(4):
+            part = Batches(inputs=work.inputs, labels=work.labels, indices=work.indices[[step]], stochastic=False)
+            cut.fit(part, (CrossEntropy(),), ADAM)
+        assert whole.state_bytes() == cut.state_bytes()
+
+    @pytest.mark.parametrize("optim", OPTIMS.values(), ids=OPTIMS)
+    def test_resumes_to_the_bit(self, optim: Optim) -> None:
+        straight, resumed = self.make(1), self.make(2)
+        straight.fit(batches(3), (CrossEntropy(),), optim)
+        resumed.load_state(straight.state_bytes())
+        assert resumed.state_bytes() == straight.state_bytes()
+        for model in (straight, resumed):
+            model.fit(batches(3, seed=1), (CrossEntropy(),), optim)
+        assert resumed.state_bytes() == straight.state_bytes()
+
+    def test_a_state_without_moments_forgets_them(self) -> None:
+        fresh, used = self.make(), self.make()
+        used.fit(batches(2), (CrossEntropy(),), ADAM)
+        used.load_state(fresh.state_bytes())
+        assert used.state_bytes() == fresh.state_bytes()
+
+    @pytest.mark.parametrize("damage", ["missing", "extra", "shape", "dtype", "optimiser", "noise"])
+    def test_refuses_a_state_that_does_not_fit(self, model: Model, damage: str) -> None:
+        model.fit(batches(1), (CrossEntropy(),), ADAM)
+        before = model.state_bytes()
+        arrays = unpack_arrays(before)
+        name = next(iter(arrays))
+        if damage == "missing":
+            del arrays[name]
+        elif damage == "extra":
+            arrays["stranger"] = np.zeros(2, np.float32)
+        elif damage == "shape":
+            arrays[name] = arrays[name][..., :-1]
+        elif damage == "dtype":
+            arrays[name] = arrays[name].astype(np.float64)
+        elif damage == "optimiser":
+            arrays["optim"] = np.array([7.0, 0.1, 0.0])
+        with pytest.raises(StoreError, match="remove the state folder|Remove the state folder"):
+            model.load_state(b"\xc1noise" if damage == "noise" else pack_arrays(arrays))
+        assert model.state_bytes() == before
+
+    def test_moments_live_on_until_the_optimiser_changes(self) -> None:
+        """Two fits with equal settings are one; other settings start new moments, as for a fresh model."""
+        kept, fresh = self.make(), self.make()
+        kept.fit(batches(3), (CrossEntropy(),), ADAM)
+        fresh.load_state(kept.state_bytes())
+        fresh.fit(batches(1), (CrossEntropy(),), OPTIMS["sgd"])
+        kept.fit(batches(1), (CrossEntropy(),), OPTIMS["sgd"])
+        assert kept.state_bytes() == fresh.state_bytes()
+        assert unpack_arrays(kept.state_bytes())["steps"] == 1
+
+    def test_head_rows_are_replaced_one_by_one(self, model: Model) -> None:
+        old = model.head_rows()
+        new = np.random.default_rng(0).normal(size=(2, old.shape[1])).astype(np.float32)
+        model.set_head_rows(np.array([3, 0]), new)
+        expected = old.copy()
+        expected[[3, 0]] = new
+        np.testing.assert_array_equal(model.head_rows(), expected)
+        x, _ = samples()
+        np.testing.assert_allclose(model.logits(x)[:, 3], model.features(x) @ new[0, :-1] + new[0, -1], atol=1e-4)
+
+    @pytest.mark.parametrize(("classes", "wrong"), [([0, 1], (1, 0)), ([0], (1, 1)), ([CLASSES], (1, 0)), ([-1], (1, 0))])
+    def test_refuses_head_rows_that_do_not_fit(self, model: Model, classes: list[int], wrong: tuple[int, int]) -> None:
+        rows = np.zeros((wrong[0], model.spec.feature_dim + 1 + wrong[1]), np.float32)
+        with pytest.raises(ModelError, match="head rows"):
+            model.set_head_rows(np.array(classes), rows)
+
+    def test_answers_are_copies(self, model: Model) -> None:
+        x, _ = samples()
+        first = model.logits(x)
+        for answer in (model.head_rows(), model.features(x), model.logits(x)):
+            answer[...] = 1e6
+        np.testing.assert_array_equal(model.logits(x), first)
+        np.testing.assert_array_equal(x, samples()[0])
+
+    def test_takes_read_only_samples_and_knowledge(self, model: Model) -> None:
+        work, objective = batches(1), objectives(1)["all"]
+        arrays = (work.inputs, work.labels, work.indices, objective[1].logits, objective[3].gradient)
+        for array in arrays:
+            array.setflags(write=False)
+        model.fit(work, objective, ADAM)
+        assert model.logits(work.inputs).shape == (SAMPLES, CLASSES)
+
+    def test_refuses_knowledge_of_other_batches(self, model: Model) -> None:
+        before = model.state_bytes()
+        short = Distill(logits=np.zeros((1, BATCH, CLASSES), np.float32))
+        with pytest.raises(ModelError, match=r"knowledge of shape \(1, 8, 4\), its batches need \(2, 8, 4\)"):
+            model.fit(batches(2), (short,), ADAM)
+        with pytest.raises(ModelError, match="nothing to minimise"):
+            model.fit(batches(2), (), ADAM)
+        with pytest.raises(UsageError, match="optimiser 'lion'"):
+            model.fit(batches(2), (CrossEntropy(),), Optim(kind="lion"))
+        assert model.state_bytes() == before
+
+    def test_cross_entropy_needs_labels(self, model: Model) -> None:
+        work = batches(1)
+        unlabelled = Batches(inputs=work.inputs, labels=None, indices=work.indices, stochastic=False)
+        with pytest.raises(ValueError, match="needs labels"):
+            model.fit(unlabelled, (CrossEntropy(),), ADAM)
+
+    def test_a_fit_of_no_steps_changes_nothing(self, model: Model) -> None:
+        x, before = samples()[0], model.head_rows()
+        report = model.fit(batches(0), (CrossEntropy(),), ADAM)
+        assert (report.steps, report.loss) == (0, 0.0)
+        np.testing.assert_array_equal(model.head_rows(), before)
+        assert np.isfinite(model.logits(x)).all()
+
+
+class WeightSuite:
+    """For models with the capability `weights`; to be inherited beside ModelSuite."""
+
+    def test_weights_round_trip(self) -> None:
+        one, two = self.make(1), self.make(2)
+        x, _ = samples()
+        values = one.weights()
+        assert values.shape == (one.spec.parameters,)
+        two.set_weights(values)
+        np.testing.assert_array_equal(two.logits(x), one.logits(x))
+        values[...] = 0
+        np.testing.assert_array_equal(two.weights(), one.weights())
+
+    def test_setting_weights_resets_the_moments(self) -> None:
+        used, fresh = self.make(1), self.make(2)
+        start = used.weights()
+        used.fit(batches(3), (CrossEntropy(),), ADAM)
+        for model in (used, fresh):
+            model.set_weights(start)
+            model.fit(batches(2), (CrossEntropy(),), ADAM)
+        np.testing.assert_array_equal(used.weights(), fresh.weights())
+
+    def test_refuses_weights_of_another_model(self, model: Model) -> None:
+        with pytest.raises(ModelError, match="weights of shape"):
+            model.set_weights(np.zeros(model.spec.parameters + 1, np.float32))
+
+
+def check_unsupported(model: Model, capability: str) -> None:
+    """Every method that needs a capability refuses with its name."""
+    x, _ = samples()
+    rows = np.zeros((1, model.spec.feature_dim + 1), np.float32)
+    calls = {
+        "features": [lambda: model.features(x)],
+        "head-rows": [model.head_rows, lambda: model.set_head_rows(np.array([0]), rows)],
+        "weights": [model.weights, lambda: model.set_weights(np.zeros(model.spec.parameters, np.float32))],
+        "logit-gradients": [lambda: model.fit(batches(1), (CrossEntropy(),), ADAM)],
+    }
+    assert capability not in model.spec.capabilities
+    for call in calls[capability]:
+        with pytest.raises(Unsupported, match=model.spec.name):
+            call()

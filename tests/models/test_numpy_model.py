@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import numpy as np
+from model_suite import BATCH, CLASSES, SHAPE, ModelSuite, WeightSuite, samples
+
+from edge_sdk.models.numpy_model import LinearHead, NumpyModel
+from edge_sdk.objectives import CrossEntropy, Optim, objective_gradient
+
+
+class TestNumpyModel(ModelSuite, WeightSuite):
+    def make(self, seed: int = 0) -> NumpyModel:
+        return NumpyModel(CLASSES, SHAPE, seed=seed)
+
+
+def test_the_head_starts_within_torchs_bounds() -> None:
+    rows = LinearHead(100, 50, seed=0).rows
+    assert rows.dtype == np.float32
+    assert 0.09 < np.abs(rows).max() <= 0.1
+    assert abs(rows.mean()) < 0.005
+    np.testing.assert_array_equal(rows, LinearHead(100, 50, seed=0).rows)
+
+
+def test_one_sgd_step_by_hand() -> None:
+    """Zero rows: softmax is uniform, so the step is lr * mean over the batch of (onehot - 1/k) [x, 1]."""
+    x, y = samples()
+    head = LinearHead(36, CLASSES, seed=0)
+    head.reset(np.zeros((CLASSES, 37), np.float32))
+    f, labels = x[:BATCH].reshape(BATCH, -1), y[:BATCH]
+    gradient = objective_gradient((CrossEntropy(),), head.logits(f), labels, 0)
+    head.step(f, gradient, Optim(kind="sgd", learning_rate=0.5))
+    pull = np.eye(CLASSES)[labels] - 1 / CLASSES  # (b, k)
+    expected = 0.5 * pull.T @ np.column_stack([f, np.ones(BATCH)]) / BATCH
+    np.testing.assert_allclose(head.rows, expected, atol=1e-6)
+
+
+def test_the_first_adam_step_has_the_size_of_the_learning_rate() -> None:
+    head = LinearHead(3, 2, seed=0)
+    before = head.rows.copy()
+    f = np.array([[1, -2, 3]], np.float32)
+    head.step(f, np.array([[0.5, -0.5]], np.float32), Optim(learning_rate=0.01))
+    expected = -0.01 * np.sign(np.outer([1, -1], [1, -2, 3, 1]))
+    np.testing.assert_allclose(head.rows - before, expected, atol=1e-6)

@@ -1,0 +1,347 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from model_suite import (
+    ADAM,
+    BATCH,
+    CLASSES,
+    OPTIMS,
+    SHAPE,
+    ModelSuite,
+    WeightSuite,
+    batches,
+    check_unsupported,
+    objectives,
+    samples,
+)
+
+from edge_sdk.data import Preprocess
+from edge_sdk.errors import ModelError, StoreError, UsageError
+from edge_sdk.models.base import Batches
+from edge_sdk.models.numpy_model import NumpyModel
+from edge_sdk.objectives import CrossEntropy, LogitGradient, Optim
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from torch import nn  # noqa: E402  # only where torch is installed
+
+from edge_sdk.models.torch_model import TorchModel  # noqa: E402  # likewise
+from edge_sdk.models.torch_optim import TorchOptimiser  # noqa: E402  # likewise
+from edge_sdk.models.torch_seed import seeded  # noqa: E402  # likewise
+from edge_sim.torch_families import torch_model  # noqa: E402  # likewise
+
+
+class FamilySuite(ModelSuite, WeightSuite):
+    family: str
+
+    def make(self, seed: int = 0) -> TorchModel:
+        return torch_model(self.family, CLASSES, SHAPE, Preprocess(), seed)
+
+
+class TestMlp(FamilySuite):
+    family = "mlp"
+
+
+class TestCnn(FamilySuite):
+    family = "cnn"
+
+
+class TestResnet(FamilySuite):
+    family = "resnet"
+
+
+def linear() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, CLASSES))
+
+
+def wrap(net: nn.Module, **options: object) -> TorchModel:
+    return TorchModel(net, CLASSES, input_shape=SHAPE, **options)
+
+
+class TestAgainstNumpy:
+    """A single linear layer in torch and the numpy oracle, from equal weights."""
+
+    def pair(self) -> tuple[TorchModel, NumpyModel]:
+        ours, oracle = wrap(linear()), NumpyModel(CLASSES, SHAPE, seed=1)
+        ours.set_head_rows(np.arange(CLASSES), oracle.head_rows())
+        return ours, oracle
+
+    @pytest.mark.parametrize("optim", OPTIMS.values(), ids=OPTIMS)
+    @pytest.mark.parametrize("name", objectives(1))
+    def test_five_steps_of_every_term(self, name: str, optim: Optim) -> None:
+        ours, oracle = self.pair()
+        work, objective = batches(5), objectives(5)[name]
+        one, two = ours.fit(work, objective, optim), oracle.fit(work, objective, optim)
+        assert one.steps == two.steps == 5
+        assert one.loss == pytest.approx(two.loss, abs=1e-5)
+        np.testing.assert_allclose(ours.head_rows(), oracle.head_rows(), atol=1e-5)
+        assert np.abs(ours.head_rows() - self.pair()[1].head_rows()).max() > 1e-3
+
+    def test_same_predictions_features_and_cost(self) -> None:
+        ours, oracle = self.pair()
+        x, _ = samples()
+        np.testing.assert_allclose(ours.logits(x), oracle.logits(x), atol=1e-6)
+        np.testing.assert_array_equal(ours.features(x), oracle.features(x))
+        assert ours.spec.flops_per_sample == oracle.spec.flops_per_sample
+        assert ours.spec.parameters == oracle.spec.parameters == CLASSES * 37
+        assert ours.spec.capabilities == oracle.spec.capabilities
+
+
+@pytest.mark.parametrize("optim", OPTIMS.values(), ids=OPTIMS)
+def test_the_optimisers_are_torchs(optim: Optim) -> None:
+    parameters = [torch.randn(3, 4, generator=torch.Generator().manual_seed(i)) for i in range(2)]
+    copies = [p.clone().requires_grad_() for p in parameters]
+    ours = TorchOptimiser(optim, parameters)
+    if optim.kind == "adam":
+        theirs = torch.optim.Adam(copies, lr=optim.learning_rate)
+    else:
+        theirs = torch.optim.SGD(copies, lr=optim.learning_rate, momentum=optim.momentum)
+    generator = torch.Generator().manual_seed(9)
+    for _ in range(20):
+        gradients = [torch.randn(3, 4, generator=generator) for _ in parameters]
+        ours.step(gradients)
+        for copy, gradient in zip(copies, gradients, strict=True):
+            copy.grad = gradient.clone()
+        theirs.step()
+    for mine, torchs in zip(parameters, copies, strict=True):
+        torch.testing.assert_close(mine, torchs.detach(), atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["mlp", "mlp-wide", "cnn", "cnn-wide", "resnet"])
+def test_flops_are_those_that_torch_counts(family: str) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model = torch_model(family, 10, (3, 9, 11), Preprocess(), 0)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model._net(torch.zeros(1, 3, 9, 11))
+    assert model.spec.flops_per_sample == counter.get_total_flops()
+
+
+class TestFeatureLayer:
+    def net(self) -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 5), nn.Tanh(), nn.Linear(5, CLASSES)
+        )
+
+    def test_the_input_of_the_last_linear_by_default(self) -> None:
+        model = wrap(self.net())
+        assert model.spec.feature_dim == 5
+        assert np.abs(model.features(samples()[0])).max() <= 1
+
+    def test_a_named_layer_in_front_of_the_last_linear_has_head_rows(self) -> None:
+        model = wrap(self.net(), features="4")
+        assert {"features", "head-rows"} <= model.spec.capabilities
+        np.testing.assert_array_equal(model.features(samples()[0]), wrap(model._net).features(samples()[0]))
+
+    def test_a_named_layer_further_down_has_none(self) -> None:
+        model = wrap(self.net(), features="1")
+        assert model.features(samples()[0]).shape == (40, 48) == (40, model.spec.feature_dim)
+        check_unsupported(model, "head-rows")
+
+    def test_an_unknown_name_brings_the_nearest(self) -> None:
+        net = nn.ModuleDict({"body": linear(), "features": linear()})
+        with pytest.raises(ModelError, match="no layer 'feature'; did you mean 'features'"):
+            wrap(net, features="feature")
+        with pytest.raises(ModelError, match="did you mean 'body'"):
+            wrap(net, features="zzz")
+
+    def test_a_layer_that_is_never_run(self) -> None:
+        net = self.net()
+        net.forward = net[:4].append(net[5]).forward
+        with pytest.raises(ModelError, match="gives no tensor"):
+            wrap(net, features="4")
+
+    def test_needs_the_input_shape(self) -> None:
+        with pytest.raises(ModelError, match="pass input_shape"):
+            TorchModel(self.net(), CLASSES, features="4")
+
+    def test_logits_that_are_not_made_by_a_linear_layer(self) -> None:
+        model = wrap(nn.Sequential(linear(), nn.LogSoftmax(1)))
+        assert model.features(samples()[0]).shape == (40, 36)
+        check_unsupported(model, "head-rows")
+        with pytest.raises(ModelError, match="head-rows"):
+            model.head(np.zeros((1, 36), np.float32))
+
+    def test_a_net_without_a_linear_layer(self) -> None:
+        model = wrap(nn.Sequential(nn.Conv2d(1, CLASSES, 6), nn.Flatten()))
+        assert model.spec.capabilities == {"predict", "logit-gradients", "weights"}
+        check_unsupported(model, "features")
+        check_unsupported(model, "head-rows")
+
+    def test_a_head_without_bias_has_no_rows_to_trade(self) -> None:
+        model = wrap(nn.Sequential(nn.Flatten(), nn.Linear(36, CLASSES, bias=False)))
+        x, _ = samples()
+        np.testing.assert_allclose(model.head(model.features(x)), model.logits(x), atol=1e-6)
+        check_unsupported(model, "head-rows")
+
+    def test_without_an_input_shape_the_last_linear_is_trusted(self) -> None:
+        model = TorchModel(self.net(), CLASSES)
+        assert (model.spec.feature_dim, model.spec.flops_per_sample) == (5, 0)
+        assert model.features(samples()[0]).shape == (40, 5)
+
+
+class TestWrongNets:
+    def test_logits_of_another_width_show_at_once(self) -> None:
+        net = nn.Sequential(nn.Flatten(), nn.Linear(36, 7))
+        with pytest.raises(ModelError, match=r"shape \(1, 7\), expected \(1, 4\)"):
+            wrap(net)
+
+    def test_or_at_the_first_batch(self) -> None:
+        model = TorchModel(nn.Sequential(nn.Flatten(), nn.Linear(36, 7)), CLASSES)
+        with pytest.raises(ModelError, match=r"shape \(40, 7\), expected \(40, 4\)"):
+            model.logits(samples()[0])
+        with pytest.raises(ModelError, match=r"shape \(8, 7\), expected \(8, 4\)"):
+            model.fit(batches(1), (CrossEntropy(),), ADAM)
+
+    def test_a_sample_that_does_not_fit(self) -> None:
+        with pytest.raises(ModelError, match=r"one sample of shape \(1, 6, 6\) does not run"):
+            wrap(nn.Sequential(nn.Flatten(), nn.Linear(35, CLASSES)))
+
+    def test_other_number_types(self) -> None:
+        with pytest.raises(ModelError, match=r"1.weight is torch.float64, expected torch.float32: use net.float"):
+            wrap(linear().double())
+
+    def test_another_optimiser(self) -> None:
+        with pytest.raises(UsageError, match="known are sgd, adam"):
+            wrap(linear()).fit(batches(1), (CrossEntropy(),), Optim(kind="adamw"))
+
+
+class TestFrozenParts:
+    def test_a_frozen_net_only_predicts(self) -> None:
+        model = wrap(linear().requires_grad_(requires_grad=False))
+        assert model.spec.capabilities == {"predict", "features", "head-rows"}
+        assert model.spec.terms == frozenset()
+        check_unsupported(model, "logit-gradients")
+        check_unsupported(model, "weights")
+
+    def test_frozen_parameters_are_no_weights_but_are_kept(self) -> None:
+        net = nn.Sequential(nn.Flatten(), nn.Linear(36, 5).requires_grad_(requires_grad=False), nn.Linear(5, CLASSES))
+        model, frozen = wrap(net), net[1].weight.clone()
+        model.fit(batches(3), (CrossEntropy(),), ADAM)
+        assert torch.equal(net[1].weight, frozen)
+        assert model.weights().shape == (CLASSES * 6,)
+        other = nn.Sequential(nn.Flatten(), nn.Linear(36, 5).requires_grad_(requires_grad=False), nn.Linear(5, CLASSES))
+        wrap(other).load_state(model.state_bytes())
+        assert torch.equal(other[1].weight, frozen)
+
+    def test_parameters_that_the_loss_does_not_reach_stay(self) -> None:
+        class Spare(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.spare = nn.Linear(2, 2)
+                self.used = linear()
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return self.used(x)
+
+        net = Spare()
+        before = net.spare.weight.clone()
+        for optim in OPTIMS.values():
+            wrap(net).fit(batches(2), (CrossEntropy(),), optim)
+        assert torch.equal(net.spare.weight, before)
+
+
+class TestRandomness:
+    def model(self) -> TorchModel:
+        with seeded(0):
+            return wrap(nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, CLASSES)))
+
+    def trained(self, *, stochastic: bool, seed: int) -> np.ndarray:
+        model, work = self.model(), batches(2)
+        work = Batches(
+            inputs=work.inputs, labels=work.labels, indices=work.indices, stochastic=stochastic, seed=seed
+        )
+        model.fit(work, (CrossEntropy(),), ADAM)
+        return model.weights()
+
+    def test_dropout_follows_the_seed_of_the_batches(self) -> None:
+        once = self.trained(stochastic=True, seed=1)
+        np.testing.assert_array_equal(once, self.trained(stochastic=True, seed=1))
+        assert np.abs(once - self.trained(stochastic=True, seed=2)).max() > 1e-4
+
+    def test_there_is_none_where_logits_were_sent(self) -> None:
+        once = self.trained(stochastic=False, seed=1)
+        np.testing.assert_array_equal(once, self.trained(stochastic=False, seed=2))
+        assert np.abs(once - self.trained(stochastic=True, seed=1)).max() > 1e-4
+
+    def test_nor_in_inference_after_training(self) -> None:
+        model = self.model()
+        model.fit(batches(1, stochastic=True), (CrossEntropy(),), ADAM)
+        np.testing.assert_array_equal(model.logits(samples()[0]), model.logits(samples()[0]))
+
+    def test_torchs_own_generator_is_left_alone(self) -> None:
+        before = torch.get_rng_state()
+        self.trained(stochastic=True, seed=1)
+        torch_model("cnn", CLASSES, SHAPE, Preprocess(), 7)
+        assert torch.equal(torch.get_rng_state(), before)
+
+    def test_the_differentiated_pass_is_the_one_that_was_sent(self) -> None:
+        """Loss <g, f> with g the logits themselves: its value is the mean of |f|^2 only if f is what logits() gave."""
+        model, work = self.model(), batches(1)
+        sent = model.logits(work.inputs[work.indices[0]])
+        report = model.fit(work, (LogitGradient(gradient=sent[None]),), ADAM)
+        assert report.loss == pytest.approx(float((sent**2).sum() / BATCH), rel=1e-5)
+
+
+class TestBatchNorm:
+    def model(self) -> TorchModel:
+        return wrap(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(32, CLASSES)))
+
+    def test_statistics_see_private_samples_only(self) -> None:
+        model = self.model()
+        norm = model._net[1]
+        model.fit(batches(3, stochastic=False), (CrossEntropy(),), ADAM)
+        assert (norm.running_mean == 0).all()
+        model.fit(batches(3, stochastic=True), (CrossEntropy(),), ADAM)
+        assert (norm.running_mean != 0).all()
+
+    def test_statistics_belong_to_the_state(self) -> None:
+        one, two = self.model(), self.model()
+        one.fit(batches(3, stochastic=True), (CrossEntropy(),), ADAM)
+        two.load_state(one.state_bytes())
+        assert two._net[1].num_batches_tracked == 3
+        np.testing.assert_array_equal(one.logits(samples()[0]), two.logits(samples()[0]))
+
+    def test_a_state_of_another_architecture_changes_nothing(self) -> None:
+        model = self.model()
+        before = model.state_bytes()
+        with pytest.raises(StoreError, match=r"'net.0.weight' is stored as nothing"):
+            model.load_state(wrap(linear()).state_bytes())
+        assert model.state_bytes() == before
+
+
+def test_large_inputs_go_through_in_chunks() -> None:
+    seen = []
+
+    class Spy(nn.Flatten):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(len(x))
+            return super().forward(x)
+
+    model = TorchModel(nn.Sequential(Spy(), nn.Linear(36, CLASSES)), CLASSES)
+    x = np.random.default_rng(0).random((600, *SHAPE), np.float32)
+    whole = model.logits(x)
+    assert max(seen) <= 256
+    np.testing.assert_allclose(whole[590:], model.logits(x[590:]), atol=1e-6)
+
+
+def test_trains_without_loading_torchs_compiler() -> None:
+    """It takes seconds and some hundred megabytes, which a small board does not have."""
+    script = """
+import sys, numpy as np
+from torch import nn
+from edge_sdk.models import Batches, TorchModel
+from edge_sdk.objectives import CrossEntropy, Optim
+model = TorchModel(nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(4, 2)), 2, input_shape=(1, 2, 2))
+x = np.zeros((3, 1, 2, 2), np.float32)
+model.fit(Batches(inputs=x, labels=np.array([0, 1, 0]), indices=np.array([[0, 1]])), (CrossEntropy(),), Optim())
+model.load_state(model.state_bytes())
+print(model.logits(x).shape, "torch._dynamo" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "(3, 2) False"

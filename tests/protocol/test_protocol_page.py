@@ -1,0 +1,171 @@
+"""docs/reference/protocol.md says what the code does: every tag, field, type, default, limit, topic and refusal word."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import pytest
+from protocol_mutations import KINDS as REFUSALS
+
+from edge_sdk import errors
+from edge_sdk.protocol import codec, knowledge, messages, scan, schema, topics
+from edge_sdk.protocol.leaves import PRINTABLE, Blob, Packed, Real, Tensor, Text, Whole
+from edge_sdk.protocol.schema import ID, TAGS, Items
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/reference/protocol.md").read_text()
+TRAVELLING = {tag: cls for tag, cls in TAGS.items() if cls.__module__ in (messages.__name__, knowledge.__name__)}
+WORD = typing.get_args(messages.Word)[1]
+
+
+def type_of(annotation: Any) -> str:
+    """The words of the page for an annotation."""
+    origin, args = typing.get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        rule = args[1]
+        if isinstance(rule, Items):
+            return f"{container_of(args[0])}, {rule.least} to {rule.most} of them"
+        return rule_of(rule)
+    if annotation == messages.Payload:
+        return "payload"
+    if annotation == messages.Scalar:
+        return "boolean, integer, number or line"
+    if origin is types.UnionType:
+        return f"{type_of(args[0])}, or nil"
+    if dataclasses.is_dataclass(annotation):
+        return f"`{schema.tag_of(annotation)}`"
+    return {bool: "boolean", float: "number"}[annotation]
+
+
+def container_of(annotation: Any) -> str:
+    args = get_args(annotation)
+    if issubclass(typing.get_origin(annotation), Mapping):
+        return f"map of {type_of(args[0])} to {type_of(args[1])}"
+    return f"list of {type_of(args[0])}"
+
+
+def power(number: int) -> str:
+    """2^n and 2^n - 1 as such."""
+    for shown, value in ((f"2^{n.bit_length() - 1}", n) for n in (number, number + 1) if n > 1000 and n & (n - 1) == 0):
+        return shown if value == number else f"{shown}-1"
+    return f"{number}"
+
+
+def rule_of(rule: Any) -> str:
+    match rule:
+        case Whole(low, high):
+            return f"integer, {low} to {power(high)}"
+        case Real(low, high):
+            return "number" if math.isinf(high) else f"number, {low:g} to {high:g}"
+        case Text() if rule == ID:
+            return "id"
+        case Text() if rule == WORD:
+            return "word"
+        case Text(256, pattern) if pattern == PRINTABLE:
+            return "line"
+        case Text(most, pattern) if pattern == PRINTABLE:
+            return f"text of at most {most}"
+        case Text(_, pattern):
+            return "one of " + ", ".join(f"`{word}`" for word in pattern.split("|"))
+        case Blob(least, most):
+            return f"{most} bytes" if least == most else f"bytes, {least} to {most}"
+        case Packed(most):
+            return f"packed u4, at most {most} of them"
+        case Tensor(dtypes, ndim):
+            return f"tensor {' or '.join(dtypes)}, {ndim}-d"
+    raise AssertionError(f"no words for {rule}")
+
+
+def default_of(field: dataclasses.Field[Any]) -> str:
+    if field.default is not dataclasses.MISSING:
+        value = field.default
+    elif field.default_factory is not dataclasses.MISSING:
+        value = field.default_factory()
+    else:
+        return "required"
+    if dataclasses.is_dataclass(value):
+        return "all defaults"
+    if value is None or isinstance(value, bool):
+        return {None: "nil", True: "true", False: "false"}[value]
+    if isinstance(value, (str, tuple, Mapping)) and not value:
+        return "empty"
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else f"{value}"
+
+
+def rows_of(cls: type) -> list[str]:
+    """The beginnings of the rows that a class must have on the page."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return [f"| `{f.name}` | {type_of(hints[f.name])} | {default_of(f)} |" for f in dataclasses.fields(cls)]
+
+
+def section(heading: str) -> str:
+    """The text from a heading to the next."""
+    found = re.search(rf"^###? {re.escape(heading)}$(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    assert found, f"the page has no section {heading!r}"
+    return found[1]
+
+
+@pytest.mark.parametrize("tag", TRAVELLING)
+def test_every_class_has_its_table(tag):
+    cls = TRAVELLING[tag]
+    rows = [line for line in section(f"{cls.__name__} `{tag}`").splitlines() if line.startswith("| `")]
+    assert [line[: len(row)] for line, row in zip(rows, rows_of(cls), strict=True)] == rows_of(cls)
+
+
+def test_the_page_has_no_table_too_many():
+    assert set(re.findall(r"^### \w+ `([a-z-]+)`$", PAGE, re.MULTILINE)) == set(TRAVELLING)
+
+
+def test_the_limits_are_those_of_the_code():
+    limits = {
+        "lists and maps inside one another": scan.MAX_DEPTH,
+        "entries of a list or map": scan.MAX_ITEMS,
+        "values in a body": scan.MAX_VALUES,
+        "bytes of one text": scan.MAX_TEXT_BYTES,
+        "bytes of all texts": scan.MAX_TEXTS_BYTES,
+        "bytes of a control frame": codec.CONTROL_LIMITS.frame_bytes,
+        "bytes of one tensor or packed list in it": codec.CONTROL_LIMITS.tensor_bytes,
+        "magnitude of a number in a payload": int(knowledge.MAX_MAGNITUDE),
+    }
+    for name, value in limits.items():
+        assert f"| {name} | {value} |" in section("Limits")
+
+
+def test_the_header_is_that_of_the_code():
+    text = section("Frame")
+    rows = re.findall(r"^\| (\d+) \| (\d+) \| (.*?) \|", text, re.MULTILINE)
+    at = 0
+    for offset, size, _ in rows:
+        assert int(offset) == at
+        at += int(size)
+    assert at == codec.HEADER_BYTES + codec.SIGNATURE_BYTES
+    assert f"`{codec.MAGIC.decode()}`" in text
+
+
+def test_the_types_of_tensors_are_those_of_the_code():
+    assert ", ".join(f"`{code}`" for code in schema.DTYPES) in section("Values")
+
+
+def test_the_words_are_those_of_the_code():
+    documented = set(re.findall(r"^\| `([a-z]+)` \|", section("Refusal words"), re.MULTILINE))
+    assert documented == REFUSALS | {"signature", "topic", "knowledge"}
+    assert all(word in (errors.RemoteProtocolError.__doc__ or "") for word in documented)
+
+
+def test_the_topics_are_those_of_the_code():
+    for line in re.findall(r"^    (fl/v1\S+)", topics.__doc__ or "", re.MULTILINE):
+        assert f"`{line}`" in section("Topics")
+    for role, verb, pattern in topics.ACCESS_RULES:
+        assert f"| {role} | {verb} | `{pattern}` |" in section("Topics")
+
+
+def test_the_patterns_are_those_of_the_code():
+    assert f"`{ID.pattern}`, at most {ID.most}" in section("Values")
+    assert f"`{WORD.pattern}`, at most {WORD.most}" in section("Values")

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_sdk.objectives import (
+    CrossEntropy,
+    Distill,
+    LessForgetting,
+    LogitGradient,
+    Term,
+    at_step,
+    log_softmax,
+    objective_gradient,
+    objective_loss,
+    softmax,
+    term_gradient,
+    term_loss,
+)
+
+SEEDS = st.integers(0, 2**32 - 1)
+SCALES = st.sampled_from([0.1, 1.0, 10.0])
+TEMPERATURES = st.sampled_from([0.5, 1.0, 2.0, 8.0])
+
+
+def terms(rng: np.random.Generator, b: int, k: int, temperature: float) -> list[Term]:
+    """One of each, with knowledge in f8, so that differences of losses keep their digits."""
+    teacher, snapshot, gradient = rng.normal(size=(3, 1, b, k))
+    return [
+        CrossEntropy(weight=0.7),
+        Distill(logits=teacher, temperature=temperature, weight=1.5),
+        LessForgetting(logits=snapshot, temperature=temperature, weight=0.25),
+        LogitGradient(gradient=gradient, weight=2.0),
+    ]
+
+
+@given(SEEDS, SCALES, TEMPERATURES)
+def test_gradients_are_those_of_the_losses(seed: int, scale: float, temperature: float) -> None:
+    """Central differences in f8, at every logit."""
+    rng = np.random.default_rng(seed)
+    b, k, step = 3, 5, 1e-5
+    logits, labels = rng.normal(0, scale, (b, k)), rng.integers(0, k, b)
+    for term in terms(rng, b, k, temperature):
+        expected = np.empty((b, k))
+        for at in np.ndindex(b, k):
+            shift = np.zeros((b, k))
+            shift[at] = step
+            rise = term_loss(term, logits + shift, labels, 0) - term_loss(term, logits - shift, labels, 0)
+            expected[at] = rise / (2 * step)
+        np.testing.assert_allclose(term_gradient(term, logits, labels, 0), expected, atol=1e-6)
+
+
+@given(SEEDS, TEMPERATURES)
+def test_distributions_pull_nothing_towards_all_classes(seed: int, temperature: float) -> None:
+    """Cross-entropy and the divergences do not change when all logits of a sample do: gradient rows sum to 0."""
+    rng = np.random.default_rng(seed)
+    logits, labels = rng.normal(size=(4, 3)), rng.integers(0, 3, 4)
+    for term in terms(rng, 4, 3, temperature)[:3]:
+        np.testing.assert_allclose(term_gradient(term, logits, labels, 0).sum(axis=1), 0, atol=1e-7)
+
+
+@given(SEEDS, TEMPERATURES)
+def test_a_teacher_that_agrees_costs_nothing(seed: int, temperature: float) -> None:
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(0, 3, (4, 6)).astype(np.float32)
+    shifted = logits + rng.normal(size=(4, 1)).astype(np.float32)  # the same distribution
+    for term in (Distill(logits=shifted[None], temperature=temperature), LessForgetting(logits=logits[None])):
+        assert term_loss(term, logits, None, 0) == pytest.approx(0, abs=1e-5)
+        np.testing.assert_allclose(term_gradient(term, logits, None, 0), 0, atol=1e-6)
+
+
+def test_softmax_neither_overflows_nor_loses_its_temperature() -> None:
+    extreme = np.array([[1e30, 0, -1e30]], np.float32)
+    np.testing.assert_array_equal(softmax(extreme), [[1, 0, 0]])
+    logits = np.array([[2.0, 0.0]], np.float32)
+    assert softmax(logits)[0, 0] == pytest.approx(1 / (1 + np.exp(-2)))
+    assert softmax(logits, 2.0)[0, 0] == pytest.approx(1 / (1 + np.exp(-1)))
+    assert log_softmax(logits, 2.0).dtype == np.float32
+
+
+def test_the_divergence_of_two_coins() -> None:
+    """Teacher (3/4, 1/4), student (1/2, 1/2): KL = 3/4 ln(3/2) + 1/4 ln(1/2); no factor of temperature squared."""
+    teacher = np.log(np.array([[3.0, 1.0]], np.float32))
+    student = np.zeros((1, 2), np.float32)
+    expected = 0.75 * np.log(1.5) + 0.25 * np.log(0.5)
+    assert term_loss(Distill(logits=teacher[None]), student, None, 0) == pytest.approx(expected)
+    twice_as_hot = Distill(logits=2 * teacher[None], temperature=2.0)
+    assert term_loss(twice_as_hot, 2 * student, None, 0) == pytest.approx(expected)
+    np.testing.assert_allclose(term_gradient(twice_as_hot, student, None, 0), [[-0.125, 0.125]])
+
+
+def test_the_gradient_of_fedal_for_its_first_client() -> None:
+    """FedAL's g_n = (p_n - p_target) + adversarial + (p_n - p_snapshot) at E = 1, with f_1 = (2, 0), the others' mean
+    (0, 1), the snapshot (1, 0), and the adversarial gradient that an untrained two-client discriminator gives.
+
+    sigma(2) = .880797, sigma(-1) = .268941, sigma(1) = .731059, so g = .611856 + .113081 + .149738 = .874675.
+    """
+
+    def row(*values: float) -> np.ndarray:
+        return np.array([[values]], np.float32)  # (1, 1, k)
+
+    objective = (
+        Distill(logits=row(0, 1)),
+        LogitGradient(gradient=row(0.113081, -0.113081)),
+        LessForgetting(logits=row(1, 0)),
+    )
+    g = objective_gradient(objective, row(2, 0)[0], None, 0)
+    np.testing.assert_allclose(g, [[0.874675, -0.874675]], atol=1e-6)
+
+
+def test_the_batch_divides_once() -> None:
+    gradient = np.ones((1, 4, 2), np.float32)
+    logits = np.arange(8, dtype=np.float32).reshape(4, 2)
+    term = LogitGradient(gradient=gradient)
+    np.testing.assert_array_equal(term_gradient(term, logits, None, 0), np.full((4, 2), 0.25))
+    assert term_loss(term, logits, None, 0) == 7
+
+
+def test_an_objective_is_the_sum_of_its_terms() -> None:
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(3, 4)), rng.integers(0, 4, 3)
+    parts = tuple(terms(rng, 3, 4, 2.0))
+    losses = [term_loss(term, logits, labels, 0) for term in parts]
+    assert objective_loss(parts, logits, labels, 0) == pytest.approx(sum(losses))
+    gradients = [term_gradient(term, logits, labels, 0) for term in parts]
+    np.testing.assert_allclose(objective_gradient(parts, logits, labels, 0), sum(gradients), atol=1e-7)
+
+
+def test_a_term_reads_the_knowledge_of_its_step() -> None:
+    knowledge = np.random.default_rng(0).normal(size=(3, 2, 4)).astype(np.float32)
+    whole = (CrossEntropy(), Distill(logits=knowledge), LogitGradient(gradient=knowledge))
+    logits, labels = np.zeros((2, 4), np.float32), np.array([1, 3])
+    alone = [objective_loss(at_step(whole, step), logits, labels, 0) for step in range(3)]
+    assert alone == [objective_loss(whole, logits, labels, step) for step in range(3)]
+    assert len(set(alone)) == 3
+
+
+def test_public_samples_have_no_cross_entropy() -> None:
+    logits = np.zeros((2, 3), np.float32)
+    with pytest.raises(ValueError, match="needs labels"):
+        term_loss(CrossEntropy(), logits, None, 0)
+    with pytest.raises(ValueError, match="needs labels"):
+        term_gradient(CrossEntropy(), logits, None, 0)

@@ -1,0 +1,321 @@
+"""The parts of the MQTT transport that need no broker."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_sdk.errors import UsageError
+from edge_sdk.transport import mqtt_reasons
+from edge_sdk.transport.base import Connected, Disconnected, Incoming
+from edge_sdk.transport.mqtt_inbox import Inbox
+from edge_sdk.transport.mqtt_inflight import InFlight, Sent, Suspect
+from edge_sdk.transport.mqtt_pump import Pump
+from edge_sdk.transport.mqtt_reasons import Ending
+from edge_sdk.transport.mqtt_retry import Outcome, Retry, Verdict
+from edge_sdk.transport.mqtt_url import BrokerAddress, parse_broker_url
+
+HERE = BrokerAddress("lab", 1883)
+
+
+@dataclass
+class Ticket:
+    """A publish that is acknowledged on request."""
+
+    published: bool = False
+    waited_s: float | None = None
+
+    def is_published(self) -> bool:
+        return self.published
+
+    def wait_for_publish(self, timeout: float | None = None) -> None:
+        self.waited_s, self.published = timeout, True
+
+
+# --- URLs
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("mqtt://lab", BrokerAddress("lab", 1883)),
+        ("mqtt://127.0.0.1:1884/", BrokerAddress("127.0.0.1", 1884)),
+        ("mqtts://lab", BrokerAddress("lab", 8883, tls=True)),
+        ("mqtt://[::1]:1884", BrokerAddress("::1", 1884)),
+        ("mqtt://ann:p%40ss%3A@lab:9", BrokerAddress("lab", 9, username="ann", password="p@ss:")),
+        ("mqtts://ann@lab", BrokerAddress("lab", 8883, tls=True, username="ann")),
+    ],
+)
+def test_broker_urls(url: str, address: BrokerAddress) -> None:
+    assert parse_broker_url(url) == address
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("", "does not start with mqtt://"),
+        ("lab:1883", "does not start with mqtt://"),
+        ("http://lab", "does not start with mqtt://"),
+        ("mqtt://", "names no host"),
+        ("mqtt://my host", "names no host"),
+        ("mqtt://:1883", "names no host"),
+        ("mqtt://lab:port", "Port could not be cast"),
+        ("mqtt://lab:99999", "Port out of range"),
+        ("mqtt://lab:0", "port 0"),
+        ("mqtt://[::1", "Invalid IPv6 URL"),
+        ("mqtt://lab/topic", "nothing may follow the port"),
+        ("mqtt://lab?x=1", "nothing may follow the port"),
+        ("mqtt://:secret@lab", "password without a user name"),
+    ],
+)
+def test_broker_urls_that_are_none(url: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why) as caught:
+        parse_broker_url(url)
+    assert "\n" not in str(caught.value)
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_an_address_or_a_usage_error(text: str) -> None:
+    try:
+        assert 0 < parse_broker_url("mqtt://" + text).port < 65536
+    except UsageError as error:
+        assert str(error).startswith("broker URL ")
+
+
+@pytest.mark.parametrize("url", ["mqtt://ann:secret@lab/x", "mqtt://ann:secret@", "mqtt://a:b@c:secret@lab:x", "ftp://:secret@h"])
+def test_a_password_is_never_shown(url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_broker_url(url)
+    assert "secret" not in str(caught.value)
+    assert "secret" not in repr(parse_broker_url("mqtt://ann:secret@lab"))
+
+
+# --- reasons
+
+
+def untrusted() -> ssl.SSLCertVerificationError:
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.verify_message = "self-signed certificate"
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "final"),
+    [
+        (untrusted(), "the TLS certificate of lab:1883 is not trusted: self-signed certificate", True),
+        (ssl.SSLError(1, "wrong version number"), "no TLS with lab:1883: wrong version number (does this port speak TLS?)", False),
+        (socket.gaierror(-2, "unknown"), "host name lab cannot be resolved", False),
+        (ConnectionRefusedError(111, "no"), "connection refused by lab:1883 (is the broker running?)", False),
+        (TimeoutError(), "no answer from lab:1883 within 5 s", False),
+        (ConnectionResetError(), "lab:1883 closed the connection while it was being made", False),
+        (OSError(113, "No route to host"), "lab:1883 cannot be reached: No route to host", False),
+        (KeyError("x"), "the connection with lab:1883 failed: KeyError('x')", False),
+    ],
+)
+def test_errors_of_the_network_in_words(error: Exception, reason: str, final: bool) -> None:
+    assert mqtt_reasons.failed(error, HERE, 5.0) == Ending(reason, final)
+
+
+@pytest.mark.parametrize(("code", "final"), [(133, True), (134, True), (135, True), (138, True), (136, False), (151, False), (128, False)])
+def test_only_refusals_that_stay_are_final(code: int, final: bool) -> None:
+    ending = mqtt_reasons.refused(code, "its name", HERE, "me")
+    assert ending.final == final
+    assert "lab:1883" in ending.reason
+
+
+def test_silence_and_hang_ups_in_words() -> None:
+    assert "keep-alive" in mqtt_reasons.lost("Keep alive timeout", HERE, accepted=True).reason
+    assert mqtt_reasons.lost("Unspecified error", HERE, accepted=True).reason == "broker closed the connection"
+    assert "is it an MQTT broker" in mqtt_reasons.lost("Unspecified error", HERE, accepted=False).reason
+    assert mqtt_reasons.dismissed(139, "Server shutting down", "me").reason.endswith("Server shutting down")
+
+
+# --- retrying
+
+
+def gone(reason: str = "gone", **more: object) -> Outcome:
+    return Outcome(Ending(reason), **more)  # type: ignore[arg-type]
+
+
+def test_a_reason_is_reported_again_only_when_it_changes_or_a_link_stood() -> None:
+    retry = Retry(1, Suspect())
+    outcomes = [gone("a"), gone("a"), gone("b"), gone("b", stood_s=1.0, accepted=True), gone("b")]
+    reports = [retry.after(outcome).report for outcome in outcomes]
+    assert reports == [Disconnected("a"), None, Disconnected("b"), Disconnected("b"), None]
+
+
+def test_a_final_reason_ends_the_attempts() -> None:
+    verdict = Retry(1, Suspect()).after(Outcome(Ending("not authorised", final=True)))
+    assert verdict == Verdict(Disconnected("not authorised", final=True), None)
+
+
+@given(seed=st.integers(0, 2**32), failures=st.integers(1, 40))
+def test_pauses_are_random_doubling_bounded_and_seeded(seed: int, failures: int) -> None:
+    one, two = Retry(seed, Suspect()), Retry(seed, Suspect())
+    pauses = [one.after(gone()).pause_s for _ in range(failures)]
+    assert pauses == [two.after(gone()).pause_s for _ in range(failures)]
+    for n, pause_s in enumerate(pauses, start=1):
+        assert pause_s is not None
+        assert 0.0 <= pause_s <= min(30.0, 0.2 * 2**n)
+
+
+def test_pauses_use_their_whole_range() -> None:
+    retry = Retry(7, Suspect())
+    late = [retry.after(gone()).pause_s or 0.0 for _ in range(300)][20:]
+    assert min(late) < 3.0
+    assert 27.0 < max(late) <= 30.0
+
+
+def test_a_link_that_stood_makes_the_pauses_short_again() -> None:
+    retry = Retry(3, Suspect())
+    for _ in range(20):
+        retry.after(gone())
+    assert (retry.after(gone(accepted=True, stood_s=11.0)).pause_s or 0.0) <= 0.2
+
+
+def test_the_version_changes_once_refused_or_twice_closed_and_stays_once_accepted() -> None:
+    retry = Retry(1, Suspect())
+    assert retry.after(gone(version_refused=True)) == Verdict(None, 0.0)
+    assert not retry.version_5
+    silent = Retry(1, Suspect())
+    versions = []
+    for _ in range(5):
+        silent.after(gone(silent=True))
+        versions.append(silent.version_5)
+    assert versions == [True, False, False, True, True]
+    proven = Retry(1, Suspect())
+    proven.after(gone(accepted=True, stood_s=1.0))
+    for _ in range(5):
+        proven.after(gone(silent=True, version_refused=True))
+    assert proven.version_5
+
+
+# --- frames on their way
+
+
+def test_room_is_bounded_in_frames_and_bytes_and_a_single_frame_always_fits() -> None:
+    flight = InFlight(Suspect(), max_frames=2, max_bytes=100)
+    assert flight.has_room(500)
+    first, second = Ticket(), Ticket()
+    flight.add(Sent("t", 60, first))
+    assert flight.has_room(40)
+    assert not flight.has_room(41)
+    flight.add(Sent("t", 10, second))
+    assert not flight.has_room(1)
+    first.published = True
+    assert flight.has_room(90)
+    assert not flight.has_room(91)
+
+
+def test_waiting_ends_when_all_is_acknowledged_or_time_is_up() -> None:
+    flight, tickets = InFlight(Suspect()), [Ticket(), Ticket()]
+    for ticket in tickets:
+        flight.add(Sent("t", 1, ticket))
+    flight.wait(0.0)
+    assert [ticket.waited_s for ticket in tickets] == [None, None]
+    flight.wait(1.0)
+    assert all(ticket.waited_s is not None and 0 < ticket.waited_s <= 1.0 for ticket in tickets)
+    assert flight.oldest() is None
+
+
+def test_a_frame_is_suspect_after_three_disconnects_in_a_row() -> None:
+    suspect, big, other = Suspect(), Sent("t", 9, Ticket()), Sent("u", 9, Ticket())
+    assert [suspect.hung_up(sent) for sent in (big, big, other, big, big)] == [False] * 5
+    assert not suspect.should_drop("t", 9)
+    assert suspect.hung_up(big)
+    assert not suspect.should_drop("t", 8)
+    assert [suspect.should_drop("t", 9) for _ in range(2)] == [True, False]
+    assert suspect.hung_up(big)
+
+
+def test_an_acknowledged_or_absent_frame_is_no_suspect() -> None:
+    suspect, sent = Suspect(), Sent("t", 9, Ticket())
+    for _ in range(3):
+        suspect.hung_up(sent)
+    suspect.acknowledged(sent)
+    assert not suspect.should_drop("t", 9)
+    assert [suspect.hung_up(None) for _ in range(4)] == [False] * 4
+
+
+def test_poison_is_told_in_the_reason() -> None:
+    retry = Retry(1, Suspect())
+    outcome = gone(accepted=True, stood_s=1.0, oldest=Sent("t/a", 77, Ticket()))
+    reports = [retry.after(outcome).report for _ in range(3)]
+    assert reports[1] == Disconnected("gone")
+    assert reports[2] == Disconnected("gone, again while taking 77 bytes for t/a: not sent next time")
+
+
+# --- the inbox and the pump
+
+
+def test_an_inbox_is_full_by_frames_or_bytes_and_empties_in_order() -> None:
+    inbox = Inbox(max_frames=3, max_bytes=10)
+    inbox.put(Connected())
+    inbox.put(Incoming("t", bytes(9)))
+    assert not inbox.full
+    inbox.put(Incoming("u", b"1"))
+    assert inbox.full
+    assert inbox.get(0) == Connected()
+    assert inbox.full
+    assert [event.topic for event in (inbox.get(0), inbox.get(-1.0)) if isinstance(event, Incoming)] == ["t", "u"]
+    assert not inbox.full
+    assert inbox.get(0.01) is None
+
+
+class Line:
+    """A client whose bytes a test sees."""
+
+    def __init__(self, connection: socket.socket | None) -> None:
+        self.connection, self.calls, self.waiting = connection, [], False
+
+    def socket(self) -> socket.socket | None:
+        return self.connection
+
+    def want_write(self) -> bool:
+        return self.waiting
+
+    def loop_read(self) -> None:
+        assert self.connection is not None
+        self.calls.append(self.connection.recv(100))
+
+    def loop_write(self) -> None:
+        self.calls.append("write")
+        self.waiting = False
+
+    def loop_misc(self) -> None:
+        self.calls.append("misc")
+
+
+def test_the_pump_reads_writes_pauses_and_wakes() -> None:
+    near, far = socket.socketpair()
+    with near, far:
+        pump, line = Pump(), Line(near)
+        far.sendall(b"1")
+        assert pump.turn(line, reading=False)
+        assert line.calls == ["misc"]
+        assert pump.turn(line, reading=True)
+        assert line.calls == ["misc", b"1", "misc"]
+        line.waiting = True
+        pump.turn(line, reading=False)
+        assert line.calls[3:] == ["write", "misc"]
+        pump.wake()
+        pump.turn(line, reading=True)
+        line.connection = None
+        assert not pump.turn(line, reading=True)
+        pump.close()
+        pump.wake()
+
+
+def test_a_turn_ends_when_the_connection_went_in_it() -> None:
+    near, far = socket.socketpair()
+    with near, far:
+        pump, line = Pump(), Line(near)
+        line.loop_misc = lambda: setattr(line, "connection", None)  # type: ignore[method-assign]
+        far.sendall(b"1")
+        assert not pump.turn(line, reading=True)
+        pump.close()
