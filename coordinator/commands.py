@@ -49,7 +49,7 @@ def _methods(args: argparse.Namespace) -> int:
 
 
 def _report_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", type=Path, nargs="+", metavar="RUN_DIR")
+    parser.add_argument("folders", type=Path, nargs="+", metavar="RUN_DIR")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON, draw nothing")
 
 
@@ -59,7 +59,7 @@ def _report(args: argparse.Namespace) -> int:
     from coordinator.report.result import summary  # noqa: PLC0415
     from coordinator.report.table import render  # noqa: PLC0415
 
-    results = [(folder, read_run(folder)) for folder in args.run]
+    results = [(folder, read_run(folder)) for folder in args.folders]
     if args.json:
         sys.stdout.write(json.dumps([summary(result) for _, result in results], indent=2) + "\n")
         return 0

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import numpy as np
-
 from coordinator.rounds import Policy
 from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.protocol import schema
@@ -186,19 +184,7 @@ def _public(tables: Mapping[str, Any], file: Path) -> PublicSetSpec | None:
     if "public" not in tables:
         return None
     table = read_table(PublicTable, tables["public"], "public", file)
-    return load_public(file.parent / table.path).spec
-
-
-def load_public(path: Path) -> PublicSet:
-    """The public set in an npz file: its one array, or the one called `public`.  Raises UsageError."""
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            name = "public" if "public" in arrays.files else (arrays.files[0] if len(arrays.files) == 1 else None)
-            if name is None:
-                raise UsageError(f"{path}: expected one array or one called public, found {', '.join(arrays.files)}")
-            return PublicSet(arrays[name])
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: not a readable npz file: {error}") from None
+    return PublicSet.load(file.parent / table.path).spec
 
 
 def to_toml(tables: Mapping[str, Any]) -> str:

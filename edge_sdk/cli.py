@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         command.arguments(sub)
-        sub.set_defaults(run=command.run)
+        sub.set_defaults(command=command)
     return top
 
 
@@ -67,9 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.DEBUG if args.verbose else logging.CRITICAL, format="%(asctime)s %(name)s %(message)s"
     )
-    run: Callable[[argparse.Namespace], int] = args.run
+    command: Command = args.command
     try:
-        return run(args)
+        return command.run(args)
     except EdgeError as error:
         print(f"edge-sdk: {error}", file=sys.stderr)  # noqa: T201  # the one place where errors meet the user
         return error.exit_code

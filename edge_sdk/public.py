@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
 from edge_sdk.data import Raw
+from edge_sdk.errors import UsageError
 from edge_sdk.objectives import Ints
 from edge_sdk.protocol.messages import FederationSpec, PublicSetSpec
 
@@ -29,6 +31,22 @@ class PublicSet:
 
     def __len__(self) -> int:
         return len(self.samples)
+
+    @classmethod
+    def load(cls, path: str | Path) -> PublicSet:
+        """From an npz file: its one array, or the one called `public`.  Raises UsageError."""
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                name = "public" if "public" in arrays.files else (arrays.files[0] if len(arrays.files) == 1 else None)
+                if name is None:
+                    raise UsageError(
+                        f"{path}: expected one array or one called public, found {', '.join(arrays.files)}"
+                    )
+                return cls(arrays[name])
+        except FileNotFoundError:
+            raise UsageError(f"{path}: no such file; the public set is the same file on every device") from None
+        except (OSError, ValueError, AttributeError) as error:
+            raise UsageError(f"{path}: not a readable npz file: {error}") from None
 
 
 def batch_indices(spec: FederationSpec, round_: int, iteration: int, size: int) -> Ints:

@@ -18,7 +18,12 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         default="memory",
         help="memory (virtual time, the default), embedded, embedded:amqtt, embedded:mosquitto or mqtt://HOST[:PORT]",
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/NAME)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="run directory (default: runs/NAME, or runs/NAME-2 and so on where that holds a run)",
+    )
     parser.add_argument("--resume", action="store_true", help="go on with the run in that directory")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON instead of the table")
 
@@ -31,11 +36,12 @@ def _simulate(args: argparse.Namespace) -> int:
     from coordinator.report.result import summary  # noqa: PLC0415
     from coordinator.report.table import show  # noqa: PLC0415
     from edge_sim import config as configs  # noqa: PLC0415
-    from edge_sim.runner import run  # noqa: PLC0415
+    from edge_sim.runner import check_folder, run, unused  # noqa: PLC0415
 
     config = configs.load(args.file, args.overrides)
-    out = args.out or Path("runs") / config.federation.name
     name = config.federation.name
+    out = args.out or (Path("runs") / name if args.resume else unused(Path("runs") / name))
+    check_folder(out, resume=args.resume)
     try:
         result = run(
             config,

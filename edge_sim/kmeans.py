@@ -17,7 +17,7 @@ from edge_sdk.objectives import Floats
 
 Doubles: TypeAlias = NDArray[np.float64]
 
-_PATCHES = 10_000
+_PATCHES = 5000
 """Enough for some dozens of centres; more changes the centres little."""
 _ITERATIONS = 15
 _FLAT = 0.1

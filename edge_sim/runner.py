@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -37,6 +38,8 @@ def run(
     out: the run directory, needed for anything but memory.  Raises UsageError, RunFailed, StoreError.
     """
     parsed = _parsed(config)
+    if out is not None:
+        check_folder(Path(out), resume=resume)
     fleet = fleets.build(parsed)
     begun_s, start_s = time.monotonic(), time.time()
     standalone = _standalone(parsed, watcher) if parsed.run.standalone and parsed.federation.method != "local" else None
@@ -51,6 +54,21 @@ def run(
         virtual_s = 0.0
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual_s, "start_s": start_s}
     return result(server, fleet, transport=label, time=took, standalone=standalone)
+
+
+def check_folder(out: Path, *, resume: bool) -> None:
+    """Raise UsageError where a new run would overwrite an old one, or there is none to go on with."""
+    held = any((out / name).exists() for name in ("summary.json", "checkpoint"))
+    if held and not resume:
+        raise UsageError(f"{out}: holds a run already; add --resume to go on with it, or give --out another folder")
+    if resume and not (out / "checkpoint").exists():
+        raise UsageError(f"{out}: holds nothing to resume; start without --resume")
+
+
+def unused(folder: Path) -> Path:
+    """The folder, or the first of FOLDER-2, FOLDER-3 ... that does not exist yet."""
+    candidates = (folder.with_name(f"{folder.name}-{i}") for i in itertools.count(2))
+    return next(path for path in (folder, *itertools.islice(candidates, 10_000)) if not path.exists())
 
 
 def _standalone(config: Config, watcher: WatcherFor) -> Result:
@@ -69,8 +87,6 @@ def _in_memory(
     config: Config, fleet: fleets.Fleet, out: Path | None, watcher: Watcher | None, *, resume: bool
 ) -> tuple[Server, float]:
     keeper = Checkpoints(out / "checkpoint") if out else None
-    if out is not None and not resume and (out / "checkpoint").exists():
-        raise UsageError(f"{out}: holds a run already; add --resume to go on with it, or give --out another folder")
     ledger, stores = keeper.load() if keeper and resume else (Ledger(None), {})
     virtual = VirtualFleet(
         fleet,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_sdk.objectives import (
@@ -36,6 +36,7 @@ def terms(rng: np.random.Generator, b: int, k: int, temperature: float) -> list[
     ]
 
 
+@settings(deadline=None)  # a busy machine is no fault
 @given(SEEDS, SCALES, TEMPERATURES)
 def test_gradients_are_those_of_the_losses(seed: int, scale: float, temperature: float) -> None:
     """Central differences in f8, at every logit."""
@@ -52,6 +53,7 @@ def test_gradients_are_those_of_the_losses(seed: int, scale: float, temperature:
         np.testing.assert_allclose(term_gradient(term, logits, labels, 0), expected, atol=1e-6)
 
 
+@settings(deadline=None)  # a busy machine is no fault
 @given(SEEDS, TEMPERATURES)
 def test_distributions_pull_nothing_towards_all_classes(seed: int, temperature: float) -> None:
     """Cross-entropy and the divergences do not change when all logits of a sample do: gradient rows sum to 0."""
@@ -61,6 +63,7 @@ def test_distributions_pull_nothing_towards_all_classes(seed: int, temperature: 
         np.testing.assert_allclose(term_gradient(term, logits, labels, 0).sum(axis=1), 0, atol=1e-7)
 
 
+@settings(deadline=None)  # a busy machine is no fault
 @given(SEEDS, TEMPERATURES)
 def test_a_teacher_that_agrees_costs_nothing(seed: int, temperature: float) -> None:
     rng = np.random.default_rng(seed)

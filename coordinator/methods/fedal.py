@@ -151,7 +151,7 @@ def _adversarial(
         optimiser=params.discriminator_optimiser,
         device=params.device,
     )
-    shapes = [w.shape for w in module.initial_weights(spec.classes, params.max_devices, 0)]
+    shapes = module.layer_shapes(spec.classes, params.max_devices)
     weights = [flat.reshape(shape) for flat, shape in zip(state.discriminator, shapes, strict=True)]
     moments = [
         flat.reshape(shape) for flat, shape in zip(state.moments, (shapes + shapes)[: len(state.moments)], strict=True)

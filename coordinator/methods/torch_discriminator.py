@@ -19,6 +19,9 @@ _ADAM_EPSILON = 1e-8
 
 Floats = NDArray[np.float32]
 
+torch.set_num_threads(1)
+"""For the whole process: this net is far too small to share out, and one thread always adds up in the same order."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
@@ -32,15 +35,19 @@ class Training:
     device: str
 
 
+def layer_shapes(classes: int, devices: int) -> list[tuple[int, ...]]:
+    """Of weights and biases in turn: (out, in), (out,), ..."""
+    sizes = zip((classes, *HIDDEN), (*HIDDEN, devices), strict=True)
+    return [shape for inputs, outputs in sizes for shape in ((outputs, inputs), (outputs,))]
+
+
 def initial_weights(classes: int, devices: int, seed: int) -> tuple[Floats, ...]:
-    """Seeded weights and biases, layer by layer, uniform in +-1/sqrt(inputs): (out, in), (out,), ..."""
+    """Seeded weights and biases in turn, uniform in +-1/sqrt(inputs)."""
     rng = np.random.default_rng([seed, 0xD15C])
-    layers: list[Floats] = []
-    for inputs, outputs in zip((classes, *HIDDEN), (*HIDDEN, devices), strict=True):
-        bound = 1 / np.sqrt(inputs)
-        layers.append(rng.uniform(-bound, bound, (outputs, inputs)).astype(np.float32))
-        layers.append(rng.uniform(-bound, bound, outputs).astype(np.float32))
-    return tuple(layers)
+    shapes = layer_shapes(classes, devices)
+    inputs = [shape[1] for shape in shapes[::2] for _ in range(2)]
+    bounds = 1 / np.sqrt(inputs)
+    return tuple(rng.uniform(-b, b, shape).astype(np.float32) for b, shape in zip(bounds, shapes, strict=True))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

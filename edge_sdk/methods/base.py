@@ -97,7 +97,7 @@ class Job:
         return (self.round + 1) % self.spec.train.evaluate_every == 0 or self.round + 1 == self.spec.rounds
 
     def private_batches(self, steps: int) -> Private:
-        """`steps` mini-batches of private samples, epoch after shuffled epoch; the same for every method.
+        """`steps` mini-batches (at least one) of private samples, epoch after epoch; the same for every method.
 
         Seeded by (seed, round, 0, number), so that a standalone run sees the very same batches.
         """

@@ -73,13 +73,14 @@ def _transfer_batches(params: FedALParams, job: Job) -> Ints:
 
 def _local_stage(batches: Ints, params: FedALParams, job: Job) -> Stage[FedALState]:
     """Private steps, then the snapshot; run once a round, also by a device that comes in late."""
-    private = job.private_batches(job.spec.train.local_steps)
-    objective: Objective = (CrossEntropy(),)
-    if job.round > 0 and params.less_forgetting > 0:
-        before: Floats = yield Logits(private)
-        term = LessForgetting(logits=before, temperature=params.temperature, weight=params.less_forgetting)
-        objective = (*objective, term)
-    yield Fit(source=private, objective=objective, optim=job.optim)
+    if job.spec.train.local_steps:
+        private = job.private_batches(job.spec.train.local_steps)
+        objective: Objective = (CrossEntropy(),)
+        if job.round > 0 and params.less_forgetting > 0:
+            before: Floats = yield Logits(private)
+            term = LessForgetting(logits=before, temperature=params.temperature, weight=params.less_forgetting)
+            objective = (*objective, term)
+        yield Fit(source=private, objective=objective, optim=job.optim)
     after: Floats = yield Logits(Public(batches))  # (tau, b, k)
     return FedALState(local_rounds=job.round + 1, snapshot=after.reshape(-1, after.shape[-1]))
 

@@ -57,7 +57,7 @@ class FedMDClient:
             yield Evaluate(job.round)
         if job.closing:
             return state, {}
-        if job.learns:
+        if job.learns and job.spec.train.local_steps:
             batches = job.private_batches(job.spec.train.local_steps)
             yield Fit(source=batches, objective=(CrossEntropy(),), optim=job.optim)
         indices = batch_indices(job.spec, job.round, 0, params.public_batch)

@@ -33,7 +33,7 @@ class LocalClient:
         if job.closing:
             yield Evaluate(job.round)
             return state, {}
-        if job.learns:
+        if job.learns and job.spec.train.local_steps:
             source = job.private_batches(job.spec.train.local_steps)
             yield Fit(source=source, objective=(CrossEntropy(),), optim=job.optim)
         if job.evaluates:

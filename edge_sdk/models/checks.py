@@ -58,6 +58,15 @@ def check_weights(spec: ModelSpec, values: Floats) -> None:
         raise ModelError(f"weights of shape {values.shape} for model {spec.name!r}: expected {(spec.parameters,)}")
 
 
+def check_samples(name: str, x: Floats, input_shape: tuple[int, int, int] | None) -> None:
+    """Raise ModelError unless x is (n, c, h, w) with the model's own c, h, w, where those are known."""
+    if input_shape is not None and x.shape[1:] != input_shape:
+        raise ModelError(
+            f"model {name!r} takes samples of shape {input_shape}, found {x.shape[1:]}: "
+            "set its preprocess so that the raw samples become that"
+        )
+
+
 def check_width(name: str, shape: tuple[int, ...], rows: int, classes: int) -> None:
     """Raise ModelError unless a model answered `rows` samples with one logit per class."""
     if shape != (rows, classes):

@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 
 from edge_sdk.data import Preprocess
 from edge_sdk.models.base import Batches, FitReport, ModelSpec, pack_arrays, unpack_arrays
-from edge_sdk.models.checks import ALL_TERMS, check_fit, check_rows, check_state, check_weights, require
+from edge_sdk.models.checks import (
+    ALL_TERMS,
+    check_fit,
+    check_rows,
+    check_samples,
+    check_state,
+    check_weights,
+    require,
+)
 from edge_sdk.models.optim import BETA1, BETA2, EPSILON, adam_scales, moment_count, pack_optim, unpack_optim
 from edge_sdk.objectives import Floats, Ints, Objective, Optim, objective_gradient, objective_loss
 
@@ -198,8 +206,10 @@ class NumpyModel(HeadModel):
             flops_per_sample=2 * width * classes,
         )
         super().__init__(spec, head)
+        self._input_shape = input_shape
 
     def feature_rows(self, x: Floats, index: Ints) -> Floats:
         """The flattened samples: x (n, c, h, w), index (m,) -> (m, c * h * w)."""
+        check_samples(self.spec.name, x, self._input_shape)
         out: Floats = x.reshape(len(x), self.spec.feature_dim)[index]
         return out

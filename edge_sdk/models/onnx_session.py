@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from edge_sdk.errors import MissingExtra, ModelError
+from edge_sdk.models.checks import check_samples
 from edge_sdk.objectives import Floats
 
 try:
@@ -54,6 +55,7 @@ class OnnxSession:
         empty cache would not repeat its own bits; matrix kernels differ between batch sizes.  It also serves files
         that were exported for a batch of one, and for anything that is worth freezing costs little.
         """
+        check_samples(self._name, x, self.input_shape)
         out = np.empty((len(x), self.width), np.float32)
         for i in range(len(x)):
             out[i] = self._run(x[i : i + 1])

@@ -16,6 +16,7 @@ from edge_sdk.models.checks import (
     ALL_TERMS,
     check_fit,
     check_rows,
+    check_samples,
     check_state,
     check_weights,
     check_width,
@@ -72,6 +73,7 @@ class TorchModel:
         self._device = torch.device(device)
         self._net = net.to(self._device).eval()
         self._anatomy = survey(net, classes, features=features, input_shape=input_shape, name=name)
+        self._input_shape = input_shape
         self._parameters = [p for p in net.parameters() if p.requires_grad]
         self._draws = draws_random_numbers(net)
         self._optimiser: TorchOptimiser | None = None
@@ -90,6 +92,7 @@ class TorchModel:
 
     def logits(self, x: Floats) -> Floats:
         """(n, c, h, w) -> (n, k), before softmax.  Raises ModelError where the net answers with another shape."""
+        check_samples(self.spec.name, x, self._input_shape)
         out = self._infer(self._net, x)
         check_width(self.spec.name, out.shape, len(x), self.spec.classes)
         return out
@@ -98,6 +101,7 @@ class TorchModel:
         """(n, c, h, w) -> (n, d), flattened.  Raises Unsupported where the net has none."""
         if self._anatomy.tap is None:
             raise lacks(self.spec, "features")
+        check_samples(self.spec.name, x, self._input_shape)
         return self._infer(self._anatomy.tap, x)
 
     def head(self, f: Floats) -> Floats:
@@ -113,6 +117,7 @@ class TorchModel:
         where the net answers with another shape than (b, k).
         """
         check_fit(self.spec, batches, objective)
+        check_samples(self.spec.name, batches.inputs, self._input_shape)
         optimiser = self._optimiser_for(optim)
         loss_of = objective_loss(objective, self._device)
         self._switch(train=batches.stochastic)

@@ -143,6 +143,7 @@ class _Link:
         )
 
     def _let_go(self) -> None:
+        self.in_flight.give_up()
         connection = self._client.socket()
         if connection is not None:
             connection.close()

@@ -11,6 +11,7 @@ from typing import Protocol
 _MAX_FRAMES = 4096
 _MAX_BYTES = 256 * 1024 * 1024
 _STRIKES = 3
+_LOOK_UP_S = 0.05
 
 
 class Receipt(Protocol):
@@ -74,6 +75,7 @@ class InFlight:
         self._suspect = suspect
         self._frames: deque[Sent] = deque()
         self._held_bytes = 0
+        self._hopeless = False
         self._lock = threading.Lock()
         self._max_frames = max_frames
         self._max_bytes = max_bytes
@@ -97,11 +99,15 @@ class InFlight:
             self._forget_acknowledged()
             return self._frames[0] if self._frames else None
 
+    def give_up(self) -> None:
+        """The connection is gone: nothing more will be acknowledged."""
+        self._hopeless = True
+
     def wait(self, timeout_s: float) -> None:
-        """Wait until all is acknowledged, at most `timeout_s`."""
+        """Wait until all is acknowledged, at most `timeout_s`, and not for a connection that is gone."""
         deadline_s = time.monotonic() + timeout_s
-        while (sent := self.oldest()) and (left_s := deadline_s - time.monotonic()) > 0:
-            sent.receipt.wait_for_publish(left_s)
+        while not self._hopeless and (sent := self.oldest()) and (left_s := deadline_s - time.monotonic()) > 0:
+            sent.receipt.wait_for_publish(min(left_s, _LOOK_UP_S))
 
     def _forget_acknowledged(self) -> None:
         while self._frames and self._frames[0].receipt.is_published():

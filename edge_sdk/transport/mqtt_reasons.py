@@ -10,7 +10,11 @@ from edge_sdk.transport.mqtt_url import BrokerAddress
 
 UNSUPPORTED_VERSION = 132
 SESSION_TAKEN_OVER = 142
-_LOGIN_REFUSALS = {134: "wrong user name or password", 135: "the login is wrong or missing, or may not connect", 138: "this client is banned"}
+_LOGIN_REFUSALS = {
+    134: "wrong user name or password",
+    135: "the login is wrong or missing, or may not connect",
+    138: "this client is banned",
+}
 _CLIENT_ID_REFUSED = 133
 
 

@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 30.0
-_STABLE_S = 10.0
+_STABLE_S = 2.0
 _SILENT_CLOSES = 2
 
 

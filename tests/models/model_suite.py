@@ -89,8 +89,9 @@ class ModelSuite:
         index = work.indices[0]
         logits, labels = by_term.logits(work.inputs[index]), work.labels[index]
         gradient = objective_gradient(objective, logits, labels, 0) * BATCH
-        report = by_term.fit(work, objective, OPTIMS["sgd"])
-        by_gradient.fit(work, (LogitGradient(gradient=gradient[None]),), OPTIMS["sgd"])
+        small = Optim(kind="sgd", learning_rate=0.01)
+        report = by_term.fit(work, objective, small)
+        by_gradient.fit(work, (LogitGradient(gradient=gradient[None]),), small)
         assert report.loss == pytest.approx(objective_loss(objective, logits, labels, 0), abs=1e-5)
         np.testing.assert_allclose(by_term.head_rows(), by_gradient.head_rows(), atol=1e-5)
         np.testing.assert_allclose(by_term.logits(work.inputs), by_gradient.logits(work.inputs), atol=1e-5)
@@ -150,7 +151,7 @@ class ModelSuite:
             arrays[name] = arrays[name].astype(np.float64)
         elif damage == "optimiser":
             arrays["optim"] = np.array([7.0, 0.1, 0.0])
-        with pytest.raises(StoreError, match="remove the state folder|Remove the state folder"):
+        with pytest.raises(StoreError, match="emove the state folder"):
             model.load_state(b"\xc1noise" if damage == "noise" else pack_arrays(arrays))
         assert model.state_bytes() == before
 
@@ -174,7 +175,9 @@ class ModelSuite:
         x, _ = samples()
         np.testing.assert_allclose(model.logits(x)[:, 3], model.features(x) @ new[0, :-1] + new[0, -1], atol=1e-4)
 
-    @pytest.mark.parametrize(("classes", "wrong"), [([0, 1], (1, 0)), ([0], (1, 1)), ([CLASSES], (1, 0)), ([-1], (1, 0))])
+    @pytest.mark.parametrize(
+        ("classes", "wrong"), [([0, 1], (1, 0)), ([0], (1, 1)), ([CLASSES], (1, 0)), ([-1], (1, 0))]
+    )
     def test_refuses_head_rows_that_do_not_fit(self, model: Model, classes: list[int], wrong: tuple[int, int]) -> None:
         rows = np.zeros((wrong[0], model.spec.feature_dim + 1 + wrong[1]), np.float32)
         with pytest.raises(ModelError, match="head rows"):
@@ -206,6 +209,13 @@ class ModelSuite:
         with pytest.raises(UsageError, match="optimiser 'lion'"):
             model.fit(batches(2), (CrossEntropy(),), Optim(kind="lion"))
         assert model.state_bytes() == before
+
+    def test_refuses_samples_of_another_shape(self, model: Model) -> None:
+        x = np.zeros((3, 1, 4, 9), np.float32)  # as many numbers as a sample of the right shape
+        work = Batches(inputs=x, labels=np.zeros(3, np.int64), indices=np.array([[0, 1]]))
+        for ask in (model.logits, model.features, lambda _: model.fit(work, (CrossEntropy(),), ADAM)):
+            with pytest.raises(ModelError, match=r"takes samples of shape \(1, 6, 6\), found \(1, 4, 9\)"):
+                ask(x)
 
     def test_cross_entropy_needs_labels(self, model: Model) -> None:
         work = batches(1)

@@ -29,6 +29,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from torch import nn  # noqa: E402  # only where torch is installed
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402  # likewise
 
 from edge_sdk.models.torch_model import TorchModel  # noqa: E402  # likewise
 from edge_sdk.models.torch_optim import TorchOptimiser  # noqa: E402  # likewise
@@ -114,8 +115,6 @@ def test_the_optimisers_are_torchs(optim: Optim) -> None:
 
 @pytest.mark.parametrize("family", ["mlp", "mlp-wide", "cnn", "cnn-wide", "resnet"])
 def test_flops_are_those_that_torch_counts(family: str) -> None:
-    from torch.utils.flop_counter import FlopCounterMode
-
     model = torch_model(family, 10, (3, 9, 11), Preprocess(), 0)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model._net(torch.zeros(1, 3, 9, 11))
@@ -253,9 +252,7 @@ class TestRandomness:
 
     def trained(self, *, stochastic: bool, seed: int) -> np.ndarray:
         model, work = self.model(), batches(2)
-        work = Batches(
-            inputs=work.inputs, labels=work.labels, indices=work.indices, stochastic=stochastic, seed=seed
-        )
+        work = Batches(inputs=work.inputs, labels=work.labels, indices=work.indices, stochastic=stochastic, seed=seed)
         model.fit(work, (CrossEntropy(),), ADAM)
         return model.weights()
 
@@ -313,6 +310,19 @@ class TestBatchNorm:
         with pytest.raises(StoreError, match=r"'net.0.weight' is stored as nothing"):
             model.load_state(wrap(linear()).state_bytes())
         assert model.state_bytes() == before
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+def test_an_accelerator_gives_the_same_within_rounding() -> None:
+    here, there = wrap(linear()), wrap(linear(), device="cuda")
+    there.set_weights(here.weights())
+    before = torch.cuda.get_rng_state()
+    for model in (here, there):
+        model.fit(batches(5, stochastic=True), objectives(5)["all"], ADAM)
+    np.testing.assert_allclose(there.weights(), here.weights(), atol=1e-4)
+    here.load_state(there.state_bytes())
+    assert here.state_bytes() == there.state_bytes()
+    assert torch.equal(torch.cuda.get_rng_state(), before)
 
 
 def test_large_inputs_go_through_in_chunks() -> None:

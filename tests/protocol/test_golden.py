@@ -5,7 +5,7 @@ A new message or payload kind gets its file by running
     EDGE_GOLDEN=write pytest tests/protocol/test_golden.py
 
 which writes the files that are missing and never touches one that is there.  A file that no longer fits is not to be
-written anew: devices in the field speak it.  What has to give way is the change (docs/reference/evolution.md).
+written anew: devices in the field speak it.  What has to give way is the change (docs/reference/protocol.md, "Evolution").
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def type_of(annotation: Any) -> str:
         return "payload"
     if annotation == messages.Scalar:
         return "boolean, integer, number or line"
-    if origin is types.UnionType:
+    if origin in (typing.Union, types.UnionType):
         return f"{type_of(args[0])}, or nil"
     if dataclasses.is_dataclass(annotation):
         return f"`{schema.tag_of(annotation)}`"

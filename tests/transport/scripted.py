@@ -29,7 +29,7 @@ def suback(code: int) -> Answer:
     return lambda level, body: bytes([0x90, 4 if level == 5 else 3]) + body[:2] + b"\0" * (level == 5) + bytes([code])
 
 
-def puback(level: int, body: bytes) -> bytes:
+def puback(_level: int, body: bytes) -> bytes:
     """Take a frame."""
     end = 2 + int.from_bytes(body[:2], "big")
     return b"\x40\x02" + body[end : end + 2]
@@ -54,7 +54,7 @@ class ScriptedBroker:
         """The protocol levels of the connections that came."""
         return [level for kind, level in self.seen if kind == CONNECT]
 
-    def __enter__(self) -> ScriptedBroker:
+    def __enter__(self) -> ScriptedBroker:  # noqa: PYI034  Self is not in Python 3.10
         self._thread.start()
         return self
 

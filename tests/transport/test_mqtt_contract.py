@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from itertools import count
 
 import pytest
+from links import cut
 from suite import LinkFactory, TransportSuite
 
 from coordinator.broker import EmbeddedBroker
 from edge_sdk.transport.base import Transport
 from edge_sdk.transport.mqtt import MqttTransport
-from links import cut
 
 pytestmark = pytest.mark.broker
 

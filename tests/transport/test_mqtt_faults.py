@@ -110,7 +110,10 @@ def test_closing_while_the_broker_is_away_is_quick(free_port: int) -> None:
 
 @pytest.mark.parametrize(
     ("code_at_5", "code_at_3", "text"),
-    [(134, 4, "not authorised by {}: wrong user name or password"), (135, 5, "not authorised by {}: the login is wrong or missing, or may not connect")],
+    [
+        (134, 4, "not authorised by {}: wrong user name or password"),
+        (135, 5, "not authorised by {}: the login is wrong or missing, or may not connect"),
+    ],
 )
 def test_a_refused_login_is_final(opened: Opener, code_at_5: int, code_at_3: int, text: str) -> None:
     def refuse(level: int, _body: bytes) -> bytes:
@@ -129,7 +132,9 @@ def test_a_refused_subscription_is_final(opened: Opener, code: int) -> None:
     with ScriptedBroker({scripted.SUBSCRIBE: scripted.suback(code)}) as fake:
         transport = opened(fake.url)
         transport.connect(["t/b"])
-        assert reason(transport) == Disconnected(f"not authorised by {fake.url[7:]}: may not subscribe to t/b", final=True)
+        assert reason(transport) == Disconnected(
+            f"not authorised by {fake.url[7:]}: may not subscribe to t/b", final=True
+        )
 
 
 def test_mqtt_3_1_1_after_5_was_refused_and_it_is_remembered(opened: Opener) -> None:
@@ -143,7 +148,9 @@ def test_mqtt_3_1_1_after_5_was_refused_and_it_is_remembered(opened: Opener) -> 
 
 
 def test_mqtt_3_1_1_after_two_connections_closed_without_a_word(opened: Opener) -> None:
-    with ScriptedBroker({scripted.CONNECT: lambda level, _: scripted.connack(0, level=4) if level == 4 else None}) as fake:
+    with ScriptedBroker(
+        {scripted.CONNECT: lambda level, _: scripted.connack(0, level=4) if level == 4 else None}
+    ) as fake:
         transport = opened(fake.url)
         transport.connect(["t"])
         assert "closed the connection at once (is it an MQTT broker, and one without TLS?)" in reason(transport).reason
@@ -153,7 +160,9 @@ def test_mqtt_3_1_1_after_two_connections_closed_without_a_word(opened: Opener) 
 
 def test_mqtt_3_1_1_after_silence(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mqtt, "_ANSWER_TIMEOUT_S", 0.2)
-    with ScriptedBroker({scripted.CONNECT: lambda level, _: scripted.connack(0, level=4) if level == 4 else b""}) as fake:
+    with ScriptedBroker(
+        {scripted.CONNECT: lambda level, _: scripted.connack(0, level=4) if level == 4 else b""}
+    ) as fake:
         transport = opened(fake.url)
         transport.connect(["t"])
         assert transport.poll(5.0) == Connected()
@@ -181,7 +190,9 @@ def test_another_client_with_the_same_id(opened: Opener) -> None:
 
 
 @pytest.mark.parametrize(("stated_bytes", "own_bytes", "limit_bytes"), [(4096, 10_000, 3072), (100_000, 2000, 2000)])
-def test_the_brokers_packet_limit_counts_less_a_kibibyte(opened: Opener, stated_bytes: int, own_bytes: int, limit_bytes: int) -> None:
+def test_the_brokers_packet_limit_counts_less_a_kibibyte(
+    opened: Opener, stated_bytes: int, own_bytes: int, limit_bytes: int
+) -> None:
     properties = b"\x27" + stated_bytes.to_bytes(4, "big")
     with ScriptedBroker({scripted.CONNECT: lambda level, _: scripted.connack(0, properties, level=level)}) as fake:
         transport = opened(fake.url, max_frame_bytes=own_bytes)
@@ -192,7 +203,9 @@ def test_the_brokers_packet_limit_counts_less_a_kibibyte(opened: Opener, stated_
             transport.send("t", bytes(limit_bytes + 1))
 
 
-def test_a_frame_that_kills_the_link_three_times_is_left_out_once(opened: Opener, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_frame_that_kills_the_link_three_times_is_left_out_once(
+    opened: Opener, caplog: pytest.LogCaptureFixture
+) -> None:
     taken: list[bytes] = []
 
     def take_small(level: int, body: bytes) -> bytes | None:
@@ -206,7 +219,9 @@ def test_a_frame_that_kills_the_link_three_times_is_left_out_once(opened: Opener
             until(transport, Connected)
             transport.send("t/big", bytes(2000))
             told = reason(transport)
-        assert told.reason == "broker closed the connection, again while taking 2000 bytes for t/big: not sent next time"
+        assert (
+            told.reason == "broker closed the connection, again while taking 2000 bytes for t/big: not sent next time"
+        )
         until(transport, Connected)
         taken.clear()
         transport.send("t/big", bytes(2000))
@@ -309,7 +324,9 @@ def test_a_fault_while_handling_a_frame_does_not_end_the_thread(
     assert "planted" in caplog.text
 
 
-def test_a_fault_in_the_library_ends_the_link_not_the_thread(opened: Opener, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_in_the_library_ends_the_link_not_the_thread(
+    opened: Opener, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     transport = opened(broker.url)
     transport.connect(["t/a"])
     until(transport, Connected)
@@ -368,7 +385,7 @@ def test_connecting_twice(opened: Opener, free_port: int) -> None:
 
 
 def test_an_empty_client_id(opened: Opener) -> None:
-    with pytest.raises(UsageError, match="client id for broker 127.0.0.1:1883 is empty"):
+    with pytest.raises(UsageError, match=r"client id for broker .* is empty"):
         opened("mqtt://127.0.0.1", "")
 
 

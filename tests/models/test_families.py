@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from model_suite import SHAPE
+
+import edge_sdk.models
+from edge_sdk.data import Preprocess
+from edge_sdk.errors import MissingExtra, UsageError
+from edge_sdk.models.base import Model
+from edge_sim import families
+
+RAW_SHAPES = [(8, 8), (28, 28), (32, 32, 3), (64,), (1, 1)]
+TORCH = [name for name, family in families.FAMILIES.items() if family.runtime == "torch"]
+ONNX = ["onnx-random", "onnx-kmeans"]
+
+
+def public(raw_shape: tuple[int, ...]) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 255, (30, *raw_shape), np.uint8)
+
+
+def build(name: str, raw_shape: tuple[int, ...] = (8, 8), seed: int = 0, **more: object) -> Model:
+    options = {"preprocess": Preprocess(scale=1 / 255), "public": public(raw_shape), **more}
+    return families.build(name, classes=10, raw_shape=raw_shape, seed=seed, **options)
+
+
+@pytest.mark.parametrize("raw_shape", RAW_SHAPES)
+@pytest.mark.parametrize("name", ["softmax", *(pytest.param(name, marks=pytest.mark.torch) for name in TORCH), *ONNX])
+def test_every_family_takes_every_shape(name: str, raw_shape: tuple[int, ...]) -> None:
+    _needs(name)
+    if name == "onnx-kmeans" and raw_shape == (1, 1):
+        with pytest.raises(UsageError, match="patches with contrast"):
+            build(name, raw_shape)
+        return
+    one, two, other = build(name, raw_shape), build(name, raw_shape), build(name, raw_shape, seed=1)
+    x = one.spec.preprocess(public(raw_shape))
+    assert one.spec.name == name
+    assert one.spec.runtime == families.FAMILIES[name].runtime
+    assert one.logits(x).shape == (30, 10)
+    assert one.state_bytes() == two.state_bytes() != other.state_bytes()
+    np.testing.assert_array_equal(one.logits(x), two.logits(x))
+    assert one.spec.flops_per_sample > 0
+
+
+def _needs(name: str) -> None:
+    runtime = families.FAMILIES[name].runtime
+    if runtime != "numpy":
+        pytest.importorskip({"torch": "torch", "onnx": "onnxruntime"}[runtime])
+
+
+@pytest.mark.torch
+def test_architectures_differ_in_size() -> None:
+    pytest.importorskip("torch")
+    sizes = [build(name, (28, 28)).spec.parameters for name in TORCH]
+    assert len(set(sizes)) == len(TORCH)
+
+
+def test_the_onnx_families_read_files(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    extractors = importlib.import_module("edge_sim.onnx_extractors")
+    images = np.random.default_rng(0).random((30, *SHAPE), np.float32)
+    extractor, classifier = tmp_path / "extractor.onnx", tmp_path / "teacher.onnx"
+    extractor.write_bytes(extractors.random_extractor(SHAPE, 5, filters=3))
+    classifier.write_bytes(extractors.teacher(images, np.arange(30) % 10, 10, seed=0, steps=3))
+    for name in ONNX:
+        assert build(name, (6, 6), extractor_path=extractor).spec.note == "frozen random 3x3 filters, seed 5"
+    model = build("onnx-teacher", (6, 6), extractor_path=classifier)
+    assert model.spec.capabilities == {"predict"}
+    assert model.spec.runtime == families.FAMILIES["onnx-teacher"].runtime
+
+
+def test_what_cannot_be_made_without_a_file_says_so() -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    with pytest.raises(UsageError, match="needs the file of a classifier"):
+        build("onnx-teacher")
+    with pytest.raises(UsageError, match="learns its filters from public samples"):
+        build("onnx-kmeans", public=None)
+
+
+def test_an_unknown_name_lists_the_known() -> None:
+    with pytest.raises(UsageError, match="no model family 'cmn'; known are softmax, mlp, mlp-wide, cnn,"):
+        build("cmn")
+    with pytest.raises(UsageError, match="no model family"):
+        families.check("cmn")
+    families.check("cnn")
+
+
+class TestOwnFactories:
+    SOURCE = """
+from edge_sdk.models.numpy_model import NumpyModel
+
+def plain(classes, input_shape, seed):
+    return NumpyModel(classes, input_shape, seed=seed, name="plain")
+
+def informed(classes, input_shape, seed, preprocess):
+    return NumpyModel(classes, input_shape, seed=seed, preprocess=preprocess, name="informed")
+
+def deaf(classes, input_shape, seed):
+    return NumpyModel(3, input_shape, seed=seed)
+
+def empty(classes, input_shape, seed):
+    return None
+
+constant = 5
+"""
+
+    @pytest.fixture(autouse=True)
+    def module(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "my_models.py").write_text(self.SOURCE, encoding="utf-8")
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        monkeypatch.delitem(sys.modules, "my_models", raising=False)
+
+    def test_from_the_working_directory(self) -> None:
+        model = build("my_models:plain", (8, 6, 3), seed=4)
+        assert (model.spec.name, model.spec.feature_dim) == ("plain", 144)
+        assert model.state_bytes() == build("my_models:plain", (8, 6, 3), seed=4).state_bytes()
+
+    def test_may_ask_for_the_preprocessing(self) -> None:
+        preprocess = Preprocess(size=(4, 4), scale=0.5)
+        model = build("my_models:informed", (8, 8), preprocess=preprocess)
+        assert model.spec.preprocess == preprocess
+        assert model.spec.feature_dim == 16
+        assert build("my_models:plain", (8, 8), preprocess=preprocess).spec.feature_dim == 64
+
+    @pytest.mark.parametrize(
+        ("name", "message"),
+        [
+            ("no_such_module_here:f", "does not import"),
+            ("my_models:missing", "does not import"),
+            (":f", "does not import"),
+            ("my_models:constant", "is not a function"),
+            ("my_models:deaf", "NumpyModel for 3 classes, expected a Model for 10"),
+            ("my_models:empty", "NoneType for None classes"),
+        ],
+    )
+    def test_refused(self, name: str, message: str) -> None:
+        with pytest.raises(UsageError, match=message):
+            build(name)
+
+
+def test_nothing_heavy_loads_before_it_is_asked_for() -> None:
+    script = """
+import sys
+import edge_sdk, edge_sdk.models, edge_sim.families
+from edge_sdk.models import Batches, LinearHead, Model, NumpyModel
+NumpyModel(2, (1, 2, 2), seed=0)
+print(sorted({"torch", "onnxruntime", "onnx", "sklearn", "paho"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_package_names_what_it_lacks() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Jax"):
+        edge_sdk.models.JaxModel  # noqa: B018  # the access is the test
+    assert set(edge_sdk.models.__all__) == set(edge_sdk.models._HOMES)
+
+
+@pytest.mark.parametrize(
+    ("package", "module", "name"),
+    [
+        ("torch", "edge_sdk.models.torch_model", "mlp"),
+        ("onnxruntime", "edge_sdk.models.onnx_session", "onnx-random"),
+        ("onnx", "edge_sim.onnx_extractors", "onnx-random"),
+    ],
+)
+def test_a_missing_runtime_names_its_extra(
+    package: str, module: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None in sys.modules makes an import fail as if the package were not installed."""
+    for loaded in [m for m in sys.modules if m.startswith(("edge_sdk.models.onnx", "edge_sim.onnx")) or m == module]:
+        monkeypatch.delitem(sys.modules, loaded)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtra, match=rf"needs the package {package}: pip install 'edge-sdk\["):
+        build(name)
