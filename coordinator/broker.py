@@ -143,13 +143,10 @@ class EmbeddedBroker:
 
 def serve(port: int = DEFAULT_PORT, kind: Kind = "auto") -> None:
     """Run a broker in the foreground until Ctrl-C, for `edge-sdk broker`."""
-    with EmbeddedBroker(kind, port) as broker:
+    with suppress(KeyboardInterrupt), EmbeddedBroker(kind, port) as broker:
         sys.stdout.write(f"{broker.kind} {broker.version} at {broker.url} (Ctrl-C ends it)\n")
         sys.stdout.flush()
-        with suppress(KeyboardInterrupt):
-            raise TransportError(
-                f"the embedded broker ({broker.kind}) ended with exit code {broker.wait()}; start again"
-            )
+        raise TransportError(f"the embedded broker ({broker.kind}) ended with exit code {broker.wait()}; start again")
 
 
 def _resolve(kind: Kind) -> Literal["amqtt", "mosquitto"]:

@@ -74,10 +74,14 @@ class RoundState:
     invited: frozenset[str] = frozenset()
     folded: frozenset[str] = frozenset()
     """Whose uploads for this exchange are durable."""
+    opens_at_s: float | None = None
+    """While gathering: when to open without the rest; None: a quorum was not seen yet."""
     due_s: float = 0.0
     retry_at_s: float = 0.0
     retry_wait_s: float = 0.0
     misses: int = 0
+    unrecorded: int | None = None
+    """A round whose exchanges are all closed, and whose end is not on record: what a restart can find."""
     reason: str = ""
 
     @property
@@ -89,6 +93,27 @@ class RoundState:
     def missing(self) -> frozenset[str]:
         """Invited devices whose upload is not in."""
         return self.invited - self.folded
+
+    @property
+    def counted(self) -> frozenset[str]:
+        """Whom a quorum can be made of: the members, and in the closing exchange whoever has answered and gone home."""
+        return self.members | self.folded if self.closing else self.members
+
+    @property
+    def all_here(self) -> bool:
+        """Whether a quorum is here and nobody else is expected."""
+        rest = self.policy.expected - len(self.gone - self.counted) - len(self.counted)
+        return rest <= 0 and self.quorum_here
+
+    @property
+    def quorum_here(self) -> bool:
+        """Whether enough devices are here."""
+        return len(self.counted) >= self.policy.quorum
+
+    @property
+    def quorum_possible(self) -> bool:
+        """Whether enough devices are here, or may still come."""
+        return self.quorum_here or self.policy.expected - len(self.gone - self.counted) >= self.policy.quorum
 
 
 # -- events ---------------------------------------------------------------------------------------------------------
@@ -104,7 +129,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class TurnedAway:
-    """A device that the run was made for was refused at join."""
+    """A device that the run was made for was refused: when it joined, or when it said hello again."""
 
     device: str
 
@@ -210,7 +235,8 @@ class Reduce:
     place: Place
     contributors: tuple[str, ...]
     partial: bool
-    """Closed without some invited device: must be on record before anybody is told what came of it."""
+    """Closed without some device that could be invited after a restart: must be on record before anybody is told what
+    came of it.  Otherwise the uploads themselves say who contributed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,32 +261,20 @@ Outcome: TypeAlias = tuple[RoundState, tuple[Command, ...]]
 
 
 def _gather(state: RoundState, event: Joined) -> Outcome:
-    members = state.members | {event.device}
-    due_s = state.due_s
-    if len(members) >= state.policy.quorum and len(state.members) < state.policy.quorum:
-        due_s = event.now_s + state.policy.join_grace_s
-    state = replace(state, members=members, gone=state.gone - {event.device}, due_s=due_s)
-    if len(members) >= state.policy.expected - len(state.gone):
-        return _open(state, event.now_s)
-    return state, ()
+    state = _await_rest(_present(state, event.device), event.now_s)
+    return _begin(state, event.now_s) if state.all_here else (state, ())
 
 
 def _gather_tick(state: RoundState, event: Tick) -> Outcome:
-    if len(state.members) >= state.policy.quorum and event.now_s >= state.due_s:
-        return _open(state, event.now_s)
-    return state, ()
+    state = _await_rest(state, event.now_s)
+    waited = state.opens_at_s is not None and event.now_s >= state.opens_at_s
+    return _begin(state, event.now_s) if waited or state.all_here else (state, ())
 
 
 def _gather_gone(state: RoundState, event: TurnedAway | Left) -> Outcome:
-    state = replace(state, members=state.members - {event.device}, gone=state.gone | {event.device})
-    return _fail_without_quorum(state)
-
-
-def _gather_turned_away(state: RoundState, event: TurnedAway) -> Outcome:
-    state, commands = _gather_gone(state, event)
-    if not commands and state.members and len(state.members) >= state.policy.expected - len(state.gone):
-        return replace(state, due_s=0.0), ()  # nobody else is expected: the next tick opens
-    return state, commands
+    """Where nobody else is expected now, the next tick opens."""
+    state = _absent(state, event.device)
+    return _fail_without_quorum(state if state.quorum_here else replace(state, opens_at_s=None))
 
 
 def _join_running(state: RoundState, event: Joined) -> Outcome:
@@ -271,23 +285,14 @@ def _join_running(state: RoundState, event: Joined) -> Outcome:
     return state, ()
 
 
-def _turn_away_running(state: RoundState, event: TurnedAway) -> Outcome:
-    return replace(state, gone=state.gone | {event.device}), ()
+def _leave(state: RoundState, event: TurnedAway | Left) -> Outcome:
+    failed, commands = _fail_without_quorum(_absent(state, event.device))
+    return (failed, commands) if commands else _close_if_complete(failed)
 
 
-def _leave(state: RoundState, event: Left) -> Outcome:
-    state = replace(
-        state,
-        members=state.members - {event.device},
-        gone=state.gone | {event.device},
-        invited=state.invited - ({event.device} - state.folded),
-    )
-    failed, commands = _fail_without_quorum(state)
-    return (failed, commands) if commands else _close_if_complete(state)
-
-
-def _leave_finishing(state: RoundState, event: Left) -> Outcome:
-    return replace(state, members=state.members - {event.device}, gone=state.gone | {event.device}), ()
+def _leave_finishing(state: RoundState, event: TurnedAway | Left) -> Outcome:
+    """What follows from it shows when the next exchange opens."""
+    return _absent(state, event.device), ()
 
 
 def _lose(state: RoundState, event: Lost) -> Outcome:
@@ -295,36 +300,30 @@ def _lose(state: RoundState, event: Lost) -> Outcome:
 
 
 def _receive(state: RoundState, event: Received) -> Outcome:
-    state = _present(state, event.device) if event.device in state.members else state
-    if event.place < state.place:
-        return state, (Answer(event.device, event.place, "late", "this exchange is closed"),)
-    if event.place > state.place:
-        return state, (Answer(event.device, event.place, "refused", "this exchange has not begun"),)
+    state = _seen(state, event.device)
+    if event.place != state.place or event.device in state.folded:
+        return state, (_answer(state, event),)
     if event.device not in state.invited:
         return state, (Answer(event.device, event.place, "refused", "not invited to this exchange"),)
-    if event.device in state.folded:
-        return state, (Answer(event.device, event.place, "duplicate", ""),)
     return state, (Persist(event.device, event.place),)
 
 
-def _receive_closed(state: RoundState, event: Received) -> Outcome:
-    verdict = "late" if event.place <= state.place else "refused"
-    return state, (Answer(event.device, event.place, verdict, "this exchange is closed"),)
+def _receive_closed(state: RoundState, event: Received | Persisted) -> Outcome:
+    return _seen(state, event.device), (_answer(state, event),)
 
 
 def _receive_gathering(state: RoundState, event: Received) -> Outcome:
-    """After a restart an upload can come before the exchange is open again; it will be sent again."""
-    if event.place < state.place:
-        return state, (Answer(event.device, event.place, "late", "this exchange is closed"),)
+    """After a restart an upload can come before its exchange is open again; it will be sent again."""
+    if event.place < state.place or (event.place == state.place and event.device in state.folded):
+        return state, (_answer(state, event),)
     return state, ()
 
 
 def _fold(state: RoundState, event: Persisted) -> Outcome:
-    if event.place != state.place or event.device not in state.invited:
-        return state, ()
-    if event.device in state.folded:
-        return state, (Answer(event.device, event.place, "duplicate", ""),)
-    state = replace(state, folded=state.folded | {event.device})
+    """What is durable in time counts, also of a device that left meanwhile: a restart would find it and count it."""
+    if event.place != state.place or event.device in state.folded:
+        return state, (_answer(state, event),)
+    state = replace(state, invited=state.invited | {event.device}, folded=state.folded | {event.device})
     state, closing = _close_if_complete(state)
     return state, (Fold(event.device, event.place), *closing)
 
@@ -336,12 +335,14 @@ def _tick(state: RoundState, event: Tick) -> Outcome:
         if len(state.folded) >= policy.quorum:
             return _close(state)
         if state.misses >= policy.patience:
-            return _fail(
-                state,
-                f"{len(state.folded)} of {policy.quorum} uploads needed after {policy.patience + 1} deadlines of "
-                f"{policy.deadline_s:g} s; silent: {', '.join(sorted(state.missing))}",
-            )
-        state = replace(state, due_s=event.now_s + policy.deadline_s, misses=state.misses + 1, retry_at_s=event.now_s)
+            return _fail(state, _too_silent(state))
+        state = replace(
+            state,
+            invited=state.invited | state.members,  # newcomers, too: those who were invited are too few
+            due_s=event.now_s + policy.deadline_s,
+            misses=state.misses + 1,
+            retry_at_s=event.now_s,
+        )
     if event.now_s >= state.retry_at_s and state.missing:
         wait_s = min(max(state.retry_wait_s, policy.retry_s) * 2, policy.deadline_s)
         state = replace(state, retry_at_s=event.now_s + wait_s, retry_wait_s=wait_s)
@@ -375,12 +376,43 @@ def _present(state: RoundState, device: str) -> RoundState:
     )
 
 
+def _seen(state: RoundState, device: str) -> RoundState:
+    """Any sign of life of a member ends its being away."""
+    return replace(state, away=state.away - {device})
+
+
+def _absent(state: RoundState, device: str) -> RoundState:
+    return replace(
+        state,
+        members=state.members - {device},
+        away=state.away - {device},
+        gone=state.gone | {device},
+        invited=state.invited - ({device} - state.folded),
+    )
+
+
+def _await_rest(state: RoundState, now_s: float) -> RoundState:
+    """From the moment that a quorum is here, the rest have the join grace."""
+    if state.quorum_here and state.opens_at_s is None:
+        return replace(state, opens_at_s=now_s + state.policy.join_grace_s)
+    return state
+
+
+def _begin(state: RoundState, now_s: float) -> Outcome:
+    """The first exchange after gathering."""
+    ended: tuple[Command, ...] = () if state.unrecorded is None else (RoundDone(state.unrecorded),)
+    state, commands = _open(replace(state, unrecorded=None), now_s)
+    return state, (*ended, *commands)
+
+
 def _open(state: RoundState, now_s: float) -> Outcome:
     """Invite whoever is here; everybody, where too few are."""
+    if not state.quorum_possible:
+        return _fail(state, _too_few(state))
     here = state.members - state.away
     invited = (here if len(here | state.folded) >= state.policy.quorum else state.members) | state.folded
-    if len(invited) < state.policy.quorum:
-        return _fail(state, _too_few(state))
+    if len(state.folded) >= state.policy.expected:  # closed before a restart, perhaps: nobody new may change it
+        invited = state.folded
     state = replace(
         state,
         phase=Phase.COLLECTING,
@@ -390,9 +422,9 @@ def _open(state: RoundState, now_s: float) -> Outcome:
         retry_wait_s=state.policy.retry_s,
         misses=0,
     )
-    if not state.missing:
-        return _close(state)
-    return state, (_invite(state, state.missing, now_s),)
+    if state.missing:
+        return state, (_invite(state, state.missing, now_s),)
+    return _close_if_complete(state)
 
 
 def _invite(state: RoundState, devices: frozenset[str] | set[str], now_s: float) -> Invite:
@@ -408,20 +440,40 @@ def _close_if_complete(state: RoundState) -> Outcome:
 def _close(state: RoundState) -> Outcome:
     if state.closing:
         return replace(state, phase=Phase.DONE), (End(""),)
-    reduce = Reduce(state.place, tuple(sorted(state.folded)), partial=bool(state.missing))
+    partial = len(state.folded) < state.policy.expected or not state.members <= state.folded
+    reduce = Reduce(state.place, tuple(sorted(state.folded)), partial)
     return replace(state, phase=Phase.FINISHING), (reduce,)
 
 
 def _fail_without_quorum(state: RoundState) -> Outcome:
-    if state.policy.expected - len(state.gone) < state.policy.quorum:
+    if not state.quorum_possible:
         return _fail(state, _too_few(state))
     return state, ()
+
+
+def _answer(state: RoundState, upload: Received | Persisted) -> Answer:
+    """To an upload that is not wanted (any more)."""
+    if upload.place > state.place:
+        return Answer(upload.device, upload.place, "refused", "this exchange has not begun")
+    if upload.place == state.place and upload.device in state.folded:
+        return Answer(upload.device, upload.place, "duplicate", "")
+    return Answer(upload.device, upload.place, "late", "this exchange is closed")
 
 
 def _too_few(state: RoundState) -> str:
     return (
         f"the quorum of {state.policy.quorum} cannot be reached: of {state.policy.expected} devices "
         f"{len(state.gone)} were refused or left ({', '.join(sorted(state.gone)) or 'none'})"
+    )
+
+
+def _too_silent(state: RoundState) -> str:
+    policy, place = state.policy, state.place
+    left = f"; refused or left: {', '.join(sorted(state.gone))}" if state.gone else ""
+    return (
+        f"round {place.round}, exchange {place.exchange}: {len(state.folded)} of {policy.quorum} uploads needed after "
+        f"{policy.patience + 1} deadlines of {policy.deadline_s:g} s; "
+        f"silent: {', '.join(sorted(state.missing)) or 'none'}{left}"
     )
 
 
@@ -435,23 +487,25 @@ MACHINE: Machine[RoundState] = Machine(
     (
         Rule((_G,), Joined, (_G, _C, _F, _D), _gather, "counted; the run opens when all are here"),
         Rule((_G,), Tick, (_G, _C, _F, _D), _gather_tick, "opens with a quorum once the join grace is over"),
-        Rule((_G,), TurnedAway, (_G, _X), _gather_turned_away, "fails at once when the quorum is out of reach"),
+        Rule((_G,), TurnedAway, (_G, _X), _gather_gone, "fails at once when the quorum is out of reach"),
         Rule((_G,), Left, (_G, _X), _gather_gone, "fails at once when the quorum is out of reach"),
-        Rule((_G,), Received, (_G,), _receive_gathering, "late if closed; else left to be sent again"),
+        Rule((_G,), Received, (_G,), _receive_gathering, "late or duplicate; else left to be sent again"),
         Rule(
             (_C, _F), Joined, (_C, _F), _join_running, "newcomers wait for the next exchange; others get theirs again"
         ),
-        Rule((_C, _F), TurnedAway, (_C, _F), _turn_away_running, "remembered"),
-        Rule((_C, _F), Lost, (_C, _F), _lose, "not invited again until it shows up"),
+        Rule((_C, _F), Lost, (_C, _F), _lose, "not invited to the next exchange unless it shows up"),
         Rule((_C,), Left, (_C, _F, _D, _X), _leave, "no longer waited for"),
-        Rule((_F,), Left, (_F,), _leave_finishing, "no longer waited for"),
+        Rule((_C,), TurnedAway, (_C, _F, _D, _X), _leave, "no longer waited for"),
+        Rule((_F,), Left, (_F,), _leave_finishing, "not waited for in the next exchange"),
+        Rule((_F,), TurnedAway, (_F,), _leave_finishing, "not waited for in the next exchange"),
         Rule(
             (_C,), Received, (_C,), _receive, "persisted if invited and new; else answered late, duplicate or refused"
         ),
-        Rule((_F, _D, _X), Received, (_F, _D, _X), _receive_closed, "answered late"),
+        Rule((_F, _D, _X), Received, (_F, _D, _X), _receive_closed, "answered late or duplicate"),
         Rule((_C,), Persisted, (_C, _F, _D), _fold, "folded once; the last one closes the exchange"),
+        Rule((_F, _D, _X), Persisted, (_F, _D, _X), _receive_closed, "too late to count, and answered so"),
         Rule((_C,), Tick, (_C, _F, _D, _X), _tick, "the silent are invited again; the deadline closes with a quorum"),
-        Rule((_F,), Finished, (_C, _F, _D, _X), _next, "the next exchange, the next round, or the closing exchange"),
+        Rule((_F,), Finished, (_C, _X), _next, "the next exchange, the next round, or the closing exchange"),
         Rule((_G, _C, _F), Broken, (_X,), _break, "the method, the broker or the ledger cannot go on"),
     )
 )
@@ -463,7 +517,12 @@ def advance(state: RoundState, event: Event) -> Outcome:
 
 
 def resumed(policy: Policy, place: Place, folded: frozenset[str]) -> RoundState:
-    """Where a coordinator stands after a restart: gathering again, at an exchange that holds these uploads."""
+    """Where a coordinator stands after a restart: gathering again, at an exchange that holds these uploads.
+
+    `place` may stand one past the last exchange of a round, where all of them are closed and its end is not on record.
+    """
+    if place.exchange == policy.exchanges:
+        return RoundState(policy=policy, place=Place(place.round + 1, 0), unrecorded=place.round)
     return RoundState(policy=policy, place=place, folded=folded)
 
 
@@ -471,6 +530,6 @@ def next_due_s(state: RoundState) -> float | None:
     """When the next Tick can matter; None: only messages can."""
     if state.phase is Phase.COLLECTING:
         return min(state.due_s, state.retry_at_s) if state.missing else state.due_s
-    if state.phase is Phase.GATHERING and len(state.members) >= state.policy.quorum:
-        return state.due_s
+    if state.phase is Phase.GATHERING and state.quorum_here:
+        return state.opens_at_s if state.opens_at_s is not None and not state.all_here else 0.0
     return None

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from coordinator.rounds import Place, Policy, RoundState
 from edge_sdk.errors import EdgeError, RemoteProtocolError, StoreError, UsageError
 from edge_sdk.protocol import codec, keep, topics
 from edge_sdk.protocol.codec import Stamp
-from edge_sdk.protocol.knowledge import Expect
+from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import (
     Assign,
     Bye,
@@ -119,9 +120,8 @@ class Server:
         self.record = Record()
         self._sequence = 0
         self._pending: list[_Pending] = []
-        self._uploads: dict[str, Upload] = {}
         self._aggregate: Any = method.zero()
-        self._state: Any = method.init(spec)
+        self.method_state: Any = method.init(spec)
         self.rounds = RoundState(policy=policy)
         self._resume(policy)
 
@@ -179,9 +179,7 @@ class Server:
     def handle(self, event: TransportEvent, now_s: float) -> None:
         """Take in what the transport brought.  An illegal frame is counted, attributed, and changes nothing."""
         if isinstance(event, Connected):
-            self.transport.send(
-                topics.coordinator_status(self.spec.federation), self._frame(self._status("ready")), retain=True
-            )
+            self._announce()
         elif isinstance(event, Disconnected):
             self.watcher.noted(f"broker: {event.reason}")
             if event.final:
@@ -209,7 +207,7 @@ class Server:
             self.watcher.noted(str(error))
             return
         for each in waiting:
-            self._uploads.setdefault(each.upload.device, each.upload)
+            self._durable = each.upload
             self._feed(rounds.Persisted(each.upload.device, each.place, now_s), now_s)
             each.incoming.acknowledge()
 
@@ -255,6 +253,8 @@ class Server:
         self._send(device, welcome)
         if new:
             self.watcher.joined(device, len(self.hellos), self.rounds.policy.expected)
+        if self.over:
+            self._announce()  # it does not know yet that it is
         self._feed(rounds.Joined(device, now_s), now_s)
 
     def _turn_away(self, device: str, turned: admission.Turned, now_s: float) -> None:
@@ -267,13 +267,14 @@ class Server:
                 federation=self.spec.federation,
                 device=device,
                 reason=turned.reason,
-                message=turned.message,
-                remedy=turned.remedy,
+                message=one_line(turned.message, 1024),
+                remedy=one_line(turned.remedy, 1024),
             ),
         )
         if not known:
             self.watcher.turned_away(device, f"{turned.message}; {turned.remedy}")
-        self._feed(rounds.TurnedAway(device), now_s)
+        if not self.roster or device in self.roster:  # else it is nobody that the run was made for
+            self._feed(rounds.TurnedAway(device), now_s)
 
     def _take_upload(self, upload: Upload, incoming: Incoming, now_s: float) -> None:
         """Check it against the contract; then the rounds decide whether it counts."""
@@ -289,7 +290,7 @@ class Server:
             try:
                 self._check(upload, place)
             except RemoteProtocolError as error:
-                self._answer(upload.device, place, "refused", str(error)[:256])
+                self._answer(upload.device, place, "refused", one_line(str(error)))
                 raise
         before = len(self._pending)
         self._incoming = _Pending(place, upload, incoming)
@@ -305,12 +306,13 @@ class Server:
             check_roles(upload.knowledge, {}, expectation(self.spec))
             return
         slots = self._rows[place.exchange].up
-        expect = expectation(self.spec)
+        declared = self.hellos[upload.device].samples
+        expect = dataclasses.replace(expectation(self.spec), contributors=1, samples=declared)
         sizes = {slot.rows for slot in slots.values() if slot.rows}
         if sizes and self.spec.public is not None:
             (size,) = sizes
             batch = batch_digest(self.spec, batch_indices(self.spec, place.round, place.exchange, size))
-            expect = Expect(classes=expect.classes, feature_dim=expect.feature_dim, rows=size, batch=batch)
+            expect = dataclasses.replace(expect, rows=size, batch=batch)
         check_roles(upload.knowledge, slots, expect)
 
     # -- commands out -----------------------------------------------------------------------------------------------
@@ -334,9 +336,7 @@ class Server:
         elif isinstance(command, rounds.RoundDone):
             self._round_done(command.round, now_s)
         else:
-            state = "failed" if command.reason else "finished"
-            topic = topics.coordinator_status(self.spec.federation)
-            self.transport.send(topic, self._frame(self._status(state, command.reason)), retain=True)
+            self._announce()
 
     def _invite(self, invite: rounds.Invite, now_s: float) -> None:
         if not any(admission.learns(self.hellos[device], self.method.contract) for device in self.rounds.members):
@@ -351,7 +351,7 @@ class Server:
             return
         self.record.begun(now_s)
         at = At(invite.place.round, invite.place.exchange)
-        common = self.method.common(self._state, at)
+        common = self.method.common(self.method_state, at)
         for device in invite.devices:
             assign = Assign(
                 federation=self.spec.federation,
@@ -361,13 +361,12 @@ class Server:
                 closing=self.rounds.closing,
                 deadline_s=invite.left_s,
                 common=common,
-                personal=self.method.personal(self._state, at, self.numbers[device]),
+                personal=self.method.personal(self.method_state, at, self.numbers[device]),
             )
             self._send(device, assign)
 
     def _fold(self, fold: rounds.Fold) -> None:
-        upload = self._uploads.pop(fold.device)
-        self._add(upload)
+        self._add(self._durable)
         self._answer(fold.device, fold.place, "accepted")
 
     def _add(self, upload: Upload) -> None:
@@ -396,7 +395,7 @@ class Server:
         try:
             self.ledger.close_exchange(reduce.place, reduce.contributors, now=reduce.partial)
             at = At(reduce.place.round, reduce.place.exchange)
-            self._state = self.method.finish(self.spec, self._state, at, self._aggregate)
+            self.method_state = self.method.finish(self.spec, self.method_state, at, self._aggregate)
         except EdgeError as error:
             self._feed(rounds.Broken(str(error)), now_s)
             return
@@ -405,7 +404,7 @@ class Server:
 
     def _round_done(self, round_: int, now_s: float) -> None:
         result = self.record.round_done(len(self.rounds.invited), len(self._rows), now_s)
-        self.ledger.checkpoint(round_ + 1, keep.to_bytes(self._state), self.record.to_json())
+        self.ledger.checkpoint(round_ + 1, keep.to_bytes(self.method_state), self.record.to_json())
         self.watcher.round_done(result, self.spec.rounds, self.record)
 
     def _send(self, device: str, message: Welcome | Refusal | Assign | Receipt) -> None:
@@ -417,9 +416,15 @@ class Server:
         self._sequence += 1
         return codec.encode(message, Stamp(self.ledger.epoch, self._sequence))
 
+    def _announce(self) -> None:
+        """Say, retained, where the run stands."""
+        ended = {rounds.Phase.DONE: "finished", rounds.Phase.FAILED: "failed"}
+        status = self._status(ended.get(self.rounds.phase, "ready"), self.rounds.reason)
+        self.transport.send(topics.coordinator_status(self.spec.federation), self._frame(status), retain=True)
+
     def _status(self, state: str, reason: str = "") -> CoordinatorStatus:
         return CoordinatorStatus(
-            federation=self.spec.federation, state=state, epoch=self.ledger.epoch, reason=reason[:256]
+            federation=self.spec.federation, state=state, epoch=self.ledger.epoch, reason=one_line(reason)
         )
 
     # -- after a restart --------------------------------------------------------------------------------------------
@@ -439,13 +444,13 @@ class Server:
         round_ = 0
         if checkpoint is not None:
             round_ = checkpoint.round
-            self._state = keep.from_bytes(type(self._state), checkpoint.state)
+            self.method_state = keep.from_bytes(type(self.method_state), checkpoint.state)
             self.record = Record.from_json(checkpoint.record)
         closed = self.ledger.closed(round_)
         for exchange in sorted(closed):
             place = Place(round_, exchange)
             self._add_stored(place, closed[exchange])
-            self._state = self.method.finish(self.spec, self._state, At(round_, exchange), self._aggregate)
+            self.method_state = self.method.finish(self.spec, self.method_state, At(round_, exchange), self._aggregate)
             self._aggregate = self.method.zero()
         place = Place(round_, len(closed))
         folded = frozenset(self.ledger.uploads(place))

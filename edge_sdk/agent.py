@@ -50,6 +50,9 @@ log = logging.getLogger(__name__)
 POLL_S = 0.5
 """Longest sleep of the loop: how soon a stop is noticed while nothing happens."""
 
+MAX_DISCLOSED_CLASSES = 32768
+"""What a Hello has room for; a model with more classes keeps its counts to itself."""
+
 _KINDS: Mapping[type, str] = {Hello: "hello", Upload: "upd", Bye: "bye"}
 
 
@@ -263,8 +266,7 @@ class Agent:
             self.refused_frames[error.kind] += 1
             log.warning("%s: refused an Assign: %s", self.device, error)
             self._rebuild()
-            self.session = dataclasses.replace(self.session, phase=session.Phase.IDLE)
-            return False
+            self._stand(session.Phase.IDLE)
         return False
 
     def finish_work(self, now_s: float) -> None:
@@ -334,6 +336,8 @@ class Agent:
     def _take_assign(self, assign: Assign, frame: bytes, now_s: float) -> None:
         if self._taken is None:
             return  # the Welcome is still under way, and so is this Assign, which will be sent again
+        if assign.closing != (assign.round == self._taken.spec.rounds) or assign.round > self._taken.spec.rounds:
+            raise RemoteProtocolError("knowledge", f"round {assign.round} of {self._taken.spec.rounds}: out of place")
         row = self._taken.closing if assign.closing else self._row(assign.exchange)
         check_roles(assign.common, {r: s for r, s in row.down.items() if not s.personal}, expectation(self._taken.spec))
         check_roles(assign.personal, {r: s for r, s in row.down.items() if s.personal}, expectation(self._taken.spec))
@@ -366,8 +370,8 @@ class Agent:
             self._send_upload(command.place)
         elif isinstance(command, session.ForgetUpload):
             self.store.receipted(*command.place)
-        else:
-            self._work = None
+        elif self._work is not None:
+            self._rebuild()  # the run ended in the midst of an exchange, which will never count
 
     def _start_work(self) -> None:
         if self._newest is None:
@@ -436,7 +440,7 @@ class Agent:
             classes=spec.classes,
             feature_dim=spec.feature_dim,
             samples=len(self.bench.data.train),
-            class_counts=self._class_counts,
+            class_counts=self._class_counts if spec.classes <= MAX_DISCLOSED_CLASSES else (),
             public_sha256=self.bench.public.spec.sha256 if self.bench.public else None,
             model=spec.name,
             runtime=spec.runtime,
@@ -455,10 +459,10 @@ class Agent:
         spec = welcome.spec
         try:
             method: ClientMethod[Any] = load_registered("edge_sdk.methods", spec.method)
+            contract: Contract[Any] = method.contract
+            params = contract.read(spec.params)
         except UsageError as error:
             raise RemoteProtocolError("knowledge", f"{error}: install or upgrade this device's SDK") from None
-        contract: Contract[Any] = method.contract
-        params = contract.read(spec.params)
         if contract.digest(params) != spec.contract:
             raise RemoteProtocolError("knowledge", f"{spec.method}: the two halves differ: upgrade the older side")
         rows, closing = contract.exchanges(params), contract.closing(params)
@@ -483,15 +487,21 @@ class Agent:
         if isinstance(welcome, Welcome):
             self._enter(welcome)
             self.session = session.SessionState(epoch=welcome.epoch)
+            if self.store.start() is None:  # the power went before it was saved
+                self.store.save_start(self._round_start(0))
         self._rebuild()
-        done = self.store.done()
-        if done:
-            last = done[-1]
-            assign = self._decode_assign(last.assign)
-            place = (last.round, last.exchange)
-            self.session = dataclasses.replace(
-                self.session, place=place, closing=assign.closing, pending=not last.receipted
-            )
+        self._stand(session.Phase.JOINING)
+
+    def _stand(self, phase: session.Phase) -> None:
+        """Put the session where the last durable exchange left us."""
+        fresh = session.SessionState()
+        place, closing, pending = fresh.place, fresh.closing, fresh.pending
+        for last in self.store.done()[-1:]:
+            place, pending = (last.round, last.exchange), not last.receipted
+            closing = self._decode_assign(last.assign).closing
+        self.session = dataclasses.replace(
+            self.session, phase=phase, place=place, closing=closing, pending=pending, unfinished=False
+        )
 
     def _rebuild(self) -> None:
         """Replay the round from its saved start; exact, because nothing in it is random but by seed."""

@@ -20,7 +20,8 @@ HELLO_FIRST_S, HELLO_MOST_S = 1.0, 30.0
 RESEND_FIRST_S, RESEND_MOST_S = 4.0, 60.0
 """An upload without a receipt is sent again after 4, 8 ... 60 s."""
 IDLE_HELLO_S = 60.0
-"""A device that hears nothing for this long says hello again: its Assign may be lost, or it was counted as away."""
+"""A device that hears nothing for this long says hello again: its Assign may be lost, it was counted as away, or the
+coordinator came back without its noticing."""
 
 
 class Phase(str, Enum):
@@ -49,6 +50,8 @@ class SessionState:
     """Of the coordinator that welcomed us."""
     place: Place = (-1, 0)
     """The newest exchange that we have begun."""
+    unfinished: bool = False
+    """No upload of `place` is stored yet."""
     closing: bool = False
     pending: bool = False
     """The outbox holds an upload of `place` without a receipt (after a restart: from before it)."""
@@ -213,17 +216,28 @@ def _assign(state: SessionState, event: Assigned) -> Outcome:
     if not state.joined or event.place < state.place:
         return state, ()
     if event.place == state.place:
-        return state, (SendUpload(state.place),) if state.phase is Phase.REPORTING else ()
+        return _assign_again(state, event)
     commands: tuple[Command, ...] = (StartWork(event.place),)
     if state.phase is Phase.REPORTING:  # the newer Assign says that the older exchange is closed
         commands = (ForgetUpload(state.place), *commands)
-    state = replace(state, phase=Phase.WORKING, place=event.place, closing=event.closing, pending=False)
-    return state, commands
+    state = replace(state, place=event.place, closing=event.closing, pending=False)
+    return replace(state, phase=Phase.WORKING, unfinished=True), commands
+
+
+def _assign_again(state: SessionState, event: Assigned) -> Outcome:
+    """The coordinator lacks our upload, whatever receipt we may have: it gets the stored bytes, or their making."""
+    if state.phase is Phase.WORKING:
+        return state, ()
+    if state.unfinished:
+        return replace(state, phase=Phase.WORKING), (StartWork(state.place),)
+    if state.phase is Phase.IDLE:
+        state = _retry_upload(replace(state, phase=Phase.REPORTING, pending=True), event.now_s)
+    return state, (SendUpload(state.place),)
 
 
 def _work_done(state: SessionState, event: WorkDone) -> Outcome:
-    state = _retry_upload(replace(state, phase=Phase.REPORTING, pending=True), event.now_s)
-    return state, (SendUpload(state.place),)
+    state = replace(state, phase=Phase.REPORTING, pending=True, unfinished=False)
+    return _retry_upload(state, event.now_s), (SendUpload(state.place),)
 
 
 def _receipt(state: SessionState, event: Receipted) -> Outcome:
@@ -247,7 +261,9 @@ def _tick_upload(state: SessionState, event: Tick) -> Outcome:
     if not state.linked or event.now_s < state.retry_at_s:
         return state, ()
     wait_s = min(state.retry_wait_s * 2, RESEND_MOST_S)
-    return replace(state, retry_at_s=event.now_s + wait_s, retry_wait_s=wait_s), (SendUpload(state.place),)
+    state = replace(state, retry_at_s=event.now_s + wait_s, retry_wait_s=wait_s)
+    hello = (SayHello(),) if wait_s == RESEND_MOST_S else ()  # unanswered for IDLE_HELLO_S: perhaps we are not known
+    return state, (*hello, SendUpload(state.place))
 
 
 # -- shared pieces --------------------------------------------------------------------------------------------------
@@ -284,7 +300,7 @@ MACHINE: Machine[SessionState] = Machine(
             (_I, _W, _R), Receipted, (_I, _W, _R, _D), _receipt, "the outbox lets go; the closing one ends the session"
         ),
         Rule((_J, _I), Tick, (_J, _I), _tick_hello, "says hello again"),
-        Rule((_R,), Tick, (_R,), _tick_upload, "sends the upload again"),
+        Rule((_R,), Tick, (_R,), _tick_upload, "sends the upload again, and in the end a hello, too"),
     )
 )
 

@@ -25,12 +25,7 @@ _FLAT = 0.1
 
 
 def kmeans_filters(images: Floats, filters: int, size: int, seed: int) -> tuple[Floats, Floats]:
-    """Weights (filters, c, size, size) and biases (filters,) whose ReLU is the triangle activation of k-means.
-
-    With patch x and centres c_k the triangle keeps how much nearer a centre is than the centres are on average.  In
-    squared distances |x|^2 cancels, so one convolution computes it:
-
-        max(0, mean_j |x - c_j|^2 - |x - c_k|^2) / 2 = max(0, x . (c_k - mean_j c_j) - (|c_k|^2 - mean_j |c_j|^2) / 2)
+    """Weights (filters, c, size, size) and biases (filters,) of a convolution: see triangle.
 
     Images (n, c, h, w).  Raises UsageError where they hold too few patches that differ.
     """
@@ -39,11 +34,21 @@ def kmeans_filters(images: Floats, filters: int, size: int, seed: int) -> tuple[
     if len(patches) < filters:
         raise UsageError(f"{len(images)} images have {len(patches)} patches with contrast, {filters} filters need more")
     centres = lloyd(patches, filters, rng)  # (filters, c * size * size)
-    square = (centres**2).sum(axis=1)
-    weights = (centres - centres.mean(axis=0)) / contrast
-    biases = -(square - square.mean()) / 2
+    weights, biases = triangle(centres)
     shape = (filters, images.shape[1], size, size)
-    return weights.reshape(shape).astype(np.float32), biases.astype(np.float32)
+    return (weights / contrast).reshape(shape).astype(np.float32), biases.astype(np.float32)
+
+
+def triangle(centres: Doubles) -> tuple[Doubles, Doubles]:
+    """Weights (k, d) and biases (k,) that give the triangle activation of centres (k, d), up to its ReLU.
+
+    The triangle keeps how much nearer a centre is to a patch x than the centres are on average.  In squared distances
+    |x|^2 cancels, and a linear layer computes it:
+
+        (mean_j |x - c_j|^2 - |x - c_k|^2) / 2 = x . (c_k - mean_j c_j) - (|c_k|^2 - mean_j |c_j|^2) / 2
+    """
+    square = (centres**2).sum(axis=1)  # (k,)
+    return centres - centres.mean(axis=0), -(square - square.mean()) / 2
 
 
 def lloyd(points: Doubles, count: int, rng: np.random.Generator) -> Doubles:

@@ -73,8 +73,10 @@ class _Residual(nn.Module):
 
 
 def _resnet(classes: int, input_shape: Shape) -> nn.Module:
+    depth, h, w = input_shape
+    stride = 2 if min(h, w) >= 16 else 1  # at full resolution a step on 28 x 28 pixels would cost four times as much
     return nn.Sequential(
-        nn.Conv2d(input_shape[0], 16, 3, padding=1),
+        nn.Conv2d(depth, 16, 3, stride, padding=1),
         _Residual(16, 16, 1),
         _Residual(16, 32, 2),
         nn.AdaptiveAvgPool2d(1),

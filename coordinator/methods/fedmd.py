@@ -1,10 +1,10 @@
-"""FedMD (coordinator half): the mean of the logits, Li and Wang 2019, arXiv:1910.03581.  Stateless but for the mean."""
+"""FedMD (coordinator half): the mean of the logits, Li and Wang 2019, arXiv:1910.03581.  Keeps the last mean alone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Annotated, cast
 
 from coordinator.aggregate import Bag, mean_in_order
 from coordinator.methods.base import At, Contribution
@@ -12,19 +12,23 @@ from edge_sdk.errors import EmptyRound
 from edge_sdk.protocol.contracts.fedmd import FEDMD
 from edge_sdk.protocol.knowledge import Payload, PublicLogits
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.schema import wire
+from edge_sdk.protocol.schema import Packed, wire
+
+MAX_DEVICES = 10**6
+"""As many as a federation may have (coordinator/config.py)."""
 
 
 @wire("fedmd-coordinator-state")
 @dataclass(frozen=True, slots=True)
 class FedMDCoordinatorState:
-    """The mean of the last round."""
+    """The mean of the last round, and whose logits are in it."""
 
     mean: PublicLogits | None = None
+    numbers: Annotated[tuple[int, ...], Packed(MAX_DEVICES)] = ()
 
 
 class FedMDCoordinator:
-    """Averages logits over contributors; devices take themselves out of the mean."""
+    """Averages logits over contributors; devices take themselves out of a mean that they are in."""
 
     contract = FEDMD
 
@@ -37,8 +41,8 @@ class FedMDCoordinator:
         return {} if state.mean is None else {"mean": state.mean}
 
     def personal(self, state: FedMDCoordinatorState, at: At, number: int) -> Mapping[str, Payload]:
-        """Nothing: the mean goes to everybody."""
-        return {}
+        """The same mean as that of the others, for a device that has no part in it."""
+        return {} if state.mean is None or number in state.numbers else {"others": state.mean}
 
     def zero(self) -> Bag:
         """No uploads."""
@@ -56,11 +60,12 @@ class FedMDCoordinator:
         self, spec: FederationSpec, state: FedMDCoordinatorState, at: At, aggregate: Bag
     ) -> FedMDCoordinatorState:
         """Average the logits (not the probabilities) over contributors."""
-        ups = [cast("PublicLogits", up.knowledge["logits"]) for up in aggregate]
+        ups = [cast("PublicLogits", up.knowledge["logits"]) for up in aggregate]  # in number order
         if not ups:
             raise EmptyRound(f"round {at.round}: no logits arrived; wait for devices, or lower the quorum's deadline")
         mean = mean_in_order(up.values for up in ups)
-        return FedMDCoordinatorState(PublicLogits(values=mean, batch=ups[0].batch, contributors=len(ups)))
+        numbers = tuple(up.number for up in aggregate)
+        return FedMDCoordinatorState(PublicLogits(values=mean, batch=ups[0].batch, contributors=len(ups)), numbers)
 
 
 METHOD = FedMDCoordinator()

@@ -50,9 +50,8 @@ class FedMDClient:
     def step(self, state: FedMDState, down: Mapping[str, Payload], job: Job) -> Step[FedMDState]:
         """Digest, train, score."""
         params = self.contract.read(job.spec.params)
-        mean = cast("PublicLogits | None", down.get("mean"))
-        if job.learns and mean is not None:
-            yield from _digest(state, mean, params, job)
+        if job.learns and "mean" in down:
+            yield from _digest(state, down, params, job)
         if job.closing or (job.round and _measured(job)):
             yield Evaluate(job.round)
         if job.closing:
@@ -66,14 +65,15 @@ class FedMDClient:
         return FedMDState(round=job.round, sent=logits), {"logits": up}
 
 
-def _digest(state: FedMDState, mean: PublicLogits, params: FedMDParams, job: Job) -> Stage[None]:
+def _digest(state: FedMDState, down: Mapping[str, Payload], params: FedMDParams, job: Job) -> Stage[None]:
     """Steps on the public batch that the mean was made on: that of the round before."""
     last = job.round - 1
+    mean = cast("PublicLogits", down["mean"])
     indices = batch_indices(job.spec, last, 0, params.public_batch)
     check_batch(mean, job.spec, indices)
     target: Floats | None = mean.values.astype(np.float32)
-    took_part = state.sent is not None and state.round == last
-    if params.target == "leave-one-out" and took_part:
+    inside = state.sent is not None and state.round == last and "others" not in down
+    if params.target == "leave-one-out" and inside:
         target = leave_one_out(mean.values, cast("Floats", state.sent), mean.contributors)
     if target is not None:
         steps = params.digest_steps

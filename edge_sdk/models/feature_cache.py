@@ -28,8 +28,8 @@ class FeatureCache:
     """Runs each sample of an array through a frozen function once, however many epochs ask for it.
 
     Keyed by the identity of the array, not its content: hashing would cost as much as it saves, and samples are values
-    that nobody changes.  A weak reference tells a living array from a new one at the same address, and lets go of the
-    features when the samples go.
+    that nobody changes.  A weak reference lets go of the features when the samples go, before another array can have
+    their address.
     """
 
     def __init__(self, function: Callable[[Floats], Floats], width: int) -> None:
@@ -58,17 +58,13 @@ class FeatureCache:
         """The entry of an array, now the last to be dropped."""
         key = id(source)
         entry = self._entries.pop(key, None)
-        if entry is None or entry.source() is not source:
+        if entry is None:
             while len(self._entries) >= CACHED_ARRAYS:
                 self._entries.pop(next(iter(self._entries)))
             known, rows = np.zeros(len(source), np.bool_), np.empty((len(source), self._width), np.float32)
-            entry = _Entry(weakref.ref(source, lambda gone: self._forget(key, gone)), known, rows)
+            entry = _Entry(weakref.ref(source, lambda _: self._entries.pop(key, None)), known, rows)
         self._entries[key] = entry
         return entry
-
-    def _forget(self, key: int, gone: weakref.ref[Floats]) -> None:
-        if key in self._entries and self._entries[key].source is gone:
-            del self._entries[key]
 
 
 def _whole(x: Floats) -> tuple[Floats, int]:

@@ -70,14 +70,16 @@ class Hub:
         old = self._clients.pop(client_id, None)
         if old is not None:
             old.push(Disconnected("another client took this id"))
-            old.online = False
+            old.close()
         self._clients[client_id] = client = MemoryTransport(self, client_id, transfer_s or instant)
         return client
 
     def publish(self, sender: MemoryTransport, topic: str, frame: bytes, *, retain: bool) -> None:
-        """Route a frame to everybody who subscribed."""
-        if retain:
+        """Route a frame to everybody who subscribed; an empty retained one clears its topic."""
+        if retain and frame:
             self._retained[topic] = frame
+        elif retain:
+            self._retained.pop(topic, None)
         up_s = sender.transfer_s(len(frame), up=True)
         for client in list(self._clients.values()):
             if client.wants(topic):
@@ -90,15 +92,28 @@ class Hub:
                 self._deliver_after(client, topic, frame, client.transfer_s(len(frame), up=False))
 
     def drop_link(self, client_id: str, for_s: float) -> None:
-        """Cut a client off: its will is published, and after a while it is back.  Needs a clock."""
+        """Cut a client off: its will is published, and after a while it is back; without a clock at once."""
         client = self._clients[client_id]
-        if not client.online or self.clock is None:
+        if not client.online:
             return
-        client.online = False
         client.push(Disconnected("the link was lost"))
-        if client.will is not None:
+        self._silence(client)
+        if self.clock is None:
+            client.back()
+        else:
+            self.clock.at(self.clock.now_s + for_s, client.back)
+
+    def cut_power(self, client_id: str) -> None:
+        """End a client without a word: its will is published, and it hears nothing any more."""
+        client = self._clients.pop(client_id)
+        client.on_news = lambda: None
+        self._silence(client)
+        client.close()
+
+    def _silence(self, client: MemoryTransport) -> None:
+        was_online, client.online = client.online, False
+        if was_online and client.will is not None:
             self.publish(client, client.will.topic, client.will.frame, retain=True)
-        self.clock.at(self.clock.now_s + for_s, client.back)
 
     def _carry(self, client: MemoryTransport, topic: str, frame: bytes, up_s: float) -> None:
         faults = self.faults
@@ -128,6 +143,7 @@ class MemoryTransport:
         self._inbox: deque[TransportEvent] = deque()
         self.will: Will | None = None
         self.online = False
+        self._closed = False
         self.on_news: Callable[[], None] = lambda: None
         """Called when an event waits; how a simulator wakes its participants."""
 
@@ -137,7 +153,9 @@ class MemoryTransport:
         self.back()
 
     def back(self) -> None:
-        """The link is up (again)."""
+        """The link is up (again); one that was closed stays closed."""
+        if self._closed:
+            return
         self.online = True
         self.push(Connected())
         self._hub.subscribed(self)
@@ -161,7 +179,7 @@ class MemoryTransport:
 
     def close(self) -> None:
         """See Transport."""
-        self.online = False
+        self.online, self._closed = False, True
         self._subscriptions = ()
 
     def wants(self, topic: str) -> bool:

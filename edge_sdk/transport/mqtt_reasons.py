@@ -16,6 +16,7 @@ _LOGIN_REFUSALS = {
     138: "this client is banned",
 }
 _CLIENT_ID_REFUSED = 133
+_FIRST_FAILURE = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,4 +76,4 @@ def dismissed(code: int, name: str, client_id: str) -> Ending:
     """What a DISCONNECT sent by the broker means."""
     if code == SESSION_TAKEN_OVER:
         return Ending(f"broker closed the connection: another client connected as {client_id!r}")
-    return Ending(f"broker closed the connection: {name}")
+    return Ending(f"broker closed the connection: {name}" if code >= _FIRST_FAILURE else "broker closed the connection")

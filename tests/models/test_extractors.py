@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from edge_sdk.errors import UsageError
 from edge_sdk.models.base import Batches
 from edge_sdk.objectives import CrossEntropy, Optim
-from edge_sim.kmeans import kmeans_filters, lloyd
+from edge_sim.kmeans import kmeans_filters, lloyd, triangle
 
 pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
@@ -75,14 +75,21 @@ def test_files_are_reproducible_and_old_runtimes_read_them(digits: tuple[np.ndar
         assert (model.ir_version, model.opset_import[0].version) == (8, 17)
 
 
-def test_filters_compute_the_triangle_activation() -> None:
-    """ReLU(w . x + b) is how much nearer a centre is than the centres are on average, in half squared distances."""
-    images = np.random.default_rng(0).random((30, 1, 6, 6), np.float32)
+def test_the_triangle_is_a_difference_of_squared_distances() -> None:
+    rng = np.random.default_rng(0)
+    centres, x = rng.normal(size=(5, 7)), rng.normal(size=(20, 7))
+    weights, biases = triangle(centres)
+    squares = ((x[:, None] - centres[None]) ** 2).sum(axis=2)  # (20, 5)
+    expected = (squares.mean(axis=1, keepdims=True) - squares) / 2
+    np.testing.assert_allclose(x @ weights.T + biases, expected, atol=1e-12)
+
+
+def test_filters_are_blind_to_brightness_as_their_patches_were() -> None:
+    images = np.random.default_rng(0).random((30, 2, 6, 6), np.float32)
     weights, biases = kmeans_filters(images, 5, 3, seed=0)
-    assert (weights.shape, weights.dtype, biases.dtype) == ((5, 1, 3, 3), np.float32, np.float32)
-    np.testing.assert_allclose(weights.sum(axis=0), 0, atol=1e-4)
-    np.testing.assert_allclose(biases.sum(), 0, atol=1e-4)
-    np.testing.assert_allclose(weights.sum(axis=(1, 2, 3)), 0, atol=1e-4)  # blind to brightness, as its patches were
+    assert (weights.shape, weights.dtype, biases.dtype) == ((5, 2, 3, 3), np.float32, np.float32)
+    np.testing.assert_allclose(weights.sum(axis=(1, 2, 3)), 0, atol=1e-4)
+    np.testing.assert_array_equal(weights, kmeans_filters(images, 5, 3, seed=0)[0])
 
 
 def test_too_uniform_images_are_refused() -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from protocol_bombs import BOMBS, HEAVY, overspent, refuse
-from protocol_samples import seal
+from protocol_samples import WIDE, seal
 
+from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol.codec import CONTROL_LIMITS, decode
 
 
@@ -19,6 +20,17 @@ def test_a_bomb_is_refused_and_costs_little(name):
     frame = seal(BOMBS[name])
     assert refuse(frame) in ("limit", "msgpack", "schema", "tensor", "nonfinite")
     assert overspent(frame) == []
+
+
+@pytest.mark.parametrize("name", [name for name in BOMBS if name.startswith("shape")])
+def test_an_impossible_shape_is_seen_before_numpy_sees_it(name):
+    assert refuse(seal(BOMBS[name])) == "tensor"
+
+
+@pytest.mark.parametrize("name", [name for name in BOMBS if name.startswith(("extension", "timestamp"))])
+def test_an_extension_is_seen_before_msgpack_sees_it(name):
+    with pytest.raises(RemoteProtocolError, match="an extension type"):
+        decode(seal(BOMBS[name]), WIDE)
 
 
 @pytest.mark.parametrize("name", HEAVY)

@@ -244,6 +244,19 @@ def test_the_largest_control_messages_arrive():
 # -- what arrives ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("error", [MemoryError, RecursionError, TypeError, OverflowError, UnicodeDecodeError, KeyError])
+def test_whatever_msgpack_raises_is_the_peer_s_fault(monkeypatch, error):
+    """Its C code, its Python code and its next version need not agree on what they raise."""
+
+    def unpackb(*_args, **_options):
+        raise error("utf-8", b"", 0, 1, "planted") if error is UnicodeDecodeError else error("planted")
+
+    monkeypatch.setattr(msgpack, "unpackb", unpackb)
+    with pytest.raises(RemoteProtocolError, match=f"do not decode: {error.__name__}$") as caught:
+        decode(FRAMES["bye"])
+    assert caught.value.kind == "msgpack"
+
+
 def test_numbers_may_come_as_integers():
     body = msgpack.packb(["assign", {**ADDRESS, "round": 0, "exchange": 0, "deadline_s": 5}])
     deadline_s = decode(seal(body)).message.deadline_s

@@ -16,7 +16,7 @@ from edge_sdk.protocol.contracts import ranges
 from edge_sdk.protocol.contracts.fedal import FEDAL, FedALParams
 from edge_sdk.protocol.contracts.fedmd import FEDMD, FedMDParams
 from edge_sdk.protocol.contracts.local import LOCAL, LocalParams
-from edge_sdk.protocol.knowledge import KINDS, ClassRows, Expect, HyperKnowledge, PublicLogits, Weights
+from edge_sdk.protocol.knowledge import KINDS, ClassRows, Expect, HyperKnowledge, PublicLogits, Weights, payload_bytes
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.protocol.wires import (
     CAPABILITIES,
@@ -291,6 +291,12 @@ def test_the_largest_payload_passes_and_one_row_more_does_not(kind):
     with pytest.raises(RemoteProtocolError) as caught:
         decode(upload(x=filled(kind, 1)), limits)
     assert caught.value.kind == "limit"
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_a_frame_may_be_larger_by_exactly_its_tensors(kind):
+    limits = frame_limits((Exchange(down={"x": Slot(kind)}),), SIZES)
+    assert limits.frame_bytes - CONTROL_LIMITS.frame_bytes == payload_bytes(filled(kind))
 
 
 def test_the_largest_of_many_exchanges_counts():

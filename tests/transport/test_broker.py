@@ -14,7 +14,7 @@ from contextlib import ExitStack, closing
 import pytest
 from suite import frames, until
 
-from coordinator.broker import EmbeddedBroker
+from coordinator.broker import EmbeddedBroker, serve
 from edge_sdk.errors import MissingExtra, TransportError, UsageError
 from edge_sdk.transport.base import Connected, Incoming, Will
 from edge_sdk.transport.mqtt import MqttTransport
@@ -117,6 +117,12 @@ def test_serving_in_the_foreground_until_interrupted(broker: EmbeddedBroker, fre
         server.send_signal(signal.SIGINT)
         assert server.wait(5) == 0
     assert not listens(free_port)
+
+
+def test_a_foreground_broker_that_ends_by_itself_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EmbeddedBroker, "wait", lambda _: 7)
+    with pytest.raises(TransportError, match="ended with exit code 7"):
+        serve(0, "amqtt")
 
 
 def test_a_fleet_joins_at_once_and_every_device_is_served(broker: EmbeddedBroker) -> None:

@@ -141,6 +141,7 @@ def test_silence_and_hang_ups_in_words() -> None:
     assert "keep-alive" in mqtt_reasons.lost("Keep alive timeout", HERE, accepted=True).reason
     assert mqtt_reasons.lost("Unspecified error", HERE, accepted=True).reason == "broker closed the connection"
     assert "is it an MQTT broker" in mqtt_reasons.lost("Unspecified error", HERE, accepted=False).reason
+    assert mqtt_reasons.dismissed(0, "Normal disconnection", "me").reason == "broker closed the connection"
     assert mqtt_reasons.dismissed(139, "Server shutting down", "me").reason.endswith("Server shutting down")
 
 
@@ -184,7 +185,7 @@ def test_a_link_that_stood_makes_the_pauses_short_again() -> None:
     retry = Retry(3, Suspect())
     for _ in range(20):
         retry.after(gone())
-    assert (retry.after(gone(accepted=True, stood_s=11.0)).pause_s or 0.0) <= 0.2
+    assert (retry.after(gone(accepted=True, stood_s=2.5)).pause_s or 0.0) <= 0.2
 
 
 def test_the_version_changes_once_refused_or_twice_closed_and_stays_once_accepted() -> None:

@@ -34,7 +34,12 @@ class FedMDParams:
 
 
 def _mean(params: FedMDParams) -> dict[str, Slot]:
-    return {"mean": Slot(PublicLogits, optional=True, rows=params.public_batch)}
+    """The mean goes to everybody, and once more, as `others`, to those who have no part in it: a device whose upload
+    came too late cannot know that, and would take itself out of a mean that it is not in."""
+    return {
+        "mean": Slot(PublicLogits, optional=True, rows=params.public_batch),
+        "others": Slot(PublicLogits, personal=True, optional=True, rows=params.public_batch),
+    }
 
 
 FEDMD: Contract[FedMDParams] = Contract(

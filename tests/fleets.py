@@ -1,0 +1,103 @@
+"""Tiny federations: softmax models on made-up pictures, so that a whole run takes a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coordinator.ledger import Ledger
+from coordinator.report.result import Result
+from edge_sdk.protocol import keep
+from edge_sdk.store import Store
+from edge_sdk.transport.memory import Faults
+from edge_sim import config as configs
+from edge_sim import fleet as fleets
+from edge_sim.config import Config
+from edge_sim.fleet import Fleet
+from edge_sim.outcome import result
+from edge_sim.virtual import VirtualFleet
+
+CLASSES = 4
+SIDE = 4
+LIMIT_S = 100_000.0
+"""Virtual seconds after which a run is called hung: no healthy one here takes a tenth of it."""
+
+
+def write_pictures(path: Path, *, classes: int = CLASSES, side: int = SIDE, seed: int = 0) -> Path:
+    """Noisy pictures of one prototype a class, as the npz file that [data] reads."""
+    rng = np.random.default_rng(seed)
+    prototypes = rng.normal(size=(classes, side, side))
+    arrays: dict[str, Any] = {}
+    for part, count in (("train", 60 * classes), ("test", 10 * classes)):
+        y = np.arange(count) % classes
+        arrays[f"x_{part}"] = (prototypes[y] + rng.normal(size=(count, side, side))).astype(np.float32)
+        arrays[f"y_{part}"] = y
+    np.savez(path, **arrays)
+    return path
+
+
+def tables(pictures: Path, method: str = "fedmd", devices: int = 6, **federation: Any) -> dict[str, Any]:
+    """The tables of a run; change them before `configs.parse`."""
+    return {
+        "federation": {"name": "tiny", "method": method, "rounds": 3, "devices": devices, "seed": 7, **federation},
+        "method": {"public_batch": 8} if method != "local" else {},
+        "train": {"batch_size": 8, "local_steps": 3, "learning_rate": 0.05},
+        "data": {"source": "npz", "path": str(pictures), "public": 40},
+        "partition": {"kind": "classes_per_device", "classes_per_device": 2},
+        "fleet": [{"count": devices, "model": "softmax"}],
+        "run": {"standalone": False},
+    }
+
+
+def config(pictures: Path, method: str = "fedmd", devices: int = 6, **federation: Any) -> Config:
+    """A parsed run."""
+    return configs.parse(tables(pictures, method, devices, **federation), Path("test.toml"))
+
+
+class Run(VirtualFleet):
+    """A virtual fleet that fails instead of going on for ever."""
+
+    def __init__(
+        self,
+        fleet: Fleet | Config,
+        *,
+        faults: Faults | None = None,
+        seed: int = 0,
+        ledger: Ledger | None = None,
+        stores: Mapping[str, Store] | None = None,
+    ) -> None:
+        self.fleet = fleets.build(fleet) if isinstance(fleet, Config) else fleet
+        super().__init__(self.fleet, ledger=ledger or Ledger(None), faults=faults, faults_seed=seed, stores=stores)
+        self.clock.at(LIMIT_S, self._hung)
+
+    def _hung(self) -> None:
+        phases = {d.device.kit.id: d.agent.session.phase.value for d in self.devices}
+        raise AssertionError(f"hung: coordinator {self.server.rounds.phase.value} at {self.server.rounds.place}, {phases}")
+
+    def finished(self) -> Run:
+        """Run to the end."""
+        self.run()
+        return self
+
+    @property
+    def result(self) -> Result:
+        """What came of it."""
+        return result(self.server, self.fleet, transport="memory", time={"virtual_s": self.clock.now_s})
+
+    @property
+    def coordinator_bytes(self) -> bytes:
+        """The method's state on the coordinator."""
+        return keep.to_bytes(self.server.method_state)
+
+    @property
+    def model_bytes(self) -> dict[str, bytes]:
+        """Every device's model and optimiser."""
+        return {d.device.kit.id: d.agent.bench.model.state_bytes() for d in self.devices}
+
+    @property
+    def begun(self) -> dict[str, int]:
+        """Exchanges begun by each device in its present life."""
+        return {d.device.kit.id: d.agent.begun for d in self.devices}
