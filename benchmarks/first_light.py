@@ -295,7 +295,8 @@ def _deployment(folder: Path, name: str, *, victim: str, times: int) -> dict[str
     rounds, pause_s = 300, 0.7
     toml = (
         f'[federation]\nname = "{name}"\nmethod = "fedmd"\nrounds = {rounds}\ndevices = 3\nclasses = 10\n'
-        f'deadline_s = 10.0\nroster = ["d-0", "d-1", "d-2"]\nretry_s = 1.0\n[train]\nevaluate_every = 20\n[public]\npath = "public.npz"\n'
+        'deadline_s = 10.0\nretry_s = 1.0\nroster = ["d-0", "d-1", "d-2"]\n'
+        '[train]\nevaluate_every = 20\n[public]\npath = "public.npz"\n'
     )
     (folder / f"{name}.toml").write_text(toml)
     out = folder / f"run-{name}"

@@ -81,17 +81,20 @@ def load_toml(path: Path, overrides: Sequence[str] = ()) -> Plain:
 
 
 def _override(tables: Plain, override: str) -> None:
+    """Set one value, as in `federation.rounds=20` or `method.fedal.tau=3`."""
     name, equals, text = override.partition("=")
-    section, dot, key = name.strip().partition(".")
-    if not (equals and dot and key):
+    *sections, key = name.strip().split(".")
+    if not (equals and sections and all(sections) and key):
         raise UsageError(f"--set {override}: expected section.key=VALUE, such as federation.rounds=20")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text
-    table = tables.setdefault(section, {})
-    if not isinstance(table, dict):
-        raise UsageError(f"--set {override}: {section} is not a table")
+    table: Any = tables
+    for section in sections:
+        table = table.setdefault(section, {})
+        if not isinstance(table, dict):
+            raise UsageError(f"--set {override}: {section} is not a table")
     table[key] = value
 
 
@@ -162,20 +165,24 @@ def federation(
 
 
 def _method(name: str, table: Mapping[str, Any], file: Path) -> tuple[Contract[Any], Any]:
-    """The contract and its parameters: the keys of [method], and over them those of [method.NAME].
+    """The contract and its parameters: the keys of [method] and those of [method.NAME].
 
     Sub-tables of other methods are left alone, so that one file serves several methods.
     """
     if not isinstance(table, dict):
         raise UsageError(f"{file}: [method] must be a table")
-    own: dict[str, Scalar] = {key: value for key, value in table.items() if not isinstance(value, dict)}
+    flat: dict[str, Scalar] = {key: value for key, value in table.items() if not isinstance(value, dict)}
+    known = registered_names("coordinator.methods")
     for key, value in table.items():
-        if isinstance(value, dict) and key not in registered_names("coordinator.methods"):
-            known = ", ".join(registered_names("coordinator.methods"))
-            raise UsageError(f"{file}: [method.{key}]: no such method; registered are {known}")
+        if isinstance(value, dict) and key not in known:
+            raise UsageError(f"{file}: [method.{key}]: no such method; registered are {', '.join(known)}")
+    own: dict[str, Scalar] = table[name] if isinstance(table.get(name), dict) else {}
+    for key in flat:
+        if key in own:
+            raise UsageError(f"{file}: method.{key}: stands in [method.{name}], too; set method.{name}.{key}")
     try:
         contract: Contract[Any] = load_registered("coordinator.methods", name).contract
-        return contract, contract.read({**own, **table.get(name, {})})
+        return contract, contract.read({**flat, **own})
     except UsageError as error:
         raise UsageError(f"{file}: {error}") from None
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from coordinator.methods.base import At, Contribution, CoordinatorMethod
 from coordinator.record import Record
 from coordinator.report.result import RoundResult
 from coordinator.rounds import Place, Policy, RoundState
-from edge_sdk.errors import EdgeError, RemoteProtocolError, StoreError, UsageError
+from edge_sdk.errors import EdgeError, RemoteProtocolError, StoreError, TransportError, UsageError
 from edge_sdk.protocol import codec, keep, topics
 from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.leaves import one_line
@@ -119,6 +120,7 @@ class Server:
         self.numbers: dict[str, int] = {}
         self.record = Record()
         self._sequence = 0
+        self._linked, self._link_fault = False, "it does not answer"
         self._pending: list[_Pending] = []
         self._aggregate: Any = method.zero()
         self.method_state: Any = method.init(spec)
@@ -127,12 +129,14 @@ class Server:
 
     # -- the loop of a deployment -----------------------------------------------------------------------------------
 
-    def run(self, check: Callable[[], None] = lambda: None) -> None:
+    def run(self, check: Callable[[], None] = lambda: None, connect_within_s: float = math.inf) -> None:
         """Serve until the run is over; the ledger is left as it is, so that a later start goes on.
 
-        `check` is called now and then, and ends the run by raising.
+        `check` is called now and then, and ends the run by raising.  Raises TransportError where the broker does not
+        appear within `connect_within_s`; once it has, a lost broker is waited for without limit.
         """
         self.connect()
+        give_up_s = self._clock() + connect_within_s
         try:
             while not self.over:
                 event = self.transport.poll(self._patience_s())
@@ -146,6 +150,8 @@ class Server:
                 self.flush(self._clock())
                 self.tick(self._clock())
                 check()
+                if not self._linked and self._clock() > give_up_s:
+                    raise TransportError(f"no broker after {connect_within_s:g} s: {self._link_fault}")
         finally:
             self.close()
 
@@ -179,8 +185,10 @@ class Server:
     def handle(self, event: TransportEvent, now_s: float) -> None:
         """Take in what the transport brought.  An illegal frame is counted, attributed, and changes nothing."""
         if isinstance(event, Connected):
+            self._linked = True
             self._announce()
         elif isinstance(event, Disconnected):
+            self._link_fault = event.reason
             self.watcher.noted(f"broker: {event.reason}")
             if event.final:
                 self._feed(rounds.Broken(f"broker: {event.reason}"), now_s)

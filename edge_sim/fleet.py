@@ -103,7 +103,10 @@ def build(config: Config) -> Fleet:
     )
     federation = Federation(federation.spec, federation.policy, config.ids)
     rows = config.rows
-    parts = partition(config.partition, dataset.private.y, len(rows), dataset.classes, config.federation.seed)
+    try:
+        parts = partition(config.partition, dataset.private.y, len(rows), dataset.classes, config.federation.seed)
+    except UsageError as error:
+        raise UsageError(f"{config.file}: {error}") from None
     devices = []
     for number, (row, part) in enumerate(zip(rows, parts, strict=True)):
         train = Samples(dataset.private.x[part], dataset.private.y[part])

@@ -38,6 +38,7 @@ def run(
     out: the run directory, needed for anything but memory.  Raises UsageError, RunFailed, StoreError.
     """
     parsed = _parsed(config)
+    check_broker(broker)
     if out is not None:
         check_folder(Path(out), resume=resume)
     fleet = fleets.build(parsed)
@@ -54,6 +55,13 @@ def run(
         virtual_s = 0.0
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual_s, "start_s": start_s}
     return result(server, fleet, transport=label, time=took, standalone=standalone)
+
+
+def check_broker(broker: str) -> None:
+    """Raise UsageError for anything but memory, embedded or an address."""
+    known = ("memory", "embedded", "embedded:amqtt", "embedded:mosquitto")
+    if broker not in known and not broker.startswith(("mqtt://", "mqtts://")):
+        raise UsageError(f"--broker {broker}: expected {', '.join(known)} or mqtt://HOST[:PORT]")
 
 
 def check_folder(out: Path, *, resume: bool) -> None:

@@ -7,7 +7,10 @@ what the link's profile says, and nothing waits in between.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from coordinator.config import Federation
 from coordinator.ledger import Ledger
 from coordinator.server import Server, Watcher
 from edge_sdk.agent import Agent
@@ -36,34 +39,25 @@ class VirtualFleet:
     ) -> None:
         self.clock = VirtualClock()
         self.hub = Hub(self.clock, faults, faults_seed)
-        federation = fleet.federation
-        transport = self.hub.link("coordinator")
-        self.server = Server(
-            spec=federation.spec,
-            policy=federation.policy,
-            method=load_registered("coordinator.methods", federation.spec.method),
-            transport=transport,
-            ledger=ledger,
-            roster=federation.roster,
-            watcher=watcher,
-            clock=lambda: self.clock.now_s,
-        )
         self._keeper = keeper
-        self._serve = _Waker(self.clock, self._wake_server, self.server.next_due_s)
-        self._transport = transport
-        transport.on_news = self._serve.soon
+        self._coordinator = VirtualCoordinator(fleet.federation, ledger, self.hub, self.clock, watcher)
         stores = stores or {}
+        name = fleet.federation.spec.federation
         self.devices = tuple(
-            VirtualDevice(device, stores.get(device.kit.id), self.hub, self.clock, federation.spec.federation)
-            for device in fleet.devices
+            VirtualDevice(device, stores.get(device.kit.id), self.hub, self.clock, name) for device in fleet.devices
         )
+
+    @property
+    def server(self) -> Server:
+        """The coordinator in its present life."""
+        return self._coordinator.server
 
     def run(self) -> None:
         """Let time pass until the run is over.
 
         Raises RunFailed where nothing is left to happen before that.  An interrupt leaves a checkpoint.
         """
-        self.server.connect()
+        self._coordinator.server.connect()
         for device in self.devices:
             device.agent.connect()
         try:
@@ -81,12 +75,74 @@ class VirtualFleet:
             if self._keeper is not None and self._keeper.due():
                 self._save()
 
+    def power_cut(self, who: str, at_s: float, for_s: float) -> None:
+        """Cut the power of a device, or of the `coordinator`, at some time; after a while it starts again by itself.
+
+        All is lost but what its store or ledger holds.  One that is done by then is left alone.
+        """
+        machines: dict[str, VirtualCoordinator | VirtualDevice] = {d.device.kit.id: d for d in self.devices}
+        machine = {"coordinator": self._coordinator, **machines}[who]
+
+        def cut() -> None:
+            if machine.powered and not machine.over:
+                machine.power_off()
+                self.clock.at(self.clock.now_s + for_s, machine.power_on)
+
+        self.clock.at(at_s, cut)
+
     def _save(self) -> None:
         if self._keeper is not None:
             self._keeper.save(self.server.ledger, {d.device.kit.id: d.agent.store for d in self.devices})
 
-    def _wake_server(self) -> None:
-        now_s = self.clock.now_s
+
+class VirtualCoordinator:
+    """A server that is woken when there is news for it."""
+
+    def __init__(
+        self, federation: Federation, ledger: Ledger, hub: Hub, clock: VirtualClock, watcher: Watcher | None
+    ) -> None:
+        self._federation, self._hub, self._clock, self._watcher = federation, hub, clock, watcher
+        self.powered = True
+        self._start(ledger)
+
+    @property
+    def over(self) -> bool:
+        """Whether the run has ended."""
+        return self.server.over
+
+    def power_off(self) -> None:
+        """The process is gone."""
+        self.powered = False
+        self._hub.cut_power("coordinator")
+        self._waker.stop()
+
+    def power_on(self) -> None:
+        """A new process on what the ledger holds."""
+        self.powered = True
+        with TemporaryDirectory() as folder:
+            kept = Path(folder) / "ledger.db"
+            self.server.ledger.copy_to(kept)
+            self.server.ledger.close()
+            self._start(Ledger(None, kept))
+        self.server.connect()
+
+    def _start(self, ledger: Ledger) -> None:
+        self._transport = self._hub.link("coordinator")
+        self.server = Server(
+            spec=self._federation.spec,
+            policy=self._federation.policy,
+            method=load_registered("coordinator.methods", self._federation.spec.method),
+            transport=self._transport,
+            ledger=ledger,
+            roster=self._federation.roster,
+            watcher=self._watcher,
+            clock=lambda: self._clock.now_s,
+        )
+        self._waker = _Waker(self._clock, self._wake, self.server.next_due_s)
+        self._transport.on_news = self._waker.soon
+
+    def _wake(self) -> None:
+        now_s = self._clock.now_s
         while (event := self._transport.poll(0.0)) is not None:
             self.server.handle(event, now_s)
         self.server.flush(now_s)
@@ -98,23 +154,47 @@ class VirtualDevice:
 
     def __init__(self, device: Device, store: Store | None, hub: Hub, clock: VirtualClock, federation: str) -> None:
         self.device, self.clock = device, clock
-        self._compute_s, link = timings(device.kit)
-        self._transport: MemoryTransport = hub.link(device.kit.id, link.transfer_s)
-        self.agent = Agent(
-            federation=federation,
-            broker=self._transport,
-            identity=device.kit.id,
-            model=device.kit.model(device.public),
-            data=device.data,
-            public=device.public,
-            state=store,
-            board=device.kit.board,
-            disclose_classes=True,
-            clock=lambda: clock.now_s,
-        )
+        self._hub, self._federation = hub, federation
+        self._compute_s, self._link = timings(device.kit)
         self.busy_s = 0.0
+        self.powered = True
+        self._start(store)
+
+    @property
+    def over(self) -> bool:
+        """Whether its part in the run has ended."""
+        return self.agent.over
+
+    def power_off(self) -> None:
+        """The board is dark: what it was computing is lost."""
+        self.powered = False
+        self._hub.cut_power(self.device.kit.id)
+        self._waker.stop()
+
+    def power_on(self) -> None:
+        """A fresh model and agent on the same store."""
+        self.powered = True
+        store = self.agent.store
+        store.boot_epoch += 1
+        self._start(store)
+        self.agent.connect()
+
+    def _start(self, store: Store | None) -> None:
+        self._transport: MemoryTransport = self._hub.link(self.device.kit.id, self._link.transfer_s)
+        self.agent = Agent(
+            federation=self._federation,
+            broker=self._transport,
+            identity=self.device.kit.id,
+            model=self.device.kit.model(self.device.public),
+            data=self.device.data,
+            public=self.device.public,
+            state=store,
+            board=self.device.kit.board,
+            disclose_classes=True,
+            clock=lambda: self.clock.now_s,
+        )
         self._computed = 0
-        self._waker = _Waker(clock, self._wake, self.agent.next_due_s)
+        self._waker = _Waker(self.clock, self._wake, self.agent.next_due_s)
         self._transport.on_news = self._waker.soon
 
     def _wake(self) -> None:
@@ -133,11 +213,14 @@ class VirtualDevice:
                 return
         took_s = self._compute_s(self.agent.meter.train_flops - before[0], self.agent.meter.infer_flops - before[1])
         self.busy_s += took_s
-        self.clock.at(self.clock.now_s + took_s, lambda: self._finish(begun))
+        agent = self.agent
+        self.clock.at(self.clock.now_s + took_s, lambda: self._finish(agent, begun))
 
-    def _finish(self, begun: int) -> None:
-        if self.agent.working and self.agent.begun == begun:  # else a newer Assign came meanwhile
-            self.agent.finish_work(self.clock.now_s)
+    def _finish(self, agent: Agent, begun: int) -> None:
+        if not self.powered or agent is not self.agent:
+            return  # the board that computed this has lost its power
+        if agent.working and agent.begun == begun:  # else a newer Assign came meanwhile
+            agent.finish_work(self.clock.now_s)
             self._waker.soon()
 
 
@@ -147,7 +230,12 @@ class _Waker:
     def __init__(self, clock: VirtualClock, act: Callable[[], None], due_s: Callable[[], float | None]) -> None:
         self._clock, self._act, self._due_s = clock, act, due_s
         self._soon = False
+        self._stopped = False
         self._alarm_s: float | None = None
+
+    def stop(self) -> None:
+        """Never again."""
+        self._stopped = True
 
     def soon(self) -> None:
         """Now, once whatever happens at this moment has happened."""
@@ -157,6 +245,8 @@ class _Waker:
 
     def _run(self) -> None:
         self._soon = False
+        if self._stopped:
+            return
         self._act()
         self._set_alarm()
 

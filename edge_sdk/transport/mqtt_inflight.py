@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
-_MAX_FRAMES = 4096
+_MAX_FRAMES = 32768
 _MAX_BYTES = 256 * 1024 * 1024
 _STRIKES = 3
 _LOOK_UP_S = 0.05

@@ -34,8 +34,10 @@ class FedMDParams:
 
 
 def _mean(params: FedMDParams) -> dict[str, Slot]:
-    """The mean goes to everybody, and once more, as `others`, to those who have no part in it: a device whose upload
-    came too late cannot know that, and would take itself out of a mean that it is not in."""
+    """The mean goes to everybody, and once more, as `others`, to those who have no part in it.
+
+    A device whose upload came too late cannot know that, and would take itself out of a mean that it is not in.
+    """
     return {
         "mean": Slot(PublicLogits, optional=True, rows=params.public_batch),
         "others": Slot(PublicLogits, personal=True, optional=True, rows=params.public_batch),

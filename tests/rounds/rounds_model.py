@@ -1,0 +1,235 @@
+"""A coordinator around the round machine, with a ledger that can lose power, and what must hold at every step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from coordinator import rounds
+from coordinator.rounds import Phase, Place, Policy, RoundState
+
+OPEN, OVER = (Phase.GATHERING, Phase.COLLECTING, Phase.FINISHING), (Phase.DONE, Phase.FAILED)
+
+
+def names(count: int) -> tuple[str, ...]:
+    return tuple("abcdefghijklmnopqrstuvwxyz"[:count])
+
+
+@dataclass
+class Model:
+    """Feeds events, carries commands out, and checks every promise on the way."""
+
+    policy: Policy
+    state: RoundState = field(init=False)
+    now_s: float = 0.0
+    pending: list[tuple[str, Place]] = field(default_factory=list)
+    """Uploads that were told to be persisted."""
+    rows: dict[Place, set[str]] = field(default_factory=dict)
+    """Durable uploads."""
+    closed: dict[Place, tuple[str, ...]] = field(default_factory=dict)
+    """Durable records of closed exchanges."""
+    riding: dict[Place, tuple[str, ...]] = field(default_factory=dict)
+    """Records that wait for the next commit."""
+    round: int = 0
+    """Of the last checkpoint."""
+    reduced: dict[Place, tuple[str, ...]] = field(default_factory=dict)
+    told: dict[Place, tuple[str, ...]] = field(default_factory=dict)
+    """Contributors of exchanges whose outcome somebody may have heard of."""
+    assigned: dict[str, Place] = field(default_factory=dict)
+    """The newest Assign on its way to each device."""
+    events: int = 0
+    lives: int = 1
+
+    def __post_init__(self) -> None:
+        self.state = RoundState(policy=self.policy)
+
+    @property
+    def over(self) -> bool:
+        return self.state.phase in OVER
+
+    # -- events ------------------------------------------------------------------------------------------------------
+
+    def feed(self, event: rounds.Event) -> tuple[rounds.Command, ...]:
+        before, shown = self.state, repr(self.state)
+        after, commands = rounds.advance(before, event)
+        assert rounds.advance(before, event) == (after, commands), "not a function of its input"
+        assert repr(before) == shown, "changed its input"
+        check_state(after)
+        check_step(before, event, after, commands)
+        self.state, self.events = after, self.events + 1
+        for command in commands:
+            self._carry_out(command)
+        return commands
+
+    def join(self, device: str) -> tuple[rounds.Command, ...]:
+        return self.feed(rounds.Joined(device, self.now_s))
+
+    def upload(self, device: str, place: Place | None = None) -> tuple[rounds.Command, ...]:
+        place = self.state.place if place is None else place
+        if device in self.rows.get(place, ()):  # the server asks its ledger first
+            return ()
+        return self.feed(rounds.Received(device, place))
+
+    def commit(self, index: int = 0) -> tuple[rounds.Command, ...]:
+        """One of the waiting uploads becomes durable."""
+        device, place = self.pending.pop(index % len(self.pending))
+        self._write(device, place)
+        return self.feed(rounds.Persisted(device, place, self.now_s))
+
+    def answer(self, device: str) -> tuple[rounds.Command, ...]:
+        """An upload that arrives and is durable at once."""
+        commands = self.upload(device)
+        if (device, self.state.place) in self.pending:
+            commands += self.commit(self.pending.index((device, self.state.place)))
+        return commands
+
+    def finish(self) -> tuple[rounds.Command, ...]:
+        return self.feed(rounds.Finished(self.now_s))
+
+    def wait(self, seconds: float) -> tuple[rounds.Command, ...]:
+        self.now_s += seconds
+        return self.tick()
+
+    def tick(self) -> tuple[rounds.Command, ...]:
+        """As the server does it: only when one is due."""
+        due_s = rounds.next_due_s(self.state)
+        return self.feed(rounds.Tick(self.now_s)) if due_s is not None and self.now_s >= due_s else ()
+
+    def wait_until_due(self) -> tuple[rounds.Command, ...]:
+        due_s = rounds.next_due_s(self.state)
+        assert due_s is not None, f"nothing would ever happen: {self.state}"
+        self.now_s = max(self.now_s, due_s)
+        return self.feed(rounds.Tick(self.now_s))
+
+    def leave(self, device: str) -> tuple[rounds.Command, ...]:
+        return self.feed(rounds.Left(device, self.now_s))
+
+    def crash(self, *, after_commit: bool = False) -> None:
+        """Power is lost, perhaps between a commit and its Persisted; what is durable is all that is left."""
+        if after_commit:
+            for device, place in self.pending:
+                self._write(device, place)
+        self.pending, self.riding = [], {}
+        exchange = sum(place.round == self.round for place in self.closed)
+        place = Place(self.round, exchange)
+        self.state = rounds.resumed(self.policy, place, frozenset(self.rows.get(place, ())))
+        self.now_s, self.lives = 0.0, self.lives + 1
+        check_state(self.state)
+
+    # -- commands ----------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, command: rounds.Command) -> None:
+        if isinstance(command, rounds.Persist):
+            self.pending.append((command.device, command.place))
+        elif isinstance(command, rounds.Fold):
+            assert command.device in self.rows[command.place], "folded before it was durable"
+        elif isinstance(command, rounds.Reduce):
+            assert self.told.get(command.place, command.contributors) == command.contributors, "another outcome"
+            self.reduced[command.place] = command.contributors
+            (self.closed if command.partial else self.riding)[command.place] = command.contributors
+        elif isinstance(command, rounds.RoundDone):
+            assert command.round == self.round, "a round ended out of turn"
+            self.round += 1
+            self.riding = {}
+            self.closed = {place: by for place, by in self.closed.items() if place.round >= self.round}
+            self.rows = {place: by for place, by in self.rows.items() if place.round >= self.round}
+        elif isinstance(command, rounds.Invite):
+            assert command.place.round == self.round, "invited before the round before it was on record"
+            self.told |= {place: by for place, by in self.reduced.items() if place < command.place}
+            self.assigned |= dict.fromkeys(command.devices, command.place)
+
+    def _write(self, device: str, place: Place) -> None:
+        self.closed |= self.riding
+        self.riding = {}
+        if place.round >= self.round:
+            self.rows.setdefault(place, set()).add(device)
+
+
+def check_state(state: RoundState) -> None:
+    """What holds in every state."""
+    if state.phase in (Phase.COLLECTING, Phase.FINISHING, Phase.DONE):
+        assert state.folded <= state.invited
+    assert state.away <= state.members
+    assert not state.members & state.gone
+    if state.phase is Phase.COLLECTING:
+        assert state.missing <= state.members, "waits for somebody who is not here"
+    assert Place(0, 0) <= state.place <= Place(state.policy.rounds, 0)
+    assert state.place.exchange < state.policy.exchanges
+    if state.phase in OVER:
+        assert rounds.next_due_s(state) is None
+    if state.phase is Phase.COLLECTING:
+        assert rounds.next_due_s(state) is not None
+
+
+def check_step(before: RoundState, event: rounds.Event, after: RoundState, commands: tuple[rounds.Command, ...]) -> None:
+    """What holds for every step."""
+    policy = before.policy
+    assert after.place >= before.place, "went back"
+    if after.place == before.place:
+        assert after.folded >= before.folded, "forgot an upload"
+    kinds = [type(command) for command in commands]
+    if before.phase in OVER:
+        assert after.phase is before.phase
+        assert set(kinds) <= {rounds.Answer}
+    assert kinds.count(rounds.End) == (before.phase in OPEN and after.phase in OVER)
+    for command in commands:
+        if isinstance(command, rounds.Fold):
+            assert before.phase is Phase.COLLECTING
+            assert isinstance(event, rounds.Persisted)
+            assert (command.device, command.place) == (event.device, event.place) == (event.device, before.place)
+            assert command.device not in before.folded, "folded twice"
+        elif isinstance(command, rounds.Reduce):
+            assert len(command.contributors) >= policy.quorum, "closed below the quorum"
+            assert command.contributors == tuple(sorted(after.folded))
+            whole = after.members <= after.folded and len(after.folded) >= policy.expected
+            assert command.partial is not whole
+        elif isinstance(command, rounds.Invite):
+            assert command.devices
+            assert command.devices == tuple(sorted(command.devices))
+            assert set(command.devices) <= after.missing
+            assert command.place == after.place
+            assert 0 <= command.left_s <= policy.deadline_s
+        elif isinstance(command, rounds.End):
+            assert command.reason == after.reason
+            assert bool(command.reason) is (after.phase is Phase.FAILED)
+            if after.phase is Phase.DONE:
+                assert after.closing
+                assert len(after.folded) >= policy.quorum, "done below the quorum"
+    if isinstance(event, rounds.Received):
+        _check_upload(before, event, commands)
+    if isinstance(event, (rounds.Left, rounds.TurnedAway)) and before.phase in (Phase.GATHERING, Phase.COLLECTING):
+        _check_leaving(before, event, after)
+
+
+def _check_upload(before: RoundState, event: rounds.Received, commands: tuple[rounds.Command, ...]) -> None:
+    """Every upload is answered with the right verdict, or persisted, or its exchange is still to be opened."""
+    place, durable = before.place, event.place == before.place and event.device in before.folded
+    if before.phase is Phase.GATHERING and event.place >= place and not durable:
+        assert commands == ()
+        return
+    (command,) = commands
+    if durable:
+        expected = "duplicate"
+    elif event.place > place:
+        expected = "refused"
+    elif event.place < place or before.phase is not Phase.COLLECTING:
+        expected = "late"
+    elif event.device not in before.invited:
+        expected = "refused"
+    else:
+        assert command == rounds.Persist(event.device, event.place)
+        return
+    assert isinstance(command, rounds.Answer)
+    assert (command.device, command.place, command.verdict) == (event.device, event.place, expected)
+    assert bool(command.reason) is (expected != "duplicate")
+
+
+def _check_leaving(before: RoundState, event: rounds.Left | rounds.TurnedAway, after: RoundState) -> None:
+    """Fails at once if, and only if, the quorum is out of reach, and says who is to blame."""
+    policy, members, gone = before.policy, before.members - {event.device}, before.gone | {event.device}
+    if before.closing:
+        members |= before.folded
+    impossible = max(len(members), policy.expected - len(gone - members)) < policy.quorum
+    assert (after.phase is Phase.FAILED) is impossible
+    if impossible:
+        for device in gone:
+            assert device in after.reason
