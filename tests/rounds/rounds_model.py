@@ -160,7 +160,9 @@ def check_state(state: RoundState) -> None:
         assert rounds.next_due_s(state) is not None
 
 
-def check_step(before: RoundState, event: rounds.Event, after: RoundState, commands: tuple[rounds.Command, ...]) -> None:
+def check_step(
+    before: RoundState, event: rounds.Event, after: RoundState, commands: tuple[rounds.Command, ...]
+) -> None:
     """What holds for every step."""
     policy = before.policy
     assert after.place >= before.place, "went back"
@@ -187,7 +189,7 @@ def check_step(before: RoundState, event: rounds.Event, after: RoundState, comma
             assert command.devices == tuple(sorted(command.devices))
             assert set(command.devices) <= after.missing
             assert command.place == after.place
-            assert 0 <= command.left_s <= policy.deadline_s
+            assert 0 <= command.left_s <= policy.deadline_s + 1e-9
         elif isinstance(command, rounds.End):
             assert command.reason == after.reason
             assert bool(command.reason) is (after.phase is Phase.FAILED)
