@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib
 import re
+import signal
 import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_sdk.agent import Agent, RoundReport
+from edge_sdk.agent import Agent
 from edge_sdk.data import LocalData
 from edge_sdk.errors import UsageError
 from edge_sdk.models.base import Model
+from edge_sdk.participant import RoundReport
 from edge_sdk.public import PublicSet
 
 
@@ -62,9 +64,10 @@ def run_device(*, broker: str, federation: str, app: str, identity: str | None, 
         public=parts.public,
         disclose_classes=parts.disclose_classes,
     )
-    agent.on_round(lambda report: _print_round(name, report))
+    agent.on_update(lambda report: _print_round(name, report))
     spec = parts.model.spec
     _say(f"{name}: {spec.name} ({spec.runtime}), {len(parts.data.train)} samples, joining {federation}")
+    signal.signal(signal.SIGTERM, lambda _number, _frame: agent.stop())
     agent.run()
     _say(f"{name}: the federation is complete")
 

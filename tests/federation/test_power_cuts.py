@@ -45,7 +45,7 @@ def test_devices_at_random_moments(pictures: Path, clean: dict[str, fleets.Run],
     run = fleets.Run(fleets.config(pictures, method), faults=LOSSY if seed % 2 else None, seed=seed)
     span_s = 60.0 if seed % 2 else clean[method].clock.now_s
     for device in rng.choice(list(run.begun), size=3):
-        run.power_cut(device, at_s=rng.uniform(0, span_s), for_s=rng.choice(DARK_S))
+        run.power_cut(device, at_s=rng.uniform(0, span_s), for_s=float(rng.choice(DARK_S)))
     same(run.finished(), clean[method])
 
 
@@ -58,7 +58,7 @@ def test_the_coordinator_at_random_moments(
     rng = np.random.default_rng([seed, 2])
     run = fleets.Run(fleets.config(pictures, method))
     for _ in range(3):
-        run.power_cut("coordinator", at_s=rng.uniform(0, clean[method].clock.now_s), for_s=rng.choice(DARK_S))
+        run.power_cut("coordinator", at_s=rng.uniform(0, clean[method].clock.now_s), for_s=float(rng.choice(DARK_S)))
     same(run.finished(), clean[method])
     assert run.begun == clean[method].begun  # nobody was asked to work again
 
@@ -69,7 +69,7 @@ def test_everything_at_once(pictures: Path, clean: dict[str, fleets.Run], method
     rng = np.random.default_rng([seed, 3])
     run = fleets.Run(fleets.config(pictures, method), faults=LOSSY, seed=seed)
     for who in rng.choice([*run.begun, "coordinator", "coordinator"], size=6):
-        run.power_cut(who, at_s=rng.uniform(0, 60), for_s=rng.choice(DARK_S))
+        run.power_cut(who, at_s=rng.uniform(0, 60), for_s=float(rng.choice(DARK_S)))
     same(run.finished(), clean[method])
 
 
@@ -166,15 +166,15 @@ def test_any_run_ends_and_contradicts_itself_nowhere(pictures: Path, method: str
         drop=rng.choice([0.0, 0.2]),
         duplicate=0.2,
         delay=0.3,
-        delay_s=rng.choice([0.05, 3.0]),
+        delay_s=float(rng.choice([0.05, 3.0])),
         disconnect=rng.choice([0.0, 0.01, 0.05]),
-        disconnect_s=rng.choice([0.1, 10.0]),
+        disconnect_s=float(rng.choice([0.1, 10.0])),
     )
     run = fleets.Run(fleets.config(pictures, method, **policy), faults=faults, seed=seed)
     sent = run.tap()
-    span_s = rng.choice([0.1, 5.0, 60.0])
+    span_s = float(rng.choice([0.1, 5.0, 60.0]))
     for who in rng.choice([*run.begun, "coordinator", "coordinator", "coordinator"], size=rng.integers(0, 8)):
-        run.power_cut(who, at_s=rng.uniform(0, span_s), for_s=rng.choice([*DARK_S, 100.0]))
+        run.power_cut(who, at_s=rng.uniform(0, span_s), for_s=float(rng.choice([*DARK_S, 100.0])))
     run.finished()
     assert run.result.completed or "uploads needed after" in run.result.reason
     assert consistent(sent)

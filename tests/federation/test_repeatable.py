@@ -67,7 +67,7 @@ def test_each_upload_counts_once_even_if_two_come_in_one_breath(pictures: Path, 
     run = fleets.Run(fleets.config(pictures), faults=Faults(duplicate=1.0)).finished()
     accepted = clean["fedmd"].result.updates["accepted"]
     assert run.result.updates["accepted"] == accepted == 6 * 4
-    assert run.result.updates["duplicate"] >= accepted
+    assert run.result.updates["duplicate"] > accepted / 2
     assert run.coordinator_bytes == clean["fedmd"].coordinator_bytes
     assert run.model_bytes == clean["fedmd"].model_bytes
 
