@@ -28,6 +28,11 @@ from edge_sim.virtual import VirtualFleet
 
 CLASSES = 4
 SIDE = 4
+PARAMS: Mapping[str, Mapping[str, Any]] = {
+    "local": {},
+    "fedmd": {"public_batch": 8},
+    "fedal": {"public_batch": 8, "tau": 2, "max_devices": 8, "discriminator_rate": 0.05},
+}
 LIMIT_S = 100_000.0
 """Virtual seconds after which a run is called hung: no healthy one here takes a tenth of it."""
 
@@ -49,7 +54,7 @@ def tables(pictures: Path, method: str = "fedmd", devices: int = 6, **federation
     """The tables of a run; change them before `configs.parse`."""
     return {
         "federation": {"name": "tiny", "method": method, "rounds": 3, "devices": devices, "seed": 7, **federation},
-        "method": {"public_batch": 8} if method != "local" else {},
+        "method": {**PARAMS[method]},
         "train": {"batch_size": 8, "local_steps": 3, "learning_rate": 0.05},
         "data": {"source": "npz", "path": str(pictures), "public": 40},
         "partition": {"kind": "classes_per_device", "classes_per_device": 2},

@@ -8,6 +8,7 @@ halves carry theirs as the attribute `contract`, and this module collects them t
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import importlib.metadata
 import math
@@ -180,7 +181,7 @@ def _tensor_bytes(slot: Slot, expect: Expect) -> tuple[int, ...]:
 
 def load_registered(group: str, name: str) -> Any:
     """The half that is registered under `name` in an entry-point group.  Raises UsageError with the known names."""
-    points = {point.name: point for point in importlib.metadata.entry_points(group=group)}
+    points = _points(group)
     if name not in points:
         raise UsageError(f"federation.method: no method {name!r}; registered are {', '.join(sorted(points)) or 'none'}")
     try:
@@ -194,4 +195,10 @@ def load_registered(group: str, name: str) -> Any:
 
 def registered_names(group: str) -> tuple[str, ...]:
     """The names in an entry-point group, sorted."""
-    return tuple(sorted({point.name for point in importlib.metadata.entry_points(group=group)}))
+    return tuple(sorted(_points(group)))
+
+
+@functools.cache
+def _points(group: str) -> Mapping[str, importlib.metadata.EntryPoint]:
+    """An entry-point group by name.  Kept: looking takes milliseconds, and a simulation asks for each device."""
+    return {point.name: point for point in importlib.metadata.entry_points(group=group)}
