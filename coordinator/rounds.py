@@ -39,7 +39,7 @@ from coordinator.round_state import (
     Tick,
     TurnedAway,
 )
-from edge_sdk.protocol.table import Machine, Rule
+from edge_sdk.protocol.table import SAME, Machine, Rule
 
 __all__ = [
     "MACHINE",
@@ -305,10 +305,8 @@ MACHINE: Machine[RoundState] = Machine(
         Rule((_G,), TurnedAway, (_G, _X), _gather_gone, "fails at once when the quorum is out of reach"),
         Rule((_G,), Left, (_G, _X), _gather_gone, "fails at once when the quorum is out of reach"),
         Rule((_G,), Received, (_G,), _receive_gathering, "late or duplicate; else left to be sent again"),
-        Rule(
-            (_C, _F), Joined, (_C, _F), _join_running, "newcomers wait for the next exchange; others get theirs again"
-        ),
-        Rule((_C, _F), Lost, (_C, _F), _lose, "not invited to the next exchange unless it shows up"),
+        Rule((_C, _F), Joined, (SAME,), _join_running, "newcomers wait for the next exchange; others get theirs again"),
+        Rule((_C, _F), Lost, (SAME,), _lose, "not invited to the next exchange unless it shows up"),
         Rule((_C,), Left, (_C, _F, _D, _X), _leave, "no longer waited for"),
         Rule((_C,), TurnedAway, (_C, _F, _D, _X), _leave, "no longer waited for"),
         Rule((_F,), Left, (_F,), _leave_finishing, "not waited for in the next exchange"),
@@ -316,9 +314,9 @@ MACHINE: Machine[RoundState] = Machine(
         Rule(
             (_C,), Received, (_C,), _receive, "persisted if invited and new; else answered late, duplicate or refused"
         ),
-        Rule((_F, _D, _X), Received, (_F, _D, _X), _receive_closed, "answered late or duplicate"),
+        Rule((_F, _D, _X), Received, (SAME,), _receive_closed, "answered late or duplicate"),
         Rule((_C,), Persisted, (_C, _F, _D), _fold, "folded once; the last one closes the exchange"),
-        Rule((_F, _D, _X), Persisted, (_F, _D, _X), _receive_closed, "too late to count, and answered so"),
+        Rule((_F, _D, _X), Persisted, (SAME,), _receive_closed, "too late to count, and answered so"),
         Rule((_C,), Tick, (_C, _F, _D, _X), _tick, "the silent are invited again; the deadline closes with a quorum"),
         Rule((_F,), Finished, (_C, _X), _next, "the next exchange, the next round, or the closing exchange"),
         Rule((_G, _C, _F), Broken, (_X,), _break, "the method, the broker or the ledger cannot go on"),

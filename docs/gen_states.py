@@ -32,8 +32,8 @@ COORDINATOR = """\
 
 `coordinator/rounds.py`. A run gathers devices, then goes from exchange to exchange: it collects uploads until all that
 were invited have answered, or the deadline has come with a quorum, and lets the method finish. After the last round a
-closing exchange brings the result down, and metrics up. An upload counts only once it is durable: `Received` is answered
-by `Persist`, and only `Persisted` leads to `Fold`.
+closing exchange brings the result down, and metrics up. An upload counts only once it is durable: `Received` is
+answered by `Persist`, and only `Persisted` leads to `Fold`.
 """
 
 

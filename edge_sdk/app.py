@@ -74,7 +74,7 @@ def run_device(*, broker: str, federation: str, app: str, identity: str | None, 
 
 def _print_round(name: str, report: RoundReport) -> None:
     if "accuracy" in report.metrics:
-        _say(f"{name}: round {report.round + 1}, accuracy {report.metrics['accuracy']:.1%}")
+        _say(f"{name}: round {report.metrics_round}, accuracy {report.metrics['accuracy']:.1%}")
 
 
 def _say(line: str) -> None:

@@ -97,6 +97,8 @@ class RoundReport:
     closing: bool
     metrics: Mapping[str, float]
     """What the device measured of itself in it; empty where it did not."""
+    metrics_round: int
+    """The number of completed rounds that the metrics describe."""
 
 
 class Participant:
@@ -235,7 +237,10 @@ class Participant:
         self.store.save(done, work.start)
         self._work = None
         self._feed(session.WorkDone(now_s))
-        self.on_exchange(RoundReport(assign.round, assign.exchange, assign.closing, work.measured.metrics))
+        measured = work.measured
+        self.on_exchange(
+            RoundReport(assign.round, assign.exchange, assign.closing, measured.metrics, measured.rounds_done)
+        )
 
     # -- frames in --------------------------------------------------------------------------------------------------
 

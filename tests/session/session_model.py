@@ -88,7 +88,6 @@ def check_step(
         return
     assert after.place >= before.place, "went back"
     assert kinds.count(session.End) == (after.phase in OVER)
-    assert after.joined == (after.phase not in (Phase.JOINING, *OVER)) or after.phase in OVER
     if after.phase is Phase.REPORTING:
         assert after.pending
         assert not after.unfinished
@@ -120,7 +119,7 @@ def check_step(
 def _check_assigned(
     before: SessionState, event: session.Assigned, after: SessionState, commands: tuple[session.Command, ...]
 ) -> None:
-    if not before.joined or event.place < before.place:
+    if before.phase is Phase.JOINING or event.place < before.place:
         assert (after, commands) == (before, ())
     elif event.place > before.place:
         assert commands[-1] == session.StartWork(event.place)
