@@ -10,6 +10,10 @@ from typing import Any
 from coordinator.report.result import RoundResult
 
 
+MISSED_SHARE = 0.1
+"""Share of missed exchanges above which a lock-step method is worth a warning (W5)."""
+
+
 @dataclass
 class Record:
     """Counters and curves of one run."""
@@ -23,6 +27,8 @@ class Record:
     refused_devices: dict[str, dict[str, str]] = field(default_factory=dict)
     bytes_up: Counter[str] = field(default_factory=Counter)
     bytes_down: Counter[str] = field(default_factory=Counter)
+    contributed: Counter[str] = field(default_factory=Counter)
+    """Exchanges by device that counted its upload."""
     rounds_done: Counter[str] = field(default_factory=Counter)
     started_s: float | None = None
     """When the first exchange opened, on the server's clock; not kept over a restart."""
@@ -58,6 +64,11 @@ class Record:
         self.rounds.append(result)
         return result
 
+    def laggards(self) -> tuple[str, ...]:
+        """Devices that missed more than a tenth of the exchanges since the run began."""
+        closed = sum(result.exchanges for result in self.rounds)
+        return tuple(sorted(name for name, count in self.contributed.items() if count < (1 - MISSED_SHARE) * closed))
+
     def last_accuracy(self, device: str) -> float | None:
         """The newest evaluation of a device."""
         rounds = [r for r, found in self.accuracy.items() if device in found]
@@ -65,7 +76,7 @@ class Record:
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
-        names = ("updates", "refused_frames", "refused_devices", "bytes_up", "bytes_down", "rounds_done")
+        names = ("updates", "refused_frames", "refused_devices", "bytes_up", "bytes_down", "contributed", "rounds_done")
         plain: dict[str, Any] = {name: getattr(self, name) for name in names}
         rounds = [(r.contributors, r.wall_s, r.bytes_up, r.bytes_down, r.exchanges) for r in self.rounds]
         return {**plain, "accuracy": self.accuracy, "rounds": rounds}
@@ -84,5 +95,6 @@ class Record:
             refused_devices=dict(plain["refused_devices"]),
             bytes_up=Counter(plain["bytes_up"]),
             bytes_down=Counter(plain["bytes_down"]),
+            contributed=Counter(plain["contributed"]),
             rounds_done=Counter(plain["rounds_done"]),
         )

@@ -115,7 +115,7 @@ class Server:
         self._rows: tuple[Exchange, ...] = method.contract.exchanges(params)
         self._closing: Exchange = method.contract.closing(params)
         self._limits = frame_limits((*self._rows, self._closing), expectation(spec))
-        self.warnings = method.contract.warnings(params, spec)
+        self._warnings = method.contract.warnings(params, spec)
         self.hellos: dict[str, Hello] = {}
         self.numbers: dict[str, int] = {}
         self.record = Record()
@@ -159,6 +159,15 @@ class Server:
         """Leave the broker and release the ledger."""
         self.transport.close()
         self.ledger.close()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the method's users should know: of its parameters, and of how this run went."""
+        laggards = self.record.laggards() if self.method.contract.lock_step else ()
+        if not laggards:
+            return self._warnings
+        late = f"W5: {', '.join(laggards)} missed more than a tenth of the exchanges of a lock-step method; use fedmd"
+        return (*self._warnings, late)
 
     @property
     def over(self) -> bool:
@@ -383,6 +392,8 @@ class Server:
         )
         self._aggregate = self.method.add(self._aggregate, contribution)
         self.record.measured(upload.device, upload.metrics_round, upload.metrics)
+        if not upload.closing:
+            self.record.contributed[upload.device] += 1
         if not upload.closing and upload.exchange == len(self._rows) - 1:
             self.record.rounds_done[upload.device] += 1
 

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from coordinator.broker import EmbeddedBroker
 from coordinator.deploy import open_ledger
+from coordinator.ledger import Ledger
 from coordinator.server import Server, Watcher
-from edge_sdk.errors import RunFailed
+from edge_sdk.errors import RunFailed, UsageError
 from edge_sdk.protocol.wires import load_registered
 from edge_sdk.transport.mqtt import MqttTransport
 from edge_sim.config import Config
@@ -36,6 +37,7 @@ def over_broker(
     with _broker(broker) as (url, label):
         ledger = open_ledger(out, resume=resume)
         federation = fleet.federation
+        _check_states(ledger, out, federation.spec.federation)
         name = f"coordinator-{federation.spec.federation}"
         server = Server(
             spec=federation.spec,
@@ -52,6 +54,14 @@ def over_broker(
             server.run(check=hosts.check, connect_within_s=CONNECT_S)
             hosts.wait(STOP_S)
     return server, label
+
+
+def _check_states(ledger: Ledger, out: Path, federation: str) -> None:
+    """Raise UsageError where the ledger knows devices whose own states are not here: they would begin untrained."""
+    for device in sorted(ledger.enrolled()):
+        if not (out / "devices" / device / f"{federation}.db").exists():
+            ledger.close()
+            raise UsageError(f"{out}: keeps no state of {device}: the run was begun in memory, go on without --broker")
 
 
 @contextmanager

@@ -66,10 +66,10 @@ def check_broker(broker: str) -> None:
 
 def check_folder(out: Path, *, resume: bool) -> None:
     """Raise UsageError where a new run would overwrite an old one, or there is none to go on with."""
-    held = any((out / name).exists() for name in ("summary.json", "checkpoint"))
-    if held and not resume:
+    kept = any((out / name).exists() for name in ("checkpoint", "checkpoint.old"))
+    if (kept or (out / "summary.json").exists()) and not resume:
         raise UsageError(f"{out}: holds a run already; add --resume to go on with it, or give --out another folder")
-    if resume and not (out / "checkpoint").exists():
+    if resume and not kept:
         raise UsageError(f"{out}: holds nothing to resume; start without --resume")
 
 
@@ -109,7 +109,10 @@ def _in_memory(
         from edge_sim.torch_threads import one_thread  # noqa: PLC0415  # torch only where a device has it
 
         one_thread()
-    virtual.run()
+    try:
+        virtual.run()
+    finally:
+        virtual.server.close()
     return virtual.server, virtual.clock.now_s
 
 

@@ -71,6 +71,8 @@ class Contract(Generic[P]):
     """Loss terms that a learning model must minimise."""
     needs_public_set: bool = False
     shares_weights: bool = False
+    lock_step: bool = False
+    """Every exchange waits for every device: a device that misses many holds up or misses out."""
     discloses: str = ""
     """What an upload tells the coordinator about the device's data."""
     warnings: Callable[[P, FederationSpec], tuple[str, ...]] = lambda _params, _spec: ()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import fleets
-import numpy as np
 import pytest
 
 from coordinator.rounds import Place
@@ -22,7 +21,7 @@ DEADLINE_S = 4.0
 
 def run_with(pictures: Path, compute_s: float, method: str = "fedmd", **federation: object) -> fleets.Run:
     """One device takes `compute_s`, the others three seconds; deadlines come after four."""
-    policy = {"quorum": 5, "deadline_s": DEADLINE_S, "retry_s": 1.0, "rounds": 4, **federation}
+    policy = {"quorum": 5, "deadline_s": DEADLINE_S, "retry_s": 50.0, "rounds": 4, **federation}
     run = fleets.Run(fleets.config(pictures, method, **policy))
     for device in run.begun:
         run.slow_down(device, compute_s if device == SLOW else EXCHANGE_S)
@@ -41,7 +40,7 @@ def test_a_round_closes_on_the_deadline(pictures: Path) -> None:
     run = run_with(pictures, 1000.0).finished()
     assert run.result.completed
     contributors = [entry.contributors for entry in run.result.history]
-    assert contributors == [6, 5, 5, 5]  # invited once, and then known to be away
+    assert contributors == [5, 5, 5, 5]
     assert {d.id: d.rounds_done for d in run.result.devices}[SLOW] == 0
     assert run.clock.now_s == pytest.approx(DEADLINE_S + 4 * EXCHANGE_S, abs=0.2)
 
@@ -50,8 +49,8 @@ def test_a_late_upload_is_answered_and_counted_stale(pictures: Path) -> None:
     run = run_with(pictures, 5.0)
     sent = run.tap()
     run.finished()
-    assert verdicts(sent, SLOW)[0, 0] == "late"
-    assert run.result.updates["stale"] == 1
+    assert verdicts(sent, SLOW) == {(0, 0): "late", (2, 0): "late"}  # late, away for a round, invited, late again
+    assert run.result.updates["stale"] == 2
     assert run.result.updates["refused"] == 0
     assert run.result.completed
 
@@ -107,7 +106,7 @@ def test_a_newer_assign_supersedes(pictures: Path, method: str) -> None:
 def test_what_was_superseded_leaves_no_trace(pictures: Path, method: str) -> None:
     """A fresh device that gets only the Assigns that were carried out ends with the same model."""
     run, sent = superseded(pictures, method)
-    done = places(sent, Upload, SLOW)
+    done = set(places(sent, Upload, SLOW))
     (slow,) = [d for d in run.devices if d.device.kit.id == SLOW]
     fresh = VirtualDevice(slow.device, MemoryStore(), Hub(run.clock), run.clock, "tiny")
     welcome = next(m for m in sent if type(m).__name__ == "Welcome" and m.device == SLOW)
@@ -171,6 +170,5 @@ def test_a_device_that_comes_after_the_end_is_told_so(pictures: Path) -> None:
     run.power_cut(SLOW, at_s=0.0, for_s=100.0)
     run.finished()
     assert all(device.agent.over for device in run.devices)
-    told = [m.state for m in sent if isinstance(m, CoordinatorStatus)]
-    assert told.count("finished") == 2
-    assert np.isclose(run.clock.now_s, 100.0, atol=1.0)
+    assert [m.state for m in sent if isinstance(m, CoordinatorStatus)][:2] == ["ready", "finished"]
+    assert run.clock.now_s == pytest.approx(100.0, abs=1.0)

@@ -19,6 +19,8 @@ class Model:
     stored: set[Place] = field(default_factory=set)
     forgotten: set[Place] = field(default_factory=set)
     receipted: set[Place] = field(default_factory=set)
+    arrows: set[tuple[Phase, type, Phase]] = field(default_factory=set)
+    """Changes of phase, and what led to them."""
 
     def feed(self, event: session.Event) -> tuple[session.Command, ...]:
         before, shown = self.state, repr(self.state)
@@ -31,6 +33,8 @@ class Model:
             self.receipted.add(event.place)
         check_step(before, event, after, commands)
         self._carry_out(before, event, commands)
+        if after.phase is not before.phase:
+            self.arrows.add((before.phase, type(event), after.phase))
         self.state = after
         return commands
 

@@ -103,6 +103,7 @@ FEDAL: Contract[FedALParams] = Contract(
     teaches=frozenset({"predict"}),
     terms=frozenset({"cross-entropy", "distill", "less-forgetting", "logit-gradient"}),
     needs_public_set=True,
+    lock_step=True,
     discloses="logits on the public samples, which can tell what the private samples are like",
     warnings=_warnings,
 )
