@@ -9,7 +9,6 @@ from typing import Any
 
 from coordinator.report.result import RoundResult
 
-
 MISSED_SHARE = 0.1
 """Share of missed exchanges above which a lock-step method is worth a warning (W5)."""
 

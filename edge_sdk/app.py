@@ -69,7 +69,7 @@ def run_device(*, broker: str, federation: str, app: str, identity: str | None, 
     _say(f"{name}: {spec.name} ({spec.runtime}), {len(parts.data.train)} samples, joining {federation}")
     signal.signal(signal.SIGTERM, lambda _number, _frame: agent.stop())
     agent.run()
-    _say(f"{name}: the federation is complete")
+    _say(f"{name}: {'the federation is complete' if agent.over else 'stopped; start again to go on from here'}")
 
 
 def _print_round(name: str, report: RoundReport) -> None:

@@ -170,7 +170,6 @@ class SqliteStore:
         """See Store."""
         with transaction(self._db, self._path):
             self._replace_start(start)
-        self._receipted.clear()
 
     def receipted(self, round_: int, exchange: int) -> None:
         """See Store.  Written with the next exchange, to spare the card a sync."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from coordinator.config import FederationTable, check_sections, load_toml, read_table
+from coordinator.config import SECTIONS, SIMULATION, FederationTable, check_sections, load_toml, read_table
+from edge_sdk import board
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.messages import TrainSpec
 from edge_sdk.protocol.schema import Count, Real, Text, Whole
 from edge_sdk.transport.memory import Faults
+from edge_sim import families
 
 Share = Annotated[float, Real(0.0, 1.0)]
 
@@ -106,9 +108,6 @@ class Config:
         return tuple(f"device-{i:0{width}d}" for i in range(len(self.rows)))
 
 
-SECTIONS = ("federation", "method", "train", "data", "partition", "fleet", "faults", "run", "public")
-
-
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read and check a file.  Raises UsageError: one line with file, key and what is allowed."""
     file = Path(path)
@@ -117,7 +116,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 def parse(tables: dict[str, Any], file: Path) -> Config:
     """Check tables that came from a file, or were made in Python.  Raises UsageError."""
-    check_sections(tables, SECTIONS, file)
+    check_sections(tables, (*SECTIONS, *SIMULATION), file)
     if "federation" not in tables:
         raise UsageError(f"{file}: the section [federation] is missing")
     federation = read_table(FederationTable, tables["federation"], "federation", file)
@@ -131,8 +130,7 @@ def parse(tables: dict[str, Any], file: Path) -> Config:
             f"{file}: federation.devices: {federation.devices}, but the [[fleet]] counts add up to {counted}"
         )
     for i, row in enumerate(fleet):
-        if row.size is not None and len(row.size) != 2:
-            raise UsageError(f"{file}: fleet[{i}].size: expected [height, width], found {list(row.size)}")
+        _check_row(row, f"{file}: fleet[{i}]")
     if federation.roster:
         raise UsageError(f"{file}: federation.roster: a simulated fleet names its own devices; leave it out")
     data = read_table(DataTable, tables.get("data", {}), "data", file)
@@ -141,7 +139,7 @@ def parse(tables: dict[str, Any], file: Path) -> Config:
     faults = read_table(FaultsTable, tables.get("faults", {}), "faults", file)
     return Config(
         file=file,
-        tables=tables,
+        tables=_resolved(tables, file),
         federation=federation,
         train=read_table(TrainSpec, tables.get("train", {}), "train", file),
         data=data,
@@ -158,3 +156,28 @@ def parse(tables: dict[str, Any], file: Path) -> Config:
         faults_seed=faults.seed,
         run=read_table(RunTable, tables.get("run", {}), "run", file),
     )
+
+
+def _check_row(row: FleetRow, where: str) -> None:
+    """Raise UsageError where a row names what does not exist."""
+    if row.size is not None and len(row.size) != 2:
+        raise UsageError(f"{where}.size: expected [height, width], found {list(row.size)}")
+    _check_name(families.check, row.model, f"{where}.model")
+    _check_name(board.load_board, row.board, f"{where}.board")
+    if row.link is not None:
+        _check_name(board.load_link, row.link, f"{where}.link")
+
+
+def _check_name(check: Callable[[str], object], name: str, where: str) -> None:
+    try:
+        check(name)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
+
+
+def _resolved(tables: dict[str, Any], file: Path) -> dict[str, Any]:
+    """With a path to the data that holds in any folder: a run can be repeated from its own directory."""
+    data = tables.get("data", {})
+    if "path" not in data:
+        return tables
+    return {**tables, "data": {**data, "path": str((file.parent / data["path"]).resolve())}}

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edge_sdk.data import Raw, Samples
 from edge_sdk.errors import MissingExtra, UsageError
 from edge_sdk.objectives import Ints
+from edge_sdk.protocol.schema import one_line
 from edge_sdk.public import PublicSet
 from edge_sim.config import DataTable
 
@@ -62,8 +67,11 @@ class _Whole:
 def _split(table: DataTable, seed: int, whole: _Whole) -> Dataset:
     """Take the public part out of the training samples, without its labels."""
     train, test = whole.train, whole.test
-    if not 0 <= table.public < len(train):
-        raise UsageError(f"data.public: {table.public} of {len(train)} training samples; leave some for the devices")
+    if not table.public < len(train):
+        raise UsageError(
+            f"data.public: expected fewer than the {len(train)} training samples, found {table.public}; "
+            "leave some for the devices"
+        )
     order = np.random.default_rng([seed, 2]).permutation(len(train))
     chosen, rest = np.sort(order[: table.public]), np.sort(order[table.public :])
     digest = hashlib.sha256()
@@ -100,27 +108,55 @@ def _stratified(y: Ints, fraction: float, rng: np.random.Generator) -> tuple[Int
     return np.flatnonzero(mask), np.sort(test)
 
 
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+MOST_CLASSES = 65535
+"""What a federation's spec can carry."""
+
+
 def _npz(path: Path) -> tuple[Samples, Samples]:
     """x_train y_train x_test y_test, uint8 or float; (n, h, w), (n, h, w, c) or (n, d)."""
-    names = ("x_train", "y_train", "x_test", "y_test")
+    arrays = _arrays(path)
+    x_train, y_train, x_test, y_test = (arrays[name] for name in ARRAYS)
+    for name, x, y in (("train", x_train, y_train), ("test", x_test, y_test)):
+        if x.ndim not in (2, 3, 4) or x.shape[1:] != x_train.shape[1:] or not x.size:
+            raise UsageError(
+                f"{path}: x_{name}: expected (n, h, w), (n, h, w, c) or (n, d), like x_train, found {x.shape}"
+            )
+        if not (x.dtype == np.uint8 or (x.dtype.kind == "f" and np.isfinite(x).all())):
+            raise UsageError(f"{path}: x_{name}: expected uint8 or finite floats, found {x.dtype}")
+        if x.dtype.kind != x_train.dtype.kind:
+            raise UsageError(f"{path}: x_{name}: expected {x_train.dtype}, like x_train, found {x.dtype}")
+        if y.shape != (len(x),) or y.dtype.kind not in "iu":
+            raise UsageError(f"{path}: y_{name}: expected {len(x)} integers, found {y.dtype} {y.shape}")
+        if not 0 <= int(y.min()) <= int(y.max()) < MOST_CLASSES:
+            raise UsageError(
+                f"{path}: y_{name}: expected class ids from 0 to {MOST_CLASSES - 1}, "
+                f"found {int(y.min())} to {int(y.max())}"
+            )
+    if not int(max(y_train.max(), y_test.max())):
+        raise UsageError(f"{path}: y_train: expected at least 2 classes, found only class 0")
+    return Samples(_as_raw(x_train), y_train.astype(np.int64)), Samples(_as_raw(x_test), y_test.astype(np.int64))
+
+
+def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """The four arrays of an npz file."""
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            missing = [name for name in names if name not in arrays.files]
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            missing = [name for name in ARRAYS if name not in arrays.files]
             if missing:
                 found = ", ".join(arrays.files) or "none"
-                raise UsageError(f"{path}: lacks the array {missing[0]}; expected {', '.join(names)}, found {found}")
-            x_train, y_train, x_test, y_test = (arrays[name] for name in names)
+                raise UsageError(f"{path}: lacks the array {missing[0]}; expected {', '.join(ARRAYS)}, found {found}")
+            found_arrays = {name: arrays[name] for name in ARRAYS}
     except FileNotFoundError:
         raise UsageError(f"data.path: {path}: no such file") from None
-    except (OSError, ValueError) as error:
-        raise UsageError(f"data.path: {path}: not a readable npz file: {error}") from None
-    for name, x, y in (("x_train", x_train, y_train), ("x_test", x_test, y_test)):
-        if x.ndim not in (2, 3, 4) or x.shape[1:] != x_train.shape[1:]:
-            raise UsageError(
-                f"{path}: {name} has shape {x.shape}; expected (n, h, w), (n, h, w, c) or (n, d) like x_train"
-            )
-        if y.shape != (len(x),) or y.dtype.kind not in "iu" or (len(y) and int(y.min()) < 0):
-            raise UsageError(f"{path}: y of {name[2:]} must be {len(x)} class ids from 0, found {y.dtype} {y.shape}")
-    if not len(x_train) or not len(x_test):
-        raise UsageError(f"{path}: holds no samples")
-    return Samples(x_train, y_train.astype(np.int64)), Samples(x_test, y_test.astype(np.int64))
+    except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+        raise UsageError(f"data.path: {path}: not a readable npz file: {one_line(str(error))}") from None
+    for name, array in found_arrays.items():
+        if not isinstance(array, np.ndarray):  # numpy hands out as bytes what it cannot read
+            raise UsageError(f"data.path: {path}: not a readable npz file: {name} is no array")
+    return found_arrays
+
+
+def _as_raw(x: NDArray[Any]) -> Raw:
+    """As u1 or f4, which is all that a device takes."""
+    return x if x.dtype == np.uint8 else x.astype(np.float32)

@@ -21,8 +21,8 @@ def partition(table: PartitionTable, y: Ints, devices: int, classes: int, seed: 
     poorest = min(len(part) for part in parts)
     if poorest < table.min_samples:
         raise UsageError(
-            f"partition: a device would hold {poorest} samples, fewer than min_samples = {table.min_samples}; "
-            "use fewer devices or a smaller public part"
+            f"partition.min_samples: expected at least {table.min_samples} samples on each device, one would hold "
+            f"{poorest}; use fewer devices or a smaller public part"
         )
     return parts
 
@@ -30,9 +30,12 @@ def partition(table: PartitionTable, y: Ints, devices: int, classes: int, seed: 
 def _classes_per_device(held: int, y: Ints, devices: int, classes: int, rng: np.random.Generator) -> list[Ints]:
     """Each device holds `held` classes, each class is held about equally often and split evenly among its holders."""
     if held > classes:
-        raise UsageError(f"partition.classes_per_device: {held}, but the data set has {classes} classes")
+        raise UsageError(f"partition.classes_per_device: expected at most the data set's {classes}, found {held}")
     if devices * held < classes:
-        raise UsageError(f"partition: {devices} devices with {held} classes each cannot hold all {classes} classes")
+        raise UsageError(
+            f"partition.classes_per_device: {devices} devices with {held} each cannot hold all {classes} classes; "
+            f"expected at least {-(-classes // devices)}, or more devices"
+        )
     order, ranks = rng.permutation(classes), rng.permutation(devices)
     holders: list[list[int]] = [[] for _ in range(classes)]
     for device in range(devices):
@@ -62,6 +65,6 @@ def _dirichlet(table: PartitionTable, y: Ints, devices: int, rng: np.random.Gene
         if min(map(len, parts)) >= table.min_samples:
             return [np.sort(np.array(part, np.int64)) for part in parts]
     raise UsageError(
-        f"partition: no draw of Dirichlet({table.alpha}) gave each of {devices} devices {table.min_samples} samples; "
-        "raise alpha, or lower min_samples or the number of devices"
+        f"partition.alpha: no draw of Dirichlet({table.alpha}) gave each of {devices} devices {table.min_samples} "
+        "samples; raise it, or lower min_samples or the number of devices"
     )

@@ -121,6 +121,14 @@ def test_how_an_exchange_closed_is_on_record_at_once_or_with_the_next_commit(tmp
     assert on_disk() == {0: ("a", "b"), 1: ("a",)}
 
 
+def test_the_last_checkpoint_counts_and_what_was_before_it_is_gone(ledger):
+    for round_ in range(3):
+        ledger.close_exchange(Place(round_, 0), ("a",), now=True)
+        ledger.checkpoint(round_ + 1, f"state {round_}".encode(), {"round": round_})
+        assert ledger.last_checkpoint() == Checkpoint(round_ + 1, f"state {round_}".encode(), {"round": round_})
+        assert ledger.closed(round_) == {}
+
+
 def test_a_checkpoint_makes_waiting_records_needless(ledger):
     ledger.close_exchange(Place(0, 0), ("a",), now=False)
     ledger.checkpoint(1, b"state", {})

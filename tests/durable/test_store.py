@@ -48,6 +48,13 @@ def test_exchanges_add_up_until_a_new_start_replaces_them(store):
     assert store.done() == ()
 
 
+def test_exchanges_come_in_order_and_once(store):
+    store.save(done(0, 1))
+    store.save(done(0, 0))
+    store.save(done(0, 1, "again"))
+    assert store.done() == (done(0, 0), done(0, 1, "again"))
+
+
 def test_a_receipt_is_remembered(store):
     store.save(done(0, 0))
     store.save(done(0, 1))

@@ -81,7 +81,7 @@ class Deployment:
     def _start(self, name: str, arguments: list[str], **environment: str) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
             self._running[name] = subprocess.Popen(
-                [sys.executable, "-m", "edge_sdk", *arguments],
+                [sys.executable, "-m", "edge_sdk.cli", *arguments],
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -117,14 +117,14 @@ class Deployment:
     def _until(self, condition: Any, what: str) -> None:
         end_s = time.monotonic() + PATIENCE_S
         while not condition():
-            if time.monotonic() > end_s:
+            if time.monotonic() > end_s or any(process.poll() for process in self._running.values()):
                 raise AssertionError(f"waited in vain for {what}\n{self._all_logs()}")
             time.sleep(0.01)
 
     def _all_logs(self) -> str:
         return "\n".join(f"--- {name}\n{self.said(name)[-2000:]}" for name in ("coordinator", *self.devices))
 
-    def __enter__(self) -> Deployment:
+    def __enter__(self) -> Deployment:  # noqa: PYI034  # Self is not in Python 3.10
         return self
 
     def __exit__(
