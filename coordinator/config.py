@@ -147,6 +147,9 @@ def federation(
     if known_classes is None:
         raise UsageError(f"{file}: federation.classes: missing, and there is no data set here that would tell")
     contract, params = _method(table.method, tables.get("method", {}), file)
+    misfit = contract.misfit(params, table.devices)
+    if misfit:
+        raise UsageError(f"{file}: method.{misfit}")
     public = public or _public(tables, file)
     if contract.needs_public_set and public is None:
         raise UsageError(

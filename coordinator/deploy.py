@@ -46,7 +46,9 @@ def run_coordinator(file: Path, broker: str, overrides: Sequence[str], out: Path
     for warning in server.warnings:
         progress.noted(warning)
     if resume:
-        progress.noted(f"going on at round {server.rounds.place.round + 1} of {ready.spec.rounds}")
+        progress.noted(
+            f"going on at round {min(server.rounds.place.round + 1, ready.spec.rounds)} of {ready.spec.rounds}"
+        )
     progress.noted(f"waiting for {ready.policy.quorum} of {ready.policy.expected} devices on {broker}")
     begun_s, start_s = time.monotonic(), time.time()
     try:

@@ -6,7 +6,9 @@ the checkpoint of its start and these rows, which gives the same bits.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
@@ -76,10 +78,17 @@ class Ledger:
         """Whether this ledger belongs to the federation with this spec; a new one takes it as its own."""
         known = self._get("spec")
         if known is None:
+            salt = b"" if self._path is None else os.urandom(16)  # a simulation repeats bit for bit
             with transaction(self._db, self._path):
                 self._put("spec", spec)
+                self._put("run", hashlib.sha256(salt + spec).digest()[:16])
             return True
         return known == spec
+
+    @property
+    def run(self) -> bytes:
+        """The name of this run, 16 bytes; there once `bind` was called."""
+        return self._get("run") or b""
 
     def enrol(self, device: str, number: int | None, hello: bytes) -> int:
         """The number of a device: the one it had, the one given, or, where that is taken or None, the next free one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from edge_sdk.data import LocalData, Raw
-from edge_sdk.errors import Refused
+from edge_sdk.errors import Refused, UsageError
 from edge_sdk.models.base import Model
 from edge_sdk.objectives import Floats, softmax
 from edge_sdk.participant import Participant, RoundReport
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.1
 """Longest sleep of the loop: a stop is noticed within it, or at the next batch."""
+
+DEVICE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,35}")
 
 T = TypeVar("T")
 
@@ -50,9 +53,14 @@ class Agent(Participant):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         device = Path(identity).name
+        if not DEVICE_ID.fullmatch(device):
+            raise UsageError(f"identity {str(identity)!r}: use a-z, 0-9 and -, at most 36 of them")
+        if not DEVICE_ID.fullmatch(federation):
+            raise UsageError(f"federation {federation!r}: use a-z, 0-9 and -, at most 36 of them")
         self._clock = clock
         self._on_round: list[Callable[[RoundReport], None]] = []
         self._on_update: list[Callable[[RoundReport], None]] = []
+        self._on_link: list[Callable[[str], None]] = []
         self._on_refusal: list[Callable[[Refused], None]] = []
         self._on_error: list[Callable[[Exception], None]] = []
         self._stopping, self._awake = threading.Event(), threading.Event()
@@ -96,6 +104,10 @@ class Agent(Participant):
     def on_update(self, callback: Callable[[RoundReport], None]) -> None:
         """Call back after each exchange, when the model may have changed."""
         self._on_update.append(callback)
+
+    def on_link(self, callback: Callable[[str], None]) -> None:
+        """Call back with a line when the broker or the coordinator is found, and with the reason when it is lost."""
+        self._on_link.append(callback)
 
     def on_refusal(self, callback: Callable[[Refused], None]) -> None:
         """Call back when the coordinator will not have this device."""
@@ -156,6 +168,10 @@ class Agent(Participant):
         if report.closing or self.is_last(report.exchange):
             for callback in self._on_round:
                 callback(report)
+
+    def on_news(self, line: str) -> None:
+        """See Participant."""
+        _tell(self._on_link, line)
 
     def _run_in_thread(self) -> None:
         try:

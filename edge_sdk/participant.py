@@ -17,12 +17,13 @@ from typing import Any, TypeAlias
 import edge_sdk
 from edge_sdk import session
 from edge_sdk.data import LocalData
-from edge_sdk.errors import Refused, RemoteProtocolError, RunFailed, UsageError
+from edge_sdk.errors import ProtocolError, Refused, RemoteProtocolError, RunFailed, UsageError
 from edge_sdk.methods.base import ClientMethod, Evaluate, Job
 from edge_sdk.models.base import Model
 from edge_sdk.protocol import codec, keep, topics
 from edge_sdk.protocol.codec import CONTROL_LIMITS, Limits, Stamp
 from edge_sdk.protocol.knowledge import Payload
+from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import (
     Assign,
     Bye,
@@ -136,6 +137,9 @@ class Participant:
         self.session = session.SessionState()
         self._restore()
 
+    def on_news(self, line: str) -> None:
+        """Called when the broker or the coordinator is found or lost."""
+
     def on_exchange(self, report: RoundReport) -> None:
         """Called after each exchange, once it is durable; for whoever wants to know."""
 
@@ -176,10 +180,11 @@ class Participant:
     def handle(self, event: TransportEvent, now_s: float) -> None:
         """Take in what the transport brought.  A frame that is not legal is counted, and changes nothing."""
         if isinstance(event, Connected):
+            self.on_news("connected to the broker")
             self._status("ready")
             self._feed(session.LinkUp(now_s))
         elif isinstance(event, Disconnected):
-            log.warning("%s: %s", self.device, event.reason)
+            self.on_news(f"broker: {event.reason}")
             self._feed(session.LinkDown())
             if event.final:
                 self._turn_away(Refused("transport", event.reason, "check the broker's address and credentials"))
@@ -220,7 +225,7 @@ class Participant:
         work = self._work
         if work is None or work.result is None:
             return
-        self._method_state, knowledge = work.result
+        state, knowledge = work.result
         assign = work.assign
         upload = Upload(
             federation=self.federation,
@@ -233,14 +238,25 @@ class Participant:
             metrics=work.measured.metrics,
             metrics_round=work.measured.rounds_done,
         )
-        done = Done(assign.round, assign.exchange, work.frame, codec.encode(upload, self._stamp()))
-        self.store.save(done, work.start)
-        self._work = None
+        try:
+            check_roles(knowledge, self._row_of(assign).up, expectation(self._require_taken().spec))
+            frame = codec.encode(upload, self._stamp())
+        except ProtocolError as error:
+            self._give_up(f"round {assign.round}: {error}")
+            return
+        self.store.save(Done(assign.round, assign.exchange, work.frame, frame), work.start)
+        self._method_state, self._work = state, None
         self._feed(session.WorkDone(now_s))
         measured = work.measured
         self.on_exchange(
             RoundReport(assign.round, assign.exchange, assign.closing, measured.metrics, measured.rounds_done)
         )
+
+    def _give_up(self, reason: str) -> None:
+        """What this device would send is not legal, its model has run away: nobody must wait for it any more."""
+        self.farewell(leaving=one_line(reason))
+        remedy = "lower train.learning_rate, and look for extreme values in this device's samples"
+        self._turn_away(Refused("model", reason, remedy))
 
     # -- frames in --------------------------------------------------------------------------------------------------
 
@@ -274,10 +290,14 @@ class Participant:
             self.store.save_welcome(frame)
             if self.store.start() is None:
                 self.store.save_start(self._round_start(0))
+        elif self._taken.welcome.run != welcome.run:
+            self._begin_anew(welcome, frame)
         elif self._taken.spec != welcome.spec:
             message = "the federation has other settings than when this device joined"
             self._turn_away(Refused("changed", message, "remove this device's state folder to join it anew"))
             return
+        if self.session.phase is session.Phase.JOINING:
+            self.on_news(f"taken in by the coordinator: {welcome.spec.method}, {welcome.spec.rounds} rounds")
         self._feed(session.Welcomed(welcome.epoch, now_s))
 
     def _take_assign(self, assign: Assign, frame: bytes, now_s: float) -> None:
@@ -285,7 +305,7 @@ class Participant:
             return  # the Welcome is still under way, and so is this Assign, which will be sent again
         if assign.closing != (assign.round == self._taken.spec.rounds) or assign.round > self._taken.spec.rounds:
             raise RemoteProtocolError("knowledge", f"round {assign.round} of {self._taken.spec.rounds}: out of place")
-        row = self._taken.closing if assign.closing else self._row(assign.exchange)
+        row = self._row_of(assign)
         check_roles(assign.common, {r: s for r, s in row.down.items() if not s.personal}, expectation(self._taken.spec))
         check_roles(assign.personal, {r: s for r, s in row.down.items() if s.personal}, expectation(self._taken.spec))
         self._newest = (assign, frame)
@@ -299,11 +319,15 @@ class Participant:
         """Whether a round ends with this exchange."""
         return self._taken is not None and exchange == len(self._taken.rows) - 1
 
-    def _row(self, exchange: int) -> Exchange:
-        rows = self._taken.rows if self._taken else ()
-        if exchange >= len(rows):
-            raise RemoteProtocolError("knowledge", f"exchange {exchange}: this method has {len(rows)} a round")
-        return rows[exchange]
+    def _row_of(self, assign: Assign) -> Exchange:
+        taken = self._require_taken()
+        if assign.closing:
+            return taken.closing
+        if assign.exchange >= len(taken.rows):
+            raise RemoteProtocolError(
+                "knowledge", f"exchange {assign.exchange}: this method has {len(taken.rows)} a round"
+            )
+        return taken.rows[assign.exchange]
 
     # -- commands out -----------------------------------------------------------------------------------------------
 
@@ -348,7 +372,7 @@ class Participant:
             exchange=assign.exchange,
             closing=assign.closing,
             samples=len(self.bench.data.train),
-            learns=taken.method.contract.needs <= self.bench.model.spec.capabilities,
+            learns=taken.method.contract.learnt_by(self.bench.model.spec.capabilities, self.bench.model.spec.terms),
         )
         step = taken.method.step(self._method_state, assign.down, job)
         result: Any = None
@@ -423,6 +447,15 @@ class Participant:
         limits = frame_limits((*rows, closing), expectation(spec))
         self._taken = _Taken(welcome, method, rows, closing, limits)
         self._method_state = method.init(spec)
+
+    def _begin_anew(self, welcome: Welcome, frame: bytes) -> None:
+        """Another run of the same federation: from round 0, with what the model has learned so far."""
+        with self.model_lock:
+            self._work = None
+            self._enter(welcome)
+            self.store.save_welcome(frame)
+            self.store.save_start(self._round_start(0))
+        self.session = session.SessionState(linked=self.session.linked, epoch=welcome.epoch)
 
     def _require_taken(self) -> _Taken:
         if self._taken is None:

@@ -62,11 +62,12 @@ class FleetRow:
 class FaultsTable:
     """The section [faults], for the memory broker."""
 
-    drop: Share = 0.0
+    drop: Annotated[float, Real(0.0, 0.95)] = 0.0
+    """Above 0.95 next to nothing arrives, and a run would not end."""
     duplicate: Share = 0.0
     delay: Share = 0.0
     delay_s: Annotated[float, Real(0.0, 1e6)] = 1.0
-    disconnect: Share = 0.0
+    disconnect: Annotated[float, Real(0.0, 0.95)] = 0.0
     disconnect_s: Annotated[float, Real(0.0, 1e6)] = 5.0
     seed: Annotated[int, Whole(0, 2**32 - 1)] = 0
 

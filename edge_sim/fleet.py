@@ -16,6 +16,7 @@ from edge_sdk import board
 from edge_sdk.data import LocalData, Preprocess, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.models.base import Model
+from edge_sdk.protocol.wires import load_registered
 from edge_sdk.public import PublicSet
 from edge_sim import families
 from edge_sim.config import Config, FleetRow
@@ -102,6 +103,7 @@ def build(config: Config) -> Fleet:
         public=dataset.public.spec if dataset.public else None,
     )
     federation = Federation(federation.spec, federation.policy, config.ids)
+    _check_coordinator(federation, config.file)
     rows = config.rows
     try:
         parts = partition(config.partition, dataset.private.y, len(rows), dataset.classes, config.federation.seed)
@@ -118,6 +120,14 @@ def build(config: Config) -> Fleet:
             )
         )
     return Fleet(dataset=dataset, devices=tuple(devices), federation=federation)
+
+
+def _check_coordinator(federation: Federation, file: Path) -> None:
+    """Let the coordinator's half begin once: what it lacks is told before anything is trained."""
+    try:
+        load_registered("coordinator.methods", federation.spec.method).init(federation.spec)
+    except UsageError as error:
+        raise UsageError(f"{file}: {error}") from None
 
 
 def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int) -> Kit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,12 @@ def tables(pictures: Path, method: str = "fedmd", devices: int = 6, **federation
 def config(pictures: Path, method: str = "fedmd", devices: int = 6, **federation: Any) -> Config:
     """A parsed run."""
     return configs.parse(tables(pictures, method, devices, **federation), Path("test.toml"))
+
+
+@functools.cache
+def built(pictures: Path, method: str = "fedmd", devices: int = 6, **federation: Any) -> Fleet:
+    """The fleet of such a run; shared, for nothing in it changes."""
+    return fleets.build(config(pictures, method, devices, **federation))
 
 
 class Run(VirtualFleet):

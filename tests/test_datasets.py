@@ -118,6 +118,10 @@ def test_flat_grey_and_coloured_samples(tmp_path, shape):
     assert data.raw_shape == shape
 
 
+def test_a_class_that_only_the_test_has_counts(tmp_path):
+    assert loaded(tmp_path, y_test=np.arange(8)).classes == 8
+
+
 def test_the_hash_names_the_content_not_the_file(tmp_path):
     first = loaded(tmp_path)
     (tmp_path / "mine.npz").rename(tmp_path / "other.npz")
@@ -181,10 +185,10 @@ def _cut(path):
     path.write_bytes(path.read_bytes()[:-100])
 
 
-def _flipped(path):
+def _flipped(path, at: int = 60):
     np.savez_compressed(path, **{**GOOD, "x_train": np.random.default_rng(0).integers(0, 255, (20, 50, 50), np.uint8)})
     content = bytearray(path.read_bytes())
-    content[2000:2100] = bytes(100)
+    content[at : at + 100] = bytes(100)
     path.write_bytes(content)
 
 
@@ -206,9 +210,21 @@ def _other_zip(path):
         _pickled,
         _cut,
         _flipped,
+        lambda path: _flipped(path, 10_000),
         _other_zip,
     ],
-    ids=["empty", "text", "half a zip", "a folder", "one array", "pickled", "cut off", "damaged", "another zip"],
+    ids=[
+        "empty",
+        "text",
+        "half a zip",
+        "a folder",
+        "one array",
+        "pickled",
+        "cut off",
+        "damaged",
+        "damaged later",
+        "another zip",
+    ],
 )
 def test_a_file_that_is_no_npz(tmp_path, make):
     make(tmp_path / "mine.npz")

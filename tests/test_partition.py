@@ -102,6 +102,11 @@ def test_identically_distributed_parts_are_of_equal_size():
     assert sorted(sizes) == [14, 14, 14, 14, 14, 15, 15]
 
 
+def test_just_enough_samples_are_enough():
+    parts = partition(PartitionTable(kind="iid", min_samples=25), labels(4, 25), 4, 4, 0)
+    assert [len(part) for part in parts] == [25, 25, 25, 25]
+
+
 def test_alpha_says_how_uneven_the_shares_are():
     y = labels(10, 200)
 

@@ -13,7 +13,7 @@ import hashlib
 import importlib.metadata
 import math
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -75,7 +75,13 @@ class Contract(Generic[P]):
     """Every exchange waits for every device: a device that misses many holds up or misses out."""
     discloses: str = ""
     """What an upload tells the coordinator about the device's data."""
+    misfit: Callable[[P, int], str] = lambda _params, _devices: ""
+    """What is wrong with these parameters for so many devices: `key: what is allowed`; empty: nothing."""
     warnings: Callable[[P, FederationSpec], tuple[str, ...]] = lambda _params, _spec: ()
+
+    def learnt_by(self, capabilities: Collection[str], terms: Collection[str]) -> bool:
+        """Whether a model with these can train under the method; else it may at most teach."""
+        return self.needs <= set(capabilities) and self.terms <= set(terms)
 
     def read(self, table: Mapping[str, Scalar]) -> P:
         """The hyper-parameters in a table.  Raises UsageError for an unknown key, wrong type or impossible value."""

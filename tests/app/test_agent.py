@@ -32,7 +32,7 @@ class Slow(edge_sdk.NumpyModel):
         return super().fit(*args, **kwargs)
 
 
-def _federation(hub: Hub, *, devices: int, rounds: int, local_steps: int = 2) -> Server:
+def _federation(hub: Hub, *, devices: int, rounds: int, local_steps: int = 2, roster: tuple[str, ...] = ()) -> Server:
     method = load_registered("coordinator.methods", "local")
     spec = FederationSpec(
         federation="app",
@@ -43,7 +43,9 @@ def _federation(hub: Hub, *, devices: int, rounds: int, local_steps: int = 2) ->
         train=TrainSpec(local_steps=local_steps, learning_rate=0.05),
     )
     policy = Policy(expected=devices, quorum=devices, rounds=rounds, exchanges=1, retry_s=0.5)
-    return Server(spec=spec, policy=policy, method=method, transport=hub.link("coordinator"), ledger=Ledger(None))
+    return Server(
+        spec=spec, policy=policy, method=method, transport=hub.link("coordinator"), ledger=Ledger(None), roster=roster
+    )
 
 
 def _agent(hub: Hub, name: str, *, model: edge_sdk.NumpyModel | None = None, state: object = None) -> edge_sdk.Agent:
@@ -67,7 +69,7 @@ def serve() -> Iterator[Callable[[Server], threading.Thread]]:
     threads: list[threading.Thread] = []
 
     def begin(server: Server) -> threading.Thread:
-        threads.append(threading.Thread(target=server.run))
+        threads.append(threading.Thread(target=server.run, daemon=True))
         threads[-1].start()
         return threads[-1]
 
@@ -155,7 +157,7 @@ def test_a_paused_agent_computes_nothing_until_it_is_resumed(serve) -> None:
 
 def test_a_refusal_reaches_the_app(serve) -> None:
     hub = Hub()
-    server = _federation(hub, devices=1, rounds=2)
+    server = _federation(hub, devices=1, rounds=2, roster=("left",))
     serve(server)
     agent = _agent(hub, "left", model=edge_sdk.NumpyModel(CLASSES + 1, (1, 1, 8), seed=1))
     heard: list[Refused] = []

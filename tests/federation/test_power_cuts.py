@@ -24,7 +24,7 @@ DARK_S = (0.0, 0.001, 0.02, 1.0, 20.0)
 
 @pytest.fixture(scope="module")
 def clean(pictures: Path) -> dict[str, fleets.Run]:
-    return {method: fleets.Run(fleets.config(pictures, method)).finished() for method in ("fedmd", "fedal")}
+    return {method: fleets.Run(fleets.built(pictures, method)).finished() for method in ("fedmd", "fedal")}
 
 
 def same(run: fleets.Run, clean: fleets.Run) -> None:
@@ -38,7 +38,7 @@ def same(run: fleets.Run, clean: fleets.Run) -> None:
 @pytest.mark.parametrize(("method", "seed"), CASES)
 def test_devices_at_random_moments(pictures: Path, clean: dict[str, fleets.Run], method: str, seed: int) -> None:
     rng = np.random.default_rng([seed, 1])
-    run = fleets.Run(fleets.config(pictures, method), faults=LOSSY if seed % 2 else None, seed=seed)
+    run = fleets.Run(fleets.built(pictures, method), faults=LOSSY if seed % 2 else None, seed=seed)
     span_s = 60.0 if seed % 2 else clean[method].clock.now_s
     for device in rng.choice(list(run.begun), size=3):
         run.power_cut(device, at_s=rng.uniform(0, span_s), for_s=float(rng.choice(DARK_S)))
@@ -50,7 +50,7 @@ def test_the_coordinator_at_random_moments(
     pictures: Path, clean: dict[str, fleets.Run], method: str, seed: int
 ) -> None:
     rng = np.random.default_rng([seed, 2])
-    run = fleets.Run(fleets.config(pictures, method))
+    run = fleets.Run(fleets.built(pictures, method))
     for _ in range(3):
         run.power_cut("coordinator", at_s=rng.uniform(0, clean[method].clock.now_s), for_s=float(rng.choice(DARK_S)))
     same(run.finished(), clean[method])
@@ -61,14 +61,14 @@ def test_the_coordinator_at_random_moments(
 @pytest.mark.parametrize("method", METHODS)
 def test_everything_at_once(pictures: Path, clean: dict[str, fleets.Run], method: str, seed: int) -> None:
     rng = np.random.default_rng([seed, 3])
-    run = fleets.Run(fleets.config(pictures, method), faults=LOSSY, seed=seed)
+    run = fleets.Run(fleets.built(pictures, method), faults=LOSSY, seed=seed)
     for who in rng.choice([*run.begun, "coordinator", "coordinator"], size=6):
         run.power_cut(who, at_s=rng.uniform(0, 60), for_s=float(rng.choice(DARK_S)))
     same(run.finished(), clean[method])
 
 
 def test_a_blackout_of_the_whole_building(pictures: Path, clean: dict[str, fleets.Run]) -> None:
-    run = fleets.Run(fleets.config(pictures))
+    run = fleets.Run(fleets.built(pictures))
     at_s = clean["fedmd"].clock.now_s / 2
     for who in (*run.begun, "coordinator"):
         run.power_cut(who, at_s=at_s, for_s=30.0)
@@ -77,7 +77,7 @@ def test_a_blackout_of_the_whole_building(pictures: Path, clean: dict[str, fleet
 
 @pytest.mark.parametrize("moment", ["while it computes", "before the receipt", "after the receipt"])
 def test_a_device_in_the_last_exchange(pictures: Path, clean: dict[str, fleets.Run], moment: str) -> None:
-    run = fleets.Run(fleets.config(pictures))
+    run = fleets.Run(fleets.built(pictures))
     for device in run.begun:
         run.slow_down(device, 10.0)  # an exchange takes 10 s and a little for the link: the last one begins after 30 s
     run.power_cut(
@@ -92,7 +92,7 @@ def test_the_coordinator_in_the_last_exchange_while_some_are_done_and_gone(
     pictures: Path, clean: dict[str, fleets.Run]
 ) -> None:
     """Those who have their closing receipt do not come back; the others must not be kept waiting for them."""
-    run = fleets.Run(fleets.config(pictures))
+    run = fleets.Run(fleets.built(pictures))
     for i, device in enumerate(run.begun):
         run.slow_down(device, 10.0 + i)  # exchanges take 15 s; in the last one uploads come after 55, 56 ... 60 s
     run.power_cut("coordinator", at_s=57.5, for_s=1.0)
@@ -102,7 +102,7 @@ def test_the_coordinator_in_the_last_exchange_while_some_are_done_and_gone(
 
 def test_an_upload_that_was_receipted_is_not_asked_for_again(pictures: Path) -> None:
     """The coordinator comes back in the midst of an exchange that three of six have answered."""
-    run = fleets.Run(fleets.config(pictures))
+    run = fleets.Run(fleets.built(pictures))
     for i, device in enumerate(run.begun):
         run.slow_down(device, 10.0 + 10 * i)
     sent = run.tap()
@@ -121,7 +121,7 @@ def test_an_upload_that_was_receipted_is_not_asked_for_again(pictures: Path) -> 
 @pytest.mark.parametrize("quorum", [4, 6])
 def test_a_partial_exchange_closes_with_the_same_devices_after_a_restart(pictures: Path, quorum: int) -> None:
     """One device is away and rejoins just as the coordinator does: it must not slip into what was closed without it."""
-    run = fleets.Run(fleets.config(pictures, quorum=quorum, deadline_s=20.0))
+    run = fleets.Run(fleets.built(pictures, quorum=quorum, deadline_s=20.0))
     sent = run.tap()
     for device in run.begun:
         run.slow_down(device, 2.0)
@@ -161,7 +161,7 @@ def test_any_run_ends_and_contradicts_itself_nowhere(pictures: Path, method: str
         disconnect=rng.choice([0.0, 0.01, 0.05]),
         disconnect_s=float(rng.choice([0.1, 10.0])),
     )
-    run = fleets.Run(fleets.config(pictures, method, **policy), faults=faults, seed=seed)
+    run = fleets.Run(fleets.built(pictures, method, **policy), faults=faults, seed=seed)
     sent = run.tap()
     span_s = float(rng.choice([0.1, 5.0, 60.0]))
     for who in rng.choice([*run.begun, "coordinator", "coordinator", "coordinator"], size=rng.integers(0, 8)):

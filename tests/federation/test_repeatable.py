@@ -25,7 +25,7 @@ BREAKING = Faults(drop=0.1, duplicate=0.1, delay=0.3, delay_s=3.0, disconnect=0.
 
 @pytest.fixture(scope="module")
 def clean(pictures: Path) -> dict[str, fleets.Run]:
-    return {method: fleets.Run(fleets.config(pictures, method)).finished() for method in ("local", "fedmd", "fedal")}
+    return {method: fleets.Run(fleets.built(pictures, method)).finished() for method in ("local", "fedmd", "fedal")}
 
 
 def kept(tables: dict[str, Any]) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def test_another_seed_gives_another_run(pictures: Path) -> None:
 
 @pytest.mark.parametrize(("method", "seed"), CASES)
 def test_faults_change_no_bit(pictures: Path, clean: dict[str, fleets.Run], method: str, seed: int) -> None:
-    run = fleets.Run(fleets.config(pictures, method), faults=BREAKING if seed % 3 == 2 else LOSSY, seed=seed)
+    run = fleets.Run(fleets.built(pictures, method), faults=BREAKING if seed % 3 == 2 else LOSSY, seed=seed)
     run.finished()
     assert run.result.completed
     assert run.coordinator_bytes == clean[method].coordinator_bytes
@@ -63,7 +63,7 @@ def test_faults_change_no_bit(pictures: Path, clean: dict[str, fleets.Run], meth
 
 def test_each_upload_counts_once_even_if_two_come_in_one_breath(pictures: Path, clean: dict[str, fleets.Run]) -> None:
     """Every frame doubled and nothing held up: both copies share one commit."""
-    run = fleets.Run(fleets.config(pictures), faults=Faults(duplicate=1.0)).finished()
+    run = fleets.Run(fleets.built(pictures), faults=Faults(duplicate=1.0)).finished()
     accepted = clean["fedmd"].result.updates["accepted"]
     assert run.result.updates["accepted"] == accepted == 6 * 4
     assert run.result.updates["duplicate"] > accepted / 2
@@ -72,7 +72,7 @@ def test_each_upload_counts_once_even_if_two_come_in_one_breath(pictures: Path, 
 
 
 def test_order_of_arrival_changes_no_bit(pictures: Path, clean: dict[str, fleets.Run]) -> None:
-    run = fleets.Run(fleets.config(pictures))
+    run = fleets.Run(fleets.built(pictures))
     for i, device in enumerate(run.devices):
         run.slow_down(device.device.kit.id, 3.0 - 0.5 * i)  # the last one is the first to answer
     run.finished()

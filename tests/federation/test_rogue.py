@@ -11,12 +11,14 @@ import msgpack
 import numpy as np
 import pytest
 
+from coordinator import record
 from coordinator.report.result import summary
 from edge_sdk.protocol import codec, schema, topics
 from edge_sdk.protocol.codec import HEADER_BYTES
 from edge_sdk.protocol.knowledge import ClassRows, PublicLogits
 from edge_sdk.protocol.messages import (
     Assign,
+    Bye,
     Control,
     CoordinatorStatus,
     DeviceStatus,
@@ -33,7 +35,7 @@ SLOW_S = 10.0
 
 @pytest.fixture(scope="module")
 def clean(pictures: Path) -> fleets.Run:
-    run = fleets.Run(fleets.config(pictures))
+    run = fleets.Run(fleets.built(pictures))
     run.slow_down(VICTIM, SLOW_S)
     return run.finished()
 
@@ -42,7 +44,7 @@ class Rogue:
     """Publishes on the victim's topics."""
 
     def __init__(self, pictures: Path) -> None:
-        self.run = fleets.Run(fleets.config(pictures))
+        self.run = fleets.Run(fleets.built(pictures))
         self.run.slow_down(VICTIM, SLOW_S)
         self._link = self.run.hub.link("rogue")
         self._link.connect([])
@@ -116,7 +118,7 @@ def test_numbers_that_ruin_a_mean(rogue: Rogue, clean: fleets.Run, number: float
     values = np.zeros((8, fleets.CLASSES), np.float32)
     values[3, 2] = number
     rogue.say(raw_upload(rogue.upload(), values))
-    assert rogue.counted(clean) == {VICTIM: {kind: 2}}
+    assert rogue.counted(clean) == {VICTIM: {kind: 2} | ({"refused": 2} if kind == "knowledge" else {})}
 
 
 def test_a_wrong_shape(rogue: Rogue, clean: fleets.Run) -> None:
@@ -124,14 +126,14 @@ def test_a_wrong_shape(rogue: Rogue, clean: fleets.Run) -> None:
     for shape in ((8, fleets.CLASSES + 1), (7, fleets.CLASSES), (1, 1)):
         logits = PublicLogits(values=np.zeros(shape, np.float32), batch=batch)
         rogue.say(codec.encode(rogue.upload(knowledge={"logits": logits})))
-    assert rogue.counted(clean) == {VICTIM: {"knowledge": 6}}
+    assert rogue.counted(clean) == {VICTIM: {"knowledge": 6, "refused": 6}}
 
 
 def test_logits_of_another_batch(rogue: Rogue, clean: fleets.Run) -> None:
     other = batch_digest(rogue.spec, batch_indices(rogue.spec, 1, 0, 8))
     logits = PublicLogits(values=np.zeros((8, fleets.CLASSES), np.float32), batch=other)
     rogue.say(codec.encode(rogue.upload(knowledge={"logits": logits})))
-    assert rogue.counted(clean) == {VICTIM: {"knowledge": 2}}
+    assert rogue.counted(clean) == {VICTIM: {"knowledge": 2, "refused": 2}}
 
 
 def test_the_wrong_knowledge(rogue: Rogue, clean: fleets.Run) -> None:
@@ -139,24 +141,24 @@ def test_the_wrong_knowledge(rogue: Rogue, clean: fleets.Run) -> None:
     honest = rogue.upload().knowledge["logits"]
     for knowledge in ({}, {"logits": rows}, {"gradients": honest}, {"logits": honest, "more": honest}):
         rogue.say(codec.encode(rogue.upload(knowledge=knowledge)))
-    assert rogue.counted(clean) == {VICTIM: {"knowledge": 8}}
+    assert rogue.counted(clean) == {VICTIM: {"knowledge": 8, "refused": 8}}
 
 
 def test_a_closing_flag_out_of_place(rogue: Rogue, clean: fleets.Run) -> None:
     rogue.say(codec.encode(rogue.upload(closing=True, knowledge={})))
-    assert rogue.counted(clean) == {VICTIM: {"knowledge": 2}}
+    assert rogue.counted(clean) == {VICTIM: {"knowledge": 2, "refused": 2}}
 
 
 def test_speaking_for_somebody_else(rogue: Rogue, clean: fleets.Run) -> None:
     rogue.say(codec.encode(rogue.upload()), topic=topics.up("tiny", "device-05", "upd"))
     rogue.say(codec.encode(rogue.upload()), topic=topics.up("tiny", "nobody", "upd"))
     rogue.say(codec.encode(rogue.upload(federation="other")))
-    assert rogue.counted(clean) == {"device-05": {"topic": 2}, "nobody": {"topic": 2}, VICTIM: {"topic": 2}}
+    assert rogue.counted(clean) == {"device-05": {"topic": 2}, "unknown": {"topic": 2}, VICTIM: {"topic": 2}}
 
 
 def test_a_stranger_who_never_joined(rogue: Rogue, clean: fleets.Run) -> None:
     rogue.say(codec.encode(rogue.upload(device="nobody")), topic=topics.up("tiny", "nobody", "upd"))
-    assert rogue.counted(clean) == {"nobody": {"knowledge": 2}}
+    assert rogue.counted(clean) == {"unknown": {"knowledge": 2}}
 
 
 def test_garbage(rogue: Rogue, clean: fleets.Run) -> None:
@@ -184,6 +186,17 @@ def test_garbage_under_no_name(rogue: Rogue, clean: fleets.Run) -> None:
     assert rogue.counted(clean) == {"unknown": {"magic": 2}}
 
 
+def test_under_ever_new_names(rogue: Rogue, clean: fleets.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither illegal frames nor refused strangers fill the memory."""
+    monkeypatch.setattr(record, "MAX_SENDERS", 3)
+    for i in range(6):
+        rogue.say(b"?", topic=topics.up("tiny", f"name-{i}", "upd"))
+        hello = replace(rogue.run.devices[0].agent._hello(), device=f"name-{i}")
+        rogue.say(codec.encode(hello), topic=topics.up("tiny", f"name-{i}", "hello"))
+    assert rogue.counted(clean) == {"unknown": {"magic": 12}}
+    assert len(rogue.run.result.refused_devices) == 3
+
+
 def test_messages_that_are_not_for_the_coordinator(rogue: Rogue, clean: fleets.Run) -> None:
     status = topics.device_status("tiny", VICTIM)
     rogue.say(codec.encode(CoordinatorStatus(federation="tiny", state="failed", epoch=1)), topic=status)
@@ -206,7 +219,7 @@ def test_an_old_upload_again(rogue: Rogue, clean: fleets.Run) -> None:
     where = topics.up("tiny", "device-00", "upd")
     rogue.say(lambda: heard[0], at_s=5.0, topic=where)
     rogue.say(lambda: heard[0], at_s=15.0, topic=where)
-    assert rogue.counted(clean) == {}
+    assert rogue.counted(clean) == {"device-00": {"duplicate": 2, "stale": 2}}
     before, after = clean.result.updates, rogue.run.result.updates
     assert after["duplicate"] == before["duplicate"] + 2
     assert after["stale"] == before["stale"] + 2
@@ -215,7 +228,7 @@ def test_an_old_upload_again(rogue: Rogue, clean: fleets.Run) -> None:
 def test_an_upload_ahead_of_its_time(rogue: Rogue, clean: fleets.Run) -> None:
     rogue.say(codec.encode(rogue.upload(round_=2)))
     rogue.say(codec.encode(rogue.upload(exchange=1)))
-    assert rogue.counted(clean) == {}
+    assert rogue.counted(clean) == {VICTIM: {"refused": 4}}
     assert rogue.run.result.updates["refused"] == 4
 
 
@@ -239,6 +252,21 @@ def test_to_devices(rogue: Rogue, clean: fleets.Run) -> None:
     rogue.say(codec.encode(poisoned), topic=task)
     assert rogue.counted(clean) == {}
     assert rogue.run.devices[0].agent.refused_frames == {"magic": 2, "topic": 2, "knowledge": 5}
+
+
+def test_a_farewell_of_nobody(rogue: Rogue, clean: fleets.Run) -> None:
+    """It does not count against the quorum."""
+    for i in range(4):
+        bye = Bye(federation="tiny", device=f"name-{i}")
+        rogue.say(codec.encode(bye, codec.Stamp(1, 1)), topic=topics.up("tiny", f"name-{i}", "bye"))
+    assert rogue.counted(clean) == {}
+
+
+def test_a_farewell_that_was_recorded_earlier(rogue: Rogue, clean: fleets.Run) -> None:
+    """Whoever has said hello since is not gone."""
+    bye = codec.encode(Bye(federation="tiny", device=VICTIM), codec.Stamp(1, 0))
+    rogue.say(bye, topic=topics.up("tiny", VICTIM, "bye"))
+    assert rogue.counted(clean) == {VICTIM: {"replayed": 2}}
 
 
 def test_a_hello_in_a_devices_name(rogue: Rogue, clean: fleets.Run) -> None:

@@ -22,7 +22,7 @@ DEADLINE_S = 4.0
 def run_with(pictures: Path, compute_s: float, method: str = "fedmd", **federation: object) -> fleets.Run:
     """One device takes `compute_s`, the others three seconds; deadlines come after four."""
     policy = {"quorum": 5, "deadline_s": DEADLINE_S, "retry_s": 50.0, "rounds": 4, **federation}
-    run = fleets.Run(fleets.config(pictures, method, **policy))
+    run = fleets.Run(fleets.built(pictures, method, **policy))
     for device in run.begun:
         run.slow_down(device, compute_s if device == SLOW else EXCHANGE_S)
     return run
