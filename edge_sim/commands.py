@@ -32,6 +32,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 def _simulate(args: argparse.Namespace) -> int:
     from coordinator.config import to_toml  # noqa: PLC0415  # nothing heavy before the arguments are read
     from coordinator.report.files import write_run  # noqa: PLC0415
+    from coordinator.report.log import Logged  # noqa: PLC0415
     from coordinator.report.plots import draw_all  # noqa: PLC0415
     from coordinator.report.progress import Progress  # noqa: PLC0415
     from coordinator.report.result import summary  # noqa: PLC0415
@@ -49,7 +50,9 @@ def _simulate(args: argparse.Namespace) -> int:
             broker=args.broker,
             out=out,
             resume=args.resume,
-            watcher=lambda part: Progress(f"{name} {part}".strip()),
+            watcher=lambda part: Logged(
+                Progress(f"{name} {part}".strip()), (out / "standalone" if part else out) / "log.jsonl"
+            ),
         )
     except KeyboardInterrupt:
         sys.stderr.write(f"\ninterrupted; {_how_to_go_on(args, out)}\n")

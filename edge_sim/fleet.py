@@ -94,7 +94,16 @@ class Fleet:
 
 
 def build(config: Config) -> Fleet:
-    """Load, split and deal out the data, and read the federation.  Raises UsageError."""
+    """Load, split and deal out the data, and read the federation.  Raises UsageError, which names the file."""
+    try:
+        return _build(config)
+    except UsageError as error:
+        if str(config.file) in str(error):
+            raise
+        raise UsageError(f"{config.file}: {error}") from None
+
+
+def _build(config: Config) -> Fleet:
     dataset = load(config.data, config.federation.seed, config.file.parent)
     federation = read_federation(
         config.tables,
@@ -103,12 +112,9 @@ def build(config: Config) -> Fleet:
         public=dataset.public.spec if dataset.public else None,
     )
     federation = Federation(federation.spec, federation.policy, config.ids)
-    _check_coordinator(federation, config.file)
+    load_registered("coordinator.methods", federation.spec.method).init(federation.spec)  # tells now what it lacks
     rows = config.rows
-    try:
-        parts = partition(config.partition, dataset.private.y, len(rows), dataset.classes, config.federation.seed)
-    except UsageError as error:
-        raise UsageError(f"{config.file}: {error}") from None
+    parts = partition(config.partition, dataset.private.y, len(rows), dataset.classes, config.federation.seed)
     devices = []
     for number, (row, part) in enumerate(zip(rows, parts, strict=True)):
         train = Samples(dataset.private.x[part], dataset.private.y[part])
@@ -120,14 +126,6 @@ def build(config: Config) -> Fleet:
             )
         )
     return Fleet(dataset=dataset, devices=tuple(devices), federation=federation)
-
-
-def _check_coordinator(federation: Federation, file: Path) -> None:
-    """Let the coordinator's half begin once: what it lacks is told before anything is trained."""
-    try:
-        load_registered("coordinator.methods", federation.spec.method).init(federation.spec)
-    except UsageError as error:
-        raise UsageError(f"{file}: {error}") from None
 
 
 def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int) -> Kit:

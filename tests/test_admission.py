@@ -152,18 +152,10 @@ def test_who_trains_alone_needs_no_public_set():
 # -- abilities ------------------------------------------------------------------------------------------------------
 
 
-@LOGITS
+@EVERY
 def test_a_model_that_can_only_predict_may_teach(contract):
     assert judged(contract, capabilities=("predict",), terms=()) is None
     assert not learns(dataclasses.replace(FIT, capabilities=("predict",), terms=()), contract)
-
-
-def test_a_model_that_can_only_predict_has_nothing_to_do_alone():
-    assert judged(LOCAL, capabilities=("predict",), terms=()) == Turned(
-        "term",
-        "cam-7: local minimises cross-entropy, which its model runtime cannot",
-        "upgrade the device's edge-sdk, or use another runtime",
-    )
 
 
 def test_a_capability_that_is_missing_is_named():

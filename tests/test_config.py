@@ -190,7 +190,7 @@ MISTAKES = {
     "a share beyond 1": (
         "classes_per_device = 2",
         "classes_per_device = 1\n[faults]\ndrop = 2.0",
-        r"faults.drop: number outside \[0.0, 1.0\]",
+        r"faults.drop: number outside \[0.0, 0.95\]",
     ),
     "too few samples": (
         "classes_per_device = 2",

@@ -78,6 +78,34 @@ def test_a_ledger_belongs_to_one_configuration(ledger):
     assert ledger.bind(b"spec")  # the refused one left no trace
 
 
+def test_a_run_has_a_name_of_its_own(tmp_path):
+    """Which outlives a restart, so that devices know whether they come back to the same run."""
+    names = []
+    for file in ("one.db", "two.db"):
+        ledger = Ledger(tmp_path / file)
+        ledger.bind(b"spec")
+        names.append(ledger.run)
+        ledger.copy_to(tmp_path / "copy.db")
+        ledger.close()
+        for again in (Ledger(tmp_path / file), Ledger(None, tmp_path / "copy.db")):
+            assert again.bind(b"spec")
+            assert not again.bind(b"another spec")
+            assert again.run == names[-1]
+            again.close()
+    assert len(set(names)) == 2
+    assert {len(name) for name in names} == {16}
+
+
+def test_a_simulated_run_has_the_same_name_each_time():
+    names = set()
+    for spec in (b"spec", b"spec", b"another spec"):
+        ledger = Ledger(None)
+        ledger.bind(spec)
+        names.add(ledger.run)
+        ledger.close()
+    assert len(names) == 2
+
+
 def test_numbers_are_kept_for_ever(ledger):
     assert ledger.enrol("b", None, b"1") == 0
     assert ledger.enrol("a", None, b"1") == 1
