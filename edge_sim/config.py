@@ -158,3 +158,10 @@ def parse(tables: dict[str, Any], file: Path) -> Config:
         faults_seed=faults.seed,
         run=read_table(RunTable, tables.get("run", {}), "run", file),
     )
+
+
+def alone(config: Config) -> Config:
+    """The same devices, data, seeds and private steps, with nothing exchanged."""
+    tables = {name: table for name, table in config.tables.items() if name not in ("method", "faults")}
+    tables["federation"] = {**config.tables["federation"], "method": "local"}
+    return parse(tables, config.file)

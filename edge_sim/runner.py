@@ -80,10 +80,7 @@ def unused(folder: Path) -> Path:
 
 
 def _standalone(config: Config, watcher: WatcherFor) -> Result:
-    """The same devices, seeds and private steps, with nothing exchanged."""
-    tables = {name: table for name, table in config.tables.items() if name not in ("method", "faults")}
-    tables["federation"] = {**config.tables["federation"], "method": "local"}
-    alone = configs.parse(tables, config.file)
+    alone = configs.alone(config)
     fleet = fleets.build(alone)
     begun_s = time.monotonic()
     server, virtual_s = _in_memory(alone, fleet, None, watcher("alone"), resume=False)

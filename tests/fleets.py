@@ -75,7 +75,9 @@ class Run(VirtualFleet):
 
     def _hung(self) -> None:
         phases = {d.device.kit.id: d.agent.session.phase.value for d in self.devices}
-        raise AssertionError(f"hung: coordinator {self.server.rounds.phase.value} at {self.server.rounds.place}, {phases}")
+        raise AssertionError(
+            f"hung: coordinator {self.server.rounds.phase.value} at {self.server.rounds.place}, {phases}"
+        )
 
     def finished(self) -> Run:
         """Run to the end."""

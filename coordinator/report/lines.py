@@ -56,6 +56,7 @@ def end_labels(axes: Axes, ends: Sequence[End]) -> None:
             va="center",
             color=end.colour,
             fontweight="bold",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.8},  # another line may pass behind
             annotation_clip=False,
         )
 

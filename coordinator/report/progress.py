@@ -16,17 +16,18 @@ PLAIN_LINES = 10
 
 
 class Progress:
-    """A Watcher that tells people."""
+    """A Watcher that tells people.  `brief`: of a run that goes well, a log gets only the last line."""
 
-    def __init__(self, label: str, stream: TextIO | None = None) -> None:
-        self._label, self._stream = label, stream or sys.stderr
+    def __init__(self, label: str, stream: TextIO | None = None, *, brief: bool = False) -> None:
+        self._label, self._stream, self._brief = label, stream or sys.stderr, brief
         self._live = self._stream.isatty()
         self._begun_s = time.monotonic()
         self._open = False
 
     def joined(self, device: str, count: int, expected: int) -> None:
         """See Watcher."""
-        self._line(f"{device} joined ({count} of {expected})", passing=True)
+        if self._live or not self._brief:
+            self._line(f"{device} joined ({count} of {expected})", passing=True)
         if count == expected:
             self._begun_s = time.monotonic()
 
@@ -37,7 +38,7 @@ class Progress:
     def round_done(self, result: RoundResult, of: int, record: Record) -> None:
         """See Watcher."""
         last = result.round == of
-        if not self._live and result.round % max(1, of // PLAIN_LINES) and not last:
+        if not (self._live or last) and (self._brief or result.round % max(1, of // PLAIN_LINES)):
             return
         elapsed_s = time.monotonic() - self._begun_s
         left_s = elapsed_s / result.round * (of - result.round)

@@ -160,7 +160,9 @@ def check_state(state: RoundState) -> None:
         assert rounds.next_due_s(state) is not None
 
 
-def check_step(before: RoundState, event: rounds.Event, after: RoundState, commands: tuple[rounds.Command, ...]) -> None:
+def check_step(
+    before: RoundState, event: rounds.Event, after: RoundState, commands: tuple[rounds.Command, ...]
+) -> None:
     """What holds for every step."""
     policy = before.policy
     assert after.place >= before.place, "went back"
