@@ -8,13 +8,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from coordinator.config import federation, load_toml, to_toml
+from coordinator.config import Federation, federation, load_toml, to_toml
 from coordinator.ledger import Ledger
 from coordinator.outcome import device_result
 from coordinator.outcome import result as outcome
 from coordinator.report.files import write_run
 from coordinator.report.plots import draw_all
-from coordinator.report.progress import Progress
+from coordinator.report.progress import Progress, Several
+from coordinator.report.progress_file import About, ProgressFile
 from coordinator.report.table import show
 from coordinator.server import Server
 from edge_sdk.errors import MissingExtra, UsageError
@@ -41,7 +42,7 @@ def run_coordinator(file: Path, broker: str, overrides: Sequence[str], out: Path
         transport=transport,
         ledger=ledger,
         roster=ready.roster,
-        watcher=progress,
+        watcher=Several(progress, _progress_file(ready, folder, progress)),
     )
     for warning in server.warnings:
         progress.noted(warning)
@@ -66,6 +67,18 @@ def run_coordinator(file: Path, broker: str, overrides: Sequence[str], out: Path
         progress.noted(f"no plots: {missing}")
     sys.stdout.write(f"{folder}/summary.json\n")
     return 0 if result.completed else 1
+
+
+def _progress_file(ready: Federation, folder: Path, progress: Progress) -> ProgressFile:
+    spec = ready.spec
+    about = About(
+        federation=spec.federation,
+        method=spec.method,
+        seed=spec.seed,
+        rounds=spec.rounds,
+        expected=ready.policy.expected,
+    )
+    return ProgressFile(folder, about, say=progress.noted)
 
 
 def open_ledger(folder: Path, *, resume: bool) -> Ledger:

@@ -6,8 +6,13 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edge_sdk.cli import Command
+
+if TYPE_CHECKING:
+    from coordinator.server import Watcher
+    from edge_sim.config import Config
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +37,6 @@ def _simulate(args: argparse.Namespace) -> int:
     from coordinator.config import to_toml  # noqa: PLC0415  # nothing heavy before the arguments are read
     from coordinator.report.files import write_run  # noqa: PLC0415
     from coordinator.report.plots import draw_all  # noqa: PLC0415
-    from coordinator.report.progress import Progress  # noqa: PLC0415
     from coordinator.report.result import summary  # noqa: PLC0415
     from coordinator.report.table import show  # noqa: PLC0415
     from edge_sim import config as configs  # noqa: PLC0415
@@ -48,7 +52,7 @@ def _simulate(args: argparse.Namespace) -> int:
             broker=args.broker,
             out=out,
             resume=args.resume,
-            watcher=lambda part: Progress(f"{name} {part}".strip()),
+            watcher=lambda part: _watcher(config, out, part),
         )
     except KeyboardInterrupt:
         again = f"edge-sdk simulate {args.file} --broker {args.broker} --out {out} --resume"
@@ -64,6 +68,24 @@ def _simulate(args: argparse.Namespace) -> int:
     if not result.completed:
         sys.stderr.write(f"edge-sdk: the run failed: {result.reason}\n")
     return 0 if result.completed else 1
+
+
+def _watcher(config: Config, out: Path, part: str) -> Watcher:
+    """Lines on the terminal, and progress.json in the run directory."""
+    from coordinator.report.progress import Progress, Several  # noqa: PLC0415
+    from coordinator.report.progress_file import About, ProgressFile  # noqa: PLC0415
+
+    table = config.federation
+    lines = Progress(f"{table.name} {part}".strip())
+    about = About(
+        federation=table.name,
+        method="local" if part else table.method,
+        seed=table.seed,
+        rounds=table.rounds,
+        expected=table.devices,
+        part=part,
+    )
+    return Several(lines, ProgressFile(out, about, say=lines.noted))
 
 
 SIMULATE = Command(

@@ -5,11 +5,14 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from coordinator.record import Record
 from coordinator.report.result import RoundResult
 from coordinator.report.units import human_bytes, human_seconds
+
+if TYPE_CHECKING:
+    from coordinator.server import Watcher
 
 PLAIN_LINES = 10
 """About how many progress lines a log gets."""
@@ -67,3 +70,30 @@ class Progress:
         else:
             self._stream.write(f"{self._label}: {text}\n")
         self._stream.flush()
+
+
+class Several:
+    """A Watcher that passes everything on to others."""
+
+    def __init__(self, *others: Watcher) -> None:
+        self._others = others
+
+    def joined(self, device: str, count: int, expected: int) -> None:
+        """See Watcher."""
+        for other in self._others:
+            other.joined(device, count, expected)
+
+    def turned_away(self, device: str, message: str) -> None:
+        """See Watcher."""
+        for other in self._others:
+            other.turned_away(device, message)
+
+    def round_done(self, result: RoundResult, of: int, record: Record) -> None:
+        """See Watcher."""
+        for other in self._others:
+            other.round_done(result, of, record)
+
+    def noted(self, message: str) -> None:
+        """See Watcher."""
+        for other in self._others:
+            other.noted(message)
