@@ -85,6 +85,16 @@ class LinkKeeper:
         self._link: Link | None = None
         self._thread: threading.Thread | None = None
 
+    @property
+    def version(self) -> str:
+        """The version of MQTT that is spoken, or will be tried next: 5 or 3.1.1."""
+        return "5" if self._retry.version_5 else "3.1.1"
+
+    @property
+    def max_frame_bytes(self) -> int:
+        """The largest frame that may be sent: our own limit, or what the broker states where that is less."""
+        return self._max_frame_bytes
+
     def connect(self, subscriptions: Sequence[str], will: Will | None = None) -> None:
         """Begin; returns at once.  `Connected` follows as an event when the subscriptions stand."""
         if self._thread is not None:
