@@ -13,7 +13,7 @@ NAGLE_S = 0.03
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a self-test saw.  None: it did not come so far."""
+    """What a self-test saw; without a link nothing else, without an echo neither size nor wildcards nor retained."""
 
     reason: str = ""
     """Why there is no link; empty where there is one."""
@@ -23,20 +23,19 @@ class Seen:
     limit_bytes: int | None = None
     """The largest frame, where the broker states one."""
     echo_s: float | None = None
-    """Median time until a frame of 1 KiB is back on its exact topic."""
-    large: bool | None = None
-    """Whether a frame as large as a control frame may be came back."""
-    wildcards: bool | None = None
+    """Median time for 1 KiB from one client to another and back; None: it does not come through."""
+    large: bool = False
+    """Whether a frame as large as a control frame may be came through."""
+    wildcards: bool = False
     """Whether `+` at our places in a topic heard what it should."""
-    strays: bool | None = None
+    strays: bool = False
     """Whether it heard what was for somebody else."""
-    retained: bool | None = None
+    retained: bool = False
     """Whether a retained frame waited for one who subscribed later."""
-    cleared: bool | None = None
+    cleared: bool = False
     """Whether an empty one took it away."""
 
 
-_NO_ECHO = "nothing came back"
 _RIGHTS = (
     "right for a device's login, which may not read what it writes; to test the broker, use the coordinator's login "
     "(docs/reference/protocol.md, Topics)"
@@ -55,7 +54,7 @@ def judge_link(seen: Seen) -> Finding:
 def judge_latency(seen: Seen) -> Finding:
     """There and back through the broker, compared with the network's own time."""
     if seen.echo_s is None:
-        return warn(_NO_ECHO, _RIGHTS)
+        return warn("frames do not come through, and so nothing else was tried", _RIGHTS)
     shown = f"{1e3 * seen.echo_s:.2f} ms there and back"
     if seen.echo_s - 2 * seen.connect_s > NAGLE_S:
         return warn(
@@ -68,8 +67,6 @@ def judge_latency(seen: Seen) -> Finding:
 def judge_size(seen: Seen) -> Finding:
     """The largest frame."""
     stated = "states no limit" if seen.limit_bytes is None else f"takes frames of up to {seen.limit_bytes} bytes"
-    if seen.large is None:
-        return warn(f"{stated}; not tried, for {_NO_ECHO}", _RIGHTS)
     if not seen.large:
         return warn(
             f"{stated}, and {CONTROL_LIMITS.frame_bytes} bytes did not come through",
@@ -80,8 +77,6 @@ def judge_size(seen: Seen) -> Finding:
 
 def judge_wildcards(seen: Seen) -> Finding:
     """Subscriptions with `+`, on which the coordinator hears everybody and a device all that is for it."""
-    if seen.echo_s is None:
-        return warn(f"not tried, for {_NO_ECHO}", _RIGHTS)
     if not seen.wildcards:
         return fail("a subscription with + heard nothing", "allow wildcards for these logins, or use another broker")
     if seen.strays:
@@ -93,8 +88,6 @@ def judge_wildcards(seen: Seen) -> Finding:
 
 def judge_retained(seen: Seen) -> Finding:
     """Retained frames, by which those who come later learn that the coordinator is there."""
-    if seen.echo_s is None:
-        return warn(f"not tried, for {_NO_ECHO}", _RIGHTS)
     if not seen.retained:
         return warn(
             "a retained frame was not kept",

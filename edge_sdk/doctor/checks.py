@@ -10,6 +10,7 @@ from edge_sdk.doctor import broker, disk, machine, packages
 from edge_sdk.doctor.broker import Seen
 from edge_sdk.doctor.finding import Check, Examined, Finding, Patient, examine
 from edge_sdk.doctor.packages import Requirement
+from edge_sdk.doctor.selftest import look_at
 
 
 def _package(requirement: Requirement, _patient: Patient) -> Finding:
@@ -41,8 +42,8 @@ BROKER = (
 
 
 def broker_checks(seen: Seen) -> tuple[Check, ...]:
-    """The checks of a broker that a self-test has looked at; without a link there is only one to make."""
-    reachable = BROKER[:1] if seen.reason else BROKER
+    """The checks of a broker that a self-test has looked at, as far as it came."""
+    reachable = BROKER[:1] if seen.reason else BROKER[:2] if seen.echo_s is None else BROKER
     return tuple(Check(name, lambda _, judge=judge: judge(seen)) for name, judge in reachable)  # type: ignore[misc]  # mypy cannot type a bound default
 
 
@@ -50,7 +51,5 @@ def examine_all(patient: Patient) -> tuple[Examined, ...]:
     """Everything.  Raises UsageError for a broker URL that names no broker."""
     checks = (*MACHINE, *PACKAGES)
     if patient.broker is not None:
-        from edge_sdk.doctor.selftest import look_at  # noqa: PLC0415  # paho only where a broker is asked about
-
         checks += broker_checks(look_at(patient.broker, patient.name))
     return examine(checks, patient)

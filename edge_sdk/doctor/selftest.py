@@ -6,16 +6,16 @@ import random
 import socket
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from edge_sdk.doctor.broker import Seen
 from edge_sdk.errors import LocalProtocolError
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.codec import CONTROL_LIMITS
-from edge_sdk.transport.base import Connected, Disconnected, Incoming
-from edge_sdk.transport.mqtt import MAX_FRAME_BYTES, MqttTransport
+from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport
 from edge_sdk.transport.mqtt_url import BrokerAddress, parse_broker_url
 
 ECHOES = 11
@@ -33,23 +33,36 @@ class Patience:
     """For what should not come."""
 
 
-def look_at(url: str, name: str, patience: Patience = Patience()) -> Seen:  # frozen value
+class Link(Transport, Protocol):
+    """A transport that tells what it found out about its broker."""
+
+    @property
+    def version(self) -> str:
+        """Of MQTT."""
+
+    @property
+    def broker_limit_bytes(self) -> int | None:
+        """The largest frame that the broker takes, where it says so."""
+
+
+OpenLink = Callable[[str, str], Link]
+"""(url, client id) -> a link that is not connected yet."""
+
+
+def open_mqtt(url: str, client_id: str) -> Link:
+    """The link that devices and coordinators use."""
+    from edge_sdk.transport.mqtt import MqttTransport  # noqa: PLC0415  # paho only where a broker is used
+
+    return MqttTransport(url, client_id, clean=True, seed=random.SystemRandom().getrandbits(32))
+
+
+def look_at(url: str, name: str, patience: Patience = Patience(), open_link: OpenLink = open_mqtt) -> Seen:  # frozen
     """All that a broker shows.  Raises UsageError for a URL that names none; leaves nothing behind."""
     address = parse_broker_url(url)
-    echo = topics.down(name, "doctor", "echo")
+    tester = _Tester(url, name, patience, open_link)
     try:
-        with _linked(url, f"{name}-echo", (echo,), patience) as link:
-            seen = Seen(
-                connect_s=_connect_s(address),
-                version=link.version,
-                limit_bytes=None if link.max_frame_bytes == MAX_FRAME_BYTES else link.max_frame_bytes,
-                echo_s=_echo_s(link, echo, patience),
-            )
-            if seen.echo_s is None:
-                return seen
-            seen = replace(seen, large=_large(link, echo, patience))
-        seen = _with_wildcards(seen, url, name, patience)
-        return _with_retained(seen, url, name, patience)
+        seen = tester.echo(address)
+        return seen if seen.echo_s is None else tester.retained(tester.wildcards(seen))
     except _NoLinkError as error:
         return Seen(reason=str(error))
 
@@ -58,18 +71,60 @@ class _NoLinkError(Exception):
     """There is no link; the text says why."""
 
 
-@contextmanager
-def _linked(url: str, client_id: str, patterns: Sequence[str], patience: Patience) -> Iterator[MqttTransport]:
-    transport = MqttTransport(url, client_id, clean=True, seed=random.SystemRandom().getrandbits(32))
-    transport.connect(patterns)
-    try:
-        _await_link(transport, patience.link_s)
-        yield transport
-    finally:
-        transport.close()
+@dataclass(frozen=True, slots=True)
+class _Tester:
+    """The self-test, step by step."""
+
+    url: str
+    name: str
+    patience: Patience
+    open_link: OpenLink
+
+    def echo(self, address: BrokerAddress) -> Seen:
+        """Frames to and fro between two links, as between a device and its coordinator, on exact topics."""
+        there, back = topics.up(self.name, "doctor", "echo"), topics.down(self.name, "doctor", "echo")
+        with self._linked("near", back) as near, self._linked("far", there) as far:
+            seen = Seen(
+                connect_s=_connect_s(address),
+                version=near.version,
+                limit_bytes=near.broker_limit_bytes,
+                echo_s=_echo_s((near, there), (far, back), self.patience),
+            )
+            return seen if seen.echo_s is None else replace(seen, large=_large(near, there, far, self.patience))
+
+    def wildcards(self, seen: Seen) -> Seen:
+        """Subscribe as the coordinator and a device do."""
+        patterns = (*topics.coordinator_subscriptions(self.name), topics.device_subscriptions(self.name, "doctor")[0])
+        wanted = [(topics.up(self.name, "doctor", "hello"), b"up"), (topics.down(self.name, "doctor", "task"), b"down")]
+        with self._linked("plus", *patterns) as link:
+            for topic, frame in (*wanted, (topics.down(self.name, "other", "task"), b"stray")):
+                link.send(topic, frame)
+            heard = _heard(link, wanted, self.patience.frame_s)
+            return replace(seen, wildcards=heard, strays=_anything(link, self.patience.quiet_s))
+
+    def retained(self, seen: Seen) -> Seen:
+        """Leave a frame for one who comes later, and take it away again."""
+        topic = topics.coordinator_status(self.name)
+        with self._linked("first") as link:
+            link.send(topic, b"kept", retain=True)
+        with self._linked("later", topic) as link:
+            seen = replace(seen, retained=_heard(link, [(topic, b"kept")], self.patience.frame_s))
+            link.send(topic, b"", retain=True)
+        with self._linked("last", topic) as link:
+            return replace(seen, cleared=not _anything(link, self.patience.quiet_s))
+
+    @contextmanager
+    def _linked(self, role: str, *patterns: str) -> Iterator[Link]:
+        link = self.open_link(self.url, f"{self.name}-{role}")
+        link.connect(patterns)
+        try:
+            _await_link(link, self.patience.link_s)
+            yield link
+        finally:
+            link.close()
 
 
-def _await_link(transport: MqttTransport, within_s: float) -> None:
+def _await_link(transport: Link, within_s: float) -> None:
     reason, end_s = f"no answer within {within_s:g} s", time.monotonic() + within_s
     while (left_s := end_s - time.monotonic()) > 0:
         event = transport.poll(left_s)
@@ -91,51 +146,33 @@ def _connect_s(address: BrokerAddress) -> float:
     return min(times_s)
 
 
-def _echo_s(link: MqttTransport, topic: str, patience: Patience) -> float | None:
-    """The median time until a frame is back; None where the first is not."""
+def _echo_s(near: tuple[Link, str], far: tuple[Link, str], patience: Patience) -> float | None:
+    """The median time until a frame is back; None where one is lost.  Each link comes with the topic that it sends to.
+
+    It takes two links: the delay of a side without TCP_NODELAY shows only where a frame follows an acknowledgement.
+    """
     times_s = []
     for number in range(ECHOES):
         frame = number.to_bytes(4, "little") * (ECHO_BYTES // 4)
         begun_s = time.perf_counter()
-        link.send(topic, frame)
-        if not _heard(link, [(topic, frame)], patience.frame_s):
-            return None
+        for (sender, topic), (listener, _) in ((near, far), (far, near)):
+            sender.send(topic, frame)
+            if not _heard(listener, [(topic, frame)], patience.frame_s):
+                return None
         times_s.append(time.perf_counter() - begun_s)
     return statistics.median(times_s)
 
 
-def _large(link: MqttTransport, topic: str, patience: Patience) -> bool:
+def _large(sender: Link, topic: str, listener: Link, patience: Patience) -> bool:
     frame = bytes(CONTROL_LIMITS.frame_bytes)
     try:
-        link.send(topic, frame)
+        sender.send(topic, frame)
     except LocalProtocolError:  # larger than the broker says that it takes
         return False
-    return _heard(link, [(topic, frame)], patience.frame_s)
+    return _heard(listener, [(topic, frame)], patience.frame_s)
 
 
-def _with_wildcards(seen: Seen, url: str, name: str, patience: Patience) -> Seen:
-    """As the coordinator and a device subscribe."""
-    patterns = (*topics.coordinator_subscriptions(name), topics.device_subscriptions(name, "doctor")[0])
-    wanted = [(topics.up(name, "doctor", "hello"), b"up"), (topics.down(name, "doctor", "task"), b"down")]
-    with _linked(url, f"{name}-plus", patterns, patience) as link:
-        for topic, frame in (*wanted, (topics.down(name, "other", "task"), b"stray")):
-            link.send(topic, frame)
-        heard = _heard(link, wanted, patience.frame_s)
-        return replace(seen, wildcards=heard, strays=_anything(link, patience.quiet_s))
-
-
-def _with_retained(seen: Seen, url: str, name: str, patience: Patience) -> Seen:
-    topic = topics.coordinator_status(name)
-    with _linked(url, f"{name}-first", (), patience) as link:
-        link.send(topic, b"kept", retain=True)
-    with _linked(url, f"{name}-later", (topic,), patience) as link:
-        seen = replace(seen, retained=_heard(link, [(topic, b"kept")], patience.frame_s))
-        link.send(topic, b"", retain=True)
-    with _linked(url, f"{name}-last", (topic,), patience) as link:
-        return replace(seen, cleared=not _anything(link, patience.quiet_s))
-
-
-def _heard(link: MqttTransport, wanted: Sequence[tuple[str, bytes]], within_s: float) -> bool:
+def _heard(link: Link, wanted: Sequence[tuple[str, bytes]], within_s: float) -> bool:
     """Whether all of these frames come in time."""
     missing, end_s = list(wanted), time.monotonic() + within_s
     while missing and (left_s := end_s - time.monotonic()) > 0:
@@ -145,7 +182,7 @@ def _heard(link: MqttTransport, wanted: Sequence[tuple[str, bytes]], within_s: f
     return not missing
 
 
-def _anything(link: MqttTransport, within_s: float) -> bool:
+def _anything(link: Link, within_s: float) -> bool:
     """Whether a frame with something in it comes."""
     end_s = time.monotonic() + within_s
     while (left_s := end_s - time.monotonic()) > 0:

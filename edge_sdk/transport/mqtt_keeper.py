@@ -91,9 +91,9 @@ class LinkKeeper:
         return "5" if self._retry.version_5 else "3.1.1"
 
     @property
-    def max_frame_bytes(self) -> int:
-        """The largest frame that may be sent: our own limit, or what the broker states where that is less."""
-        return self._max_frame_bytes
+    def broker_limit_bytes(self) -> int | None:
+        """The largest frame that this broker takes; None where it states nothing below our own limit."""
+        return self._max_frame_bytes if self._max_frame_bytes < self._own_limit_bytes else None
 
     def connect(self, subscriptions: Sequence[str], will: Will | None = None) -> None:
         """Begin; returns at once.  `Connected` follows as an event when the subscriptions stand."""
