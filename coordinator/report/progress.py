@@ -25,7 +25,7 @@ class Progress:
         self._label, self._stream, self._brief = label, stream or sys.stderr, brief
         self._live = self._stream.isatty()
         self._begun_s = time.monotonic()
-        self._open = False
+        self._resumed_at: int | None = None
 
     def joined(self, device: str, count: int, expected: int) -> None:
         """See Watcher."""
@@ -41,10 +41,12 @@ class Progress:
     def round_done(self, result: RoundResult, of: int, record: Record) -> None:
         """See Watcher."""
         last = result.round == of
+        if self._resumed_at is None:
+            self._resumed_at = result.round - 1
         if not (self._live or last) and (self._brief or result.round % max(1, of // PLAIN_LINES)):
             return
         elapsed_s = time.monotonic() - self._begun_s
-        left_s = elapsed_s / result.round * (of - result.round)
+        left_s = elapsed_s / (result.round - self._resumed_at) * (of - result.round)
         measured = record.accuracy[max(record.accuracy)].values() if record.accuracy else ()
         accuracy = f", accuracy {statistics.fmean(measured):.1%}" if measured else ""
         sent = human_bytes(record.bytes_up.total() + record.bytes_down.total())

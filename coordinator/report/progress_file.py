@@ -42,7 +42,8 @@ class About:
 def snapshot(about: About, record: Record, *, done: int, devices: int) -> dict[str, Any]:
     """What is known after `done` rounds, `devices` having joined.
 
-    progress.json, version 1, less its times.  A figure that is not known is absent.
+    progress.json, version 1, less `resumed_at` (rounds that were done when this process took over), `elapsed_s` (since
+    then, or since all had joined) and `updated_s` (seconds since 1970).  A figure that is not known is absent.
     """
     measured = max(record.accuracy, default=0)
     accuracies = list(record.accuracy.get(measured, {}).values())
@@ -92,6 +93,7 @@ class ProgressFile:
     ) -> None:
         self._path, self._about, self._say, self._clock = folder / NAME, about, say, clock
         self._record, self._done = Record(), 0
+        self._resumed_at: int | None = None
         self._devices = 0
         self._begun_s = clock()
         self._next_s = -1.0
@@ -100,6 +102,8 @@ class ProgressFile:
     def joined(self, device: str, count: int, expected: int) -> None:  # noqa: ARG002  # the protocol's
         """See Watcher."""
         self._devices = count
+        if count == expected:
+            self._begun_s = self._clock()
         self._write(now=count == expected)
 
     def turned_away(self, device: str, message: str) -> None:
@@ -108,6 +112,8 @@ class ProgressFile:
     def round_done(self, result: RoundResult, of: int, record: Record) -> None:
         """See Watcher."""
         self._record, self._done = record, result.round
+        if self._resumed_at is None:
+            self._resumed_at = result.round - 1
         self._write(now=result.round == of)
 
     def noted(self, message: str) -> None:
@@ -120,7 +126,11 @@ class ProgressFile:
             return
         self._next_s = clock_s + EVERY_S
         whole: Mapping[str, Any] = snapshot(self._about, self._record, done=self._done, devices=self._devices)
-        times = {"elapsed_s": clock_s - self._begun_s, "updated_s": time.time()}
+        times = {
+            "resumed_at": self._resumed_at or 0,
+            "elapsed_s": clock_s - self._begun_s,
+            "updated_s": time.time(),
+        }
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             text_files.replace(self._path, json.dumps({**whole, **times}) + "\n")

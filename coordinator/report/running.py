@@ -83,8 +83,9 @@ def _of_checkpoint(
 def render_running(folder: Path, found: Mapping[str, Any], now_s: float | None = None) -> str:
     """For the terminal.  `now_s`: seconds since 1970, to say how old the news is."""
     if "round" not in found:
-        held = "a coordinator is at it" if found["source"] == "locked" else "nothing has happened yet"
-        return f"{folder}: {held}, and no round is complete\n"
+        if found["source"] == "locked":
+            return f"{folder}: running, but there is no {NAME}, and the ledger is locked by the coordinator\n"
+        return f"{folder}: nothing has happened yet\n"
     now_s = time.time() if now_s is None else now_s
     lines = [_headline(folder, found, now_s), f"  {_figures(found)}"]
     lines += [f"  {device['id']:<24}{_device(device)}" for device in found["per_device"]]
@@ -115,8 +116,9 @@ def _figures(found: Mapping[str, Any]) -> str:
         words.append("no accuracy was reported yet")
     sent, received = (human_bytes(found["bytes"][way]) for way in ("up_total", "down_total"))
     words.append(f"{sent} sent, {received} received")
-    if found["round"] and "elapsed_s" in found and found["round"] < found["rounds"]:
-        left_s = found["elapsed_s"] / found["round"] * (found["rounds"] - found["round"])
+    now_done = found["round"] - found.get("resumed_at", 0)
+    if now_done and "elapsed_s" in found and found["round"] < found["rounds"]:
+        left_s = found["elapsed_s"] / now_done * (found["rounds"] - found["round"])
         words.append(f"about {human_seconds(left_s)} left")
     return "; ".join(words)
 

@@ -82,6 +82,7 @@ def test_the_worked_figures(tmp_path, watcher, clock):
     assert found["accuracy"]["worst"] == pytest.approx(0.2)
     assert found["bytes"] == {"up_total": 400, "down_total": 1200}
     assert found["elapsed_s"] == 10
+    assert found["resumed_at"] == 1
     assert found["per_device"][0] == pytest.approx(
         {"id": "left", "accuracy": 0.2, "rounds_done": 2, "bytes_up": 200, "bytes_down": 600}
     )
@@ -99,11 +100,13 @@ def test_it_is_written_at_most_once_a_second_but_the_last_round_always_is(tmp_pa
     assert written(tmp_path / "run")["round"] == 4
 
 
-def test_devices_that_join_are_told_of_before_the_first_round_ends(tmp_path, watcher):
+def test_devices_that_join_are_told_of_before_the_first_round_ends(tmp_path, watcher, clock):
     watcher.joined("left", 1, 2)
     assert written(tmp_path / "run")["devices"] == 1
+    clock.now_s += 0.5
     watcher.joined("right", 2, 2)  # nothing may come for long
     found = written(tmp_path / "run")
+    assert found["elapsed_s"] == 0  # waiting for devices says nothing of how long rounds take
     assert (found["devices"], found["round"], found["accuracy"], found["per_device"]) == (2, 0, {}, [])
 
 
@@ -156,7 +159,9 @@ def test_several_watchers_see_the_same():
 
 
 def test_the_report_says_round_devices_accuracy_and_what_is_left(tmp_path, watcher, clock):
-    clock.now_s += 30
+    clock.now_s += 10
+    after(watcher, 2)  # the first that this process sees: one was done before
+    clock.now_s += 10
     after(watcher, 3)
     folder = tmp_path / "run"
     found = read_running(folder)
@@ -240,7 +245,7 @@ def test_a_ledger_in_use_is_left_alone(tmp_path, ledger):
         found = read_running(tmp_path / "run")
         holder.communicate()
     assert found["source"] == "locked"
-    assert "a coordinator is at it" in render_running(tmp_path / "run", found)
+    assert "locked by the coordinator" in render_running(tmp_path / "run", found)
 
 
 def test_a_ledger_that_nothing_was_written_to(tmp_path):
