@@ -75,7 +75,7 @@ def accuracy_by_round(comparison: Comparison, path: Path) -> None:
                 axes.fill_between(rounds, low, high, color=colour, alpha=0.12, linewidth=0)
                 _line(axes, rounds, [point.mean for point in row], colour, dashes)
                 ends.append(_end(method, rounds[-1], row[-1].mean, colour))
-        _finish(axes, ends, round_axis)
+        _finish(axes, ends, round_axis, above=False)
 
 
 def accuracy_by_bytes(comparison: Comparison, path: Path) -> None:
@@ -92,7 +92,7 @@ def accuracy_by_bytes(comparison: Comparison, path: Path) -> None:
                 spent = [point.bytes_per_device for point in row]
                 _line(axes, spent, [point.mean for point in row], colour, dashes)
                 ends.append(_end(method, spent[-1], row[-1].mean, colour))
-        _finish(axes, ends, _byte_axis)
+        _finish(axes, ends, _byte_axis, above=True)
 
 
 def look(place: int) -> tuple[str, str]:
@@ -166,11 +166,11 @@ def _byte_axis(axes: Axes) -> None:
     axes.set_xlabel("sent and received by a device so far")
 
 
-def _finish(axes: Axes, ends: Sequence[End], bottom: Callable[[Axes], None]) -> None:
+def _finish(axes: Axes, ends: Sequence[End], bottom: Callable[[Axes], None], *, above: bool) -> None:
     if ends:
         bottom(axes)
         accuracy_axis(axes)
-        end_labels(axes, ends)
+        end_labels(axes, ends, above=above)
         return
     axes.set_axis_off()
     axes.text(0.5, 0.5, "no accuracy was measured", ha="center", color=SOFT, transform=axes.transAxes)

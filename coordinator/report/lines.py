@@ -43,17 +43,18 @@ def tick_percent(value: float, _position: float) -> str:
     return f"{round(100 * value, 2):g} %"
 
 
-def end_labels(axes: Axes, ends: Sequence[End]) -> None:
-    """Name each line at its end; names that would touch are pushed apart."""
+def end_labels(axes: Axes, ends: Sequence[End], *, above: bool = False) -> None:
+    """Name each line at its end, to the right or, where other lines go on there, above; names never touch."""
     low, high = axes.get_ylim()
     heights = apart([end.value for end in ends], LABEL_SHARE * (high - low))
     for end, height in zip(ends, heights, strict=True):
         axes.annotate(
             end.words,
             (end.x, height),
-            xytext=(8, 0),
+            xytext=(0, 8) if above else (8, 0),
             textcoords="offset points",
-            va="center",
+            ha="center" if above else "left",
+            va="bottom" if above else "center",
             color=end.colour,
             fontweight="bold",
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.8},  # another line may pass behind
