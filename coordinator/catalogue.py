@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from edge_sdk.protocol.wires import Contract, Slot, load_registered, registered_names
+from edge_sdk.protocol.schema import tag_of
+from edge_sdk.protocol.wires import Contract, Exchange, Slot, load_registered, registered_names
 
 
 def describe() -> list[dict[str, Any]]:
@@ -23,7 +24,10 @@ def _row(contract: Contract[Any]) -> dict[str, Any]:
         "name": contract.name,
         "title": contract.title,
         "citation": contract.citation,
+        "contract": contract.digest(params).hex(),
         "exchanges_per_round": len(exchanges),
+        "exchanges": [_exchange(row) for row in exchanges],
+        "closing": _exchange(contract.closing(params)),
         "up": sorted({f"{role}: {slot.kind.__name__}" for row in exchanges for role, slot in row.up.items()}),
         "down": sorted(
             {_down(role, slot) for row in (*exchanges, contract.closing(params)) for role, slot in row.down.items()}
@@ -35,6 +39,17 @@ def _row(contract: Contract[Any]) -> dict[str, Any]:
         "discloses": contract.discloses,
         "parameters": {field.name: getattr(params, field.name) for field in dataclasses.fields(params)},
     }
+
+
+def _exchange(row: Exchange) -> dict[str, Any]:
+    """Role by role, what travels each way: all that a device in another language must know of a method's wire."""
+    return {
+        way: {role: _slot(slot) for role, slot in slots.items()} for way, slots in (("down", row.down), ("up", row.up))
+    }
+
+
+def _slot(slot: Slot) -> dict[str, Any]:
+    return {"kind": tag_of(slot.kind), "personal": slot.personal, "optional": slot.optional, "rows": slot.rows}
 
 
 def _down(role: str, slot: Slot) -> str:

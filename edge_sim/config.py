@@ -182,3 +182,10 @@ def _resolved(tables: dict[str, Any], file: Path) -> dict[str, Any]:
     if "path" not in data:
         return tables
     return {**tables, "data": {**data, "path": str((file.parent / data["path"]).resolve())}}
+
+
+def alone(config: Config) -> Config:
+    """The same devices, data, seeds and private steps, with nothing exchanged."""
+    tables = {name: table for name, table in config.tables.items() if name not in ("method", "faults")}
+    tables["federation"] = {**config.tables["federation"], "method": "local"}
+    return parse(tables, config.file)
