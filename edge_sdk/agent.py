@@ -446,6 +446,7 @@ class Agent:
             runtime=spec.runtime,
             note=spec.note,
             board=self.board,
+            inert_terms=tuple(sorted(spec.inert_terms)),
         )
 
     def _stamp(self) -> Stamp:
