@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.report.result import RoundResult
+from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Payload
 
 
 @dataclass
@@ -16,6 +17,8 @@ class Record:
 
     accuracy: dict[int, dict[str, float]] = field(default_factory=dict)
     """By completed rounds, then device."""
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Everything else of a device's newest evaluation, by device, then name."""
     rounds: list[RoundResult] = field(default_factory=list)
     """Without accuracies, which may come a round later."""
     updates: Counter[str] = field(default_factory=Counter)
@@ -24,6 +27,10 @@ class Record:
     bytes_up: Counter[str] = field(default_factory=Counter)
     bytes_down: Counter[str] = field(default_factory=Counter)
     rounds_done: Counter[str] = field(default_factory=Counter)
+    holders: Counter[int] = field(default_factory=Counter)
+    """Uploads of this round by class that they have a row for; not kept over a restart, which folds them again."""
+    sharers: int = 0
+    """Uploads of this round that have rows at all."""
     started_s: float | None = None
     """When the first exchange opened, on the server's clock; not kept over a restart."""
     _mark: tuple[int, int, float] = (0, 0, 0.0)
@@ -32,6 +39,18 @@ class Record:
         """Note a device's own evaluation."""
         if "accuracy" in metrics and rounds > 0:
             self.accuracy.setdefault(rounds, {})[device] = metrics["accuracy"]
+            self.metrics[device] = {name: value for name, value in metrics.items() if name != "accuracy"}
+
+    def held(self, knowledge: Mapping[str, Payload]) -> None:
+        """Note the classes that an upload has rows for."""
+        classes = {
+            int(each)
+            for payload in knowledge.values()
+            if isinstance(payload, (ClassRows, HyperKnowledge))
+            for each in payload.classes
+        }
+        self.holders.update(classes)
+        self.sharers += bool(classes)
 
     def refused_frame(self, sender: str, kind: str) -> None:
         """Count a frame that broke the protocol."""
@@ -56,6 +75,7 @@ class Record:
         )
         self._mark = (self.bytes_up.total(), self.bytes_down.total(), now_s)
         self.rounds.append(result)
+        self.holders, self.sharers = Counter(), 0
         return result
 
     def last_accuracy(self, device: str) -> float | None:
@@ -68,13 +88,14 @@ class Record:
         names = ("updates", "refused_frames", "refused_devices", "bytes_up", "bytes_down", "rounds_done")
         plain: dict[str, Any] = {name: getattr(self, name) for name in names}
         rounds = [(r.contributors, r.wall_s, r.bytes_up, r.bytes_down, r.exchanges) for r in self.rounds]
-        return {**plain, "accuracy": self.accuracy, "rounds": rounds}
+        return {**plain, "accuracy": self.accuracy, "metrics": self.metrics, "rounds": rounds}
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Record:
         """What to_json gave."""
         return cls(
             accuracy={int(r): dict(found) for r, found in plain["accuracy"].items()},
+            metrics={device: dict(found) for device, found in plain["metrics"].items()},
             rounds=[
                 RoundResult(round=i + 1, contributors=c, wall_s=w, bytes_up=u, bytes_down=d, exchanges=e)
                 for i, (c, w, u, d, e) in enumerate(plain["rounds"])

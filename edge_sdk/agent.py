@@ -126,8 +126,8 @@ class Agent:
     ) -> None:
         self.federation, self.device, self.board = federation, identity, board
         self.bench = Workbench(model, data, public)
-        counts = data.class_counts(model.spec.classes)
-        self._class_counts = counts if disclose_classes else ()
+        self._class_counts = data.class_counts(model.spec.classes)
+        self._disclosed = self._class_counts if disclose_classes else ()
         self.store = _store(state, federation)
         self.transport = _transport(broker, f"{federation}-{identity}") if isinstance(broker, str) else broker
         self._clock = clock
@@ -398,6 +398,7 @@ class Agent:
             closing=assign.closing,
             samples=len(self.bench.data.train),
             learns=taken.method.contract.needs <= self.bench.model.spec.capabilities,
+            class_counts=self._class_counts,
         )
         step = taken.method.step(self._method_state, assign.down, job)
         result: Any = None
@@ -440,7 +441,7 @@ class Agent:
             classes=spec.classes,
             feature_dim=spec.feature_dim,
             samples=len(self.bench.data.train),
-            class_counts=self._class_counts if spec.classes <= MAX_DISCLOSED_CLASSES else (),
+            class_counts=self._disclosed if spec.classes <= MAX_DISCLOSED_CLASSES else (),
             public_sha256=self.bench.public.spec.sha256 if self.bench.public else None,
             model=spec.name,
             runtime=spec.runtime,

@@ -30,7 +30,7 @@ def lacks(spec: ModelSpec, capability: str) -> Unsupported:
 def check_fit(spec: ModelSpec, batches: Batches, objective: Objective) -> None:
     """Raise Unsupported for a term that the model cannot minimise, ModelError for knowledge of other batches."""
     if all(term.name in spec.inert_terms for term in objective):
-        raise ModelError(f"model {spec.name!r}: nothing to minimise, no term of the objective reaches what it can train")
+        raise ModelError(f"model {spec.name!r}: nothing to minimise, no term reaches what it can train")
     expected = (*batches.indices.shape, spec.classes)
     for term in objective:
         if term.name not in spec.terms:

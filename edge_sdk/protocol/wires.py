@@ -77,7 +77,7 @@ class Contract(Generic[P]):
     """Loss terms that a learning model must minimise."""
     needs_public_set: bool = False
     same_width: bool = False
-    """Whether all models must have features of the federation's width: rows of other widths cannot be averaged (W12)."""
+    """Whether all models must have the federation's feature_dim: rows of other widths cannot be averaged (W12)."""
     holders_wanted: int = 0
     """Holders that a class should have in a round; with fewer its row follows the last few devices (W3).  0: any."""
     shares_weights: bool = False
