@@ -55,8 +55,16 @@ def _paragraph(row: Mapping[str, Any]) -> str:
         f"  down        {', '.join(row['down']) or 'nothing'}",
         f"  needs       {', '.join(row['needs'])}{'; a public set' if row['needs_public_set'] else ''}",
         f"  may teach   {', '.join(row['enough_to_teach']) or 'nobody without learning'}",
-        f"  weights     {'leave the device' if row['shares_weights'] else 'never leave the device'}",
+        f"  weights     {_weights(row)}",
         f"  discloses   {row['discloses']}",
         f"  parameters  {parameters}",
     ]
     return "\n".join(lines)
+
+
+def _weights(row: Mapping[str, Any]) -> str:
+    if row["shares_weights"]:
+        return "leave the device"
+    if "head-rows" in row["needs"]:
+        return "of the last layer leave the device, the others never"
+    return "never leave the device"

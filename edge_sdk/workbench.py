@@ -102,7 +102,7 @@ class Workbench:
         return ClassRows(classes=classes.astype(np.int32), rows=means, counts=counts.astype(np.int32))
 
     def _evaluate(self, request: Evaluate) -> Generator[None, None, Mapping[str, float]]:
-        if self._test is None or self.data.test is None:
+        if self._test is None or self.data.test is None or not len(self.data.test):
             return {}
         truth = self.data.test.y
         held = np.isin(truth, self._labels)  # (t,)
