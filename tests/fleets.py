@@ -22,6 +22,10 @@ from edge_sim.virtual import VirtualFleet
 
 CLASSES = 4
 SIDE = 4
+WIDTH = SIDE * SIDE
+"""Features of a softmax model: the pixels."""
+PARAMS: Mapping[str, Mapping[str, Any]] = {"fedmd": {"public_batch": 8}, "fedal": {"public_batch": 8}}
+"""Hyper-parameters of the methods that would not fit this data with their own."""
 LIMIT_S = 100_000.0
 """Virtual seconds after which a run is called hung: no healthy one here takes a tenth of it."""
 
@@ -42,8 +46,16 @@ def write_pictures(path: Path, *, classes: int = CLASSES, side: int = SIDE, seed
 def tables(pictures: Path, method: str = "fedmd", devices: int = 6, **federation: Any) -> dict[str, Any]:
     """The tables of a run; change them before `configs.parse`."""
     return {
-        "federation": {"name": "tiny", "method": method, "rounds": 3, "devices": devices, "seed": 7, **federation},
-        "method": {"public_batch": 8} if method != "local" else {},
+        "federation": {
+            "name": "tiny",
+            "method": method,
+            "rounds": 3,
+            "devices": devices,
+            "seed": 7,
+            "feature_dim": WIDTH,
+            **federation,
+        },
+        "method": dict(PARAMS.get(method, {})),
         "train": {"batch_size": 8, "local_steps": 3, "learning_rate": 0.05},
         "data": {"source": "npz", "path": str(pictures), "public": 40},
         "partition": {"kind": "classes_per_device", "classes_per_device": 2},
@@ -75,7 +87,9 @@ class Run(VirtualFleet):
 
     def _hung(self) -> None:
         phases = {d.device.kit.id: d.agent.session.phase.value for d in self.devices}
-        raise AssertionError(f"hung: coordinator {self.server.rounds.phase.value} at {self.server.rounds.place}, {phases}")
+        raise AssertionError(
+            f"hung: coordinator {self.server.rounds.phase.value} at {self.server.rounds.place}, {phases}"
+        )
 
     def finished(self) -> Run:
         """Run to the end."""
