@@ -107,6 +107,7 @@ def test_power_cuts_change_no_bit(pictures: Path, method: str) -> None:
     run.power_cut("coordinator", 0.6 * end_s, 0.1)
     run.finished()
     assert run.devices[1].agent.store.boot_epoch == 2
+    assert run.result.metrics == clean.result.metrics
     assert run.coordinator_bytes == clean.coordinator_bytes
     assert run.model_bytes == clean.model_bytes
 
