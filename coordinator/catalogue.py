@@ -35,6 +35,7 @@ def _row(contract: Contract[Any]) -> dict[str, Any]:
         "needs": sorted(contract.needs),
         "enough_to_teach": sorted(contract.teaches),
         "needs_public_set": contract.needs_public_set,
+        "same_width": contract.same_width,
         "shares_weights": contract.shares_weights,
         "discloses": contract.discloses,
         "parameters": {field.name: getattr(params, field.name) for field in dataclasses.fields(params)},
@@ -68,10 +69,23 @@ def _paragraph(row: Mapping[str, Any]) -> str:
         f"  exchanges   {row['exchanges_per_round']} a round",
         f"  up          {', '.join(row['up']) or 'nothing'}",
         f"  down        {', '.join(row['down']) or 'nothing'}",
-        f"  needs       {', '.join(row['needs'])}{'; a public set' if row['needs_public_set'] else ''}",
+        f"  needs       {_needs(row)}",
         f"  may teach   {', '.join(row['enough_to_teach']) or 'nobody without learning'}",
-        f"  weights     {'leave the device' if row['shares_weights'] else 'never leave the device'}",
+        f"  weights     {_weights(row)}",
         f"  discloses   {row['discloses']}",
         f"  parameters  {parameters}",
     ]
     return "\n".join(lines)
+
+
+def _needs(row: Mapping[str, Any]) -> str:
+    more = {"a public set": row["needs_public_set"], "the federation's feature_dim": row["same_width"]}
+    return "; ".join([", ".join(row["needs"]), *(what for what, wanted in more.items() if wanted)])
+
+
+def _weights(row: Mapping[str, Any]) -> str:
+    if row["shares_weights"]:
+        return "leave the device"
+    if "head-rows" in row["needs"]:
+        return "of the last layer leave the device, the others never"
+    return "never leave the device"

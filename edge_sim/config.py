@@ -56,6 +56,8 @@ class FleetRow:
     """Default: the board's own."""
     size: tuple[Annotated[int, Whole(1, 4096)], ...] | None = None
     """Height and width that these devices resize samples to."""
+    feature_dim: Annotated[int, Whole(1, 65536)] | None = None
+    """Width of their features; default: the federation's, where the family can choose it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

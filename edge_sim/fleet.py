@@ -38,6 +38,7 @@ class Kit:
     raw_shape: tuple[int, ...]
     scale: float
     size: tuple[int, int] | None
+    feature_dim: int = 0
 
     def model(self, public: PublicSet | None) -> Model:
         """A fresh model, the same for the same kit; extractors may be fitted on the public samples."""
@@ -49,6 +50,7 @@ class Kit:
             preprocess=preprocess,
             seed=self.seed,
             public=public.samples if public else None,
+            feature_dim=self.feature_dim,
         )
 
 
@@ -131,6 +133,8 @@ def _build(config: Config) -> Fleet:
 def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int) -> Kit:
     profile = board.load_board(row.board)
     families.check(row.model)
+    if row.feature_dim and not families.chooses_width(row.model):
+        raise UsageError(f"fleet.feature_dim: the models of {row.model} have features of their own width; leave it out")
     return Kit(
         id=config.ids[number],
         number=number,
@@ -142,6 +146,7 @@ def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int) -> Kit:
         raw_shape=dataset.raw_shape,
         scale=dataset.scale,
         size=(row.size[0], row.size[1]) if row.size else None,
+        feature_dim=row.feature_dim or config.federation.feature_dim,
     )
 
 

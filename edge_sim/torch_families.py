@@ -15,11 +15,28 @@ from edge_sdk.models.torch_seed import seeded
 Shape: TypeAlias = tuple[int, int, int]
 
 
-def torch_model(name: str, classes: int, input_shape: Shape, preprocess: Preprocess, seed: int) -> TorchModel:
-    """A net of a family, its weights drawn from `seed`; torch's own generators stay as they are."""
+def torch_model(
+    name: str, classes: int, input_shape: Shape, preprocess: Preprocess, seed: int, *, feature_dim: int = 0
+) -> TorchModel:
+    """A net of a family, its weights drawn from `seed`; torch's own generators stay as they are.
+
+    feature_dim: width of the features, where it is not the family's own (0).
+    """
     with seeded(seed):
         net = NETS[name](classes, input_shape)
+        if feature_dim:
+            net = _at_width(net, feature_dim)
     return TorchModel(net, classes, input_shape=input_shape, preprocess=preprocess, name=name)
+
+
+def _at_width(net: nn.Module, width: int) -> nn.Module:
+    """The same net with so many features: one more hidden layer under the last, where they are not as many already."""
+    name, last = [(name, layer) for name, layer in net.named_modules() if isinstance(layer, nn.Linear)][-1]
+    if last.in_features != width:
+        parent, _, own = name.rpartition(".")
+        deeper = nn.Sequential(nn.Linear(last.in_features, width), nn.ReLU(), nn.Linear(width, last.out_features))
+        setattr(net.get_submodule(parent), own, deeper)
+    return net
 
 
 def _mlp(*widths: int) -> Callable[[int, Shape], nn.Module]:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_args
 import pytest
 from protocol_mutations import KINDS as REFUSALS
 
-from edge_sdk import agent, errors, session
+from edge_sdk import errors, participant, session
 from edge_sdk.protocol import codec, knowledge, messages, scan, schema, topics, wires
 from edge_sdk.protocol.leaves import PRINTABLE, Blob, Packed, Real, Tensor, Text, Whole
 from edge_sdk.protocol.schema import ID, TAGS, Items
@@ -168,7 +168,7 @@ def test_the_topics_are_those_of_the_code():
 
 def test_the_kinds_are_those_of_the_code():
     documented = dict(re.findall(r"^\| `(hello|upd|bye)` \| (\w+) \|$", section("Connection"), re.MULTILINE))
-    assert documented == {kind: cls.__name__ for cls, kind in agent._KINDS.items()}
+    assert documented == {kind: cls.__name__ for cls, kind in participant._KINDS.items()}
     for pattern in topics.device_subscriptions("a", "b"):
         generic = pattern.replace("/a/", "/{fed}/").replace("/b/", "/{device}/")
         assert f"    {generic}\n" in section("Connection")
