@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import statistics
@@ -195,15 +196,17 @@ def install() -> Table:
     with tempfile.TemporaryDirectory() as folder:
         python = Path(folder) / "venv" / "bin" / "python"
         _call(sys.executable, "-m", "build", "--wheel", "--outdir", folder, str(ROOT))
+        shutil.rmtree(ROOT / "build", ignore_errors=True)
         (wheel,) = Path(folder).glob("*.whl")
         _call(sys.executable, "-m", "venv", str(python.parents[1]))
         _call(str(python), "-m", "pip", "install", "-q", str(wheel))
         listed = json.loads(_call(str(python), "-m", "pip", "list", "--format", "json"))
         packages = [f"{row['name']} {row['version']}" for row in listed if row["name"] not in ("pip", "setuptools")]
         probe = (
-            "import time, resource; t = time.perf_counter(); "
+            "import re, time; t = time.perf_counter(); "
             "from edge_sdk import Agent, LocalData, NumpyModel, PublicSet; import edge_sdk.transport.mqtt; "
-            "print(time.perf_counter() - t, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
+            "s = time.perf_counter() - t; status = open('/proc/self/status').read(); "
+            "print(s, int(re.search(r'VmRSS:\\s+(\\d+)', status)[1]) / 1024)"
         )
         runs = [tuple(map(float, _call(str(python), "-c", probe).split())) for _ in range(7)]
     seconds, mebibytes = (statistics.median(run[i] for run in runs) for i in range(2))
