@@ -11,15 +11,33 @@ from torch import Tensor, nn
 from edge_sdk.data import Preprocess
 from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.models.torch_seed import seeded
+from edge_sim import torch_paper_cnns, torch_resnets
 
 Shape: TypeAlias = tuple[int, int, int]
 
 
-def torch_model(name: str, classes: int, input_shape: Shape, preprocess: Preprocess, seed: int) -> TorchModel:
-    """A net of a family, its weights drawn from `seed`; torch's own generators stay as they are."""
+def torch_model(
+    name: str, classes: int, input_shape: Shape, preprocess: Preprocess, seed: int, *, feature_dim: int = 0
+) -> TorchModel:
+    """A net of a family, its weights drawn from `seed`; torch's own generators stay as they are.
+
+    feature_dim: width of the features, where it is not the family's own (0).
+    """
     with seeded(seed):
         net = NETS[name](classes, input_shape)
+        if feature_dim:
+            net = _at_width(net, feature_dim)
     return TorchModel(net, classes, input_shape=input_shape, preprocess=preprocess, name=name)
+
+
+def _at_width(net: nn.Module, width: int) -> nn.Module:
+    """The same net with so many features: one more hidden layer under the last, where they are not as many already."""
+    name, last = [(name, layer) for name, layer in net.named_modules() if isinstance(layer, nn.Linear)][-1]
+    if last.in_features != width:
+        parent, _, own = name.rpartition(".")
+        deeper = nn.Sequential(nn.Linear(last.in_features, width), nn.ReLU(), nn.Linear(width, last.out_features))
+        setattr(net.get_submodule(parent), own, deeper)
+    return net
 
 
 def _mlp(*widths: int) -> Callable[[int, Shape], nn.Module]:
@@ -85,10 +103,24 @@ def _resnet(classes: int, input_shape: Shape) -> nn.Module:
     )
 
 
+def _from_torchvision(name: str) -> Callable[[int, Shape], nn.Module]:
+    """Loads torchvision only where one of its nets is asked for."""
+
+    def build(classes: int, input_shape: Shape) -> nn.Module:
+        from edge_sim.torch_vision_nets import NETS as TORCHVISION  # noqa: PLC0415  # see above
+
+        return TORCHVISION[name](classes, input_shape)
+
+    return build
+
+
 NETS: dict[str, Callable[[int, Shape], nn.Module]] = {
     "mlp": _mlp(64),
     "mlp-wide": _mlp(128, 128),
     "cnn": _cnn(16, 32),
     "cnn-wide": _cnn(32, 64, hidden=128),
     "resnet": _resnet,
+    **torch_paper_cnns.NETS,
+    **torch_resnets.NETS,
+    **{name: _from_torchvision(name) for name in ("mobilenet-v3-small", "shufflenet-v2", "resnet18", "resnet34")},
 }
