@@ -47,6 +47,8 @@ class Workbench:
         self._labels = self.data.train.y.astype(np.int64)  # (n,)
         self._public = preprocess(self.public.samples) if self.public else None  # (m, c, h, w)
         self._test = preprocess(self.data.test.x) if self.data.test else None  # (t, c, h, w)
+        held_out = {"validation_accuracy": self.data.validation, "local_accuracy": self.data.local_test}
+        self._held_out = {name: (preprocess(part.x), part.y) for name, part in held_out.items() if part}
 
     def serve(self, request: Request, job: Job) -> Generator[None, None, Any]:
         """Carry one request out, pausing between batches; returns its result (of an Evaluate: the metrics by name)."""
@@ -54,7 +56,7 @@ class Workbench:
             return (yield from self._fit(request, job))
         if isinstance(request, Logits):
             return (yield from self._logits(request))
-        return (yield from self._evaluate())
+        return {**(yield from self._evaluate()), **(yield from self._evaluate_held_out())}
 
     def _fit(self, request: Fit, job: Job) -> Generator[None, None, FitReport]:
         inputs, labels, private = self._source(request.source)
@@ -74,6 +76,18 @@ class Workbench:
             self.meter.train_flops += 3 * self.model.spec.flops_per_sample * indices.shape[1]
             yield
         return FitReport(steps=len(indices), loss=report.loss)
+
+    def _evaluate_held_out(self) -> Generator[None, None, Mapping[str, float]]:
+        """Accuracy on each part of the device's own data that is not trained on."""
+        metrics = {}
+        for name, (inputs, labels) in self._held_out.items():
+            right = 0
+            for start in range(0, len(labels), EVALUATION_BATCH):
+                part = slice(start, start + EVALUATION_BATCH)
+                right += int((self._infer(inputs[part]).argmax(axis=1) == labels[part]).sum())
+                yield
+            metrics[name] = right / len(labels)
+        return metrics
 
     def _logits(self, request: Logits) -> Generator[None, None, Floats]:
         inputs, _, _ = self._source(request.source)
