@@ -14,32 +14,57 @@ from edge_sdk.protocol.schema import Count, Real, Text, Whole
 from edge_sdk.transport.memory import Faults
 
 Share = Annotated[float, Real(0.0, 1.0)]
+Seed = Annotated[int, Whole(0, 2**32 - 1)]
+Side = Annotated[int, Whole(1, 4096)]
+"""Height or width in pixels."""
+Samples = Annotated[int, Whole(1, 10**9)]
+"""How many of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataTable:
-    """The section [data]."""
+    """The section [data]; paths are relative to the TOML file."""
 
-    source: Annotated[str, Text(16, "digits|npz")] = "digits"
+    source: Annotated[str, Text(16, "digits|npz|folder|mnist|fashion-mnist|emnist|svhn|cifar10|cifar100")] = "digits"
     path: str | None = None
-    """For npz: relative to the TOML file."""
+    """For npz the file, for folder the folder."""
+    root: str | None = None
+    """For torchvision's data sets: the folder that its own loaders call root."""
+    emnist_split: Annotated[str, Text(16, "balanced|byclass|bymerge|letters|digits|mnist")] = "balanced"
+    """Which of EMNIST's six sets."""
+    image_size: tuple[Side, ...] | None = None
+    """For folder: height and width that pictures are brought to when they are read; needed where they differ."""
+    train_samples: Samples | None = None
+    """Keep so many of the training samples, each class in proportion; default: all."""
+    test_samples: Samples | None = None
+    """The same for the test."""
     public: Count = 400
     """Samples taken out of the training part as the public set; their labels are thrown away."""
     test_fraction: Annotated[float, Real(0.01, 0.9)] = 0.2
+    """For sources that come without a test: digits, and folder without train/ and test/."""
+    split: tuple[Annotated[float, Real(0.0, 1e6)], ...] = (1.0, 0.0, 0.0)
+    """How each device divides its own samples: into parts to train on, to validate on and to test on."""
     scale: Annotated[float, Real(1e-9, 1e9)] | None = None
     """Factor that brings raw values to about [0, 1]; default by data set and dtype."""
+    seed: Seed | None = None
+    """Of its own, for what is drawn here; default: the federation's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionTable:
     """The section [partition]."""
 
-    kind: Annotated[str, Text(32, "classes_per_device|iid|dirichlet")] = "classes_per_device"
+    kind: Annotated[str, Text(32, "classes_per_device|iid|dirichlet|quantity_skew|user")] = "classes_per_device"
     classes_per_device: Annotated[int, Whole(1, 65535)] = 3
     alpha: Annotated[float, Real(1e-3, 1e6)] = 0.5
-    min_samples: Annotated[int, Whole(1, 10**9)] = 4
-    seed: Annotated[int, Whole(0, 2**32 - 1)] | None = None
+    """Of the Dirichlet distribution: over devices for each class (dirichlet), or over their sizes (quantity_skew)."""
+    min_samples: Samples = 4
+    seed: Seed | None = None
     """Of its own; default: the federation's."""
+    file: str | None = None
+    """Take the partition from here instead of drawing one; relative to the TOML file."""
+    export: str | None = None
+    """Write the partition here when the run starts; relative to the TOML file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +72,13 @@ class FleetRow:
     """One [[fleet]]: some devices that are alike."""
 
     count: Annotated[int, Whole(1, 10**6)] = 1
-    model: Annotated[str, Text(200)] = "mlp"
-    """A family (edge_sim/families.py) or MODULE:FACTORY."""
+    model: Annotated[str, Text(1000)] = "mlp"
+    """A family (edge_sim/families.py), MODULE:FACTORY, or a rule that picks one for each device: board, board:LIST,
+    random:LIST or cycle:LIST (edge_sim/assign.py)."""
     board: Annotated[str, Text(64)] = "rpi4"
     link: Annotated[str, Text(64)] | None = None
     """Default: the board's own."""
-    size: tuple[Annotated[int, Whole(1, 4096)], ...] | None = None
+    size: tuple[Side, ...] | None = None
     """Height and width that these devices resize samples to."""
 
 
@@ -66,7 +92,7 @@ class FaultsTable:
     delay_s: Annotated[float, Real(0.0, 1e6)] = 1.0
     disconnect: Share = 0.0
     disconnect_s: Annotated[float, Real(0.0, 1e6)] = 5.0
-    seed: Annotated[int, Whole(0, 2**32 - 1)] = 0
+    seed: Seed = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,9 +161,7 @@ def parse(tables: dict[str, Any], file: Path) -> Config:
             raise UsageError(f"{file}: fleet[{i}].size: expected [height, width], found {list(row.size)}")
     if federation.roster:
         raise UsageError(f"{file}: federation.roster: a simulated fleet names its own devices; leave it out")
-    data = read_table(DataTable, tables.get("data", {}), "data", file)
-    if data.source == "npz" and not data.path:
-        raise UsageError(f'{file}: data.path: missing; with source = "npz" it names the file')
+    data = _data(tables.get("data", {}), file)
     faults = read_table(FaultsTable, tables.get("faults", {}), "faults", file)
     return Config(
         file=file,
@@ -145,7 +169,7 @@ def parse(tables: dict[str, Any], file: Path) -> Config:
         federation=federation,
         train=read_table(TrainSpec, tables.get("train", {}), "train", file),
         data=data,
-        partition=read_table(PartitionTable, tables.get("partition", {}), "partition", file),
+        partition=_partition(tables.get("partition", {}), file),
         fleet=fleet,
         faults=Faults(
             drop=faults.drop,
@@ -158,3 +182,28 @@ def parse(tables: dict[str, Any], file: Path) -> Config:
         faults_seed=faults.seed,
         run=read_table(RunTable, tables.get("run", {}), "run", file),
     )
+
+
+def _data(plain: Any, file: Path) -> DataTable:
+    table = read_table(DataTable, plain, "data", file)
+    needed = {"digits": None, "npz": "path", "folder": "path"}.get(table.source, "root")
+    if needed and not getattr(table, needed):
+        what = "file" if table.source == "npz" else "folder"
+        raise UsageError(f'{file}: data.{needed}: missing; with source = "{table.source}" it names the {what}')
+    if table.image_size is not None and len(table.image_size) != 2:
+        raise UsageError(f"{file}: data.image_size: expected [height, width], found {list(table.image_size)}")
+    if len(table.split) != 3 or table.split[0] <= 0:
+        raise UsageError(
+            f"{file}: data.split: expected [train, validation, test], such as [8, 1, 1], with some to train on; "
+            f"found {list(table.split)}"
+        )
+    return table
+
+
+def _partition(plain: Any, file: Path) -> PartitionTable:
+    table = read_table(PartitionTable, plain, "partition", file)
+    if table.file is not None:
+        for key in ("kind", "export"):
+            if key in plain:
+                raise UsageError(f"{file}: partition.{key}: of no use beside partition.file; leave one of them out")
+    return table
