@@ -1,0 +1,101 @@
+"""What each device keeps for validation and for a test of its own, and that it measures itself on both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import fleets
+import numpy as np
+
+from edge_sdk.data import LocalData, Samples
+from edge_sdk.methods.base import Evaluate
+from edge_sdk.models.numpy_model import NumpyModel
+from edge_sdk.workbench import EVALUATION_BATCH, Workbench
+from edge_sim import config as configs
+from edge_sim import fleet
+
+SIDE = 2
+
+
+def samples(count: int, seed: int) -> Samples:
+    rng = np.random.default_rng(seed)
+    return Samples(rng.normal(size=(count, SIDE, SIDE)).astype(np.float32), rng.integers(0, 3, count))
+
+
+def measured(data: LocalData) -> tuple[dict[str, float], Workbench, int]:
+    """The metrics of an evaluation, the bench that made it, and in how many slices."""
+    bench = Workbench(NumpyModel(3, (1, SIDE, SIDE), seed=0), data)
+    work, slices = bench.serve(Evaluate(1), None), 0  # type: ignore[arg-type]  # an evaluation reads no job
+    while True:
+        try:
+            next(work)
+        except StopIteration as stop:
+            return stop.value, bench, slices
+        slices += 1
+
+
+def accuracy(bench: Workbench, part: Samples) -> float:
+    return float((bench.model.logits(bench.model.spec.preprocess(part.x)).argmax(axis=1) == part.y).mean())
+
+
+def test_each_part_is_measured_by_name() -> None:
+    data = LocalData(train=samples(5, 0), test=samples(40, 1), validation=samples(30, 2), local_test=samples(20, 3))
+    metrics, bench, slices = measured(data)
+    assert metrics == {
+        "accuracy": accuracy(bench, data.test),
+        "validation_accuracy": accuracy(bench, data.validation),
+        "local_accuracy": accuracy(bench, data.local_test),
+    }
+    assert slices == 3
+    assert bench.meter.infer_flops == 90 * bench.model.spec.flops_per_sample
+
+
+def test_a_part_that_is_not_there_is_not_measured() -> None:
+    assert "validation_accuracy" not in measured(LocalData(train=samples(5, 0), test=samples(40, 1)))[0]
+    data = LocalData(train=samples(5, 0), validation=samples(EVALUATION_BATCH + 1, 2), local_test=samples(0, 0))
+    metrics, _, slices = measured(data)
+    assert set(metrics) == {"validation_accuracy"}
+    assert slices == 2  # the agent looks for news between them
+
+
+def test_a_fleet_divides_what_each_device_holds(pictures: Path, tmp_path: Path) -> None:
+    plain = fleets.tables(pictures, "local", 4)
+    whole = fleet.build(configs.parse(plain, Path("f.toml")))
+    assert all(device.data.validation is device.data.local_test is None for device in whole.devices)
+    plain["data"]["split"] = [8, 1, 1]
+    found = fleet.build(configs.parse(plain, Path("f.toml")))
+    for device, before in zip(found.devices, whole.devices, strict=True):
+        parts = (device.data.train, device.data.validation, device.data.local_test)
+        held = np.concatenate([part.x for part in parts])
+        assert sorted(held.sum(axis=(1, 2))) == sorted(before.data.train.x.sum(axis=(1, 2)))
+        n = len(before.data.train)
+        assert [len(part) for part in parts[1:]] == [round(n / 10)] * 2
+        assert device.data.test is found.dataset.test
+        device.write(tmp_path / device.kit.id)
+        again = fleet.read_device(tmp_path / device.kit.id).data
+        for name in fleet.PARTS:
+            np.testing.assert_array_equal(getattr(again, name).x, getattr(device.data, name).x)
+            np.testing.assert_array_equal(getattr(again, name).y, getattr(device.data, name).y)
+
+
+def test_the_division_is_drawn_from_the_seed_of_the_data(pictures: Path) -> None:
+    def tested(seed: int) -> list[np.ndarray]:
+        plain = fleets.tables(pictures, "local", 4)
+        plain["data"] |= {"split": [3, 0, 1], "seed": seed}
+        found = [device.data for device in fleet.build(configs.parse(plain, Path("f.toml"))).devices]
+        assert all(data.validation is None for data in found)
+        return [data.local_test.x for data in found]
+
+    assert all(np.array_equal(a, b) for a, b in zip(tested(1), tested(1), strict=True))
+    assert not any(np.array_equal(a, b) for a, b in zip(tested(1), tested(2), strict=True))
+
+
+def test_the_device_reports_both_to_its_owner(pictures: Path) -> None:
+    plain = fleets.tables(pictures, "local", 4)
+    plain["data"]["split"] = [8, 1, 1]
+    made = fleets.Run(configs.parse(plain, Path("f.toml")))
+    seen: list[set[str]] = []
+    made.devices[0].agent.on_round(lambda report: seen.append(set(report.metrics)))
+    made.finished()
+    assert {"accuracy", "local_accuracy", "validation_accuracy"} in seen
+    assert made.result.completed
