@@ -20,7 +20,7 @@ class Turned:
 
 def learns(hello: Hello, contract: Contract[Any]) -> bool:
     """Whether this device can train under the method (else it may at most teach)."""
-    return contract.needs <= set(hello.capabilities) and contract.terms <= set(hello.terms)
+    return contract.learnt_by(hello.capabilities, hello.terms)
 
 
 def refusal(hello: Hello, spec: FederationSpec, contract: Contract[Any], roster: tuple[str, ...]) -> Turned | None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, time
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -24,6 +27,10 @@ else:
 
 T = TypeVar("T")
 Plain = dict[str, Any]
+
+SECTIONS = ("federation", "method", "train", "public")
+SIMULATION = ("data", "partition", "fleet", "faults", "run")
+"""Read by the simulator alone; a coordinator lets them stand, so that one file serves both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,22 +130,32 @@ def federation(
     tables: Mapping[str, Any], file: Path, *, classes: int | None = None, public: PublicSetSpec | None = None
 ) -> Federation:
     """Read [federation], [method] and [train]; classes and public set come from the data where there is some."""
+    check_sections(tables, (*SECTIONS, *SIMULATION), file)
     if "federation" not in tables:
         raise UsageError(f"{file}: the section [federation] is missing")
     table = read_table(FederationTable, tables["federation"], "federation", file)
     train = read_table(TrainSpec, tables.get("train", {}), "train", file)
     quorum = table.devices if table.quorum is None else table.quorum
     if quorum > table.devices:
-        raise UsageError(f"{file}: federation.quorum: {quorum} is more than the {table.devices} devices")
+        raise UsageError(f"{file}: federation.quorum: expected at most the {table.devices} devices, found {quorum}")
     if table.roster and len(set(table.roster)) != table.devices:
-        raise UsageError(f"{file}: federation.roster: {len(set(table.roster))} ids for {table.devices} devices")
+        raise UsageError(
+            f"{file}: federation.roster: expected {table.devices} different ids, one for each device, "
+            f"found {len(set(table.roster))}"
+        )
     known_classes = classes if classes is not None else table.classes
     if known_classes is None:
         raise UsageError(f"{file}: federation.classes: missing, and there is no data set here that would tell")
     contract, params = _method(table.method, tables.get("method", {}), file)
+    misfit = contract.misfit(params, table.devices)
+    if misfit:
+        raise UsageError(f"{file}: method.{misfit}")
     public = public or _public(tables, file)
     if contract.needs_public_set and public is None:
-        raise UsageError(f"{file}: {contract.name} exchanges logits on a public set: give [public] path = FILE.npz")
+        raise UsageError(
+            f"{file}: {contract.name} exchanges logits on a public set: give [public] path = FILE.npz, "
+            "or in a simulation data.public = COUNT"
+        )
     spec = FederationSpec(
         federation=table.name,
         method=table.method,
@@ -195,21 +212,28 @@ def _public(tables: Mapping[str, Any], file: Path) -> PublicSetSpec | None:
 
 
 def to_toml(tables: Mapping[str, Any]) -> str:
-    """Tables as TOML text: enough for what load_toml gives, so that a run can be repeated from its directory."""
-    return "\n".join(line for section, table in tables.items() for line in _section(section, table))
+    """Tables as text that load_toml reads back as they were, so that a run can be repeated from its directory."""
+    return "\n".join(_lines("", tables))
 
 
-def _section(name: str, table: Any) -> list[str]:
-    if isinstance(table, list):
-        return [line for row in table for line in (f"[[{name}]]", *_section(name, row)[1:])]
-    inner = {key: value for key, value in table.items() if isinstance(value, dict)}
-    lines = [f"{key} = {_toml_value(value)}" for key, value in table.items() if key not in inner]
-    return [
-        f"[{name}]",
-        *lines,
-        "",
-        *(line for key, value in inner.items() for line in _section(f"{name}.{key}", value)),
-    ]
+def _lines(path: str, table: Mapping[str, Any]) -> list[str]:
+    """The plain keys of a table, then its tables, each under a heading of its own; None is left out."""
+    inner = {key: value for key, value in table.items() if isinstance(value, Mapping) or _is_tables(value)}
+    plain = {key: value for key, value in table.items() if key not in inner and value is not None}
+    lines = [*(f"{_toml_key(key)} = {_toml_value(value)}" for key, value in plain.items()), *([""] if plain else [])]
+    for key, value in inner.items():
+        name = f"{path}{_toml_key(key)}"
+        heading, rows = (f"[[{name}]]", value) if _is_tables(value) else (f"[{name}]", [value])
+        lines += [line for row in rows for line in (heading, *_lines(f"{name}.", row))]
+    return lines
+
+
+def _is_tables(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) > 0 and all(isinstance(row, Mapping) for row in value)
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_value(key)
 
 
 def _toml_value(value: Any) -> str:
@@ -217,6 +241,10 @@ def _toml_value(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, (int, float)):
         return repr(value)
+    if isinstance(value, (date, time)):
+        return value.isoformat()
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_toml_value(each) for each in value) + "]"
-    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_toml_key(key)} = {_toml_value(each)}" for key, each in value.items()) + "}"
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

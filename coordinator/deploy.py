@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from coordinator.ledger import Ledger
 from coordinator.outcome import device_result
 from coordinator.outcome import result as outcome
 from coordinator.report.files import write_run
+from coordinator.report.log import Logged
 from coordinator.report.plots import draw_all
 from coordinator.report.progress import Progress
 from coordinator.report.table import show
@@ -33,7 +35,7 @@ def run_coordinator(file: Path, broker: str, overrides: Sequence[str], out: Path
     transport = MqttTransport(
         broker, f"coordinator-{ready.spec.federation}", manual_ack=True, seed=random.SystemRandom().getrandbits(32)
     )
-    progress = Progress(ready.spec.federation)
+    progress = Logged(Progress(ready.spec.federation), folder / "log.jsonl")
     server = Server(
         spec=ready.spec,
         policy=ready.policy,
@@ -46,15 +48,17 @@ def run_coordinator(file: Path, broker: str, overrides: Sequence[str], out: Path
     for warning in server.warnings:
         progress.noted(warning)
     if resume:
-        progress.noted(f"going on at round {server.rounds.place.round + 1} of {ready.spec.rounds}")
+        progress.noted(
+            f"going on at round {min(server.rounds.place.round + 1, ready.spec.rounds)} of {ready.spec.rounds}"
+        )
     progress.noted(f"waiting for {ready.policy.quorum} of {ready.policy.expected} devices on {broker}")
     begun_s, start_s = time.monotonic(), time.time()
     try:
         server.run()
     except KeyboardInterrupt:
-        progress.noted(
-            f"interrupted; go on with: edge-sdk coordinator {file} --broker {broker} --out {folder} --resume"
-        )
+        options = "".join(f" --set {shlex.quote(each)}" for each in overrides)
+        again = f"edge-sdk coordinator {file}{options} --broker {broker} --out {folder} --resume"
+        progress.noted(f"interrupted; go on with: {again}")
         raise
     devices = tuple(device_result(server, name) for name in sorted(server.hellos))
     result = outcome(server, devices, broker, {"wall_s": time.monotonic() - begun_s, "start_s": start_s})

@@ -6,7 +6,9 @@ the checkpoint of its start and these rows, which gives the same bits.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
@@ -15,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.rounds import Place
-from edge_sdk.durable import guarded, open_database, transaction
+from edge_sdk.durable import check_ours, guarded, open_database, transaction
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value BLOB NOT NULL);
@@ -54,39 +56,53 @@ class Ledger:
         """Open or create the file; `contents`: begin in memory with what copy_to wrote there."""
         self._path = path
         self._db = open_database(path, _SCHEMA)
-        if contents is not None:
-            with guarded(contents), closing(sqlite3.connect(contents)) as source:
-                source.backup(self._db)
         self._closing: list[tuple[int, int, str]] = []
-        self._known = {(Place(r, e), d) for r, e, d in self._db.execute("SELECT round, exchange, device FROM uploads")}
-        epoch = self._get("epoch")
-        self.epoch = (int(epoch) if epoch else 0) + 1
-        with transaction(self._db, path):
-            self._put("epoch", str(self.epoch).encode())
+        try:
+            if contents is not None:
+                self._fill(contents)
+            rows = self._rows("SELECT round, exchange, device FROM uploads")
+            self._known = {(Place(round_, exchange), device) for round_, exchange, device in rows}
+            self.epoch = int(self._get("epoch") or b"0") + 1
+            with transaction(self._db, path):
+                self._put("epoch", str(self.epoch).encode())
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _fill(self, contents: Path) -> None:
+        with guarded(contents), closing(sqlite3.connect(f"{contents.absolute().as_uri()}?mode=ro", uri=True)) as source:
+            check_ours(source)
+            source.backup(self._db)
 
     def bind(self, spec: bytes) -> bool:
         """Whether this ledger belongs to the federation with this spec; a new one takes it as its own."""
         known = self._get("spec")
         if known is None:
+            salt = b"" if self._path is None else os.urandom(16)  # a simulation repeats bit for bit
             with transaction(self._db, self._path):
                 self._put("spec", spec)
+                self._put("run", hashlib.sha256(salt + spec).digest()[:16])
             return True
         return known == spec
 
+    @property
+    def run(self) -> bytes:
+        """The name of this run, 16 bytes; there once `bind` was called."""
+        return self._get("run") or b""
+
     def enrol(self, device: str, number: int | None, hello: bytes) -> int:
-        """The number of a device: the one given, the one it had, or the next free one."""
-        row = self._db.execute("SELECT number FROM devices WHERE id = ?", (device,)).fetchone()
-        if row is not None:
-            number = int(row[0])
-        elif number is None:
-            number = int(self._db.execute("SELECT COALESCE(MAX(number), -1) + 1 FROM devices").fetchone()[0])
+        """The number of a device: the one it had, the one given, or, where that is taken or None, the next free one."""
+        taken = {id_: int(held) for id_, held in self._rows("SELECT id, number FROM devices")}
+        if number is None or number in taken.values():
+            number = max(taken.values(), default=-1) + 1
+        number = taken.get(device, number)
         with transaction(self._db, self._path):
             self._db.execute("INSERT OR REPLACE INTO devices VALUES (?, ?, ?)", (device, number, hello))
         return number
 
     def enrolled(self) -> dict[str, tuple[int, bytes]]:
         """Number and last Hello frame by device."""
-        rows = self._db.execute("SELECT id, number, hello FROM devices").fetchall()
+        rows = self._rows("SELECT id, number, hello FROM devices")
         return {device: (number, hello) for device, number, hello in rows}
 
     def has(self, place: Place, device: str) -> bool:
@@ -117,15 +133,13 @@ class Ledger:
 
     def closed(self, round_: int) -> dict[int, tuple[str, ...]]:
         """Contributors by exchange, for the closed exchanges of a round."""
-        rows = self._db.execute("SELECT exchange, contributors FROM closed WHERE round = ?", (round_,)).fetchall()
+        rows = self._rows("SELECT exchange, contributors FROM closed WHERE round = ?", round_)
         return {exchange: tuple(json.loads(text)) for exchange, text in rows}
 
     def uploads(self, place: Place) -> dict[str, bytes]:
         """Frames by device for one exchange."""
-        rows = self._db.execute(
-            "SELECT device, frame FROM uploads WHERE round = ? AND exchange = ?", (place.round, place.exchange)
-        ).fetchall()
-        return dict(rows)
+        query = "SELECT device, frame FROM uploads WHERE round = ? AND exchange = ?"
+        return dict(self._rows(query, place.round, place.exchange))
 
     def checkpoint(self, round_: int, state: bytes, record: dict[str, Any]) -> None:
         """Begin a round: forget the rows before it."""
@@ -139,24 +153,28 @@ class Ledger:
 
     def last_checkpoint(self) -> Checkpoint | None:
         """Where the last round began."""
-        with guarded(self._path):
-            row = self._db.execute("SELECT round, state, record FROM checkpoint").fetchone()
-        return Checkpoint(row[0], row[1], json.loads(row[2])) if row else None
+        rows = self._rows("SELECT round, state, record FROM checkpoint")
+        return Checkpoint(rows[0][0], rows[0][1], json.loads(rows[0][2])) if rows else None
 
     def copy_to(self, path: Path) -> None:
         """Write everything into a file: how a simulation in memory is kept."""
-        path.unlink(missing_ok=True)
-        with guarded(path), closing(sqlite3.connect(path)) as target:
-            self._db.backup(target)
+        self.commit(())  # what waits for the next commit
+        with guarded(path):
+            path.unlink(missing_ok=True)
+            with closing(sqlite3.connect(path)) as target:
+                self._db.backup(target)
 
     def close(self) -> None:
         """Release the file."""
         self._db.close()
 
     def _get(self, name: str) -> bytes | None:
+        rows = self._rows("SELECT value FROM meta WHERE name = ?", name)
+        return bytes(rows[0][0]) if rows else None
+
+    def _rows(self, query: str, *values: object) -> list[Any]:
         with guarded(self._path):
-            row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
-        return bytes(row[0]) if row else None
+            return self._db.execute(query, values).fetchall()
 
     def _put(self, name: str, value: bytes) -> None:
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))

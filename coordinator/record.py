@@ -9,6 +9,14 @@ from typing import Any
 
 from coordinator.report.result import RoundResult
 
+MISSED_SHARE = 0.1
+"""Share of missed exchanges above which a lock-step method is worth a warning (W5)."""
+
+
+MAX_SENDERS = 10_000
+"""Names that are kept of those who break rules or are refused: whoever invents a new one each time must not fill the
+memory."""
+
 
 @dataclass
 class Record:
@@ -21,8 +29,12 @@ class Record:
     updates: Counter[str] = field(default_factory=Counter)
     refused_frames: dict[str, Counter[str]] = field(default_factory=dict)
     refused_devices: dict[str, dict[str, str]] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+    """Devices that said goodbye before the end, and why."""
     bytes_up: Counter[str] = field(default_factory=Counter)
     bytes_down: Counter[str] = field(default_factory=Counter)
+    contributed: Counter[str] = field(default_factory=Counter)
+    """Exchanges by device that counted its upload."""
     rounds_done: Counter[str] = field(default_factory=Counter)
     started_s: float | None = None
     """When the first exchange opened, on the server's clock; not kept over a restart."""
@@ -34,8 +46,15 @@ class Record:
             self.accuracy.setdefault(rounds, {})[device] = metrics["accuracy"]
 
     def refused_frame(self, sender: str, kind: str) -> None:
-        """Count a frame that broke the protocol."""
+        """Count a frame that broke the protocol; beyond MAX_SENDERS, senders share one entry."""
+        if len(self.refused_frames) >= MAX_SENDERS and sender not in self.refused_frames:
+            sender = "others"
         self.refused_frames.setdefault(sender, Counter())[kind] += 1
+
+    def refused_device(self, device: str, note: dict[str, str]) -> None:
+        """Note who was not let in; strangers beyond MAX_SENDERS are not remembered by name."""
+        if device in self.refused_devices or len(self.refused_devices) < MAX_SENDERS:
+            self.refused_devices[device] = note
 
     def begun(self, now_s: float) -> None:
         """The first exchange is open."""
@@ -58,6 +77,11 @@ class Record:
         self.rounds.append(result)
         return result
 
+    def laggards(self) -> tuple[str, ...]:
+        """Devices that missed more than a tenth of the exchanges since the run began."""
+        closed = sum(result.exchanges for result in self.rounds)
+        return tuple(sorted(name for name, count in self.contributed.items() if count < (1 - MISSED_SHARE) * closed))
+
     def last_accuracy(self, device: str) -> float | None:
         """The newest evaluation of a device."""
         rounds = [r for r, found in self.accuracy.items() if device in found]
@@ -65,7 +89,16 @@ class Record:
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
-        names = ("updates", "refused_frames", "refused_devices", "bytes_up", "bytes_down", "rounds_done")
+        names = (
+            "updates",
+            "refused_frames",
+            "refused_devices",
+            "left",
+            "bytes_up",
+            "bytes_down",
+            "contributed",
+            "rounds_done",
+        )
         plain: dict[str, Any] = {name: getattr(self, name) for name in names}
         rounds = [(r.contributors, r.wall_s, r.bytes_up, r.bytes_down, r.exchanges) for r in self.rounds]
         return {**plain, "accuracy": self.accuracy, "rounds": rounds}
@@ -82,7 +115,9 @@ class Record:
             updates=Counter(plain["updates"]),
             refused_frames={sender: Counter(kinds) for sender, kinds in plain["refused_frames"].items()},
             refused_devices=dict(plain["refused_devices"]),
+            left=dict(plain["left"]),
             bytes_up=Counter(plain["bytes_up"]),
             bytes_down=Counter(plain["bytes_down"]),
+            contributed=Counter(plain["contributed"]),
             rounds_done=Counter(plain["rounds_done"]),
         )

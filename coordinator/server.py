@@ -115,9 +115,11 @@ class Server:
         self._rows: tuple[Exchange, ...] = method.contract.exchanges(params)
         self._closing: Exchange = method.contract.closing(params)
         self._limits = frame_limits((*self._rows, self._closing), expectation(spec))
-        self.warnings = method.contract.warnings(params, spec)
+        self._warnings = method.contract.warnings(params, spec)
         self.hellos: dict[str, Hello] = {}
         self.numbers: dict[str, int] = {}
+        self._lives: dict[str, Stamp] = {}
+        """The stamp of each device's last Hello."""
         self.record = Record()
         self._sequence = 0
         self._linked, self._link_fault = False, "it does not answer"
@@ -129,11 +131,11 @@ class Server:
 
     # -- the loop of a deployment -----------------------------------------------------------------------------------
 
-    def run(self, check: Callable[[], None] = lambda: None, connect_within_s: float = math.inf) -> None:
+    def run(self, check: Callable[[], str] = lambda: "", connect_within_s: float = math.inf) -> None:
         """Serve until the run is over; the ledger is left as it is, so that a later start goes on.
 
-        `check` is called now and then, and ends the run by raising.  Raises TransportError where the broker does not
-        appear within `connect_within_s`; once it has, a lost broker is waited for without limit.
+        `check` is called now and then, and ends the run by giving a reason.  Raises TransportError where the broker
+        does not appear within `connect_within_s`; once it has, a lost broker is waited for without limit.
         """
         self.connect()
         give_up_s = self._clock() + connect_within_s
@@ -149,7 +151,9 @@ class Server:
                     self.handle(event, self._clock())
                 self.flush(self._clock())
                 self.tick(self._clock())
-                check()
+                reason = check()
+                if reason:
+                    self._feed(rounds.Broken(reason), self._clock())
                 if not self._linked and self._clock() > give_up_s:
                     raise TransportError(f"no broker after {connect_within_s:g} s: {self._link_fault}")
         finally:
@@ -159,6 +163,16 @@ class Server:
         """Leave the broker and release the ledger."""
         self.transport.close()
         self.ledger.close()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the method's users should know: of its parameters, and of how this run went."""
+        left = tuple(f"{device} left{reason and ': '}{reason}" for device, reason in sorted(self.record.left.items()))
+        laggards = self.record.laggards() if self.method.contract.lock_step else ()
+        if not laggards:
+            return (*self._warnings, *left)
+        late = f"W5: {', '.join(laggards)} missed more than a tenth of the exchanges of a lock-step method; use fedmd"
+        return (*self._warnings, *left, late)
 
     @property
     def over(self) -> bool:
@@ -197,7 +211,8 @@ class Server:
             try:
                 self._take(event, sender, now_s)
             except RemoteProtocolError as error:
-                self.record.refused_frame(sender, error.kind)
+                known = sender in self.numbers or sender in self.roster
+                self.record.refused_frame(sender if known else "unknown", error.kind)
                 log.warning("refused a frame of %s: %s", sender, error)
                 event.acknowledge()
 
@@ -222,7 +237,8 @@ class Server:
     # -- frames in --------------------------------------------------------------------------------------------------
 
     def _take(self, incoming: Incoming, sender: str, now_s: float) -> None:
-        message = codec.decode(incoming.frame, self._limits).message
+        envelope = codec.decode(incoming.frame, self._limits)
+        message = envelope.message
         if message.federation != self.spec.federation:
             raise RemoteProtocolError("topic", f"for federation {message.federation}")
         if isinstance(message, Control):
@@ -233,15 +249,24 @@ class Server:
             self._take_upload(message, incoming, now_s)
             return
         if isinstance(message, Hello):
+            self._lives[message.device] = envelope.stamp
             self._take_hello(message, incoming.frame, now_s)
         elif isinstance(message, Bye):
-            self._feed(rounds.Left(message.device, now_s), now_s)
+            self._check_life(message.device, envelope.stamp)
+            self._take_bye(message, now_s)
         elif isinstance(message, DeviceStatus):
-            if message.state == "lost":
+            life = self._lives.get(message.device)
+            if message.state != "ready" and life is not None and message.boot == life.boot_epoch:
                 self._feed(rounds.Lost(message.device), now_s)
         else:
             raise RemoteProtocolError("topic", f"a {type(message).__name__} is not for the coordinator")
         incoming.acknowledge()
+
+    def _check_life(self, device: str, stamp: Stamp) -> None:
+        """Raise RemoteProtocolError for what a device sent before its last Hello: it came late, or was recorded."""
+        life = self._lives.get(device, Stamp())
+        if (stamp.boot_epoch, stamp.sequence) <= (life.boot_epoch, life.sequence):
+            raise RemoteProtocolError("replayed", f"{device} has said hello since")
 
     def _take_hello(self, hello: Hello, frame: bytes, now_s: float) -> None:
         device = hello.device
@@ -252,11 +277,17 @@ class Server:
         new = device not in self.hellos
         self.hellos[device] = hello
         self.record.refused_devices.pop(device, None)
+        self.record.left.pop(device, None)
         self.record.bytes_up[device] += len(frame)
         number = self.roster.index(device) if self.roster else None
         self.numbers[device] = number = self.ledger.enrol(device, number, frame)
         welcome = Welcome(
-            federation=self.spec.federation, device=device, number=number, epoch=self.ledger.epoch, spec=self.spec
+            federation=self.spec.federation,
+            device=device,
+            number=number,
+            epoch=self.ledger.epoch,
+            run=self.ledger.run,
+            spec=self.spec,
         )
         self._send(device, welcome)
         if new:
@@ -265,10 +296,16 @@ class Server:
             self._announce()  # it does not know yet that it is
         self._feed(rounds.Joined(device, now_s), now_s)
 
+    def _take_bye(self, bye: Bye, now_s: float) -> None:
+        if bye.device in self.numbers:  # else it is nobody that the run counts on
+            self.watcher.noted(f"{bye.device} left{bye.reason and ': '}{bye.reason}")
+            self.record.left[bye.device] = bye.reason
+            self._feed(rounds.Left(bye.device, now_s), now_s)
+
     def _turn_away(self, device: str, turned: admission.Turned, now_s: float) -> None:
         known = device in self.record.refused_devices
         note = {"device": device, "reason": turned.reason, "message": turned.message, "remedy": turned.remedy}
-        self.record.refused_devices[device] = note
+        self.record.refused_device(device, note)
         self._send(
             device,
             Refusal(
@@ -281,7 +318,7 @@ class Server:
         )
         if not known:
             self.watcher.turned_away(device, f"{turned.message}; {turned.remedy}")
-        if not self.roster or device in self.roster:  # else it is nobody that the run was made for
+        if device in self.roster:  # else somebody else, or the same one mended, may still come
             self._feed(rounds.TurnedAway(device), now_s)
 
     def _take_upload(self, upload: Upload, incoming: Incoming, now_s: float) -> None:
@@ -383,11 +420,16 @@ class Server:
         )
         self._aggregate = self.method.add(self._aggregate, contribution)
         self.record.measured(upload.device, upload.metrics_round, upload.metrics)
+        if not upload.closing:
+            self.record.contributed[upload.device] += 1
         if not upload.closing and upload.exchange == len(self._rows) - 1:
             self.record.rounds_done[upload.device] += 1
 
     def _answer(self, device: str, place: Place, verdict: str, reason: str = "") -> None:
-        self.record.updates["stale" if verdict == "late" else verdict] += 1
+        word = "stale" if verdict == "late" else verdict
+        self.record.updates[word] += 1
+        if verdict != "accepted":
+            self.record.refused_frame(device, word)
         receipt = Receipt(
             federation=self.spec.federation,
             device=device,
@@ -445,9 +487,10 @@ class Server:
                 "give --out another folder, or the configuration that it was begun with"
             )
         for device, (number, frame) in self.ledger.enrolled().items():
-            message = codec.decode(frame).message
-            if isinstance(message, Hello):
-                self.hellos[device], self.numbers[device] = message, number
+            envelope = codec.decode(frame)
+            if isinstance(envelope.message, Hello):
+                self.hellos[device], self.numbers[device] = envelope.message, number
+                self._lives[device] = envelope.stamp
         checkpoint = self.ledger.last_checkpoint()
         round_ = 0
         if checkpoint is not None:

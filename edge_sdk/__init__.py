@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from edge_sdk.agent import Agent, RoundReport
+    from edge_sdk.agent import Agent
     from edge_sdk.app import App
     from edge_sdk.data import LocalData, Preprocess, Samples
     from edge_sdk.errors import EdgeError
     from edge_sdk.models import Model, ModelSpec, NumpyModel, OnnxModel, OnnxTeacher, TorchModel
+    from edge_sdk.participant import RoundReport
     from edge_sdk.public import PublicSet
 
 _HOME = {
@@ -30,7 +31,7 @@ _HOME = {
     "OnnxTeacher": "edge_sdk.models",
     "Preprocess": "edge_sdk.data",
     "PublicSet": "edge_sdk.public",
-    "RoundReport": "edge_sdk.agent",
+    "RoundReport": "edge_sdk.participant",
     "Samples": "edge_sdk.data",
     "TorchModel": "edge_sdk.models",
 }

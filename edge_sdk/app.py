@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import importlib
 import re
+import signal
 import socket
 import sys
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
-from edge_sdk.agent import Agent, RoundReport
+from edge_sdk.agent import Agent
 from edge_sdk.data import LocalData
-from edge_sdk.errors import UsageError
+from edge_sdk.errors import EdgeError, UsageError
 from edge_sdk.models.base import Model
+from edge_sdk.participant import RoundReport
 from edge_sdk.public import PublicSet
 
 
@@ -29,23 +33,39 @@ class App:
 
 def load_app(name: str) -> App:
     """Call MODULE:FACTORY.  Raises UsageError with what is wrong."""
-    module_name, colon, factory_name = name.partition(":")
-    if not colon:
+    module_name, _, factory_name = name.partition(":")
+    if not (factory_name.isidentifier() and all(part.isidentifier() for part in module_name.split("."))):
         raise UsageError(f"--app {name}: expected MODULE:FACTORY, such as my_app:make")
     sys.path.insert(0, str(Path.cwd()))
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"--app {name}: no module {error.name} (looked in {Path.cwd()} and the environment)"
-        ) from error
-    factory = getattr(module, factory_name, None)
+    factory = getattr(_import(name, module_name), factory_name, None)
     if not callable(factory):
         raise UsageError(f"--app {name}: {module_name} has no function {factory_name}")
-    app = factory()
+    try:
+        app = factory()
+    except EdgeError:
+        raise
+    except Exception as error:
+        raise UsageError(f"--app {name}: the factory failed with {_where(error)}") from error
     if not isinstance(app, App):
         raise UsageError(f"--app {name}: the factory must return an edge_sdk.App, it returned {type(app).__name__}")
     return app
+
+
+def _import(name: str, module: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        found = f"no module {error.name} (looked in {Path.cwd()} and the environment)"
+        raise UsageError(f"--app {name}: {found}") from error
+    except Exception as error:
+        raise UsageError(f"--app {name}: {module} does not import: {_where(error)}") from error
+
+
+def _where(error: Exception) -> str:
+    """An error of somebody else's code, on one line, with its place."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"
 
 
 def run_device(*, broker: str, federation: str, app: str, identity: str | None, state: str | None) -> None:
@@ -62,16 +82,18 @@ def run_device(*, broker: str, federation: str, app: str, identity: str | None, 
         public=parts.public,
         disclose_classes=parts.disclose_classes,
     )
-    agent.on_round(lambda report: _print_round(name, report))
+    agent.on_link(lambda news: _say(f"{name}: {news}"))
+    agent.on_update(lambda report: _print_round(name, report))
     spec = parts.model.spec
     _say(f"{name}: {spec.name} ({spec.runtime}), {len(parts.data.train)} samples, joining {federation}")
+    signal.signal(signal.SIGTERM, lambda _number, _frame: agent.stop())
     agent.run()
-    _say(f"{name}: the federation is complete")
+    _say(f"{name}: {'the federation is complete' if agent.over else 'stopped; start again to go on from here'}")
 
 
 def _print_round(name: str, report: RoundReport) -> None:
     if "accuracy" in report.metrics:
-        _say(f"{name}: round {report.round + 1}, accuracy {report.metrics['accuracy']:.1%}")
+        _say(f"{name}: round {report.metrics_round}, accuracy {report.metrics['accuracy']:.1%}")
 
 
 def _say(line: str) -> None:

@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="edge-sdk",
         description="Devices with different models trade knowledge, not data and not weights.",
-        epilog="first steps: edge-sdk simulate --demo; edge-sdk methods; edge-sdk COMMAND --help",
+        epilog="first steps: edge-sdk methods; edge-sdk simulate --help",
     )
     top.add_argument("--version", action="version", version=f"edge-sdk {__version__}")
     top.add_argument("-v", "--verbose", action="store_true", help="log what happens on the wire to stderr")

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from edge_sdk.errors import StoreError
 
+MARK = 0x4544474B
+"""SQLite's application id for files of ours, `EDGK`: we do not write into a database of somebody else's."""
+
 
 def open_database(path: Path | None, schema: str) -> sqlite3.Connection:
     """A connection that is this file's only one; None: in memory.
@@ -16,17 +19,16 @@ def open_database(path: Path | None, schema: str) -> sqlite3.Connection:
     WAL with synchronous=FULL: of 200 simulated power cuts, FULL lost no acknowledged row and NORMAL lost 144.  One
     exclusive connection per file, which also keeps a second process off.  Raises StoreError.
     """
-    try:
+    with guarded(path):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False, timeout=0.5)
-    except (OSError, sqlite3.Error) as error:
-        raise StoreError(f"{path}: cannot be opened ({error}); check the folder's rights and free space") from error
-    with guarded(path):
         try:
             connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+            check_ours(connection)
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
+            connection.execute(f"PRAGMA application_id={MARK}")
             connection.executescript(schema)
         except sqlite3.Error:
             connection.close()
@@ -34,11 +36,21 @@ def open_database(path: Path | None, schema: str) -> sqlite3.Connection:
     return connection
 
 
+def check_ours(connection: sqlite3.Connection) -> None:
+    """Raise sqlite3.DatabaseError for a file that holds tables, and not of ours."""
+    (mark,) = connection.execute("PRAGMA application_id").fetchone()
+    (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+    if tables and mark != MARK:
+        raise sqlite3.DatabaseError("a database of another program")
+
+
 @contextmanager
 def guarded(path: Path | None) -> Iterator[None]:
-    """Turn SQLite's errors into StoreError, with what to do."""
+    """Turn what the disk and SQLite raise into StoreError, with what to do."""
     try:
         yield
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror or error}; check the folder's rights and free space") from error
     except sqlite3.OperationalError as error:
         text = str(error)
         if "locked" in text:
@@ -55,7 +67,8 @@ def transaction(connection: sqlite3.Connection, path: Path | None) -> Iterator[N
         connection.execute("BEGIN IMMEDIATE")
         try:
             yield
+            connection.execute("COMMIT")
         except BaseException:
-            connection.execute("ROLLBACK")
+            if connection.in_transaction:  # a full disk makes SQLite roll back by itself
+                connection.execute("ROLLBACK")
             raise
-        connection.execute("COMMIT")

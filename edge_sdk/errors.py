@@ -12,8 +12,7 @@
     ├── ModelError                a model does not do what its owner declared (shape, width, layer name)
     │   └── Unsupported           a model lacks a capability or a loss term that the method needs
     └── RunFailed                 the federation ended without a result
-        ├── EmptyRound            an exchange ended with nothing to aggregate: never a guess
-        └── QuorumLost            too few devices are left to go on
+        └── EmptyRound            an exchange ended with nothing to aggregate: never a guess
 
 Each message says what happened, where, and what to do about it.  `code` is the word that travels on the
 wire and stands in reports; `exit_code` is what the command line answers with.
@@ -117,9 +116,3 @@ class EmptyRound(RunFailed):
     """Nothing arrived that could be aggregated."""
 
     code = "empty-round"
-
-
-class QuorumLost(RunFailed):
-    """Too few devices are left for the quorum."""
-
-    code = "quorum"

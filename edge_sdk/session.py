@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
 
-from edge_sdk.protocol.table import Machine, Rule
+from edge_sdk.protocol.table import SAME, Machine, Rule
 
 HELLO_FIRST_S, HELLO_MOST_S = 1.0, 30.0
 """A hello is repeated after 1, 2, 4 ... 30 s while nobody answers."""
@@ -45,7 +45,6 @@ class SessionState:
 
     phase: Phase = Phase.JOINING
     linked: bool = False
-    joined: bool = False
     epoch: int = -1
     """Of the coordinator that welcomed us."""
     place: Place = (-1, 0)
@@ -190,12 +189,15 @@ def _link_down(state: SessionState, _event: LinkDown) -> Outcome:
 
 
 def _welcome(state: SessionState, event: Welcomed) -> Outcome:
-    state = replace(state, joined=True, epoch=event.epoch)
-    if state.phase is not Phase.JOINING:
-        return (_wait(state, event.now_s) if state.phase is Phase.IDLE else state), ()
+    state = replace(state, epoch=event.epoch)
     if state.pending:
         return _retry_upload(replace(state, phase=Phase.REPORTING), event.now_s), (SendUpload(state.place),)
     return _wait(replace(state, phase=Phase.IDLE), event.now_s), ()
+
+
+def _welcome_again(state: SessionState, event: Welcomed) -> Outcome:
+    state = replace(state, epoch=event.epoch)
+    return (_wait(state, event.now_s) if state.phase is Phase.IDLE else state), ()
 
 
 def _turned_away(state: SessionState, event: TurnedAway) -> Outcome:
@@ -213,7 +215,7 @@ def _seen(state: SessionState, event: CoordinatorSeen) -> Outcome:
 
 
 def _assign(state: SessionState, event: Assigned) -> Outcome:
-    if not state.joined or event.place < state.place:
+    if event.place < state.place:
         return state, ()
     if event.place == state.place:
         return _assign_again(state, event)
@@ -289,18 +291,21 @@ _LIVE = (_J, _I, _W, _R)
 
 MACHINE: Machine[SessionState] = Machine(
     (
-        Rule(_LIVE, LinkUp, _LIVE, _link_up, "says hello; sends an unreceipted upload again"),
-        Rule(_LIVE, LinkDown, _LIVE, _link_down, "goes on working; sends nothing"),
-        Rule(_LIVE, Welcomed, (_I, _W, _R), _welcome, "taken in, or taken in again"),
+        Rule(_LIVE, LinkUp, (SAME,), _link_up, "says hello; sends an upload without a receipt again"),
+        Rule(_LIVE, LinkDown, (SAME,), _link_down, "goes on working; nothing is due"),
+        Rule((_J,), Welcomed, (_I, _R), _welcome, "taken in; after a restart the upload that it left is sent again"),
+        Rule((_I, _W, _R), Welcomed, (SAME,), _welcome_again, "taken in again"),
         Rule(_LIVE, TurnedAway, (_X,), _turned_away, "over; the reason and the remedy are reported"),
-        Rule(_LIVE, CoordinatorSeen, (*_LIVE, _D), _seen, "a new epoch is greeted; a finished run ends the session"),
-        Rule(_LIVE, Assigned, _LIVE, _assign, "newer: begun, superseding; same: stored bytes again; older: ignored"),
+        Rule(_LIVE, CoordinatorSeen, (SAME, _D), _seen, "a new epoch is greeted; the end of our run ends the session"),
+        Rule((_I,), Assigned, (_I, _W, _R), _assign, "newer: begun; same: the stored upload again; older: ignored"),
+        Rule((_W,), Assigned, (_W,), _assign, "newer: begun instead; same or older: ignored"),
+        Rule((_R,), Assigned, (_R, _W), _assign, "newer: begun; same: the stored upload again; older: ignored"),
         Rule((_W,), WorkDone, (_R,), _work_done, "the upload is sent"),
-        Rule(
-            (_I, _W, _R), Receipted, (_I, _W, _R, _D), _receipt, "the outbox lets go; the closing one ends the session"
-        ),
-        Rule((_J, _I), Tick, (_J, _I), _tick_hello, "says hello again"),
-        Rule((_R,), Tick, (_R,), _tick_upload, "sends the upload again, and in the end a hello, too"),
+        Rule((_I,), Receipted, (_I, _D), _receipt, "one that came again; the closing one ends the session"),
+        Rule((_R,), Receipted, (_R, _I, _D), _receipt, "the outbox lets go; the closing one ends the session"),
+        Rule((_W,), Receipted, (_W,), _receipt, "the outbox lets go of an older upload"),
+        Rule((_J, _I), Tick, (SAME,), _tick_hello, "says hello again"),
+        Rule((_R,), Tick, (_R,), _tick_upload, "sends the upload again, and after a minute a hello, too"),
     )
 )
 

@@ -73,7 +73,7 @@ class MemoryStore:
     boot_epoch: int = 1
     _welcome: bytes | None = None
     _start: RoundStart | None = None
-    _done: list[Done] = field(default_factory=list)
+    _done: dict[tuple[int, int], Done] = field(default_factory=dict)
 
     def welcome(self) -> bytes | None:
         """See Store."""
@@ -89,24 +89,24 @@ class MemoryStore:
 
     def done(self) -> tuple[Done, ...]:
         """See Store."""
-        return tuple(self._done)
+        return tuple(self._done[place] for place in sorted(self._done))
 
     def save(self, done: Done, start: RoundStart | None = None) -> None:
         """See Store."""
         if start is not None:
             self.save_start(start)
-        self._done.append(done)
+        self._done[done.round, done.exchange] = done
 
     def save_start(self, start: RoundStart) -> None:
         """See Store."""
         self._start = start
-        self._done = []
+        self._done = {}
 
     def receipted(self, round_: int, exchange: int) -> None:
         """See Store."""
-        self._done = [
-            replace(d, receipted=True) if (d.round, d.exchange) == (round_, exchange) else d for d in self._done
-        ]
+        done = self._done.get((round_, exchange))
+        if done is not None:
+            self._done[round_, exchange] = replace(done, receipted=True)
 
     def close(self) -> None:
         """See Store."""
@@ -127,10 +127,14 @@ class SqliteStore:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._db = open_database(path, _SCHEMA)
-        row = self._one("SELECT value FROM meta WHERE name = 'boot_epoch'")
-        self.boot_epoch = (int(row[0]) if row else 0) + 1
-        self._put("boot_epoch", str(self.boot_epoch).encode())
         self._receipted: set[tuple[int, int]] = set()
+        try:
+            row = self._one("SELECT value FROM meta WHERE name = 'boot_epoch'")
+            self.boot_epoch = (int(row[0]) if row else 0) + 1
+            self._put("boot_epoch", str(self.boot_epoch).encode())
+        except BaseException:
+            self._db.close()
+            raise
 
     def welcome(self) -> bytes | None:
         """See Store."""
@@ -155,11 +159,11 @@ class SqliteStore:
     def save(self, done: Done, start: RoundStart | None = None) -> None:
         """See Store."""
         with transaction(self._db, self._path):
+            self._db.executemany("UPDATE done SET receipted = 1 WHERE round = ? AND exchange = ?", self._receipted)
             if start is not None:
                 self._replace_start(start)
             row = (done.round, done.exchange, done.assign, done.upload, done.receipted)
             self._db.execute("INSERT OR REPLACE INTO done VALUES (?, ?, ?, ?, ?)", row)
-            self._db.executemany("UPDATE done SET receipted = 1 WHERE round = ? AND exchange = ?", self._receipted)
         self._receipted.clear()
 
     def save_start(self, start: RoundStart) -> None:

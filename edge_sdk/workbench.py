@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from edge_sdk.data import LocalData
-from edge_sdk.errors import UsageError
+from edge_sdk.errors import ModelError, UsageError
 from edge_sdk.methods.base import Fit, Job, Logits, Private, Request, Source
 from edge_sdk.models.base import Batches, FitReport, Model
 from edge_sdk.objectives import Floats, Ints, at_step
@@ -49,6 +49,20 @@ class Workbench:
         self._test = preprocess(self.data.test.x) if self.data.test else None  # (t, c, h, w)
         held_out = {"validation_accuracy": self.data.validation, "local_accuracy": self.data.local_test}
         self._held_out = {name: (preprocess(part.x), part.y) for name, part in held_out.items() if part}
+        self._check()
+
+    def _check(self) -> None:
+        """Raise UsageError or ModelError for what would fail later, in the middle of a round."""
+        if not len(self._private):
+            raise UsageError("this device has no training samples; give it some")
+        everything = {"training": self._private, "public": self._public, "test": self._test}
+        everything |= {name.removesuffix("_accuracy"): inputs for name, (inputs, _) in self._held_out.items()}
+        for name, samples in everything.items():
+            if samples is not None and not np.isfinite(samples).all():
+                raise UsageError(f"the {name} samples hold NaN or Inf after preprocessing; clean them first")
+        logits, classes = self.model.logits(self._private[:1]), self.model.spec.classes
+        if logits.shape != (1, classes):
+            raise ModelError(f"the model gave {logits.shape} for one sample, expected (1, {classes})")
 
     def serve(self, request: Request, job: Job) -> Generator[None, None, Any]:
         """Carry one request out, pausing between batches; returns its result (of an Evaluate: the metrics by name)."""

@@ -57,6 +57,11 @@ class Checkpoints:
                 disk = SqliteStore(path)
                 _fill(memory, disk)
                 disk.close()
+        missing = sorted(ledger.enrolled().keys() - stores.keys())
+        if missing:
+            raise UsageError(
+                f"{folder}: keeps no state of {missing[0]}: the run was begun over a broker, go on with one (--broker)"
+            )
         return ledger, stores
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -31,6 +32,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 def _simulate(args: argparse.Namespace) -> int:
     from coordinator.config import to_toml  # noqa: PLC0415  # nothing heavy before the arguments are read
     from coordinator.report.files import write_run  # noqa: PLC0415
+    from coordinator.report.log import Logged  # noqa: PLC0415
     from coordinator.report.plots import draw_all  # noqa: PLC0415
     from coordinator.report.progress import Progress  # noqa: PLC0415
     from coordinator.report.result import summary  # noqa: PLC0415
@@ -48,11 +50,12 @@ def _simulate(args: argparse.Namespace) -> int:
             broker=args.broker,
             out=out,
             resume=args.resume,
-            watcher=lambda part: Progress(f"{name} {part}".strip()),
+            watcher=lambda part: Logged(
+                Progress(f"{name} {part}".strip()), (out / "standalone" if part else out) / "log.jsonl"
+            ),
         )
     except KeyboardInterrupt:
-        again = f"edge-sdk simulate {args.file} --broker {args.broker} --out {out} --resume"
-        sys.stderr.write(f"\ninterrupted; the state is kept, go on with: {again}\n")
+        sys.stderr.write(f"\ninterrupted; {_how_to_go_on(args, out)}\n")
         raise
     write_run(result, to_toml(config.tables), out)
     if args.json:
@@ -64,6 +67,14 @@ def _simulate(args: argparse.Namespace) -> int:
     if not result.completed:
         sys.stderr.write(f"edge-sdk: the run failed: {result.reason}\n")
     return 0 if result.completed else 1
+
+
+def _how_to_go_on(args: argparse.Namespace, out: Path) -> str:
+    if not (out / "checkpoint").exists():
+        return "the federation had not begun, so there is nothing to resume: start again"
+    overrides = "".join(f" --set {shlex.quote(each)}" for each in args.overrides)
+    again = f"edge-sdk simulate {args.file}{overrides} --broker {args.broker} --out {out} --resume"
+    return f"the state is kept, go on with: {again}"
 
 
 SIMULATE = Command(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from coordinator.config import FederationTable, check_sections, load_toml, read_table
+from coordinator.config import SECTIONS, SIMULATION, FederationTable, check_sections, load_toml, read_table
+from edge_sdk import board
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.messages import TrainSpec
 from edge_sdk.protocol.schema import Count, Real, Text, Whole
 from edge_sdk.transport.memory import Faults
+from edge_sim import assign
 
 Share = Annotated[float, Real(0.0, 1.0)]
 Seed = Annotated[int, Whole(0, 2**32 - 1)]
@@ -86,11 +88,12 @@ class FleetRow:
 class FaultsTable:
     """The section [faults], for the memory broker."""
 
-    drop: Share = 0.0
+    drop: Annotated[float, Real(0.0, 0.95)] = 0.0
+    """Above 0.95 next to nothing arrives, and a run would not end."""
     duplicate: Share = 0.0
     delay: Share = 0.0
     delay_s: Annotated[float, Real(0.0, 1e6)] = 1.0
-    disconnect: Share = 0.0
+    disconnect: Annotated[float, Real(0.0, 0.95)] = 0.0
     disconnect_s: Annotated[float, Real(0.0, 1e6)] = 5.0
     seed: Seed = 0
 
@@ -132,9 +135,6 @@ class Config:
         return tuple(f"device-{i:0{width}d}" for i in range(len(self.rows)))
 
 
-SECTIONS = ("federation", "method", "train", "data", "partition", "fleet", "faults", "run", "public")
-
-
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read and check a file.  Raises UsageError: one line with file, key and what is allowed."""
     file = Path(path)
@@ -143,7 +143,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 def parse(tables: dict[str, Any], file: Path) -> Config:
     """Check tables that came from a file, or were made in Python.  Raises UsageError."""
-    check_sections(tables, SECTIONS, file)
+    check_sections(tables, (*SECTIONS, *SIMULATION), file)
     if "federation" not in tables:
         raise UsageError(f"{file}: the section [federation] is missing")
     federation = read_table(FederationTable, tables["federation"], "federation", file)
@@ -157,19 +157,18 @@ def parse(tables: dict[str, Any], file: Path) -> Config:
             f"{file}: federation.devices: {federation.devices}, but the [[fleet]] counts add up to {counted}"
         )
     for i, row in enumerate(fleet):
-        if row.size is not None and len(row.size) != 2:
-            raise UsageError(f"{file}: fleet[{i}].size: expected [height, width], found {list(row.size)}")
+        _check_row(row, f"{file}: fleet[{i}]", federation.seed)
     if federation.roster:
         raise UsageError(f"{file}: federation.roster: a simulated fleet names its own devices; leave it out")
-    data = _data(tables.get("data", {}), file)
+    data, partition = _data(tables.get("data", {}), file), _partition(tables.get("partition", {}), file)
     faults = read_table(FaultsTable, tables.get("faults", {}), "faults", file)
     return Config(
         file=file,
-        tables=tables,
+        tables=_resolved(tables, file),
         federation=federation,
         train=read_table(TrainSpec, tables.get("train", {}), "train", file),
         data=data,
-        partition=_partition(tables.get("partition", {}), file),
+        partition=partition,
         fleet=fleet,
         faults=Faults(
             drop=faults.drop,
@@ -207,3 +206,30 @@ def _partition(plain: Any, file: Path) -> PartitionTable:
             if key in plain:
                 raise UsageError(f"{file}: partition.{key}: of no use beside partition.file; leave one of them out")
     return table
+
+
+def _check_row(row: FleetRow, where: str, seed: int) -> None:
+    """Raise UsageError where a row names what does not exist."""
+    if row.size is not None and len(row.size) != 2:
+        raise UsageError(f"{where}.size: expected [height, width], found {list(row.size)}")
+    _check_name(board.load_board, row.board, f"{where}.board")
+    profile = board.load_board(row.board)
+    _check_name(lambda rule: assign.model_of(rule, profile, 0, seed), row.model, f"{where}.model")
+    if row.link is not None:
+        _check_name(board.load_link, row.link, f"{where}.link")
+
+
+def _check_name(check: Callable[[str], object], name: str, where: str) -> None:
+    try:
+        check(name)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
+
+
+def _resolved(tables: dict[str, Any], file: Path) -> dict[str, Any]:
+    """With paths that hold in any folder: a run can be repeated from its own directory."""
+    found = {**tables}
+    for section, key in (("data", "path"), ("data", "root"), ("partition", "file"), ("partition", "export")):
+        if key in found.get(section, {}):
+            found[section] = {**found[section], key: str((file.parent / found[section][key]).resolve())}
+    return found

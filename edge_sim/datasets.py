@@ -56,13 +56,16 @@ def load(table: DataTable, seed: int, folder: Path, classes: int | None = None) 
     whole = read(table, seed, folder)
     found = int(max(whole.train.y.max(), whole.test.y.max())) + 1
     if classes is not None and found > classes:
-        raise UsageError(f"{whole.name}: {_where(whole, classes)}, but federation.classes = {classes}")
+        raise UsageError(f"federation.classes: {classes}, but of {whole.name} {_where(whole, classes)}")
     kept = _some(whole.train.y, table.train_samples, np.random.default_rng([seed, 6]), "train_samples")
     tested = _some(whole.test.y, table.test_samples, np.random.default_rng([seed, 7]), "test_samples")
     x, y = whole.train.x[kept], whole.train.y[kept]
     test = Samples(whole.test.x[tested], whole.test.y[tested])
-    if not 0 <= table.public < len(y):
-        raise UsageError(f"data.public: {table.public} of {len(y)} training samples; leave some for the devices")
+    if not table.public < len(y):
+        raise UsageError(
+            f"data.public: expected fewer than the {len(y)} training samples, found {table.public}; "
+            "leave some for the devices"
+        )
     order = np.random.default_rng([seed, 2]).permutation(len(y))
     chosen, rest = np.sort(order[: table.public]), np.sort(order[table.public :])
     return Dataset(
@@ -112,7 +115,7 @@ def _some(y: Ints, count: int | None, rng: np.random.Generator, key: str) -> Int
     if count is None:
         return np.arange(len(y))
     if count > len(y):
-        raise UsageError(f"data.{key}: {count}, but the source has {len(y)}")
+        raise UsageError(f"data.{key}: expected at most the {len(y)} that the source has, found {count}")
     return draw_evenly(y, count, rng)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
 import sys
@@ -62,13 +63,21 @@ FAMILIES: dict[str, Family] = {
     "onnx-teacher": Family("a finished classifier from a file: teaches, does not learn", "onnx", 0),
 }
 
+SHOWN = 8
+"""Families that an error names."""
+
 
 def check(name: str) -> None:
     """Raise UsageError unless `name` is a family or a MODULE:FACTORY that imports."""
     if ":" in name:
         _factory(name)
     elif name not in FAMILIES:
-        raise UsageError(f"no model family {name!r}; known are {', '.join(FAMILIES)}, or MODULE:FACTORY of your own")
+        near = difflib.get_close_matches(name, FAMILIES)
+        hint = f"; near to it: {', '.join(near)}" if near else ""
+        raise UsageError(
+            f"no model family {name!r}; known are {', '.join([*FAMILIES][:SHOWN])} and {len(FAMILIES) - SHOWN} more "
+            f"(docs/reference/models.md), or MODULE:FACTORY of your own{hint}"
+        )
 
 
 def runtime(name: str) -> str:

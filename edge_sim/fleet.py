@@ -17,6 +17,7 @@ from edge_sdk.data import LocalData, Preprocess, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.models.base import Model
 from edge_sdk.objectives import Ints
+from edge_sdk.protocol.wires import load_registered
 from edge_sdk.public import PublicSet
 from edge_sim import assign, families, partition_file
 from edge_sim.config import Config, FleetRow
@@ -102,7 +103,16 @@ class Fleet:
 
 
 def build(config: Config) -> Fleet:
-    """Load, split and deal out the data, and read the federation.  Raises UsageError."""
+    """Load, split and deal out the data, and read the federation.  Raises UsageError, which names the file."""
+    try:
+        return _build(config)
+    except UsageError as error:
+        if str(config.file) in str(error):
+            raise
+        raise UsageError(f"{config.file}: {error}") from None
+
+
+def _build(config: Config) -> Fleet:
     dataset = load(config.data, config.federation.seed, config.file.parent, config.federation.classes)
     federation = read_federation(
         config.tables,
@@ -111,18 +121,16 @@ def build(config: Config) -> Fleet:
         public=dataset.public.spec if dataset.public else None,
     )
     federation = Federation(federation.spec, federation.policy, config.ids)
-    try:
-        parts = _parts(config, dataset)
-        devices = tuple(
-            Device(
-                kit=_kit(config, dataset, row, number),
-                data=_local_data(config, dataset, part, number),
-                public=dataset.public,
-            )
-            for number, (row, part) in enumerate(zip(config.rows, parts, strict=True))
+    load_registered("coordinator.methods", federation.spec.method).init(federation.spec)  # tells now what it lacks
+    parts = _parts(config, dataset)
+    devices = tuple(
+        Device(
+            kit=_kit(config, dataset, row, number),
+            data=_local_data(config, dataset, part, number),
+            public=dataset.public,
         )
-    except UsageError as error:
-        raise UsageError(f"{config.file}: {error}") from None
+        for number, (row, part) in enumerate(zip(config.rows, parts, strict=True))
+    )
     return Fleet(dataset=dataset, devices=devices, parts=tuple(parts), federation=federation)
 
 

@@ -40,16 +40,20 @@ def check_least(parts: Sequence[Ints], least: int, remedy: str) -> None:
     poorest = min(len(part) for part in parts)
     if poorest < least:
         raise UsageError(
-            f"partition: a device would hold {poorest} samples, fewer than min_samples = {least}; {remedy}"
+            f"partition.min_samples: expected at least {least} samples on each device, "
+            f"one would hold {poorest}; {remedy}"
         )
 
 
 def _classes_per_device(held: int, y: Ints, devices: int, classes: int, rng: np.random.Generator) -> list[Ints]:
     """Each device holds `held` classes, each class is held about equally often and split evenly among its holders."""
     if held > classes:
-        raise UsageError(f"partition.classes_per_device: {held}, but the data set has {classes} classes")
+        raise UsageError(f"partition.classes_per_device: expected at most the data set's {classes}, found {held}")
     if devices * held < classes:
-        raise UsageError(f"partition: {devices} devices with {held} classes each cannot hold all {classes} classes")
+        raise UsageError(
+            f"partition.classes_per_device: {devices} devices with {held} each cannot hold all {classes} classes; "
+            f"expected at least {-(-classes // devices)}, or more devices"
+        )
     order, ranks = rng.permutation(classes), rng.permutation(devices)
     holders: list[list[int]] = [[] for _ in range(classes)]
     for device in range(devices):
@@ -79,8 +83,8 @@ def _dirichlet(table: PartitionTable, y: Ints, devices: int, rng: np.random.Gene
         if min(sum(map(len, own)) for own in pieces) >= table.min_samples:
             return [np.sort(np.concatenate(own)) for own in pieces]
     raise UsageError(
-        f"partition: no draw of Dirichlet({table.alpha}) gave each of {devices} devices {table.min_samples} samples; "
-        "raise alpha, or lower min_samples or the number of devices"
+        f"partition.alpha: no draw of Dirichlet({table.alpha}) gave each of {devices} devices {table.min_samples} "
+        "samples; raise it, or lower min_samples or the number of devices"
     )
 
 
@@ -89,7 +93,7 @@ def _quantity_skew(table: PartitionTable, count: int, devices: int, rng: np.rand
     spare = count - devices * table.min_samples
     if spare < 0:
         raise UsageError(
-            f"partition: {count} samples are fewer than min_samples = {table.min_samples} for each of {devices} devices"
+            f"partition.min_samples: {count} samples are fewer than {table.min_samples} for each of {devices} devices"
         )
     extra = np.floor(np.cumsum(rng.dirichlet([table.alpha] * devices)[:-1]) * spare).astype(np.int64)
     cuts = extra + table.min_samples * np.arange(1, devices)
@@ -102,6 +106,6 @@ def _by_user(users: NDArray[Any] | None, devices: int, rng: np.random.Generator)
         raise UsageError('partition.kind: "user" needs the array user_train in an npz file; this data set has none')
     names = np.unique(users)
     if len(names) < devices:
-        raise UsageError(f"partition: {len(names)} users cannot be dealt out to {devices} devices")
+        raise UsageError(f"partition.kind: {len(names)} users cannot be dealt out to {devices} devices; use fewer")
     order = names if len(names) == devices else rng.permutation(names)
     return [np.flatnonzero(np.isin(users, own)) for own in np.array_split(order, devices)]

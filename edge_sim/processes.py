@@ -9,14 +9,16 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 from coordinator.broker import EmbeddedBroker
 from coordinator.deploy import open_ledger
+from coordinator.ledger import Ledger
 from coordinator.server import Server, Watcher
-from edge_sdk.errors import RunFailed
+from edge_sdk.errors import UsageError
 from edge_sdk.protocol.wires import load_registered
 from edge_sdk.transport.mqtt import MqttTransport
 from edge_sim.config import Config
@@ -36,6 +38,7 @@ def over_broker(
     with _broker(broker) as (url, label):
         ledger = open_ledger(out, resume=resume)
         federation = fleet.federation
+        _check_states(ledger, out, federation.spec.federation)
         name = f"coordinator-{federation.spec.federation}"
         server = Server(
             spec=federation.spec,
@@ -46,12 +49,19 @@ def over_broker(
             roster=federation.roster,
             watcher=watcher,
         )
-        if watcher is not None:
-            watcher.noted(f"broker: {url}" if label == url else f"broker: {label} at {url}")
-        with _hosts(config, fleet, url, out) as hosts:
+        server.watcher.noted(f"broker: {url}" if label == url else f"broker: {label} at {url}")
+        with _hosts(config, fleet, url, out, server.watcher.noted) as hosts:
             server.run(check=hosts.check, connect_within_s=CONNECT_S)
             hosts.wait(STOP_S)
     return server, label
+
+
+def _check_states(ledger: Ledger, out: Path, federation: str) -> None:
+    """Raise UsageError where the ledger knows devices whose own states are not here: they would begin untrained."""
+    for device in sorted(ledger.enrolled()):
+        if not (out / "devices" / device / f"{federation}.db").exists():
+            ledger.close()
+            raise UsageError(f"{out}: keeps no state of {device}: the run was begun in memory, go on without --broker")
 
 
 @contextmanager
@@ -65,21 +75,32 @@ def _broker(name: str) -> Iterator[tuple[str, str]]:
         yield broker.url, f"{broker.kind} {broker.version}"
 
 
+_Processes: TypeAlias = "dict[tuple[str, ...], subprocess.Popen[bytes]]"
+"""By the devices that share one."""
+
+
 class _Hosts:
     """The device processes."""
 
-    def __init__(self, processes: dict[tuple[str, ...], subprocess.Popen[bytes]], logs: Path) -> None:
-        self._processes, self._logs = processes, logs
+    def __init__(self, processes: _Processes, logs: Path, quorum: int, tell: Callable[[str], None]) -> None:
+        self._processes, self._logs, self._quorum, self._tell = processes, logs, quorum, tell
+        self._dead: dict[tuple[str, ...], str] = {}
 
-    def check(self) -> None:
-        """Raise RunFailed where a process has died: its devices would be waited for in vain."""
+    def check(self) -> str:
+        """Tell of processes that have died; why the run cannot go on without them, or nothing."""
         for names, process in self._processes.items():
             code = process.poll()
-            if code not in (None, 0):
-                lines = (self._logs / f"{names[0]}.log").read_text(encoding="utf-8", errors="replace").splitlines()
-                raise RunFailed(
-                    f"the process of {', '.join(names)} ended with code {code}: {lines[-1] if lines else ''}"
+            if code and names not in self._dead:
+                self._dead[names] = (
+                    f"the process of {', '.join(names)} ended with code {code}: {self._last_words(names)}"
                 )
+                self._tell(self._dead[names])
+        left = sum(len(names) for names in self._processes) - sum(len(names) for names in self._dead)
+        return "; ".join(self._dead.values()) if left < self._quorum else ""
+
+    def _last_words(self, names: tuple[str, ...]) -> str:
+        lines = (self._logs / f"{names[0]}.log").read_text(encoding="utf-8", errors="replace").splitlines()
+        return lines[-1] if lines else ""
 
     def wait(self, timeout_s: float) -> None:
         """Let them say goodbye; end those that do not."""
@@ -96,13 +117,14 @@ def _end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
 
 
 @contextmanager
-def _hosts(config: Config, fleet: Fleet, url: str, out: Path) -> Iterator[_Hosts]:
+def _hosts(config: Config, fleet: Fleet, url: str, out: Path, tell: Callable[[str], None]) -> Iterator[_Hosts]:
     folders = {device.kit.id: out / "devices" / device.kit.id for device in fleet.devices}
     for device in fleet.devices:
         device.write(folders[device.kit.id])
     logs = out / "devices"
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    processes: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}
+    processes: _Processes = {}
+    hosts = _Hosts(processes, logs, fleet.federation.policy.quorum, tell)
     try:
         for group in groups(config, fleet):
             command = [sys.executable, "-m", "edge_sim.host", "--broker", url]
@@ -111,12 +133,12 @@ def _hosts(config: Config, fleet: Fleet, url: str, out: Path) -> Iterator[_Hosts
                 processes[group] = subprocess.Popen(  # noqa: S603  # our own module
                     command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment
                 )
-        yield _Hosts(processes, logs)
+        yield hosts
     finally:
         for process in processes.values():
             if process.stdin is not None:
                 process.stdin.close()  # tells the host that we are gone
-        _Hosts(processes, logs).wait(STOP_S)
+        hosts.wait(STOP_S)
 
 
 def groups(config: Config, fleet: Fleet) -> list[tuple[str, ...]]:

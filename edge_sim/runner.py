@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from coordinator.config import to_toml
 from coordinator.ledger import Ledger
+from coordinator.report.files import write_run
 from coordinator.report.result import Result
 from coordinator.server import Server, Watcher
 from edge_sdk.errors import UsageError
+from edge_sdk.transport.mqtt_url import parse_broker_url
 from edge_sim import config as configs
 from edge_sim import fleet as fleets
 from edge_sim.checkpoint import Checkpoints
@@ -45,6 +49,8 @@ def run(
     fleets.export_partition(parsed, fleet)
     begun_s, start_s = time.monotonic(), time.time()
     standalone = _standalone(parsed, watcher) if parsed.run.standalone and parsed.federation.method != "local" else None
+    if standalone is not None and out is not None:
+        write_run(standalone, to_toml({**parsed.tables, "federation": _alone(parsed)}), Path(out) / "standalone")
     if broker == "memory":
         server, virtual_s = _in_memory(parsed, fleet, Path(out) if out else None, watcher(""), resume=resume)
         label = "memory"
@@ -63,14 +69,25 @@ def check_broker(broker: str) -> None:
     known = ("memory", "embedded", "embedded:amqtt", "embedded:mosquitto")
     if broker not in known and not broker.startswith(("mqtt://", "mqtts://")):
         raise UsageError(f"--broker {broker}: expected {', '.join(known)} or mqtt://HOST[:PORT]")
+    if broker not in known:
+        parse_broker_url(broker)
+    if broker == "embedded:mosquitto" and shutil.which("mosquitto") is None:
+        raise UsageError(f"--broker {broker}: mosquitto is not on PATH; install it, or use embedded")
 
 
 def check_folder(out: Path, *, resume: bool) -> None:
-    """Raise UsageError where a new run would overwrite an old one, or there is none to go on with."""
-    held = any((out / name).exists() for name in ("summary.json", "checkpoint"))
-    if held and not resume:
+    """Make the folder.
+
+    Raises UsageError where it cannot be, where a new run would overwrite an old one, or there is none to go on with.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {out}: cannot be made a folder ({error.strerror}); give another one") from None
+    kept = any((out / name).exists() for name in ("checkpoint", "checkpoint.old"))
+    if (kept or (out / "summary.json").exists()) and not resume:
         raise UsageError(f"{out}: holds a run already; add --resume to go on with it, or give --out another folder")
-    if resume and not (out / "checkpoint").exists():
+    if resume and not kept:
         raise UsageError(f"{out}: holds nothing to resume; start without --resume")
 
 
@@ -83,13 +100,17 @@ def unused(folder: Path) -> Path:
 def _standalone(config: Config, watcher: WatcherFor) -> Result:
     """The same devices, seeds and private steps, with nothing exchanged."""
     tables = {name: table for name, table in config.tables.items() if name not in ("method", "faults")}
-    tables["federation"] = {**config.tables["federation"], "method": "local"}
+    tables["federation"] = _alone(config)
     alone = configs.parse(tables, config.file)
     fleet = fleets.build(alone)
     begun_s = time.monotonic()
     server, virtual_s = _in_memory(alone, fleet, None, watcher("alone"), resume=False)
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual_s}
     return result(server, fleet, transport="memory", time=took)
+
+
+def _alone(config: Config) -> dict[str, Any]:
+    return {**config.tables["federation"], "method": "local"}
 
 
 def _in_memory(
@@ -110,7 +131,10 @@ def _in_memory(
         from edge_sim.torch_threads import one_thread  # noqa: PLC0415  # torch only where a device has it
 
         one_thread()
-    virtual.run()
+    try:
+        virtual.run()
+    finally:
+        virtual.server.close()
     return virtual.server, virtual.clock.now_s
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,15 @@ import numpy as np
 
 from coordinator.ledger import Ledger
 from coordinator.report.result import Result
-from edge_sdk.protocol import keep
+from edge_sdk.data import Preprocess
+from edge_sdk.models.base import ModelSpec
+from edge_sdk.models.predict_only import PredictOnly
+from edge_sdk.objectives import Floats
+from edge_sdk.protocol import codec, keep
+from edge_sdk.protocol.codec import Limits
+from edge_sdk.protocol.messages import Message
 from edge_sdk.store import Store
-from edge_sdk.transport.memory import Faults
+from edge_sdk.transport.memory import Faults, MemoryTransport
 from edge_sim import config as configs
 from edge_sim import fleet as fleets
 from edge_sim.config import Config
@@ -22,6 +29,11 @@ from edge_sim.virtual import VirtualFleet
 
 CLASSES = 4
 SIDE = 4
+PARAMS: Mapping[str, Mapping[str, Any]] = {
+    "local": {},
+    "fedmd": {"public_batch": 8},
+    "fedal": {"public_batch": 8, "tau": 2, "max_devices": 8, "discriminator_rate": 0.05},
+}
 LIMIT_S = 100_000.0
 """Virtual seconds after which a run is called hung: no healthy one here takes a tenth of it."""
 
@@ -43,7 +55,7 @@ def tables(pictures: Path, method: str = "fedmd", devices: int = 6, **federation
     """The tables of a run; change them before `configs.parse`."""
     return {
         "federation": {"name": "tiny", "method": method, "rounds": 3, "devices": devices, "seed": 7, **federation},
-        "method": {"public_batch": 8} if method != "local" else {},
+        "method": {**PARAMS[method]},
         "train": {"batch_size": 8, "local_steps": 3, "learning_rate": 0.05},
         "data": {"source": "npz", "path": str(pictures), "public": 40},
         "partition": {"kind": "classes_per_device", "classes_per_device": 2},
@@ -55,6 +67,12 @@ def tables(pictures: Path, method: str = "fedmd", devices: int = 6, **federation
 def config(pictures: Path, method: str = "fedmd", devices: int = 6, **federation: Any) -> Config:
     """A parsed run."""
     return configs.parse(tables(pictures, method, devices, **federation), Path("test.toml"))
+
+
+@functools.cache
+def built(pictures: Path, method: str = "fedmd", devices: int = 6, **federation: Any) -> Fleet:
+    """The fleet of such a run; shared, for nothing in it changes."""
+    return fleets.build(config(pictures, method, devices, **federation))
 
 
 class Run(VirtualFleet):
@@ -75,12 +93,33 @@ class Run(VirtualFleet):
 
     def _hung(self) -> None:
         phases = {d.device.kit.id: d.agent.session.phase.value for d in self.devices}
-        raise AssertionError(f"hung: coordinator {self.server.rounds.phase.value} at {self.server.rounds.place}, {phases}")
+        raise AssertionError(
+            f"hung: coordinator {self.server.rounds.phase.value} at {self.server.rounds.place}, {phases}"
+        )
 
     def finished(self) -> Run:
         """Run to the end."""
         self.run()
+        self.server.ledger.close()
         return self
+
+    def slow_down(self, device: str, compute_s: float) -> None:
+        """Let every exchange take this long on one device."""
+        for each in self.devices:
+            if each.device.kit.id == device:
+                each._compute_s = lambda _train, _infer: compute_s
+
+    def tap(self) -> list[Message]:
+        """A list that fills with everything that is sent from now on."""
+        sent: list[Message] = []
+        publish = self.hub.publish
+
+        def listen(sender: MemoryTransport, topic: str, frame: bytes, *, retain: bool) -> None:
+            sent.append(codec.decode(frame, Limits(2**24, 2**24)).message)
+            publish(sender, topic, frame, retain=retain)
+
+        self.hub.publish = listen  # type: ignore[method-assign]  # what a tap is
+        return sent
 
     @property
     def result(self) -> Result:
@@ -101,3 +140,21 @@ class Run(VirtualFleet):
     def begun(self) -> dict[str, int]:
         """Exchanges begun by each device in its present life."""
         return {d.device.kit.id: d.agent.begun for d in self.devices}
+
+
+class Teacher(PredictOnly):
+    """A finished linear classifier that cannot be trained."""
+
+    def __init__(self, classes: int, input_shape: tuple[int, int, int], seed: int, preprocess: Preprocess) -> None:
+        width = int(np.prod(input_shape))
+        self._weights = np.random.default_rng(seed).normal(size=(width, classes)).astype(np.float32)
+        super().__init__(ModelSpec(name="teacher", runtime="numpy", classes=classes, preprocess=preprocess))
+
+    def logits(self, x: Floats) -> Floats:
+        """(n, c, h, w) -> (n, k)."""
+        return x.reshape(len(x), -1) @ self._weights
+
+
+def teacher(classes: int, input_shape: tuple[int, int, int], seed: int, preprocess: Preprocess) -> Teacher:
+    """A family for [[fleet]]: `fleets:teacher`."""
+    return Teacher(classes, input_shape, seed, preprocess)

@@ -58,8 +58,9 @@ class FedALCoordinator:
         params = self.contract.read(spec.params)
         if params.adversarial == 0:
             return FedALCoordinatorState()
-        initial_weights = _discriminator().initial_weights
-        layers = initial_weights(spec.classes, params.max_devices, spec.seed)
+        module = _discriminator()
+        module.check_device(params.device)
+        layers = module.initial_weights(spec.classes, params.max_devices, spec.seed)
         return FedALCoordinatorState(discriminator=tuple(layer.reshape(-1) for layer in layers))
 
     def common(self, state: FedALCoordinatorState, at: At) -> Mapping[str, Payload]:

@@ -62,7 +62,7 @@ class FedMDCoordinator:
         """Average the logits (not the probabilities) over contributors."""
         ups = [cast("PublicLogits", up.knowledge["logits"]) for up in aggregate]  # in number order
         if not ups:
-            raise EmptyRound(f"round {at.round}: no logits arrived; wait for devices, or lower the quorum's deadline")
+            raise EmptyRound(f"round {at.round}: no logits arrived; see why the devices are silent")
         mean = mean_in_order(up.values for up in ups)
         numbers = tuple(up.number for up in aggregate)
         return FedMDCoordinatorState(PublicLogits(values=mean, batch=ups[0].batch, contributors=len(ups)), numbers)

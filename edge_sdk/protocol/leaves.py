@@ -152,13 +152,19 @@ def _real(rule: Real) -> tuple[Encoder, Decoder]:
 
 def _text(rule: Text) -> tuple[Encoder, Decoder]:
     pattern = re.compile(rule.pattern)
-    alphabet = "printable characters" if rule.pattern == PRINTABLE else f"characters of {rule.pattern}"
+    words = rule.pattern.split("|")
+    if all(re.fullmatch(r"[a-z_0-9-]+", word) for word in words):
+        expected = " or ".join(words)
+    elif rule.pattern == PRINTABLE:
+        expected = f"at most {rule.most} printable characters"
+    else:
+        expected = f"at most {rule.most} characters of {rule.pattern}"
 
     def check(value: Plain, path: str) -> str:
         if type(value) is not str:
             raise wrong_type(path, "a string", value)
         if len(value) > rule.most or not pattern.fullmatch(value):
-            raise RemoteProtocolError("schema", f"{path}: expected at most {rule.most} {alphabet}")
+            raise RemoteProtocolError("schema", f"{path}: expected {expected}")
         return value
 
     return same_both_ways(check)

@@ -107,6 +107,8 @@ class Welcome:
     """The device's place in the roster; part of its random seeds."""
     version: Annotated[int, Whole(1, 255)] = PROTOCOL_VERSION
     epoch: Epoch
+    run: Digest
+    """Names this run of the federation: a later one begins at round 0 again."""
     spec: FederationSpec
 
 

@@ -18,13 +18,20 @@ class HasPhase(Protocol):
         """Where the machine is."""
 
 
+class Stay(Enum):
+    """For rules of several phases that lead back to whichever it was."""
+
+    SAME = "the same"
+
+
+SAME = Stay.SAME
 S = TypeVar("S", bound=HasPhase)
 Outcome = tuple[S, tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule(Generic[S]):
-    """In these phases, on this event: what is done, and in which phases that may end."""
+    """In these phases, on this event: what is done, and in which phases that may end; SAME: where it began."""
 
     phases: tuple[Enum, ...]
     event: type
@@ -50,7 +57,7 @@ class Machine(Generic[S]):
         if rule is None:
             return state, ()
         after, commands = rule.act(state, event)
-        if after.phase not in rule.then:
+        if after.phase not in rule.then and not (SAME in rule.then and after.phase is state.phase):
             raise LocalProtocolError(f"{type(event).__name__} led from {state.phase.value} to {after.phase.value}")
         return after, commands
 
@@ -60,7 +67,7 @@ class Machine(Generic[S]):
         for rule in self.rules:
             for phase in rule.phases:
                 for after in rule.then:
-                    if after is not phase:
+                    if after not in (phase, SAME):
                         arrows.setdefault((phase.value, after.value), []).append(rule.event.__name__)
         lines = [f"    {a} --> {b}: {', '.join(events)}" for (a, b), events in arrows.items()]
         return "\n".join(["stateDiagram-v2", *lines])

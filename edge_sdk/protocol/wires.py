@@ -8,11 +8,12 @@ halves carry theirs as the attribute `contract`, and this module collects them t
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import importlib.metadata
 import math
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -70,9 +71,17 @@ class Contract(Generic[P]):
     """Loss terms that a learning model must minimise."""
     needs_public_set: bool = False
     shares_weights: bool = False
+    lock_step: bool = False
+    """Every exchange waits for every device: a device that misses many holds up or misses out."""
     discloses: str = ""
     """What an upload tells the coordinator about the device's data."""
+    misfit: Callable[[P, int], str] = lambda _params, _devices: ""
+    """What is wrong with these parameters for so many devices: `key: what is allowed`; empty: nothing."""
     warnings: Callable[[P, FederationSpec], tuple[str, ...]] = lambda _params, _spec: ()
+
+    def learnt_by(self, capabilities: Collection[str], terms: Collection[str]) -> bool:
+        """Whether a model with these can train under the method; else it may at most teach."""
+        return self.needs <= set(capabilities) and self.terms <= set(terms)
 
     def read(self, table: Mapping[str, Scalar]) -> P:
         """The hyper-parameters in a table.  Raises UsageError for an unknown key, wrong type or impossible value."""
@@ -180,7 +189,7 @@ def _tensor_bytes(slot: Slot, expect: Expect) -> tuple[int, ...]:
 
 def load_registered(group: str, name: str) -> Any:
     """The half that is registered under `name` in an entry-point group.  Raises UsageError with the known names."""
-    points = {point.name: point for point in importlib.metadata.entry_points(group=group)}
+    points = _points(group)
     if name not in points:
         raise UsageError(f"federation.method: no method {name!r}; registered are {', '.join(sorted(points)) or 'none'}")
     try:
@@ -194,4 +203,10 @@ def load_registered(group: str, name: str) -> Any:
 
 def registered_names(group: str) -> tuple[str, ...]:
     """The names in an entry-point group, sorted."""
-    return tuple(sorted({point.name for point in importlib.metadata.entry_points(group=group)}))
+    return tuple(sorted(_points(group)))
+
+
+@functools.cache
+def _points(group: str) -> Mapping[str, importlib.metadata.EntryPoint]:
+    """An entry-point group by name.  Kept: looking takes milliseconds, and a simulation asks for each device."""
+    return {point.name: point for point in importlib.metadata.entry_points(group=group)}

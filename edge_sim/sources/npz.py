@@ -11,17 +11,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.data import Samples
+from edge_sdk.data import Raw, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.objectives import Ints
+from edge_sdk.protocol.schema import one_line
 from edge_sim.sources.base import Whole
 
 NEEDED = ("x_train", "y_train", "x_test", "y_test")
 USERS = "user_train"
-UNREADABLE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError)
-"""What numpy raises for a file that is cut off, damaged, or holds Python objects."""
 MOST_CLASSES = 65535
-"""What a federation may have (edge_sdk/protocol/messages.py)."""
+"""What a federation's spec can carry."""
+UNREADABLE = (OSError, ValueError, EOFError, TypeError, AttributeError, KeyError, zipfile.BadZipFile, zlib.error)
+"""What numpy raises for a file that is cut off, damaged, or holds Python objects."""
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -34,21 +35,19 @@ def read(path: Path) -> Whole:
     """
     arrays = _arrays(path)
     for part in ("train", "test"):
-        _check_samples(path, f"x_{part}", arrays[f"x_{part}"], arrays["x_train"].shape[1:])
-        _check_labels(path, f"y_{part}", arrays[f"y_{part}"], len(arrays[f"x_{part}"]))
+        _check_samples(f"{path}: x_{part}", arrays[f"x_{part}"], arrays["x_train"])
+        _check_labels(f"{path}: y_{part}", arrays[f"y_{part}"], len(arrays[f"x_{part}"]))
+    train = Samples(_raw(arrays["x_train"]), _labels(arrays["y_train"]))
+    test = Samples(_raw(arrays["x_test"]), _labels(arrays["y_test"]))
+    if not int(max(train.y.max(), test.y.max())):
+        raise UsageError(f"{path}: y_train: expected at least 2 classes, found only class 0")
     users = arrays.get(USERS)
-    if users is not None and (users.shape != arrays["y_train"].shape or users.dtype.kind not in "iuUS"):
+    if users is not None and (users.shape != train.y.shape or users.dtype.kind not in "iuUS"):
         raise UsageError(
-            f"{path}: {USERS}: expected a whole number or a text for each of the {len(arrays['y_train'])} training "
-            f"samples, found {_shape(users)}"
+            f"{path}: {USERS}: expected a whole number or a text for each of {len(train)} samples, found {_what(users)}"
         )
-    return Whole(
-        name=path.stem,
-        train=Samples(arrays["x_train"], _labels(arrays["y_train"])),
-        test=Samples(arrays["x_test"], _labels(arrays["y_test"])),
-        scale=1 / 255 if arrays["x_train"].dtype == np.uint8 else 1.0,
-        users=users,
-    )
+    scale = 1 / 255 if train.x.dtype == np.uint8 else 1.0
+    return Whole(name=path.stem, train=train, test=test, scale=scale, users=users)
 
 
 def _arrays(path: Path) -> Arrays:
@@ -57,54 +56,62 @@ def _arrays(path: Path) -> Arrays:
         with path.open("rb") as file:  # opened here, so that it is closed whatever numpy finds in it
             archive = np.load(file, allow_pickle=False)
             if isinstance(archive, np.ndarray):
-                raise UsageError(f"data.path: {path}: one bare array; use numpy.savez with {', '.join(NEEDED)}")
-            return _known(path, archive)
+                raise _unreadable(path, f"it is one bare array; use numpy.savez with {', '.join(NEEDED)}")
+            missing = [name for name in NEEDED if name not in archive]
+            if missing:
+                found = ", ".join(archive) or "none"
+                raise UsageError(f"{path}: lacks the array {missing[0]}; expected {', '.join(NEEDED)}, found {found}")
+            return {name: _array(path, archive, name) for name in (*NEEDED, USERS) if name in archive}
     except FileNotFoundError:
         raise UsageError(f"data.path: {path}: no such file") from None
     except UNREADABLE as error:
-        raise UsageError(f"data.path: {path}: not a readable npz file: {error}") from None
-
-
-def _known(path: Path, archive: Mapping[str, Any]) -> Arrays:
-    missing = [name for name in NEEDED if name not in archive]
-    if missing:
-        found = ", ".join(archive) or "none"
-        raise UsageError(f"{path}: lacks the array {missing[0]}; expected {', '.join(NEEDED)}, found {found}")
-    return {name: _array(path, archive, name) for name in (*NEEDED, USERS) if name in archive}
+        raise _unreadable(path, str(error)) from None
 
 
 def _array(path: Path, archive: Mapping[str, Any], name: str) -> NDArray[Any]:
     try:
-        array: NDArray[Any] = archive[name]
+        array = archive[name]
     except UNREADABLE as error:
-        raise UsageError(f"{path}: {name}: not readable: {error}") from None
+        raise _unreadable(path, f"{name}: {error}") from None
+    if not isinstance(array, np.ndarray):  # numpy hands out as bytes what it cannot read
+        raise _unreadable(path, f"{name} is no array")
     return array
 
 
-def _check_samples(path: Path, name: str, x: NDArray[Any], sample_shape: tuple[int, ...]) -> None:
-    if x.dtype.kind not in "uif":
-        raise UsageError(f"{path}: {name}: expected numbers, uint8 or float, found {_shape(x)}")
-    if x.ndim not in (2, 3, 4):
-        raise UsageError(f"{path}: {name}: expected (n, h, w), (n, h, w, c) or (n, d), found {_shape(x)}")
-    if x.shape[1:] != sample_shape:
-        raise UsageError(f"{path}: {name}: samples of shape {x.shape[1:]}, but those of x_train have {sample_shape}")
-    if x.size == 0:
-        raise UsageError(f"{path}: {name}: holds no samples: {_shape(x)}")
-    if x.dtype.kind == "f":
-        wild = np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(axis=1))
-        if len(wild):
-            raise UsageError(f"{path}: {name}: sample {wild[0]} holds NaN or infinity, as do {len(wild)} in all")
+def _unreadable(path: Path, why: str) -> UsageError:
+    return UsageError(f"data.path: {path}: not a readable npz file: {one_line(why)}")
 
 
-def _check_labels(path: Path, name: str, y: NDArray[Any], count: int) -> None:
-    if y.shape != (count,):
-        raise UsageError(f"{path}: {name}: expected one label for each of {count} samples, found {_shape(y)}")
-    if y.dtype.kind not in "iu":
-        raise UsageError(f"{path}: {name}: expected whole numbers, found {_shape(y)}")
-    if int(y.min()) < 0:
-        raise UsageError(f"{path}: {name}: label {y.min()} of sample {y.argmin()}: classes count from 0")
-    if int(y.max()) >= MOST_CLASSES:
-        raise UsageError(f"{path}: {name}: label {y.max()} of sample {y.argmax()}: at most {MOST_CLASSES} classes")
+def _check_samples(where: str, x: NDArray[Any], like: NDArray[Any]) -> None:
+    if x.ndim not in (2, 3, 4) or x.shape[1:] != like.shape[1:] or not x.size:
+        raise UsageError(f"{where}: expected (n, h, w), (n, h, w, c) or (n, d), like x_train, found {x.shape}")
+    if x.dtype != np.uint8 and x.dtype.kind != "f":
+        raise UsageError(f"{where}: expected uint8 or finite floats, found {x.dtype}")
+    if x.dtype.kind != like.dtype.kind:
+        raise UsageError(f"{where}: expected {like.dtype}, like x_train, found {x.dtype}")
+    wild = np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(axis=1))  # sample numbers
+    if len(wild):
+        raise UsageError(
+            f"{where}: expected uint8 or finite floats, found {x.dtype} with NaN or Inf in {len(wild)} samples, "
+            f"the first of them {wild[0]}"
+        )
+
+
+def _check_labels(where: str, y: NDArray[Any], count: int) -> None:
+    if y.shape != (count,) or y.dtype.kind not in "iu":
+        raise UsageError(f"{where}: expected {count} integers, found {_what(y)}")
+    low, high = int(y.min()), int(y.max())
+    if low < 0 or high >= MOST_CLASSES:
+        row = int(y.argmin() if low < 0 else y.argmax())
+        raise UsageError(
+            f"{where}: expected class ids from 0 to {MOST_CLASSES - 1}, found {low} to {high}, such as that of "
+            f"sample {row}"
+        )
+
+
+def _raw(x: NDArray[Any]) -> Raw:
+    """As u1 or f4, which is all that a device takes."""
+    return x if x.dtype == np.uint8 else x.astype(np.float32)
 
 
 def _labels(y: NDArray[Any]) -> Ints:
@@ -112,5 +119,5 @@ def _labels(y: NDArray[Any]) -> Ints:
     return labels
 
 
-def _shape(array: NDArray[Any]) -> str:
+def _what(array: NDArray[Any]) -> str:
     return f"{array.dtype} {array.shape}"

@@ -72,5 +72,5 @@ def test_a_fleet_row_may_leave_it_to_a_rule(pictures: Path) -> None:
     devices = fleet.build(configs.parse(plain, Path("f.toml"))).devices
     assert [device.kit.family for device in devices] == ["softmax", "onnx-random", "softmax", "softmax"]
     plain["fleet"][0]["model"] = "random:"
-    with pytest.raises(UsageError, match=r"f\.toml: no model family ''"):
+    with pytest.raises(UsageError, match=r"f\.toml: fleet\[0\]\.model: no model family ''"):
         fleet.build(configs.parse(plain, Path("f.toml")))

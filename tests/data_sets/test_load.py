@@ -70,17 +70,16 @@ def test_its_own_seed_counts_before_the_federations(file: Path) -> None:
 
 def test_a_federation_may_have_more_classes_than_the_data_and_not_fewer(file: Path) -> None:
     assert loaded(file, classes=5).classes == 5
-    with pytest.raises(UsageError, match=r"numbers: training sample 80 has label 2, but federation\.classes = 2"):
+    with pytest.raises(UsageError, match=r"federation\.classes: 2, but of numbers training sample 80 has label 2"):
         loaded(file, classes=2)
 
 
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"public": N}, r"data\.public: 120 of 120 training samples; leave some"),
-        ({"train_samples": 20}, r"data\.public: 20 of 20 training samples"),
-        ({"train_samples": N + 1}, r"data\.train_samples: 121, but the source has 120"),
-        ({"test_samples": M + 1}, r"data\.test_samples: 31, but the source has 30"),
+        ({"train_samples": 20}, r"data\.public: expected fewer than the 20 training samples, found 20"),
+        ({"train_samples": N + 1}, r"data\.train_samples: expected at most the 120 that the source has, found 121"),
+        ({"test_samples": M + 1}, r"data\.test_samples: expected at most the 30 that the source has, found 31"),
     ],
 )
 def test_more_than_there_is_is_refused(file: Path, table: dict[str, Any], message: str) -> None:
@@ -120,3 +119,12 @@ def test_tables_that_cannot_be_meant(sections: dict[str, Any], message: str) -> 
 def test_whole_numbers_will_do_for_a_split() -> None:
     assert parsed(data={"split": [8, 1, 1]}).data.split == (8.0, 1.0, 1.0)
     assert parsed().data.split == (1.0, 0.0, 0.0)
+
+
+def test_a_run_can_be_repeated_from_another_folder(tmp_path: Path) -> None:
+    tables = {"federation": {"name": "a", "rounds": 1, "devices": 2}, "data": {"source": "svhn", "root": "svhn"}}
+    given = configs.parse({**tables, "partition": {"file": "part.json"}}, tmp_path / "f.toml")
+    assert given.tables["data"]["root"] == str((tmp_path / "svhn").resolve())
+    assert given.tables["partition"]["file"] == str((tmp_path / "part.json").resolve())
+    drawn = configs.parse({**tables, "partition": {"export": "part.json"}}, tmp_path / "f.toml")
+    assert drawn.tables["partition"]["export"] == str((tmp_path / "part.json").resolve())

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import fleets
 import numpy as np
+import pytest
 
 from edge_sdk.data import LocalData, Samples
+from edge_sdk.errors import UsageError
 from edge_sdk.methods.base import Evaluate
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.workbench import EVALUATION_BATCH, Workbench
@@ -56,6 +58,14 @@ def test_a_part_that_is_not_there_is_not_measured() -> None:
     metrics, _, slices = measured(data)
     assert set(metrics) == {"validation_accuracy"}
     assert slices == 2  # the agent looks for news between them
+
+
+@pytest.mark.parametrize("part", ["validation", "local_test"])
+def test_what_no_model_can_measure_is_refused_before_training(part: str) -> None:
+    wild = Samples(np.full((2, SIDE, SIDE), np.inf, np.float32), np.zeros(2, np.int64))
+    data = LocalData(train=samples(5, 0), **{part: wild})
+    with pytest.raises(UsageError, match=r"the (validation|local) samples hold NaN or Inf after preprocessing"):
+        Workbench(NumpyModel(3, (1, SIDE, SIDE), seed=0), data)
 
 
 def test_a_fleet_divides_what_each_device_holds(pictures: Path, tmp_path: Path) -> None:

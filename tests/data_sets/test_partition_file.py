@@ -115,7 +115,7 @@ def _many(table: dict[str, Any]) -> None:
         (_set("devices", {f"device-{i:02d}": "all" for i in range(4)}), "device-00: expected a list of row numbers"),
         (_set("devices", {f"device-{i:02d}": [True] for i in range(4)}), "device-00: expected a list of row numbers"),
         (_add("device-01", 2**70), "device-01: expected a list of row numbers"),
-        (_poor, r"a device would hold 3 samples, fewer than min_samples = 4; see .*part\.json"),
+        (_poor, r"expected at least 4 samples on each device, one would hold 3; see .*part\.json"),
     ],
 )
 def test_what_does_not_fit_is_refused(pictures: Path, exported: Path, change, message: str) -> None:

@@ -95,6 +95,8 @@ def test_an_unknown_name_lists_the_known() -> None:
         build("cmn")
     with pytest.raises(UsageError, match="no model family"):
         families.check("cmn")
+    with pytest.raises(UsageError, match=r"near to it: resnet18.*resnet"):
+        families.check("resnet12")
     families.check("cnn")
 
 

@@ -237,7 +237,7 @@ def test_the_largest_control_messages_arrive():
         class_counts=(2**32 - 1,) * 32768, model=line, runtime=line, note=line, board=line, public_sha256=bytes(32),
     )  # fmt: skip
     refusal = Refusal(**ADDRESS, reason="r", message="\U0001f600" * 1024, remedy="\U0001f600" * 1024)
-    for message in (hello, refusal, Welcome(**ADDRESS, number=2**31 - 1, epoch=2**63 - 1, spec=spec)):
+    for message in (hello, refusal, Welcome(**ADDRESS, number=2**31 - 1, epoch=2**63 - 1, run=bytes(16), spec=spec)):
         assert decode(encode(message), CONTROL_LIMITS).message == message
 
 

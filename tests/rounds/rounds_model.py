@@ -36,8 +36,8 @@ class Model:
     """Contributors of exchanges whose outcome somebody may have heard of."""
     assigned: dict[str, Place] = field(default_factory=dict)
     """The newest Assign on its way to each device."""
-    events: int = 0
-    lives: int = 1
+    arrows: set[tuple[Phase, type, Phase]] = field(default_factory=set)
+    """Changes of phase, and what led to them."""
 
     def __post_init__(self) -> None:
         self.state = RoundState(policy=self.policy)
@@ -55,7 +55,9 @@ class Model:
         assert repr(before) == shown, "changed its input"
         check_state(after)
         check_step(before, event, after, commands)
-        self.state, self.events = after, self.events + 1
+        if after.phase is not before.phase:
+            self.arrows.add((before.phase, type(event), after.phase))
+        self.state = after
         for command in commands:
             self._carry_out(command)
         return commands
@@ -112,7 +114,7 @@ class Model:
         exchange = sum(place.round == self.round for place in self.closed)
         place = Place(self.round, exchange)
         self.state = rounds.resumed(self.policy, place, frozenset(self.rows.get(place, ())))
-        self.now_s, self.lives = 0.0, self.lives + 1
+        self.now_s = 0.0
         check_state(self.state)
 
     # -- commands ----------------------------------------------------------------------------------------------------
@@ -160,7 +162,9 @@ def check_state(state: RoundState) -> None:
         assert rounds.next_due_s(state) is not None
 
 
-def check_step(before: RoundState, event: rounds.Event, after: RoundState, commands: tuple[rounds.Command, ...]) -> None:
+def check_step(
+    before: RoundState, event: rounds.Event, after: RoundState, commands: tuple[rounds.Command, ...]
+) -> None:
     """What holds for every step."""
     policy = before.policy
     assert after.place >= before.place, "went back"
@@ -187,7 +191,7 @@ def check_step(before: RoundState, event: rounds.Event, after: RoundState, comma
             assert command.devices == tuple(sorted(command.devices))
             assert set(command.devices) <= after.missing
             assert command.place == after.place
-            assert 0 <= command.left_s <= policy.deadline_s
+            assert 0 <= command.left_s <= policy.deadline_s + 1e-9
         elif isinstance(command, rounds.End):
             assert command.reason == after.reason
             assert bool(command.reason) is (after.phase is Phase.FAILED)

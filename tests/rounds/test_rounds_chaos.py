@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from hypothesis import event as note
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from rounds_model import Model, names
 
 from coordinator import rounds
 from coordinator.rounds import Phase, Place, Policy
+from edge_sdk.protocol.table import SAME
 
 MOST_TO_END = 600
 """Events within which a run of at most 3 rounds of 3 exchanges with 6 devices must end once faults have stopped."""
@@ -67,6 +70,8 @@ def play(model: Model, script: bytes, *, leaving: bool) -> None:
             model.leave(device)
         elif kind < 248 and leaving:
             model.feed(rounds.TurnedAway(device))
+        elif kind == 255 and leaving and what < 32:
+            model.feed(rounds.Broken("the disk is gone"))
 
 
 def settle(model: Model, alive: tuple[str, ...]) -> None:
@@ -115,3 +120,31 @@ def test_a_run_that_nobody_left_succeeds_once_faults_stop(policy, script):
     assert model.state.phase is (Phase.FAILED if out_of_patience else Phase.DONE)
     if model.state.phase is Phase.DONE:
         assert [place.exchange for place in sorted(model.reduced)] == [*range(policy.exchanges)] * policy.rounds
+
+
+def test_every_arrow_of_the_drawing_is_taken_by_some_run():
+    """What docs/reference/states.md draws can happen, and nothing else does."""
+    rng = random.Random(0)
+    drawn = {
+        (phase, rule.event, after)
+        for rule in rounds.MACHINE.rules
+        for phase in rule.phases
+        for after in rule.then
+        if after not in (phase, SAME)
+    }
+    taken: set[object] = set()
+    for _ in range(3000):
+        policy = Policy(
+            expected=3,
+            quorum=rng.randint(1, 3),
+            rounds=rng.randint(1, 2),
+            exchanges=rng.randint(1, 2),
+            deadline_s=rng.choice([1.0, 60.0]),
+            patience=0,
+        )
+        model = Model(policy)
+        play(model, rng.randbytes(400), leaving=True)
+        taken |= model.arrows
+        if taken == drawn:
+            return
+    assert taken == drawn

@@ -18,7 +18,7 @@ from edge_sdk.protocol.wires import Contract, Exchange, Slot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedALParams:
-    """Hyper-parameters of FedAL; the defaults are the paper's (its section V)."""
+    """Hyper-parameters of FedAL; the defaults are the paper's (its section V), but for the clipping."""
 
     tau: int = 5
     """tau: iterations of the transfer stage, each one round trip."""
@@ -37,7 +37,7 @@ class FedALParams:
     less_forgetting: float = 1.0
     """Weight of both less-forgetting terms; 0 with adversarial 0 leaves FedMD with tau iterations."""
     gradient_clip: float = 1.0
-    """Largest norm of a sample's adversarial gradient; 0: no clipping."""
+    """Largest norm of a sample's adversarial gradient; 0, as in the paper: no clipping."""
     target: str = "leave-one-out"
     """Equations 4-6 leave the device itself out; line 15 of Algorithm 1 (`all`) does not."""
     max_devices: int = 64
@@ -89,6 +89,12 @@ def _warnings(params: FedALParams, spec: FederationSpec) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _misfit(params: FedALParams, devices: int) -> str:
+    if devices > params.max_devices:
+        return f"max_devices: {params.max_devices} slots for {devices} devices; each device needs one"
+    return ""
+
+
 ROUND_TRIP_BUDGET = 5000
 """Round trips above which a lock-step method is worth a warning: the paper's own longest runs are of that order."""
 
@@ -103,6 +109,8 @@ FEDAL: Contract[FedALParams] = Contract(
     teaches=frozenset({"predict"}),
     terms=frozenset({"cross-entropy", "distill", "less-forgetting", "logit-gradient"}),
     needs_public_set=True,
+    lock_step=True,
     discloses="logits on the public samples, which can tell what the private samples are like",
+    misfit=_misfit,
     warnings=_warnings,
 )

@@ -19,7 +19,8 @@ LOCAL: Contract[LocalParams] = Contract(
     params=LocalParams,
     exchanges=lambda _params: (Exchange(),),
     closing=lambda _params: Exchange(),
-    needs=frozenset({"predict"}),
+    needs=frozenset({"predict", "logit-gradients"}),
+    teaches=frozenset({"predict"}),
     terms=frozenset({"cross-entropy"}),
     discloses="the number of samples and the device's own accuracies",
 )

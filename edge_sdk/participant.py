@@ -1,0 +1,525 @@
+"""A device's part in a federation: session, method, model, transport and store, wired together.
+
+Nothing here waits or looks at a clock.  Whoever drives it feeds it with frames and time: `handle`, `tick`,
+`work_slice`, `finish_work`.  An app's loop does so in `agent.py`, a simulator in virtual time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from collections import Counter
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import edge_sdk
+from edge_sdk import session
+from edge_sdk.data import LocalData
+from edge_sdk.errors import ProtocolError, Refused, RemoteProtocolError, RunFailed, UsageError
+from edge_sdk.methods.base import ClientMethod, Evaluate, Job
+from edge_sdk.models.base import Model
+from edge_sdk.protocol import codec, keep, topics
+from edge_sdk.protocol.codec import CONTROL_LIMITS, Limits, Stamp
+from edge_sdk.protocol.knowledge import Payload
+from edge_sdk.protocol.leaves import one_line
+from edge_sdk.protocol.messages import (
+    Assign,
+    Bye,
+    CoordinatorStatus,
+    DeviceStatus,
+    FederationSpec,
+    Hello,
+    Message,
+    Receipt,
+    Refusal,
+    Upload,
+    Welcome,
+)
+from edge_sdk.protocol.wires import Contract, Exchange, check_roles, expectation, frame_limits, load_registered
+from edge_sdk.public import PublicSet
+from edge_sdk.store import Done, RoundStart, Store
+from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport, TransportEvent, Will
+from edge_sdk.workbench import Meter, Workbench
+
+log = logging.getLogger(__name__)
+
+MAX_DISCLOSED_CLASSES = 32768
+"""What a Hello has room for; a model with more classes keeps its counts to itself."""
+
+_KINDS: Mapping[type, str] = {Hello: "hello", Upload: "upd", Bye: "bye"}
+
+
+@dataclass
+class _Taken:
+    """What a Welcome brought: the federation, and our place in it."""
+
+    welcome: Welcome
+    method: ClientMethod[Any]
+    rows: tuple[Exchange, ...]
+    closing: Exchange
+    limits: Limits
+
+    @property
+    def spec(self) -> FederationSpec:
+        return self.welcome.spec
+
+
+@dataclass
+class _Measured:
+    """What an evaluation within an exchange found."""
+
+    rounds_done: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+_Slices: TypeAlias = Generator[None, None, tuple[Any, Mapping[str, Payload]]]
+
+
+@dataclass
+class _Work:
+    """One exchange under way."""
+
+    assign: Assign
+    frame: bytes
+    start: RoundStart | None
+    measured: _Measured
+    slices: _Slices
+    result: tuple[Any, Mapping[str, Payload]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """What one exchange brought."""
+
+    round: int
+    exchange: int
+    closing: bool
+    metrics: Mapping[str, float]
+    """What the device measured of itself in it; empty where it did not."""
+    metrics_round: int
+    """The number of completed rounds that the metrics describe."""
+
+
+class Participant:
+    """A device's part in one federation.  The public face is `Agent`."""
+
+    def __init__(
+        self,
+        *,
+        federation: str,
+        device: str,
+        model: Model,
+        data: LocalData,
+        public: PublicSet | None,
+        transport: Transport,
+        store: Store,
+        board: str = "",
+        disclose_classes: bool = False,
+    ) -> None:
+        self.federation, self.device, self.board = federation, device, board
+        self.bench = Workbench(model, data, public)
+        counts = data.class_counts(model.spec.classes)
+        self._class_counts = counts if disclose_classes else ()
+        self.transport, self.store = transport, store
+        self._sequence = 0
+        self._taken: _Taken | None = None
+        self._method_state: Any = None
+        self._work: _Work | None = None
+        self._newest: tuple[Assign, bytes] | None = None
+        self.model_lock = threading.RLock()
+        """Held while the model changes: who takes it sees the model between two batches."""
+        self.refusal: Refused | None = None
+        self.begun = 0
+        """Exchanges begun in this life."""
+        self.refused_frames: Counter[str] = Counter()
+        self.session = session.SessionState()
+        self._restore()
+
+    def on_news(self, line: str) -> None:
+        """Called when the broker or the coordinator is found or lost."""
+
+    def on_exchange(self, report: RoundReport) -> None:
+        """Called after each exchange, once it is durable; for whoever wants to know."""
+
+    # -- driven from outside ----------------------------------------------------------------------------------------
+
+    def raise_if_failed(self) -> None:
+        """Raise what ended the session, if it was not success."""
+        if self.refusal is not None:
+            raise self.refusal
+        if self.over and self.session.reason:
+            raise RunFailed(f"the coordinator ended the run: {self.session.reason}")
+
+    @property
+    def over(self) -> bool:
+        """Whether the session has ended, well or not."""
+        return self.session.phase in (session.Phase.DONE, session.Phase.REFUSED)
+
+    @property
+    def working(self) -> bool:
+        """Whether an exchange is under way."""
+        return self._work is not None
+
+    @property
+    def meter(self) -> Meter:
+        """What the work has cost so far."""
+        return self.bench.meter
+
+    def connect(self) -> None:
+        """Open the link, with a will that tells others when we fall silent."""
+        lost = DeviceStatus(federation=self.federation, device=self.device, state="lost", boot=self.store.boot_epoch)
+        will = Will(topics.device_status(self.federation, self.device), codec.encode(lost, self._stamp()))
+        self.transport.connect(topics.device_subscriptions(self.federation, self.device), will)
+
+    def next_due_s(self) -> float | None:
+        """When `tick` can next matter."""
+        return session.next_due_s(self.session)
+
+    def handle(self, event: TransportEvent, now_s: float) -> None:
+        """Take in what the transport brought.  A frame that is not legal is counted, and changes nothing."""
+        if isinstance(event, Connected):
+            self.on_news("connected to the broker")
+            self._status("ready")
+            self._feed(session.LinkUp(now_s))
+        elif isinstance(event, Disconnected):
+            self.on_news(f"broker: {event.reason}")
+            self._feed(session.LinkDown())
+            if event.final:
+                self._turn_away(Refused("transport", event.reason, "check the broker's address and credentials"))
+        else:
+            try:
+                self._take(event, now_s)
+            except RemoteProtocolError as error:
+                self.refused_frames[error.kind] += 1
+                log.warning("%s: refused a frame on %s: %s", self.device, event.topic, error)
+            event.acknowledge()
+
+    def tick(self, now_s: float) -> None:
+        """Let time pass."""
+        due_s = self.next_due_s()
+        if due_s is not None and now_s >= due_s:
+            self._feed(session.Tick(now_s))
+
+    def work_slice(self) -> bool:
+        """Work until the next pause between batches; True when the exchange is computed."""
+        work = self._work
+        if work is None:
+            return False
+        try:
+            with self.model_lock:
+                next(work.slices)
+        except StopIteration as stop:
+            work.result = stop.value
+            return True
+        except RemoteProtocolError as error:  # knowledge that came down does not fit: as if the frame never came
+            self.refused_frames[error.kind] += 1
+            log.warning("%s: refused an Assign: %s", self.device, error)
+            self._rebuild()
+            self._stand(session.Phase.IDLE)
+        return False
+
+    def finish_work(self, now_s: float) -> None:
+        """Make the computed exchange durable and send it."""
+        work = self._work
+        if work is None or work.result is None:
+            return
+        state, knowledge = work.result
+        assign = work.assign
+        upload = Upload(
+            federation=self.federation,
+            device=self.device,
+            round=assign.round,
+            exchange=assign.exchange,
+            closing=assign.closing,
+            knowledge=knowledge,
+            samples=len(self.bench.data.train),
+            metrics=work.measured.metrics,
+            metrics_round=work.measured.rounds_done,
+        )
+        try:
+            check_roles(knowledge, self._row_of(assign).up, expectation(self._require_taken().spec))
+            frame = codec.encode(upload, self._stamp())
+        except ProtocolError as error:
+            self._give_up(f"round {assign.round}: {error}")
+            return
+        self.store.save(Done(assign.round, assign.exchange, work.frame, frame), work.start)
+        self._method_state, self._work = state, None
+        self._feed(session.WorkDone(now_s))
+        measured = work.measured
+        self.on_exchange(
+            RoundReport(assign.round, assign.exchange, assign.closing, measured.metrics, measured.rounds_done)
+        )
+
+    def _give_up(self, reason: str) -> None:
+        """What this device would send is not legal, its model has run away: nobody must wait for it any more."""
+        self.farewell(leaving=one_line(reason))
+        remedy = "lower train.learning_rate, and look for extreme values in this device's samples"
+        self._turn_away(Refused("model", reason, remedy))
+
+    # -- frames in --------------------------------------------------------------------------------------------------
+
+    def _take(self, incoming: Incoming, now_s: float) -> None:
+        limits = self._taken.limits if self._taken else CONTROL_LIMITS
+        envelope = codec.decode(incoming.frame, limits)
+        message = envelope.message
+        if message.federation != self.federation or getattr(message, "device", self.device) != self.device:
+            raise RemoteProtocolError("topic", f"a {type(message).__name__} for somebody else")
+        if isinstance(message, Welcome):
+            self._take_welcome(message, incoming.frame, now_s)
+        elif isinstance(message, Assign):
+            self._take_assign(message, incoming.frame, now_s)
+        elif isinstance(message, Receipt):
+            if message.verdict == "refused":
+                log.warning("%s: upload %s refused: %s", self.device, (message.round, message.exchange), message.reason)
+            self._feed(session.Receipted((message.round, message.exchange), now_s))
+        elif isinstance(message, Refusal):
+            self._turn_away(Refused(message.reason, message.message, message.remedy))
+        elif isinstance(message, CoordinatorStatus):
+            over = message.state in ("finished", "failed")
+            reason = message.reason if message.state == "failed" else ""
+            if message.state != "lost":
+                self._feed(session.CoordinatorSeen(message.epoch, over, reason, now_s))
+        else:
+            raise RemoteProtocolError("topic", f"a {type(message).__name__} is not for devices")
+
+    def _take_welcome(self, welcome: Welcome, frame: bytes, now_s: float) -> None:
+        if self._taken is None:
+            self._enter(welcome)
+            self.store.save_welcome(frame)
+            if self.store.start() is None:
+                self.store.save_start(self._round_start(0))
+        elif self._taken.welcome.run != welcome.run:
+            self._begin_anew(welcome, frame)
+        elif self._taken.spec != welcome.spec:
+            message = "the federation has other settings than when this device joined"
+            self._turn_away(Refused("changed", message, "remove this device's state folder to join it anew"))
+            return
+        if self.session.phase is session.Phase.JOINING:
+            self.on_news(f"taken in by the coordinator: {welcome.spec.method}, {welcome.spec.rounds} rounds")
+        self._feed(session.Welcomed(welcome.epoch, now_s))
+
+    def _take_assign(self, assign: Assign, frame: bytes, now_s: float) -> None:
+        if self._taken is None:
+            return  # the Welcome is still under way, and so is this Assign, which will be sent again
+        if assign.closing != (assign.round == self._taken.spec.rounds) or assign.round > self._taken.spec.rounds:
+            raise RemoteProtocolError("knowledge", f"round {assign.round} of {self._taken.spec.rounds}: out of place")
+        row = self._row_of(assign)
+        check_roles(assign.common, {r: s for r, s in row.down.items() if not s.personal}, expectation(self._taken.spec))
+        check_roles(assign.personal, {r: s for r, s in row.down.items() if s.personal}, expectation(self._taken.spec))
+        self._newest = (assign, frame)
+        self._feed(session.Assigned((assign.round, assign.exchange), assign.closing, now_s))
+
+    def _turn_away(self, refusal: Refused) -> None:
+        self.refusal = refusal
+        self._feed(session.TurnedAway(str(refusal)))
+
+    def is_last(self, exchange: int) -> bool:
+        """Whether a round ends with this exchange."""
+        return self._taken is not None and exchange == len(self._taken.rows) - 1
+
+    def _row_of(self, assign: Assign) -> Exchange:
+        taken = self._require_taken()
+        if assign.closing:
+            return taken.closing
+        if assign.exchange >= len(taken.rows):
+            raise RemoteProtocolError(
+                "knowledge", f"exchange {assign.exchange}: this method has {len(taken.rows)} a round"
+            )
+        return taken.rows[assign.exchange]
+
+    # -- commands out -----------------------------------------------------------------------------------------------
+
+    def _feed(self, event: session.Event) -> None:
+        self.session, commands = session.advance(self.session, event)
+        for command in commands:
+            self._carry_out(command)
+
+    def _carry_out(self, command: session.Command) -> None:
+        if isinstance(command, session.SayHello):
+            self._send(self._hello())
+        elif isinstance(command, session.StartWork):
+            self._start_work()
+        elif isinstance(command, session.SendUpload):
+            self._send_upload(command.place)
+        elif isinstance(command, session.ForgetUpload):
+            self.store.receipted(*command.place)
+        elif self._work is not None:
+            self._rebuild()  # the run ended in the midst of an exchange, which will never count
+
+    def _start_work(self) -> None:
+        if self._newest is None:
+            return
+        if self._work is not None:
+            self._rebuild()  # the model stands somewhere inside an exchange that nobody wants any more
+        assign, frame = self._newest
+        start = None
+        saved = self.store.start()
+        if saved is None or assign.round > saved.round:
+            start = self._round_start(assign.round)
+        self.begun += 1
+        measured = _Measured()
+        self._work = _Work(assign, frame, start, measured, self._slices(assign, measured))
+
+    def _slices(self, assign: Assign, measured: _Measured) -> _Slices:
+        """The method's requests, served one by one, pausing between batches."""
+        taken = self._require_taken()
+        job = Job(
+            spec=taken.spec,
+            number=taken.welcome.number,
+            round=assign.round,
+            exchange=assign.exchange,
+            closing=assign.closing,
+            samples=len(self.bench.data.train),
+            learns=taken.method.contract.learnt_by(self.bench.model.spec.capabilities, self.bench.model.spec.terms),
+        )
+        step = taken.method.step(self._method_state, assign.down, job)
+        result: Any = None
+        while True:
+            try:
+                request = step.send(result)
+            except StopIteration as stop:
+                state, knowledge = stop.value
+                return state, knowledge
+            result = yield from self.bench.serve(request, job)
+            if isinstance(request, Evaluate):
+                measured.rounds_done, measured.metrics = request.rounds_done, result
+
+    def _send_upload(self, place: session.Place) -> None:
+        for done in self.store.done():
+            if (done.round, done.exchange) == place:
+                self.transport.send(topics.up(self.federation, self.device, _KINDS[Upload]), done.upload)
+
+    def _send(self, message: Hello | Bye) -> None:
+        topic = topics.up(self.federation, self.device, _KINDS[type(message)])
+        self.transport.send(topic, codec.encode(message, self._stamp()))
+
+    def _status(self, state: str) -> None:
+        status = DeviceStatus(federation=self.federation, device=self.device, state=state, boot=self.store.boot_epoch)
+        topic = topics.device_status(self.federation, self.device)
+        self.transport.send(topic, codec.encode(status, self._stamp()), retain=True)
+
+    def farewell(self, leaving: str | None = None) -> None:
+        """Say that we go, and with a reason, that it is for good."""
+        if self.session.linked:
+            if leaving is not None:
+                self._send(Bye(federation=self.federation, device=self.device, reason=leaving))
+            self._status("disconnected")
+
+    def _hello(self) -> Hello:
+        spec = self.bench.model.spec
+        return Hello(
+            federation=self.federation,
+            device=self.device,
+            sdk=edge_sdk.__version__,
+            capabilities=tuple(sorted(spec.capabilities)),
+            terms=tuple(sorted(spec.terms)),
+            classes=spec.classes,
+            feature_dim=spec.feature_dim,
+            samples=len(self.bench.data.train),
+            class_counts=self._class_counts if spec.classes <= MAX_DISCLOSED_CLASSES else (),
+            public_sha256=self.bench.public.spec.sha256 if self.bench.public else None,
+            model=spec.name,
+            runtime=spec.runtime,
+            note=spec.note,
+            board=self.board,
+        )
+
+    def _stamp(self) -> Stamp:
+        self._sequence += 1
+        return Stamp(self.store.boot_epoch, self._sequence)
+
+    # -- state ------------------------------------------------------------------------------------------------------
+
+    def _enter(self, welcome: Welcome) -> None:
+        """Load the method and check that both halves mean the same by it."""
+        spec = welcome.spec
+        try:
+            method: ClientMethod[Any] = load_registered("edge_sdk.methods", spec.method)
+            contract: Contract[Any] = method.contract
+            params = contract.read(spec.params)
+        except UsageError as error:
+            raise RemoteProtocolError("knowledge", f"{error}: install or upgrade this device's SDK") from None
+        if contract.digest(params) != spec.contract:
+            raise RemoteProtocolError("knowledge", f"{spec.method}: the two halves differ: upgrade the older side")
+        rows, closing = contract.exchanges(params), contract.closing(params)
+        limits = frame_limits((*rows, closing), expectation(spec))
+        self._taken = _Taken(welcome, method, rows, closing, limits)
+        self._method_state = method.init(spec)
+
+    def _begin_anew(self, welcome: Welcome, frame: bytes) -> None:
+        """Another run of the same federation: from round 0, with what the model has learned so far."""
+        with self.model_lock:
+            self._work = None
+            self._enter(welcome)
+            self.store.save_welcome(frame)
+            self.store.save_start(self._round_start(0))
+        self.session = session.SessionState(linked=self.session.linked, epoch=welcome.epoch)
+
+    def _require_taken(self) -> _Taken:
+        if self._taken is None:
+            raise UsageError("not part of a federation yet")
+        return self._taken
+
+    def _round_start(self, round_: int) -> RoundStart:
+        return RoundStart(round_, self.bench.model.state_bytes(), keep.to_bytes(self._method_state))
+
+    def _restore(self) -> None:
+        """After a restart: stand where the last durable exchange left us."""
+        frame = self.store.welcome()
+        if frame is None:
+            return
+        welcome = codec.decode(frame).message
+        if isinstance(welcome, Welcome):
+            self._enter(welcome)
+            self.session = session.SessionState(epoch=welcome.epoch)
+            if self.store.start() is None:  # the power went before it was saved
+                self.store.save_start(self._round_start(0))
+        self._rebuild()
+        self._stand(session.Phase.JOINING)
+
+    def _stand(self, phase: session.Phase) -> None:
+        """Put the session where the last durable exchange left us."""
+        fresh = session.SessionState()
+        place, closing, pending = fresh.place, fresh.closing, fresh.pending
+        for last in self.store.done()[-1:]:
+            place, pending = (last.round, last.exchange), not last.receipted
+            closing = self._decode_assign(last.assign).closing
+        self.session = dataclasses.replace(
+            self.session, phase=phase, place=place, closing=closing, pending=pending, unfinished=False
+        )
+
+    def _rebuild(self) -> None:
+        """Replay the round from its saved start; exact, because nothing in it is random but by seed."""
+        with self.model_lock:
+            self._replay()
+
+    def _replay(self) -> None:
+        self._work = None
+        taken, start = self._require_taken(), self.store.start()
+        if start is None:
+            return
+        self.bench.model.load_state(start.model)
+        self._method_state = keep.from_bytes(type(taken.method.init(taken.spec)), start.method)
+        for done in self.store.done():
+            slices = self._slices(self._decode_assign(done.assign), _Measured())
+            self._method_state, _ = _to_the_end(slices)
+
+    def _decode_assign(self, frame: bytes) -> Assign:
+        message: Message = codec.decode(frame, self._require_taken().limits).message
+        if not isinstance(message, Assign):
+            raise RemoteProtocolError("schema", "the stored frame is no Assign")
+        return message
+
+
+def _to_the_end(slices: _Slices) -> tuple[Any, Mapping[str, Payload]]:
+    """Run without looking for news; what the generator returns."""
+
+    def outer() -> Generator[None, None, None]:
+        result.append((yield from slices))
+
+    result: list[tuple[Any, Mapping[str, Payload]]] = []
+    for _ in outer():
+        pass
+    return result[0]

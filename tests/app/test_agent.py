@@ -1,0 +1,202 @@
+"""The agent in an app: threads, real time, a hub in memory."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+import edge_sdk
+from coordinator.ledger import Ledger
+from coordinator.rounds import Phase, Policy
+from coordinator.server import Server
+from edge_sdk.errors import Refused
+from edge_sdk.protocol.messages import FederationSpec, TrainSpec
+from edge_sdk.protocol.wires import load_registered
+from edge_sdk.transport.memory import Hub
+
+CLASSES = 4
+SAMPLES = 64
+
+
+class Slow(edge_sdk.NumpyModel):
+    """A model whose batches take their time."""
+
+    batch_s = 0.05
+
+    def fit(self, *args: object, **kwargs: object) -> object:
+        time.sleep(self.batch_s)
+        return super().fit(*args, **kwargs)
+
+
+def _federation(hub: Hub, *, devices: int, rounds: int, local_steps: int = 2, roster: tuple[str, ...] = ()) -> Server:
+    method = load_registered("coordinator.methods", "local")
+    spec = FederationSpec(
+        federation="app",
+        method="local",
+        contract=method.contract.digest(method.contract.params()),
+        classes=CLASSES,
+        rounds=rounds,
+        train=TrainSpec(local_steps=local_steps, learning_rate=0.05),
+    )
+    policy = Policy(expected=devices, quorum=devices, rounds=rounds, exchanges=1, retry_s=0.5)
+    return Server(
+        spec=spec, policy=policy, method=method, transport=hub.link("coordinator"), ledger=Ledger(None), roster=roster
+    )
+
+
+def _agent(hub: Hub, name: str, *, model: edge_sdk.NumpyModel | None = None, state: object = None) -> edge_sdk.Agent:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, CLASSES, SAMPLES)
+    x = rng.normal(size=(SAMPLES, 8)).astype(np.float32) + 3 * np.eye(8, dtype=np.float32)[y]
+    samples = edge_sdk.Samples(x, y)
+    return edge_sdk.Agent(
+        federation="app",
+        broker=hub.link(name),
+        identity=name,
+        model=model or edge_sdk.NumpyModel(CLASSES, (1, 1, 8), seed=1),
+        data=edge_sdk.LocalData(train=samples, test=samples),
+        state=state,
+    )
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Server], threading.Thread]]:
+    """Run a server in a thread, and see it end."""
+    threads: list[threading.Thread] = []
+
+    def begin(server: Server) -> threading.Thread:
+        threads.append(threading.Thread(target=server.run, daemon=True))
+        threads[-1].start()
+        return threads[-1]
+
+    yield begin
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def _wait(condition: Callable[[], bool], within_s: float = 10.0) -> None:
+    end_s = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < end_s, "nothing happened"
+        time.sleep(0.005)
+
+
+def test_two_apps_take_part_and_hear_of_it(serve) -> None:
+    hub = Hub()
+    server = _federation(hub, devices=2, rounds=3)
+    serve(server)
+    agents = [_agent(hub, name) for name in ("left", "right")]
+    rounds: list[int] = []
+    updates: list[float] = []
+    agents[0].on_round(lambda report: rounds.append(report.round))
+    agents[0].on_update(lambda report: updates.append(report.metrics["accuracy"]))
+    for agent in agents:
+        agent.start()
+    _wait(lambda: not any(agent.running for agent in agents))
+    assert server.rounds.phase is Phase.DONE
+    assert rounds == [0, 1, 2, 3]  # three rounds and the closing exchange
+    assert len(updates) == 4
+    assert updates[-1] > max(updates[0], 0.8)
+    assert [agent.error for agent in agents] == [None, None]
+
+
+def test_predict_works_before_joining_and_sees_whole_models_while_training(serve) -> None:
+    hub = Hub()
+    agent = _agent(hub, "left")
+    x = agent.bench.data.train.x
+    before = agent.predict(x)
+    assert before.shape == (SAMPLES, CLASSES)
+    np.testing.assert_allclose(before.sum(axis=1), 1, atol=1e-5)
+    serve(_federation(hub, devices=1, rounds=30, local_steps=20))
+    agent.start()
+    while agent.running:
+        twice = np.concatenate([x, x])
+        first, second = np.split(agent.predict(twice), 2)
+        np.testing.assert_allclose(first, second, atol=1e-6)  # one model for the whole call
+    assert (agent.predict(x).argmax(axis=1) == agent.bench.data.train.y).mean() > 0.9
+
+
+def test_stops_between_batches_within_200_ms_and_goes_on_where_it_was(serve, tmp_path) -> None:
+    hub = Hub()
+    server = _federation(hub, devices=1, rounds=4, local_steps=10)
+    serve(server)
+    agent = _agent(hub, "left", model=Slow(CLASSES, (1, 1, 8), seed=1), state=tmp_path)
+    agent.start()
+    _wait(lambda: len(server.record.rounds) >= 1 and agent.working)
+    begun_s = time.monotonic()
+    agent.stop()
+    assert time.monotonic() - begun_s < 0.2
+    assert not agent.running
+    again = _agent(hub, "left", state=tmp_path)
+    assert again.session.place >= (0, 0)
+    again.start()
+    _wait(lambda: not again.running)
+    assert again.error is None
+    assert server.rounds.phase is Phase.DONE
+
+
+def test_a_paused_agent_computes_nothing_until_it_is_resumed(serve) -> None:
+    hub = Hub()
+    server = _federation(hub, devices=1, rounds=2)
+    serve(server)
+    agent = _agent(hub, "left")
+    agent.pause()
+    agent.start()
+    _wait(lambda: agent.working)
+    time.sleep(0.2)
+    assert agent.meter.train_flops == 0
+    agent.resume()
+    _wait(lambda: not agent.running)
+    assert server.rounds.phase is Phase.DONE
+
+
+def test_a_refusal_reaches_the_app(serve) -> None:
+    hub = Hub()
+    server = _federation(hub, devices=1, rounds=2, roster=("left",))
+    serve(server)
+    agent = _agent(hub, "left", model=edge_sdk.NumpyModel(CLASSES + 1, (1, 1, 8), seed=1))
+    heard: list[Refused] = []
+    agent.on_refusal(heard.append)
+    agent.start()
+    _wait(lambda: not agent.running)
+    assert [refusal.reason for refusal in heard] == ["classes"]
+    assert server.rounds.phase is Phase.FAILED  # nobody else was expected
+
+
+def test_an_error_in_the_background_reaches_the_app(serve) -> None:
+    class Broken(edge_sdk.NumpyModel):
+        def fit(self, *_args: object, **_kwargs: object) -> object:
+            raise RuntimeError("the accelerator caught fire")
+
+    hub = Hub()
+    server = _federation(hub, devices=1, rounds=2)
+    serve(server)
+    agent = _agent(hub, "left", model=Broken(CLASSES, (1, 1, 8), seed=1))
+    heard: list[Exception] = []
+    agent.on_error(heard.append)
+    agent.start()
+    _wait(lambda: bool(heard))
+    assert "caught fire" in str(heard[0])
+    rescue = _agent(hub, "left")
+    rescue.start()
+    _wait(lambda: not rescue.running)
+    assert server.rounds.phase is Phase.DONE
+
+
+def test_leaving_for_good_is_told_to_the_coordinator(serve) -> None:
+    hub = Hub()
+    server = _federation(hub, devices=2, rounds=50)
+    serve(server)
+    agents = [_agent(hub, "left", model=Slow(CLASSES, (1, 1, 8), seed=1)), _agent(hub, "right")]
+    for agent in agents:
+        agent.start()
+    _wait(lambda: len(server.record.rounds) >= 1)
+    agents[0].leave("sold")
+    _wait(lambda: not agents[1].running)
+    assert server.rounds.phase is Phase.FAILED
+    assert "left" in server.rounds.reason

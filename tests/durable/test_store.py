@@ -1,0 +1,108 @@
+"""A device's store: on disk and in memory the same, and on disk what outlives the power."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_sdk.store import Done, MemoryStore, RoundStart, SqliteStore
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request, tmp_path):
+    store = MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "device.db")
+    yield store
+    store.close()
+
+
+def done(round_: int, exchange: int, text: str = "", *, receipted: bool = False) -> Done:
+    return Done(round_, exchange, f"assign {round_} {exchange}".encode(), f"upload {text}".encode(), receipted)
+
+
+def test_a_new_store_is_empty(store):
+    assert store.boot_epoch == 1
+    assert store.welcome() is None
+    assert store.start() is None
+    assert store.done() == ()
+
+
+def test_the_last_welcome_counts(store):
+    store.save_welcome(b"first")
+    store.save_welcome(b"second")
+    assert store.welcome() == b"second"
+
+
+def test_exchanges_add_up_until_a_new_start_replaces_them(store):
+    store.save_start(RoundStart(0, b"model", b"method"))
+    store.save(done(0, 0))
+    store.save(done(0, 1))
+    assert store.done() == (done(0, 0), done(0, 1))
+    store.save(done(1, 0), RoundStart(1, b"model 1", b"method 1"))
+    assert store.start() == RoundStart(1, b"model 1", b"method 1")
+    assert store.done() == (done(1, 0),)
+    store.save_start(RoundStart(2, b"", b""))
+    assert store.done() == ()
+
+
+def test_exchanges_come_in_order_and_once(store):
+    store.save(done(0, 1))
+    store.save(done(0, 0))
+    store.save(done(0, 1, "again"))
+    assert store.done() == (done(0, 0), done(0, 1, "again"))
+
+
+def test_a_receipt_is_remembered(store):
+    store.save(done(0, 0))
+    store.save(done(0, 1))
+    store.receipted(0, 1)
+    store.receipted(7, 7)
+    assert store.done() == (done(0, 0), done(0, 1, receipted=True))
+    store.save(done(0, 2))
+    assert store.done() == (done(0, 0), done(0, 1, receipted=True), done(0, 2))
+
+
+places = st.tuples(st.integers(0, 2), st.integers(0, 2))
+starts = st.builds(RoundStart, st.integers(0, 2), st.binary(max_size=3), st.binary(max_size=3))
+dones = st.builds(
+    lambda place, assign, upload: Done(*place, assign, upload), places, st.binary(max_size=3), st.binary(max_size=3)
+)
+actions = st.one_of(
+    st.tuples(st.just("save"), dones, st.none() | starts),
+    st.tuples(st.just("save_start"), starts),
+    st.tuples(st.just("receipted"), places),
+    st.tuples(st.just("save_welcome"), st.binary(max_size=3)),
+)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.lists(actions, max_size=12))
+def test_disk_and_memory_are_the_same(script):
+    with tempfile.TemporaryDirectory() as folder:
+        disk, memory = SqliteStore(Path(folder) / "device.db"), MemoryStore()
+        for name, *arguments in script:
+            for store in (disk, memory):
+                getattr(store, name)(*(arguments[0] if name == "receipted" else arguments))
+            assert disk.welcome() == memory.welcome()
+            assert disk.start() == memory.start()
+            assert disk.done() == memory.done()
+        disk.close()
+
+
+def test_what_is_saved_outlives_the_process(tmp_path):
+    store = SqliteStore(tmp_path / "state" / "device.db")
+    store.save_welcome(b"welcome")
+    store.save(done(0, 0), RoundStart(0, b"model", b"method"))
+    store.receipted(0, 0)
+    store.save(done(0, 1))  # the receipt rides along
+    store.receipted(0, 1)  # not durable by itself: costs one duplicate
+    store.close()
+    again = SqliteStore(tmp_path / "state" / "device.db")
+    assert again.boot_epoch == 2
+    assert again.welcome() == b"welcome"
+    assert again.start() == RoundStart(0, b"model", b"method")
+    assert again.done() == (done(0, 0, receipted=True), done(0, 1))
+    again.close()

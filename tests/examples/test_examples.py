@@ -1,0 +1,93 @@
+"""The examples, run as a newcomer runs them: real broker, coordinator and device processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from coordinator.broker import EmbeddedBroker
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+ROUNDS = ["--set", "federation.rounds=4", "--set", "train.evaluate_every=2"]
+pytestmark = [pytest.mark.broker, pytest.mark.processes]
+
+
+@contextmanager
+def _process(folder: Path, *command: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **environment}
+    with subprocess.Popen(
+        [sys.executable, *command], cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def _prepare(folder: Path, example: str) -> Path:
+    shutil.copytree(EXAMPLES / example, folder / example)
+    shutil.copy(EXAMPLES / "two_terminals" / "make_public.py", folder / example)
+    subprocess.run([sys.executable, "make_public.py"], cwd=folder / example, check=True)
+    return folder / example
+
+
+def _ended_well(process: subprocess.Popen[str]) -> str:
+    text, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, text
+    return text
+
+
+def test_two_terminals(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    folder = _prepare(tmp_path, "two_terminals")
+    with EmbeddedBroker() as broker, ExitStack() as stack:
+        cli = ("-m", "edge_sdk.cli")
+        coordinator = stack.enter_context(
+            _process(folder, *cli, "coordinator", "federation.toml", "--broker", broker.url, "--out", "run", *ROUNDS)
+        )
+        device = (*cli, "device", "--broker", broker.url, "--federation", "digits", "--app", "my_app:make", "--id")
+        left = stack.enter_context(_process(folder, *device, "left", DIGITS="0,1,2,3,4"))
+        right = stack.enter_context(_process(folder, *device, "right", DIGITS="5,6,7,8,9"))
+        table = _ended_well(coordinator)
+        assert "the federation is complete" in _ended_well(left)
+        assert "round 4, accuracy" in _ended_well(right)
+    assert "left" in table
+    summary = json.loads((folder / "run" / "summary.json").read_text())
+    assert summary["completed"]
+    assert [device["rounds_done"] for device in summary["per_device"]] == [4, 4]
+
+
+def test_app_embedding(tmp_path: Path) -> None:
+    folder = _prepare(tmp_path, "app_embedding")
+    with EmbeddedBroker() as broker, ExitStack() as stack:
+        coordinator = stack.enter_context(
+            _process(
+                folder,
+                "-m",
+                "edge_sdk.cli",
+                "coordinator",
+                "federation.toml",
+                "--broker",
+                broker.url,
+                "--out",
+                "run",
+                *ROUNDS,
+            )
+        )
+        cameras = [
+            stack.enter_context(_process(folder, "camera.py", "--broker", broker.url, "--id", name))
+            for name in ("kitchen", "garage")
+        ]
+        _ended_well(coordinator)
+        for camera in cameras:
+            assert "picture 0: a " in _ended_well(camera)
+    assert json.loads((folder / "run" / "summary.json").read_text())["completed"]

@@ -1,0 +1,136 @@
+"""A federation as real processes: `edge-sdk coordinator` and one `edge-sdk device` for each device, over a broker."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import fleets
+
+from coordinator.config import to_toml
+from edge_sim import config as configs
+from edge_sim import fleet as sim_fleet
+
+PATIENCE_S = 40.0
+"""How long anything here may take before it is called hung."""
+
+APP = """\
+import os
+from pathlib import Path
+
+from edge_sdk.app import App
+from edge_sim.fleet import read_device
+
+def make():
+    device = read_device(Path(os.environ["KIT"]))
+    return App(model=device.kit.model(device.public), data=device.data, public=device.public)
+"""
+
+
+class Deployment:
+    """Everything of one federation in one folder; processes that are still there at the end are killed."""
+
+    def __init__(self, folder: Path, pictures: Path, broker: str, method: str = "fedmd", **federation: Any) -> None:
+        self.folder, self.out, self._broker = folder, folder / "run", broker
+        tables = fleets.tables(pictures, method, devices=3, **federation)
+        self.fleet = sim_fleet.build(configs.parse(tables, Path("test.toml")))
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        for device in self.fleet.devices:
+            device.write(folder / "kits" / device.kit.id)
+        self._write_federation(tables)
+        (folder / "tiny_app.py").write_text(APP, encoding="utf-8")
+
+    def _write_federation(self, tables: dict[str, Any]) -> None:
+        roster = list(self.fleet.federation.roster)
+        own = {name: tables[name] for name in ("method", "train")}
+        own["federation"] = {**tables["federation"], "roster": roster, "classes": fleets.CLASSES}
+        own["public"] = {"path": str(self.folder / "kits" / roster[0] / "data.npz")}
+        (self.folder / "federation.toml").write_text(to_toml(own), encoding="utf-8")
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Ids."""
+        return self.fleet.federation.roster
+
+    def start_coordinator(self, *, resume: bool = False) -> None:
+        """In a process of its own."""
+        arguments = ["coordinator", "federation.toml", "--broker", self._broker, "--out", str(self.out)]
+        self._start("coordinator", [*arguments, *(["--resume"] if resume else [])])
+
+    def start_device(self, device: str) -> None:
+        """In a process of its own; a second start goes on from its state."""
+        self._start(
+            device,
+            ["device", "--broker", self._broker, "--federation", "tiny", "--app", "tiny_app:make", "--id", device],
+            KIT=str(self.folder / "kits" / device),
+        )
+
+    def start_all(self) -> None:
+        """The coordinator and every device."""
+        self.start_coordinator()
+        for device in self.devices:
+            self.start_device(device)
+
+    def _start(self, name: str, arguments: list[str], **environment: str) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self._running[name] = subprocess.Popen(
+                [sys.executable, "-m", "edge_sdk.cli", *arguments],
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **environment},
+            )
+
+    def end(self, name: str, signal: int) -> int:
+        """Send a signal, and wait for the process; its exit code."""
+        process = self._running.pop(name)
+        process.send_signal(signal)
+        return process.wait(PATIENCE_S)
+
+    def wait_for_round(self, round_: int) -> None:
+        """Until the coordinator has said so."""
+        self._until(lambda: f" round {round_}/" in self.said("coordinator"), f"round {round_}")
+
+    def finish(self) -> dict[str, Any]:
+        """Wait until every process has ended well; the summary."""
+        for name, process in self._running.items():
+            try:
+                code = process.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                raise AssertionError(f"{name} hangs\n{self._all_logs()}") from None
+            assert code == 0, f"{name} ended with {code}\n{self._all_logs()}"
+        summary: dict[str, Any] = json.loads((self.out / "summary.json").read_text(encoding="utf-8"))
+        return summary
+
+    def said(self, name: str) -> str:
+        """The log of a process, of all its lives."""
+        return (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+
+    def _until(self, condition: Any, what: str) -> None:
+        end_s = time.monotonic() + PATIENCE_S
+        while not condition():
+            if time.monotonic() > end_s or any(process.poll() for process in self._running.values()):
+                raise AssertionError(f"waited in vain for {what}\n{self._all_logs()}")
+            time.sleep(0.01)
+
+    def _all_logs(self) -> str:
+        return "\n".join(f"--- {name}\n{self.said(name)[-2000:]}" for name in ("coordinator", *self.devices))
+
+    def __enter__(self) -> Deployment:  # noqa: PYI034  # Self is not in Python 3.10
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self._running.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            process.wait()

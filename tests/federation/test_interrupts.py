@@ -1,0 +1,162 @@
+"""A simulation that is interrupted, or killed, goes on with --resume and ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import fleets
+import pytest
+
+from coordinator.report.result import Result
+from edge_sdk.errors import StoreError, UsageError
+from edge_sim import checkpoint
+from edge_sim.clock import VirtualClock
+from edge_sim.runner import run
+
+METHODS = ["fedmd", pytest.param("fedal", marks=pytest.mark.torch)]
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@pytest.fixture(scope="module")
+def whole(pictures: Path) -> dict[str, Result]:
+    return {method: run(fleets.tables(pictures, method)) for method in ("fedmd", "fedal")}
+
+
+def same(result: Result, whole: Result) -> None:
+    assert result.completed
+    assert [d.accuracy for d in result.devices] == [d.accuracy for d in whole.devices]
+    assert [entry.accuracy for entry in result.history] == [entry.accuracy for entry in whole.history]
+    assert [d.rounds_done for d in result.devices] == [d.rounds_done for d in whole.devices]
+    assert result.updates["accepted"] == whole.updates["accepted"]
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int, error: type[BaseException]) -> None:
+    """Raise in the midst of a run, once."""
+    left = [steps]
+    step = VirtualClock.step
+
+    def counted(clock: VirtualClock) -> bool:
+        left[0] -= 1
+        if left[0] == 0:
+            raise error
+        return step(clock)
+
+    monkeypatch.setattr(VirtualClock, "step", counted)
+
+
+@pytest.mark.parametrize("steps", [1, 20, 60, 61, 77, 105, 140, 175])
+@pytest.mark.parametrize("method", METHODS)
+def test_an_interrupt_at_any_moment(  # noqa: PLR0917  # fixtures
+    pictures: Path, tmp_path: Path, whole: dict[str, Result], monkeypatch: pytest.MonkeyPatch, method: str, steps: int
+) -> None:
+    tables = fleets.tables(pictures, method)
+    stop_after(monkeypatch, steps, KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run(tables, out=tmp_path / "run")
+    same(run(tables, out=tmp_path / "run", resume=True), whole[method])
+
+
+def test_many_interrupts(
+    pictures: Path, tmp_path: Path, whole: dict[str, Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One every hundred steps; resuming costs some, so that is not often enough to stand still."""
+    tables, out = fleets.tables(pictures), tmp_path / "run"
+    for times in range(50):
+        with monkeypatch.context() as patch:
+            stop_after(patch, 100, KeyboardInterrupt)
+            try:
+                result = run(tables, out=out, resume=times > 0)
+            except KeyboardInterrupt:
+                continue
+            break
+    assert times >= 2
+    same(result, whole["fedmd"])
+
+
+@pytest.mark.parametrize("steps", [30, 90, 150])
+def test_a_kill_between_two_checkpoints(
+    pictures: Path, tmp_path: Path, whole: dict[str, Result], monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """Nothing can be saved when it happens: the run goes on from the last checkpoint."""
+    saves = []
+    save = checkpoint.Checkpoints.save
+
+    def sometimes(self: checkpoint.Checkpoints, *args: Any) -> None:
+        if len(saves) < 2:
+            save(self, *args)
+        saves.append(args)
+
+    asked = [0]
+
+    def due(_self: checkpoint.Checkpoints) -> bool:
+        asked[0] += 1
+        return asked[0] % (steps // 3) == 0
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.Checkpoints, "save", sometimes)
+        patch.setattr(checkpoint.Checkpoints, "due", due)
+        stop_after(patch, steps, Killed)
+        with pytest.raises(Killed):
+            run(fleets.tables(pictures), out=tmp_path / "run")
+    assert len(saves) > 2
+    same(run(fleets.tables(pictures), out=tmp_path / "run", resume=True), whole["fedmd"])
+
+
+def interrupted(pictures: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        stop_after(patch, 100, KeyboardInterrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run(fleets.tables(pictures), out=out)
+
+
+def test_a_checkpoint_that_fails_leaves_the_one_before(
+    pictures: Path, tmp_path: Path, whole: dict[str, Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    interrupted(pictures, out, monkeypatch)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 50, KeyboardInterrupt)
+
+        def full(*_args: object) -> None:
+            raise OSError("no space left on device")
+
+        patch.setattr(checkpoint, "_copy", full)
+        with pytest.raises(StoreError, match="no space left on device; check free space"):
+            run(fleets.tables(pictures), out=out, resume=True)
+    same(run(fleets.tables(pictures), out=out, resume=True), whole["fedmd"])
+
+
+def test_a_kill_between_the_two_renames(
+    pictures: Path, tmp_path: Path, whole: dict[str, Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    interrupted(pictures, out, monkeypatch)
+    (out / "checkpoint").rename(out / "checkpoint.old")
+    with pytest.raises(UsageError, match="holds a run already"):
+        run(fleets.tables(pictures), out=out)
+    same(run(fleets.tables(pictures), out=out, resume=True), whole["fedmd"])
+
+
+def test_only_the_same_run_can_be_resumed(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "run"
+    interrupted(pictures, out, monkeypatch)
+    with pytest.raises(UsageError, match="belongs to another configuration"):
+        run(fleets.tables(pictures, seed=8), out=out, resume=True)
+    with pytest.raises(UsageError, match="holds nothing to resume"):
+        run(fleets.tables(pictures), out=tmp_path / "other", resume=True)
+
+
+def test_a_run_over_a_broker_is_not_resumed_in_memory(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its devices keep their states elsewhere, and would begin untrained."""
+    out = tmp_path / "run"
+    interrupted(pictures, out, monkeypatch)
+    shutil.move(out / "checkpoint" / "device-02.db", tmp_path)
+    with pytest.raises(UsageError, match="keeps no state of device-02: the run was begun over a broker"):
+        run(fleets.tables(pictures), out=out, resume=True)

@@ -1,0 +1,167 @@
+"""The same federations as real processes over a real broker, some of which are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fleets
+import pytest
+from deployment import Deployment
+
+from coordinator.broker import EmbeddedBroker
+from coordinator.config import to_toml
+from edge_sdk.errors import UsageError
+from edge_sim import config as configs
+from edge_sim.clock import VirtualClock
+from edge_sim.runner import run
+
+pytest.importorskip("amqtt")
+
+pytestmark = [pytest.mark.processes, pytest.mark.broker]
+
+ROUNDS = 40
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[str]:
+    with EmbeddedBroker("amqtt") as running:
+        yield running.url
+
+
+@pytest.fixture(scope="module")
+def expected(pictures: Path) -> dict[str, float]:
+    """The accuracies of the same federation in memory."""
+    tables = fleets.tables(pictures, devices=3, rounds=ROUNDS)
+    result = run(configs.parse(tables, Path("test.toml")))
+    return {device.id: device.accuracy for device in result.devices}
+
+
+@pytest.fixture
+def deployment(tmp_path: Path, pictures: Path, broker: str) -> Iterator[Deployment]:
+    with Deployment(tmp_path, pictures, broker, rounds=ROUNDS) as ready:
+        yield ready
+
+
+def accuracies(summary: dict[str, Any]) -> dict[str, float]:
+    assert summary["completed"]
+    return {device["id"]: device["accuracy"] for device in summary["per_device"]}
+
+
+def test_a_device_is_killed_and_started_again(deployment: Deployment, expected: dict[str, float]) -> None:
+    deployment.start_all()
+    for round_, device in ((8, "device-01"), (20, "device-02")):
+        deployment.wait_for_round(round_)
+        assert deployment.end(device, signal.SIGKILL) == -signal.SIGKILL
+        deployment.start_device(device)
+    assert accuracies(deployment.finish()) == expected
+
+
+def test_the_coordinator_is_killed_and_resumes(deployment: Deployment, expected: dict[str, float]) -> None:
+    deployment.start_all()
+    for round_ in (8, 20):
+        deployment.wait_for_round(round_)
+        assert deployment.end("coordinator", signal.SIGKILL) == -signal.SIGKILL
+        deployment.start_coordinator(resume=True)
+    assert accuracies(deployment.finish()) == expected
+
+
+def test_everybody_is_interrupted_and_goes_on(deployment: Deployment, expected: dict[str, float]) -> None:
+    deployment.start_all()
+    deployment.wait_for_round(8)
+    assert deployment.end("coordinator", signal.SIGINT) == 130
+    for device in deployment.devices:
+        assert deployment.end(device, signal.SIGINT) == 130
+    assert "interrupted; go on with: edge-sdk coordinator federation.toml" in deployment.said("coordinator")
+    deployment.start_coordinator(resume=True)
+    for device in deployment.devices:
+        deployment.start_device(device)
+    assert accuracies(deployment.finish()) == expected
+
+
+def test_a_run_and_its_finished_state_resumed(deployment: Deployment, expected: dict[str, float]) -> None:
+    """A coordinator that is started again after the end waits for nobody: the devices are done and gone."""
+    deployment.start_all()
+    assert accuracies(deployment.finish()) == expected
+    deployment.start_coordinator(resume=True)
+    assert accuracies(deployment.finish()) == expected
+
+
+# -- simulate --broker embedded ---------------------------------------------------------------------------------------
+
+
+def mixed(pictures: Path) -> dict[str, Any]:
+    tables = fleets.tables(pictures, devices=4, rounds=3)
+    tables["fleet"] = [
+        {"count": 1, "model": "softmax"},
+        {"count": 1, "model": "mlp"},
+        {"count": 1, "model": "onnx-random", "size": [8, 8]},
+        {"count": 1, "model": "onnx-kmeans", "size": [8, 8]},
+    ]
+    return tables
+
+
+def test_a_fleet_of_processes_gives_the_accuracies_of_the_one_in_memory(pictures: Path, tmp_path: Path) -> None:
+    for package in ("torch", "onnxruntime", "onnx"):
+        pytest.importorskip(package)
+    result = run(mixed(pictures), broker="embedded:amqtt", out=tmp_path / "run")
+    in_memory = run(mixed(pictures))
+    assert result.completed
+    assert [device.runtime for device in result.devices] == ["numpy", "torch", "onnx", "onnx"]
+    assert [device.accuracy for device in result.devices] == [device.accuracy for device in in_memory.devices]
+    assert [entry.accuracy for entry in result.history] == [entry.accuracy for entry in in_memory.history]
+    for device, torch_is_there in (("00", False), ("01", True), ("02", False), ("03", False)):
+        file = tmp_path / "run" / "devices" / f"device-{device}" / "modules.json"
+        modules = json.loads(file.read_text(encoding="utf-8"))
+        assert any(name.partition(".")[0] == "torch" for name in modules) == torch_is_there
+        assert "onnx" not in {name.partition(".")[0] for name in modules} or device in {"02", "03"}
+
+
+def test_ctrl_c_and_resume(pictures: Path, tmp_path: Path, expected: dict[str, float]) -> None:
+    """Ctrl-C reaches the coordinator and the device processes alike."""
+    tables = fleets.tables(pictures, devices=3, rounds=ROUNDS)
+    file, out = tmp_path / "federation.toml", tmp_path / "run"
+    file.write_text(to_toml(tables), encoding="utf-8")
+    command = [sys.executable, "-m", "edge_sdk.cli", "simulate", str(file), "--broker", "embedded:amqtt"]
+    with subprocess.Popen(
+        [*command, "--out", str(out)], stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if " round 8/" in line:
+                os.killpg(process.pid, signal.SIGINT)
+        said = line
+    assert process.returncode == 130
+    assert "interrupted" in said
+    with pytest.raises(UsageError, match="holds a run already"):
+        run(file, broker="embedded:amqtt", out=out)
+    with pytest.raises(UsageError, match="keeps no state of device-00: the run was begun over a broker"):
+        run(file, out=out, resume=True)
+    result = run(file, broker="embedded:amqtt", out=out, resume=True)
+    assert {device.id: device.accuracy for device in result.devices} == expected
+    assert result.completed
+
+
+def test_a_run_in_memory_is_not_resumed_over_a_broker(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        steps = iter(range(100))
+        step = VirtualClock.step
+
+        def stop(clock: VirtualClock) -> bool:
+            if next(steps, None) is None:
+                raise KeyboardInterrupt
+            return step(clock)
+
+        patch.setattr(VirtualClock, "step", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(fleets.tables(pictures), out=tmp_path / "run")
+    with pytest.raises(UsageError, match="keeps no state of device-00: the run was begun in memory"):
+        run(fleets.tables(pictures), broker="embedded:amqtt", out=tmp_path / "run", resume=True)

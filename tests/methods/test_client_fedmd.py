@@ -1,0 +1,149 @@
+"""FedMD's client half, driven by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from method_specs import FakeDevice, job, spec_of
+
+from coordinator.methods.base import At, Contribution
+from coordinator.methods.fedmd import FedMDCoordinator
+from edge_sdk.errors import EmptyRound, RemoteProtocolError
+from edge_sdk.methods.fedmd import FedMDClient, FedMDState, leave_one_out
+from edge_sdk.protocol.knowledge import PublicLogits
+from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.public import batch_digest, batch_indices
+
+BATCH = 4
+METHOD = FedMDClient()
+
+
+def mean_of(spec: FederationSpec, round_: int, seed: int = 0, contributors: int = 3) -> PublicLogits:
+    """A mean as it comes down in the round after `round_`."""
+    values = np.random.default_rng([seed, 99]).normal(size=(BATCH, spec.classes)).astype(np.float32)
+    digest = batch_digest(spec, batch_indices(spec, round_, 0, BATCH))
+    return PublicLogits(values=values, batch=digest, contributors=contributors)
+
+
+@pytest.fixture
+def device() -> FakeDevice:
+    return FakeDevice()
+
+
+def test_the_first_round_trains_and_scores(device: FakeDevice) -> None:
+    spec = spec_of("fedmd", public_batch=BATCH)
+    state, up = device.run(METHOD.step(METHOD.init(spec), {}, job(spec, 0)))
+    assert device.kinds == ["fit private: cross-entropy", "logits of public"]
+    fit, score = device.requests
+    assert fit.source.indices.shape == (2, 4)
+    assert np.array_equal(fit.source.indices, job(spec, 0).private_batches(2).indices)
+    assert fit.optim == job(spec, 0).optim
+    chosen = batch_indices(spec, 0, 0, BATCH)
+    assert np.array_equal(score.source.indices, chosen[None])
+    assert np.array_equal(up["logits"].values, device.logits(1, (1, BATCH))[0])
+    assert up["logits"].batch == batch_digest(spec, chosen)
+    assert (state.round, state.sent.tolist()) == (0, up["logits"].values.tolist())
+
+
+def test_a_later_round_digests_before_it_trains(device: FakeDevice) -> None:
+    spec = spec_of("fedmd", public_batch=BATCH, temperature=2.0, digest_steps=2)
+    sent = np.random.default_rng(5).normal(size=(BATCH, 3)).astype(np.float32)
+    mean = mean_of(spec, 1)
+    device.run(METHOD.step(FedMDState(round=1, sent=sent), {"mean": mean}, job(spec, 2)))
+    assert device.kinds == [
+        "fit public: distill",
+        "evaluate 2",
+        "fit private: cross-entropy",
+        "logits of public",
+    ]
+    digest = device.requests[0]
+    assert np.array_equal(digest.source.indices, np.stack([batch_indices(spec, 1, 0, BATCH)] * 2))
+    (term,) = digest.objective
+    assert term.logits == pytest.approx(np.stack([(3 * mean.values - sent) / 2] * 2), abs=1e-6)
+    assert term.temperature == 2.0
+
+
+@pytest.mark.parametrize(
+    ("state_round", "params", "roles"),
+    [
+        (1, {"target": "all"}, ["mean"]),
+        (0, {}, ["mean"]),
+        (1, {}, ["mean", "others"]),
+    ],
+    ids=["target all", "was not there in that round", "its upload came too late"],
+)
+def test_the_mean_is_taken_as_it_is(device: FakeDevice, state_round: int, params: dict, roles: list[str]) -> None:
+    spec = spec_of("fedmd", public_batch=BATCH, **params)
+    state = FedMDState(round=state_round, sent=np.ones((BATCH, 3), np.float32))
+    mean = mean_of(spec, 1)
+    device.run(METHOD.step(state, dict.fromkeys(roles, mean), job(spec, 2)))
+    assert np.array_equal(device.requests[0].objective[0].logits[0], mean.values)
+
+
+def test_a_device_that_was_the_only_one_has_nobody_to_learn_from(device: FakeDevice) -> None:
+    spec = spec_of("fedmd", public_batch=BATCH)
+    state = FedMDState(round=1, sent=np.ones((BATCH, 3), np.float32))
+    device.run(METHOD.step(state, {"mean": mean_of(spec, 1, contributors=1)}, job(spec, 2)))
+    assert device.kinds[0] == "evaluate 2"
+
+
+def test_measures_every_so_often(device: FakeDevice) -> None:
+    spec = spec_of("fedmd", public_batch=BATCH, rounds=6, evaluate_every=2)
+    measured = []
+    for round_ in range(7):
+        device.run(METHOD.step(FedMDState(), {}, job(spec, round_)))
+        measured += [kind for kind in device.kinds if kind.startswith("evaluate")]
+    assert measured == ["evaluate 2", "evaluate 4", "evaluate 6"]
+
+
+def test_the_closing_exchange_digests_measures_and_sends_nothing(device: FakeDevice) -> None:
+    spec = spec_of("fedmd", public_batch=BATCH)
+    state, up = device.run(METHOD.step(FedMDState(), {"mean": mean_of(spec, 4)}, job(spec, 5)))
+    assert device.kinds == ["fit public: distill", "evaluate 5"]
+    assert up == {}
+    assert state == FedMDState()
+
+
+def test_a_teacher_only_scores(device: FakeDevice) -> None:
+    spec = spec_of("fedmd", public_batch=BATCH)
+    _, up = device.run(METHOD.step(FedMDState(), {"mean": mean_of(spec, 1)}, job(spec, 2, learns=False)))
+    assert device.kinds == ["evaluate 2", "logits of public"]
+    assert set(up) == {"logits"}
+
+
+def test_logits_of_other_samples_are_refused(device: FakeDevice) -> None:
+    spec = spec_of("fedmd", public_batch=BATCH)
+    with pytest.raises(RemoteProtocolError, match="made on public batch") as caught:
+        device.run(METHOD.step(FedMDState(), {"mean": mean_of(spec, 0)}, job(spec, 2)))
+    assert caught.value.kind == "knowledge"
+
+
+# -- the mean -----------------------------------------------------------------------------------------------------------
+
+EXAMPLE = np.array([[[2, 0], [0, 1]], [[0, 2], [2, 1]]], np.float32)
+
+
+def test_the_example_of_two_devices() -> None:
+    spec = spec_of("fedmd", classes=2, public_batch=2)
+    method = FedMDCoordinator()
+    bag = method.zero()
+    for number in (1, 0):
+        logits = PublicLogits(values=EXAMPLE[number], batch=bytes(8))
+        bag = method.add(bag, Contribution(number=number, samples=1, knowledge={"logits": logits}))
+    state = method.finish(spec, method.init(spec), At(0, 0), bag)
+    mean = method.common(state, At(1, 0))["mean"]
+    assert mean.values.tolist() == [[1, 1], [1, 1]]
+    assert mean.contributors == 2
+    assert leave_one_out(mean.values, EXAMPLE[0], 2).tolist() == [[0, 2], [2, 1]]
+    assert [set(method.personal(state, At(1, 0), number)) for number in (0, 1, 2)] == [set(), set(), {"others"}]
+
+
+def test_leave_one_out_needs_another() -> None:
+    assert leave_one_out(EXAMPLE[0], EXAMPLE[0], 1) is None
+
+
+def test_no_upload_is_no_round() -> None:
+    spec = spec_of("fedmd")
+    method = FedMDCoordinator()
+    with pytest.raises(EmptyRound, match="round 3: no logits"):
+        method.finish(spec, method.init(spec), At(3, 0), method.zero())

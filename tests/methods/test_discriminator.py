@@ -1,0 +1,203 @@
+"""What must hold of the discriminator whatever the numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from method_specs import spec_of
+
+from coordinator.methods.base import At, Contribution
+from coordinator.methods.fedal import FedALCoordinator, clip
+from edge_sdk.models.base import Batches
+from edge_sdk.models.numpy_model import NumpyModel
+from edge_sdk.objectives import LogitGradient, Optim
+from edge_sdk.protocol.knowledge import PublicLogits
+
+torch = pytest.importorskip("torch")
+discriminator = pytest.importorskip("coordinator.methods.torch_discriminator")
+
+pytestmark = pytest.mark.torch
+
+CLASSES, DEVICES, SAMPLES = 5, 4, 6
+SLOTS = np.array([0, 2, 3])
+
+
+def how(rate: float = 0.05, optimiser: str = "sgd") -> object:
+    return discriminator.Training(temperature=2.0, rate=rate, optimiser=optimiser, device="cpu")
+
+
+def some_logits(seed: int = 0, samples: int = SAMPLES) -> np.ndarray:
+    return (3 * np.random.default_rng(seed).normal(size=(len(SLOTS), samples, CLASSES))).astype(np.float32)
+
+
+def fresh(seed: int = 1) -> object:
+    return discriminator.State(discriminator.initial_weights(CLASSES, DEVICES, seed))
+
+
+def u(state, f: np.ndarray) -> np.ndarray:
+    layers = [torch.tensor(w) for w in state.weights]
+    return discriminator._u(layers, torch.tensor(f), torch.tensor(SLOTS), 2.0).numpy()
+
+
+def test_shapes_are_those_of_the_paper() -> None:
+    shapes = [w.shape for w in discriminator.initial_weights(10, 20, 0)]
+    assert shapes == [(32, 10), (32,), (265, 32), (265,), (20, 265), (20,)]
+
+
+def test_weights_follow_the_seed() -> None:
+    one, same, other = (discriminator.initial_weights(CLASSES, DEVICES, seed) for seed in (1, 1, 2))
+    assert all(np.array_equal(a, b) for a, b in zip(one, same, strict=True))
+    assert not np.array_equal(one[0], other[0])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_gradients_sum_to_zero_over_the_classes(seed: int) -> None:
+    gradients = discriminator.iterate(fresh(seed), some_logits(seed), SLOTS, how()).gradients
+    assert np.abs(gradients).max() > 1e-4
+    assert gradients.sum(axis=-1) == pytest.approx(0, abs=1e-7)
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_step_of_the_discriminator_raises_the_mean_of_u(seed: int, optimiser: str) -> None:
+    before, f = fresh(seed), some_logits(seed)
+    outcome = discriminator.iterate(before, f, SLOTS, how(1e-3, optimiser))
+    assert outcome.mean_u > u(before, f).mean()
+    assert outcome.mean_u == pytest.approx(u(outcome.state, f).mean(), abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_step_of_a_device_on_u_alone_lowers_its_u(seed: int) -> None:
+    """With a model that is trained, not only with logits that are moved."""
+    models = [NumpyModel(CLASSES, (1, 2, 2), seed=n) for n in range(len(SLOTS))]
+    x = np.random.default_rng(seed).normal(size=(SAMPLES, 1, 2, 2)).astype(np.float32)
+    f = np.stack([model.logits(x) for model in models])
+    outcome = discriminator.iterate(fresh(seed), f, SLOTS, how())
+    batch = Batches(inputs=x, labels=None, indices=np.arange(SAMPLES)[None], stochastic=False)
+    for model, gradient in zip(models, outcome.gradients, strict=True):
+        model.fit(batch, (LogitGradient(gradient=gradient[None]),), Optim(kind="sgd", learning_rate=0.1))
+    moved = np.stack([model.logits(x) for model in models])
+    assert (u(outcome.state, moved).mean(axis=1) < u(outcome.state, f).mean(axis=1)).all()
+
+
+def test_gradients_are_those_of_each_sample_divided_by_nothing() -> None:
+    """Twice the samples, each of them double: the same discriminator step, and the same gradient for each sample."""
+    f = some_logits()
+    once = discriminator.iterate(fresh(), f, SLOTS, how())
+    twice = discriminator.iterate(fresh(), np.concatenate([f, f], axis=1), SLOTS, how())
+    assert twice.gradients[:, :SAMPLES] == pytest.approx(once.gradients, abs=1e-7)
+    assert twice.gradients[:, SAMPLES:] == pytest.approx(once.gradients, abs=1e-7)
+
+
+def test_a_gradient_does_not_shrink_with_the_number_of_devices() -> None:
+    f = some_logits()
+    alone = discriminator.iterate(fresh(), f[:1], SLOTS[:1], how(rate=0.0)).gradients
+    together = discriminator.iterate(fresh(), f, SLOTS, how(rate=0.0)).gradients
+    assert together[:1] == pytest.approx(alone, abs=1e-7)
+
+
+def test_gradients_are_the_slopes_of_u_at_the_new_weights() -> None:
+    f = some_logits()
+    outcome = discriminator.iterate(fresh(), f, SLOTS, how(rate=0.5))
+    step = 1e-2
+    for n, b, k in [(0, 0, 0), (1, 3, 4), (2, 5, 2)]:
+        up, down = f.copy(), f.copy()
+        up[n, b, k] += step
+        down[n, b, k] -= step
+        slope = (u(outcome.state, up)[n, b] - u(outcome.state, down)[n, b]) / (2 * step)
+        assert outcome.gradients[n, b, k] == pytest.approx(slope, abs=2e-4)
+
+
+def test_adam_is_torchs() -> None:
+    f = torch.tensor(some_logits())
+    state = fresh()
+    reference = [torch.tensor(w, requires_grad=True) for w in state.weights]
+    optimiser = torch.optim.Adam(reference, lr=0.01)
+    for _ in range(5):
+        state = discriminator.iterate(state, f.numpy(), SLOTS, how(0.01, "adam")).state
+        optimiser.zero_grad()
+        (-discriminator._u(reference, f, torch.tensor(SLOTS), 2.0).mean()).backward()
+        optimiser.step()
+    assert state.steps == 5
+    for ours, theirs in zip(state.weights, reference, strict=True):
+        assert ours == pytest.approx(theirs.detach().numpy(), abs=1e-6)
+
+
+def test_clip_shortens_each_sample_by_itself() -> None:
+    gradients = np.array([[[3.0, -4.0], [0.3, -0.4]], [[0.0, 0.0], [-6.0, 8.0]]], np.float32)
+    clipped = clip(gradients, 1.0)
+    assert clipped == pytest.approx(np.array([[[0.6, -0.8], [0.3, -0.4]], [[0.0, 0.0], [-0.6, 0.8]]]), abs=1e-6)
+    assert np.array_equal(clip(gradients, 0), gradients)
+
+
+# -- the coordinator half around it -----------------------------------------------------------------------------------
+
+
+def finished(numbers: tuple[int, ...], **params: object) -> tuple[FedALCoordinator, object]:
+    spec = spec_of("fedal", classes=CLASSES, public_batch=SAMPLES, **params)
+    method = FedALCoordinator()
+    bag = method.zero()
+    for i, number in enumerate(numbers):
+        logits = PublicLogits(values=some_logits()[i], batch=bytes(8))
+        bag = method.add(bag, Contribution(number=number, samples=1, knowledge={"logits": logits}))
+    return method, method.finish(spec, method.init(spec), At(0, 0), bag)
+
+
+def test_one_contributor_alone_gets_no_mean() -> None:
+    method, state = finished((2,))
+    assert set(method.personal(state, At(0, 1), 2)) == {"adversarial"}
+
+
+def test_one_contributor_under_target_all_gets_its_own_mean() -> None:
+    method, state = finished((2,), target="all")
+    assert np.array_equal(method.personal(state, At(0, 1), 2)["mean"].values, some_logits()[0])
+
+
+def test_target_all_is_the_same_for_everybody() -> None:
+    method, state = finished((0, 2, 3), target="all")
+    means = [method.personal(state, At(0, 1), number)["mean"] for number in (0, 2, 3)]
+    assert all(mean.values == pytest.approx(some_logits().mean(axis=0), abs=1e-6) for mean in means)
+    assert {mean.contributors for mean in means} == {3}
+
+
+def test_a_device_that_missed_the_iteration_gets_nothing() -> None:
+    method, state = finished((0, 2))
+    assert method.personal(state, At(0, 1), 3) == {}
+
+
+def test_the_last_exchange_of_a_round_clears_the_feedback_and_keeps_the_discriminator() -> None:
+    spec = spec_of("fedal", classes=CLASSES, public_batch=SAMPLES, tau=2)
+    method, state = finished((0, 2), tau=2)
+    bag = method.add(method.zero(), Contribution(number=0, samples=1, knowledge={}))
+    after = method.finish(spec, state, At(0, 2), bag)
+    assert method.personal(after, At(1, 1), 0) == {}
+    assert all(np.array_equal(a, b) for a, b in zip(after.discriminator, state.discriminator, strict=True))
+    assert after.mean_u == state.mean_u
+
+
+def test_nothing_goes_down_before_the_first_iteration() -> None:
+    method, state = finished((0, 2))
+    assert method.personal(state, At(0, 0), 0) == {}
+
+
+def test_without_the_adversarial_term_there_is_no_discriminator() -> None:
+    method, state = finished((0, 2), adversarial=0.0)
+    assert state.discriminator == ()
+    assert set(method.personal(state, At(0, 1), 0)) == {"mean"}
+
+
+def test_slots_belong_to_numbers_not_to_places_in_the_batch() -> None:
+    """Device 3 is told apart as number 3, whoever else takes part."""
+    method, state = finished((0, 2, 3), discriminator_rate=0.0)
+    gradients = [method.personal(state, At(0, 1), number)["adversarial"].values for number in (0, 2, 3)]
+    method, state = finished((3, 2, 0), discriminator_rate=0.0)
+    swapped = [method.personal(state, At(0, 1), number)["adversarial"].values for number in (3, 2, 0)]
+    assert not np.allclose(gradients[0], swapped[0])
+    assert gradients[1] == pytest.approx(swapped[1], abs=1e-7)
+
+
+def test_more_devices_than_slots_end_the_run_with_what_to_do() -> None:
+    from edge_sdk.errors import RunFailed  # noqa: PLC0415
+
+    with pytest.raises(RunFailed, match="4 slots; raise max_devices"):
+        finished((0, 4), max_devices=4)

@@ -1,0 +1,133 @@
+"""A device around the session machine, with an outbox, and what must hold at every step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from edge_sdk import session
+from edge_sdk.session import Phase, Place, SessionState
+
+OVER = (Phase.DONE, Phase.REFUSED)
+
+
+@dataclass
+class Model:
+    """Feeds events and checks every promise on the way."""
+
+    state: SessionState = field(default_factory=SessionState)
+    now_s: float = 0.0
+    stored: set[Place] = field(default_factory=set)
+    forgotten: set[Place] = field(default_factory=set)
+    receipted: set[Place] = field(default_factory=set)
+    arrows: set[tuple[Phase, type, Phase]] = field(default_factory=set)
+    """Changes of phase, and what led to them."""
+
+    def feed(self, event: session.Event) -> tuple[session.Command, ...]:
+        before, shown = self.state, repr(self.state)
+        after, commands = session.advance(before, event)
+        assert session.advance(before, event) == (after, commands), "not a function of its input"
+        assert repr(before) == shown, "changed its input"
+        if isinstance(event, session.WorkDone) and before.phase is Phase.WORKING:
+            self.stored.add(before.place)
+        if isinstance(event, session.Receipted):
+            self.receipted.add(event.place)
+        check_step(before, event, after, commands)
+        self._carry_out(before, event, commands)
+        if after.phase is not before.phase:
+            self.arrows.add((before.phase, type(event), after.phase))
+        self.state = after
+        return commands
+
+    def _carry_out(self, before: SessionState, event: session.Event, commands: tuple[session.Command, ...]) -> None:
+        for command in commands:
+            if isinstance(command, session.SendUpload):
+                assert command.place in self.stored, "sends what it does not have"
+            elif isinstance(command, session.ForgetUpload):
+                superseded = isinstance(event, session.Assigned) and command.place == before.place
+                assert superseded or command.place in self.receipted, "let go without a receipt"
+                self.forgotten.add(command.place)
+
+    # -- events ------------------------------------------------------------------------------------------------------
+
+    def link(self) -> tuple[session.Command, ...]:
+        return self.feed(session.LinkUp(self.now_s))
+
+    def welcome(self, epoch: int = 1) -> tuple[session.Command, ...]:
+        return self.feed(session.Welcomed(epoch, self.now_s))
+
+    def assign(self, round_: int, exchange: int = 0, *, closing: bool = False) -> tuple[session.Command, ...]:
+        return self.feed(session.Assigned((round_, exchange), closing, self.now_s))
+
+    def work_done(self) -> tuple[session.Command, ...]:
+        return self.feed(session.WorkDone(self.now_s))
+
+    def receipt(self, round_: int, exchange: int = 0) -> tuple[session.Command, ...]:
+        return self.feed(session.Receipted((round_, exchange), self.now_s))
+
+    def seen(self, epoch: int, *, over: bool = False, reason: str = "") -> tuple[session.Command, ...]:
+        return self.feed(session.CoordinatorSeen(epoch, over, reason, self.now_s))
+
+    def wait_until_due(self) -> tuple[session.Command, ...]:
+        due_s = session.next_due_s(self.state)
+        assert due_s is not None
+        self.now_s = max(self.now_s, due_s)
+        return self.feed(session.Tick(self.now_s))
+
+    def restart(self, *, epoch: int | None = None) -> None:
+        """The power fails; the store knows the last stored upload, and whether it let go of it."""
+        self.state = SessionState(epoch=self.state.epoch if epoch is None else epoch)
+        if self.stored:
+            place = max(self.stored)
+            self.state = SessionState(epoch=self.state.epoch, place=place, pending=place not in self.forgotten)
+
+
+def check_step(
+    before: SessionState, event: session.Event, after: SessionState, commands: tuple[session.Command, ...]
+) -> None:
+    """What holds for every step."""
+    kinds = [type(command) for command in commands]
+    if before.phase in OVER:
+        assert after == before
+        assert commands == ()
+        return
+    assert after.place >= before.place, "went back"
+    assert kinds.count(session.End) == (after.phase in OVER)
+    if after.phase is Phase.REPORTING:
+        assert after.pending
+        assert not after.unfinished
+    if after.phase is Phase.WORKING:
+        assert after.unfinished
+    if after.phase in (Phase.IDLE, Phase.WORKING):
+        assert not after.pending
+    for command in commands:
+        if isinstance(command, session.StartWork):
+            assert isinstance(event, session.Assigned)
+            assert command.place == event.place == after.place
+            assert event.place > before.place or before.unfinished
+            assert after.phase is Phase.WORKING
+        elif isinstance(command, session.SendUpload):
+            assert command.place == after.place
+            assert after.phase is Phase.REPORTING
+        elif isinstance(command, session.End):
+            assert command.reason == after.reason
+    if isinstance(event, session.Assigned):
+        _check_assigned(before, event, after, commands)
+    due_s = session.next_due_s(after)
+    if after.phase in (Phase.JOINING, Phase.IDLE, Phase.REPORTING) and after.linked:
+        assert due_s is not None
+        assert session.advance(after, session.Tick(due_s))[1], "a tick that is due does nothing"
+    else:
+        assert due_s is None, "wakes for nothing"
+
+
+def _check_assigned(
+    before: SessionState, event: session.Assigned, after: SessionState, commands: tuple[session.Command, ...]
+) -> None:
+    if before.phase is Phase.JOINING or event.place < before.place:
+        assert (after, commands) == (before, ())
+    elif event.place > before.place:
+        assert commands[-1] == session.StartWork(event.place)
+        assert session.ForgetUpload(before.place) in commands or before.phase is not Phase.REPORTING
+        assert after.closing == event.closing
+    else:
+        assert after.phase in (Phase.WORKING, Phase.REPORTING), "an Assign that is neither worked on nor answered"

@@ -1,0 +1,302 @@
+"""Worked cases of a device's session: what is sent, begun, let go of, and when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from session_model import Model
+
+from edge_sdk import session
+from edge_sdk.session import (
+    HELLO_MOST_S,
+    IDLE_HELLO_S,
+    RESEND_MOST_S,
+    End,
+    ForgetUpload,
+    Phase,
+    SayHello,
+    SendUpload,
+    SessionState,
+    StartWork,
+)
+
+LIVE = (Phase.JOINING, Phase.IDLE, Phase.WORKING, Phase.REPORTING)
+
+
+def at(phase: Phase, round_: int = 1) -> Model:
+    """A device in this phase; where it has worked, on (round_, 0)."""
+    model = Model()
+    model.link()
+    if phase is Phase.JOINING:
+        return model
+    model.welcome()
+    if phase is Phase.WORKING or phase is Phase.REPORTING:
+        model.assign(round_)
+    if phase is Phase.REPORTING:
+        model.work_done()
+    assert model.state.phase is phase
+    return model
+
+
+def receipted(round_: int = 1) -> Model:
+    model = at(Phase.REPORTING, round_)
+    model.receipt(round_)
+    assert model.state.phase is Phase.IDLE
+    return model
+
+
+def test_a_clean_session_command_by_command():
+    model = Model()
+    assert session.next_due_s(model.state) is None
+    assert model.link() == (SayHello(),)
+    assert model.welcome() == ()
+    assert model.assign(0) == (StartWork((0, 0)),)
+    assert session.next_due_s(model.state) is None
+    assert model.work_done() == (SendUpload((0, 0)),)
+    assert model.receipt(0) == (ForgetUpload((0, 0)),)
+    assert model.assign(1, closing=True) == (StartWork((1, 0)),)
+    assert model.work_done() == (SendUpload((1, 0)),)
+    assert model.receipt(1) == (ForgetUpload((1, 0)), End(""))
+    assert model.state.phase is Phase.DONE
+
+
+# -- hello ----------------------------------------------------------------------------------------------------------
+
+
+def test_hellos_back_off_while_nobody_answers():
+    model = at(Phase.JOINING)
+    times = []
+    for _ in range(8):
+        assert model.wait_until_due() == (SayHello(),)
+        times.append(model.now_s)
+    assert times == [1, 3, 7, 15, 31, 61, 91, 121]
+    assert model.state.retry_wait_s == HELLO_MOST_S
+
+
+def test_a_device_that_hears_nothing_says_hello_now_and_then():
+    model = at(Phase.IDLE)
+    for n in range(1, 4):
+        assert model.wait_until_due() == (SayHello(),)
+        assert model.now_s == n * IDLE_HELLO_S
+        model.welcome()  # answered: the next one is due as long after it
+    model.now_s += 10
+    model.welcome()
+    assert session.next_due_s(model.state) == model.now_s + IDLE_HELLO_S
+
+
+def test_a_tick_before_its_time_does_nothing():
+    for phase in LIVE:
+        model = at(phase)
+        assert model.feed(session.Tick(0.5)) == ()
+
+
+# -- uploads --------------------------------------------------------------------------------------------------------
+
+
+def test_an_upload_is_sent_again_until_it_is_receipted_and_in_the_end_with_a_hello():
+    model = at(Phase.REPORTING)
+    sent = []
+    for _ in range(6):
+        commands = model.wait_until_due()
+        assert commands[-1] == SendUpload((1, 0))
+        sent.append((model.now_s, commands[0] == SayHello()))
+    assert sent == [(4, False), (12, False), (28, False), (60, True), (120, True), (180, True)]
+    assert model.state.retry_wait_s == RESEND_MOST_S
+    assert model.receipt(1) == (ForgetUpload((1, 0)),)
+    assert model.state.phase is Phase.IDLE
+    assert session.next_due_s(model.state) == 180 + IDLE_HELLO_S
+
+
+@pytest.mark.parametrize("phase", [Phase.WORKING, Phase.REPORTING])
+def test_receipts_for_other_exchanges(phase):
+    model = at(phase, round_=3)
+    state = model.state
+    assert model.receipt(2, 5) == (ForgetUpload((2, 5)),)  # late, and still the outbox lets go of it
+    assert model.receipt(3, 1) == ()  # of an earlier life that was ahead
+    assert model.receipt(4, 0) == ()
+    assert model.state == state
+
+
+def test_a_receipt_of_an_earlier_life_does_not_stop_the_work():
+    model = at(Phase.WORKING)
+    assert model.receipt(1) == ()
+    assert model.work_done() == (SendUpload((1, 0)),)
+
+
+def test_a_receipt_that_comes_twice():
+    model = receipted()
+    model.now_s = 30.0
+    assert model.receipt(1) == (ForgetUpload((1, 0)),)
+    assert model.state.phase is Phase.IDLE
+
+
+# -- assigns --------------------------------------------------------------------------------------------------------
+
+
+def test_no_assign_counts_before_the_welcome():
+    model = at(Phase.JOINING)
+    assert model.assign(0) == ()
+    assert model.state.phase is Phase.JOINING
+
+
+@pytest.mark.parametrize(
+    "model", [receipted(), at(Phase.WORKING), at(Phase.REPORTING)], ids=["idle", "working", "reporting"]
+)
+def test_an_older_assign_never_starts_work(model):
+    for older in ((0, 0), (0, 7)):
+        assert model.assign(*older, closing=True) == ()
+    assert model.state.place == (1, 0)
+    assert not model.state.closing
+
+
+@pytest.mark.parametrize("phase", [Phase.IDLE, Phase.WORKING, Phase.REPORTING])
+@pytest.mark.parametrize("newer", [(1, 1), (2, 0)])
+def test_a_newer_assign_supersedes_whatever_the_device_is_doing(phase, newer):
+    model = receipted() if phase is Phase.IDLE else at(phase)
+    forget = (ForgetUpload((1, 0)),) if phase is Phase.REPORTING else ()
+    assert model.assign(*newer, closing=True) == (*forget, StartWork(newer))
+    assert model.state.phase is Phase.WORKING
+    assert model.state.closing
+    assert not model.state.pending
+
+
+def test_the_same_assign_gets_the_stored_upload():
+    model = at(Phase.REPORTING)
+    assert model.assign(1) == (SendUpload((1, 0)),)
+    assert session.next_due_s(model.state) == 4.0  # the coordinator cannot hurry the retries
+
+
+def test_the_same_assign_does_not_disturb_the_work():
+    model = at(Phase.WORKING)
+    state = model.state
+    assert model.assign(1) == ()
+    assert model.state == state
+
+
+def test_the_same_assign_after_a_receipt_gets_the_stored_upload_again():
+    """A receipt may have refused an upload that is wanted after all: sent too early, or before the invitation."""
+    model = receipted()
+    model.now_s = 7.0
+    assert model.assign(1) == (SendUpload((1, 0)),)
+    assert model.state.phase is Phase.REPORTING
+    assert session.next_due_s(model.state) == 11.0
+    assert model.receipt(1) == (ForgetUpload((1, 0)),)
+
+
+def test_the_same_assign_after_work_that_was_given_up_begins_it_again():
+    """Knowledge that does not fit is as if it never came; what comes next may fit."""
+    model = at(Phase.WORKING)
+    model.state = replace(model.state, phase=Phase.IDLE)  # as the agent does it
+    assert model.assign(1) == (StartWork((1, 0)),)
+    assert model.work_done() == (SendUpload((1, 0)),)
+
+
+# -- the link -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", LIVE)
+def test_nothing_is_due_while_the_link_is_down_and_all_is_said_when_it_is_back(phase):
+    model = at(phase)
+    assert model.feed(session.LinkDown()) == ()
+    assert model.state.phase is phase
+    assert session.next_due_s(model.state) is None
+    assert model.feed(session.Tick(1e6)) == ()
+    assert model.seen(2) == ()  # heard before the link broke
+    model.now_s = 1e6
+    upload = (SendUpload((1, 0)),) if phase is Phase.REPORTING else ()
+    assert model.link() == (SayHello(), *upload)
+    due_s = {Phase.JOINING: 2.0, Phase.IDLE: IDLE_HELLO_S, Phase.WORKING: None, Phase.REPORTING: 4.0}[phase]
+    assert session.next_due_s(model.state) == (None if due_s is None else 1e6 + due_s)
+
+
+def test_work_that_ends_while_the_link_is_down_is_sent_when_it_is_back():
+    model = at(Phase.WORKING)
+    model.feed(session.LinkDown())
+    model.work_done()
+    assert model.state.phase is Phase.REPORTING
+    assert session.next_due_s(model.state) is None
+    assert model.link() == (SayHello(), SendUpload((1, 0)))
+
+
+# -- restarts -------------------------------------------------------------------------------------------------------
+
+
+def test_after_a_restart_an_upload_without_a_receipt_is_sent_once_welcomed():
+    model = at(Phase.REPORTING)
+    model.restart()
+    assert model.state == SessionState(epoch=1, place=(1, 0), pending=True)
+    assert model.link() == (SayHello(),)
+    assert model.receipt(1) == ()  # to what was sent before; it will be answered again
+    assert model.welcome() == (SendUpload((1, 0)),)
+    assert model.receipt(1) == (ForgetUpload((1, 0)),)
+
+
+def test_after_a_restart_with_an_empty_outbox_the_device_waits():
+    model = receipted()
+    model.restart()
+    model.link()
+    assert model.welcome() == ()
+    assert model.state.phase is Phase.IDLE
+    assert model.assign(0) == ()
+    assert model.assign(1) == (SendUpload((1, 0)),)
+    assert model.assign(1, 1) == (ForgetUpload((1, 0)), StartWork((1, 1)))
+
+
+@pytest.mark.parametrize("phase", LIVE)
+def test_a_coordinator_that_came_back_is_greeted(phase):
+    model = at(phase)
+    upload = (SendUpload((1, 0)),) if phase is Phase.REPORTING else ()
+    if phase is not Phase.JOINING:
+        assert model.seen(1) == ()  # the one that welcomed us
+    assert model.seen(2) == (SayHello(), *upload)
+    assert model.state.phase is phase
+    model.welcome(2)
+    assert model.state.epoch == 2
+    assert model.seen(2) == ()
+
+
+# -- the end --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", LIVE[1:])
+@pytest.mark.parametrize("reason", ["", "the quorum cannot be reached"])
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_the_end_of_our_run_ends_the_session(phase, reason, epoch):
+    """Epoch 2: the coordinator came back and ended without our noticing."""
+    model = at(phase)
+    assert model.seen(epoch, over=True, reason=reason) == (End(reason),)
+    assert model.state.phase is Phase.DONE
+    assert model.state.reason == reason
+
+
+def test_the_end_of_an_earlier_run_is_nothing_to_a_device_that_never_joined():
+    model = at(Phase.JOINING)
+    for epoch in range(3):
+        assert model.seen(epoch, over=True, reason="of last week") == (SayHello(),)
+    assert model.state.phase is Phase.JOINING
+    assert model.welcome(1) == ()
+
+
+def test_the_end_of_an_earlier_life_of_the_coordinator_is_nothing_either():
+    model = at(Phase.JOINING)
+    model.welcome(5)
+    assert model.seen(4, over=True, reason="killed") == (SayHello(),)
+    assert model.state.phase is Phase.IDLE
+
+
+def test_a_device_that_comes_back_after_the_end_hears_of_it():
+    model = receipted()
+    model.restart()
+    model.link()
+    assert model.seen(1, over=True) == (End(""),)
+
+
+@pytest.mark.parametrize("phase", LIVE)
+def test_a_refusal_ends_the_session(phase):
+    model = at(phase)
+    assert model.feed(session.TurnedAway("wrong classes; give it 10")) == (End("wrong classes; give it 10"),)
+    assert model.state.phase is Phase.REFUSED
+    for event in (session.LinkUp(9.0), session.Welcomed(1, 9.0), session.Assigned((9, 0), False, 9.0)):  # noqa: FBT003  # closing
+        assert model.feed(event) == ()
+    assert session.next_due_s(model.state) is None

@@ -1,0 +1,191 @@
+"""Who may take part: each refusal names the device, what is amiss, and what mends it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from coordinator.admission import Turned, learns, refusal
+from edge_sdk.protocol import codec
+from edge_sdk.protocol.contracts.fedal import FEDAL
+from edge_sdk.protocol.contracts.fedmd import FEDMD
+from edge_sdk.protocol.contracts.local import LOCAL
+from edge_sdk.protocol.messages import PROTOCOL_VERSION, FederationSpec, Hello, PublicSetSpec, Refusal
+from edge_sdk.protocol.wires import CAPABILITIES
+
+OURS, OTHERS = bytes(range(32)), bytes(32)
+CONTRACTS = {contract.name: contract for contract in (FEDMD, FEDAL, LOCAL)}
+LOGITS = pytest.mark.parametrize("contract", [FEDMD, FEDAL], ids=["fedmd", "fedal"])
+EVERY = pytest.mark.parametrize("contract", CONTRACTS.values(), ids=CONTRACTS)
+
+
+def spec(contract) -> FederationSpec:
+    params = contract.params()
+    return FederationSpec(
+        federation="lab",
+        method=contract.name,
+        params=dataclasses.asdict(params),
+        contract=contract.digest(params),
+        classes=10,
+        rounds=1,
+        public=PublicSetSpec(sha256=OURS, count=100),
+    )
+
+
+FIT = Hello(
+    federation="lab",
+    device="cam-7",
+    classes=10,
+    capabilities=CAPABILITIES,
+    terms=("cross-entropy", "distill", "less-forgetting", "logit-gradient"),
+    public_sha256=OURS,
+    model="resnet",
+    runtime="torch",
+)
+
+
+def judged(contract, roster: tuple[str, ...] = (), **changes: object) -> Turned | None:
+    turned = refusal(dataclasses.replace(FIT, **changes), spec(contract), contract, roster)
+    if turned is not None:
+        assert turned.message.startswith("cam-7")
+        assert turned.remedy
+        assert "\n" not in turned.message + turned.remedy
+        message = Refusal(federation="lab", device="cam-7", **dataclasses.asdict(turned))
+        assert codec.decode(codec.encode(message, codec.Stamp(1, 1))).message == message  # it can be sent
+    return turned
+
+
+@EVERY
+def test_a_fit_device_may_take_part(contract):
+    assert judged(contract) is None
+    assert judged(contract, ("cam-6", "cam-7")) is None
+    assert learns(FIT, contract)
+
+
+# -- version --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("versions", [(PROTOCOL_VERSION,), (PROTOCOL_VERSION, PROTOCOL_VERSION + 1)])
+def test_one_version_in_common_is_enough(versions):
+    assert judged(FEDMD, versions=versions) is None
+
+
+@pytest.mark.parametrize(
+    ("versions", "spoken", "older"),
+    [
+        ((2,), "2", "coordinator"),
+        ((3, 2), "3, 2", "coordinator"),
+        ((255,), "255", "coordinator"),
+        ((), "none", "device"),
+    ],
+)
+def test_without_one_the_older_side_is_to_be_upgraded(versions, spoken, older):
+    assert judged(FEDMD, versions=versions) == Turned(
+        "version", f"cam-7 speaks protocol {spoken}, this coordinator 1", f"upgrade the {older}'s edge-sdk"
+    )
+
+
+def test_a_device_of_tomorrow_finds_a_coordinator_of_tomorrow(monkeypatch):
+    monkeypatch.setattr("coordinator.admission.PROTOCOL_VERSION", 2)
+    assert judged(FEDMD, versions=(2, 3)) is None
+    skipped = judged(FEDMD, versions=(1, 3))
+    assert skipped is not None
+    assert skipped.remedy == "upgrade the coordinator's edge-sdk"
+    assert judged(FEDMD, versions=(1,)) == Turned(
+        "version", "cam-7 speaks protocol 1, this coordinator 2", "upgrade the device's edge-sdk"
+    )
+
+
+def test_the_version_is_looked_at_first():
+    turned = judged(FEDMD, ("cam-6",), versions=(9,), classes=3, capabilities=())
+    assert turned is not None
+    assert turned.reason == "version"
+
+
+# -- roster and classes ---------------------------------------------------------------------------------------------
+
+
+def test_who_is_not_on_the_roster():
+    assert judged(LOCAL, ("cam-6", "cam-70")) == Turned(
+        "roster", "cam-7 is not on the roster of lab", "add it to federation.roster"
+    )
+
+
+@EVERY
+@pytest.mark.parametrize("classes", [1, 9, 11])
+def test_other_classes(contract, classes):
+    assert judged(contract, classes=classes) == Turned(
+        "classes",
+        f"cam-7: its model has {classes} classes, the federation 10",
+        "give the model 10 outputs, in the federation's class order",
+    )
+
+
+# -- public set -----------------------------------------------------------------------------------------------------
+
+
+@LOGITS
+def test_no_public_set(contract):
+    assert judged(contract, public_sha256=None) == Turned(
+        "public-set",
+        f"cam-7 holds no public set, and {contract.name} exchanges logits on it",
+        f"give the device the public set {OURS.hex()}",
+    )
+
+
+@LOGITS
+def test_another_public_set(contract):
+    turned = judged(contract, public_sha256=OTHERS)
+    assert turned is not None
+    assert turned.reason == "public-set"
+    assert OURS.hex() in turned.message
+    assert OTHERS.hex() in turned.message
+    assert turned.remedy == "copy the federation's public set to the device"
+
+
+def test_who_trains_alone_needs_no_public_set():
+    assert judged(LOCAL, public_sha256=None) is None
+    assert judged(LOCAL, public_sha256=OTHERS) is None
+
+
+# -- abilities ------------------------------------------------------------------------------------------------------
+
+
+@EVERY
+def test_a_model_that_can_only_predict_may_teach(contract):
+    assert judged(contract, capabilities=("predict",), terms=()) is None
+    assert not learns(dataclasses.replace(FIT, capabilities=("predict",), terms=()), contract)
+
+
+def test_a_capability_that_is_missing_is_named():
+    turned = judged(FEDAL, capabilities=("features", "logit-gradients"))
+    assert turned is not None
+    assert turned.reason == "capability"
+    assert turned.message == "cam-7: fedal needs predict, which its torch model resnet cannot do"
+    assert "edge-sdk methods" in turned.remedy
+
+
+def test_all_capabilities_that_are_missing_are_named_where_nobody_may_only_teach():
+    strict = dataclasses.replace(FEDMD, name="fedavg", needs=frozenset({"weights", "head-rows"}), teaches=frozenset())
+    turned = judged(strict, capabilities=("predict",), model="", runtime="")
+    assert turned is not None
+    assert turned.message == "cam-7: fedavg needs head-rows, weights, which its unknown model cannot do"
+
+
+@pytest.mark.parametrize(
+    ("contract", "terms", "missing"),
+    [
+        (FEDAL, ("cross-entropy", "distill"), "less-forgetting, logit-gradient"),
+        (FEDAL, (), "cross-entropy, distill, less-forgetting, logit-gradient"),
+        (FEDMD, ("cross-entropy", "less-forgetting"), "distill"),
+        (LOCAL, (), "cross-entropy"),
+    ],
+)
+def test_a_term_that_is_missing_is_named(contract, terms, missing):
+    """A model that could learn but for a term does not silently become a teacher."""
+    turned = judged(contract, terms=terms)
+    assert turned is not None
+    assert turned.reason == "term"
+    assert turned.message == f"cam-7: {contract.name} minimises {missing}, which its model runtime cannot"
+    assert not learns(dataclasses.replace(FIT, terms=terms), contract)

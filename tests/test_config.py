@@ -1,0 +1,416 @@
+"""Federations as TOML: each mistake gets one clear line, and what is read is what is written."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordinator.config import federation, load_toml, to_toml
+from coordinator.rounds import Policy
+from edge_sdk.errors import UsageError
+from edge_sim import config as configs
+from edge_sim import fleet as fleets
+
+GOOD = """
+[federation]
+name = "tiny"
+method = "fedmd"
+rounds = 3
+devices = 4
+
+[method]
+public_batch = 8
+
+[train]
+learning_rate = 0.05
+
+[data]
+source = "npz"
+path = "pictures.npz"
+public = 40
+
+[partition]
+classes_per_device = 2
+
+[[fleet]]
+count = 3
+model = "softmax"
+
+[[fleet]]
+model = "softmax"
+board = "rpi-zero-2w"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, pictures) -> Path:
+    """A folder with the file of a good federation, and its data."""
+    (tmp_path / "pictures.npz").write_bytes(pictures.read_bytes())
+    (tmp_path / "federation.toml").write_text(GOOD)
+    return tmp_path
+
+
+def complaint(act) -> str:
+    """The one line that a user gets."""
+    with pytest.raises(UsageError) as caught:
+        act()
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 400
+    return message
+
+
+def simulated(file: Path, *overrides: str) -> str:
+    """What a simulation of this file complains about."""
+    return complaint(lambda: fleets.build(configs.load(file, overrides)))
+
+
+def test_a_good_file(folder):
+    config = configs.load(folder / "federation.toml")
+    fleet = fleets.build(config)
+    assert config.ids == ("device-00", "device-01", "device-02", "device-03")
+    assert [row.board for row in config.rows] == ["rpi4", "rpi4", "rpi4", "rpi-zero-2w"]
+    assert fleet.federation.policy == Policy(expected=4, quorum=4, rounds=3, exchanges=1, retry_s=5.0)
+    assert fleet.federation.spec.params["public_batch"] == 8
+    assert fleet.federation.spec.classes == 4
+
+
+# -- one row for each mistake ---------------------------------------------------------------------------------------
+
+SECTIONS = "data, faults, federation, fleet, method, partition, public, run, train"
+MISTAKES = {
+    "unknown section": ("[train]", "[trian]", rf"unknown section \[trian\]; known are {SECTIONS}"),
+    "no federation": ("[federation]", "[run]", r"the section \[federation\] is missing"),
+    "unknown key": (
+        "learning_rate",
+        "learning_rte",
+        "train.learning_rte: unknown key; allowed are batch_size, evaluate_every, learning_rate, local_steps, ",
+    ),
+    "missing key": ("rounds = 3", "", "federation.rounds: missing"),
+    "wrong type": ("rounds = 3", 'rounds = "3"', "federation.rounds: expected an integer, found str"),
+    "a fraction of a round": ("rounds = 3", "rounds = 3.0", "federation.rounds: expected an integer, found float"),
+    "true is no number": ("learning_rate = 0.05", "learning_rate = true", "train.learning_rate: expected a number"),
+    "no rounds": ("rounds = 3", "rounds = 0", r"federation.rounds: integer outside \[1, 1000000000\]"),
+    "no devices": ("devices = 4", "devices = 0", r"federation.devices: integer outside \[1, 1000000\]"),
+    "no such name": ('"tiny"', '"Tiny Fed"', r"federation.name: expected at most 36 characters of \[a-z0-9\]"),
+    "not finite": ("learning_rate = 0.05", "learning_rate = nan", "train.learning_rate: not a finite number"),
+    "too many wanted": (
+        "devices = 4",
+        "devices = 4\nquorum = 5",
+        "federation.quorum: expected at most the 4 devices, found 5",
+    ),
+    "a roster in a simulation": (
+        "devices = 4",
+        'devices = 4\nroster = ["a"]',
+        "federation.roster: a simulated fleet names its own devices; leave it out",
+    ),
+    "no such method": (
+        '"fedmd"',
+        '"fedxyz"',
+        "federation.method: no method 'fedxyz'; registered are fedal, fedmd, local",
+    ),
+    "no such parameter": (
+        "public_batch",
+        "tau",
+        "method.tau: fedmd has no such parameter; it has digest_steps, public_batch, target, temperature",
+    ),
+    "parameter of a wrong type": (
+        "public_batch = 8",
+        "public_batch = 8.5",
+        "method.public_batch: expected an integer, found 8.5",
+    ),
+    "parameter out of range": (
+        "public_batch = 8",
+        "public_batch = 0",
+        "method.public_batch: expected an integer from 1 to 65536, found 0",
+    ),
+    "parameter in a sub-table": (
+        "public_batch = 8",
+        "[method.fedmd]\ntarget = 'mine'",
+        "method.target: expected leave-one-out or all, found 'mine'",
+    ),
+    "parameter in two places": (
+        "public_batch = 8",
+        "public_batch = 8\n[method.fedmd]\npublic_batch = 9",
+        r"method.public_batch: stands in \[method.fedmd\], too; set method.fedmd.public_batch",
+    ),
+    "sub-table of no method": (
+        "public_batch = 8",
+        "[method.fedxyz]\na = 1",
+        r"\[method.fedxyz\]: no such method; registered are fedal, fedmd, local",
+    ),
+    "sub-table that is none": ("public_batch = 8", "fedmd = 8", "method.fedmd: fedmd has no such parameter"),
+    "counts that do not add up": (
+        "count = 3",
+        "count = 5",
+        r"federation.devices: 4, but the \[\[fleet\]\] counts add up to 6",
+    ),
+    "no such board": (
+        '"rpi-zero-2w"',
+        '"rpi-9"',
+        r"fleet\[1\].board: board 'rpi-9': .* there are jetson-orin-nano, rpi-zero-2w, rpi4, x86",
+    ),
+    "no such link": (
+        'board = "rpi-zero-2w"',
+        'link = "string"',
+        r"fleet\[1\].link: link 'string': .* there are ethernet, lte-cat1, wifi",
+    ),
+    "no such model": (
+        'model = "softmax"\nboard',
+        'model = "gpt"\nboard',
+        r"fleet\[1\].model: no model family 'gpt'; known are softmax, ",
+    ),
+    "fleet of none": ("count = 3", "count = 0", r"fleet\[0\].count: integer outside \[1, 1000000\]"),
+    "half a size": ("count = 3", "count = 3\nsize = [8]", r"fleet\[0\].size: expected \[height, width\], found \[8\]"),
+    "no such source": ('"npz"', '"cifar"', r"data.source: expected digits or npz"),
+    "no path": ('path = "pictures.npz"', "", 'data.path: missing; with source = "npz" it names the file'),
+    "no file": ('"pictures.npz"', '"photos.npz"', r"data.path: .*photos.npz: no such file"),
+    "all public": (
+        "public = 40",
+        "public = 240",
+        "data.public: expected fewer than the 240 training samples, found 240",
+    ),
+    "no public set": ("public = 40", "public = 0", "fedmd exchanges logits on a public set: .* data.public = COUNT"),
+    "no such partition": (
+        "classes_per_device = 2",
+        'kind = "random"',
+        r"partition.kind: expected classes_per_device or iid or dirichlet",
+    ),
+    "more classes than there are": (
+        "classes_per_device = 2",
+        "classes_per_device = 5",
+        "partition.classes_per_device: expected at most the data set's 4, found 5",
+    ),
+    "a share beyond 1": (
+        "classes_per_device = 2",
+        "classes_per_device = 1\n[faults]\ndrop = 2.0",
+        r"faults.drop: number outside \[0.0, 0.95\]",
+    ),
+    "too few samples": (
+        "classes_per_device = 2",
+        "min_samples = 1000",
+        "partition.min_samples: expected at least 1000 samples on each device, one would hold ",
+    ),
+    "syntax": ("rounds = 3", "rounds = = 3", r"not valid TOML: .*\(at line 5, column 10\)"),
+    "a key that comes twice": ("rounds = 3", "rounds = 3\nrounds = 4", r"not valid TOML: .*at line 6"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_gets_one_line_with_the_key_and_what_is_allowed(folder, name):
+    old, new, expected = MISTAKES[name]
+    assert GOOD.count(old) == 1
+    file = folder / "federation.toml"
+    file.write_text(GOOD.replace(old, new))
+    message = simulated(file)
+    assert re.search(expected, message), message
+
+
+@pytest.mark.parametrize("name", sorted(MISTAKES.keys() - {"no file", "all public"}))
+def test_a_mistake_names_the_file(folder, name):
+    old, new, _ = MISTAKES[name]
+    file = folder / "federation.toml"
+    file.write_text(GOOD.replace(old, new))
+    assert simulated(file).startswith(f"{file}: ")
+
+
+@pytest.mark.parametrize(
+    ("section", "value"),
+    [("federation", 3), ("method", 3), ("train", "fast"), ("data", []), ("run", 1.5), ("partition", None)],
+)
+def test_a_section_that_is_no_table(folder, section, value):
+    tables = {**load_toml(folder / "federation.toml"), section: value}
+    message = complaint(lambda: fleets.build(configs.parse(tables, folder / "federation.toml")))
+    assert message.startswith(f"{folder / 'federation.toml'}: [{section}] must be a table")
+
+
+def test_a_fleet_that_is_one_table(folder):
+    tables = {**load_toml(folder / "federation.toml"), "fleet": {"count": 4}}
+    message = complaint(lambda: configs.parse(tables, folder / "federation.toml"))
+    assert "fleet: write [[fleet]], once for each kind of device" in message
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    assert simulated(tmp_path / "none.toml") == f"{tmp_path / 'none.toml'}: no such file"
+    assert "cannot be read" in simulated(tmp_path)
+    (tmp_path / "latin.toml").write_bytes('[federation]\nname = "Zürich"'.encode("latin-1"))
+    assert "cannot be read" in simulated(tmp_path / "latin.toml")
+
+
+# -- one file, several methods --------------------------------------------------------------------------------------
+
+
+def test_sub_tables_of_other_methods_are_left_alone(folder):
+    file = folder / "federation.toml"
+    file.write_text(GOOD.replace("public_batch = 8", "[method.fedmd]\npublic_batch = 9\n[method.fedal]\nwhatever = 1"))
+    assert fleets.build(configs.load(file)).federation.spec.params["public_batch"] == 9
+    assert "fedal has no such parameter" in simulated(file, "federation.method=fedal")
+
+
+def test_a_round_of_fedal_needs_an_iteration(folder):
+    file = folder / "federation.toml"
+    message = simulated(file, "federation.method=fedal", "method.tau=0")
+    assert message == f"{file}: method.tau: expected an integer from 1 to 1000, found 0"
+
+
+# -- overrides ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("override", "section", "value"),
+    [
+        ("federation.rounds=20", "federation", {"rounds": 20}),
+        (" federation.rounds = 20", "federation", {"rounds": 20}),
+        ("federation.name=lab-2", "federation", {"name": "lab-2"}),
+        ('federation.name="20"', "federation", {"name": "20"}),
+        ("train.learning_rate=1e-3", "train", {"learning_rate": 1e-3}),
+        ("run.standalone=false", "run", {"standalone": False}),
+        ("faults.drop=0.5", "faults", {"drop": 0.5}),
+        ("method.fedal.tau=3", "method", {"fedal": {"tau": 3}}),
+        ("partition.kind=iid", "partition", {"kind": "iid"}),
+        ('federation.roster=["a", "b"]', "federation", {"roster": ["a", "b"]}),
+        ("federation.name=a=b", "federation", {"name": "a=b"}),
+        ("federation.name=", "federation", {"name": ""}),
+    ],
+)
+def test_overrides(folder, override, section, value):
+    before, after = load_toml(folder / "federation.toml"), load_toml(folder / "federation.toml", [override])
+    assert after == {**before, section: {**before.get(section, {}), **value}}
+
+
+def test_the_last_override_counts(folder):
+    tables = load_toml(folder / "federation.toml", ["federation.rounds=1", "federation.rounds=2"])
+    assert tables["federation"]["rounds"] == 2
+
+
+@pytest.mark.parametrize(
+    "override", ["rounds=3", "federation.rounds", "=3", "federation.=3", ".rounds=3", "a..b=3", ""]
+)
+def test_an_override_that_is_none(folder, override):
+    message = complaint(lambda: load_toml(folder / "federation.toml", [override]))
+    assert message == f"--set {override}: expected section.key=VALUE, such as federation.rounds=20"
+
+
+def test_an_override_below_something_that_is_no_table(folder):
+    for override in ("fleet.count=3", "federation.name.first=3"):
+        message = complaint(lambda: load_toml(folder / "federation.toml", [override]))  # noqa: B023  # called at once
+        assert "is not a table" in message
+
+
+def test_an_override_is_checked_like_the_file(folder):
+    message = simulated(folder / "federation.toml", "federation.devices=many")
+    assert "federation.devices: expected an integer, found str" in message
+
+
+# -- a coordinator's own reading ------------------------------------------------------------------------------------
+
+DEPLOYED = """
+[federation]
+name = "lab"
+method = "{method}"
+rounds = 2
+devices = 2
+classes = 10
+roster = ["b", "a"]
+
+[public]
+path = "public.npz"
+"""
+
+
+def deployed(folder: Path, text: str):
+    file = folder / "lab.toml"
+    file.write_text(text)
+    np.savez(folder / "public.npz", np.zeros((20, 4), np.uint8))
+    return federation(load_toml(file), file)
+
+
+def test_a_deployment(tmp_path):
+    ready = deployed(tmp_path, DEPLOYED.format(method="fedal"))
+    assert ready.roster == ("a", "b")
+    assert ready.spec.classes == 10
+    assert ready.spec.public is not None
+    assert ready.spec.public.count == 20
+    assert ready.policy.exchanges == 6
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('["b", "a"]', '["b", "b"]', "federation.roster: expected 2 different ids, one for each device, found 1"),
+        ('["b", "a"]', '["b", "A"]', r"federation.roster\[1\]: expected at most 36 characters"),
+        ("classes = 10", "", "federation.classes: missing, and there is no data set here that would tell"),
+        ("classes = 10", "classes = 1", r"federation.classes: integer outside \[2, 65535\]"),
+        ('[public]\npath = "public.npz"', "", "fedmd exchanges logits on a public set: give .public. path = FILE.npz"),
+        ('path = "public.npz"', "", "public.path: missing"),
+        ('"public.npz"', '"none.npz"', "none.npz: no such file"),
+        ("[public]", "[pubic]", r"unknown section \[pubic\]; known are"),
+    ],
+)
+def test_a_mistake_in_a_deployment(tmp_path, old, new, expected):
+    good = DEPLOYED.format(method="fedmd")
+    assert good.count(old) == 1
+    message = complaint(lambda: deployed(tmp_path, good.replace(old, new)))
+    assert re.search(expected, message), message
+
+
+def test_a_simulation_s_file_serves_a_coordinator(folder):
+    file = folder / "federation.toml"
+    tables = load_toml(file, ["federation.classes=4", "federation.method=local"])
+    del tables["method"]
+    assert federation(tables, file).policy.expected == 4
+
+
+# -- what is written is what is read --------------------------------------------------------------------------------
+
+keys = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), min_size=1, max_size=8)
+scalars = st.one_of(
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False),
+    st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), max_size=20),
+    st.datetimes(),
+    st.dates(),
+    st.times(),
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(tables=st.dictionaries(keys, values, max_size=4))
+def test_tables_survive_the_file(tmp_path_factory, tables):
+    file = tmp_path_factory.getbasetemp() / "round_trip.toml"
+    file.write_text(to_toml(tables), encoding="utf-8", newline="\n")
+    assert load_toml(file) == tables
+
+
+def test_a_resolved_file_reads_well_and_says_the_same(folder):
+    config = configs.load(folder / "federation.toml")
+    text = to_toml(config.tables)
+    assert "[method]\npublic_batch = 8\n\n[train]\nlearning_rate = 0.05\n\n" in text
+    assert text.count("[[fleet]]\n") == 2
+    elsewhere = folder / "runs" / "one" / "federation.toml"
+    elsewhere.parent.mkdir(parents=True)
+    elsewhere.write_text(text)
+    again = configs.load(elsewhere)
+    assert again.tables == config.tables
+    assert fleets.build(again).dataset.sha256 == fleets.build(config).dataset.sha256
+
+
+def test_what_python_leaves_out_is_left_out(tmp_path):
+    tables = {"federation": {"quorum": None, "name": 'say "hi"\\', "roster": ("a", "b")}, "at": dt.date(2024, 1, 2)}
+    (tmp_path / "file.toml").write_text(to_toml(tables))
+    assert load_toml(tmp_path / "file.toml") == {
+        "federation": {"name": 'say "hi"\\', "roster": ["a", "b"]},
+        "at": dt.date(2024, 1, 2),
+    }

@@ -1,0 +1,30 @@
+"""What the coordinator notes."""
+
+from __future__ import annotations
+
+import json
+
+from coordinator.record import Record
+
+
+def test_a_device_that_misses_more_than_a_tenth_is_a_laggard() -> None:
+    record = Record()
+    for _ in range(5):
+        record.round_done(contributors=2, exchanges=6, now_s=0.0)
+    record.contributed.update({"steady": 30, "nearly": 27, "slow": 26})
+    assert record.laggards() == ("slow",)
+
+
+def test_it_survives_as_json() -> None:
+    record = Record()
+    record.measured("a", 2, {"accuracy": 0.5})
+    record.measured("a", 0, {"accuracy": 0.9})  # describes no completed round
+    record.refused_frame("b", "checksum")
+    record.updates["accepted"] += 3
+    record.bytes_up["a"] += 10
+    record.contributed["a"] += 2
+    record.round_done(contributors=1, exchanges=1, now_s=1.0)
+    again = Record.from_json(json.loads(json.dumps(record.to_json())))
+    assert again.to_json() == record.to_json()
+    assert again.last_accuracy("a") == 0.5
+    assert again.last_accuracy("b") is None
