@@ -42,7 +42,7 @@ def refusal(hello: Hello, spec: FederationSpec, contract: Contract[Any], roster:
             f"{device}: its model has {hello.classes} classes, the federation {spec.classes}",
             f"give the model {spec.classes} outputs, in the federation's class order",
         )
-    return _public_set(hello, spec, contract) or _abilities(hello, contract)
+    return _public_set(hello, spec, contract) or _abilities(hello, contract) or _width(hello, spec, contract)
 
 
 def _public_set(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> Turned | None:
@@ -83,4 +83,15 @@ def _abilities(hello: Hello, contract: Contract[Any]) -> Turned | None:
         f"{hello.device}: {contract.name} minimises {', '.join(sorted(contract.terms - set(hello.terms)))}, "
         "which its model runtime cannot",
         "upgrade the device's edge-sdk, or use another runtime",
+    )
+
+
+def _width(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> Turned | None:
+    if not contract.same_width or hello.feature_dim == spec.feature_dim:
+        return None
+    return Turned(
+        "feature-width",
+        f"{hello.device}: its model's last layer takes {hello.feature_dim} features, the federation has "
+        f"{spec.feature_dim}: {contract.name} would average rows of different widths",
+        f"bring a model with {spec.feature_dim} features, or give all of them another federation.feature_dim",
     )

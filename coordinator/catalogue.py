@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from edge_sdk.protocol.wires import Contract, Slot, load_registered, registered_names
+from edge_sdk.protocol.schema import tag_of
+from edge_sdk.protocol.wires import Contract, Exchange, Slot, load_registered, registered_names
 
 
 def describe() -> list[dict[str, Any]]:
@@ -23,7 +24,10 @@ def _row(contract: Contract[Any]) -> dict[str, Any]:
         "name": contract.name,
         "title": contract.title,
         "citation": contract.citation,
+        "contract": contract.digest(params).hex(),
         "exchanges_per_round": len(exchanges),
+        "exchanges": [_exchange(row) for row in exchanges],
+        "closing": _exchange(contract.closing(params)),
         "up": sorted({f"{role}: {slot.kind.__name__}" for row in exchanges for role, slot in row.up.items()}),
         "down": sorted(
             {_down(role, slot) for row in (*exchanges, contract.closing(params)) for role, slot in row.down.items()}
@@ -31,10 +35,22 @@ def _row(contract: Contract[Any]) -> dict[str, Any]:
         "needs": sorted(contract.needs),
         "enough_to_teach": sorted(contract.teaches),
         "needs_public_set": contract.needs_public_set,
+        "same_width": contract.same_width,
         "shares_weights": contract.shares_weights,
         "discloses": contract.discloses,
         "parameters": {field.name: getattr(params, field.name) for field in dataclasses.fields(params)},
     }
+
+
+def _exchange(row: Exchange) -> dict[str, Any]:
+    """Role by role, what travels each way: all that a device in another language must know of a method's wire."""
+    return {
+        way: {role: _slot(slot) for role, slot in slots.items()} for way, slots in (("down", row.down), ("up", row.up))
+    }
+
+
+def _slot(slot: Slot) -> dict[str, Any]:
+    return {"kind": tag_of(slot.kind), "personal": slot.personal, "optional": slot.optional, "rows": slot.rows}
 
 
 def _down(role: str, slot: Slot) -> str:
@@ -53,10 +69,23 @@ def _paragraph(row: Mapping[str, Any]) -> str:
         f"  exchanges   {row['exchanges_per_round']} a round",
         f"  up          {', '.join(row['up']) or 'nothing'}",
         f"  down        {', '.join(row['down']) or 'nothing'}",
-        f"  needs       {', '.join(row['needs'])}{'; a public set' if row['needs_public_set'] else ''}",
+        f"  needs       {_needs(row)}",
         f"  may teach   {', '.join(row['enough_to_teach']) or 'nobody without learning'}",
-        f"  weights     {'leave the device' if row['shares_weights'] else 'never leave the device'}",
+        f"  weights     {_weights(row)}",
         f"  discloses   {row['discloses']}",
         f"  parameters  {parameters}",
     ]
     return "\n".join(lines)
+
+
+def _needs(row: Mapping[str, Any]) -> str:
+    more = {"a public set": row["needs_public_set"], "the federation's feature_dim": row["same_width"]}
+    return "; ".join([", ".join(row["needs"]), *(what for what, wanted in more.items() if wanted)])
+
+
+def _weights(row: Mapping[str, Any]) -> str:
+    if row["shares_weights"]:
+        return "leave the device"
+    if "head-rows" in row["needs"]:
+        return "of the last layer leave the device, the others never"
+    return "never leave the device"

@@ -54,20 +54,35 @@ def _report_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _report(args: argparse.Namespace) -> int:
+    from coordinator.report.running import is_running  # noqa: PLC0415
+
+    found = [_running(folder, args) if is_running(folder) else _finished(folder, args) for folder in args.folders]
+    if args.json:
+        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+    return 0
+
+
+def _running(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    from coordinator.report.running import read_running, render_running  # noqa: PLC0415
+
+    found = read_running(folder)
+    if not args.json:
+        sys.stdout.write(render_running(folder, found) + "\n")
+    return {"state": "running", **found}
+
+
+def _finished(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     from coordinator.report.files import read_run  # noqa: PLC0415
     from coordinator.report.plots import draw_all  # noqa: PLC0415
     from coordinator.report.result import summary  # noqa: PLC0415
     from coordinator.report.table import render  # noqa: PLC0415
 
-    results = [(folder, read_run(folder)) for folder in args.folders]
-    if args.json:
-        sys.stdout.write(json.dumps([summary(result) for _, result in results], indent=2) + "\n")
-        return 0
-    for folder, result in results:
+    result = read_run(folder)
+    if not args.json:
         sys.stdout.write(render(result) + "\n")
         for path in draw_all(result, folder / "plots"):
             sys.stdout.write(f"drawn: {path}\n")
-    return 0
+    return summary(result)
 
 
 COORDINATOR = Command(

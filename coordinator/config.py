@@ -54,6 +54,7 @@ class FederationTable:
     join_grace_s: Annotated[float, Real(0.0, 1e6)] = 5.0
     patience: Annotated[int, Whole(0, 1000)] = 3
     feature_dim: Count = 0
+    """Width of the features of every model; needed by methods that trade rows of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +156,11 @@ def federation(
         raise UsageError(
             f"{file}: {contract.name} exchanges logits on a public set: give [public] path = FILE.npz, "
             "or in a simulation data.public = COUNT"
+        )
+    if contract.same_width and not table.feature_dim:
+        raise UsageError(
+            f"{file}: federation.feature_dim: missing; {contract.name} averages rows of features, so all models must "
+            "have as many, such as feature_dim = 64"
         )
     spec = FederationSpec(
         federation=table.name,

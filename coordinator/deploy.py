@@ -9,14 +9,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from coordinator.config import federation, load_toml, to_toml
+from coordinator.config import Federation, federation, load_toml, to_toml
 from coordinator.ledger import Ledger
 from coordinator.outcome import device_result
 from coordinator.outcome import result as outcome
 from coordinator.report.files import write_run
-from coordinator.report.log import Logged
+from coordinator.report.log import Log
 from coordinator.report.plots import draw_all
-from coordinator.report.progress import Progress
+from coordinator.report.progress import Progress, Several
+from coordinator.report.progress_file import About, ProgressFile
 from coordinator.report.table import show
 from coordinator.server import Server
 from edge_sdk.errors import MissingExtra, UsageError
@@ -35,7 +36,7 @@ def run_coordinator(file: Path, broker: str, overrides: Sequence[str], out: Path
     transport = MqttTransport(
         broker, f"coordinator-{ready.spec.federation}", manual_ack=True, seed=random.SystemRandom().getrandbits(32)
     )
-    progress = Logged(Progress(ready.spec.federation), folder / "log.jsonl")
+    progress = Progress(ready.spec.federation)
     server = Server(
         spec=ready.spec,
         policy=ready.policy,
@@ -43,7 +44,7 @@ def run_coordinator(file: Path, broker: str, overrides: Sequence[str], out: Path
         transport=transport,
         ledger=ledger,
         roster=ready.roster,
-        watcher=progress,
+        watcher=Several(progress, _progress_file(ready, folder, progress), Log(folder / "log.jsonl")),
     )
     for warning in server.warnings:
         progress.noted(warning)
@@ -70,6 +71,18 @@ def run_coordinator(file: Path, broker: str, overrides: Sequence[str], out: Path
         progress.noted(f"no plots: {missing}")
     sys.stdout.write(f"{folder}/summary.json\n")
     return 0 if result.completed else 1
+
+
+def _progress_file(ready: Federation, folder: Path, progress: Progress) -> ProgressFile:
+    spec = ready.spec
+    about = About(
+        federation=spec.federation,
+        method=spec.method,
+        seed=spec.seed,
+        rounds=spec.rounds,
+        expected=ready.policy.expected,
+    )
+    return ProgressFile(folder, about, say=progress.noted)
 
 
 def open_ledger(folder: Path, *, resume: bool) -> Ledger:

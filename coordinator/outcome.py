@@ -5,13 +5,17 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import platform
+import statistics
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from coordinator import admission
 from coordinator.report.result import DeviceResult, Result, RoundResult
 from coordinator.rounds import Phase
 from coordinator.server import Server
+from edge_sdk.protocol.messages import Hello
+from edge_sdk.protocol.wires import Contract
 
 PACKAGES = ("edge-sdk", "numpy", "msgpack", "paho-mqtt", "torch", "onnxruntime", "scikit-learn")
 
@@ -31,7 +35,7 @@ def device_result(server: Server, name: str) -> DeviceResult:
         board=hello.board,
         model=hello.model,
         runtime=hello.runtime,
-        note=hello.note,
+        note=_note(hello, server.method.contract),
         learns=admission.learns(hello, server.method.contract),
         samples=hello.samples,
         class_counts=hello.class_counts,
@@ -58,11 +62,28 @@ def result(server: Server, devices: tuple[DeviceResult, ...], transport: str, ti
         refused_frames={sender: dict(kinds) for sender, kinds in sorted(record.refused_frames.items())},
         refused_devices=tuple(record.refused_devices[name] for name in sorted(record.refused_devices)),
         warnings=server.warnings,
+        metrics=means(record.metrics, {device.id for device in devices if device.learns}),
         time=dict(time),
         versions=versions(),
         transport=transport,
         reason=server.rounds.reason,
     )
+
+
+def means(metrics: Mapping[str, Mapping[str, float]], devices: Collection[str]) -> dict[str, float]:
+    """The mean of each metric over those of some devices that measured it; metrics by device, then name."""
+    found: dict[str, list[float]] = {}
+    for device in sorted(set(devices) & set(metrics)):
+        for name, value in metrics[device].items():
+            found.setdefault(name, []).append(value)
+    return {f"{name}_mean": statistics.fmean(values) for name, values in sorted(found.items())}
+
+
+def _note(hello: Hello, contract: Contract[Any]) -> str:
+    """What to say of a device's model: its own note, and the terms of this method that had no effect on it."""
+    inert = sorted(contract.terms & set(hello.inert_terms))
+    effects = [f"{', '.join(inert)} had no effect: what it would train is frozen"] if inert else []
+    return "; ".join([*filter(None, [hello.note]), *effects])
 
 
 def versions() -> dict[str, str]:

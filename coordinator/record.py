@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.report.result import RoundResult
+from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Payload
 
 MISSED_SHARE = 0.1
 """Share of missed exchanges above which a lock-step method is worth a warning (W5)."""
@@ -24,6 +25,8 @@ class Record:
 
     accuracy: dict[int, dict[str, float]] = field(default_factory=dict)
     """By completed rounds, then device."""
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Everything else of a device's newest evaluation, by device, then name."""
     rounds: list[RoundResult] = field(default_factory=list)
     """Without accuracies, which may come a round later."""
     updates: Counter[str] = field(default_factory=Counter)
@@ -36,6 +39,10 @@ class Record:
     contributed: Counter[str] = field(default_factory=Counter)
     """Exchanges by device that counted its upload."""
     rounds_done: Counter[str] = field(default_factory=Counter)
+    holders: Counter[int] = field(default_factory=Counter)
+    """Uploads of this round by class that they have a row for; not kept over a restart, which folds them again."""
+    sharers: int = 0
+    """Uploads of this round that have rows at all."""
     started_s: float | None = None
     """When the first exchange opened, on the server's clock; not kept over a restart."""
     _mark: tuple[int, int, float] = (0, 0, 0.0)
@@ -44,6 +51,19 @@ class Record:
         """Note a device's own evaluation."""
         if "accuracy" in metrics and rounds > 0:
             self.accuracy.setdefault(rounds, {})[device] = metrics["accuracy"]
+        if metrics and rounds > 0:
+            self.metrics[device] = {name: value for name, value in metrics.items() if name != "accuracy"}
+
+    def held(self, knowledge: Mapping[str, Payload]) -> None:
+        """Note the classes that an upload has rows for."""
+        classes = {
+            int(each)
+            for payload in knowledge.values()
+            if isinstance(payload, (ClassRows, HyperKnowledge))
+            for each in payload.classes
+        }
+        self.holders.update(classes)
+        self.sharers += bool(classes)
 
     def refused_frame(self, sender: str, kind: str) -> None:
         """Count a frame that broke the protocol; beyond MAX_SENDERS, senders share one entry."""
@@ -75,6 +95,7 @@ class Record:
         )
         self._mark = (self.bytes_up.total(), self.bytes_down.total(), now_s)
         self.rounds.append(result)
+        self.holders, self.sharers = Counter(), 0
         return result
 
     def laggards(self) -> tuple[str, ...]:
@@ -101,13 +122,14 @@ class Record:
         )
         plain: dict[str, Any] = {name: getattr(self, name) for name in names}
         rounds = [(r.contributors, r.wall_s, r.bytes_up, r.bytes_down, r.exchanges) for r in self.rounds]
-        return {**plain, "accuracy": self.accuracy, "rounds": rounds}
+        return {**plain, "accuracy": self.accuracy, "metrics": self.metrics, "rounds": rounds}
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Record:
         """What to_json gave."""
         return cls(
             accuracy={int(r): dict(found) for r, found in plain["accuracy"].items()},
+            metrics={device: dict(found) for device, found in plain["metrics"].items()},
             rounds=[
                 RoundResult(round=i + 1, contributors=c, wall_s=w, bytes_up=u, bytes_down=d, exchanges=e)
                 for i, (c, w, u, d, e) in enumerate(plain["rounds"])

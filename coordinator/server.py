@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from coordinator import admission, rounds
+from coordinator import admission, remarks, rounds
 from coordinator.ledger import Ledger, Row
 from coordinator.methods.base import At, Contribution, CoordinatorMethod
 from coordinator.record import Record
@@ -422,6 +422,7 @@ class Server:
         self.record.measured(upload.device, upload.metrics_round, upload.metrics)
         if not upload.closing:
             self.record.contributed[upload.device] += 1
+        self.record.held(upload.knowledge)
         if not upload.closing and upload.exchange == len(self._rows) - 1:
             self.record.rounds_done[upload.device] += 1
 
@@ -453,9 +454,18 @@ class Server:
         self._feed(rounds.Finished(now_s), now_s)
 
     def _round_done(self, round_: int, now_s: float) -> None:
+        self._look_for_holders()
         result = self.record.round_done(len(self.rounds.invited), len(self._rows), now_s)
         self.ledger.checkpoint(round_ + 1, keep.to_bytes(self.method_state), self.record.to_json())
         self.watcher.round_done(result, self.spec.rounds, self.record)
+
+    def _look_for_holders(self) -> None:
+        """Warn, once, where too few devices stand behind the rows of a class (W3)."""
+        record, expected = self.record, self.rounds.policy.expected
+        warning = remarks.few_holders(self.method.contract, record.holders.values(), record.sharers, expected)
+        if warning is not None and warning not in self.warnings:
+            self._warnings = (*self._warnings, warning)
+            self.watcher.noted(warning)
 
     def _send(self, device: str, message: Welcome | Refusal | Assign | Receipt) -> None:
         frame = self._frame(message)

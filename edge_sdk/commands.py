@@ -1,9 +1,10 @@
-"""The sub-commands of the device side: device, boards."""
+"""The sub-commands of the device side: device, boards, doctor."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from edge_sdk.cli import Command
 
@@ -36,6 +37,31 @@ def _boards(args: argparse.Namespace) -> int:
     return 0
 
 
+def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--broker", metavar="URL", help="also test this broker: mqtt://HOST[:PORT] or mqtts://HOST[:PORT]"
+    )
+    parser.add_argument(
+        "--state", metavar="DIR", type=Path, default=Path("state"), help="state folder (default: state)"
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    import secrets  # noqa: PLC0415
+
+    from edge_sdk.doctor import report  # noqa: PLC0415  # nothing is looked at before the arguments are read
+    from edge_sdk.doctor.checks import examine_all  # noqa: PLC0415
+    from edge_sdk.doctor.finding import Patient  # noqa: PLC0415
+
+    examined = examine_all(Patient(state=args.state, broker=args.broker, name=f"doctor-{secrets.token_hex(6)}"))
+    if args.json:
+        sys.stdout.write(report.as_json(examined) + "\n")
+    else:
+        report.show(examined, sys.stdout)
+    return 0 if report.healthy(examined) else 1
+
+
 DEVICE = Command(
     name="device",
     help="take part in a federation with your own model and data",
@@ -49,4 +75,11 @@ BOARDS = Command(
     example="edge-sdk boards --json",
     arguments=_boards_arguments,
     run=_boards,
+)
+DOCTOR = Command(
+    name="doctor",
+    help="check this machine, and a broker, and say what to do about each fault",
+    example="edge-sdk doctor --broker mqtt://lab:1883 --state state/device-07",
+    arguments=_doctor_arguments,
+    run=_doctor,
 )

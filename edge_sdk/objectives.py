@@ -1,11 +1,12 @@
 """Loss terms as data, with their reference mathematics in numpy.
 
 A term says what to minimise; a model runtime says which terms it can.  Every term here is a function of the logits of
-one mini-batch, so the reference gives its value and its gradient with respect to those logits; the torch runtime
-computes the same loss with autograd, equal to 1e-5.  The total loss is the batch mean of the weighted sum.
+one mini-batch, or else of its features (FEATURE_TERMS), so the reference gives its value and its gradient with respect
+to those; the torch runtime computes the same loss with autograd, equal to 1e-5.  The total loss is the batch mean of
+the weighted sum.
 
 Knowledge that a term carries is aligned with the batches of the fit that it is used in: first axis the step, second the
-sample.
+sample.  Knowledge of classes is looked up by label instead, and serves every step.
 """
 
 from __future__ import annotations
@@ -59,8 +60,26 @@ class LogitGradient:
     weight: float = 1.0
 
 
-Term: TypeAlias = CrossEntropy | Distill | LessForgetting | LogitGradient
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PrototypePull:
+    """The mean over B d of (R(x) - C^y)^2: features towards the prototype of their class (FedProto eq. 8).
+
+    The reduction is that of its authors' code; the squared L2 norm per sample is d times as much.  A sample whose class
+    has no prototype adds nothing, and still counts in B.  A function of the features alone: it trains the extractor and
+    never the head.  Needs labels.
+    """
+
+    name: ClassVar[str] = "prototype-pull"
+    classes: Ints  # (m,) ascending
+    rows: Floats  # (m, d)
+    weight: float = 1.0
+
+
+Term: TypeAlias = CrossEntropy | Distill | LessForgetting | LogitGradient | PrototypePull
 Objective: TypeAlias = tuple[Term, ...]
+
+FEATURE_TERMS = frozenset({PrototypePull.name})
+"""Names of the terms that are functions of the features: without effect where the extractor is frozen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +107,14 @@ def softmax(logits: Floats, temperature: float = 1.0) -> Floats:
     return out
 
 
-def term_loss(term: Term, logits: Floats, labels: Ints | None, step: int) -> float:
-    """The weighted value of one term on one mini-batch, mean over its samples; logits (b, k), labels (b,)."""
+def term_loss(term: Term, logits: Floats, labels: Ints | None, step: int, features: Floats | None = None) -> float:
+    """The weighted value of one term on one mini-batch, mean over its samples.
+
+    logits (b, k), labels (b,), features (b, d), which only the terms of FEATURE_TERMS need.  Raises ValueError where
+    labels or features are needed and missing.
+    """
+    if isinstance(term, PrototypePull):
+        return float(term.weight * np.mean(prototype_gaps(term, required_features(features), labels) ** 2))
     if isinstance(term, CrossEntropy):
         rows = -log_softmax(logits)[np.arange(len(logits)), required_labels(labels)]  # (b,)
     elif isinstance(term, (Distill, LessForgetting)):
@@ -101,7 +126,9 @@ def term_loss(term: Term, logits: Floats, labels: Ints | None, step: int) -> flo
 
 
 def term_gradient(term: Term, logits: Floats, labels: Ints | None, step: int) -> Floats:
-    """d(weighted mean loss)/d(logits) of one term on one mini-batch: (b, k)."""
+    """d(weighted mean loss)/d(logits) of one term on one mini-batch: (b, k); zero for a term on features."""
+    if isinstance(term, PrototypePull):
+        return np.zeros_like(logits)
     if isinstance(term, CrossEntropy):
         rows = softmax(logits)  # (b, k)
         rows[np.arange(len(logits)), required_labels(labels)] -= 1
@@ -114,9 +141,26 @@ def term_gradient(term: Term, logits: Floats, labels: Ints | None, step: int) ->
     return out
 
 
-def objective_loss(objective: Sequence[Term], logits: Floats, labels: Ints | None, step: int) -> float:
+def feature_gradient(term: PrototypePull, features: Floats, labels: Ints | None) -> Floats:
+    """d(weighted mean loss)/d(features) of a term on features on one mini-batch: (b, d)."""
+    gaps = prototype_gaps(term, features, labels)
+    out: Floats = gaps * np.float32(2 * term.weight / gaps.size)
+    return out
+
+
+def prototype_gaps(term: PrototypePull, features: Floats, labels: Ints | None) -> Floats:
+    """R(x) - C^y: (b, d), zero for a class without a prototype."""
+    wanted = required_labels(labels)
+    at = np.searchsorted(term.classes, wanted).clip(max=len(term.classes) - 1)  # (b,)
+    known = term.classes[at] == wanted  # (b,)
+    return np.where(known[:, None], features - term.rows[at], 0)
+
+
+def objective_loss(
+    objective: Sequence[Term], logits: Floats, labels: Ints | None, step: int, features: Floats | None = None
+) -> float:
     """The sum of all terms on one mini-batch."""
-    return sum(term_loss(term, logits, labels, step) for term in objective)
+    return sum(term_loss(term, logits, labels, step, features) for term in objective)
 
 
 def objective_gradient(objective: Sequence[Term], logits: Floats, labels: Ints | None, step: int) -> Floats:
@@ -130,8 +174,20 @@ def objective_gradient(objective: Sequence[Term], logits: Floats, labels: Ints |
 def required_labels(labels: L | None) -> L:
     """The labels, of any runtime.  Raises ValueError where there are none."""
     if labels is None:
-        raise ValueError("cross-entropy needs labels; public samples have none")
+        raise ValueError("this objective needs labels; public samples have none")
     return labels
+
+
+def required_features(features: L | None) -> L:
+    """The features, of any runtime.  Raises ValueError where there are none."""
+    if features is None:
+        raise ValueError("a term on features needs them beside the logits")
+    return features
+
+
+def on_features(objective: Objective) -> bool:
+    """Whether a term of it needs the features."""
+    return any(term.name in FEATURE_TERMS for term in objective)
 
 
 def at_step(objective: Objective, step: int) -> Objective:

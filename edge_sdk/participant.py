@@ -120,8 +120,8 @@ class Participant:
     ) -> None:
         self.federation, self.device, self.board = federation, device, board
         self.bench = Workbench(model, data, public)
-        counts = data.class_counts(model.spec.classes)
-        self._class_counts = counts if disclose_classes else ()
+        self._class_counts = data.class_counts(model.spec.classes)
+        self._disclosed = self._class_counts if disclose_classes else ()
         self.transport, self.store = transport, store
         self._sequence = 0
         self._taken: _Taken | None = None
@@ -372,6 +372,7 @@ class Participant:
             exchange=assign.exchange,
             closing=assign.closing,
             samples=len(self.bench.data.train),
+            class_counts=self._class_counts,
             learns=taken.method.contract.learnt_by(self.bench.model.spec.capabilities, self.bench.model.spec.terms),
         )
         step = taken.method.step(self._method_state, assign.down, job)
@@ -418,12 +419,13 @@ class Participant:
             classes=spec.classes,
             feature_dim=spec.feature_dim,
             samples=len(self.bench.data.train),
-            class_counts=self._class_counts if spec.classes <= MAX_DISCLOSED_CLASSES else (),
+            class_counts=self._disclosed if spec.classes <= MAX_DISCLOSED_CLASSES else (),
             public_sha256=self.bench.public.spec.sha256 if self.bench.public else None,
             model=spec.name,
             runtime=spec.runtime,
             note=spec.note,
             board=self.board,
+            inert_terms=tuple(sorted(spec.inert_terms)),
         )
 
     def _stamp(self) -> Stamp:

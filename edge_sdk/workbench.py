@@ -14,13 +14,14 @@ import numpy as np
 
 from edge_sdk.data import LocalData
 from edge_sdk.errors import ModelError, UsageError
-from edge_sdk.methods.base import Fit, Job, Logits, Private, Request, Source
+from edge_sdk.methods.base import ClassMeans, Evaluate, Fit, Job, Logits, Private, ReadHead, Request, Source, WriteHead
 from edge_sdk.models.base import Batches, FitReport, Model
 from edge_sdk.objectives import Floats, Ints, at_step
+from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.public import PublicSet
 
-EVALUATION_BATCH = 256
-"""Samples per slice of an evaluation."""
+INFERENCE_BATCH = 256
+"""Samples between two pauses, where a whole data set passes through the model."""
 
 
 @dataclass
@@ -70,7 +71,14 @@ class Workbench:
             return (yield from self._fit(request, job))
         if isinstance(request, Logits):
             return (yield from self._logits(request))
-        return {**(yield from self._evaluate()), **(yield from self._evaluate_held_out())}
+        if isinstance(request, ClassMeans):
+            return (yield from self._class_means())
+        if isinstance(request, ReadHead):
+            return self.model.head_rows()
+        if isinstance(request, WriteHead):
+            self.model.set_head_rows(request.classes, request.rows)
+            return None
+        return {**(yield from self._evaluate(request)), **(yield from self._evaluate_held_out())}
 
     def _fit(self, request: Fit, job: Job) -> Generator[None, None, FitReport]:
         inputs, labels, private = self._source(request.source)
@@ -91,18 +99,6 @@ class Workbench:
             yield
         return FitReport(steps=len(indices), loss=report.loss)
 
-    def _evaluate_held_out(self) -> Generator[None, None, Mapping[str, float]]:
-        """Accuracy on each part of the device's own data that is not trained on."""
-        metrics = {}
-        for name, (inputs, labels) in self._held_out.items():
-            right = 0
-            for start in range(0, len(labels), EVALUATION_BATCH):
-                part = slice(start, start + EVALUATION_BATCH)
-                right += int((self._infer(inputs[part]).argmax(axis=1) == labels[part]).sum())
-                yield
-            metrics[name] = right / len(labels)
-        return metrics
-
     def _logits(self, request: Logits) -> Generator[None, None, Floats]:
         inputs, _, _ = self._source(request.source)
         steps = []
@@ -111,19 +107,66 @@ class Workbench:
             yield
         return np.stack(steps)  # (steps, b, k)
 
-    def _evaluate(self) -> Generator[None, None, Mapping[str, float]]:
-        if self._test is None or self.data.test is None:
-            return {}
-        right = 0
-        for start in range(0, len(self._test), EVALUATION_BATCH):
-            logits = self._infer(self._test[start : start + EVALUATION_BATCH])
-            right += int((logits.argmax(axis=1) == self.data.test.y[start : start + EVALUATION_BATCH]).sum())
+    def _class_means(self) -> Generator[None, None, ClassRows]:
+        """One pass in inference mode; sums and counts are divided once."""
+        classes, at, counts = np.unique(self._labels, return_inverse=True, return_counts=True)  # (m,), (n,), (m,)
+        sums = np.zeros((len(classes), self.model.spec.feature_dim))  # (m, d)
+        for part in _slices(len(self._private)):
+            np.add.at(sums, at[part], self._features(self._private[part]))
             yield
-        return {"accuracy": right / len(self._test)}
+        means = (sums / counts[:, None]).astype(np.float32)
+        return ClassRows(classes=classes.astype(np.int32), rows=means, counts=counts.astype(np.int32))
+
+    def _evaluate(self, request: Evaluate) -> Generator[None, None, Mapping[str, float]]:
+        if self._test is None or self.data.test is None or not len(self.data.test):
+            return {}
+        truth = self.data.test.y
+        held = np.isin(truth, self._labels)  # (t,)
+        predicted, nearest = np.empty((2, len(truth)), np.int64)
+        for part in _slices(len(truth)):
+            predicted[part] = self._infer(self._test[part]).argmax(axis=1)
+            if request.prototypes is not None:
+                nearest[part] = self._nearest(request.prototypes, self._test[part])
+            yield
+        metrics = {"accuracy": float(np.mean(predicted == truth))}
+        if held.any():
+            metrics["local_accuracy"] = float(np.mean((predicted == truth)[held]))
+            if request.prototypes is not None:
+                metrics["prototype_accuracy"] = float(np.mean((nearest == truth)[held]))
+        return metrics
+
+    def _evaluate_held_out(self) -> Generator[None, None, Mapping[str, float]]:
+        """Accuracy on each part of the device's own data that is not trained on, where it keeps some."""
+        metrics = {}
+        for name, (inputs, labels) in self._held_out.items():
+            right = 0
+            for part in _slices(len(labels)):
+                right += int((self._infer(inputs[part]).argmax(axis=1) == labels[part]).sum())
+                yield
+            metrics[name] = right / len(labels)
+        return metrics
+
+    def _nearest(self, prototypes: ClassRows, x: Floats) -> Ints:
+        """The class of the nearest prototype, of the classes that this device holds; -1 where it has none: (n,)."""
+        own = np.isin(prototypes.classes, self._labels)  # (m,)
+        if not own.any():
+            return np.full(len(x), -1)
+        rows = prototypes.rows[own].astype(np.float64)  # (m, d)
+        # |f - c|^2 less |f|^2, which is the same for all c
+        gaps = (rows**2).sum(axis=1) - 2 * self._features(x) @ rows.T  # (n, m)
+        out: Ints = prototypes.classes[own][gaps.argmin(axis=1)].astype(np.int64)
+        return out
 
     def _infer(self, x: Floats) -> Floats:
-        self.meter.infer_flops += self.model.spec.flops_per_sample * len(x)
+        self._meter_inference(x)
         return self.model.logits(x)
+
+    def _features(self, x: Floats) -> Floats:
+        self._meter_inference(x)
+        return self.model.features(x)
+
+    def _meter_inference(self, x: Floats) -> None:
+        self.meter.infer_flops += self.model.spec.flops_per_sample * len(x)
 
     def _source(self, source: Source) -> tuple[Floats, Ints | None, bool]:
         if isinstance(source, Private):
@@ -131,3 +174,7 @@ class Workbench:
         if self._public is None:
             raise UsageError("this method needs the public set, and this device was given none: pass public=")
         return self._public, None, False
+
+
+def _slices(count: int) -> list[slice]:
+    return [slice(start, start + INFERENCE_BATCH) for start in range(0, count, INFERENCE_BATCH)]

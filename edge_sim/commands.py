@@ -7,8 +7,13 @@ import json
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edge_sdk.cli import Command
+
+if TYPE_CHECKING:
+    from coordinator.server import Watcher
+    from edge_sim.config import Config
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,9 +37,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 def _simulate(args: argparse.Namespace) -> int:
     from coordinator.config import to_toml  # noqa: PLC0415  # nothing heavy before the arguments are read
     from coordinator.report.files import write_run  # noqa: PLC0415
-    from coordinator.report.log import Logged  # noqa: PLC0415
     from coordinator.report.plots import draw_all  # noqa: PLC0415
-    from coordinator.report.progress import Progress  # noqa: PLC0415
     from coordinator.report.result import summary  # noqa: PLC0415
     from coordinator.report.table import show  # noqa: PLC0415
     from edge_sim import config as configs  # noqa: PLC0415
@@ -50,9 +53,7 @@ def _simulate(args: argparse.Namespace) -> int:
             broker=args.broker,
             out=out,
             resume=args.resume,
-            watcher=lambda part: Logged(
-                Progress(f"{name} {part}".strip()), (out / "standalone" if part else out) / "log.jsonl"
-            ),
+            watcher=lambda part: _watcher(config, out, part),
         )
     except KeyboardInterrupt:
         sys.stderr.write(f"\ninterrupted; {_how_to_go_on(args, out)}\n")
@@ -75,6 +76,26 @@ def _how_to_go_on(args: argparse.Namespace, out: Path) -> str:
     overrides = "".join(f" --set {shlex.quote(each)}" for each in args.overrides)
     again = f"edge-sdk simulate {args.file}{overrides} --broker {args.broker} --out {out} --resume"
     return f"the state is kept, go on with: {again}"
+
+
+def _watcher(config: Config, out: Path, part: str) -> Watcher:
+    """Lines on the terminal; progress.json and log.jsonl in the run directory."""
+    from coordinator.report.log import Log  # noqa: PLC0415
+    from coordinator.report.progress import Progress, Several  # noqa: PLC0415
+    from coordinator.report.progress_file import About, ProgressFile  # noqa: PLC0415
+
+    table = config.federation
+    lines = Progress(f"{table.name} {part}".strip())
+    about = About(
+        federation=table.name,
+        method="local" if part else table.method,
+        seed=table.seed,
+        rounds=table.rounds,
+        expected=table.devices,
+        part=part,
+    )
+    log = Log((out / "standalone" if part else out) / "log.jsonl")
+    return Several(lines, ProgressFile(out, about, say=lines.noted), log)
 
 
 SIMULATE = Command(

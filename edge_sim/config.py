@@ -82,6 +82,8 @@ class FleetRow:
     """Default: the board's own."""
     size: tuple[Side, ...] | None = None
     """Height and width that these devices resize samples to."""
+    feature_dim: Annotated[int, Whole(1, 65536)] | None = None
+    """Width of their features; default: the federation's, where the family can choose it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,3 +235,10 @@ def _resolved(tables: dict[str, Any], file: Path) -> dict[str, Any]:
         if key in found.get(section, {}):
             found[section] = {**found[section], key: str((file.parent / found[section][key]).resolve())}
     return found
+
+
+def alone(config: Config) -> Config:
+    """The same devices, data, seeds and private steps, with nothing exchanged."""
+    tables = {name: table for name, table in config.tables.items() if name not in ("method", "faults")}
+    tables["federation"] = {**config.tables["federation"], "method": "local"}
+    return parse(tables, config.file)

@@ -86,6 +86,11 @@ def runtime(name: str) -> str:
     return "torch" if ":" in name else FAMILIES[name].runtime
 
 
+def chooses_width(name: str) -> bool:
+    """Whether the models of a family can be built with any number of features."""
+    return name in FAMILIES and (FAMILIES[name].runtime == "torch" or name in ("onnx-random", "onnx-kmeans"))
+
+
 def build(
     name: str,
     *,
@@ -95,8 +100,12 @@ def build(
     seed: int,
     extractor_path: File | None = None,
     public: Raw | None = None,
+    feature_dim: int = 0,
 ) -> Model:
     """A model of a family for raw samples of `raw_shape` ((d,), (h, w) or (h, w, c)), the same for the same seed.
+
+    feature_dim: width of the features in front of the last layer; 0: the family's own.  Families that can choose it
+    (`chooses_width`) take it; the others keep theirs, and a method that cares about it refuses them when they join.
 
     The onnx families read `extractor_path`; without one, onnx-random makes its filters from the seed and onnx-kmeans
     from the raw public samples (n, ...).  MODULE:FACTORY calls FACTORY(classes, input_shape, seed), which returns a
@@ -113,8 +122,10 @@ def build(
     if runtime == "numpy":
         return NumpyModel(classes, shape, seed=seed, preprocess=preprocess, name=name)
     if runtime == "torch":
-        return _torch(name, classes, shape, preprocess, seed)
-    file = extractor_path if extractor_path is not None else _generated(name, shape, preprocess, seed, public)
+        return _torch(name, classes, shape, preprocess=preprocess, seed=seed, feature_dim=feature_dim)
+    if extractor_path is not None:
+        return _onnx(name, classes, shape, preprocess=preprocess, seed=seed, file=extractor_path)
+    file = _generated(name, shape, preprocess, seed=seed, public=public, feature_dim=feature_dim)
     return _onnx(name, classes, shape, preprocess=preprocess, seed=seed, file=file)
 
 
@@ -123,11 +134,11 @@ def _input_shape(preprocess: Preprocess, raw_shape: tuple[int, ...]) -> Shape:
     return c, h, w
 
 
-def _torch(name: str, classes: int, shape: Shape, preprocess: Preprocess, seed: int) -> Model:
+def _torch(name: str, classes: int, shape: Shape, *, preprocess: Preprocess, seed: int, feature_dim: int) -> Model:
     import edge_sdk.models.torch_model  # noqa: F401, PLC0415  # only now, and first: it names the missing extra
     from edge_sim.torch_families import torch_model  # noqa: PLC0415  # torch loads only where a net is asked for
 
-    return torch_model(name, classes, shape, preprocess, seed)
+    return torch_model(name, classes, shape, preprocess, seed, feature_dim=feature_dim)
 
 
 def _onnx(name: str, classes: int, shape: Shape, *, preprocess: Preprocess, seed: int, file: File | bytes) -> Model:
@@ -138,17 +149,19 @@ def _onnx(name: str, classes: int, shape: Shape, *, preprocess: Preprocess, seed
     return OnnxModel(file, classes, seed=seed, preprocess=preprocess, input_shape=shape, name=name)
 
 
-def _generated(name: str, shape: Shape, preprocess: Preprocess, seed: int, public: Raw | None) -> bytes:
+def _generated(
+    name: str, shape: Shape, preprocess: Preprocess, *, seed: int, public: Raw | None, feature_dim: int
+) -> bytes:
     """The .onnx file of a family that can make its own."""
     from edge_sim.onnx_extractors import kmeans_extractor, random_extractor  # noqa: PLC0415  # needs onnx, too
 
     if name == "onnx-teacher":
         raise UsageError(f"{name} needs the file of a classifier; edge_sim.onnx_extractors.teacher makes one")
     if name == "onnx-random":
-        return random_extractor(shape, seed)
+        return random_extractor(shape, seed, feature_dim=feature_dim)
     if public is None:
         raise UsageError(f"{name} learns its filters from public samples: give the run a public set, or a file")
-    return kmeans_extractor(preprocess(public), seed)
+    return kmeans_extractor(preprocess(public), seed, feature_dim=feature_dim)
 
 
 def _own(name: str, classes: int, raw_shape: tuple[int, ...], preprocess: Preprocess, seed: int) -> Model:

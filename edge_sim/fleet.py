@@ -43,6 +43,7 @@ class Kit:
     raw_shape: tuple[int, ...]
     scale: float
     size: tuple[int, int] | None
+    feature_dim: int = 0
 
     def model(self, public: PublicSet | None) -> Model:
         """A fresh model, the same for the same kit; extractors may be fitted on the public samples."""
@@ -54,6 +55,7 @@ class Kit:
             preprocess=preprocess,
             seed=self.seed,
             public=public.samples if public else None,
+            feature_dim=self.feature_dim,
         )
 
 
@@ -162,6 +164,8 @@ def _local_data(config: Config, dataset: Dataset, part: Ints, number: int) -> Lo
 def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int) -> Kit:
     profile = board.load_board(row.board)
     model = assign.model_of(row.model, profile, number, config.federation.seed)
+    if row.feature_dim and not families.chooses_width(model):
+        raise UsageError(f"fleet.feature_dim: the models of {model} have features of their own width; leave it out")
     return Kit(
         id=config.ids[number],
         number=number,
@@ -173,6 +177,7 @@ def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int) -> Kit:
         raw_shape=dataset.raw_shape,
         scale=dataset.scale,
         size=(row.size[0], row.size[1]) if row.size else None,
+        feature_dim=row.feature_dim or config.federation.feature_dim,
     )
 
 

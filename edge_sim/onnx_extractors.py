@@ -2,6 +2,7 @@
 
 An extractor is convolution, ReLU, average pool over a grid of about 4 x 4 cells, flatten.  Its features are scaled to a
 root mean square near 1 for pixels in 0..1, so that a linear head learns with the learning rates of the other models.
+Where another width is asked for than these have, a frozen random projection gives it.
 """
 
 from __future__ import annotations
@@ -39,18 +40,20 @@ _PIXEL_GAIN = 2.5
 """He initialisation supposes inputs of unit variance; pixels in 0..1 have about a sixth of that."""
 
 
-def random_extractor(input_shape: tuple[int, int, int], seed: int, filters: int = _FILTERS) -> bytes:
+def random_extractor(
+    input_shape: tuple[int, int, int], seed: int, filters: int = _FILTERS, feature_dim: int = 0
+) -> bytes:
     """Random 3 x 3 filters for samples (c, h, w) with pixels in 0..1."""
     rng = np.random.default_rng(seed)
     scale = _PIXEL_GAIN * np.sqrt(2 / (9 * input_shape[0]))
     weights = rng.normal(0, scale, (filters, input_shape[0], 3, 3)).astype(np.float32)
-    chain = _Chain(input_shape).extractor(weights, np.zeros(filters, np.float32))
+    chain = _Chain(input_shape).extractor(weights, np.zeros(filters, np.float32)).projected(feature_dim, seed)
     return chain.model(f"frozen random 3x3 filters, seed {seed}")
 
 
-def kmeans_extractor(images: Floats, seed: int, filters: int = _FILTERS) -> bytes:
+def kmeans_extractor(images: Floats, seed: int, filters: int = _FILTERS, feature_dim: int = 0) -> bytes:
     """Filters learned by k-means from unlabelled images (n, c, h, w); see edge_sim.kmeans."""
-    chain = _Chain(_shape_of(images)).extractor(*_scaled_filters(images, seed, filters))
+    chain = _Chain(_shape_of(images)).extractor(*_scaled_filters(images, seed, filters)).projected(feature_dim, seed)
     return chain.model(f"frozen k-means filters from {len(images)} unlabelled images, seed {seed}")
 
 
@@ -102,6 +105,17 @@ class _Chain:
         self._add("Flatten")
         self._width = filters * (h // cell[0]) * (w // cell[1])
         self._flops += 2 * weights.size * h * w
+        return self
+
+    def projected(self, width: int, seed: int) -> _Chain:
+        """Random combinations of the features, ReLU; He's scale keeps their root mean square.  Width 0: as they are."""
+        if width not in (0, self._width):
+            scale = np.sqrt(2 / self._width)
+            weights = np.random.default_rng([seed, 1]).normal(0, scale, (self._width, width)).astype(np.float32)
+            self._add("Gemm", weights, np.zeros(width, np.float32))
+            self._add("Relu")
+            self._width = width
+            self._flops += 2 * weights.size
         return self
 
     def linear(self, rows: Floats) -> None:

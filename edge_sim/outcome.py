@@ -18,8 +18,11 @@ def result(
     """Everything that a report needs."""
     alone = {device.id: device.accuracy for device in standalone.devices} if standalone else {}
     devices = tuple(_device(server, device, alone.get(device.kit.id)) for device in fleet.devices)
+    known = known_result(server, devices, transport, time)
+    baseline = {f"standalone_{name}": value for name, value in standalone.metrics.items()} if standalone else {}
     return dataclasses.replace(
-        known_result(server, devices, transport, time),
+        known,
+        metrics={**known.metrics, **baseline},
         standalone_history=standalone.history if standalone else (),
         data={"name": fleet.dataset.name, "sha256": fleet.dataset.sha256},
     )

@@ -50,7 +50,7 @@ def run(
     begun_s, start_s = time.monotonic(), time.time()
     standalone = _standalone(parsed, watcher) if parsed.run.standalone and parsed.federation.method != "local" else None
     if standalone is not None and out is not None:
-        write_run(standalone, to_toml({**parsed.tables, "federation": _alone(parsed)}), Path(out) / "standalone")
+        write_run(standalone, to_toml(configs.alone(parsed).tables), Path(out) / "standalone")
     if broker == "memory":
         server, virtual_s = _in_memory(parsed, fleet, Path(out) if out else None, watcher(""), resume=resume)
         label = "memory"
@@ -98,19 +98,12 @@ def unused(folder: Path) -> Path:
 
 
 def _standalone(config: Config, watcher: WatcherFor) -> Result:
-    """The same devices, seeds and private steps, with nothing exchanged."""
-    tables = {name: table for name, table in config.tables.items() if name not in ("method", "faults")}
-    tables["federation"] = _alone(config)
-    alone = configs.parse(tables, config.file)
+    alone = configs.alone(config)
     fleet = fleets.build(alone)
     begun_s = time.monotonic()
     server, virtual_s = _in_memory(alone, fleet, None, watcher("alone"), resume=False)
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual_s}
     return result(server, fleet, transport="memory", time=took)
-
-
-def _alone(config: Config) -> dict[str, Any]:
-    return {**config.tables["federation"], "method": "local"}
 
 
 def _in_memory(

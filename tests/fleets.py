@@ -29,6 +29,8 @@ from edge_sim.virtual import VirtualFleet
 
 CLASSES = 4
 SIDE = 4
+WIDTH = SIDE * SIDE
+"""Features of a softmax model: the pixels."""
 PARAMS: Mapping[str, Mapping[str, Any]] = {
     "local": {},
     "fedmd": {"public_batch": 8},
@@ -54,8 +56,16 @@ def write_pictures(path: Path, *, classes: int = CLASSES, side: int = SIDE, seed
 def tables(pictures: Path, method: str = "fedmd", devices: int = 6, **federation: Any) -> dict[str, Any]:
     """The tables of a run; change them before `configs.parse`."""
     return {
-        "federation": {"name": "tiny", "method": method, "rounds": 3, "devices": devices, "seed": 7, **federation},
-        "method": {**PARAMS[method]},
+        "federation": {
+            "name": "tiny",
+            "method": method,
+            "rounds": 3,
+            "devices": devices,
+            "seed": 7,
+            "feature_dim": WIDTH,
+            **federation,
+        },
+        "method": dict(PARAMS.get(method, {})),
         "train": {"batch_size": 8, "local_steps": 3, "learning_rate": 0.05},
         "data": {"source": "npz", "path": str(pictures), "public": 40},
         "partition": {"kind": "classes_per_device", "classes_per_device": 2},

@@ -141,7 +141,7 @@ def _payload(slot: Slot, rng: np.random.Generator, device: int) -> Payload:
         return Weights(values=awkward(rng, (50,), device), layout=bytes(16))
     classes = np.arange(2, dtype=np.int32)
     counts = rng.integers(1, 100, 2).astype(np.int32)
-    rows = awkward(rng, (2, WIDTH), device)
+    rows = awkward(rng, (2, WIDTH + slot.extra_columns), device)
     if slot.kind is ClassRows:
         return ClassRows(classes=classes, rows=rows, counts=counts)
     soft = rng.dirichlet(np.ones(CLASSES), 2).astype(np.float32)

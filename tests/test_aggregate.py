@@ -18,7 +18,8 @@ from edge_sdk.protocol.wires import load_registered, registered_names
 
 SMALL = {"public_batch": 4, "tau": 2, "max_devices": 8}
 """Parameters that keep every registered method quick here."""
-METHODS = registered_names("coordinator.methods")
+NAMES = registered_names("coordinator.methods")
+METHODS = [pytest.param(name, marks=[pytest.mark.torch] * (name == "fedal")) for name in NAMES]
 
 
 def method_of(name: str):
@@ -41,7 +42,7 @@ def test_every_method_keeps_the_laws(name, target, devices, seed):
         check_merge_laws(method, spec, at, uploads(method.contract, spec, at, devices, seed), seed)
 
 
-@pytest.mark.parametrize("name", sorted(set(METHODS) - {"local"}))
+@pytest.mark.parametrize("name", [each for each in METHODS if each.values != ("local",)])
 def test_nothing_is_not_averaged(name):
     method = method_of(name)
     spec = spec_of(method.contract, **SMALL)

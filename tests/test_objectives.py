@@ -10,8 +10,10 @@ from edge_sdk.objectives import (
     Distill,
     LessForgetting,
     LogitGradient,
+    PrototypePull,
     Term,
     at_step,
+    feature_gradient,
     log_softmax,
     objective_gradient,
     objective_loss,
@@ -146,3 +148,66 @@ def test_public_samples_have_no_cross_entropy() -> None:
         term_loss(CrossEntropy(), logits, None, 0)
     with pytest.raises(ValueError, match="needs labels"):
         term_gradient(CrossEntropy(), logits, None, 0)
+
+
+# -- terms on features ----------------------------------------------------------------------------------------------
+
+PULL = PrototypePull(
+    classes=np.array([0, 2]), rows=np.array([[1.0, 0.0, 0.0, 2.0], [0.0, 4.0, 0.0, 0.0]]), weight=0.5
+)  # d = 4
+FEATURES = np.array([[2.0, 0.0, 0.0, 0.0], [9.0, 9.0, 9.0, 9.0], [0.0, 1.0, 0.0, 0.0]])  # (3, 4)
+LABELS = np.array([0, 1, 2])
+
+
+def test_the_pull_by_hand() -> None:
+    """Squared distances 1 + 4 and 9; class 1 has no prototype, and its sample still counts: 0.5 (5 + 9) / (3 * 4)."""
+    value = 0.5 * (5 + 9) / 12
+    assert term_loss(PULL, np.zeros((3, 3)), LABELS, 0, FEATURES) == pytest.approx(value)
+    per_entry = 2 * 0.5 / 12
+    expected = per_entry * np.array([[1, 0, 0, -2], [0, 0, 0, 0], [0, -3, 0, 0]])
+    np.testing.assert_allclose(feature_gradient(PULL, FEATURES, LABELS), expected, atol=1e-7)
+
+
+def test_the_reduction_is_the_mean_over_all_entries() -> None:
+    """The weight that means the same on the squared L2 norm, averaged over samples, is d times smaller."""
+    everybody = PrototypePull(classes=np.arange(3), rows=np.zeros((3, 4)))
+    squared_norms = (FEATURES**2).sum(axis=1)
+    loss = term_loss(everybody, np.zeros((3, 3)), LABELS, 0, FEATURES)
+    assert loss == pytest.approx(squared_norms.mean() / 4)
+
+
+@settings(deadline=None)  # a busy machine is no fault
+@given(SEEDS, SCALES)
+def test_the_pull_on_features_is_that_of_its_loss(seed: int, scale: float) -> None:
+    """Central differences in f8, at every feature; some labels have no prototype."""
+    rng = np.random.default_rng(seed)
+    b, k, d, step = 5, 4, 3, 1e-5
+    classes = np.flatnonzero(rng.random(k) < 0.6) if seed % 2 else np.arange(1, k)
+    classes = classes if len(classes) else np.array([k - 1])
+    term = PrototypePull(classes=classes, rows=rng.normal(0, scale, (len(classes), d)), weight=1.5)
+    features, labels, logits = rng.normal(0, scale, (b, d)), rng.integers(0, k, b), np.zeros((b, k))
+    expected = np.empty((b, d))
+    for at in np.ndindex(b, d):
+        shift = np.zeros((b, d))
+        shift[at] = step
+        rise = term_loss(term, logits, labels, 0, features + shift) - term_loss(
+            term, logits, labels, 0, features - shift
+        )
+        expected[at] = rise / (2 * step)
+    np.testing.assert_allclose(feature_gradient(term, features, labels), expected, atol=1e-6)
+
+
+def test_the_pull_leaves_the_head_alone_and_serves_every_step() -> None:
+    logits = np.ones((3, 3))
+    np.testing.assert_array_equal(term_gradient(PULL, logits, LABELS, 0), np.zeros((3, 3)))
+    assert at_step((PULL,), 7) == (PULL,)
+    both = (CrossEntropy(), PULL)
+    alone = term_loss(CrossEntropy(), logits, LABELS, 0) + term_loss(PULL, logits, LABELS, 0, FEATURES)
+    assert objective_loss(both, logits, LABELS, 0, FEATURES) == pytest.approx(alone)
+
+
+def test_the_pull_needs_labels_and_features() -> None:
+    with pytest.raises(ValueError, match="needs labels"):
+        term_loss(PULL, np.zeros((3, 3)), None, 0, FEATURES)
+    with pytest.raises(ValueError, match="needs them beside the logits"):
+        term_loss(PULL, np.zeros((3, 3)), LABELS, 0)

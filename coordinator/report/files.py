@@ -15,12 +15,13 @@ import csv
 import io
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from coordinator.report import text_files
 from coordinator.report.result import SUMMARY_VERSION, DeviceResult, Result, RoundResult, spread, summary
+from coordinator.report.text_files import csv_text
 from edge_sdk.errors import StoreError, UsageError
 
 ROUND_COLUMNS = (
@@ -66,15 +67,15 @@ def write_run(result: Result, resolved_toml: str, directory: str | os.PathLike[s
     folder = Path(directory)
     files = {
         "federation.toml": resolved_toml,
-        "rounds.csv": _table(ROUND_COLUMNS, _round_rows(result)),
-        "devices.csv": _table(DEVICE_COLUMNS, (_device_row(device) for device in result.devices)),
-        "accuracy.csv": _table(ACCURACY_COLUMNS, _accuracy_rows(result)),
+        "rounds.csv": csv_text(ROUND_COLUMNS, _round_rows(result)),
+        "devices.csv": csv_text(DEVICE_COLUMNS, (_device_row(device) for device in result.devices)),
+        "accuracy.csv": csv_text(ACCURACY_COLUMNS, _accuracy_rows(result)),
         "summary.json": json.dumps(summary(result), indent=2, allow_nan=False) + "\n",
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
-            _replace(folder / name, text)
+            text_files.replace(folder / name, text)
     except (FileExistsError, NotADirectoryError):
         raise UsageError(f"{folder}: is a file, not a folder; give --out another name") from None
     except OSError as error:
@@ -97,27 +98,6 @@ def read_run(directory: str | os.PathLike[str]) -> Result:
         raise UsageError(
             f"{folder}: its files do not fit together ({type(error).__name__}: {error}); run it again"
         ) from None
-
-
-def _replace(path: Path, text: str) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-        Path(temporary).chmod(0o644)  # mkstemp makes a file that only its owner reads; a report is for others
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def _table(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
-    """CSV with a header; a value that is not known is an empty cell, a float keeps all its digits."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def _learned(entry: RoundResult | None, learners: frozenset[str]) -> list[float]:

@@ -11,25 +11,22 @@ from coordinator.report.result import RoundResult
 
 if TYPE_CHECKING:  # the record imports results, too
     from coordinator.record import Record
-    from coordinator.server import Watcher
 
 
-class Logged:
-    """A Watcher that writes down what it sees, and passes it on to another."""
+class Log:
+    """A Watcher that writes down what it sees."""
 
-    def __init__(self, inner: Watcher, path: Path) -> None:
+    def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._inner, self._path = inner, path
+        self._path = path
 
     def joined(self, device: str, count: int, expected: int) -> None:
         """See Watcher."""
         self._write("joined", device=device, count=count, expected=expected)
-        self._inner.joined(device, count, expected)
 
     def turned_away(self, device: str, message: str) -> None:
         """See Watcher."""
         self._write("turned-away", device=device, message=message)
-        self._inner.turned_away(device, message)
 
     def round_done(self, result: RoundResult, of: int, record: Record) -> None:
         """See Watcher."""
@@ -43,12 +40,10 @@ class Logged:
             bytes_down=result.bytes_down,
             accuracy=measured,
         )
-        self._inner.round_done(result, of, record)
 
     def noted(self, message: str) -> None:
         """See Watcher."""
         self._write("note", message=message)
-        self._inner.noted(message)
 
     def _write(self, event: str, **fields: Any) -> None:
         with self._path.open("a", encoding="utf-8") as file:

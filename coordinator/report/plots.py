@@ -7,7 +7,7 @@ import os
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from coordinator.report.canvas import (
     BLUE,
@@ -25,6 +25,7 @@ from coordinator.report.canvas import (
     room_in,
     short,
 )
+from coordinator.report.lines import End, accuracy_axis, end_labels, round_axis, tick_percent
 from coordinator.report.result import DeviceResult, Result, RoundResult
 from coordinator.report.units import human_bytes, percent, printable
 
@@ -36,15 +37,6 @@ DOT = " \N{MIDDLE DOT} "
 _BYTES_ROW_IN = 0.3
 _CLASS_IN = 0.44
 _WIDEST_BUBBLE_PT = 25.0
-
-
-class _End(NamedTuple):
-    """Where a line ends, and its name."""
-
-    round: int
-    value: float
-    words: str
-    colour: str
 
 
 def draw_all(result: Result, directory: str | os.PathLike[str]) -> list[Path]:
@@ -76,8 +68,9 @@ def accuracy_by_round(result: Result, path: Path) -> None:
             if (learned := _learned(result, history))
         ]
         if ends:
-            _round_axis(axes)
-            _end_labels(axes, ends)
+            round_axis(axes)
+            accuracy_axis(axes)
+            end_labels(axes, ends)
         else:
             axes.set_axis_off()
             axes.text(0.5, 0.5, "no accuracy was measured", ha="center", color=SOFT, transform=axes.transAxes)
@@ -99,7 +92,7 @@ def devices_alone_federated(result: Result, path: Path) -> None:
                 bar_labels(axes, values, offset, percent)
         device_axis(axes, devices, ROW_IN, _model)
         axes.set_xlim(0, 1)
-        axes.xaxis.set_major_formatter(_tick_percent)
+        axes.xaxis.set_major_formatter(tick_percent)
         axes.legend(
             loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0, handlelength=0.9, handleheight=0.9
         )
@@ -186,47 +179,13 @@ def _learned(result: Result, history: Sequence[RoundResult]) -> dict[int, list[f
     return {number: values for number, values in rounds.items() if values}
 
 
-def _mean_line(axes: Axes, learned: dict[int, list[float]], word: str, colour: str, dashes: str) -> _End:
+def _mean_line(axes: Axes, learned: dict[int, list[float]], word: str, colour: str, dashes: str) -> End:
     """Draw the mean and the range over the devices; give the end of the line and what to write there."""
     rounds, means = list(learned), [statistics.fmean(values) for values in learned.values()]
     low, high = [min(values) for values in learned.values()], [max(values) for values in learned.values()]
     axes.fill_between(rounds, low, high, color=colour, alpha=0.12, linewidth=0)
     axes.plot(rounds, means, color=colour, linestyle=dashes, linewidth=2.2, marker="o", markevery=[-1], markersize=4.5)
-    return _End(rounds[-1], means[-1], f"{word} {percent(means[-1])}", colour)
-
-
-def _round_axis(axes: Axes) -> None:
-    """Rounds are whole numbers, accuracies lie between 0 and 1."""
-    (first, last), (low, high) = axes.dataLim.intervalx, axes.get_ylim()
-    margin = max(0.4, 0.02 * (last - first))
-    axes.set_xlim(max(0.5, first - margin), last + margin)
-    axes.set_ylim(max(0, low), min(1, high))
-    axes.locator_params(axis="x", integer=True, min_n_ticks=1)
-    axes.yaxis.set_major_formatter(_tick_percent)
-    axes.set_xlabel("round")
-    axes.grid(visible=False, axis="x")
-
-
-def _tick_percent(value: float, _position: float) -> str:
-    return f"{round(100 * value, 2):g} %"
-
-
-def _end_labels(axes: Axes, ends: Sequence[_End]) -> None:
-    """Name each line at its end; two that end close together are pushed apart."""
-    low, high = axes.get_ylim()
-    ordered = sorted(ends, key=lambda end: end.value)
-    close = len(ends) == 2 and ordered[1].value - ordered[0].value < 0.06 * (high - low)
-    for end, push_pt in zip(ordered, (-7, 7) if close else (0, 0), strict=False):
-        axes.annotate(
-            end.words,
-            (end.round, end.value),
-            xytext=(8, push_pt),
-            textcoords="offset points",
-            va="center",
-            color=end.colour,
-            fontweight="bold",
-            annotation_clip=False,
-        )
+    return End(rounds[-1], means[-1], f"{word} {percent(means[-1])}", colour)
 
 
 def _bubbles(axes: Axes, devices: Sequence[DeviceResult], widest_pt: float) -> None:

@@ -47,7 +47,7 @@ def rows(result: Result) -> list[tuple[str, ...]]:
 
 def footer(result: Result) -> list[str]:
     """What stands below the table: the verdict, then whatever a reader must know."""
-    lines = [_verdict(result)]
+    lines = [_verdict(result), *_local(result)]
     if not result.completed:
         reason = printable(result.reason) or "no reason was given"
         lines.append(f"ended early after {result.rounds_done} of {result.rounds} rounds: {reason}")
@@ -197,6 +197,16 @@ def _verdict(result: Result) -> str:
     parts = [accuracy, f"{sent} sent, {received} received", *_times(whole["time"])]
     refused = [f"{count} {verdict}" for verdict, count in whole["updates"].items() if verdict != "accepted" and count]
     return "; ".join(parts + ([f"uploads not taken: {', '.join(refused)}"] if refused else []))
+
+
+def _local(result: Result) -> list[str]:
+    """Accuracy on the classes that a device holds: what methods for each device's own task are judged by."""
+    federated, alone = (result.metrics.get(f"{run}local_accuracy_mean") for run in ("", "standalone_"))
+    if federated is None:
+        return []
+    before = "" if alone is None else f"{percent(alone)} alone -> "
+    after = "" if alone is None else f" federated ({_gain(alone, federated)} points)"
+    return [f"on their own classes: {before}{percent(federated)}{after}"]
 
 
 def _times(time: dict[str, float]) -> list[str]:

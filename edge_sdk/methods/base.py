@@ -14,8 +14,8 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.objectives import Ints, Objective, Optim
-from edge_sdk.protocol.knowledge import LogitGradients, Payload, PublicLogits
+from edge_sdk.objectives import Floats, Ints, Objective, Optim
+from edge_sdk.protocol.knowledge import ClassRows, LogitGradients, Payload, PublicLogits
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.wires import Contract
 from edge_sdk.public import batch_digest
@@ -57,13 +57,36 @@ class Logits:
 
 
 @dataclass(frozen=True, slots=True)
+class ClassMeans:
+    """Answered with ClassRows: the mean feature of each class of the private data, as in inference, and its samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadHead:
+    """Answered with the rows of the last layer, the bias as last column: f4 (k, d + 1)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WriteHead:
+    """Overwrite the rows of some classes."""
+
+    classes: Ints  # (m,)
+    rows: Floats  # (m, d + 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Evaluate:
-    """Measure the model as it is now; the figures go into this exchange's upload, as those of `round` rounds."""
+    """Measure the model as it is now; the figures go into this exchange's upload, as those of so many rounds.
+
+    `accuracy`: on the whole test set.  `local_accuracy`: on its samples of classes that this device holds.
+    `prototype_accuracy`: on those, by the nearest of the given prototypes of these classes instead of by the head.
+    """
 
     rounds_done: int
+    prototypes: ClassRows | None = None
 
 
-Request: TypeAlias = Fit | Logits | Evaluate
+Request: TypeAlias = Fit | Logits | ClassMeans | ReadHead | WriteHead | Evaluate
 Up: TypeAlias = Mapping[str, Payload]
 Stage: TypeAlias = Generator[Request, Any, S]
 """Part of a step: requests out, results in, and something to return."""
@@ -84,6 +107,8 @@ class Job:
     """Private training samples on this device."""
     learns: bool
     """False: a predict-only model, which takes part as a teacher."""
+    class_counts: tuple[int, ...] = ()
+    """Private training samples of each class, on this device."""
 
     @property
     def optim(self) -> Optim:
@@ -95,6 +120,16 @@ class Job:
     def evaluates(self) -> bool:
         """Whether devices measure themselves in this round."""
         return (self.round + 1) % self.spec.train.evaluate_every == 0 or self.round + 1 == self.spec.rounds
+
+    @property
+    def evaluates_last(self) -> bool:
+        """Whether devices measure themselves as the round before left them, once its knowledge is there."""
+        return self.closing or (self.round > 0 and self.round % self.spec.train.evaluate_every == 0)
+
+    @property
+    def classes(self) -> Ints:
+        """The classes that this device holds samples of, ascending: (m,)."""
+        return np.flatnonzero(self.class_counts)
 
     def private_batches(self, steps: int) -> Private:
         """`steps` mini-batches (at least one) of private samples, epoch after epoch; the same for every method.

@@ -52,7 +52,7 @@ class FedMDClient:
         params = self.contract.read(job.spec.params)
         if job.learns and "mean" in down:
             yield from _digest(state, down, params, job)
-        if job.closing or (job.round and _measured(job)):
+        if job.evaluates_last:
             yield Evaluate(job.round)
         if job.closing:
             return state, {}
@@ -80,11 +80,6 @@ def _digest(state: FedMDState, down: Mapping[str, Payload], params: FedMDParams,
         source = Public(np.repeat(indices[None], steps, axis=0))  # (steps, b)
         term = Distill(logits=np.repeat(target[None], steps, axis=0), temperature=params.temperature)
         yield Fit(source=source, objective=(term,), optim=job.optim)
-
-
-def _measured(job: Job) -> bool:
-    """Whether the round that has just been digested is one that devices measure."""
-    return job.round % job.spec.train.evaluate_every == 0
 
 
 METHOD = FedMDClient()

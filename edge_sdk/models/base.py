@@ -29,6 +29,8 @@ class ModelSpec:
     """Of edge_sdk.protocol.wires.CAPABILITIES."""
     terms: frozenset[str] = frozenset()
     """Names of the loss terms that it can minimise; empty: it can only predict."""
+    inert_terms: frozenset[str] = frozenset()
+    """Those of `terms` that it takes without effect, because what they would train is frozen; a report says so."""
     preprocess: Preprocess = field(default_factory=Preprocess)
     parameters: int = 0
     """Trainable scalars."""
@@ -87,7 +89,7 @@ class Model(Protocol):
         """The last layer's weights with the bias as last column: (k, d + 1)."""
 
     def set_head_rows(self, classes: Ints, rows: Floats) -> None:
-        """Overwrite the rows of some classes: classes (m,), rows (m, d + 1)."""
+        """Overwrite the rows of some classes: classes (m,), rows (m, d + 1); optimiser moments are reset."""
 
     def weights(self) -> Floats:
         """All trainable scalars, flat: (p,)."""

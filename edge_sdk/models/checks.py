@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.errors import ModelError, StoreError, Unsupported
 from edge_sdk.models.base import Batches, ModelSpec
-from edge_sdk.objectives import CrossEntropy, Floats, Ints, LogitGradient, Objective, Term
+from edge_sdk.objectives import CrossEntropy, Floats, Ints, LogitGradient, Objective, PrototypePull, Term
 
 ALL_TERMS: frozenset[str] = frozenset(term.name for term in get_args(Term))
 """For runtimes that can minimise every term there is."""
@@ -29,18 +29,28 @@ def lacks(spec: ModelSpec, capability: str) -> Unsupported:
 
 def check_fit(spec: ModelSpec, batches: Batches, objective: Objective) -> None:
     """Raise Unsupported for a term that the model cannot minimise, ModelError for knowledge of other batches."""
-    if not objective:
-        raise ModelError(f"model {spec.name!r}: nothing to minimise, the objective has no terms")
+    if all(term.name in spec.inert_terms for term in objective):
+        raise ModelError(f"model {spec.name!r}: nothing to minimise, no term reaches what it can train")
     expected = (*batches.indices.shape, spec.classes)
     for term in objective:
         if term.name not in spec.terms:
             has = ", ".join(sorted(spec.terms)) or "no term: it only predicts"
             raise Unsupported(f"model {spec.name!r} cannot minimise {term.name!r}; it can minimise {has}")
-        if isinstance(term, CrossEntropy):
-            continue
-        found = (term.gradient if isinstance(term, LogitGradient) else term.logits).shape
-        if found != expected:
-            raise ModelError(f"term {term.name!r} carries knowledge of shape {found}, its batches need {expected}")
+        if isinstance(term, PrototypePull):
+            _check_prototypes(spec, term)
+        elif not isinstance(term, CrossEntropy):
+            found = (term.gradient if isinstance(term, LogitGradient) else term.logits).shape
+            if found != expected:
+                raise ModelError(f"term {term.name!r} carries knowledge of shape {found}, its batches need {expected}")
+
+
+def _check_prototypes(spec: ModelSpec, term: PrototypePull) -> None:
+    expected = (len(term.classes), spec.feature_dim)
+    if term.rows.shape != expected or not len(term.classes):
+        raise ModelError(
+            f"term {term.name!r} carries prototypes of shape {term.rows.shape} for {len(term.classes)} classes, "
+            f"model {spec.name!r} has features of width {spec.feature_dim}"
+        )
 
 
 def check_rows(spec: ModelSpec, classes: Ints, rows: Floats) -> None:

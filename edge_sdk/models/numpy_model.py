@@ -26,7 +26,7 @@ from edge_sdk.models.checks import (
     require,
 )
 from edge_sdk.models.optim import BETA1, BETA2, EPSILON, adam_scales, moment_count, pack_optim, unpack_optim
-from edge_sdk.objectives import Floats, Ints, Objective, Optim, objective_gradient, objective_loss
+from edge_sdk.objectives import FEATURE_TERMS, Floats, Ints, Objective, Optim, objective_gradient, objective_loss
 
 
 class ArrayOptimiser:
@@ -89,9 +89,9 @@ class LinearHead:
         slopes[:, -1] = gradient.sum(axis=0)
         self._optimiser.step(self.rows, slopes)
 
-    def reset(self, rows: Floats) -> None:
-        """Start from other rows (k, d + 1), without moments."""
-        self.rows[...] = rows
+    def reset(self, rows: Floats, classes: Ints | slice = slice(None)) -> None:
+        """Start from other rows (k, d + 1), or those of some classes (m, d + 1), without moments."""
+        self.rows[classes] = rows
         self._optimiser = None
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -110,7 +110,10 @@ class LinearHead:
 
 
 class HeadModel(ABC):
-    """A fixed feature function under a trainable LinearHead; what it may do beyond that, its spec says."""
+    """A fixed feature function under a trainable LinearHead; what it may do beyond that, its spec says.
+
+    A term on features counts in the loss and moves nothing: its spec must list it among the inert ones.
+    """
 
     def __init__(self, spec: ModelSpec, head: LinearHead) -> None:
         self.spec = spec
@@ -144,7 +147,7 @@ class HeadModel(ABC):
             labels = None if batches.labels is None else batches.labels[index]
             logits = self.head(f)
             if step == len(batches.indices) - 1:
-                loss = objective_loss(objective, logits, labels, step)
+                loss = objective_loss(objective, logits, labels, step, f)
             self._head.step(f, objective_gradient(objective, logits, labels, step), optim)
         return FitReport(steps=len(batches.indices), loss=loss)
 
@@ -154,9 +157,12 @@ class HeadModel(ABC):
         return rows
 
     def set_head_rows(self, classes: Ints, rows: Floats) -> None:
-        """Overwrite the rows of some classes: classes (m,), rows (m, d + 1).  Raises ModelError for other shapes."""
+        """Overwrite the rows of some classes: classes (m,), rows (m, d + 1), and reset the moments.
+
+        Raises ModelError for other shapes.
+        """
         check_rows(self.spec, classes, rows)
-        self._head.rows[classes] = rows
+        self._head.reset(rows, classes)
 
     def weights(self) -> Floats:
         """(p,), a copy.  Raises Unsupported where the features belong to the model, too, and are frozen."""
@@ -201,6 +207,7 @@ class NumpyModel(HeadModel):
             feature_dim=width,
             capabilities=frozenset({"predict", "logit-gradients", "features", "head-rows", "weights"}),
             terms=ALL_TERMS,
+            inert_terms=FEATURE_TERMS,
             preprocess=preprocess or Preprocess(),
             parameters=head.rows.size,
             flops_per_sample=2 * width * classes,

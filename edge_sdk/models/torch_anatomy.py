@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from edge_sdk.errors import ModelError
 from edge_sdk.models.checks import check_width
 
-Tap: TypeAlias = Callable[[Tensor], Tensor]
-"""A batch in, the features of its samples (n, d) out, by one forward pass."""
+Tap: TypeAlias = Callable[[Tensor], "tuple[Tensor, Tensor]"]
+"""A batch in, the logits (n, k) and the features (n, d) of its samples out, by one forward pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +83,11 @@ def _named_layer(net: nn.Module, name: str) -> nn.Module:
 def _output_tap(net: nn.Module, layer: nn.Module) -> Tap:
     """Reads what a layer gives."""
 
-    def tap(x: Tensor) -> Tensor:
+    def tap(x: Tensor) -> tuple[Tensor, Tensor]:
         seen: list[Tensor] = []
         with layer.register_forward_hook(lambda _layer, _args, out: seen.append(out)):
-            net(x)
-        return _flat(seen, layer)
+            logits = net(x)
+        return logits, _flat(seen, layer)
 
     return tap
 
@@ -95,11 +95,11 @@ def _output_tap(net: nn.Module, layer: nn.Module) -> Tap:
 def _input_tap(net: nn.Module, layer: nn.Module) -> Tap:
     """Reads what a layer is given."""
 
-    def tap(x: Tensor) -> Tensor:
+    def tap(x: Tensor) -> tuple[Tensor, Tensor]:
         seen: list[Tensor] = []
         with layer.register_forward_pre_hook(lambda _layer, args: seen.append(args[0])):
-            net(x)
-        return _flat(seen, layer)
+            logits = net(x)
+        return logits, _flat(seen, layer)
 
     return tap
 
@@ -118,7 +118,7 @@ def _run_zero(
     zero = torch.zeros((1, *input_shape), device=like.device)
     try:
         logits, flops = _count_flops(net, zero)
-        return logits, tap(zero) if tap else None, flops
+        return logits, tap(zero)[1] if tap else None, flops
     except (RuntimeError, ValueError, TypeError, IndexError) as error:  # what torch raises for shapes that clash
         raise ModelError(f"model {name!r}: one sample of shape {input_shape} does not run: {error}") from error
 

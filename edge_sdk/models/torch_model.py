@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -24,7 +24,7 @@ from edge_sdk.models.checks import (
     require,
 )
 from edge_sdk.models.optim import unpack_optim
-from edge_sdk.objectives import Floats, Ints, Objective, Optim
+from edge_sdk.objectives import FEATURE_TERMS, Floats, Ints, Objective, Optim, on_features
 
 try:
     import torch
@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from edge_sdk.models.torch_anatomy import Anatomy, draws_random_numbers, survey
 from edge_sdk.models.torch_optim import TorchOptimiser
 from edge_sdk.models.torch_seed import seeded
-from edge_sdk.models.torch_terms import objective_loss, to_tensor
+from edge_sdk.models.torch_terms import Pass, objective_loss, to_tensor
 
 _CHUNK = 256
 """Samples per inference pass: bounds the activations (a small net at 28 x 28 has some 100 kB a sample)."""
@@ -83,7 +83,8 @@ class TorchModel:
             classes=classes,
             feature_dim=self._anatomy.feature_dim,
             capabilities=_capabilities(self._anatomy, trains=bool(self._parameters)),
-            terms=ALL_TERMS if self._parameters else frozenset(),
+            terms=_terms(self._anatomy, trains=bool(self._parameters)),
+            inert_terms=_inert_terms(self._anatomy, self._parameters),
             preprocess=preprocess or Preprocess(),
             parameters=sum(p.numel() for p in self._parameters),
             flops_per_sample=self._anatomy.flops_per_sample,
@@ -99,10 +100,11 @@ class TorchModel:
 
     def features(self, x: Floats) -> Floats:
         """(n, c, h, w) -> (n, d), flattened.  Raises Unsupported where the net has none."""
-        if self._anatomy.tap is None:
+        tap = self._anatomy.tap
+        if tap is None:
             raise lacks(self.spec, "features")
         check_samples(self.spec.name, x, self._input_shape)
-        return self._infer(self._anatomy.tap, x)
+        return self._infer(lambda batch: tap(batch)[1], x)
 
     def head(self, f: Floats) -> Floats:
         """(n, d) -> (n, k).  Raises Unsupported where no nn.Linear turns the features into the logits."""
@@ -120,13 +122,15 @@ class TorchModel:
         check_samples(self.spec.name, batches.inputs, self._input_shape)
         optimiser = self._optimiser_for(optim)
         loss_of = objective_loss(objective, self._device)
+        tap = self._anatomy.tap if on_features(objective) else None
         self._switch(train=batches.stochastic)
         loss = torch.zeros(())
         with self._randomness(batches):
             for step, index in enumerate(batches.indices):
-                logits = self._net(to_tensor(batches.inputs[index], self._device))
+                x = to_tensor(batches.inputs[index], self._device)
+                logits, features = tap(x) if tap else (self._net(x), None)
                 check_width(self.spec.name, tuple(logits.shape), len(index), self.spec.classes)
-                loss = loss_of(logits, self._labels(batches.labels, index), step)
+                loss = loss_of(Pass(logits, features, self._labels(batches.labels, index)), step)
                 optimiser.step(torch.autograd.grad(loss, self._parameters, allow_unused=True))
         return FitReport(steps=len(batches.indices), loss=loss.item())
 
@@ -136,7 +140,10 @@ class TorchModel:
         return np.concatenate([_array(head.weight), _array(head.bias)[:, None]], axis=1)
 
     def set_head_rows(self, classes: Ints, rows: Floats) -> None:
-        """Overwrite the rows of some classes: classes (m,), rows (m, d + 1).  Raises ModelError for other shapes."""
+        """Overwrite the rows of some classes: classes (m,), rows (m, d + 1), and reset the moments.
+
+        Raises ModelError for other shapes.
+        """
         head = self._head_with_bias()
         check_rows(self.spec, classes, rows)
         index = torch.tensor(classes, dtype=torch.int64, device=self._device)
@@ -144,6 +151,7 @@ class TorchModel:
         with torch.no_grad():
             head.weight[index] = values[:, :-1]
             head.bias[index] = values[:, -1]
+        self._optimiser = None
 
     def weights(self) -> Floats:
         """(p,), the trainable parameters in order of registration, a copy."""
@@ -243,3 +251,17 @@ def _capabilities(anatomy: Anatomy, *, trains: bool) -> frozenset[str]:
         "head-rows": anatomy.head is not None and anatomy.head.bias is not None,
     }
     return frozenset(capability for capability, given in has.items() if given)
+
+
+def _terms(anatomy: Anatomy, *, trains: bool) -> frozenset[str]:
+    if not trains:
+        return frozenset()
+    return ALL_TERMS if anatomy.tap is not None else ALL_TERMS - FEATURE_TERMS
+
+
+def _inert_terms(anatomy: Anatomy, parameters: Sequence[nn.Parameter]) -> frozenset[str]:
+    """Terms on features, where nothing but the head is trained."""
+    if anatomy.tap is None or anatomy.head is None or not parameters:
+        return frozenset()
+    head = set(map(id, anatomy.head.parameters()))
+    return FEATURE_TERMS if all(id(parameter) in head for parameter in parameters) else frozenset()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -10,36 +11,70 @@ import torch
 import torch.nn.functional as nnf
 from torch import Tensor
 
-from edge_sdk.objectives import CrossEntropy, Floats, LogitGradient, Objective, Term, required_labels
+from edge_sdk.objectives import (
+    CrossEntropy,
+    Floats,
+    LogitGradient,
+    Objective,
+    PrototypePull,
+    Term,
+    required_features,
+    required_labels,
+)
 
-Loss: TypeAlias = Callable[[Tensor, "Tensor | None", int], Tensor]
-"""(logits (b, k), labels (b,) or None, step) -> weighted mean over the batch, a scalar."""
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What a forward pass over one mini-batch gave."""
+
+    logits: Tensor  # (b, k)
+    features: Tensor | None  # (b, d); only where the objective has a term on them
+    labels: Tensor | None  # (b,)
+
+
+Loss: TypeAlias = Callable[[Pass, int], Tensor]
+"""(forward pass, step) -> weighted mean over the batch, a scalar."""
 
 
 def objective_loss(objective: Objective, device: torch.device) -> Loss:
     """The sum of all terms; whatever does not depend on the model is computed here, once for all steps."""
     losses = [_term_loss(term, device) for term in objective]
 
-    def total(logits: Tensor, labels: Tensor | None, step: int) -> Tensor:
-        return torch.stack([loss(logits, labels, step) for loss in losses]).sum()
+    def total(done: Pass, step: int) -> Tensor:
+        return torch.stack([loss(done, step) for loss in losses]).sum()
 
     return losses[0] if len(losses) == 1 else total
 
 
 def _term_loss(term: Term, device: torch.device) -> Loss:
     if isinstance(term, CrossEntropy):
-        return lambda logits, labels, _: term.weight * nnf.cross_entropy(logits, required_labels(labels))
+        return lambda done, _: term.weight * nnf.cross_entropy(done.logits, required_labels(done.labels))
+    if isinstance(term, PrototypePull):
+        return _prototype_pull(term, device)
     if isinstance(term, LogitGradient):
         gradient = to_tensor(term.gradient, device) * term.weight  # (steps, b, k)
-        return lambda logits, _, step: (gradient[step] * logits).sum() / len(logits)
+        return lambda done, step: (gradient[step] * done.logits).sum() / len(done.logits)
     temperature, weight = term.temperature, term.weight
     teacher = nnf.log_softmax(to_tensor(term.logits, device) / temperature, dim=-1)  # (steps, b, k)
 
-    def divergence(logits: Tensor, _: Tensor | None, step: int) -> Tensor:
-        own = nnf.log_softmax(logits / temperature, dim=-1)
+    def divergence(done: Pass, step: int) -> Tensor:
+        own = nnf.log_softmax(done.logits / temperature, dim=-1)
         return weight * nnf.kl_div(own, teacher[step], reduction="batchmean", log_target=True)
 
     return divergence
+
+
+def _prototype_pull(term: PrototypePull, device: torch.device) -> Loss:
+    classes = torch.tensor(term.classes, dtype=torch.int64, device=device)  # (m,)
+    rows = to_tensor(term.rows, device)  # (m, d)
+
+    def pull(done: Pass, _: int) -> Tensor:
+        labels = required_labels(done.labels)
+        at = torch.searchsorted(classes, labels).clamp(max=len(classes) - 1)  # (b,)
+        gaps = (required_features(done.features) - rows[at]) * (classes[at] == labels)[:, None]  # (b, d)
+        return term.weight * gaps.square().mean()
+
+    return pull
 
 
 def to_tensor(values: Floats, device: torch.device) -> Tensor:

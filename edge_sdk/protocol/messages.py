@@ -14,7 +14,7 @@ from typing import Annotated, TypeAlias
 
 from edge_sdk.protocol.frozen import FrozenDict
 from edge_sdk.protocol.knowledge import Payload
-from edge_sdk.protocol.schema import Blob, Count, Digest, Id, Items, Line, Packed, Real, Text, Whole, wire
+from edge_sdk.protocol.schema import LATER, Blob, Count, Digest, Id, Items, Line, Packed, Real, Text, Whole, wire
 
 PROTOCOL_VERSION = 1
 
@@ -94,6 +94,8 @@ class Hello:
     note: Line = ""
     """What a report should say of the model."""
     board: Line = ""
+    inert_terms: Words = field(default=(), metadata=LATER)
+    """Those of `terms` that its model takes without effect: what they would train is frozen."""
 
 
 @wire("welcome")

@@ -44,6 +44,7 @@ from edge_sdk.protocol.leaves import (
 __all__ = [
     "DTYPES",
     "ID",
+    "LATER",
     "TAGS",
     "Blob",
     "ClassIds",
@@ -92,6 +93,11 @@ Matrix = Annotated[NDArray[np.float32], Tensor(("f4", "f2"), 2)]  # (n, m)
 Vector = Annotated[NDArray[np.float32], Tensor(("f4", "f2"), 1)]  # (n,)
 ClassIds = Annotated[NDArray[np.int32], Tensor(("i4",), 1)]  # (m,)
 Counts = Annotated[NDArray[np.int32], Tensor(("i4",), 1)]  # (m,)
+
+
+LATER: Mapping[str, bool] = {"later": True}
+"""Metadata of a field that a message got after its golden bytes were written: at its default it is left out, so that
+those bytes stand, and an old receiver never sees it without need."""
 
 
 def wire(tag: str) -> Callable[[type[_T]], type[_T]]:
@@ -269,10 +275,17 @@ def _record(cls: type) -> _Pair:
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     ]
 
+    left_out = {field.name: field.default for field in fields if field.metadata.get("later")}
+
     def encode(value: Any, path: str) -> Plain:
         if type(value) is not cls:
             raise LocalProtocolError(f"{path}: expected {cls.__name__}, found {type(value).__name__}")
-        return {name: codec[0](getattr(value, name), f"{path}.{name}") for name, codec in codecs.items()}
+        given = {name: getattr(value, name) for name in codecs}
+        return {
+            name: codecs[name][0](each, f"{path}.{name}")
+            for name, each in given.items()
+            if name not in left_out or each != left_out[name]
+        }
 
     def decode(value: Plain, path: str) -> Any:
         if type(value) is not dict:

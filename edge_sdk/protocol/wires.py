@@ -41,6 +41,13 @@ class Slot:
     """May be missing: a teacher gets no gradient, a first exchange has no past."""
     rows: int = 0
     """Samples of the public batch, for the kinds that have one."""
+    extra_columns: int = 0
+    """Columns of class rows beyond the width of the features: 1 for header rows, whose last one is the bias."""
+
+    def expect(self, expect: Expect) -> Expect:
+        """What a payload in this slot must fit, where the federation expects `expect`."""
+        width = expect.feature_dim + self.extra_columns if expect.feature_dim else 0
+        return dataclasses.replace(expect, rows=self.rows or expect.rows, feature_dim=width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,10 @@ class Contract(Generic[P]):
     terms: frozenset[str] = frozenset()
     """Loss terms that a learning model must minimise."""
     needs_public_set: bool = False
+    same_width: bool = False
+    """Whether all models must have the federation's feature_dim: rows of other widths cannot be averaged (W12)."""
+    holders_wanted: int = 0
+    """Holders that a class should have in a round; with fewer its row follows the last few devices (W3).  0: any."""
     shares_weights: bool = False
     lock_step: bool = False
     """Every exchange waits for every device: a device that misses many holds up or misses out."""
@@ -116,7 +127,10 @@ def _table(params: Any) -> dict[str, Scalar]:
 
 
 def _described(roles: Mapping[str, Slot]) -> list[tuple[object, ...]]:
-    return [(role, tag_of(slot.kind), slot.personal, slot.optional, slot.rows) for role, slot in sorted(roles.items())]
+    return [
+        (role, tag_of(slot.kind), slot.personal, slot.optional, slot.rows, slot.extra_columns)
+        for role, slot in sorted(roles.items())
+    ]
 
 
 _WORDS: Mapping[type, str] = {bool: "true or false", int: "an integer", float: "a finite number", str: "a string"}
@@ -142,7 +156,7 @@ def check_roles(given: Mapping[str, Payload], slots: Mapping[str, Slot], expect:
             raise RemoteProtocolError(
                 "knowledge", f"{role}: expected {slot.kind.__name__}, found {type(payload).__name__}"
             )
-        payload.check(dataclasses.replace(expect, rows=slot.rows or expect.rows))
+        payload.check(slot.expect(expect))
     for role, slot in slots.items():
         if role not in given and not slot.optional:
             raise RemoteProtocolError("knowledge", f"role {role!r} is missing")
@@ -178,7 +192,7 @@ MAX_WEIGHT_COUNT = 2**26
 
 def _tensor_bytes(slot: Slot, expect: Expect) -> tuple[int, ...]:
     """The sizes of the tensors in the largest payload that fits a slot."""
-    classes, width = expect.classes, expect.feature_dim or MAX_FEATURE_DIM
+    classes, width = expect.classes, (expect.feature_dim or MAX_FEATURE_DIM) + slot.extra_columns
     if slot.kind in (PublicLogits, LogitGradients):
         return (4 * (slot.rows or expect.rows) * classes,)
     if slot.kind is Weights:

@@ -85,6 +85,16 @@ class LinkKeeper:
         self._link: Link | None = None
         self._thread: threading.Thread | None = None
 
+    @property
+    def version(self) -> str:
+        """The version of MQTT that is spoken, or will be tried next: 5 or 3.1.1."""
+        return "5" if self._retry.version_5 else "3.1.1"
+
+    @property
+    def broker_limit_bytes(self) -> int | None:
+        """The largest frame that this broker takes; None where it states nothing below our own limit."""
+        return self._max_frame_bytes if self._max_frame_bytes < self._own_limit_bytes else None
+
     def connect(self, subscriptions: Sequence[str], will: Will | None = None) -> None:
         """Begin; returns at once.  `Connected` follows as an event when the subscriptions stand."""
         if self._thread is not None:

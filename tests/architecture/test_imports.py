@@ -90,7 +90,7 @@ def test_the_other_packages_load_nothing_optional():
 
 
 def test_the_command_line_answers_before_anything_is_loaded():
-    modules = [name for name in light_modules(*PACKAGES) if name == "edge_sdk.cli" or name.endswith(".commands")]
+    modules = [name for name in light_modules(*PACKAGES) if name == "edge_sdk.cli" or name.endswith("commands")]
     assert loaded_by(modules, [*HEAVY, "numpy"]) == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import fleets
@@ -12,7 +13,7 @@ from edge_sdk.data import LocalData, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.base import Evaluate
 from edge_sdk.models.numpy_model import NumpyModel
-from edge_sdk.workbench import EVALUATION_BATCH, Workbench
+from edge_sdk.workbench import INFERENCE_BATCH, Workbench
 from edge_sim import config as configs
 from edge_sim import fleet
 
@@ -27,17 +28,23 @@ def samples(count: int, seed: int) -> Samples:
 def measured(data: LocalData) -> tuple[dict[str, float], Workbench, int]:
     """The metrics of an evaluation, the bench that made it, and in how many slices."""
     bench = Workbench(NumpyModel(3, (1, SIDE, SIDE), seed=0), data)
-    work, slices = bench.serve(Evaluate(1), None), 0  # type: ignore[arg-type]  # an evaluation reads no job
-    while True:
-        try:
-            next(work)
-        except StopIteration as stop:
-            return stop.value, bench, slices
-        slices += 1
+    metrics: dict[str, float] = {}
+
+    def work() -> Iterator[None]:
+        metrics.update((yield from bench.serve(Evaluate(1), None)))
+
+    slices = sum(1 for _ in work())
+    return metrics, bench, slices
 
 
 def accuracy(bench: Workbench, part: Samples) -> float:
     return float((bench.model.logits(bench.model.spec.preprocess(part.x)).argmax(axis=1) == part.y).mean())
+
+
+def accuracies(bench: Workbench) -> dict[str, float]:
+    """Of the parts of its own that a device keeps, with its model as it is now."""
+    parts = {"validation_accuracy": bench.data.validation, "local_accuracy": bench.data.local_test}
+    return {name: accuracy(bench, part) for name, part in parts.items()}
 
 
 def test_each_part_is_measured_by_name() -> None:
@@ -54,7 +61,7 @@ def test_each_part_is_measured_by_name() -> None:
 
 def test_a_part_that_is_not_there_is_not_measured() -> None:
     assert "validation_accuracy" not in measured(LocalData(train=samples(5, 0), test=samples(40, 1)))[0]
-    data = LocalData(train=samples(5, 0), validation=samples(EVALUATION_BATCH + 1, 2), local_test=samples(0, 0))
+    data = LocalData(train=samples(5, 0), validation=samples(INFERENCE_BATCH + 1, 2), local_test=samples(0, 0))
     metrics, _, slices = measured(data)
     assert set(metrics) == {"validation_accuracy"}
     assert slices == 2  # the agent looks for news between them
@@ -100,12 +107,16 @@ def test_the_division_is_drawn_from_the_seed_of_the_data(pictures: Path) -> None
     assert not any(np.array_equal(a, b) for a, b in zip(tested(1), tested(2), strict=True))
 
 
-def test_the_device_reports_both_to_its_owner(pictures: Path) -> None:
+def test_the_device_reports_both_to_its_owner_and_the_coordinator(pictures: Path) -> None:
     plain = fleets.tables(pictures, "local", 4)
-    plain["data"]["split"] = [8, 1, 1]
+    plain["data"]["split"] = [2, 1, 1]
     made = fleets.Run(configs.parse(plain, Path("f.toml")))
     seen: list[set[str]] = []
     made.devices[0].agent.on_round(lambda report: seen.append(set(report.metrics)))
     made.finished()
     assert {"accuracy", "local_accuracy", "validation_accuracy"} in seen
-    assert made.result.completed
+    result = made.result
+    assert result.completed
+    found = [accuracies(device.agent.bench) for device in made.devices]
+    for name in ("validation_accuracy", "local_accuracy"):
+        assert result.metrics[f"{name}_mean"] == pytest.approx(np.mean([each[name] for each in found]))

@@ -11,6 +11,7 @@ import pytest
 
 from coordinator.ledger import Ledger
 from coordinator.rounds import Place
+from edge_sdk.errors import StoreError
 from edge_sdk.store import RoundStart, SqliteStore
 
 WRITE_UPLOADS = """
@@ -18,6 +19,7 @@ import sys
 from pathlib import Path
 from coordinator.ledger import Ledger, Row
 from coordinator.rounds import Place
+from edge_sdk.errors import StoreError
 
 ledger = Ledger(Path(sys.argv[1]))
 for i in range(int(sys.argv[2]), 10**9):
@@ -82,3 +84,17 @@ def test_no_exchange_of_a_device_is_lost(tmp_path):
             f"upload {i}".encode() for i in range(newest - newest % 3, newest + 1)
         ]
         last = newest
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("opener", "script"), [(Ledger, WRITE_UPLOADS), (SqliteStore, WRITE_ROUNDS)])
+def test_a_second_process_is_kept_off(tmp_path, opener, script):
+    path = tmp_path / "state.db"
+    child = subprocess.Popen([sys.executable, "-c", script, str(path), "0"], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    with child, child.stdout:
+        child.stdout.readline()
+        with pytest.raises(StoreError, match=r"state\.db: another process is using it"):
+            opener(path)
+        child.kill()
+    opener(path).close()

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from edge_sdk.methods.base import Evaluate, Fit, Job, Logits
+from edge_sdk.methods.base import ClassMeans, Evaluate, Fit, Job, Logits, ReadHead, Request, WriteHead
 from edge_sdk.models.base import FitReport
+from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.messages import FederationSpec, PublicSetSpec, TrainSpec
 from edge_sdk.protocol.wires import load_registered
 
@@ -19,7 +20,14 @@ PUBLIC = PublicSetSpec(sha256=bytes(range(32)), count=30)
 
 
 def spec_of(
-    method: str, *, classes: int = CLASSES, rounds: int = 5, evaluate_every: int = 1, **params: Any
+    method: str,
+    *,
+    classes: int = CLASSES,
+    rounds: int = 5,
+    evaluate_every: int = 1,
+    feature_dim: int = 0,
+    local_steps: int = 2,
+    **params: Any,
 ) -> FederationSpec:
     """A federation of one method."""
     contract = load_registered("coordinator.methods", method).contract
@@ -32,12 +40,30 @@ def spec_of(
         classes=classes,
         rounds=rounds,
         seed=11,
-        train=TrainSpec(**{**asdict(TRAIN), "evaluate_every": evaluate_every}),
+        train=TrainSpec(**{**asdict(TRAIN), "evaluate_every": evaluate_every, "local_steps": local_steps}),
         public=PUBLIC,
+        feature_dim=feature_dim,
     )
 
 
-def job(spec: FederationSpec, round_: int, exchange: int = 0, *, number: int = 0, learns: bool = True) -> Job:
+def rows_of(classes: list[int], rows: Any, counts: list[int] | None = None) -> ClassRows:
+    """Class rows from lists; one sample a class by default."""
+    return ClassRows(
+        classes=np.array(classes, np.int32),
+        rows=np.array(rows, np.float32),
+        counts=np.array(counts or [1] * len(classes), np.int32),
+    )
+
+
+def job(
+    spec: FederationSpec,
+    round_: int,
+    exchange: int = 0,
+    *,
+    number: int = 0,
+    learns: bool = True,
+    class_counts: tuple[int, ...] = (4, 0, 5),
+) -> Job:
     """An exchange; one at the end of the rounds is the closing one."""
     return Job(
         spec=spec,
@@ -47,15 +73,19 @@ def job(spec: FederationSpec, round_: int, exchange: int = 0, *, number: int = 0
         closing=round_ == spec.rounds,
         samples=9,
         learns=learns,
+        class_counts=class_counts,
     )
 
 
 class FakeDevice:
-    """Answers requests without a model: logits that tell which request they answer."""
+    """Answers requests without a model: logits that tell which request they answer, given means, a head that a fit
+    raises by 1."""
 
-    def __init__(self, classes: int = CLASSES) -> None:
-        self.requests: list[Fit | Logits | Evaluate] = []
+    def __init__(self, classes: int = CLASSES, *, head: Any = None, means: ClassRows | None = None) -> None:
+        self.requests: list[Request] = []
+        self.head = np.zeros((classes, 3), np.float32) if head is None else np.array(head, np.float32)
         self._classes = classes
+        self._means = means
 
     def logits(self, request: int, shape: tuple[int, ...]) -> np.ndarray:
         """What the request of this place in the list was answered with: (steps, b, k)."""
@@ -73,11 +103,19 @@ class FakeDevice:
             self.requests.append(request)
             answer = self._answer(request)
 
-    def _answer(self, request: Fit | Logits | Evaluate) -> Any:
+    def _answer(self, request: Request) -> Any:
         if isinstance(request, Logits):
             return self.logits(len(self.requests) - 1, request.source.indices.shape)
         if isinstance(request, Fit):
+            self.head += 1
             return FitReport(steps=len(request.source.indices), loss=0.5)
+        if isinstance(request, ClassMeans):
+            return self._means
+        if isinstance(request, ReadHead):
+            return self.head.copy()
+        if isinstance(request, WriteHead):
+            self.head[request.classes] = request.rows
+            return None
         return {"accuracy": 0.5}
 
     @property
@@ -86,9 +124,13 @@ class FakeDevice:
         return [_kind(request) for request in self.requests]
 
 
-def _kind(request: Fit | Logits | Evaluate) -> str:
+def _kind(request: Request) -> str:
     if isinstance(request, Evaluate):
-        return f"evaluate {request.rounds_done}"
+        return f"evaluate {request.rounds_done}" + (" with prototypes" if request.prototypes else "")
+    if isinstance(request, WriteHead):
+        return f"write head {request.classes.tolist()}"
+    if isinstance(request, (ClassMeans, ReadHead)):
+        return {ClassMeans: "class means", ReadHead: "read head"}[type(request)]
     source = type(request.source).__name__.lower()
     if isinstance(request, Logits):
         return f"logits of {source}"

@@ -93,7 +93,7 @@ def mean_of_others(logits: list[torch.Tensor], n: int) -> torch.Tensor:
 
 
 def public_batch(run: Run, round_: int, iteration: int, size: int) -> torch.Tensor:
-    return torch.from_numpy(batch_indices(run.fleet.federation.spec, round_, iteration, size))
+    return torch.from_numpy(batch_indices(run.fleet.federation.spec, round_, iteration, size).copy())
 
 
 def fedmd(run: Run, twins: list[Twin]) -> None:

@@ -14,8 +14,10 @@ from edge_sdk.objectives import (
     LogitGradient,
     Objective,
     Optim,
+    PrototypePull,
     objective_gradient,
     objective_loss,
+    term_loss,
 )
 
 CLASSES = 4
@@ -53,6 +55,13 @@ def objectives(steps: int) -> dict[str, Objective]:
         "logit-gradient": LogitGradient(gradient=gradient, weight=2.0),
     }
     return {**{name: (term,) for name, term in single.items()}, "all": tuple(single.values())}
+
+
+def pull(model: Model, weight: float = 2.0) -> PrototypePull:
+    """Prototypes of all classes but one, of the model's own width."""
+    classes = np.arange(CLASSES - 1)
+    rows = np.random.default_rng(8).normal(size=(len(classes), model.spec.feature_dim)).astype(np.float32)
+    return PrototypePull(classes=classes, rows=rows, weight=weight)
 
 
 class ModelSuite:
@@ -96,6 +105,38 @@ class ModelSuite:
         np.testing.assert_allclose(by_term.head_rows(), by_gradient.head_rows(), atol=1e-5)
         np.testing.assert_allclose(by_term.logits(work.inputs), by_gradient.logits(work.inputs), atol=1e-5)
         assert objective_loss(objective, by_term.logits(work.inputs[index]), labels, 0) < report.loss
+
+    def test_a_pull_counts_as_the_reference_says(self, model: Model) -> None:
+        work = batches(1)
+        index, term = work.indices[0], pull(model)
+        logits, labels = model.logits(work.inputs[index]), work.labels[index]
+        features = model.features(work.inputs[index])
+        expected = objective_loss((CrossEntropy(), term), logits, labels, 0, features)
+        assert model.fit(work, (CrossEntropy(), term), ADAM).loss == pytest.approx(expected, abs=1e-5)
+
+    def test_a_pull_moves_the_extractor_or_is_declared_inert(self) -> None:
+        """It never moves the head; where the extractor is frozen, it moves nothing at all, and the spec says so."""
+        pulled, plain = self.make(), self.make()
+        work, small = batches(1), Optim(kind="sgd", learning_rate=0.01)
+        term, index = pull(pulled), work.indices[0]
+        pulled.fit(work, (CrossEntropy(), term), small)
+        plain.fit(work, (CrossEntropy(),), small)
+        np.testing.assert_allclose(pulled.head_rows(), plain.head_rows(), atol=1e-7)
+        if term.name in pulled.spec.inert_terms:
+            assert pulled.state_bytes() == plain.state_bytes()
+            with pytest.raises(ModelError, match="nothing to minimise"):
+                pulled.fit(work, (term,), small)
+            return
+        left, was = (
+            term_loss(term, np.zeros((BATCH, CLASSES)), work.labels[index], 0, m.features(work.inputs[index]))
+            for m in (pulled, plain)
+        )
+        assert left < was
+
+    def test_refuses_prototypes_of_another_width(self, model: Model) -> None:
+        for rows in (np.zeros((2, model.spec.feature_dim + 1), np.float32), np.zeros((3, model.spec.feature_dim))):
+            with pytest.raises(ModelError, match=r"prototypes of shape .* features of width"):
+                model.fit(batches(1), (CrossEntropy(), PrototypePull(classes=np.array([0, 1]), rows=rows)), ADAM)
 
     @pytest.mark.parametrize("optim", OPTIMS.values(), ids=OPTIMS)
     def test_learns_its_training_samples(self, model: Model, optim: Optim) -> None:
@@ -174,6 +215,16 @@ class ModelSuite:
         np.testing.assert_array_equal(model.head_rows(), expected)
         x, _ = samples()
         np.testing.assert_allclose(model.logits(x)[:, 3], model.features(x) @ new[0, :-1] + new[0, -1], atol=1e-4)
+
+    def test_replacing_head_rows_resets_the_moments(self) -> None:
+        used, fresh = self.make(), self.make()
+        used.fit(batches(3), (CrossEntropy(),), ADAM)
+        fresh.load_state(used.state_bytes())
+        fresh.fit(batches(0), (CrossEntropy(),), OPTIMS["sgd"])  # another optimiser: no moments of Adam are left
+        for model in (used, fresh):
+            model.set_head_rows(np.array([1]), np.ones((1, model.spec.feature_dim + 1), np.float32))
+            model.fit(batches(2), (CrossEntropy(),), ADAM)
+        assert used.state_bytes() == fresh.state_bytes()
 
     @pytest.mark.parametrize(
         ("classes", "wrong"), [([0, 1], (1, 0)), ([0], (1, 1)), ([CLASSES], (1, 0)), ([-1], (1, 0))]

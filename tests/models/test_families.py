@@ -50,6 +50,26 @@ def test_every_family_takes_every_shape(name: str, raw_shape: tuple[int, ...]) -
     assert one.spec.flops_per_sample > 0
 
 
+@pytest.mark.parametrize("name", [*(pytest.param(name, marks=pytest.mark.torch) for name in TORCH), *ONNX])
+def test_a_family_can_be_built_at_any_width(name: str) -> None:
+    _needs(name)
+    assert families.chooses_width(name)
+    own = build(name)
+    for width in (7, own.spec.feature_dim):
+        model = build(name, feature_dim=width)
+        x = model.spec.preprocess(public((8, 8)))
+        assert model.spec.feature_dim == width == model.features(x).shape[1] == model.head_rows().shape[1] - 1
+        if name != "mobilenet-v3-small" or width == 7:  # MobileNet's own features come out of a hard swish
+            assert (model.features(x) >= 0).all()  # a ReLU stands in front of the last layer, as ever
+        assert 0.1 < np.sqrt((model.features(x) ** 2).mean() / (own.features(x) ** 2).mean()) < 10
+    assert model.state_bytes() == own.state_bytes()
+
+
+def test_the_others_keep_theirs() -> None:
+    assert not any(families.chooses_width(name) for name in ("softmax", "onnx-teacher", "my_models:plain"))
+    assert build("softmax", feature_dim=7).spec.feature_dim == 64
+
+
 def _needs(name: str) -> None:
     family = families.FAMILIES[name]
     if family.runtime != "numpy":

@@ -16,6 +16,7 @@ from model_suite import (
     batches,
     check_unsupported,
     objectives,
+    pull,
     samples,
 )
 
@@ -23,7 +24,7 @@ from edge_sdk.data import Preprocess
 from edge_sdk.errors import ModelError, StoreError, UsageError
 from edge_sdk.models.base import Batches
 from edge_sdk.models.numpy_model import NumpyModel
-from edge_sdk.objectives import CrossEntropy, LogitGradient, Optim
+from edge_sdk.objectives import CrossEntropy, LogitGradient, Optim, feature_gradient
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -119,6 +120,39 @@ def test_flops_are_those_that_torch_counts(family: str) -> None:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model._net(torch.zeros(1, 3, 9, 11))
     assert model.spec.flops_per_sample == counter.get_total_flops()
+
+
+class TestPullOnFeatures:
+    def test_steps_down_the_reference_gradient_at_the_features(self) -> None:
+        """A step on the pull equals a step on <G, R(x)>, G the numpy reference's gradient at the features."""
+        model = torch_model("mlp", CLASSES, SHAPE, Preprocess(), 0)
+        oracle = torch_model("mlp", CLASSES, SHAPE, Preprocess(), 0)
+        work, term, rate = batches(1), pull(model), 0.5
+        index = work.indices[0]
+        gradient = feature_gradient(term, oracle.features(work.inputs[index]), work.labels[index])
+        oracle._anatomy.tap(torch.tensor(work.inputs[index]))[1].backward(torch.tensor(gradient))
+        model.fit(work, (term,), Optim(kind="sgd", learning_rate=rate))
+        for ours, theirs in zip(model._parameters, oracle._parameters, strict=True):
+            moved = theirs - rate * theirs.grad if theirs.grad is not None else theirs
+            torch.testing.assert_close(ours, moved, atol=1e-6, rtol=0)
+        assert model.weights().tolist() != torch_model("mlp", CLASSES, SHAPE, Preprocess(), 0).weights().tolist()
+
+    def test_a_net_without_features_cannot(self) -> None:
+        net = nn.Sequential(nn.Conv2d(1, CLASSES, 6), nn.Flatten())
+        model = wrap(net)
+        assert "features" not in model.spec.capabilities
+        assert "prototype-pull" not in model.spec.terms
+        assert "cross-entropy" in model.spec.terms
+
+    def test_a_frozen_extractor_says_so(self) -> None:
+        net = nn.Sequential(nn.Flatten(), nn.Linear(36, 5), nn.ReLU(), nn.Linear(5, CLASSES))
+        assert wrap(net).spec.inert_terms == frozenset()
+        net[1].requires_grad_(requires_grad=False)
+        frozen = wrap(net)
+        assert frozen.spec.inert_terms == {"prototype-pull"}
+        before = net[1].weight.clone()
+        frozen.fit(batches(2), (CrossEntropy(), pull(frozen)), ADAM)
+        assert torch.equal(net[1].weight, before)
 
 
 class TestFeatureLayer:

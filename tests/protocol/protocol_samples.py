@@ -82,6 +82,9 @@ MESSAGES: dict[str, Message] = {
         board="Raspberry Pi 4 · 4 GB",
     ),
     "hello-least": Hello(**ADDRESS, classes=3),
+    "hello-inert": Hello(
+        **ADDRESS, terms=("cross-entropy", "prototype-pull"), inert_terms=("prototype-pull",), classes=3
+    ),
     "welcome": Welcome(**ADDRESS, number=4, version=1, epoch=2, run=bytes(range(16)), spec=SPEC),
     "assign": Assign(**ADDRESS, round=9, exchange=1, deadline_s=12.5, common={"mean": LOGITS}),
     "assign-personal": Assign(

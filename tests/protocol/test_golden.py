@@ -96,6 +96,12 @@ def test_a_missing_optional_field_takes_its_default():
     assert (dict(upload.knowledge), dict(upload.metrics)) == ({}, {})
 
 
+def test_a_field_that_came_later_is_left_out_at_its_default():
+    """So the bytes of before it stand, and an old receiver is not shown what it does not know."""
+    assert "inert_terms" not in msgpack.unpackb(body_of(golden("hello")))[1]
+    assert msgpack.unpackb(body_of(golden("hello-inert")))[1]["inert_terms"] == ["prototype-pull"]
+
+
 def test_defaults_are_not_shared():
     frame = changed("upload-logits", metrics=None)
     first, second = codec.decode(frame).message, codec.decode(frame).message

@@ -14,8 +14,8 @@ from typing import Annotated, Any, get_args
 import pytest
 from protocol_mutations import KINDS as REFUSALS
 
-from edge_sdk import errors
-from edge_sdk.protocol import codec, knowledge, messages, scan, schema, topics
+from edge_sdk import errors, participant, session
+from edge_sdk.protocol import codec, knowledge, messages, scan, schema, topics, wires
 from edge_sdk.protocol.leaves import PRINTABLE, Blob, Packed, Real, Tensor, Text, Whole
 from edge_sdk.protocol.schema import ID, TAGS, Items
 
@@ -164,6 +164,59 @@ def test_the_topics_are_those_of_the_code():
         assert f"`{line}`" in section("Topics")
     for role, verb, pattern in topics.ACCESS_RULES:
         assert f"| {role} | {verb} | `{pattern}` |" in section("Topics")
+
+
+def test_the_kinds_are_those_of_the_code():
+    documented = dict(re.findall(r"^\| `(hello|upd|bye)` \| (\w+) \|$", section("Connection"), re.MULTILINE))
+    assert documented == {kind: cls.__name__ for cls, kind in participant._KINDS.items()}
+    for pattern in topics.device_subscriptions("a", "b"):
+        generic = pattern.replace("/a/", "/{fed}/").replace("/b/", "/{device}/")
+        assert f"    {generic}\n" in section("Connection")
+
+
+def test_the_waits_are_those_of_the_code():
+    text = section("What a device does")
+    assert f"again after {session.HELLO_FIRST_S:g}, 2, 4 ... {session.HELLO_MOST_S:g} s" in text
+    assert f"again after {session.RESEND_FIRST_S:g}, 8 ... {session.RESEND_MOST_S:g} s" in text
+    assert f"nothing heard for {session.IDLE_HELLO_S:g} s" in text
+
+
+def test_the_capabilities_are_those_of_the_code():
+    assert (
+        tuple(re.findall(r"^\| `([a-z-]+)` \|", section("Methods").split("capability")[1], re.MULTILINE))
+        == wires.CAPABILITIES
+    )
+
+
+def roles(slots: Mapping[str, wires.Slot]) -> str:
+    """As the page lists what travels one way."""
+    words = {
+        role: ", ".join(word for word, said in (("personal", slot.personal), ("optional", slot.optional)) if said)
+        for role, slot in sorted(slots.items())
+    }
+    return "; ".join(f"{role}: `{schema.tag_of(slots[role].kind)}` {said}".strip() for role, said in words.items())
+
+
+def exchanges(contract: wires.Contract[Any]) -> list[str]:
+    """The rows of a method: equal exchanges in one, the closing one last."""
+    params = contract.params()
+    rows = [(roles(row.down), roles(row.up)) for row in (*contract.exchanges(params), contract.closing(params))]
+    spans: list[list[int]] = []
+    for place in range(len(rows) - 1):
+        if spans and rows[spans[-1][0]] == rows[place]:
+            spans[-1].append(place)
+        else:
+            spans.append([place])
+    named = [(f"{span[0]}" if len(span) == 1 else f"{span[0]} to {span[-1]}", rows[span[0]]) for span in spans]
+    cells = [(f"`{contract.name}`", place, down, up) for place, (down, up) in [*named, ("closing", rows[-1])]]
+    return ["".join(f"| {cell} " if cell else "| " for cell in row) + "|" for row in cells]
+
+
+@pytest.mark.parametrize("method", ["fedal", "fedmd", "local"])
+def test_what_a_method_exchanges_is_what_its_contract_says(method):
+    contract = wires.load_registered("edge_sdk.methods", method).contract
+    documented = [line for line in section("Methods").splitlines() if line.startswith(f"| `{method}` |")]
+    assert documented == exchanges(contract)
 
 
 def test_the_patterns_are_those_of_the_code():

@@ -15,6 +15,8 @@ from edge_sdk.protocol.codec import CONTROL_LIMITS, HEADER_BYTES, decode, encode
 from edge_sdk.protocol.contracts import ranges
 from edge_sdk.protocol.contracts.fedal import FEDAL, FedALParams
 from edge_sdk.protocol.contracts.fedmd import FEDMD, FedMDParams
+from edge_sdk.protocol.contracts.fedproto import FEDPROTO
+from edge_sdk.protocol.contracts.fedssa import FEDSSA
 from edge_sdk.protocol.contracts.local import LOCAL, LocalParams
 from edge_sdk.protocol.knowledge import KINDS, ClassRows, Expect, HyperKnowledge, PublicLogits, Weights, payload_bytes
 from edge_sdk.protocol.messages import Upload
@@ -30,8 +32,8 @@ from edge_sdk.protocol.wires import (
     registered_names,
 )
 
-OURS = (FEDAL, FEDMD, LOCAL)
-TERMS = {"cross-entropy", "distill", "less-forgetting", "logit-gradient"}
+OURS = (FEDAL, FEDMD, FEDPROTO, FEDSSA, LOCAL)
+TERMS = {"cross-entropy", "distill", "less-forgetting", "logit-gradient", "prototype-pull"}
 
 
 # -- reading --------------------------------------------------------------------------------------------------------
@@ -159,6 +161,7 @@ ROWS = {
     "optional": ((Exchange(up={"x": replace(A, optional=True)}), Exchange()), Exchange()),
     "personal": ((Exchange(up={"x": replace(A, personal=True)}), Exchange()), Exchange()),
     "more rows": ((Exchange(up={"x": replace(A, rows=9)}), Exchange()), Exchange()),
+    "wider": ((Exchange(up={"x": replace(A, extra_columns=1)}), Exchange()), Exchange()),
 }
 
 
@@ -252,6 +255,23 @@ def test_a_slot_states_its_own_rows():
     check_roles({"x": PAYLOADS["logits"]}, {"x": Slot(PublicLogits, rows=4)}, replace(EXPECT, rows=99))
     with pytest.raises(RemoteProtocolError, match=r"expected \(5, 3\)"):
         check_roles({"x": PAYLOADS["logits"]}, {"x": Slot(PublicLogits, rows=5)}, EXPECT)
+
+
+def test_a_slot_may_be_wider_than_the_features():
+    """PAYLOADS["class-rows"] has 3 columns: header rows of 2 features with their bias."""
+    slots = {"header": Slot(ClassRows, extra_columns=1)}
+    given = {"header": PAYLOADS["class-rows"]}
+    check_roles(given, slots, replace(EXPECT, feature_dim=2))
+    check_roles(given, slots, EXPECT)  # no width is agreed on
+    with pytest.raises(RemoteProtocolError, match="width 3, expected 4"):
+        check_roles(given, slots, replace(EXPECT, feature_dim=3))
+
+
+def test_a_wider_slot_has_a_larger_frame():
+    wide, narrow = (
+        frame_limits((Exchange(up={"x": Slot(ClassRows, extra_columns=extra)}),), SIZES) for extra in (1, 0)
+    )
+    assert wide.tensor_bytes - narrow.tensor_bytes == 4 * SIZES.classes == wide.frame_bytes - narrow.frame_bytes
 
 
 def test_what_a_spec_fixes_is_expected():

@@ -1,0 +1,45 @@
+"""Means of class rows over the devices that hold the class: what FedProto and FedSSA reduce to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from edge_sdk.protocol.knowledge import ClassRows
+
+MOST = 2**31 - 1
+"""What a count on the wire can say."""
+
+
+def mean_over_holders(uploads: Sequence[ClassRows]) -> ClassRows:
+    """Per class the mean of its holders' rows, weighted by their counts; the counts are added up.
+
+    Devices that send 1 for every count get the uniform mean.  Summed in f8 in the order given and divided once; a class
+    that nobody holds is absent.  Raises ValueError for no uploads.
+    """
+    if not uploads:
+        raise ValueError("no class rows")
+    classes = np.unique(np.concatenate([up.classes for up in uploads]))  # (m,)
+    sums = np.zeros((len(classes), uploads[0].rows.shape[1]))  # (m, d)
+    weights = np.zeros(len(classes), np.int64)  # (m,)
+    for up in uploads:
+        at = np.searchsorted(classes, up.classes)
+        sums[at] += up.counts[:, None] * up.rows.astype(np.float64)
+        weights[at] += up.counts
+    rows = (sums / weights[:, None]).astype(np.float32)
+    return ClassRows(classes=classes, rows=rows, counts=np.minimum(weights, MOST).astype(np.int32))
+
+
+def carried_over(before: ClassRows | None, now: ClassRows) -> ClassRows:
+    """The rows of this round, and for classes that nobody brought in it those of before."""
+    if before is None:
+        return now
+    kept = ~np.isin(before.classes, now.classes)
+    classes = np.concatenate([before.classes[kept], now.classes])
+    order = np.argsort(classes)
+    return ClassRows(
+        classes=classes[order],
+        rows=np.concatenate([before.rows[kept], now.rows])[order],
+        counts=np.concatenate([before.counts[kept], now.counts])[order],
+    )

@@ -1,0 +1,33 @@
+"""What only a run can show, and its operator should hear of."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection
+from typing import Any
+
+from edge_sdk.protocol.wires import Contract
+
+LEAST_PARTICIPATION = 0.3
+"""The share of devices below which published results of prototype methods fall behind local training."""
+
+
+def few_holders(contract: Contract[Any], holders: Collection[int], sharers: int, expected: int) -> str | None:
+    """Warning W3, for a method that averages rows of classes.
+
+    holders: for each class that came in a round, how many devices brought it.  sharers: devices that brought any class,
+    of `expected` ones.  The text tells of no round, so that it is given once.
+    """
+    if not contract.holders_wanted or not holders:
+        return None
+    if sharers < LEAST_PARTICIPATION * expected:
+        return (
+            f"W3: fewer than {LEAST_PARTICIPATION:.0%} of the devices took part in a round: {contract.name}'s rows "
+            "follow them; raise federation.quorum"
+        )
+    if statistics.median(holders) < contract.holders_wanted:
+        return (
+            f"W3: half of the classes had fewer than {contract.holders_wanted} holders in a round: {contract.name}'s "
+            "rows follow the last few devices, and local training may do better"
+        )
+    return None

@@ -1,0 +1,79 @@
+"""What line charts share: rounds along the bottom, accuracies up the side, and each line named at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LABEL_SHARE = 0.06
+"""Height of a line's name, as a share of the picture's."""
+
+
+class End(NamedTuple):
+    """Where a line ends, and its name."""
+
+    x: float
+    value: float
+    words: str
+    colour: str
+
+
+def round_axis(axes: Axes) -> None:
+    """Rounds are whole numbers."""
+    first, last = axes.dataLim.intervalx
+    margin = max(0.4, 0.02 * (last - first))
+    axes.set_xlim(max(0.5, first - margin), last + margin)
+    axes.locator_params(axis="x", integer=True, min_n_ticks=1)
+    axes.set_xlabel("round")
+    axes.grid(visible=False, axis="x")
+
+
+def accuracy_axis(axes: Axes) -> None:
+    """Accuracies lie between 0 and 1."""
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(0, low), min(1, high))
+    axes.yaxis.set_major_formatter(tick_percent)
+
+
+def tick_percent(value: float, _position: float) -> str:
+    """A share as an axis writes it."""
+    return f"{round(100 * value, 2):g} %"
+
+
+def end_labels(axes: Axes, ends: Sequence[End], *, above: bool = False) -> None:
+    """Name each line at its end, to the right or, where other lines go on there, above; names never touch."""
+    low, high = axes.get_ylim()
+    heights = apart([end.value for end in ends], LABEL_SHARE * (high - low))
+    for end, height in zip(ends, heights, strict=True):
+        axes.annotate(
+            end.words,
+            (end.x, height),
+            xytext=(0, 8) if above else (8, 0),
+            textcoords="offset points",
+            ha="center" if above else "left",
+            va="bottom" if above else "center",
+            color=end.colour,
+            fontweight="bold",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.8},  # another line may pass behind
+            annotation_clip=False,
+        )
+
+
+def apart(values: Sequence[float], gap: float) -> list[float]:
+    """Places near the values, in their order, and at least `gap` from each other.
+
+    Values that are too close form a group, which is spread around its mean; groups that then touch become one.
+    """
+    order = sorted(range(len(values)), key=lambda index: values[index])
+    groups: list[tuple[float, int]] = []  # (mean, size)
+    for index in order:
+        mean, size = values[index], 1
+        while groups and mean - groups[-1][0] < gap * (size + groups[-1][1]) / 2:
+            other, others = groups.pop()
+            mean, size = (mean * size + other * others) / (size + others), size + others
+        groups.append((mean, size))
+    placed = [mean + gap * (place - (size - 1) / 2) for mean, size in groups for place in range(size)]
+    return [placed[order.index(index)] for index in range(len(values))]

@@ -1,0 +1,1 @@
+"""`edge-sdk doctor`: what this machine and a broker are fit for, and what to do about each fault."""

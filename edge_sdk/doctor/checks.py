@@ -1,0 +1,55 @@
+"""The checks, as data: a name, and from the patient to a finding."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+from edge_sdk import board
+from edge_sdk.doctor import broker, disk, machine, packages
+from edge_sdk.doctor.broker import Seen
+from edge_sdk.doctor.finding import Check, Examined, Finding, Patient, examine
+from edge_sdk.doctor.packages import Requirement
+from edge_sdk.doctor.selftest import look_at
+
+
+def _package(requirement: Requirement, _patient: Patient) -> Finding:
+    return packages.judge(requirement, packages.installed(requirement.name))
+
+
+PACKAGES: tuple[Check, ...] = tuple(
+    Check(requirement.name, partial(_package, requirement)) for requirement in packages.requirements()
+)
+MACHINE: tuple[Check, ...] = (
+    Check("python", lambda _: machine.judge_python(machine.python_version())),
+    Check("board", lambda _: machine.judge_board(board.detect())),
+    Check("open files", lambda _: machine.judge_files(machine.files_limit())),
+    Check("clock", lambda p: machine.judge_clock(time.gmtime().tm_year, tls=(p.broker or "").startswith("mqtts:"))),
+    Check("state folder", lambda p: disk.judge_writable(p.state)),
+    Check("state medium", lambda p: disk.judge_medium(p.state, disk.filesystem(p.state, disk.read_mounts()))),
+    Check("state sync", lambda p: disk.judge_sync(disk.measure_sync_s(p.state))),
+    Check("state room", lambda p: disk.judge_room(disk.free_bytes(p.state))),
+    Check("msgpack coder", lambda _: packages.judge_msgpack(packages.msgpack_packer())),
+    Check("mosquitto", lambda _: machine.judge_mosquitto(machine.mosquitto_version(), amqtt=machine.has_amqtt())),
+)
+BROKER = (
+    ("broker", broker.judge_link),
+    ("broker latency", broker.judge_latency),
+    ("broker packet size", broker.judge_size),
+    ("broker wildcards", broker.judge_wildcards),
+    ("broker retained", broker.judge_retained),
+)
+
+
+def broker_checks(seen: Seen) -> tuple[Check, ...]:
+    """The checks of a broker that a self-test has looked at, as far as it came."""
+    reachable = BROKER[:1] if seen.reason else BROKER[:2] if seen.echo_s is None else BROKER
+    return tuple(Check(name, lambda _, judge=judge: judge(seen)) for name, judge in reachable)  # type: ignore[misc]  # mypy cannot type a bound default
+
+
+def examine_all(patient: Patient) -> tuple[Examined, ...]:
+    """Everything.  Raises UsageError for a broker URL that names no broker."""
+    checks = (*MACHINE, *PACKAGES)
+    if patient.broker is not None:
+        checks += broker_checks(look_at(patient.broker, patient.name))
+    return examine(checks, patient)

@@ -1,0 +1,76 @@
+"""FedSSA: devices with any extractor average the rows of their last layers, class by class.
+
+Yi et al., "FedSSA: Semantic Similarity-based Aggregation for Efficient Model-Heterogeneous Personalized Federated
+Learning", IJCAI 2024.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from edge_sdk.protocol.contracts import ranges
+from edge_sdk.protocol.knowledge import ClassRows
+from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.protocol.wires import Contract, Exchange, Slot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FedSSAParams:
+    """Hyper-parameters of FedSSA; the paper tunes mu0 and t_stable without telling, so these are its code's."""
+
+    mu0: float = 0.5
+    """mu_0: the share of a device's own rows at the start; 0: they are replaced in every round."""
+    t_stable: int = 2
+    """T_stable: rounds after which a device's own rows count no more (code: 2 for different models, 45 for equal)."""
+    fusion: str = "convex"
+    """`convex`: (global + mu own) / (1 + mu).  `literal`: global + mu own, eq. 4, which inflates the rows."""
+    weighting: str = "uniform"
+    """The mean over holders: `uniform`, eq. 3, or by their `samples` of the class."""
+
+    def __post_init__(self) -> None:
+        ranges.real("mu0", self.mu0, 0, 1)
+        ranges.whole("t_stable", self.t_stable, 1, 10**9)
+        ranges.choice("fusion", self.fusion, "convex", "literal")
+        ranges.choice("weighting", self.weighting, "uniform", "samples")
+
+    def mu(self, round_: int) -> float:
+        """mu^t = mu_0 cos(pi t / (2 T_stable)) until T_stable, then 0; t is the federation's round."""
+        return self.mu0 * math.cos(math.pi * round_ / (2 * self.t_stable)) if round_ < self.t_stable else 0.0
+
+
+MOST_INFLATION = 10.0
+"""Growth of the rows above which `literal` is worth a warning: probabilities are useless from about there on."""
+
+
+def inflation(params: FedSSAParams, rounds: int) -> float:
+    """The product of 1 + mu^t: by how much literal fusion blows rows up, where training does not undo it."""
+    return math.exp(sum(math.log1p(params.mu(t)) for t in range(min(rounds, params.t_stable))))
+
+
+def _warnings(params: FedSSAParams, spec: FederationSpec) -> tuple[str, ...]:
+    factor = inflation(params, spec.rounds) if params.fusion == "literal" else 1.0
+    if factor <= MOST_INFLATION:
+        return ()
+    return (f'W11: header rows will be inflated by a factor of up to {factor:.2g}; use fusion = "convex"',)
+
+
+FEDSSA: Contract[FedSSAParams] = Contract(
+    name="fedssa",
+    title="FedSSA: the last layer's rows of the classes that a device holds, averaged by class",
+    citation="Yi et al. 2024, IJCAI, FedSSA",
+    params=FedSSAParams,
+    exchanges=lambda _params: (
+        Exchange(
+            down={"header": Slot(ClassRows, optional=True, extra_columns=1)},
+            up={"header": Slot(ClassRows, extra_columns=1)},
+        ),
+    ),
+    closing=lambda _params: Exchange(),
+    needs=frozenset({"predict", "logit-gradients", "head-rows"}),
+    terms=frozenset({"cross-entropy"}),
+    same_width=True,
+    holders_wanted=3,
+    discloses="which classes the device holds, its last layer's rows of them, and with weighting by samples how many",
+    warnings=_warnings,
+)

@@ -1,0 +1,110 @@
+"""FedProto: what each half does in a round, by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from method_specs import FakeDevice, job, rows_of, spec_of
+
+from coordinator.methods.base import At, Contribution
+from coordinator.methods.fedproto import METHOD as COORDINATOR
+from edge_sdk.errors import UsageError
+from edge_sdk.methods.base import Fit
+from edge_sdk.methods.fedproto import METHOD as CLIENT
+from edge_sdk.objectives import PrototypePull
+from edge_sdk.protocol.contracts.fedproto import FEDPROTO
+from edge_sdk.protocol.knowledge import ClassRows, payload_bytes
+from edge_sdk.protocol.wires import expectation, frame_limits
+
+SPEC = spec_of("fedproto", feature_dim=2, mse_weight=0.5)
+MEANS = rows_of([0, 2], [[1, 2], [3, 4]], [4, 5])
+GLOBAL = rows_of([0, 1], [[1, 0], [0, 1]], [10, 20])
+
+
+def exchange(round_: int, down: dict[str, ClassRows], spec=SPEC):
+    device = FakeDevice(means=MEANS)
+    _, up = device.run(CLIENT.step(CLIENT.init(spec), down, job(spec, round_)))
+    return device, up
+
+
+def test_the_first_round_has_no_regulariser() -> None:
+    device, up = exchange(0, {})
+    assert device.kinds == ["fit private: cross-entropy", "class means"]
+    assert up == {"prototypes": MEANS}
+
+
+def test_later_rounds_measure_then_pull_then_share() -> None:
+    device, up = exchange(1, {"prototypes": GLOBAL})
+    assert device.kinds == ["evaluate 1 with prototypes", "fit private: cross-entropy + prototype-pull", "class means"]
+    assert up == {"prototypes": MEANS}
+    pull = device.requests[1].objective[1]
+    assert isinstance(pull, PrototypePull)
+    assert (pull.classes.tolist(), pull.rows.tolist(), pull.weight) == ([0, 1], [[1, 0], [0, 1]], 0.5)
+
+
+def test_the_private_steps_are_those_of_local_training() -> None:
+    device, _ = exchange(2, {"prototypes": GLOBAL})
+    (fit,) = [request for request in device.requests if isinstance(request, Fit)]
+    np.testing.assert_array_equal(fit.source.indices, job(SPEC, 2).private_batches(2).indices)
+
+
+def test_without_weight_or_steps_there_is_no_pull() -> None:
+    device, _ = exchange(2, {"prototypes": GLOBAL}, spec_of("fedproto", mse_weight=0, evaluate_every=3))
+    assert device.kinds == ["fit private: cross-entropy", "class means"]
+    device, _ = exchange(2, {"prototypes": GLOBAL}, spec_of("fedproto", local_steps=0, evaluate_every=2))
+    assert device.kinds == ["evaluate 2 with prototypes", "class means"]
+
+
+def test_closing_only_measures_with_the_last_prototypes() -> None:
+    device, up = exchange(5, {"prototypes": GLOBAL})
+    assert device.kinds == ["evaluate 5 with prototypes"]
+    assert device.requests[0].prototypes is GLOBAL
+    assert up == {}
+
+
+def test_uniform_weighting_tells_no_counts() -> None:
+    _, up = exchange(0, {}, spec_of("fedproto", weighting="uniform"))
+    assert up["prototypes"] == rows_of([0, 2], [[1, 2], [3, 4]], [1, 1])
+
+
+def reduced(*ups: ClassRows, state=None):
+    state = COORDINATOR.init(SPEC) if state is None else state
+    bag = COORDINATOR.zero()
+    for number, rows in enumerate(ups):
+        bag = COORDINATOR.add(bag, Contribution(number=number, samples=9, knowledge={"prototypes": rows}))
+    return COORDINATOR.finish(SPEC, state, At(0, 0), bag)
+
+
+def test_the_weighted_mean_by_hand() -> None:
+    """n = (3, 1), C = (1, 0), (0, 1): (.75, .25), and plain means where every count is 1."""
+    state = reduced(rows_of([1], [[1, 0]], [3]), rows_of([1], [[0, 1]], [1]))
+    assert COORDINATOR.common(state, At(1, 0)) == {"prototypes": rows_of([1], [[0.75, 0.25]], [4])}
+    assert reduced(rows_of([1], [[1, 0]]), rows_of([1], [[0, 1]])).prototypes.rows.tolist() == [[0.5, 0.5]]
+
+
+def test_a_class_keeps_its_prototype_while_nobody_brings_it_and_a_late_one_comes_in() -> None:
+    first = reduced(rows_of([0, 1], [[1, 1], [2, 2]], [4, 4]))
+    assert COORDINATOR.common(COORDINATOR.init(SPEC), At(0, 0)) == {}
+    second = reduced(rows_of([0, 2], [[3, 3], [9, 9]], [2, 7]), state=first)
+    assert second.prototypes == rows_of([0, 1, 2], [[3, 3], [2, 2], [9, 9]], [2, 4, 7])
+
+
+def test_bytes_are_those_of_the_table() -> None:
+    """K = 10, d = 500: K (d + 1) numbers up, K d down, of 4 bytes; beside them 4 bytes of class id each, and the
+    counts on the way down, which the kind always carries."""
+    rows = ClassRows(
+        classes=np.arange(10, dtype=np.int32), rows=np.ones((10, 500), np.float32), counts=np.ones(10, np.int32)
+    )
+    assert rows.rows.nbytes + rows.counts.nbytes == 20_040
+    assert rows.rows.nbytes == 20_000
+    assert payload_bytes(rows) == 20_040 + 40
+    params = FEDPROTO.params()
+    spec = spec_of("fedproto", classes=10, feature_dim=500)
+    limits = frame_limits((*FEDPROTO.exchanges(params), FEDPROTO.closing(params)), expectation(spec))
+    assert limits.frame_bytes - frame_limits((), expectation(spec)).frame_bytes == payload_bytes(rows)
+
+
+@pytest.mark.parametrize("table", [{"mse_weight": -1.0}, {"weighting": "mean"}, {"lambda": 1.0}])
+def test_impossible_parameters_are_refused(table: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match=f"method.{next(iter(table))}"):
+        FEDPROTO.read(table)

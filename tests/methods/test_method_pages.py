@@ -1,0 +1,41 @@
+"""A method's page in docs/reference/methods says what its contract says."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from coordinator.catalogue import describe, render
+from edge_sdk.protocol.wires import load_registered
+
+PAGES = {path.stem: path.read_text() for path in (Path(__file__).parents[2] / "docs/reference/methods").glob("*.md")}
+
+
+@pytest.mark.parametrize("name", sorted(PAGES))
+def test_parameters_roles_and_terms_are_those_of_the_contract(name: str) -> None:
+    contract = load_registered("coordinator.methods", name).contract
+    page, params = PAGES[name], contract.params()
+    section = page.split("## Parameters")[1].split("\n## ")[0]
+    table = dict(re.findall(r"^\| `(\w+)` \| (\S+) \|", section, re.MULTILINE))
+    assert table == {field.name: str(getattr(params, field.name)) for field in dataclasses.fields(params)}
+    for row in contract.exchanges(params):
+        for way, roles in (("up", row.up), ("down", row.down)):
+            for role, slot in roles.items():
+                assert re.search(rf"^\| {way}.*`{role}` \| {slot.kind.__name__}", page, re.MULTILINE), role
+    assert all(f"`{term}`" in page for term in contract.terms - {"cross-entropy"})
+
+
+def test_there_are_pages() -> None:
+    assert {"fedproto", "fedssa"} <= set(PAGES)
+
+
+def test_the_catalogue_tells_what_each_method_asks_and_gives() -> None:
+    text = render(describe())
+    about = {part.split(":")[0]: part for part in text.split("\n\n")}
+    assert "the federation's feature_dim" in about["fedproto"]
+    assert "weights     never leave the device" in about["fedproto"]
+    assert "weights     of the last layer leave the device, the others never" in about["fedssa"]
+    assert "feature_dim" not in about["fedmd"]

@@ -1,0 +1,210 @@
+"""Comparing methods: worked means, deviations and paired differences; the table, the files and the pictures."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import itertools
+import statistics
+
+import pytest
+import synthetic
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.report import comparison_plots, comparison_table, lines
+from coordinator.report.comparison import (
+    METHOD_COLUMNS,
+    RUN_COLUMNS,
+    Comparison,
+    Line,
+    Spread,
+    Trial,
+    comparison_summary,
+    method_rows,
+    run_rows,
+    spread_of,
+)
+from coordinator.report.result import DeviceResult, RoundResult
+
+BASE = synthetic.result(count=2)
+
+
+def trial(seed, accuracies, *, completed=True, sent=100, rounds=2):
+    """A run of two devices; in round r of n they stand at r/n of their final accuracy."""
+    devices = tuple(
+        DeviceResult(id=f"device-{i}", number=i, accuracy=a, bytes_up=sent * rounds, bytes_down=300, rounds_done=rounds)
+        for i, a in enumerate(accuracies)
+    )
+    history = tuple(
+        RoundResult(
+            round=r,
+            accuracy={d.id: d.accuracy * r / rounds for d in devices},
+            bytes_up=2 * sent,
+            bytes_down=2 * sent,
+        )
+        for r in range(1, rounds + 1)
+    )
+    result = dataclasses.replace(
+        BASE, devices=devices, history=history, seed=seed, completed=completed, time={"wall_s": 2.0, "virtual_s": 9.0}
+    )
+    return Trial(seed, result, f"x/seed-{seed}")
+
+
+def comparison(**changes):
+    found = {
+        "alone": ((0.2, 0.4), (0.3, 0.5)),
+        "fedal": ((0.7, 0.9), (0.8, 0.9)),
+        "fedmd": ((0.6, 0.8), (0.5, 0.7)),
+    }
+    rows = [
+        Line(name, tuple(trial(seed, values, **changes.get(name, {})) for seed, values in enumerate(pairs)))
+        for name, pairs in found.items()
+    ]
+    return Comparison(tuple(rows), "fedal")
+
+
+def test_the_worked_figures():
+    """fedal: means 0.80 and 0.85; fedmd: 0.70 and 0.60; so fedmd - fedal is -0.10 and -0.25."""
+    whole = comparison_summary(comparison())
+    alone, fedal, fedmd = whole["methods"]
+    assert fedal["accuracy"]["mean"] == pytest.approx({"mean": 0.825, "sd": 0.05 / 2**0.5, "count": 2})
+    assert fedal["accuracy"]["worst"]["mean"] == pytest.approx(0.75)  # 0.7 and 0.8
+    assert fedmd["difference"]["mean"] == pytest.approx({"mean": -0.175, "sd": 0.15 / 2**0.5, "count": 2})
+    assert fedmd["difference"]["worst"]["mean"] == pytest.approx(-0.2)  # -0.1 and -0.3
+    assert fedal["difference"]["mean"] == {"mean": 0.0, "sd": 0.0, "count": 2}
+    assert alone["difference"]["mean"]["mean"] == pytest.approx(-0.475)  # -0.5 and -0.45
+    assert alone["cost"]["up_per_device_round"] == {"mean": 100.0, "sd": 0.0, "count": 2}
+    assert alone["cost"]["down_per_device_round"]["mean"] == 150.0
+    assert whole["seeds"] == [0, 1]
+    assert whole["completed"] is True
+    assert [run["mean_accuracy"] for run in fedmd["runs"]] == pytest.approx([0.7, 0.6])
+
+
+def test_pairing_removes_what_seeds_have_in_common():
+    """A hard seed lowers both methods: the difference is steady where the accuracies are not."""
+    hard = Comparison(
+        (
+            Line("fedal", tuple(trial(seed, (level, level)) for seed, level in enumerate((0.3, 0.6, 0.9)))),
+            Line("fedmd", tuple(trial(seed, (level, level)) for seed, level in enumerate((0.2, 0.5, 0.8)))),
+        ),
+        "fedal",
+    )
+    line = hard.lines[1]
+    assert line.accuracy("mean").sd == pytest.approx(0.3)
+    assert hard.difference(line, "mean").mean == pytest.approx(-0.1)
+    assert hard.difference(line, "mean").sd == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_run_that_ended_early_counts_in_no_accuracy():
+    broken = comparison(fedmd={"completed": False})
+    assert not broken.completed
+    fedmd = comparison_summary(broken)["methods"][2]
+    assert fedmd["accuracy"] == {}
+    assert fedmd["difference"] == {}
+    assert "mean_accuracy" not in fedmd["runs"][0]
+    assert any("fedmd, seed 1: ended early" in line for line in comparison_table.footer(broken))
+    row = comparison_table.rows(broken)[2]
+    assert row[1:5] == ("-", "-", "-", "-")
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=6))
+def test_a_spread_is_the_sample_deviation(values):
+    spread = spread_of([*values, None])
+    assert spread == Spread(statistics.fmean(values), statistics.stdev(values), len(values))
+
+
+def test_one_value_has_no_deviation_and_none_has_no_mean():
+    assert spread_of([0.5]) == Spread(0.5, None, 1)
+    assert spread_of([None]) is None
+
+
+def test_the_table_says_means_deviations_and_differences():
+    text = comparison_table.render(comparison())
+    heads, _, alone, fedal, fedmd, *_ = text.splitlines()
+    assert heads.split("  ")[0] == "method"
+    assert "mean - fedal" in heads
+    assert alone.split()[:8] == ["alone", "35.0", "±", "7.1", "-47.5", "±", "3.5", "25.0"]
+    assert fedal.split()[:7] == ["fedal", "82.5", "±", "3.5", "-", "75.0", "±"]
+    assert "-17.5 ± 10.6" in fedmd
+    assert "100 B" in fedmd
+    assert "seeds 0, 1" in text
+
+
+def test_one_seed_has_no_deviations_and_says_how_to_get_them():
+    single = Comparison(tuple(Line(line.method, line.trials[:1]) for line in comparison().lines), "fedal")
+    text = comparison_table.render(single)
+    assert "±" not in text
+    assert "--seeds 0,1,2" in text
+
+
+def test_the_tables_have_a_column_for_every_figure():
+    whole = comparison_summary(comparison())
+    assert set(method_rows(whole)[1]) == set(METHOD_COLUMNS)
+    assert set(run_rows(whole)[1]) == set(RUN_COLUMNS)
+    assert method_rows(whole)[2]["mean_difference"] == pytest.approx(-0.175)
+    assert len(run_rows(whole)) == 6
+
+
+def test_the_band_is_the_deviation_of_the_seeds_or_of_one_seed_the_devices():
+    fedal = comparison().lines[1]
+    first, last = comparison_plots.round_points(fedal)
+    assert (first.round, last.round) == (1, 2)
+    assert first.mean == pytest.approx(0.4125)
+    assert (last.low, last.high) == pytest.approx((0.825 - 0.05 / 2**0.5, 0.825 + 0.05 / 2**0.5))
+    (_, alone_last) = comparison_plots.round_points(Line("fedal", fedal.trials[:1]))
+    assert (alone_last.low, alone_last.mean, alone_last.high) == pytest.approx((0.7, 0.8, 0.9))
+
+
+def test_bytes_add_up_over_the_rounds():
+    """Each round: 2 * 100 up and as much down, by two devices."""
+    points = comparison_plots.byte_points(comparison().lines[2])
+    assert [(p.round, p.bytes_per_device) for p in points] == [(1, 200.0), (2, 400.0)]
+    assert points[1].mean == pytest.approx(0.65)
+
+
+def test_only_rounds_that_all_seeds_measured_are_drawn():
+    short, long = trial(0, (0.5, 0.5), rounds=2), trial(1, (0.5, 0.5), rounds=4)
+    assert [p.round for p in comparison_plots.round_points(Line("m", (short, long)))] == [1, 2]
+
+
+def test_both_pictures_and_the_figures_behind_them(tmp_path):
+    pytest.importorskip("matplotlib")
+    paths = comparison_plots.draw_comparison(comparison(), tmp_path / "plots")
+    assert [path.name for path in paths] == ["accuracy_by_round.png", "accuracy_by_bytes.png"]
+    for path in paths:
+        assert path.read_bytes().startswith(b"\x89PNG")
+        rows = list(csv.DictReader(io.StringIO(path.with_suffix(".csv").read_text())))
+        assert {row["method"] for row in rows} == {"alone", "fedal", "fedmd"}
+        assert len(rows) == 6
+    before = {path.name: path.read_bytes() for path in (tmp_path / "plots").iterdir()}
+    comparison_plots.draw_comparison(comparison(), tmp_path / "plots")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "plots").iterdir()} == before
+
+
+def test_a_comparison_without_any_accuracy_is_drawn_too(tmp_path):
+    pytest.importorskip("matplotlib")
+    bare = Trial(0, dataclasses.replace(BASE, history=()))
+    empty = Comparison((Line("alone", (bare,)), Line("fedal", (bare,))), "fedal")
+    paths = comparison_plots.draw_comparison(empty, tmp_path)
+    assert all(path.exists() for path in paths)
+    assert paths[0].with_suffix(".csv").read_text() == "method,round,mean,low,high\n"
+
+
+def test_every_line_looks_different():
+    looks = [comparison_plots.look(place) for place in range(1, 29)]
+    assert len(set(looks)) == 28
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.floats(0.01, 0.2))
+def test_names_are_pushed_apart_and_keep_their_order(values, gap):
+    placed = lines.apart(values, gap)
+    ordered = [place for _, place in sorted(zip(values, placed, strict=True), key=lambda pair: pair)]
+    assert all(b - a >= gap - 1e-9 for a, b in itertools.pairwise(ordered))
+    assert statistics.fmean(placed) == pytest.approx(statistics.fmean(values), abs=1e-9)
+
+
+def test_names_that_do_not_touch_stay_where_they_are():
+    assert lines.apart([0.9, 0.1, 0.5], 0.1) == [0.9, 0.1, 0.5]
+    assert lines.apart([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
