@@ -51,6 +51,7 @@ class Record:
         """Note a device's own evaluation."""
         if "accuracy" in metrics and rounds > 0:
             self.accuracy.setdefault(rounds, {})[device] = metrics["accuracy"]
+        if metrics and rounds > 0:
             self.metrics[device] = {name: value for name, value in metrics.items() if name != "accuracy"}
 
     def held(self, knowledge: Mapping[str, Payload]) -> None:

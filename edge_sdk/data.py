@@ -98,6 +98,10 @@ class LocalData:
     train: Samples
     test: Samples | None = None
     """What the device's accuracy is measured on; a balanced test of all classes where the federation gives one."""
+    validation: Samples | None = None
+    """Of its own, kept out of training, to choose settings by: measured as validation_accuracy."""
+    local_test: Samples | None = None
+    """Of its own, kept out of training: measured as local_accuracy, in place of that on the test's classes it holds."""
 
     def class_counts(self, classes: int) -> tuple[int, ...]:
         """Training samples per class.  Raises UsageError for a label outside 0..classes-1."""

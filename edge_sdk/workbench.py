@@ -48,13 +48,17 @@ class Workbench:
         self._labels = self.data.train.y.astype(np.int64)  # (n,)
         self._public = preprocess(self.public.samples) if self.public else None  # (m, c, h, w)
         self._test = preprocess(self.data.test.x) if self.data.test else None  # (t, c, h, w)
+        held_out = {"validation_accuracy": self.data.validation, "local_accuracy": self.data.local_test}
+        self._held_out = {name: (preprocess(part.x), part.y) for name, part in held_out.items() if part}
         self._check()
 
     def _check(self) -> None:
         """Raise UsageError or ModelError for what would fail later, in the middle of a round."""
         if not len(self._private):
             raise UsageError("this device has no training samples; give it some")
-        for name, samples in (("training", self._private), ("public", self._public), ("test", self._test)):
+        everything = {"training": self._private, "public": self._public, "test": self._test}
+        everything |= {name.removesuffix("_accuracy"): inputs for name, (inputs, _) in self._held_out.items()}
+        for name, samples in everything.items():
             if samples is not None and not np.isfinite(samples).all():
                 raise UsageError(f"the {name} samples hold NaN or Inf after preprocessing; clean them first")
         logits, classes = self.model.logits(self._private[:1]), self.model.spec.classes
@@ -74,7 +78,7 @@ class Workbench:
         if isinstance(request, WriteHead):
             self.model.set_head_rows(request.classes, request.rows)
             return None
-        return (yield from self._evaluate(request))
+        return {**(yield from self._evaluate(request)), **(yield from self._evaluate_held_out())}
 
     def _fit(self, request: Fit, job: Job) -> Generator[None, None, FitReport]:
         inputs, labels, private = self._source(request.source)
@@ -129,6 +133,17 @@ class Workbench:
             metrics["local_accuracy"] = float(np.mean((predicted == truth)[held]))
             if request.prototypes is not None:
                 metrics["prototype_accuracy"] = float(np.mean((nearest == truth)[held]))
+        return metrics
+
+    def _evaluate_held_out(self) -> Generator[None, None, Mapping[str, float]]:
+        """Accuracy on each part of the device's own data that is not trained on, where it keeps some."""
+        metrics = {}
+        for name, (inputs, labels) in self._held_out.items():
+            right = 0
+            for part in _slices(len(labels)):
+                right += int((self._infer(inputs[part]).argmax(axis=1) == labels[part]).sum())
+                yield
+            metrics[name] = right / len(labels)
         return metrics
 
     def _nearest(self, prototypes: ClassRows, x: Floats) -> Ints:

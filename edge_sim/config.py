@@ -13,35 +13,60 @@ from edge_sdk.errors import UsageError
 from edge_sdk.protocol.messages import TrainSpec
 from edge_sdk.protocol.schema import Count, Real, Text, Whole
 from edge_sdk.transport.memory import Faults
-from edge_sim import families
+from edge_sim import assign
 
 Share = Annotated[float, Real(0.0, 1.0)]
+Seed = Annotated[int, Whole(0, 2**32 - 1)]
+Side = Annotated[int, Whole(1, 4096)]
+"""Height or width in pixels."""
+Samples = Annotated[int, Whole(1, 10**9)]
+"""How many of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataTable:
-    """The section [data]."""
+    """The section [data]; paths are relative to the TOML file."""
 
-    source: Annotated[str, Text(16, "digits|npz")] = "digits"
+    source: Annotated[str, Text(16, "digits|npz|folder|mnist|fashion-mnist|emnist|svhn|cifar10|cifar100")] = "digits"
     path: str | None = None
-    """For npz: relative to the TOML file."""
+    """For npz the file, for folder the folder."""
+    root: str | None = None
+    """For torchvision's data sets: the folder that its own loaders call root."""
+    emnist_split: Annotated[str, Text(16, "balanced|byclass|bymerge|letters|digits|mnist")] = "balanced"
+    """Which of EMNIST's six sets."""
+    image_size: tuple[Side, ...] | None = None
+    """For folder: height and width that pictures are brought to when they are read; needed where they differ."""
+    train_samples: Samples | None = None
+    """Keep so many of the training samples, each class in proportion; default: all."""
+    test_samples: Samples | None = None
+    """The same for the test."""
     public: Count = 400
     """Samples taken out of the training part as the public set; their labels are thrown away."""
     test_fraction: Annotated[float, Real(0.01, 0.9)] = 0.2
+    """For sources that come without a test: digits, and folder without train/ and test/."""
+    split: tuple[Annotated[float, Real(0.0, 1e6)], ...] = (1.0, 0.0, 0.0)
+    """How each device divides its own samples: into parts to train on, to validate on and to test on."""
     scale: Annotated[float, Real(1e-9, 1e9)] | None = None
     """Factor that brings raw values to about [0, 1]; default by data set and dtype."""
+    seed: Seed | None = None
+    """Of its own, for what is drawn here; default: the federation's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionTable:
     """The section [partition]."""
 
-    kind: Annotated[str, Text(32, "classes_per_device|iid|dirichlet")] = "classes_per_device"
+    kind: Annotated[str, Text(32, "classes_per_device|iid|dirichlet|quantity_skew|user")] = "classes_per_device"
     classes_per_device: Annotated[int, Whole(1, 65535)] = 3
     alpha: Annotated[float, Real(1e-3, 1e6)] = 0.5
-    min_samples: Annotated[int, Whole(1, 10**9)] = 4
-    seed: Annotated[int, Whole(0, 2**32 - 1)] | None = None
+    """Of the Dirichlet distribution: over devices for each class (dirichlet), or over their sizes (quantity_skew)."""
+    min_samples: Samples = 4
+    seed: Seed | None = None
     """Of its own; default: the federation's."""
+    file: str | None = None
+    """Take the partition from here instead of drawing one; relative to the TOML file."""
+    export: str | None = None
+    """Write the partition here when the run starts; relative to the TOML file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +74,13 @@ class FleetRow:
     """One [[fleet]]: some devices that are alike."""
 
     count: Annotated[int, Whole(1, 10**6)] = 1
-    model: Annotated[str, Text(200)] = "mlp"
-    """A family (edge_sim/families.py) or MODULE:FACTORY."""
+    model: Annotated[str, Text(1000)] = "mlp"
+    """A family (edge_sim/families.py), MODULE:FACTORY, or a rule that picks one for each device: board, board:LIST,
+    random:LIST or cycle:LIST (edge_sim/assign.py)."""
     board: Annotated[str, Text(64)] = "rpi4"
     link: Annotated[str, Text(64)] | None = None
     """Default: the board's own."""
-    size: tuple[Annotated[int, Whole(1, 4096)], ...] | None = None
+    size: tuple[Side, ...] | None = None
     """Height and width that these devices resize samples to."""
     feature_dim: Annotated[int, Whole(1, 65536)] | None = None
     """Width of their features; default: the federation's, where the family can choose it."""
@@ -71,7 +97,7 @@ class FaultsTable:
     delay_s: Annotated[float, Real(0.0, 1e6)] = 1.0
     disconnect: Annotated[float, Real(0.0, 0.95)] = 0.0
     disconnect_s: Annotated[float, Real(0.0, 1e6)] = 5.0
-    seed: Annotated[int, Whole(0, 2**32 - 1)] = 0
+    seed: Seed = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,12 +159,10 @@ def parse(tables: dict[str, Any], file: Path) -> Config:
             f"{file}: federation.devices: {federation.devices}, but the [[fleet]] counts add up to {counted}"
         )
     for i, row in enumerate(fleet):
-        _check_row(row, f"{file}: fleet[{i}]")
+        _check_row(row, f"{file}: fleet[{i}]", federation.seed)
     if federation.roster:
         raise UsageError(f"{file}: federation.roster: a simulated fleet names its own devices; leave it out")
-    data = read_table(DataTable, tables.get("data", {}), "data", file)
-    if data.source == "npz" and not data.path:
-        raise UsageError(f'{file}: data.path: missing; with source = "npz" it names the file')
+    data, partition = _data(tables.get("data", {}), file), _partition(tables.get("partition", {}), file)
     faults = read_table(FaultsTable, tables.get("faults", {}), "faults", file)
     return Config(
         file=file,
@@ -146,7 +170,7 @@ def parse(tables: dict[str, Any], file: Path) -> Config:
         federation=federation,
         train=read_table(TrainSpec, tables.get("train", {}), "train", file),
         data=data,
-        partition=read_table(PartitionTable, tables.get("partition", {}), "partition", file),
+        partition=partition,
         fleet=fleet,
         faults=Faults(
             drop=faults.drop,
@@ -161,12 +185,38 @@ def parse(tables: dict[str, Any], file: Path) -> Config:
     )
 
 
-def _check_row(row: FleetRow, where: str) -> None:
+def _data(plain: Any, file: Path) -> DataTable:
+    table = read_table(DataTable, plain, "data", file)
+    needed = {"digits": None, "npz": "path", "folder": "path"}.get(table.source, "root")
+    if needed and not getattr(table, needed):
+        what = "file" if table.source == "npz" else "folder"
+        raise UsageError(f'{file}: data.{needed}: missing; with source = "{table.source}" it names the {what}')
+    if table.image_size is not None and len(table.image_size) != 2:
+        raise UsageError(f"{file}: data.image_size: expected [height, width], found {list(table.image_size)}")
+    if len(table.split) != 3 or table.split[0] <= 0:
+        raise UsageError(
+            f"{file}: data.split: expected [train, validation, test], such as [8, 1, 1], with some to train on; "
+            f"found {list(table.split)}"
+        )
+    return table
+
+
+def _partition(plain: Any, file: Path) -> PartitionTable:
+    table = read_table(PartitionTable, plain, "partition", file)
+    if table.file is not None:
+        for key in ("kind", "export"):
+            if key in plain:
+                raise UsageError(f"{file}: partition.{key}: of no use beside partition.file; leave one of them out")
+    return table
+
+
+def _check_row(row: FleetRow, where: str, seed: int) -> None:
     """Raise UsageError where a row names what does not exist."""
     if row.size is not None and len(row.size) != 2:
         raise UsageError(f"{where}.size: expected [height, width], found {list(row.size)}")
-    _check_name(families.check, row.model, f"{where}.model")
     _check_name(board.load_board, row.board, f"{where}.board")
+    profile = board.load_board(row.board)
+    _check_name(lambda rule: assign.model_of(rule, profile, 0, seed), row.model, f"{where}.model")
     if row.link is not None:
         _check_name(board.load_link, row.link, f"{where}.link")
 
@@ -179,11 +229,12 @@ def _check_name(check: Callable[[str], object], name: str, where: str) -> None:
 
 
 def _resolved(tables: dict[str, Any], file: Path) -> dict[str, Any]:
-    """With a path to the data that holds in any folder: a run can be repeated from its own directory."""
-    data = tables.get("data", {})
-    if "path" not in data:
-        return tables
-    return {**tables, "data": {**data, "path": str((file.parent / data["path"]).resolve())}}
+    """With paths that hold in any folder: a run can be repeated from its own directory."""
+    found = {**tables}
+    for section, key in (("data", "path"), ("data", "root"), ("partition", "file"), ("partition", "export")):
+        if key in found.get(section, {}):
+            found[section] = {**found[section], key: str((file.parent / found[section][key]).resolve())}
+    return found
 
 
 def alone(config: Config) -> Config:

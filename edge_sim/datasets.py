@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.data import Raw, Samples
-from edge_sdk.errors import MissingExtra, UsageError
+from edge_sdk.data import Samples
+from edge_sdk.errors import UsageError
 from edge_sdk.objectives import Ints
-from edge_sdk.protocol.schema import one_line
 from edge_sdk.public import PublicSet
 from edge_sim.config import DataTable
-
-DIGITS_SCALE = 1 / 16
-"""scikit-learn's digits have 17 grey levels."""
+from edge_sim.draw import draw_evenly
+from edge_sim.sources.base import Whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -29,12 +25,20 @@ class Dataset:
 
     name: str
     private: Samples
+    rows: Ints  # (n,)
+    """Where the private samples stand among the training samples of the source."""
+    source_samples: int
+    """How many of those there are."""
+    users: NDArray[Any] | None  # (n,)
+    """Who recorded each private sample, where the source tells."""
     public: PublicSet | None
     test: Samples
     classes: int
     scale: float
     """Brings raw values to about [0, 1]."""
     sha256: str
+    seed: int
+    """What was drawn here was drawn from it."""
 
     @property
     def raw_shape(self) -> tuple[int, ...]:
@@ -42,121 +46,81 @@ class Dataset:
         return tuple(self.private.x.shape[1:])
 
 
-def load(table: DataTable, seed: int, folder: Path) -> Dataset:
-    """The data set that a [data] section names.  Raises UsageError or MissingExtra."""
-    if table.source == "digits":
-        x, y = _digits()
-        train, test = _stratified(y, table.test_fraction, np.random.default_rng([seed, 1]))
-        digits = _Whole("digits", Samples(x[train], y[train]), Samples(x[test], y[test]), DIGITS_SCALE)
-        return _split(table, seed, digits)
-    train_set, test_set = _npz(folder / (table.path or ""))
-    scale = 1 / 255 if train_set.x.dtype == np.uint8 else 1.0
-    return _split(table, seed, _Whole(Path(table.path or "").stem, train_set, test_set, scale))
+def load(table: DataTable, seed: int, folder: Path, classes: int | None = None) -> Dataset:
+    """The data set that a [data] section names; paths are relative to `folder`.
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Whole:
-    """A data set as it comes, before the public part is taken out."""
-
-    name: str
-    train: Samples
-    test: Samples
-    scale: float
-
-
-def _split(table: DataTable, seed: int, whole: _Whole) -> Dataset:
-    """Take the public part out of the training samples, without its labels."""
-    train, test = whole.train, whole.test
-    if not table.public < len(train):
+    classes: how many the federation has, where it says so; default: as many as the labels need.
+    Raises UsageError or MissingExtra.
+    """
+    seed = seed if table.seed is None else table.seed
+    whole = read(table, seed, folder)
+    found = int(max(whole.train.y.max(), whole.test.y.max())) + 1
+    if classes is not None and found > classes:
+        raise UsageError(f"federation.classes: {classes}, but of {whole.name} {_where(whole, classes)}")
+    kept = _some(whole.train.y, table.train_samples, np.random.default_rng([seed, 6]), "train_samples")
+    tested = _some(whole.test.y, table.test_samples, np.random.default_rng([seed, 7]), "test_samples")
+    x, y = whole.train.x[kept], whole.train.y[kept]
+    test = Samples(whole.test.x[tested], whole.test.y[tested])
+    if not table.public < len(y):
         raise UsageError(
-            f"data.public: expected fewer than the {len(train)} training samples, found {table.public}; "
+            f"data.public: expected fewer than the {len(y)} training samples, found {table.public}; "
             "leave some for the devices"
         )
-    order = np.random.default_rng([seed, 2]).permutation(len(train))
+    order = np.random.default_rng([seed, 2]).permutation(len(y))
     chosen, rest = np.sort(order[: table.public]), np.sort(order[table.public :])
-    digest = hashlib.sha256()
-    for array in (train.x, train.y, test.x, test.y):
-        digest.update(np.ascontiguousarray(array).tobytes())
     return Dataset(
         name=whole.name,
-        private=Samples(train.x[rest], train.y[rest]),
-        public=PublicSet(train.x[chosen]) if table.public else None,
+        private=Samples(x[rest], y[rest]),
+        rows=kept[rest],
+        source_samples=len(whole.train),
+        users=whole.users[kept][rest] if whole.users is not None else None,
+        public=PublicSet(x[chosen]) if table.public else None,
         test=test,
-        classes=int(max(train.y.max(), test.y.max())) + 1,
+        classes=classes or found,
         scale=whole.scale if table.scale is None else table.scale,
-        sha256=digest.hexdigest(),
+        sha256=_sha256(x, y, test.x, test.y),
+        seed=seed,
     )
 
 
-def _digits() -> tuple[Raw, Ints]:
-    """1,797 handwritten digits of 8 x 8 pixels: u1 (n, 8, 8), labels (n,)."""
-    try:
-        from sklearn.datasets import load_digits  # noqa: PLC0415  # heavy, and only here
-    except ImportError:
-        raise MissingExtra("scikit-learn", "sim", "the digits data set") from None
-    bunch = load_digits()
-    return bunch.images.astype(np.uint8), bunch.target.astype(np.int64)
+def read(table: DataTable, seed: int, folder: Path) -> Whole:
+    """Everything that the source holds.  Raises UsageError or MissingExtra."""
+    if table.source == "digits":
+        from edge_sim.sources import digits  # noqa: PLC0415  # each source loads what only it needs
+
+        return digits.read(table.test_fraction, seed)
+    if table.source == "npz":
+        from edge_sim.sources import npz  # noqa: PLC0415
+
+        return npz.read(folder / (table.path or ""))
+    if table.source == "folder":
+        from edge_sim.sources import folder as pictures  # noqa: PLC0415
+
+        size = (table.image_size[0], table.image_size[1]) if table.image_size else None
+        return pictures.read(folder / (table.path or ""), size, table.test_fraction, seed)
+    from edge_sim.sources import torch_sources  # noqa: PLC0415
+
+    return torch_sources.read(table.source, folder / (table.root or ""), table.emnist_split)
 
 
-def _stratified(y: Ints, fraction: float, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """Indices of train and test with the same share of each class in the test."""
-    test = np.concatenate(
-        [rng.permutation(np.flatnonzero(y == k))[: round(fraction * int((y == k).sum()))] for k in np.unique(y)]
-    )
-    mask = np.ones(len(y), bool)
-    mask[test] = False
-    return np.flatnonzero(mask), np.sort(test)
+def _where(whole: Whole, classes: int) -> str:
+    """The first label that is none of 0..classes-1."""
+    part, y = ("training", whole.train.y) if int(whole.train.y.max()) >= classes else ("test", whole.test.y)
+    row = int(np.flatnonzero(y >= classes)[0])
+    return f"{part} sample {row} has label {y[row]}"
 
 
-ARRAYS = ("x_train", "y_train", "x_test", "y_test")
-MOST_CLASSES = 65535
-"""What a federation's spec can carry."""
+def _some(y: Ints, count: int | None, rng: np.random.Generator, key: str) -> Ints:
+    """Indices of `count` samples, each class in proportion; None: of all."""
+    if count is None:
+        return np.arange(len(y))
+    if count > len(y):
+        raise UsageError(f"data.{key}: expected at most the {len(y)} that the source has, found {count}")
+    return draw_evenly(y, count, rng)
 
 
-def _npz(path: Path) -> tuple[Samples, Samples]:
-    """x_train y_train x_test y_test, uint8 or float; (n, h, w), (n, h, w, c) or (n, d)."""
-    arrays = _arrays(path)
-    x_train, y_train, x_test, y_test = (arrays[name] for name in ARRAYS)
-    for name, x, y in (("train", x_train, y_train), ("test", x_test, y_test)):
-        if x.ndim not in (2, 3, 4) or x.shape[1:] != x_train.shape[1:] or not x.size:
-            raise UsageError(
-                f"{path}: x_{name}: expected (n, h, w), (n, h, w, c) or (n, d), like x_train, found {x.shape}"
-            )
-        if not (x.dtype == np.uint8 or (x.dtype.kind == "f" and np.isfinite(x).all())):
-            raise UsageError(f"{path}: x_{name}: expected uint8 or finite floats, found {x.dtype}")
-        if x.dtype.kind != x_train.dtype.kind:
-            raise UsageError(f"{path}: x_{name}: expected {x_train.dtype}, like x_train, found {x.dtype}")
-        if y.shape != (len(x),) or y.dtype.kind not in "iu":
-            raise UsageError(f"{path}: y_{name}: expected {len(x)} integers, found {y.dtype} {y.shape}")
-        if not 0 <= int(y.min()) <= int(y.max()) < MOST_CLASSES:
-            raise UsageError(
-                f"{path}: y_{name}: expected class ids from 0 to {MOST_CLASSES - 1}, "
-                f"found {int(y.min())} to {int(y.max())}"
-            )
-    if not int(max(y_train.max(), y_test.max())):
-        raise UsageError(f"{path}: y_train: expected at least 2 classes, found only class 0")
-    return Samples(_as_raw(x_train), y_train.astype(np.int64)), Samples(_as_raw(x_test), y_test.astype(np.int64))
-
-
-def _arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """The four arrays of an npz file."""
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            missing = [name for name in ARRAYS if name not in arrays.files]
-            if missing:
-                found = ", ".join(arrays.files) or "none"
-                raise UsageError(f"{path}: lacks the array {missing[0]}; expected {', '.join(ARRAYS)}, found {found}")
-            found_arrays = {name: arrays[name] for name in ARRAYS}
-    except FileNotFoundError:
-        raise UsageError(f"data.path: {path}: no such file") from None
-    except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
-        raise UsageError(f"data.path: {path}: not a readable npz file: {one_line(str(error))}") from None
-    for name, array in found_arrays.items():
-        if not isinstance(array, np.ndarray):  # numpy hands out as bytes what it cannot read
-            raise UsageError(f"data.path: {path}: not a readable npz file: {name} is no array")
-    return found_arrays
-
-
-def _as_raw(x: NDArray[Any]) -> Raw:
-    """As u1 or f4, which is all that a device takes."""
-    return x if x.dtype == np.uint8 else x.astype(np.float32)
+def _sha256(*arrays: NDArray[Any]) -> str:
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()

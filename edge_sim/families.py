@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
 import sys
@@ -29,19 +30,41 @@ class Family:
     description: str
     runtime: str
     """numpy, torch or onnx."""
+    parameters: int
+    """Trainable scalars for ten classes of 32 x 32 pixels in colour; other inputs: docs/reference/models.md."""
+    extra: str = ""
+    """The extra that it needs beyond its runtime's."""
 
 
 FAMILIES: dict[str, Family] = {
-    "softmax": Family("softmax regression on the pixels", "numpy"),
-    "mlp": Family("one hidden layer of 64", "torch"),
-    "mlp-wide": Family("two hidden layers of 128", "torch"),
-    "cnn": Family("two convolutions (16, 32)", "torch"),
-    "cnn-wide": Family("two convolutions (32, 64) and a hidden layer of 128", "torch"),
-    "resnet": Family("two residual blocks (16, 32) with GroupNorm", "torch"),
-    "onnx-random": Family("frozen random filters, trainable head", "onnx"),
-    "onnx-kmeans": Family("frozen k-means filters of the public samples, trainable head", "onnx"),
-    "onnx-teacher": Family("a finished classifier from a file: teaches, does not learn", "onnx"),
+    "softmax": Family("softmax regression on the pixels", "numpy", 30_730),
+    "mlp": Family("one hidden layer of 64", "torch", 197_322),
+    "mlp-wide": Family("two hidden layers of 128", "torch", 411_146),
+    "cnn": Family("two convolutions (16, 32)", "torch", 25_578),
+    "cnn-wide": Family("two convolutions (32, 64) and a hidden layer of 128", "torch", 545_098),
+    "resnet": Family("two residual blocks (16, 32) with GroupNorm", "torch", 19_946),
+    "lenet5": Family("LeNet-5: two convolutions (6, 16), hidden layers of 120 and 84", "torch", 62_006),
+    "fedssa-cnn-1": Family("FedSSA's CNN-1: convolutions (16, 32), hidden layers of 2000 and 500", "torch", 2_621_558),
+    "fedssa-cnn-2": Family("FedSSA's CNN-2: convolutions (16, 16), hidden layers of 2000 and 500", "torch", 1_815_142),
+    "fedssa-cnn-3": Family("FedSSA's CNN-3: convolutions (16, 32), hidden layers of 1000 and 500", "torch", 1_320_558),
+    "fedssa-cnn-4": Family("FedSSA's CNN-4: convolutions (16, 32), hidden layers of 800 and 500", "torch", 1_060_358),
+    "fedssa-cnn-5": Family("FedSSA's CNN-5: convolutions (16, 32), hidden layers of 500 and 500", "torch", 670_058),
+    "fednh-cnn": Family("FedNH's CNN: convolutions (64, 64), hidden layers of 384 and 192", "torch", 797_962),
+    "resnet8": Family("ResNet-8: three residual blocks (64, 128, 256) with GroupNorm", "torch", 1_226_826),
+    "wresnet-10-1": Family("wide ResNet, 10 layers, width 1, with GroupNorm", "torch", 77_850),
+    "wresnet-10-2": Family("wide ResNet, 10 layers, width 2, with GroupNorm", "torch", 303_706),
+    "wresnet-16-1": Family("wide ResNet, 16 layers, width 1, with GroupNorm", "torch", 175_066),
+    "mobilenet-v3-small": Family("MobileNetV3-small with GroupNorm", "torch", 1_528_106, "vision"),
+    "shufflenet-v2": Family("ShuffleNetV2 at width 1 with GroupNorm", "torch", 1_263_854, "vision"),
+    "resnet18": Family("ResNet-18 with GroupNorm, and a small stem for small pictures", "torch", 11_173_962, "vision"),
+    "resnet34": Family("ResNet-34 with GroupNorm, and a small stem for small pictures", "torch", 21_282_122, "vision"),
+    "onnx-random": Family("frozen random filters, trainable head", "onnx", 5_130),
+    "onnx-kmeans": Family("frozen k-means filters of the public samples, trainable head", "onnx", 5_130),
+    "onnx-teacher": Family("a finished classifier from a file: teaches, does not learn", "onnx", 0),
 }
+
+SHOWN = 8
+"""Families that an error names."""
 
 
 def check(name: str) -> None:
@@ -49,7 +72,18 @@ def check(name: str) -> None:
     if ":" in name:
         _factory(name)
     elif name not in FAMILIES:
-        raise UsageError(f"no model family {name!r}; known are {', '.join(FAMILIES)}, or MODULE:FACTORY of your own")
+        near = difflib.get_close_matches(name, FAMILIES)
+        hint = f"; near to it: {', '.join(near)}" if near else ""
+        raise UsageError(
+            f"no model family {name!r}; known are {', '.join([*FAMILIES][:SHOWN])} and {len(FAMILIES) - SHOWN} more "
+            f"(docs/reference/models.md), or MODULE:FACTORY of your own{hint}"
+        )
+
+
+def runtime(name: str) -> str:
+    """Of a family: numpy, torch or onnx.  A factory of somebody's own counts as torch, which it may use."""
+    check(name)
+    return "torch" if ":" in name else FAMILIES[name].runtime
 
 
 def chooses_width(name: str) -> bool:

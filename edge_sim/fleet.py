@@ -16,12 +16,17 @@ from edge_sdk import board
 from edge_sdk.data import LocalData, Preprocess, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.models.base import Model
+from edge_sdk.objectives import Ints
 from edge_sdk.protocol.wires import load_registered
 from edge_sdk.public import PublicSet
-from edge_sim import families
+from edge_sim import assign, families, partition_file
 from edge_sim.config import Config, FleetRow
 from edge_sim.datasets import Dataset, load
+from edge_sim.draw import cut
 from edge_sim.partition import partition
+
+PARTS = ("train", "test", "validation", "local_test")
+"""Of LocalData."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +70,11 @@ class Device:
     def write(self, folder: Path) -> None:
         """Leave everything that a process of its own needs in a folder."""
         folder.mkdir(parents=True, exist_ok=True)
-        arrays: dict[str, Any] = {"x": self.data.train.x, "y": self.data.train.y}
-        if self.data.test is not None:
-            arrays |= {"x_test": self.data.test.x, "y_test": self.data.test.y}
+        arrays: dict[str, Any] = {}
+        for part in PARTS:
+            samples: Samples | None = getattr(self.data, part)
+            if samples is not None:
+                arrays |= {f"x_{part}": samples.x, f"y_{part}": samples.y}
         if self.public is not None:
             arrays |= {"public": self.public.samples}
         np.savez(folder / "data.npz", **arrays)
@@ -80,8 +87,8 @@ def read_device(folder: Path) -> Device:
     size = plain["size"]
     kit = Kit(**{**plain, "raw_shape": tuple(plain["raw_shape"]), "size": tuple(size) if size else None})
     with np.load(folder / "data.npz", allow_pickle=False) as arrays:
-        test = Samples(arrays["x_test"], arrays["y_test"]) if "x_test" in arrays.files else None
-        data = LocalData(train=Samples(arrays["x"], arrays["y"]), test=test)
+        parts = [part for part in PARTS if f"x_{part}" in arrays.files]
+        data = LocalData(**{part: Samples(arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in parts})
         public = PublicSet(arrays["public"]) if "public" in arrays.files else None
     return Device(kit=kit, data=data, public=public)
 
@@ -92,6 +99,8 @@ class Fleet:
 
     dataset: Dataset
     devices: tuple[Device, ...]
+    parts: tuple[Ints, ...]
+    """Which of the private samples each device holds, before it divides them."""
     federation: Federation
 
 
@@ -106,7 +115,7 @@ def build(config: Config) -> Fleet:
 
 
 def _build(config: Config) -> Fleet:
-    dataset = load(config.data, config.federation.seed, config.file.parent)
+    dataset = load(config.data, config.federation.seed, config.file.parent, config.federation.classes)
     federation = read_federation(
         config.tables,
         config.file,
@@ -115,30 +124,52 @@ def _build(config: Config) -> Fleet:
     )
     federation = Federation(federation.spec, federation.policy, config.ids)
     load_registered("coordinator.methods", federation.spec.method).init(federation.spec)  # tells now what it lacks
-    rows = config.rows
-    parts = partition(config.partition, dataset.private.y, len(rows), dataset.classes, config.federation.seed)
-    devices = []
-    for number, (row, part) in enumerate(zip(rows, parts, strict=True)):
-        train = Samples(dataset.private.x[part], dataset.private.y[part])
-        devices.append(
-            Device(
-                kit=_kit(config, dataset, row, number),
-                data=LocalData(train=train, test=dataset.test),
-                public=dataset.public,
-            )
+    parts = _parts(config, dataset)
+    devices = tuple(
+        Device(
+            kit=_kit(config, dataset, row, number),
+            data=_local_data(config, dataset, part, number),
+            public=dataset.public,
         )
-    return Fleet(dataset=dataset, devices=tuple(devices), federation=federation)
+        for number, (row, part) in enumerate(zip(config.rows, parts, strict=True))
+    )
+    return Fleet(dataset=dataset, devices=devices, parts=tuple(parts), federation=federation)
+
+
+def export_partition(config: Config, fleet: Fleet) -> None:
+    """Write the fleet's partition where [partition] export says, if it does.  Raises UsageError."""
+    if config.partition.export:
+        path = config.file.parent / config.partition.export
+        partition_file.write(path, fleet.dataset, config.ids, fleet.parts)
+
+
+def _parts(config: Config, dataset: Dataset) -> list[Ints]:
+    """Each device's share of the private samples, as indices: from a file, or drawn."""
+    table = config.partition
+    if table.file:
+        return partition_file.read(config.file.parent / table.file, dataset, config.ids, table.min_samples)
+    return partition(
+        table, dataset.private.y, len(config.ids), dataset.classes, config.federation.seed, users=dataset.users
+    )
+
+
+def _local_data(config: Config, dataset: Dataset, part: Ints, number: int) -> LocalData:
+    """What a device holds, divided as data.split says."""
+    own = Samples(dataset.private.x[part], dataset.private.y[part])
+    cuts = cut(own.y, config.data.split, np.random.default_rng([dataset.seed, 5, number]))
+    train, validation, local_test = (Samples(own.x[each], own.y[each]) for each in cuts)
+    return LocalData(train=train, test=dataset.test, validation=validation or None, local_test=local_test or None)
 
 
 def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int) -> Kit:
     profile = board.load_board(row.board)
-    families.check(row.model)
-    if row.feature_dim and not families.chooses_width(row.model):
-        raise UsageError(f"fleet.feature_dim: the models of {row.model} have features of their own width; leave it out")
+    model = assign.model_of(row.model, profile, number, config.federation.seed)
+    if row.feature_dim and not families.chooses_width(model):
+        raise UsageError(f"fleet.feature_dim: the models of {model} have features of their own width; leave it out")
     return Kit(
         id=config.ids[number],
         number=number,
-        family=row.model,
+        family=model,
         board=row.board,
         link=board.load_link(row.link or profile.link).name,
         seed=int(np.random.default_rng([config.federation.seed, 4, number]).integers(2**31)),
@@ -157,9 +188,4 @@ def timings(kit: Kit) -> tuple[Callable[[float, float], float], board.Link]:
 
 def needs_torch(family: str) -> bool:
     """Whether a device of this family loads torch; the others run in a process of their own that never does."""
-    if ":" in family:
-        return True
-    try:
-        return families.FAMILIES[family].runtime == "torch"
-    except KeyError:
-        raise UsageError(f"fleet.model: no family {family!r}") from None
+    return families.runtime(family) == "torch"

@@ -46,6 +46,7 @@ def run(
     if out is not None:
         check_folder(Path(out), resume=resume)
     fleet = fleets.build(parsed)
+    fleets.export_partition(parsed, fleet)
     begun_s, start_s = time.monotonic(), time.time()
     standalone = _standalone(parsed, watcher) if parsed.run.standalone and parsed.federation.method != "local" else None
     if standalone is not None and out is not None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from edge_sdk.data import Preprocess
 from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.models.torch_seed import seeded
+from edge_sim import torch_paper_cnns, torch_resnets
 
 Shape: TypeAlias = tuple[int, int, int]
 
@@ -102,10 +103,24 @@ def _resnet(classes: int, input_shape: Shape) -> nn.Module:
     )
 
 
+def _from_torchvision(name: str) -> Callable[[int, Shape], nn.Module]:
+    """Loads torchvision only where one of its nets is asked for."""
+
+    def build(classes: int, input_shape: Shape) -> nn.Module:
+        from edge_sim.torch_vision_nets import NETS as TORCHVISION  # noqa: PLC0415  # see above
+
+        return TORCHVISION[name](classes, input_shape)
+
+    return build
+
+
 NETS: dict[str, Callable[[int, Shape], nn.Module]] = {
     "mlp": _mlp(64),
     "mlp-wide": _mlp(128, 128),
     "cnn": _cnn(16, 32),
     "cnn-wide": _cnn(32, 64, hidden=128),
     "resnet": _resnet,
+    **torch_paper_cnns.NETS,
+    **torch_resnets.NETS,
+    **{name: _from_torchvision(name) for name in ("mobilenet-v3-small", "shufflenet-v2", "resnet18", "resnet34")},
 }

@@ -28,3 +28,12 @@ def test_it_survives_as_json() -> None:
     assert again.to_json() == record.to_json()
     assert again.last_accuracy("a") == 0.5
     assert again.last_accuracy("b") is None
+
+
+def test_a_device_without_the_common_test_still_tells_of_its_own_parts() -> None:
+    record = Record()
+    record.measured("a", 1, {"accuracy": 0.5, "local_accuracy": 0.6})
+    record.measured("a", 2, {"validation_accuracy": 0.7})
+    record.measured("a", 2, {})  # an upload in which nothing was measured
+    assert record.metrics == {"a": {"validation_accuracy": 0.7}}
+    assert record.last_accuracy("a") == 0.5

@@ -1,0 +1,1 @@
+"""Where data sets come from: one file for each kind of source, each giving a Whole."""

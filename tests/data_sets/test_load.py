@@ -1,0 +1,130 @@
+"""The section [data]: what becomes of a source before the devices get it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edge_sdk.errors import UsageError
+from edge_sim import config as configs
+from edge_sim.config import Config, DataTable
+from edge_sim.datasets import Dataset, load
+
+N, M, CLASSES = 120, 30, 3
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Training sample i is a picture of the number i; labels in order, as CIFAR-10 has them."""
+    path = tmp_path_factory.mktemp("load") / "numbers.npz"
+    np.savez(
+        path,
+        x_train=np.broadcast_to(np.arange(N, dtype=np.uint8)[:, None, None], (N, 2, 2)),
+        y_train=np.arange(N) * CLASSES // N,
+        x_test=np.zeros((M, 2, 2), np.uint8),
+        y_test=np.arange(M) % CLASSES,
+        user_train=np.arange(N) // 10,
+    )
+    return path
+
+
+def loaded(file: Path, federation_seed: int = 0, classes: int | None = None, **table: Any) -> Dataset:
+    plain = {"public": 20, **table}
+    return load(DataTable(source="npz", path=file.name, **plain), federation_seed, file.parent, classes)
+
+
+def numbers(x: np.ndarray) -> list[int]:
+    return [int(n) for n in x[:, 0, 0]]
+
+
+def test_public_samples_are_no_private_ones(file: Path) -> None:
+    found = loaded(file)
+    assert found.public is not None
+    assert sorted(numbers(found.private.x) + numbers(found.public.samples)) == list(range(N))
+    np.testing.assert_array_equal(found.rows, numbers(found.private.x))
+    np.testing.assert_array_equal(found.users, found.rows // 10)
+    assert (found.source_samples, found.classes, found.scale, found.raw_shape) == (N, CLASSES, 1 / 255, (2, 2))
+    assert found.private.x.dtype == found.public.samples.dtype == np.uint8  # raw: scaling is each device's own
+
+
+def test_a_part_of_a_data_set_keeps_its_classes(file: Path) -> None:
+    found = loaded(file, train_samples=60, test_samples=9, public=0)
+    np.testing.assert_array_equal(np.bincount(found.private.y), [20, 20, 20])
+    np.testing.assert_array_equal(np.bincount(found.test.y), [3, 3, 3])
+    np.testing.assert_array_equal(found.rows, numbers(found.private.x))
+    np.testing.assert_array_equal(found.users, found.rows // 10)
+    assert found.public is None
+    assert found.sha256 != loaded(file, public=0).sha256
+
+
+def test_its_own_seed_counts_before_the_federations(file: Path) -> None:
+    assert (
+        loaded(file, 0, seed=4).rows.tolist() == loaded(file, 1, seed=4).rows.tolist() == loaded(file, 4).rows.tolist()
+    )
+    assert loaded(file, 0).rows.tolist() != loaded(file, 1).rows.tolist()
+    assert (loaded(file, 0, seed=4).seed, loaded(file, 3).seed) == (4, 3)
+
+
+def test_a_federation_may_have_more_classes_than_the_data_and_not_fewer(file: Path) -> None:
+    assert loaded(file, classes=5).classes == 5
+    with pytest.raises(UsageError, match=r"federation\.classes: 2, but of numbers training sample 80 has label 2"):
+        loaded(file, classes=2)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"train_samples": 20}, r"data\.public: expected fewer than the 20 training samples, found 20"),
+        ({"train_samples": N + 1}, r"data\.train_samples: expected at most the 120 that the source has, found 121"),
+        ({"test_samples": M + 1}, r"data\.test_samples: expected at most the 30 that the source has, found 31"),
+    ],
+)
+def test_more_than_there_is_is_refused(file: Path, table: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        loaded(file, **table)
+
+
+def parsed(**sections: Any) -> Config:
+    tables = {"federation": {"name": "a", "rounds": 1, "devices": 2}, **sections}
+    return configs.parse(tables, Path("f.toml"))
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"data": {"source": "npz"}}, r'f\.toml: data\.path: missing; with source = "npz" it names the file'),
+        ({"data": {"source": "folder"}}, r'data\.path: missing; with source = "folder" it names the folder'),
+        ({"data": {"source": "svhn"}}, r'data\.root: missing; with source = "svhn" it names the folder'),
+        ({"data": {"source": "imagenet"}}, r"data\.source"),
+        ({"data": {"split": [8, 1]}}, r"data\.split: expected \[train, validation, test\], .* found \[8\.0, 1\.0\]"),
+        ({"data": {"split": [0, 1, 1]}}, r"data\.split: expected .* with some to train on"),
+        ({"data": {"split": [8, -1, 1]}}, r"data\.split\[1\]"),
+        (
+            {"data": {"source": "folder", "path": "a", "image_size": [8]}},
+            r"data\.image_size: expected \[height, width\]",
+        ),
+        ({"partition": {"kind": "by_mood"}}, r"partition\.kind"),
+        ({"partition": {"kind": "iid", "file": "p.json"}}, r"partition\.kind: of no use beside partition\.file"),
+        ({"partition": {"export": "q.json", "file": "p.json"}}, r"partition\.export: of no use beside"),
+    ],
+)
+def test_tables_that_cannot_be_meant(sections: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parsed(**sections)
+
+
+def test_whole_numbers_will_do_for_a_split() -> None:
+    assert parsed(data={"split": [8, 1, 1]}).data.split == (8.0, 1.0, 1.0)
+    assert parsed().data.split == (1.0, 0.0, 0.0)
+
+
+def test_a_run_can_be_repeated_from_another_folder(tmp_path: Path) -> None:
+    tables = {"federation": {"name": "a", "rounds": 1, "devices": 2}, "data": {"source": "svhn", "root": "svhn"}}
+    given = configs.parse({**tables, "partition": {"file": "part.json"}}, tmp_path / "f.toml")
+    assert given.tables["data"]["root"] == str((tmp_path / "svhn").resolve())
+    assert given.tables["partition"]["file"] == str((tmp_path / "part.json").resolve())
+    drawn = configs.parse({**tables, "partition": {"export": "part.json"}}, tmp_path / "f.toml")
+    assert drawn.tables["partition"]["export"] == str((tmp_path / "part.json").resolve())
