@@ -39,7 +39,7 @@ from edge_sdk.protocol.messages import (
 )
 from edge_sdk.protocol.wires import Exchange, check_roles, expectation, frame_limits
 from edge_sdk.public import batch_digest, batch_indices
-from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport, TransportEvent, Will
+from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent, Will
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +115,7 @@ class Server:
         self._rows: tuple[Exchange, ...] = method.contract.exchanges(params)
         self._closing: Exchange = method.contract.closing(params)
         self._limits = frame_limits((*self._rows, self._closing), expectation(spec))
+        self.transport.accept_up_to(self._limits.frame_bytes)
         self._warnings = method.contract.warnings(params, spec)
         self.hellos: dict[str, Hello] = {}
         self.numbers: dict[str, int] = {}
@@ -206,15 +207,20 @@ class Server:
             self.watcher.noted(f"broker: {event.reason}")
             if event.final:
                 self._feed(rounds.Broken(f"broker: {event.reason}"), now_s)
+        elif isinstance(event, Rejected):
+            self._refuse_frame(topics.sender(event.topic) or "unknown", event.kind, event.reason)
         else:
             sender = topics.sender(event.topic) or "unknown"
             try:
                 self._take(event, sender, now_s)
             except RemoteProtocolError as error:
-                known = sender in self.numbers or sender in self.roster
-                self.record.refused_frame(sender if known else "unknown", error.kind)
-                log.warning("refused a frame of %s: %s", sender, error)
+                self._refuse_frame(sender, error.kind, str(error))
                 event.acknowledge()
+
+    def _refuse_frame(self, sender: str, kind: str, reason: str) -> None:
+        known = sender in self.numbers or sender in self.roster
+        self.record.refused_frame(sender if known else "unknown", kind)
+        log.warning("refused a frame of %s: %s", sender, reason)
 
     def flush(self, now_s: float) -> None:
         """Make the uploads that wait durable with one sync, then let them count.

@@ -40,7 +40,7 @@ from edge_sdk.protocol.messages import (
 from edge_sdk.protocol.wires import Contract, Exchange, check_roles, expectation, frame_limits, load_registered
 from edge_sdk.public import PublicSet
 from edge_sdk.store import Done, RoundStart, Store
-from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport, TransportEvent, Will
+from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent, Will
 from edge_sdk.workbench import Meter, Workbench
 
 log = logging.getLogger(__name__)
@@ -123,6 +123,7 @@ class Participant:
         self._class_counts = data.class_counts(model.spec.classes)
         self._disclosed = self._class_counts if disclose_classes else ()
         self.transport, self.store = transport, store
+        transport.accept_up_to(CONTROL_LIMITS.frame_bytes)
         self._sequence = 0
         self._taken: _Taken | None = None
         self._method_state: Any = None
@@ -188,13 +189,18 @@ class Participant:
             self._feed(session.LinkDown())
             if event.final:
                 self._turn_away(Refused("transport", event.reason, "check the broker's address and credentials"))
+        elif isinstance(event, Rejected):
+            self._refuse_frame(event.topic, event.kind, event.reason)
         else:
             try:
                 self._take(event, now_s)
             except RemoteProtocolError as error:
-                self.refused_frames[error.kind] += 1
-                log.warning("%s: refused a frame on %s: %s", self.device, event.topic, error)
+                self._refuse_frame(event.topic, error.kind, str(error))
             event.acknowledge()
+
+    def _refuse_frame(self, topic: str, kind: str, reason: str) -> None:
+        self.refused_frames[kind] += 1
+        log.warning("%s: refused a frame on %s: %s", self.device, topic, reason)
 
     def tick(self, now_s: float) -> None:
         """Let time pass."""
@@ -448,6 +454,7 @@ class Participant:
         rows, closing = contract.exchanges(params), contract.closing(params)
         limits = frame_limits((*rows, closing), expectation(spec))
         self._taken = _Taken(welcome, method, rows, closing, limits)
+        self.transport.accept_up_to(limits.frame_bytes)
         self._method_state = method.init(spec)
 
     def _begin_anew(self, welcome: Welcome, frame: bytes) -> None:
