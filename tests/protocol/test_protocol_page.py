@@ -18,6 +18,7 @@ from edge_sdk import errors, participant, session
 from edge_sdk.protocol import codec, knowledge, messages, scan, schema, topics, wires
 from edge_sdk.protocol.leaves import PRINTABLE, Blob, Packed, Real, Tensor, Text, Whole
 from edge_sdk.protocol.schema import ID, TAGS, Items
+from edge_sdk.transport import assembly, outbox, packets
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reference/protocol.md").read_text()
@@ -155,7 +156,7 @@ def test_the_types_of_tensors_are_those_of_the_code():
 
 def test_the_words_are_those_of_the_code():
     documented = set(re.findall(r"^\| `([a-z]+)` \|", section("Refusal words"), re.MULTILINE))
-    assert documented == REFUSALS | {"signature", "topic", "knowledge"}
+    assert documented == REFUSALS | {"signature", "topic", "knowledge", "chunk", "busy", "incomplete"}
     assert all(word in (errors.RemoteProtocolError.__doc__ or "") for word in documented)
 
 
@@ -179,6 +180,30 @@ def test_the_waits_are_those_of_the_code():
     assert f"again after {session.HELLO_FIRST_S:g}, 2, 4 ... {session.HELLO_MOST_S:g} s" in text
     assert f"again after {session.RESEND_FIRST_S:g}, 8 ... {session.RESEND_MOST_S:g} s" in text
     assert f"nothing heard for {session.IDLE_HELLO_S:g} s" in text
+
+
+def test_long_frames_travel_as_the_code_sends_them():
+    text = section("Long frames")
+    rows = [(int(at), int(size)) for at, size in re.findall(r"^\| (\d+) \| (\d+) \|", text, re.MULTILINE)]
+    assert [at for at, _ in rows] == [sum(size for _, size in rows[:n]) for n in range(len(rows))]
+    assert sum(size for _, size in rows) == packets.HEADER_BYTES
+    assert f"longer than {packets.CHUNK_BYTES // 1024} KiB" in text
+    assert f"at least {packets.MIN_CHUNK_BYTES}" in text
+    assert f"number of ranges, at most {packets.MAX_RANGES}" in text
+    assert f"at most {outbox.MAX_CHUNKS_IN_FLIGHT} chunks unacknowledged" in text
+    assert f"{outbox.MAX_IN_FLIGHT} messages in all" in text
+    assert f"came for {assembly.STALL_S:g} s" in text
+    assert f"a new chunk for {assembly.GIVE_UP_S:g} s" in text
+    assert f"{outbox.KEEP_S:g} s is long enough" in text
+
+
+def test_the_example_of_long_frames():
+    [example] = re.findall(r"^```\n(.*?)```", section("Long frames"), re.MULTILINE | re.DOTALL)
+    header, want = (bytes.fromhex(line) for line in example.splitlines())
+    frame = bytes(20_000)
+    shape = packets.Shape(packets.set_id(frame), len(frame), packets.MIN_CHUNK_BYTES)
+    assert packets.pack_chunk(shape, 1, frame) == header + frame[packets.MIN_CHUNK_BYTES :]
+    assert packets.unpack(want) == packets.Want(shape, ((0, 0),))
 
 
 def test_the_capabilities_are_those_of_the_code():
