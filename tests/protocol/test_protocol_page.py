@@ -17,6 +17,7 @@ from protocol_mutations import KINDS as REFUSALS
 from edge_sdk import errors, participant, session
 from edge_sdk.protocol import codec, knowledge, messages, scan, schema, topics, wires
 from edge_sdk.protocol.leaves import PRINTABLE, Blob, Packed, Real, Tensor, Text, Whole
+from edge_sdk.protocol.quantised import Coded
 from edge_sdk.protocol.schema import ID, TAGS, Items
 
 ROOT = Path(__file__).parents[2]
@@ -80,6 +81,8 @@ def rule_of(rule: Any) -> str:
             return f"packed u4, at most {most} of them"
         case Tensor(dtypes, ndim):
             return f"tensor {' or '.join(dtypes)}, {ndim}-d"
+        case Coded(ndim):
+            return f"coded, {ndim}-d"
     raise AssertionError(f"no words for {rule}")
 
 
