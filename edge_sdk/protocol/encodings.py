@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
-from edge_sdk.protocol.quantised import CODE_MOST, Quantised
+from edge_sdk.protocol.quantised import CODE_MOST, SCALE_MOST, Quantised
 
 Floats: TypeAlias = NDArray[np.float32]
 Carried: TypeAlias = NDArray[Any] | Quantised
@@ -90,6 +90,8 @@ def _largest(x: Floats, axis: int | None) -> Floats:
 def _scales(largest: Floats) -> Floats:
     """The f4 above largest / 127, rounded up to SCALE_BITS significant bits: no code is beyond 127."""
     wanted = largest.astype(np.float64) / CODE_MOST
+    if wanted.max() > SCALE_MOST:
+        raise LocalProtocolError(f"a number of {largest.max():g}, int8 holds at most {CODE_MOST * SCALE_MOST:g}")
     _, exponents = np.frexp(wanted)
     units = np.maximum(exponents - SCALE_BITS, SCALE_LEAST_EXPONENT)
     scales: Floats = np.ldexp(np.ceil(np.ldexp(wanted, -units)), units).astype(np.float32)

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.errors import RemoteProtocolError
+from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
 from edge_sdk.protocol.leaves import Decoder, Encoder, Plain, Tensor, leaf
 
 CODE_MOST = 127
 """Codes are symmetric, in [-127, 127]: -128 stands for nothing."""
-SCALE_MOST = float(np.finfo(np.float32).max) / CODE_MOST
-"""Above it the largest codes would stand for infinity."""
+SCALE_MOST = 2.0**121
+"""A little above it the largest codes would stand for infinity."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +52,12 @@ def coded(rule: Coded) -> tuple[Encoder, Decoder]:
     def encode(value: Any, path: str) -> Plain:
         if type(value) is not Quantised:
             return encode_floats(value, path)
-        return [*encode_codes(value.codes, path), encode_scales(value.scales, path)[2]]
+        plain = [*encode_codes(value.codes, path), encode_scales(value.scales, path)[2]]
+        try:
+            _check(value.codes, value.scales, path)
+        except RemoteProtocolError as error:  # what must not arrive must not leave either
+            raise LocalProtocolError(str(error)) from None
+        return plain
 
     def decode(value: Plain, path: str) -> NDArray[Any] | Quantised:
         if type(value) is not list or len(value) != 4:
