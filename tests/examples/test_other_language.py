@@ -151,13 +151,13 @@ def test_it_teaches_two_numpy_devices_and_survives_a_kill(broker, tmp_path, monk
 
 
 @pytest.mark.parametrize(
-    ("samples", "encoding", "reason", "remedy"),
+    ("samples", "encoding", "said"),
     [
-        (5, "f32", "public-set", "copy the federation's public set"),
-        (None, "int8-row", "encoding", "take these lines out of [encoding]"),
+        (5, "f32", ("refused (public-set)", "copy the federation's public set")),
+        (None, "int8-row", ("refused (encoding)", "take these lines out of [encoding]")),
     ],
 )
-def test_it_leaves_a_federation_that_it_cannot_serve(broker, tmp_path, samples, encoding, reason, remedy):
+def test_it_leaves_a_federation_that_it_cannot_serve(broker, tmp_path, samples, encoding, said):
     """Another public set or encoding: refused by the coordinator, and the reason reaches the terminal."""
     module("make_teacher").main(tmp_path)
     tables = load_toml(HERE / "federation.toml", [f"encoding.logits={encoding}"])
@@ -176,5 +176,4 @@ def test_it_leaves_a_federation_that_it_cannot_serve(broker, tmp_path, samples, 
         assert teacher.process.wait(10) == 1
     finally:
         teacher.kill()
-    assert f"refused ({reason})" in teacher.said()
-    assert remedy in teacher.said()
+    assert all(words in teacher.said() for words in said)
