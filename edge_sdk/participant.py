@@ -20,8 +20,9 @@ from edge_sdk.data import LocalData
 from edge_sdk.errors import ProtocolError, Refused, RemoteProtocolError, RunFailed, UsageError
 from edge_sdk.methods.base import ClientMethod, Evaluate, Job
 from edge_sdk.models.base import Model
-from edge_sdk.protocol import codec, keep, topics
+from edge_sdk.protocol import codec, keep, topics, transforms
 from edge_sdk.protocol.codec import CONTROL_LIMITS, Limits, Stamp
+from edge_sdk.protocol.encodings import ENCODINGS, PLAIN
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import (
@@ -60,6 +61,7 @@ class _Taken:
     rows: tuple[Exchange, ...]
     closing: Exchange
     limits: Limits
+    chain: transforms.Chain
 
     @property
     def spec(self) -> FederationSpec:
@@ -233,19 +235,20 @@ class Participant:
             return
         state, knowledge = work.result
         assign = work.assign
+        taken = self._require_taken()
         upload = Upload(
             federation=self.federation,
             device=self.device,
             round=assign.round,
             exchange=assign.exchange,
             closing=assign.closing,
-            knowledge=knowledge,
             samples=len(self.bench.data.train),
             metrics=work.measured.metrics,
             metrics_round=work.measured.rounds_done,
         )
         try:
-            check_roles(knowledge, self._row_of(assign).up, expectation(self._require_taken().spec))
+            check_roles(knowledge, self._row_of(assign).up, expectation(taken.spec))
+            upload = dataclasses.replace(upload, knowledge=taken.chain.apply(knowledge))
             frame = codec.encode(upload, self._stamp())
         except ProtocolError as error:
             self._give_up(f"round {assign.round}: {error}")
@@ -312,10 +315,16 @@ class Participant:
         if assign.closing != (assign.round == self._taken.spec.rounds) or assign.round > self._taken.spec.rounds:
             raise RemoteProtocolError("knowledge", f"round {assign.round} of {self._taken.spec.rounds}: out of place")
         row = self._row_of(assign)
+        assign = self._undone(assign)
         check_roles(assign.common, {r: s for r, s in row.down.items() if not s.personal}, expectation(self._taken.spec))
         check_roles(assign.personal, {r: s for r, s in row.down.items() if s.personal}, expectation(self._taken.spec))
         self._newest = (assign, frame)
         self._feed(session.Assigned((assign.round, assign.exchange), assign.closing, now_s))
+
+    def _undone(self, assign: Assign) -> Assign:
+        """With the knowledge as the coordinator's half of the method gave it."""
+        chain = self._require_taken().chain
+        return dataclasses.replace(assign, common=chain.undo(assign.common), personal=chain.undo(assign.personal))
 
     def _turn_away(self, refusal: Refused) -> None:
         self.refusal = refusal
@@ -432,6 +441,7 @@ class Participant:
             note=spec.note,
             board=self.board,
             inert_terms=tuple(sorted(spec.inert_terms)),
+            encodings=tuple(name for name in ENCODINGS if name != PLAIN),
         )
 
     def _stamp(self) -> Stamp:
@@ -453,7 +463,7 @@ class Participant:
             raise RemoteProtocolError("knowledge", f"{spec.method}: the two halves differ: upgrade the older side")
         rows, closing = contract.exchanges(params), contract.closing(params)
         limits = frame_limits((*rows, closing), expectation(spec))
-        self._taken = _Taken(welcome, method, rows, closing, limits)
+        self._taken = _Taken(welcome, method, rows, closing, limits, transforms.chain(spec))
         self.transport.accept_up_to(limits.frame_bytes)
         self._method_state = method.init(spec)
 
@@ -519,7 +529,7 @@ class Participant:
         message: Message = codec.decode(frame, self._require_taken().limits).message
         if not isinstance(message, Assign):
             raise RemoteProtocolError("schema", "the stored frame is no Assign")
-        return message
+        return self._undone(message)
 
 
 def _to_the_end(slices: _Slices) -> tuple[Any, Mapping[str, Payload]]:

@@ -11,12 +11,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
+import msgpack
+import numpy as np
 import pytest
 from protocol_mutations import KINDS as REFUSALS
 
 from edge_sdk import errors, participant, session
 from edge_sdk.protocol import codec, knowledge, messages, scan, schema, topics, wires
+from edge_sdk.protocol.encodings import ENCODINGS, decoded
 from edge_sdk.protocol.leaves import PRINTABLE, Blob, Packed, Real, Tensor, Text, Whole
+from edge_sdk.protocol.quantised import Coded, coded
 from edge_sdk.protocol.schema import ID, TAGS, Items
 from edge_sdk.transport import assembly, outbox, packets
 
@@ -81,6 +85,8 @@ def rule_of(rule: Any) -> str:
             return f"packed u4, at most {most} of them"
         case Tensor(dtypes, ndim):
             return f"tensor {' or '.join(dtypes)}, {ndim}-d"
+        case Coded(ndim):
+            return f"coded, {ndim}-d"
     raise AssertionError(f"no words for {rule}")
 
 
@@ -152,6 +158,17 @@ def test_the_header_is_that_of_the_code():
 
 def test_the_types_of_tensors_are_those_of_the_code():
     assert ", ".join(f"`{code}`" for code in schema.DTYPES) in section("Values")
+
+
+def test_the_encodings_are_those_of_the_code():
+    x = np.array([[1, -0.5, 0.25], [0, 0, 100]], np.float32)
+    shown = re.findall(r"^\| `([a-z0-9-]+)` \| `([0-9a-f ]+)` \|$", section("Encodings"), re.MULTILINE)
+    assert [name for name, _ in shown] == list(ENCODINGS)
+    encode, decode = coded(Coded(2))
+    for name, raw in shown:
+        encoding = ENCODINGS[name]
+        assert bytes.fromhex(raw) == msgpack.packb(encode(encoding.encode(x), name))
+        assert abs(decoded(encoding, decode(msgpack.unpackb(bytes.fromhex(raw)), name)) - x).max() <= 0.4
 
 
 def test_the_words_are_those_of_the_code():
