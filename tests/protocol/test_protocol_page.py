@@ -14,7 +14,8 @@ from typing import Annotated, Any, get_args
 import pytest
 from protocol_mutations import KINDS as REFUSALS
 
-from edge_sdk import errors, participant, session
+from coordinator import public_shelf
+from edge_sdk import errors, participant, public_fetch, session
 from edge_sdk.protocol import codec, knowledge, messages, scan, schema, topics, wires
 from edge_sdk.protocol.leaves import PRINTABLE, Blob, Packed, Real, Tensor, Text, Whole
 from edge_sdk.protocol.schema import ID, TAGS, Items
@@ -167,7 +168,7 @@ def test_the_topics_are_those_of_the_code():
 
 
 def test_the_kinds_are_those_of_the_code():
-    documented = dict(re.findall(r"^\| `(hello|upd|bye)` \| (\w+) \|$", section("Connection"), re.MULTILINE))
+    documented = dict(re.findall(r"^\| `(hello|upd|bye|get)` \| (\w+) \|$", section("Connection"), re.MULTILINE))
     assert documented == {kind: cls.__name__ for cls, kind in participant._KINDS.items()}
     for pattern in topics.device_subscriptions("a", "b"):
         generic = pattern.replace("/a/", "/{fed}/").replace("/b/", "/{device}/")
@@ -179,6 +180,25 @@ def test_the_waits_are_those_of_the_code():
     assert f"again after {session.HELLO_FIRST_S:g}, 2, 4 ... {session.HELLO_MOST_S:g} s" in text
     assert f"again after {session.RESEND_FIRST_S:g}, 8 ... {session.RESEND_MOST_S:g} s" in text
     assert f"nothing heard for {session.IDLE_HELLO_S:g} s" in text
+
+
+def test_how_the_public_set_is_fetched_is_what_the_code_does():
+    text = " ".join(section("Fetching it").split())
+    assert f"blocks of {messages.PUBLIC_BLOCK_BYTES} bytes" in text
+    assert f"at most {public_fetch.WINDOW} of them on their way" in text
+    assert public_fetch.GAPS == 4
+    assert f"for {public_fetch.PAUSE_FIRST_S:g} s, or on a slow link for four times" in text
+    assert f"doubling to {public_fetch.PAUSE_MOST_S:g} s" in text
+    assert f"more than {public_shelf.SETS_AT_ONCE} whole sets and {messages.MAX_BLOCKS_ASKED} blocks" in text
+    assert f"back at {public_shelf.REFILL_PER_S:g} blocks a second" in text
+
+
+def test_the_bytes_on_the_page_are_the_golden_ones():
+    found = re.findall(r"\(`(tests/protocol/golden/[\w-]+\.hex)`\).*?```hex\n(.*?)```", PAGE, re.DOTALL)
+    assert found
+    for path, shown in found:
+        assert shown == (ROOT / path).read_text()
+        assert codec.decode(bytes.fromhex(shown))
 
 
 def test_the_capabilities_are_those_of_the_code():
