@@ -30,7 +30,8 @@ from edge_sim.fleet import read_device
 
 def make():
     device = read_device(Path(os.environ["KIT"]))
-    return App(model=device.kit.model(device.public), data=device.data, public=device.public)
+    public = None if "WITHOUT_PUBLIC" in os.environ else device.public
+    return App(model=device.kit.model(device.public), data=device.data, public=public)
 """
 
 
@@ -64,13 +65,11 @@ class Deployment:
         arguments = ["coordinator", "federation.toml", "--broker", self._broker, "--out", str(self.out)]
         self._start("coordinator", [*arguments, *(["--resume"] if resume else [])])
 
-    def start_device(self, device: str) -> None:
-        """In a process of its own; a second start goes on from its state."""
-        self._start(
-            device,
-            ["device", "--broker", self._broker, "--federation", "tiny", "--app", "tiny_app:make", "--id", device],
-            KIT=str(self.folder / "kits" / device),
-        )
+    def start_device(self, device: str, *options: str, public: bool = True) -> None:
+        """In a process of its own; a second start goes on from its state.  public: whether its app has the set."""
+        own = ["device", "--broker", self._broker, "--federation", "tiny", "--app", "tiny_app:make", "--id", device]
+        kit = str(self.folder / "kits" / device)
+        self._start(device, [*own, *options], KIT=kit, **({} if public else {"WITHOUT_PUBLIC": "1"}))
 
     def start_all(self) -> None:
         """The coordinator and every device."""
