@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+import struct
 import zipfile
 import zlib
 from dataclasses import dataclass, field
@@ -86,8 +87,11 @@ TYPES = ("|u1", "<f4")
 _HEAD = re.compile(rb"(\|u1|<f4)\(([0-9]{1,12}(?:, [0-9]{1,12}){1,3})\)")
 _HEAD_MOST = 96
 """Bytes of the longest head."""
-_UNREADABLE = (OSError, ValueError, EOFError, TypeError, AttributeError, KeyError, zipfile.BadZipFile, zlib.error)
-"""What numpy raises for a file that is cut off, damaged, or holds Python objects."""
+UNREADABLE = (
+    *(OSError, ValueError, EOFError, TypeError, AttributeError, KeyError, RuntimeError, MemoryError, OverflowError),
+    *(struct.error, zipfile.BadZipFile, zlib.error),
+)
+"""What numpy raises for an npz file that is cut off, damaged, or holds Python objects."""
 
 
 def _array(path: str | Path) -> tuple[str, NDArray[Any]]:
@@ -105,7 +109,7 @@ def _array(path: str | Path) -> tuple[str, NDArray[Any]]:
             array = arrays[name]
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file; the public set is the same file on every device") from None
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise UsageError(f"{path}: not a readable npz file: {one_line(str(error))}") from None
     if not isinstance(array, np.ndarray):  # numpy hands out as bytes what it cannot read
         raise UsageError(f"{path}: not a readable npz file: {name} is no array")
