@@ -38,9 +38,17 @@ def make():
 class Deployment:
     """Everything of one federation in one folder; processes that are still there at the end are killed."""
 
-    def __init__(self, folder: Path, pictures: Path, broker: str, method: str = "fedmd", **federation: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        pictures: Path,
+        broker: str,
+        method: str = "fedmd",
+        tables: dict[str, Any] | None = None,
+        **federation: Any,
+    ) -> None:
         self.folder, self.out, self._broker = folder, folder / "run", broker
-        tables = fleets.tables(pictures, method, devices=3, **federation)
+        tables = tables or fleets.tables(pictures, method, devices=3, **federation)
         self.fleet = sim_fleet.build(configs.parse(tables, Path("test.toml")))
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         for device in self.fleet.devices:

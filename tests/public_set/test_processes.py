@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
 import threading
@@ -17,6 +18,7 @@ from coordinator.broker import EmbeddedBroker
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Limits
 from edge_sdk.protocol.messages import PublicBlock, PublicRequest
+from edge_sdk.public_fetch import WINDOW
 from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.mqtt import MqttTransport
 from edge_sim import config as configs
@@ -27,6 +29,7 @@ pytest.importorskip("amqtt")
 pytestmark = [pytest.mark.processes, pytest.mark.broker]
 
 SIDE = 40
+LARGE_SIDE, BLOCKS = 160, 267  # 16 MB
 ROUNDS = 40
 
 
@@ -100,6 +103,41 @@ def test_it_fetches_the_set_once_and_the_result_is_the_same(large: Path, broker:
     assert {device for _, device in ear.frames} == {lacking}
     cached = list((tmp_path / "state" / lacking / "public").iterdir())
     assert [path.suffix for path in cached] == [".set"]
+
+
+def marks(cache: Path) -> int:
+    """Blocks that have come so far, by the file that keeps them."""
+    for part in cache.glob("*.part"):
+        with contextlib.suppress(FileNotFoundError):
+            return part.read_bytes()[-BLOCKS:].count(1)
+    return 0
+
+
+def test_both_sides_are_killed_while_it_fetches(
+    tmp_path_factory: pytest.TempPathFactory, broker: str, ear: Ear
+) -> None:
+    folder = tmp_path_factory.mktemp("killed")
+    pictures = fleets.write_pictures(folder / "pictures.npz", side=LARGE_SIDE)
+    tables = fleets.tables(pictures, devices=3, feature_dim=LARGE_SIDE**2)
+    tables["data"]["public"] = 160
+    with Deployment(folder, pictures, broker, tables=tables) as deployment:
+        deployment.start_coordinator()
+        lacking = deployment.devices[0]
+        cache = folder / "state" / lacking / "public"
+        for device in deployment.devices:
+            deployment.start_device(device, public=device != lacking)
+        deployment._until(lambda: marks(cache) >= 5, "the first blocks")
+        assert deployment.end(lacking, signal.SIGKILL) == -signal.SIGKILL
+        had = marks(cache)
+        assert 5 <= had < BLOCKS
+        deployment.start_device(lacking, public=False)
+        deployment._until(lambda: marks(cache) > had, "the next blocks")
+        assert deployment.end("coordinator", signal.SIGKILL) == -signal.SIGKILL
+        assert marks(cache) < BLOCKS
+        deployment.start_coordinator(resume=True)
+        assert deployment.finish()["completed"]
+    assert [path.suffix for path in cache.iterdir()] == [".set"]
+    assert ear.frames["PublicBlock", lacking] <= BLOCKS + 3 * WINDOW  # what was on its way came twice, perhaps
 
 
 def test_a_file_that_is_none_is_said_on_one_line(large: Path, broker: str, tmp_path: Path) -> None:
