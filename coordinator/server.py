@@ -291,6 +291,9 @@ class Server:
         self.record.left.pop(device, None)
         self.record.bytes_up[device] += len(frame)
         number = self.roster.index(device) if self.roster else None
+        fetching = admission.fetches(hello, self.spec, self.method.contract)
+        if fetching and device not in self.numbers:
+            self.watcher.noted(f"{device} fetches the public set")
         self.numbers[device] = number = self.ledger.enrol(device, number, frame)
         welcome = Welcome(
             federation=self.spec.federation,
@@ -304,7 +307,7 @@ class Server:
         self._send(device, welcome)
         if self.over:
             self._announce()  # it does not know yet that it is
-        if admission.fetches(hello, self.spec, self.method.contract):
+        if fetching:
             return  # nobody counts on it until its hello names the set
         new = device not in self.hellos
         self.hellos[device] = hello

@@ -30,12 +30,20 @@ _DRAWS_KEPT = 32
 
 @dataclass(frozen=True, eq=False)
 class PublicSet:
-    """Raw samples (n, ...) of type u1 or f4, and the hash of dtype, shape and bytes."""
+    """Raw samples (n, ...) of type u1 or f4, and the hash of dtype, shape and bytes.
+
+    Raises UsageError for samples of another type, which no other device could name.
+    """
 
     samples: Raw
     spec: PublicSetSpec = field(init=False)
 
     def __post_init__(self) -> None:
+        if self.samples.dtype.str not in TYPES or self.samples.ndim not in (2, 3, 4) or not self.samples.size:
+            raise UsageError(
+                "expected uint8 or float32 public samples, (n, h, w), (n, h, w, c) or (n, d), "
+                f"found {self.samples.dtype} {self.samples.shape}"
+            )
         digest = hashlib.sha256(self._head)
         digest.update(np.ascontiguousarray(self.samples).data)
         object.__setattr__(self, "spec", PublicSetSpec(sha256=digest.digest(), count=len(self.samples)))
@@ -51,15 +59,14 @@ class PublicSet:
     def load(cls, path: str | Path) -> PublicSet:
         """From an npz file: its one array, or the one called `public`.  Raises UsageError."""
         name, samples = _array(path)
-        if samples.dtype.str not in TYPES or samples.ndim not in (2, 3, 4) or not samples.size:
-            raise UsageError(
-                f"{path}: {name}: expected uint8 or float32 samples, (n, h, w), (n, h, w, c) or (n, d), "
-                f"found {samples.dtype} {samples.shape}"
-            )
+        try:
+            public = cls(samples)
+        except UsageError as error:
+            raise UsageError(f"{path}: {name}: {error}") from None
         wild = np.flatnonzero(~np.isfinite(samples).reshape(len(samples), -1).all(axis=1))  # sample numbers
         if len(wild):
             raise UsageError(f"{path}: {name}: NaN or Inf in {len(wild)} samples, the first of them {wild[0]}")
-        return cls(samples)
+        return public
 
     def write(self, file: BinaryIO) -> int:
         """Write the bytes that the name is the hash of: the ASCII head, then the samples; how many there are."""

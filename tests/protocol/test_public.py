@@ -120,9 +120,12 @@ def test_the_set_of_a_file(tmp_path, arrays, save):
     [
         ({"a": GOOD, "b": GOOD}, "expected one array or one called public, found a, b"),
         ({}, "expected one array or one called public, found none"),
-        ({"public": GOOD.astype(np.int64)}, r"public: expected uint8 or float32 samples, .* found int64 \(4, 2, 3\)"),
-        ({"x": GOOD.astype(np.float64)}, r"x: expected uint8 or float32 samples, .* found float64 \(4, 2, 3\)"),
-        ({"x": GOOD.astype(">f4")}, r"x: expected uint8 or float32 samples, .* found >f4"),
+        (
+            {"public": GOOD.astype(np.int64)},
+            r"public: expected uint8 or float32 public samples, .* found int64 \(4, 2, 3\)",
+        ),
+        ({"x": GOOD.astype(np.float64)}, r"x: expected uint8 or float32 public samples, .* found float64 \(4, 2, 3\)"),
+        ({"x": GOOD.astype(">f4")}, r"x: expected uint8 or float32 public samples, .* found >f4"),
         ({"x": GOOD.reshape(-1)}, r"x: expected .* found uint8 \(24,\)"),
         ({"x": GOOD.reshape(1, 1, 2, 3, 4)}, r"x: expected .* found uint8 \(1, 1, 2, 3, 4\)"),
         ({"x": GOOD[:0]}, r"x: expected .* found uint8 \(0, 2, 3\)"),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import fleets
 import pytest
-from federation.deployment import Deployment
+from deployment import Deployment
 
 from coordinator.broker import EmbeddedBroker
 from edge_sdk.protocol import codec
