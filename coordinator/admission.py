@@ -24,8 +24,16 @@ def learns(hello: Hello, contract: Contract[Any]) -> bool:
     return contract.learnt_by(hello.capabilities, hello.terms)
 
 
-def refusal(hello: Hello, spec: FederationSpec, contract: Contract[Any], roster: tuple[str, ...]) -> Turned | None:
-    """The first reason why a device may not take part; None: it may."""
+def fetches(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> bool:
+    """Whether a device lacks the public set that the method needs, and would fetch it."""
+    lacking = spec.public is not None and hello.public_sha256 != spec.public.sha256
+    return contract.needs_public_set and lacking and hello.fetches_public
+
+
+def refusal(
+    hello: Hello, spec: FederationSpec, contract: Contract[Any], roster: tuple[str, ...], *, serving: bool = False
+) -> Turned | None:
+    """The first reason why a device may not take part; None: it may.  serving: it could fetch the public set here."""
     device = hello.device
     if PROTOCOL_VERSION not in hello.versions:
         spoken = ", ".join(map(str, hello.versions))
@@ -43,12 +51,8 @@ def refusal(hello: Hello, spec: FederationSpec, contract: Contract[Any], roster:
             f"{device}: its model has {hello.classes} classes, the federation {spec.classes}",
             f"give the model {spec.classes} outputs, in the federation's class order",
         )
-    return (
-        _public_set(hello, spec, contract)
-        or _abilities(hello, contract)
-        or _width(hello, spec, contract)
-        or _encodings(hello, spec, contract)
-    )
+    lacking = None if serving and fetches(hello, spec, contract) else _public_set(hello, spec, contract)
+    return lacking or _abilities(hello, contract) or _width(hello, spec, contract) or _encodings(hello, spec, contract)
 
 
 def _public_set(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> Turned | None:

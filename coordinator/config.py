@@ -64,6 +64,8 @@ class PublicTable:
     """The section [public]: the public set of a deployment, an npz file with one array."""
 
     path: str
+    serve: bool = True
+    """Whether devices that lack the set may fetch it from the coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +238,14 @@ def _public(tables: Mapping[str, Any], file: Path) -> PublicSetSpec | None:
         return None
     table = read_table(PublicTable, tables["public"], "public", file)
     return PublicSet.load(file.parent / table.path).spec
+
+
+def public_to_serve(tables: Mapping[str, Any], file: Path) -> PublicSet | None:
+    """The public set that devices may fetch; None: there is none, or it is not to be served.  Raises UsageError."""
+    if "public" not in tables:
+        return None
+    table = read_table(PublicTable, tables["public"], "public", file)
+    return PublicSet.load(file.parent / table.path) if table.serve else None
 
 
 def to_toml(tables: Mapping[str, Any]) -> str:

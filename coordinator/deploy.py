@@ -6,13 +6,15 @@ import random
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from coordinator.config import Federation, federation, load_toml, to_toml
+from coordinator.config import Federation, federation, load_toml, public_to_serve, to_toml
 from coordinator.ledger import Ledger
 from coordinator.outcome import device_result
 from coordinator.outcome import result as outcome
+from coordinator.public_shelf import PublicShelf
 from coordinator.report.files import write_run
 from coordinator.report.log import Log
 from coordinator.report.plots import draw_all
@@ -44,6 +46,7 @@ def run_coordinator(file: Path, broker: str, overrides: Sequence[str], out: Path
         transport=transport,
         ledger=ledger,
         roster=ready.roster,
+        shelf=_shelf(ready, tables, file, folder),
         watcher=Several(progress, _progress_file(ready, folder, progress), Log(folder / "log.jsonl")),
     )
     for warning in server.warnings:
@@ -71,6 +74,14 @@ def run_coordinator(file: Path, broker: str, overrides: Sequence[str], out: Path
         progress.noted(f"no plots: {missing}")
     sys.stdout.write(f"{folder}/summary.json\n")
     return 0 if result.completed else 1
+
+
+def _shelf(ready: Federation, tables: Mapping[str, Any], file: Path, folder: Path) -> PublicShelf | None:
+    """What devices that lack the public set fetch it from; None where none is served, or the method needs none."""
+    if not load_registered("coordinator.methods", ready.spec.method).contract.needs_public_set:
+        return None
+    public = public_to_serve(tables, file)
+    return None if public is None else PublicShelf(public, folder)
 
 
 def _progress_file(ready: Federation, folder: Path, progress: Progress) -> ProgressFile:

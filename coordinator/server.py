@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from coordinator import admission, remarks, rounds
 from coordinator.ledger import Ledger, Row
 from coordinator.methods.base import At, Contribution, CoordinatorMethod
+from coordinator.public_shelf import PublicShelf
 from coordinator.record import Record
 from coordinator.report.result import RoundResult
 from coordinator.rounds import Place, Policy, RoundState
@@ -32,6 +33,8 @@ from edge_sdk.protocol.messages import (
     FederationSpec,
     Hello,
     Message,
+    PublicBlock,
+    PublicRequest,
     Receipt,
     Refusal,
     Upload,
@@ -48,7 +51,7 @@ POLL_S = 0.5
 GROUP = 256
 """Most frames that share one commit."""
 
-_KINDS = {Welcome: "join", Refusal: "join", Assign: "task", Receipt: "rcpt"}
+_KINDS = {Welcome: "join", Refusal: "join", Assign: "task", Receipt: "rcpt", PublicBlock: "pub"}
 
 
 class Watcher(Protocol):
@@ -105,11 +108,14 @@ class Server:
         ledger: Ledger,
         roster: tuple[str, ...] = (),
         watcher: Watcher | None = None,
+        shelf: PublicShelf | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.spec, self.method, self.transport, self.ledger = spec, method, transport, ledger
         self.roster = tuple(sorted(roster))
         self.watcher: Watcher = watcher or Silent()
+        self._shelf = shelf
+        """The public set, for devices that lack it; None: they must bring it."""
         self._clock = clock
         params = method.contract.read(spec.params)
         self._rows: tuple[Exchange, ...] = method.contract.exchanges(params)
@@ -119,7 +125,9 @@ class Server:
         self._chain = transforms.chain(spec)
         self._warnings = method.contract.warnings(params, spec)
         self.hellos: dict[str, Hello] = {}
+        """Of those who take part."""
         self.numbers: dict[str, int] = {}
+        """Of them, and of those who fetch the public set first."""
         self._lives: dict[str, Stamp] = {}
         """The stamp of each device's last Hello."""
         self.record = Record()
@@ -165,6 +173,8 @@ class Server:
         """Leave the broker and release the ledger."""
         self.transport.close()
         self.ledger.close()
+        if self._shelf is not None:
+            self._shelf.close()
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -258,6 +268,8 @@ class Server:
         if isinstance(message, Hello):
             self._lives[message.device] = envelope.stamp
             self._take_hello(message, incoming.frame, now_s)
+        elif isinstance(message, PublicRequest):
+            self._take_public_request(message, incoming.frame, now_s)
         elif isinstance(message, Bye):
             self._check_life(message.device, envelope.stamp)
             self._take_bye(message, now_s)
@@ -277,16 +289,18 @@ class Server:
 
     def _take_hello(self, hello: Hello, frame: bytes, now_s: float) -> None:
         device = hello.device
-        turned = admission.refusal(hello, self.spec, self.method.contract, self.roster)
+        serving = self._shelf is not None
+        turned = admission.refusal(hello, self.spec, self.method.contract, self.roster, serving=serving)
         if turned is not None:
             self._turn_away(device, turned, now_s)
             return
-        new = device not in self.hellos
-        self.hellos[device] = hello
         self.record.refused_devices.pop(device, None)
         self.record.left.pop(device, None)
         self.record.bytes_up[device] += len(frame)
         number = self.roster.index(device) if self.roster else None
+        fetching = admission.fetches(hello, self.spec, self.method.contract)
+        if fetching and device not in self.numbers:
+            self.watcher.noted(f"{device} fetches the public set")
         self.numbers[device] = number = self.ledger.enrol(device, number, frame)
         welcome = Welcome(
             federation=self.spec.federation,
@@ -295,13 +309,30 @@ class Server:
             epoch=self.ledger.epoch,
             run=self.ledger.run,
             spec=self.spec,
+            public_bytes=self._shelf.total_bytes if self._shelf else 0,
         )
         self._send(device, welcome)
-        if new:
-            self.watcher.joined(device, len(self.hellos), self.rounds.policy.expected)
         if self.over:
             self._announce()  # it does not know yet that it is
+        if fetching:
+            return  # nobody counts on it until its hello names the set
+        new = device not in self.hellos
+        self.hellos[device] = hello
+        if new:
+            self.watcher.joined(device, len(self.hellos), self.rounds.policy.expected)
         self._feed(rounds.Joined(device, now_s), now_s)
+
+    def _take_public_request(self, request: PublicRequest, frame: bytes, now_s: float) -> None:
+        if request.device not in self.numbers:
+            raise RemoteProtocolError("knowledge", f"{request.device} has not joined")
+        if self._shelf is None:
+            raise RemoteProtocolError("knowledge", "no public set is served here")
+        self.record.bytes_up[request.device] += len(frame)
+        try:
+            for block in self._shelf.blocks(request, now_s):
+                self._send(request.device, block)
+        except StoreError as error:
+            self.watcher.noted(str(error))  # it will ask again
 
     def _take_bye(self, bye: Bye, now_s: float) -> None:
         if bye.device in self.numbers:  # else it is nobody that the run counts on
@@ -331,7 +362,7 @@ class Server:
     def _take_upload(self, upload: Upload, incoming: Incoming, now_s: float) -> None:
         """Check it against the contract; then the rounds decide whether it counts."""
         place = Place(upload.round, upload.exchange)
-        if upload.device not in self.numbers:
+        if upload.device not in self.hellos:
             raise RemoteProtocolError("knowledge", f"{upload.device} has not joined")
         self.record.bytes_up[upload.device] += len(incoming.frame)
         if self.ledger.has(place, upload.device):
@@ -484,7 +515,7 @@ class Server:
             self._warnings = (*self._warnings, warning)
             self.watcher.noted(warning)
 
-    def _send(self, device: str, message: Welcome | Refusal | Assign | Receipt) -> None:
+    def _send(self, device: str, message: Welcome | Refusal | Assign | Receipt | PublicBlock) -> None:
         frame = self._frame(message)
         self.record.bytes_down[device] += len(frame)
         self.transport.send(topics.down(self.spec.federation, device, _KINDS[type(message)]), frame)
@@ -516,7 +547,9 @@ class Server:
         for device, (number, frame) in self.ledger.enrolled().items():
             envelope = codec.decode(frame)
             if isinstance(envelope.message, Hello):
-                self.hellos[device], self.numbers[device] = envelope.message, number
+                self.numbers[device] = number
+                if not admission.fetches(envelope.message, self.spec, self.method.contract):
+                    self.hellos[device] = envelope.message
                 self._lives[device] = envelope.stamp
         checkpoint = self.ledger.last_checkpoint()
         round_ = 0

@@ -22,9 +22,9 @@ are left out; the tables have them all.
 DEVICE = """\
 ## Device session
 
-`edge_sdk/session.py`. A device says hello until it is welcomed, works on what it is assigned, and sends each upload
-again until a receipt lets go of it. `LinkUp` and `LinkDown` come from the transport, `WorkDone` from the agent, `Tick`
-from its clock, and everything else from the coordinator.
+`edge_sdk/session.py`. A device says hello until it is welcomed, fetches the public set where it lacks it, works on what
+it is assigned, and sends each upload again until a receipt lets go of it. `LinkUp` and `LinkDown` come from the
+transport, `Fetched` and `WorkDone` from the agent, `Tick` from its clock, and everything else from the coordinator.
 """
 
 COORDINATOR = """\

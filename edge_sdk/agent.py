@@ -17,6 +17,7 @@ from edge_sdk.models.base import Model
 from edge_sdk.objectives import Floats, softmax
 from edge_sdk.participant import Participant, RoundReport
 from edge_sdk.public import PublicSet
+from edge_sdk.public_fetch import MAX_PUBLIC_BYTES
 from edge_sdk.store import MemoryStore, SqliteStore, Store
 from edge_sdk.transport.base import Transport
 
@@ -35,7 +36,9 @@ class Agent(Participant):
 
     broker: an mqtt:// or mqtts:// address, or any Transport.  identity: this device's id, or a folder that is named
     like it.  state: a folder for what must survive a power cut (or any Store); None keeps it in memory.  model: any
-    `edge_sdk.models.base.Model`.  Callbacks run in the agent's thread, and should be short.
+    `edge_sdk.models.base.Model`.  public: the public set, for methods that need one; None: it is fetched from the
+    coordinator, once, into public_cache, by default the folder `public` in state.  One larger than max_public_bytes
+    is not.  Callbacks run in the agent's thread, and should be short.
     """
 
     def __init__(
@@ -50,6 +53,8 @@ class Agent(Participant):
         state: str | Path | Store | None = None,
         board: str = "",
         disclose_classes: bool = False,
+        public_cache: str | Path | None = None,
+        max_public_bytes: int = MAX_PUBLIC_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         device = Path(identity).name
@@ -78,6 +83,8 @@ class Agent(Participant):
             store=_store(state, federation),
             board=board,
             disclose_classes=disclose_classes,
+            public_cache=_cache(public_cache, state),
+            max_public_bytes=max_public_bytes,
         )
         self._jitter = random.Random(f"{federation}{device}{self.store.boot_epoch}")  # noqa: S311  # spreads retries
 
@@ -201,6 +208,12 @@ def _store(state: str | Path | Store | None, federation: str) -> Store:
     if state is None:
         return MemoryStore()
     return SqliteStore(Path(state) / f"{federation}.db") if isinstance(state, (str, Path)) else state
+
+
+def _cache(folder: str | Path | None, state: str | Path | Store | None) -> Path | None:
+    if folder is not None:
+        return Path(folder)
+    return Path(state) / "public" if isinstance(state, (str, Path)) else None
 
 
 def _transport(url: str, client_id: str) -> Transport:

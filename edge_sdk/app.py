@@ -27,6 +27,7 @@ class App:
     model: Model
     data: LocalData
     public: PublicSet | None = None
+    """None: it is fetched from the coordinator where the method needs one."""
     disclose_classes: bool = False
     """Whether the coordinator may know how many samples of each class this device holds."""
 
@@ -68,9 +69,15 @@ def _where(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"
 
 
-def run_device(*, broker: str, federation: str, app: str, identity: str | None, state: str | None) -> None:
-    """Take part until the federation is over, and say so line by line."""
+def run_device(
+    *, broker: str, federation: str, app: str, identity: str | None, state: str | None, public: Path | None = None
+) -> None:
+    """Take part until the federation is over, and say so line by line.
+
+    public: an npz file with the public set, instead of the app's own, or one that would be fetched.
+    """
     name = identity or _host_name()
+    given = PublicSet.load(public) if public is not None else None
     parts = load_app(app)
     agent = Agent(
         federation=federation,
@@ -79,7 +86,7 @@ def run_device(*, broker: str, federation: str, app: str, identity: str | None, 
         state=state or Path("state") / name,
         model=parts.model,
         data=parts.data,
-        public=parts.public,
+        public=given or parts.public,
         disclose_classes=parts.disclose_classes,
     )
     agent.on_link(lambda news: _say(f"{name}: {news}"))

@@ -17,12 +17,25 @@ def _device_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--id", help="this device's id (default: the host's name)")
     parser.add_argument("--state", metavar="DIR", help="folder for what must survive a power cut (default: state/ID)")
+    parser.add_argument(
+        "--public",
+        metavar="FILE.npz",
+        type=Path,
+        help="the public set; without it, and with none from the app, it is fetched once from the coordinator",
+    )
 
 
 def _device(args: argparse.Namespace) -> int:
     from edge_sdk.app import run_device  # noqa: PLC0415  # numpy and paho only when a device runs
 
-    run_device(broker=args.broker, federation=args.federation, app=args.app, identity=args.id, state=args.state)
+    run_device(
+        broker=args.broker,
+        federation=args.federation,
+        app=args.app,
+        identity=args.id,
+        state=args.state,
+        public=args.public,
+    )
     return 0
 
 

@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import edge_sdk
@@ -33,6 +34,9 @@ from edge_sdk.protocol.messages import (
     FederationSpec,
     Hello,
     Message,
+    PublicBlock,
+    PublicRequest,
+    PublicSetSpec,
     Receipt,
     Refusal,
     Upload,
@@ -40,6 +44,7 @@ from edge_sdk.protocol.messages import (
 )
 from edge_sdk.protocol.wires import Contract, Exchange, check_roles, expectation, frame_limits, load_registered
 from edge_sdk.public import PublicSet
+from edge_sdk.public_fetch import MAX_PUBLIC_BYTES, PublicFetch
 from edge_sdk.store import Done, RoundStart, Store
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent, Will
 from edge_sdk.workbench import Meter, Workbench
@@ -49,7 +54,7 @@ log = logging.getLogger(__name__)
 MAX_DISCLOSED_CLASSES = 32768
 """What a Hello has room for; a model with more classes keeps its counts to itself."""
 
-_KINDS: Mapping[type, str] = {Hello: "hello", Upload: "upd", Bye: "bye"}
+_KINDS: Mapping[type, str] = {Hello: "hello", Upload: "upd", Bye: "bye", PublicRequest: "get"}
 
 
 @dataclass
@@ -119,6 +124,8 @@ class Participant:
         store: Store,
         board: str = "",
         disclose_classes: bool = False,
+        public_cache: Path | None = None,
+        max_public_bytes: int = MAX_PUBLIC_BYTES,
     ) -> None:
         self.federation, self.device, self.board = federation, device, board
         self.bench = Workbench(model, data, public)
@@ -128,6 +135,7 @@ class Participant:
         transport.accept_up_to(CONTROL_LIMITS.frame_bytes)
         self._sequence = 0
         self._taken: _Taken | None = None
+        self._public_bytes = 0
         self._method_state: Any = None
         self._work: _Work | None = None
         self._newest: tuple[Assign, bytes] | None = None
@@ -137,6 +145,11 @@ class Participant:
         self.begun = 0
         """Exchanges begun in this life."""
         self.refused_frames: Counter[str] = Counter()
+        self._fetch: PublicFetch | None = None
+        """Where the public set comes from, if its owner gave none."""
+        if public is None and public_cache is not None:
+            owner = f"{federation}.{device}"
+            self._fetch = PublicFetch(public_cache, owner, self.refused_frames, max_public_bytes)
         self.session = session.SessionState()
         self._restore()
 
@@ -178,7 +191,8 @@ class Participant:
 
     def next_due_s(self) -> float | None:
         """When `tick` can next matter."""
-        return session.next_due_s(self.session)
+        dues = (session.next_due_s(self.session), self._fetch_due_s())
+        return min((due_s for due_s in dues if due_s is not None), default=None)
 
     def handle(self, event: TransportEvent, now_s: float) -> None:
         """Take in what the transport brought.  A frame that is not legal is counted, and changes nothing."""
@@ -206,9 +220,12 @@ class Participant:
 
     def tick(self, now_s: float) -> None:
         """Let time pass."""
-        due_s = self.next_due_s()
+        due_s = session.next_due_s(self.session)
         if due_s is not None and now_s >= due_s:
             self._feed(session.Tick(now_s))
+        due_s = self._fetch_due_s()
+        if due_s is not None and now_s >= due_s:
+            self._go_on_fetching(now_s)
 
     def work_slice(self) -> bool:
         """Work until the next pause between batches; True when the exchange is computed."""
@@ -251,7 +268,8 @@ class Participant:
             upload = dataclasses.replace(upload, knowledge=taken.chain.apply(knowledge))
             frame = codec.encode(upload, self._stamp())
         except ProtocolError as error:
-            self._give_up(f"round {assign.round}: {error}")
+            remedy = "lower train.learning_rate, and look for extreme values in this device's samples"
+            self._give_up(Refused("model", f"round {assign.round}: {error}", remedy))
             return
         self.store.save(Done(assign.round, assign.exchange, work.frame, frame), work.start)
         self._method_state, self._work = state, None
@@ -261,11 +279,10 @@ class Participant:
             RoundReport(assign.round, assign.exchange, assign.closing, measured.metrics, measured.rounds_done)
         )
 
-    def _give_up(self, reason: str) -> None:
-        """What this device would send is not legal, its model has run away: nobody must wait for it any more."""
-        self.farewell(leaving=one_line(reason))
-        remedy = "lower train.learning_rate, and look for extreme values in this device's samples"
-        self._turn_away(Refused("model", reason, remedy))
+    def _give_up(self, why: Refused) -> None:
+        """End our part, for we cannot go on (the model has run away, say): nobody must wait for us any more."""
+        self.farewell(leaving=one_line(why.message))
+        self._turn_away(why)
 
     # -- frames in --------------------------------------------------------------------------------------------------
 
@@ -285,6 +302,9 @@ class Participant:
             self._feed(session.Receipted((message.round, message.exchange), now_s))
         elif isinstance(message, Refusal):
             self._turn_away(Refused(message.reason, message.message, message.remedy))
+        elif isinstance(message, PublicBlock):
+            if self._fetch is not None:
+                self._fetch.take(message, now_s)
         elif isinstance(message, CoordinatorStatus):
             over = message.state in ("finished", "failed")
             reason = message.reason if message.state == "failed" else ""
@@ -294,6 +314,7 @@ class Participant:
             raise RemoteProtocolError("topic", f"a {type(message).__name__} is not for devices")
 
     def _take_welcome(self, welcome: Welcome, frame: bytes, now_s: float) -> None:
+        held = self.bench.public
         if self._taken is None:
             self._enter(welcome)
             self.store.save_welcome(frame)
@@ -305,9 +326,70 @@ class Participant:
             message = "the federation has other settings than when this device joined"
             self._turn_away(Refused("changed", message, "remove this device's state folder to join it anew"))
             return
+        self._public_bytes = welcome.public_bytes
+        lacking = self._missing_public() is not None
+        refusal = self._fetch.refusal(welcome.public_bytes) if self._fetch and lacking else None
+        if refusal is not None:
+            self._give_up(refusal)
+            return
         if self.session.phase is session.Phase.JOINING:
             self.on_news(f"taken in by the coordinator: {welcome.spec.method}, {welcome.spec.rounds} rounds")
-        self._feed(session.Welcomed(welcome.epoch, now_s))
+        found = self.bench.public is not held  # on the disk, which our hello did not know
+        self._feed(session.Welcomed(welcome.epoch, now_s, lacking or found))
+        if found and not lacking:
+            self._feed(session.Fetched(now_s))
+
+    # -- the public set ---------------------------------------------------------------------------------------------
+
+    def _missing_public(self) -> PublicSetSpec | None:
+        """The public set that must be fetched before anything is computed; None: none."""
+        taken = self._taken
+        if self._fetch is None or taken is None or not taken.method.contract.needs_public_set:
+            return None
+        held = self.bench.public.spec if self.bench.public else None
+        return None if held == taken.spec.public else taken.spec.public
+
+    def _fetch_due_s(self) -> float | None:
+        fetching = self.session.phase is session.Phase.FETCHING and self.session.linked
+        return self._fetch.next_due_s() if fetching and self._fetch else None
+
+    def _begin_fetching(self) -> None:
+        missing = self._missing_public()
+        if self._fetch is not None and missing is not None:
+            if self._fetch.wanted != missing:
+                self.on_news(f"fetching the public set: {missing.count} samples, {self._public_bytes} bytes")
+            self._fetch.begin(missing, self._public_bytes)
+
+    def _go_on_fetching(self, now_s: float) -> None:
+        """Ask for what is missing; take the set up once nothing is."""
+        fetch, missing = self._fetch, self._missing_public()
+        if fetch is None or missing is None:
+            return
+        if not fetch.arrived:
+            blocks = fetch.ask(now_s)
+            if blocks:
+                request = PublicRequest(
+                    federation=self.federation, device=self.device, sha256=missing.sha256, blocks=blocks
+                )
+                self._send(request)
+            return
+        try:
+            public = fetch.finish()
+            with self.model_lock:
+                self.bench.give(public)
+        except RemoteProtocolError as error:
+            self.refused_frames[error.kind] += 1
+            log.warning("%s: %s", self.device, error)
+        except Refused as refusal:
+            self._give_up(refusal)
+        except UsageError as error:
+            self._give_up(Refused("public-set", str(error), "join with a model that takes them"))
+        else:
+            self.on_news("the public set is complete")
+            self._rebuild()  # what an earlier life did with a set that was lost since
+            self._feed(session.Fetched(now_s))
+
+    # -- more frames in ---------------------------------------------------------------------------------------------
 
     def _take_assign(self, assign: Assign, frame: bytes, now_s: float) -> None:
         if self._taken is None:
@@ -354,6 +436,8 @@ class Participant:
     def _carry_out(self, command: session.Command) -> None:
         if isinstance(command, session.SayHello):
             self._send(self._hello())
+        elif isinstance(command, session.FetchPublic):
+            self._begin_fetching()
         elif isinstance(command, session.StartWork):
             self._start_work()
         elif isinstance(command, session.SendUpload):
@@ -407,7 +491,7 @@ class Participant:
             if (done.round, done.exchange) == place:
                 self.transport.send(topics.up(self.federation, self.device, _KINDS[Upload]), done.upload)
 
-    def _send(self, message: Hello | Bye) -> None:
+    def _send(self, message: Hello | Bye | PublicRequest) -> None:
         topic = topics.up(self.federation, self.device, _KINDS[type(message)])
         self.transport.send(topic, codec.encode(message, self._stamp()))
 
@@ -442,6 +526,7 @@ class Participant:
             board=self.board,
             inert_terms=tuple(sorted(spec.inert_terms)),
             encodings=tuple(name for name in ENCODINGS if name != PLAIN),
+            fetches_public=self._fetch is not None,
         )
 
     def _stamp(self) -> Stamp:
@@ -466,11 +551,17 @@ class Participant:
         self._taken = _Taken(welcome, method, rows, closing, limits, transforms.chain(spec))
         self.transport.accept_up_to(limits.frame_bytes)
         self._method_state = method.init(spec)
+        missing = self._missing_public()
+        found = self._fetch.find(missing) if self._fetch and missing else None
+        if found is not None:
+            self.bench.give(found)
 
     def _begin_anew(self, welcome: Welcome, frame: bytes) -> None:
         """Another run of the same federation: from round 0, with what the model has learned so far."""
         with self.model_lock:
             self._work = None
+            if self._fetch is not None:
+                self._fetch.stop()
             self._enter(welcome)
             self.store.save_welcome(frame)
             self.store.save_start(self._round_start(0))
@@ -521,7 +612,7 @@ class Participant:
             return
         self.bench.model.load_state(start.model)
         self._method_state = keep.from_bytes(type(taken.method.init(taken.spec)), start.method)
-        for done in self.store.done():
+        for done in self.store.done() if self._missing_public() is None else ():  # else when it has been fetched
             slices = self._slices(self._decode_assign(done.assign), _Measured())
             self._method_state, _ = _to_the_end(slices)
 

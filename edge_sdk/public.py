@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import re
+import struct
+import zipfile
+import zlib
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +19,7 @@ from numpy.typing import NDArray
 from edge_sdk.data import Raw
 from edge_sdk.errors import UsageError
 from edge_sdk.objectives import Ints
+from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import FederationSpec, PublicSetSpec
 
 _WORDS_IN_BLOCK = 4
@@ -23,34 +30,97 @@ _DRAWS_KEPT = 32
 
 @dataclass(frozen=True, eq=False)
 class PublicSet:
-    """Raw samples (n, ...) of type u1 or f4, and the hash of dtype, shape and bytes."""
+    """Raw samples (n, ...) of type u1 or f4, and the hash of dtype, shape and bytes.
+
+    Raises UsageError for samples of another type, which no other device could name.
+    """
 
     samples: Raw
     spec: PublicSetSpec = field(init=False)
 
     def __post_init__(self) -> None:
-        head = f"{self.samples.dtype.str}{self.samples.shape}".encode()
-        digest = hashlib.sha256(head + np.ascontiguousarray(self.samples).tobytes()).digest()
-        object.__setattr__(self, "spec", PublicSetSpec(sha256=digest, count=len(self.samples)))
+        if self.samples.dtype.str not in TYPES or self.samples.ndim not in (2, 3, 4) or not self.samples.size:
+            raise UsageError(
+                "expected uint8 or float32 public samples, (n, h, w), (n, h, w, c) or (n, d), "
+                f"found {self.samples.dtype} {self.samples.shape}"
+            )
+        digest = hashlib.sha256(self._head)
+        digest.update(np.ascontiguousarray(self.samples).data)
+        object.__setattr__(self, "spec", PublicSetSpec(sha256=digest.digest(), count=len(self.samples)))
 
     def __len__(self) -> int:
         return len(self.samples)
 
+    @property
+    def _head(self) -> bytes:
+        return f"{self.samples.dtype.str}{self.samples.shape}".encode()
+
     @classmethod
     def load(cls, path: str | Path) -> PublicSet:
         """From an npz file: its one array, or the one called `public`.  Raises UsageError."""
+        name, samples = _array(path)
         try:
-            with np.load(path, allow_pickle=False) as arrays:
-                name = "public" if "public" in arrays.files else (arrays.files[0] if len(arrays.files) == 1 else None)
-                if name is None:
-                    raise UsageError(
-                        f"{path}: expected one array or one called public, found {', '.join(arrays.files)}"
-                    )
-                return cls(arrays[name])
-        except FileNotFoundError:
-            raise UsageError(f"{path}: no such file; the public set is the same file on every device") from None
-        except (OSError, ValueError, AttributeError) as error:
-            raise UsageError(f"{path}: not a readable npz file: {error}") from None
+            public = cls(samples)
+        except UsageError as error:
+            raise UsageError(f"{path}: {name}: {error}") from None
+        wild = np.flatnonzero(~np.isfinite(samples).reshape(len(samples), -1).all(axis=1))  # sample numbers
+        if len(wild):
+            raise UsageError(f"{path}: {name}: NaN or Inf in {len(wild)} samples, the first of them {wild[0]}")
+        return public
+
+    def write(self, file: BinaryIO) -> int:
+        """Write the bytes that the name is the hash of: the ASCII head, then the samples; how many there are."""
+        samples = np.ascontiguousarray(self.samples)
+        file.write(self._head)
+        file.write(samples.data)
+        return len(self._head) + samples.nbytes
+
+    @classmethod
+    def read(cls, path: Path) -> PublicSet:
+        """What `write` left in a file.  Raises ValueError for anything else, OSError where it cannot be read."""
+        with path.open("rb") as file:
+            found = _HEAD.match(file.read(_HEAD_MOST))
+        if found is None:
+            raise ValueError("no public set: its head is not a type and a shape")
+        shape = tuple(int(extent) for extent in found[2].split(b",") if extent)
+        dtype = np.dtype(found[1].decode())
+        if path.stat().st_size != found.end() + math.prod(shape) * dtype.itemsize or not math.prod(shape):
+            raise ValueError(f"the file is not as long as its shape {shape} needs")
+        return cls(np.fromfile(path, dtype, offset=found.end()).reshape(shape))
+
+
+TYPES = ("|u1", "<f4")
+"""What public samples are made of, as the head of a set names it."""
+_HEAD = re.compile(rb"(\|u1|<f4)\(([0-9]{1,12}(?:, [0-9]{1,12}){1,3})\)")
+_HEAD_MOST = 96
+"""Bytes of the longest head."""
+UNREADABLE = (
+    *(OSError, ValueError, EOFError, TypeError, AttributeError, KeyError, RuntimeError, MemoryError, OverflowError),
+    *(struct.error, zipfile.BadZipFile, zlib.error),
+)
+"""What numpy raises for an npz file that is cut off, damaged, or holds Python objects."""
+
+
+def _array(path: str | Path) -> tuple[str, NDArray[Any]]:
+    """The array of an npz file that is the public set, and its name.  Raises UsageError."""
+    try:
+        with Path(path).open("rb") as file:  # opened here, so that it is closed whatever numpy finds in it
+            arrays = np.load(file, allow_pickle=False)
+            if isinstance(arrays, np.ndarray):
+                raise UsageError(f"{path}: not a readable npz file: it is one bare array; use numpy.savez")
+            names = tuple(arrays)
+            if "public" not in names and len(names) != 1:
+                found = ", ".join(names) or "none"
+                raise UsageError(f"{path}: expected one array or one called public, found {found}")
+            name = "public" if "public" in names else names[0]
+            array = arrays[name]
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file; the public set is the same file on every device") from None
+    except UNREADABLE as error:
+        raise UsageError(f"{path}: not a readable npz file: {one_line(str(error))}") from None
+    if not isinstance(array, np.ndarray):  # numpy hands out as bytes what it cannot read
+        raise UsageError(f"{path}: not a readable npz file: {name} is no array")
+    return name, array
 
 
 def batch_indices(spec: FederationSpec, round_: int, iteration: int, size: int) -> Ints:

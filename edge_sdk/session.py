@@ -3,8 +3,9 @@
 No clock, thread, socket or randomness: time comes in as a field of the events, and the one random thing, the jitter of
 repeated hellos, is left to whoever carries the commands out.
 
-A device says hello until it is welcomed, works on what it is assigned, and sends each upload again until a receipt of
-the coordinator's lets go of it.  A newer Assign supersedes an older one, whatever the device is doing.
+A device says hello until it is welcomed, fetches the public set where it lacks it (and says hello anew), works on what
+it is assigned, and sends each upload again until a receipt of the coordinator's lets go of it.  A newer Assign
+supersedes an older one, whatever the device is doing.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Phase(str, Enum):
     """What a device is doing."""
 
     JOINING = "joining"
+    FETCHING = "fetching"
     IDLE = "idle"
     WORKING = "working"
     REPORTING = "reporting"
@@ -80,6 +82,15 @@ class Welcomed:
 
     epoch: int
     now_s: float
+    lacking: bool = False
+    """The public set that the method needs is not here, or the coordinator does not know yet that it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """The public set is complete."""
+
+    now_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +141,9 @@ class Tick:
     now_s: float
 
 
-Event: TypeAlias = LinkUp | LinkDown | Welcomed | TurnedAway | CoordinatorSeen | Assigned | WorkDone | Receipted | Tick
+Event: TypeAlias = (
+    LinkUp | LinkDown | Welcomed | Fetched | TurnedAway | CoordinatorSeen | Assigned | WorkDone | Receipted | Tick
+)
 
 
 # -- commands -------------------------------------------------------------------------------------------------------
@@ -139,6 +152,11 @@ Event: TypeAlias = LinkUp | LinkDown | Welcomed | TurnedAway | CoordinatorSeen |
 @dataclass(frozen=True, slots=True)
 class SayHello:
     """Send Hello."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPublic:
+    """Begin to fetch the public set; if that is under way, ask anew for what was on its way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +187,7 @@ class End:
     reason: str
 
 
-Command: TypeAlias = SayHello | StartWork | SendUpload | ForgetUpload | End
+Command: TypeAlias = SayHello | FetchPublic | StartWork | SendUpload | ForgetUpload | End
 Outcome: TypeAlias = tuple[SessionState, tuple[Command, ...]]
 
 
@@ -181,6 +199,8 @@ def _link_up(state: SessionState, event: LinkUp) -> Outcome:
     state = _retry_hello(replace(state, linked=True), event.now_s)
     if state.phase is Phase.REPORTING:
         return _retry_upload(state, event.now_s), (SayHello(), SendUpload(state.place))
+    if state.phase is Phase.FETCHING:
+        return state, (SayHello(), FetchPublic())
     return state, (SayHello(),)
 
 
@@ -190,6 +210,8 @@ def _link_down(state: SessionState, _event: LinkDown) -> Outcome:
 
 def _welcome(state: SessionState, event: Welcomed) -> Outcome:
     state = replace(state, epoch=event.epoch)
+    if event.lacking:
+        return _wait(replace(state, phase=Phase.FETCHING), event.now_s), (FetchPublic(),)
     if state.pending:
         return _retry_upload(replace(state, phase=Phase.REPORTING), event.now_s), (SendUpload(state.place),)
     return _wait(replace(state, phase=Phase.IDLE), event.now_s), ()
@@ -197,7 +219,13 @@ def _welcome(state: SessionState, event: Welcomed) -> Outcome:
 
 def _welcome_again(state: SessionState, event: Welcomed) -> Outcome:
     state = replace(state, epoch=event.epoch)
-    return (_wait(state, event.now_s) if state.phase is Phase.IDLE else state), ()
+    return (_wait(state, event.now_s) if state.phase in (Phase.IDLE, Phase.FETCHING) else state), ()
+
+
+def _fetched(state: SessionState, event: Fetched) -> Outcome:
+    """The coordinator counts on us only once a hello names the set."""
+    state = replace(state, phase=Phase.JOINING, retry_wait_s=0.0)
+    return (_retry_hello(state, event.now_s), (SayHello(),)) if state.linked else (state, ())
 
 
 def _turned_away(state: SessionState, event: TurnedAway) -> Outcome:
@@ -273,7 +301,7 @@ def _tick_upload(state: SessionState, event: Tick) -> Outcome:
 
 def _retry_hello(state: SessionState, now_s: float) -> SessionState:
     wait_s = min(max(HELLO_FIRST_S, state.retry_wait_s * 2), HELLO_MOST_S)
-    if state.phase is Phase.IDLE:
+    if state.phase in (Phase.IDLE, Phase.FETCHING):
         wait_s = IDLE_HELLO_S
     return replace(state, retry_at_s=now_s + wait_s, retry_wait_s=wait_s)
 
@@ -286,15 +314,29 @@ def _wait(state: SessionState, now_s: float) -> SessionState:
     return replace(state, retry_at_s=now_s + IDLE_HELLO_S, retry_wait_s=0.0)
 
 
-_J, _I, _W, _R, _D, _X = Phase.JOINING, Phase.IDLE, Phase.WORKING, Phase.REPORTING, Phase.DONE, Phase.REFUSED
-_LIVE = (_J, _I, _W, _R)
+_J, _F, _I, _W, _R = Phase.JOINING, Phase.FETCHING, Phase.IDLE, Phase.WORKING, Phase.REPORTING
+_D, _X = Phase.DONE, Phase.REFUSED
+_LIVE = (_J, _F, _I, _W, _R)
 
 MACHINE: Machine[SessionState] = Machine(
     (
-        Rule(_LIVE, LinkUp, (SAME,), _link_up, "says hello; sends an upload without a receipt again"),
+        Rule(
+            _LIVE,
+            LinkUp,
+            (SAME,),
+            _link_up,
+            "says hello; sends an upload without a receipt, asks for public blocks again",
+        ),
         Rule(_LIVE, LinkDown, (SAME,), _link_down, "goes on working; nothing is due"),
-        Rule((_J,), Welcomed, (_I, _R), _welcome, "taken in; after a restart the upload that it left is sent again"),
-        Rule((_I, _W, _R), Welcomed, (SAME,), _welcome_again, "taken in again"),
+        Rule(
+            (_J,),
+            Welcomed,
+            (_F, _I, _R),
+            _welcome,
+            "taken in; fetches the public set if it lacks it, or sends the upload that a restart left",
+        ),
+        Rule((_F, _I, _W, _R), Welcomed, (SAME,), _welcome_again, "taken in again"),
+        Rule((_F,), Fetched, (_J,), _fetched, "the public set is complete: says hello anew, naming it"),
         Rule(_LIVE, TurnedAway, (_X,), _turned_away, "over; the reason and the remedy are reported"),
         Rule(_LIVE, CoordinatorSeen, (SAME, _D), _seen, "a new epoch is greeted; the end of our run ends the session"),
         Rule((_I,), Assigned, (_I, _W, _R), _assign, "newer: begun; same: the stored upload again; older: ignored"),
@@ -304,7 +346,7 @@ MACHINE: Machine[SessionState] = Machine(
         Rule((_I,), Receipted, (_I, _D), _receipt, "one that came again; the closing one ends the session"),
         Rule((_R,), Receipted, (_R, _I, _D), _receipt, "the outbox lets go; the closing one ends the session"),
         Rule((_W,), Receipted, (_W,), _receipt, "the outbox lets go of an older upload"),
-        Rule((_J, _I), Tick, (SAME,), _tick_hello, "says hello again"),
+        Rule((_J, _F, _I), Tick, (SAME,), _tick_hello, "says hello again"),
         Rule((_R,), Tick, (_R,), _tick_upload, "sends the upload again, and after a minute a hello, too"),
     )
 )
@@ -317,6 +359,6 @@ def advance(state: SessionState, event: Event) -> Outcome:
 
 def next_due_s(state: SessionState) -> float | None:
     """When the next Tick can matter; None: only messages can."""
-    if state.linked and state.phase in (Phase.JOINING, Phase.IDLE, Phase.REPORTING):
+    if state.linked and state.phase in (Phase.JOINING, Phase.FETCHING, Phase.IDLE, Phase.REPORTING):
         return state.retry_at_s
     return None

@@ -52,6 +52,18 @@ class Workbench:
         self._held_out = {name: (preprocess(part.x), part.y) for name, part in held_out.items() if part}
         self._check()
 
+    def give(self, public: PublicSet) -> None:
+        """Take up a public set that came later.  Raises UsageError where it does not fit this device's model."""
+        samples = self.model.spec.preprocess(public.samples)  # (m, c, h, w)
+        if not np.isfinite(samples).all():
+            raise UsageError("the public samples hold NaN or Inf after preprocessing; clean them first")
+        if samples.shape[1:] != self._private.shape[1:]:
+            raise UsageError(
+                f"the public samples are {samples.shape[1:]} after preprocessing, this device's own "
+                f"{self._private.shape[1:]}; bring both to one size (edge_sdk.Preprocess)"
+            )
+        self.public, self._public = public, samples
+
     def _check(self) -> None:
         """Raise UsageError or ModelError for what would fail later, in the middle of a round."""
         if not len(self._private):

@@ -40,6 +40,8 @@ class DataTable:
     """Keep so many of the training samples, each class in proportion; default: all."""
     test_samples: Samples | None = None
     """The same for the test."""
+    balance_test: bool = False
+    """Test on as many samples of each class as of the others: of each as many as the rarest has."""
     public: Count = 400
     """Samples taken out of the training part as the public set; their labels are thrown away."""
     test_fraction: Annotated[float, Real(0.01, 0.9)] = 0.2

@@ -15,7 +15,7 @@ from edge_sdk.errors import UsageError
 from edge_sdk.objectives import Ints
 from edge_sdk.public import PublicSet
 from edge_sim.config import DataTable
-from edge_sim.draw import draw_evenly
+from edge_sim.draw import draw_equally, draw_evenly
 from edge_sim.sources.base import Whole
 
 
@@ -58,7 +58,12 @@ def load(table: DataTable, seed: int, folder: Path, classes: int | None = None) 
     if classes is not None and found > classes:
         raise UsageError(f"federation.classes: {classes}, but of {whole.name} {_where(whole, classes)}")
     kept = _some(whole.train.y, table.train_samples, np.random.default_rng([seed, 6]), "train_samples")
-    tested = _some(whole.test.y, table.test_samples, np.random.default_rng([seed, 7]), "test_samples")
+    balanced = np.arange(len(whole.test))
+    if table.balance_test:
+        balanced = draw_equally(whole.test.y, np.random.default_rng([seed, 8]))
+    tested = balanced[
+        _some(whole.test.y[balanced], table.test_samples, np.random.default_rng([seed, 7]), "test_samples")
+    ]
     x, y = whole.train.x[kept], whole.train.y[kept]
     test = Samples(whole.test.x[tested], whole.test.y[tested])
     if not table.public < len(y):

@@ -29,6 +29,12 @@ def draw_evenly(y: Ints, count: int, rng: np.random.Generator) -> Ints:
     return np.sort(order[at])
 
 
+def draw_equally(y: Ints, rng: np.random.Generator) -> Ints:
+    """Indices, ascending, of as many samples of each class as the rarest one has."""
+    classes, counts = np.unique(y, return_counts=True)
+    return np.sort(np.concatenate([rng.permutation(np.flatnonzero(y == k))[: counts.min()] for k in classes]))
+
+
 def cut(y: Ints, shares: Sequence[float], rng: np.random.Generator) -> tuple[Ints, Ints, Ints]:
     """Indices of three parts of a device's samples y (n,), each ascending: to train, validate and test on.
 

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 
 from coordinator.config import Federation
 from coordinator.ledger import Ledger
+from coordinator.public_shelf import PublicShelf
 from coordinator.server import Server, Watcher
 from edge_sdk.agent import Agent
 from edge_sdk.errors import RunFailed
@@ -36,15 +37,19 @@ class VirtualFleet:
         watcher: Watcher | None = None,
         stores: Mapping[str, Store] | None = None,
         keeper: Checkpoints | None = None,
+        shelf: PublicShelf | None = None,
+        caches: Path | None = None,
     ) -> None:
+        """caches: devices are given no public set, and fetch it from the shelf into folders in here."""
         self.clock = VirtualClock()
         self.hub = Hub(self.clock, faults, faults_seed)
         self._keeper = keeper
-        self._coordinator = VirtualCoordinator(fleet.federation, ledger, self.hub, self.clock, watcher)
+        self._coordinator = VirtualCoordinator(fleet.federation, ledger, self.hub, self.clock, watcher, shelf=shelf)
         stores = stores or {}
         name = fleet.federation.spec.federation
         self.devices = tuple(
-            VirtualDevice(device, stores.get(device.kit.id), self.hub, self.clock, name) for device in fleet.devices
+            VirtualDevice(device, stores.get(device.kit.id), self.hub, self.clock, name, caches=caches)
+            for device in fleet.devices
         )
 
     @property
@@ -99,9 +104,17 @@ class VirtualCoordinator:
     """A server that is woken when there is news for it."""
 
     def __init__(
-        self, federation: Federation, ledger: Ledger, hub: Hub, clock: VirtualClock, watcher: Watcher | None
+        self,
+        federation: Federation,
+        ledger: Ledger,
+        hub: Hub,
+        clock: VirtualClock,
+        watcher: Watcher | None,
+        *,
+        shelf: PublicShelf | None = None,
     ) -> None:
         self._federation, self._hub, self._clock, self._watcher = federation, hub, clock, watcher
+        self._shelf = shelf
         self.powered = True
         self._start(ledger)
 
@@ -136,6 +149,7 @@ class VirtualCoordinator:
             ledger=ledger,
             roster=self._federation.roster,
             watcher=self._watcher,
+            shelf=self._shelf,
             clock=lambda: self._clock.now_s,
         )
         self._waker = _Waker(self._clock, self._wake, self.server.next_due_s)
@@ -152,7 +166,17 @@ class VirtualCoordinator:
 class VirtualDevice:
     """An agent whose computing takes virtual time."""
 
-    def __init__(self, device: Device, store: Store | None, hub: Hub, clock: VirtualClock, federation: str) -> None:
+    def __init__(
+        self,
+        device: Device,
+        store: Store | None,
+        hub: Hub,
+        clock: VirtualClock,
+        federation: str,
+        *,
+        caches: Path | None = None,
+    ) -> None:
+        self._cache = caches / device.kit.id if caches else None
         self.device, self.clock = device, clock
         self._hub, self._federation = hub, federation
         self._compute_s, self._link = timings(device.kit)
@@ -187,7 +211,8 @@ class VirtualDevice:
             identity=self.device.kit.id,
             model=self.device.kit.model(self.device.public),
             data=self.device.data,
-            public=self.device.public,
+            public=self.device.public if self._cache is None else None,
+            public_cache=self._cache,
             state=store,
             board=self.device.kit.board,
             disclose_classes=True,

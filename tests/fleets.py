@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from coordinator.ledger import Ledger
+from coordinator.public_shelf import PublicShelf
 from coordinator.report.result import Result
 from edge_sdk.data import Preprocess
 from edge_sdk.models.base import ModelSpec
@@ -96,9 +97,22 @@ class Run(VirtualFleet):
         seed: int = 0,
         ledger: Ledger | None = None,
         stores: Mapping[str, Store] | None = None,
+        caches: Path | None = None,
+        serving: bool = True,
     ) -> None:
+        """caches: devices must fetch the public set; serving: whether the coordinator has it for them."""
         self.fleet = fleets.build(fleet) if isinstance(fleet, Config) else fleet
-        super().__init__(self.fleet, ledger=ledger or Ledger(None), faults=faults, faults_seed=seed, stores=stores)
+        public = self.fleet.dataset.public
+        self.shelf = PublicShelf(public) if caches and serving and public else None
+        super().__init__(
+            self.fleet,
+            ledger=ledger or Ledger(None),
+            faults=faults,
+            faults_seed=seed,
+            stores=stores,
+            shelf=self.shelf,
+            caches=caches,
+        )
         self.clock.at(LIMIT_S, self._hung)
 
     def _hung(self) -> None:
@@ -111,6 +125,8 @@ class Run(VirtualFleet):
         """Run to the end."""
         self.run()
         self.server.ledger.close()
+        if self.shelf is not None:
+            self.shelf.close()
         return self
 
     def slow_down(self, device: str, compute_s: float) -> None:

@@ -2,8 +2,9 @@
 
 Who sends what:
 
-device       Hello  Upload  Bye  DeviceStatus
-coordinator  Welcome  Assign  Receipt  Refusal  CoordinatorStatus  Control
+device       Hello  Upload  Bye  DeviceStatus  PublicRequest
+coordinator  Welcome  Assign  Receipt  Refusal  CoordinatorStatus  PublicBlock
+operator     Control
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ Words = Annotated[tuple[Word, ...], Items()]
 Knowledge = Annotated[Mapping[Word, Payload], Items()]
 MAX_CLASS_COUNTS = 32768
 """Classes whose sample counts fit into a Hello; of a federation with more, devices leave the counts out."""
+
+PUBLIC_BLOCK_BYTES = 60 * 1024
+"""With header and fields a block's frame stays below 64 KiB, which every broker takes as one message."""
+MAX_BLOCKS_ASKED = 16
+"""Blocks that one request may ask for: what a device takes in at once."""
 
 
 @wire("public-set")
@@ -116,6 +122,8 @@ class Hello:
     """Those of `terms` that its model takes without effect: what they would train is frozen."""
     encodings: Words = field(default=(), metadata=LATER)
     """What it reads and writes besides f32."""
+    fetches_public: bool = field(default=False, metadata=LATER)
+    """It would fetch a public set that it lacks, from a coordinator that serves it."""
 
 
 @wire("welcome")
@@ -132,6 +140,8 @@ class Welcome:
     run: Digest
     """Names this run of the federation: a later one begins at round 0 again."""
     spec: FederationSpec
+    public_bytes: Annotated[int, Whole(0, 2**48)] = field(default=0, metadata=LATER)
+    """Size of the public set as the coordinator serves it; 0: it does not."""
 
 
 @wire("assign")
@@ -233,6 +243,35 @@ class CoordinatorStatus:
     reason: Line = ""
 
 
+@wire("public-request")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicRequest:
+    """A device asks for blocks of the public set.  Asked again while they do not come."""
+
+    federation: Id
+    device: Id
+    sha256: Sha256
+    """Which public set; that of the spec."""
+    blocks: Annotated[tuple[int, ...], Packed(MAX_BLOCKS_ASKED)]
+    """Their indices, from 0."""
+
+
+@wire("public-block")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicBlock:
+    """One block of the public set: all are PUBLIC_BLOCK_BYTES long but the last, which is what is left."""
+
+    federation: Id
+    device: Id
+    sha256: Sha256
+    index: Count
+    count: Annotated[int, Whole(1, 2**32 - 1)]
+    """Blocks of the whole set."""
+    total_bytes: Annotated[int, Whole(1, 2**48)]
+    """Bytes of the whole set."""
+    data: Annotated[bytes, Blob(1, PUBLIC_BLOCK_BYTES)]
+
+
 @wire("control")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
@@ -244,5 +283,16 @@ class Control:
 
 
 Message: TypeAlias = (
-    Hello | Welcome | Assign | Upload | Receipt | Refusal | Bye | DeviceStatus | CoordinatorStatus | Control
+    Hello
+    | Welcome
+    | Assign
+    | Upload
+    | Receipt
+    | Refusal
+    | Bye
+    | DeviceStatus
+    | CoordinatorStatus
+    | PublicRequest
+    | PublicBlock
+    | Control
 )

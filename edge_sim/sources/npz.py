@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,14 +13,13 @@ from edge_sdk.data import Raw, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.objectives import Ints
 from edge_sdk.protocol.schema import one_line
+from edge_sdk.public import UNREADABLE
 from edge_sim.sources.base import Whole
 
 NEEDED = ("x_train", "y_train", "x_test", "y_test")
 USERS = "user_train"
 MOST_CLASSES = 65535
 """What a federation's spec can carry."""
-UNREADABLE = (OSError, ValueError, EOFError, TypeError, AttributeError, KeyError, zipfile.BadZipFile, zlib.error)
-"""What numpy raises for a file that is cut off, damaged, or holds Python objects."""
 
 Arrays = Mapping[str, NDArray[Any]]
 

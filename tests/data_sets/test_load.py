@@ -128,3 +128,22 @@ def test_a_run_can_be_repeated_from_another_folder(tmp_path: Path) -> None:
     assert given.tables["partition"]["file"] == str((tmp_path / "part.json").resolve())
     drawn = configs.parse({**tables, "partition": {"export": "part.json"}}, tmp_path / "f.toml")
     assert drawn.tables["partition"]["export"] == str((tmp_path / "part.json").resolve())
+
+
+def test_a_balanced_test_has_as_many_of_each_class(tmp_path: Path) -> None:
+    """Eight, three and five of them in the file."""
+    y = np.repeat([0, 1, 2], [8, 3, 5])
+    x = np.arange(16, dtype=np.uint8)[:, None, None] * np.ones((1, 2, 2), np.uint8)
+    file = tmp_path / "a.npz"
+    np.savez(file, x_train=np.zeros((30, 2, 2), np.uint8), y_train=np.arange(30) % 3, x_test=x, y_test=y)
+    np.testing.assert_array_equal(np.bincount(loaded(file, public=0).test.y), [8, 3, 5])
+    found = loaded(file, public=0, balance_test=True)
+    np.testing.assert_array_equal(np.bincount(found.test.y), [3, 3, 3])
+    assert len(set(numbers(found.test.x))) == 9
+    assert [int(y[n]) for n in numbers(found.test.x)] == found.test.y.tolist()
+    smaller = loaded(file, public=0, balance_test=True, test_samples=6)
+    np.testing.assert_array_equal(np.bincount(smaller.test.y), [2, 2, 2])
+    with pytest.raises(UsageError, match=r"data\.test_samples: expected at most the 9 that the source has, found 10"):
+        loaded(file, public=0, balance_test=True, test_samples=10)
+    again, other = (loaded(file, seed, public=0, balance_test=True) for seed in (0, 1))
+    assert numbers(again.test.x) == numbers(found.test.x) != numbers(other.test.x)

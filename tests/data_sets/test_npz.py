@@ -68,3 +68,13 @@ def test_the_sample_or_the_array_at_fault_is_named(tmp_path: Path, changes, mess
         changes = {**changes, "x_test": np.ones((6, 4, 5))}
     with pytest.raises(UsageError, match=rf"a\.npz: {message}"):
         npz.read(write(tmp_path / "a.npz", **changes))
+
+
+def test_a_file_with_a_flipped_byte_is_an_error_that_names_it_or_other_data(tmp_path: Path) -> None:
+    whole = write(tmp_path / "a.npz").read_bytes()
+    for at in range(len(whole)):
+        (tmp_path / "b.npz").write_bytes(whole[:at] + bytes([whole[at] ^ 0x15]) + whole[at + 1 :])
+        try:
+            npz.read(tmp_path / "b.npz")
+        except UsageError as error:
+            assert "b.npz: " in str(error)  # noqa: PT017  # either will do

@@ -30,16 +30,25 @@ from edge_sim.fleet import read_device
 
 def make():
     device = read_device(Path(os.environ["KIT"]))
-    return App(model=device.kit.model(device.public), data=device.data, public=device.public)
+    public = None if "WITHOUT_PUBLIC" in os.environ else device.public
+    return App(model=device.kit.model(device.public), data=device.data, public=public)
 """
 
 
 class Deployment:
     """Everything of one federation in one folder; processes that are still there at the end are killed."""
 
-    def __init__(self, folder: Path, pictures: Path, broker: str, method: str = "fedmd", **federation: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        pictures: Path,
+        broker: str,
+        method: str = "fedmd",
+        tables: dict[str, Any] | None = None,
+        **federation: Any,
+    ) -> None:
         self.folder, self.out, self._broker = folder, folder / "run", broker
-        tables = fleets.tables(pictures, method, devices=3, **federation)
+        tables = tables or fleets.tables(pictures, method, devices=3, **federation)
         self.fleet = sim_fleet.build(configs.parse(tables, Path("test.toml")))
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         for device in self.fleet.devices:
@@ -64,13 +73,11 @@ class Deployment:
         arguments = ["coordinator", "federation.toml", "--broker", self._broker, "--out", str(self.out)]
         self._start("coordinator", [*arguments, *(["--resume"] if resume else [])])
 
-    def start_device(self, device: str) -> None:
-        """In a process of its own; a second start goes on from its state."""
-        self._start(
-            device,
-            ["device", "--broker", self._broker, "--federation", "tiny", "--app", "tiny_app:make", "--id", device],
-            KIT=str(self.folder / "kits" / device),
-        )
+    def start_device(self, device: str, *options: str, public: bool = True) -> None:
+        """In a process of its own; a second start goes on from its state.  public: whether its app has the set."""
+        own = ["device", "--broker", self._broker, "--federation", "tiny", "--app", "tiny_app:make", "--id", device]
+        kit = str(self.folder / "kits" / device)
+        self._start(device, [*own, *options], KIT=kit, **({} if public else {"WITHOUT_PUBLIC": "1"}))
 
     def start_all(self) -> None:
         """The coordinator and every device."""

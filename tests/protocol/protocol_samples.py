@@ -20,6 +20,8 @@ from edge_sdk.protocol.messages import (
     FederationSpec,
     Hello,
     Message,
+    PublicBlock,
+    PublicRequest,
     PublicSetSpec,
     Receipt,
     Refusal,
@@ -112,6 +114,14 @@ MESSAGES: dict[str, Message] = {
         epoch=2,
         run=bytes(range(16)),
         spec=replace(SPEC, encoding=EncodingSpec(logits="int8-row", weights="f16")),
+    ),
+    "hello-fetching": Hello(**ADDRESS, classes=3, fetches_public=True),
+    "welcome-serving": Welcome(
+        **ADDRESS, number=4, version=1, epoch=2, run=bytes(range(16)), spec=SPEC, public_bytes=61443
+    ),
+    "public-request": PublicRequest(**ADDRESS, sha256=bytes(range(32)), blocks=(0, 1, 7)),
+    "public-block": PublicBlock(
+        **ADDRESS, sha256=bytes(range(32)), index=1, count=2, total_bytes=61443, data=b"\x00\x7f\xff"
     ),
     "assign": Assign(**ADDRESS, round=9, exchange=1, deadline_s=12.5, common={"mean": LOGITS}),
     "assign-personal": Assign(

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from protocol_mutations import KINDS as REFUSALS
 
-from edge_sdk import errors, participant, session
+from coordinator import public_shelf
+from edge_sdk import errors, participant, public_fetch, session
 from edge_sdk.protocol import codec, knowledge, messages, scan, schema, topics, wires
 from edge_sdk.protocol.encodings import ENCODINGS, decoded
 from edge_sdk.protocol.leaves import PRINTABLE, Blob, Packed, Real, Tensor, Text, Whole
@@ -185,7 +186,7 @@ def test_the_topics_are_those_of_the_code():
 
 
 def test_the_kinds_are_those_of_the_code():
-    documented = dict(re.findall(r"^\| `(hello|upd|bye)` \| (\w+) \|$", section("Connection"), re.MULTILINE))
+    documented = dict(re.findall(r"^\| `(hello|upd|bye|get)` \| (\w+) \|$", section("Connection"), re.MULTILINE))
     assert documented == {kind: cls.__name__ for cls, kind in participant._KINDS.items()}
     for pattern in topics.device_subscriptions("a", "b"):
         generic = pattern.replace("/a/", "/{fed}/").replace("/b/", "/{device}/")
@@ -221,6 +222,25 @@ def test_the_example_of_long_frames():
     shape = packets.Shape(packets.set_id(frame), len(frame), packets.MIN_CHUNK_BYTES)
     assert packets.pack_chunk(shape, 1, frame) == header + frame[packets.MIN_CHUNK_BYTES :]
     assert packets.unpack(want) == packets.Want(shape, ((0, 0),))
+
+
+def test_how_the_public_set_is_fetched_is_what_the_code_does():
+    text = " ".join(section("Fetching it").split())
+    assert f"blocks of {messages.PUBLIC_BLOCK_BYTES} bytes" in text
+    assert f"at most {public_fetch.WINDOW} of them on their way" in text
+    assert public_fetch.GAPS == 4
+    assert f"for {public_fetch.PAUSE_FIRST_S:g} s, or on a slow link for four times" in text
+    assert f"doubling to {public_fetch.PAUSE_MOST_S:g} s" in text
+    assert f"more than {public_shelf.SETS_AT_ONCE} whole sets and {messages.MAX_BLOCKS_ASKED} blocks" in text
+    assert f"back at {public_shelf.REFILL_PER_S:g} blocks a second" in text
+
+
+def test_the_bytes_on_the_page_are_the_golden_ones():
+    found = re.findall(r"\(`(tests/protocol/golden/[\w-]+\.hex)`\).*?```hex\n(.*?)```", PAGE, re.DOTALL)
+    assert found
+    for path, shown in found:
+        assert shown == (ROOT / path).read_text()
+        assert codec.decode(bytes.fromhex(shown))
 
 
 def test_the_capabilities_are_those_of_the_code():

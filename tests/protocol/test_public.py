@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_sdk.errors import UsageError
 from edge_sdk.protocol.messages import FederationSpec, PublicSetSpec
 from edge_sdk.public import PublicSet, batch_digest, batch_indices
 
@@ -95,6 +96,78 @@ def test_seed_round_and_iteration_all_matter():
 def test_a_batch_is_shared_and_so_cannot_be_changed():
     with pytest.raises(ValueError, match="read-only"):
         batch_indices(spec(1, 8), 0, 0, 4)[0] = 0
+
+
+def saved(path: Path, **arrays: object) -> Path:
+    np.savez(path, **arrays)
+    return path
+
+
+GOOD = np.arange(24, dtype=np.uint8).reshape(4, 2, 3)
+
+
+@pytest.mark.parametrize("arrays", [{"anything": GOOD}, {"public": GOOD, "y_train": np.arange(3)}])
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_the_set_of_a_file(tmp_path, arrays, save):
+    save(tmp_path / "a.npz", **arrays)
+    public = PublicSet.load(tmp_path / "a.npz")
+    assert public.spec == PublicSet(GOOD).spec
+    np.testing.assert_array_equal(public.samples, GOOD)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "found"),
+    [
+        ({"a": GOOD, "b": GOOD}, "expected one array or one called public, found a, b"),
+        ({}, "expected one array or one called public, found none"),
+        (
+            {"public": GOOD.astype(np.int64)},
+            r"public: expected uint8 or float32 public samples, .* found int64 \(4, 2, 3\)",
+        ),
+        ({"x": GOOD.astype(np.float64)}, r"x: expected uint8 or float32 public samples, .* found float64 \(4, 2, 3\)"),
+        ({"x": GOOD.astype(">f4")}, r"x: expected uint8 or float32 public samples, .* found >f4"),
+        ({"x": GOOD.reshape(-1)}, r"x: expected .* found uint8 \(24,\)"),
+        ({"x": GOOD.reshape(1, 1, 2, 3, 4)}, r"x: expected .* found uint8 \(1, 1, 2, 3, 4\)"),
+        ({"x": GOOD[:0]}, r"x: expected .* found uint8 \(0, 2, 3\)"),
+        ({"x": np.where(GOOD == 13, np.nan, 1).astype(np.float32)}, "x: NaN or Inf in 1 samples, the first of them 2"),
+        ({"x": np.array([{}])}, "not a readable npz file: Object arrays cannot be loaded"),
+    ],
+)
+def test_a_file_whose_array_is_no_public_set(tmp_path, arrays, found):
+    with pytest.raises(UsageError, match=rf"a\.npz: {found}"):
+        PublicSet.load(saved(tmp_path / "a.npz", **arrays))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.05, 0.3, 0.6, 0.9, 0.99, 0.999])
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_a_file_that_was_cut_off_is_said_on_one_line(tmp_path, share, save):
+    noise = np.random.default_rng(0).integers(0, 255, (40, 9, 9), np.uint8)
+    save(tmp_path / "a.npz", public=noise)
+    whole = (tmp_path / "a.npz").read_bytes()
+    (tmp_path / "a.npz").write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(UsageError, match=r"a\.npz: not a readable npz file: ") as caught:
+        PublicSet.load(tmp_path / "a.npz")
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_no_npz(tmp_path):
+    np.save(tmp_path / "a.npy", GOOD)
+    (tmp_path / "a.txt").write_text("hello")
+    for name in ("a.npy", "a.txt", "."):
+        with pytest.raises(UsageError, match="not a readable npz file: "):
+            PublicSet.load(tmp_path / name)
+    with pytest.raises(UsageError, match=r"none\.npz: no such file; the public set is the same file on every device"):
+        PublicSet.load(tmp_path / "none.npz")
+
+
+def test_a_file_with_a_flipped_byte_is_an_error_or_another_set(tmp_path):
+    whole = saved(tmp_path / "a.npz", public=GOOD).read_bytes()
+    for at in range(len(whole)):
+        (tmp_path / "b.npz").write_bytes(whole[:at] + bytes([whole[at] ^ 0x15]) + whole[at + 1 :])
+        try:
+            PublicSet.load(tmp_path / "b.npz")
+        except UsageError as error:
+            assert "b.npz: " in str(error)  # noqa: PT017  # either will do
 
 
 def test_without_a_public_set_there_is_no_batch():

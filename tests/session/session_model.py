@@ -52,8 +52,11 @@ class Model:
     def link(self) -> tuple[session.Command, ...]:
         return self.feed(session.LinkUp(self.now_s))
 
-    def welcome(self, epoch: int = 1) -> tuple[session.Command, ...]:
-        return self.feed(session.Welcomed(epoch, self.now_s))
+    def welcome(self, epoch: int = 1, *, lacking: bool = False) -> tuple[session.Command, ...]:
+        return self.feed(session.Welcomed(epoch, self.now_s, lacking))
+
+    def fetched(self) -> tuple[session.Command, ...]:
+        return self.feed(session.Fetched(self.now_s))
 
     def assign(self, round_: int, exchange: int = 0, *, closing: bool = False) -> tuple[session.Command, ...]:
         return self.feed(session.Assigned((round_, exchange), closing, self.now_s))
@@ -99,6 +102,10 @@ def check_step(
         assert after.unfinished
     if after.phase in (Phase.IDLE, Phase.WORKING):
         assert not after.pending
+    if before.phase is Phase.FETCHING:
+        assert session.StartWork not in kinds, "works without the public set"
+        assert session.SendUpload not in kinds
+    assert (session.FetchPublic in kinds) <= (after.phase is Phase.FETCHING)
     for command in commands:
         if isinstance(command, session.StartWork):
             assert isinstance(event, session.Assigned)
@@ -113,7 +120,7 @@ def check_step(
     if isinstance(event, session.Assigned):
         _check_assigned(before, event, after, commands)
     due_s = session.next_due_s(after)
-    if after.phase in (Phase.JOINING, Phase.IDLE, Phase.REPORTING) and after.linked:
+    if after.phase in (Phase.JOINING, Phase.FETCHING, Phase.IDLE, Phase.REPORTING) and after.linked:
         assert due_s is not None
         assert session.advance(after, session.Tick(due_s))[1], "a tick that is due does nothing"
     else:
@@ -123,7 +130,7 @@ def check_step(
 def _check_assigned(
     before: SessionState, event: session.Assigned, after: SessionState, commands: tuple[session.Command, ...]
 ) -> None:
-    if before.phase is Phase.JOINING or event.place < before.place:
+    if before.phase in (Phase.JOINING, Phase.FETCHING) or event.place < before.place:
         assert (after, commands) == (before, ())
     elif event.place > before.place:
         assert commands[-1] == session.StartWork(event.place)

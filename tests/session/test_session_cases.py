@@ -13,6 +13,7 @@ from edge_sdk.session import (
     IDLE_HELLO_S,
     RESEND_MOST_S,
     End,
+    FetchPublic,
     ForgetUpload,
     Phase,
     SayHello,
@@ -21,7 +22,7 @@ from edge_sdk.session import (
     StartWork,
 )
 
-LIVE = (Phase.JOINING, Phase.IDLE, Phase.WORKING, Phase.REPORTING)
+LIVE = (Phase.JOINING, Phase.FETCHING, Phase.IDLE, Phase.WORKING, Phase.REPORTING)
 
 
 def at(phase: Phase, round_: int = 1) -> Model:
@@ -30,7 +31,7 @@ def at(phase: Phase, round_: int = 1) -> Model:
     model.link()
     if phase is Phase.JOINING:
         return model
-    model.welcome()
+    model.welcome(lacking=phase is Phase.FETCHING)
     if phase is Phase.WORKING or phase is Phase.REPORTING:
         model.assign(round_)
     if phase is Phase.REPORTING:
@@ -89,6 +90,43 @@ def test_a_tick_before_its_time_does_nothing():
     for phase in LIVE:
         model = at(phase)
         assert model.feed(session.Tick(0.5)) == ()
+
+
+# -- the public set -------------------------------------------------------------------------------------------------
+
+
+def test_a_device_without_the_public_set_fetches_it_before_anything_else():
+    model = at(Phase.JOINING)
+    assert model.welcome(lacking=True) == (FetchPublic(),)
+    assert model.state.phase is Phase.FETCHING
+    assert model.assign(0) == ()  # it will come again
+    assert model.welcome(lacking=True) == ()  # to a hello that was sent twice
+    assert model.wait_until_due() == (SayHello(),)
+    assert model.now_s == IDLE_HELLO_S
+    assert model.fetched() == (SayHello(),)
+    assert model.state.phase is Phase.JOINING
+    assert model.wait_until_due() == (SayHello(),)  # until the coordinator counts on us
+    assert model.now_s == IDLE_HELLO_S + 1
+    assert model.welcome() == ()
+    assert model.assign(0) == (StartWork((0, 0)),)
+
+
+def test_a_public_set_that_is_complete_while_the_link_is_down_is_named_when_it_is_back():
+    model = at(Phase.FETCHING)
+    model.feed(session.LinkDown())
+    assert model.fetched() == ()
+    assert model.link() == (SayHello(),)
+    assert model.fetched() == ()
+    assert model.welcome() == ()
+
+
+def test_an_upload_of_before_the_restart_waits_until_the_public_set_is_back():
+    model = at(Phase.REPORTING)
+    model.restart()
+    model.link()
+    assert model.welcome(lacking=True) == (FetchPublic(),)
+    assert model.fetched() == (SayHello(),)
+    assert model.welcome() == (SendUpload((1, 0)),)
 
 
 # -- uploads --------------------------------------------------------------------------------------------------------
@@ -204,9 +242,15 @@ def test_nothing_is_due_while_the_link_is_down_and_all_is_said_when_it_is_back(p
     assert model.feed(session.Tick(1e6)) == ()
     assert model.seen(2) == ()  # heard before the link broke
     model.now_s = 1e6
-    upload = (SendUpload((1, 0)),) if phase is Phase.REPORTING else ()
-    assert model.link() == (SayHello(), *upload)
-    due_s = {Phase.JOINING: 2.0, Phase.IDLE: IDLE_HELLO_S, Phase.WORKING: None, Phase.REPORTING: 4.0}[phase]
+    more = {Phase.REPORTING: (SendUpload((1, 0)),), Phase.FETCHING: (FetchPublic(),)}.get(phase, ())
+    assert model.link() == (SayHello(), *more)
+    due_s = {
+        Phase.JOINING: 2.0,
+        Phase.FETCHING: IDLE_HELLO_S,
+        Phase.IDLE: IDLE_HELLO_S,
+        Phase.WORKING: None,
+        Phase.REPORTING: 4.0,
+    }[phase]
     assert session.next_due_s(model.state) == (None if due_s is None else 1e6 + due_s)
 
 

@@ -20,7 +20,9 @@ chaos = st.binary(min_size=200, max_size=600)
 def play(model: Model, script: bytes) -> None:
     for kind, what, more in zip(script[::3], script[1::3], script[2::3], strict=False):
         place = (what % 4, what // 4 % 3)
-        if kind < 40:
+        if kind < 10:
+            model.fetched()
+        elif kind < 40:
             model.assign(*place, closing=more % 8 == 0)
         elif kind < 90:
             model.work_done()
@@ -36,7 +38,7 @@ def play(model: Model, script: bytes) -> None:
         elif kind < 215:
             model.feed(session.LinkDown())
         elif kind < 240:
-            model.welcome(what % 3)
+            model.welcome(what % 3, lacking=more % 8 == 0)
         elif kind < 250:
             model.seen(what % 3, over=more % 32 == 0, reason="failed" if more % 64 == 0 else "")
         elif kind < 252:
@@ -54,8 +56,8 @@ def test_promises_hold_whatever_happens(script):
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
-@given(chaos, st.integers(0, 3))
-def test_a_device_comes_to_its_end_once_faults_stop(script, round_):
+@given(chaos, st.integers(0, 3), st.booleans())
+def test_a_device_comes_to_its_end_once_faults_stop(script, round_, lacking):
     """A coordinator that answers each hello, sends each Assign until it has the upload, and receipts what it has."""
     model = Model()
     play(model, script)
@@ -70,7 +72,11 @@ def test_a_device_comes_to_its_end_once_faults_stop(script, round_):
         elif model.state.phase is Phase.JOINING:
             commands = model.wait_until_due()
             assert session.SayHello() in commands
-            commands += model.welcome(3)
+            commands += model.welcome(3, lacking=lacking)
+            lacking = False
+        elif model.state.phase is Phase.FETCHING:
+            commands = model.fetched()
+            assert commands == (session.SayHello(),)
         elif model.state.phase is Phase.WORKING:
             commands = model.work_done()
         elif model.state.phase is Phase.REPORTING:

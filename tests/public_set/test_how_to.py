@@ -1,0 +1,99 @@
+"""docs/how-to/public-set.md: its files, options and words are those of the code; and what an app and a file may say."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from coordinator import config, deploy
+from edge_sdk import cli
+from edge_sdk.agent import Agent
+from edge_sdk.data import LocalData, Preprocess, Samples
+from edge_sdk.errors import UsageError
+from edge_sdk.models.base import ModelSpec
+from edge_sdk.protocol.messages import PUBLIC_BLOCK_BYTES
+from edge_sdk.public import PublicSet
+from edge_sdk.public_fetch import MAX_PUBLIC_BYTES, WINDOW
+from edge_sdk.transport.memory import Hub
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PAGE = (Path(__file__).parents[2] / "docs/how-to/public-set.md").read_text(encoding="utf-8")
+SET = PublicSet(np.arange(48, dtype=np.uint8).reshape(12, 2, 2))
+BASE = '[federation]\nname = "lab"\nmethod = "{}"\nrounds = 2\ndevices = 2\nclasses = 2\n'
+
+
+def agent(state: Path | None = None, public: PublicSet | None = None, cache: Path | None = None) -> Agent:
+    data = LocalData(train=Samples(np.zeros((4, 2, 2), np.uint8), np.arange(4) % 2))
+    model = SimpleNamespace(
+        spec=ModelSpec(name="m", runtime="numpy", classes=2, preprocess=Preprocess()),
+        logits=lambda x: np.zeros((len(x), 2), np.float32),
+    )
+    return Agent(
+        federation="lab",
+        broker=Hub().link("x"),
+        identity="cam-7",
+        model=model,  # type: ignore[arg-type]  # as much of one as is asked here
+        data=data,
+        public=public,
+        state=state,
+        public_cache=cache,
+    )
+
+
+def test_an_agent_fetches_where_it_has_a_folder_to_keep_the_set_in(tmp_path: Path) -> None:
+    assert not agent()._hello().fetches_public
+    assert agent(cache=tmp_path)._hello().fetches_public
+    durable = agent(state=tmp_path)
+    assert durable._hello().fetches_public
+    durable.store.close()
+    given = agent(cache=tmp_path, public=SET)._hello()
+    assert (given.fetches_public, given.public_sha256) == (False, SET.spec.sha256)
+
+
+@pytest.mark.parametrize(
+    ("method", "more", "served"), [("fedmd", "", True), ("fedmd", "serve = false", False), ("local", "", False)]
+)
+def test_what_a_coordinator_serves(tmp_path: Path, method: str, more: str, served: bool) -> None:
+    np.savez(tmp_path / "public.npz", SET.samples)
+    file = tmp_path / "lab.toml"
+    file.write_text(f'{BASE.format(method)}[public]\npath = "public.npz"\n{more}\n', encoding="utf-8")
+    tables = config.load_toml(file)
+    shelf = deploy._shelf(config.federation(tables, file), tables, file, tmp_path / "run")
+    assert (shelf is not None) == served
+    if shelf is not None:
+        assert shelf.sha256 == SET.spec.sha256
+        shelf.close()
+
+
+def test_a_coordinator_without_a_set_serves_none(tmp_path: Path) -> None:
+    assert config.public_to_serve({}, tmp_path / "lab.toml") is None
+
+
+def test_serve_is_yes_or_no(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"lab\.toml: public\.serve: expected true or false, found str"):
+        config.public_to_serve({"public": {"path": "a", "serve": "maybe"}}, tmp_path / "lab.toml")
+
+
+def test_the_page_says_what_the_code_does(capsys: pytest.CaptureFixture[str]) -> None:
+    for example in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL):
+        config.read_table(config.PublicTable, tomllib.loads(example)["public"], "public", Path("x.toml"))
+    with pytest.raises(SystemExit):
+        cli.main(["device", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    for command in re.findall(r"^    edge-sdk device (.*)$", PAGE, re.MULTILINE):
+        assert set(re.findall(r"--\w+", command)) <= set(re.findall(r"--\w+", said))
+    assert "--public FILE.npz the public set; without it, and with none from the app, it is fetched once" in said
+    assert {"public_cache", "max_public_bytes", "public", "state"} <= set(inspect.signature(Agent.__init__).parameters)
+    assert f"{MAX_PUBLIC_BYTES >> 20} MiB by default" in PAGE
+    assert f"blocks of {PUBLIC_BLOCK_BYTES >> 10} KiB" in PAGE
+    assert WINDOW == 8
