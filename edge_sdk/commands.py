@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from edge_sdk.cli import Command
+from edge_sdk.cli import Command, add_tls_options, tls_files
 
 
 def _device_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,12 +17,20 @@ def _device_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--id", help="this device's id (default: the host's name)")
     parser.add_argument("--state", metavar="DIR", help="folder for what must survive a power cut (default: state/ID)")
+    add_tls_options(parser)
 
 
 def _device(args: argparse.Namespace) -> int:
     from edge_sdk.app import run_device  # noqa: PLC0415  # numpy and paho only when a device runs
 
-    run_device(broker=args.broker, federation=args.federation, app=args.app, identity=args.id, state=args.state)
+    run_device(
+        broker=args.broker,
+        tls=tls_files(args),
+        federation=args.federation,
+        app=args.app,
+        identity=args.id,
+        state=args.state,
+    )
     return 0
 
 
@@ -45,6 +53,7 @@ def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
         "--state", metavar="DIR", type=Path, default=Path("state"), help="state folder (default: state)"
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
+    add_tls_options(parser)
 
 
 def _doctor(args: argparse.Namespace) -> int:
@@ -54,7 +63,8 @@ def _doctor(args: argparse.Namespace) -> int:
     from edge_sdk.doctor.checks import examine_all  # noqa: PLC0415
     from edge_sdk.doctor.finding import Patient  # noqa: PLC0415
 
-    examined = examine_all(Patient(state=args.state, broker=args.broker, name=f"doctor-{secrets.token_hex(6)}"))
+    name = f"doctor-{secrets.token_hex(6)}"
+    examined = examine_all(Patient(state=args.state, broker=args.broker, tls=tls_files(args), name=name))
     if args.json:
         sys.stdout.write(report.as_json(examined) + "\n")
     else:

@@ -14,6 +14,7 @@ from edge_sdk.transport.base import TransportEvent, Will
 from edge_sdk.transport.mqtt_inbox import Inbox
 from edge_sdk.transport.mqtt_inflight import InFlight, Suspect
 from edge_sdk.transport.mqtt_retry import Outcome, Retry
+from edge_sdk.transport.mqtt_tls import NO_FILES, TlsFiles
 from edge_sdk.transport.mqtt_url import BrokerAddress
 
 _log = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ class LinkSettings:
     clean: bool
     manual_ack: bool
     keepalive_s: int
+    tls: TlsFiles = NO_FILES
     subscriptions: tuple[str, ...] = ()
     will: Will | None = None
 
