@@ -171,7 +171,7 @@ def test_on_the_command_line_a_bad_file_is_one_line_and_exit_code_2(command: lis
     (tmp_path / "my_app.py").write_text(
         "import numpy as np, edge_sdk as e\n"
         "def make():\n"
-        "    part = e.Samples(np.zeros((4, 1, 1, 2), np.float32), np.array([0, 1, 0, 1]))\n"
+        "    part = e.Samples(np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1]))\n"
         "    return e.App(model=e.NumpyModel(2, (1, 1, 2), seed=1), data=e.LocalData(train=part))\n"
     )
     (tmp_path / "federation.toml").write_text(
