@@ -219,8 +219,6 @@ def _mosquitto(
 @pytest.fixture(params=["scripted", "mosquitto"])
 def serve(request: pytest.FixtureRequest, tmp_path: Path) -> Serve:
     """A way to start a broker with a certificate, and the authority that its clients must be of."""
-    if request.param == "mosquitto" and shutil.which("mosquitto") is None:
-        pytest.skip("mosquitto is not on PATH")
     start = {"scripted": _scripted, "mosquitto": _mosquitto}[request.param]
     return lambda pair, **options: start(tmp_path, pair, **options)
 
