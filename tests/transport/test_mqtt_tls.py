@@ -237,8 +237,6 @@ def test_the_name_of_the_broker_is_sent(lab: Authority) -> None:
 class TestMutualTls(TransportSuite):
     """Over mosquitto, both sides with certificates."""
 
-    limit_bytes = 300_000
-
     @pytest.fixture
     def link(self, tmp_path: Path, lab: Authority) -> Iterator[LinkFactory]:
         opened: list[MqttTransport] = []
@@ -247,9 +245,7 @@ class TestMutualTls(TransportSuite):
         with _mosquitto(tmp_path, lab.issue("127.0.0.1"), clients=lab.ca) as url:
 
             def make(client_id: str) -> MqttTransport:
-                opened.append(
-                    MqttTransport(url, client_id, tls=lab.files(ours), seed=next(seeds), max_frame_bytes=300_000)
-                )
+                opened.append(MqttTransport(url, client_id, tls=lab.files(ours), seed=next(seeds)))
                 return opened[-1]
 
             yield make
