@@ -32,12 +32,11 @@ _POLL_S = 0.01
 _END_WITH_PARENT = 'exec 3<&0; (cat <&3 >/dev/null; kill $$) & exec "$0" -c "$1" 3<&-'
 """A shell that becomes mosquitto and leaves a watcher behind, which ends it when standard input closes."""
 
-_MOSQUITTO_CONF = """\
+MOSQUITTO_CONF = Path(__file__).with_name("mosquitto.conf")
+"""What every mosquitto is told that carries federations; who may come in, and from where, is added to it."""
+_ON_LOOPBACK = """
 listener {port} {host}
 allow_anonymous true
-set_tcp_nodelay true
-max_queued_messages 100000
-max_inflight_messages 100
 persistence false
 log_dest stderr
 log_type error
@@ -127,7 +126,8 @@ class EmbeddedBroker:
         if self.kind == "amqtt":
             return [sys.executable, "-m", "coordinator.amqtt_child", "--port", str(self.port)]
         conf = folder / "mosquitto.conf"
-        conf.write_text(_MOSQUITTO_CONF.format(port=self.port, host=HOST), encoding="utf-8")
+        settings = MOSQUITTO_CONF.read_text(encoding="utf-8") + _ON_LOOPBACK.format(port=self.port, host=HOST)
+        conf.write_text(settings, encoding="utf-8")
         return ["/bin/sh", "-c", _END_WITH_PARENT, _mosquitto(), str(conf)]
 
     def _await_connections(self, process: subprocess.Popen[bytes], errors: Path) -> None:

@@ -25,19 +25,21 @@ from coordinator.server import Server
 from edge_sdk.errors import MissingExtra, UsageError
 from edge_sdk.protocol.wires import load_registered
 from edge_sdk.transport.mqtt import MqttTransport
+from edge_sdk.transport.mqtt_tls import TlsFiles
 
 LEDGER = Path("checkpoint") / "ledger.db"
 
 
-def run_coordinator(file: Path, broker: str, overrides: Sequence[str], out: Path | None, *, resume: bool) -> int:
+def run_coordinator(
+    file: Path, broker: str, overrides: Sequence[str], out: Path | None, *, tls: TlsFiles, resume: bool
+) -> int:
     """Serve a federation until it is over; the exit code."""
     tables = load_toml(file, overrides)
     ready = federation(tables, file)
     folder = out or Path("runs") / ready.spec.federation
+    seed = random.SystemRandom().getrandbits(32)
+    transport = MqttTransport(broker, f"coordinator-{ready.spec.federation}", tls=tls, manual_ack=True, seed=seed)
     ledger = open_ledger(folder, resume=resume)
-    transport = MqttTransport(
-        broker, f"coordinator-{ready.spec.federation}", manual_ack=True, seed=random.SystemRandom().getrandbits(32)
-    )
     progress = Progress(ready.spec.federation)
     server = Server(
         spec=ready.spec,
@@ -61,7 +63,7 @@ def run_coordinator(file: Path, broker: str, overrides: Sequence[str], out: Path
         server.run()
     except KeyboardInterrupt:
         options = "".join(f" --set {shlex.quote(each)}" for each in overrides)
-        again = f"edge-sdk coordinator {file}{options} --broker {broker} --out {folder} --resume"
+        again = f"edge-sdk coordinator {file}{options} --broker {broker}{_options(tls)} --out {folder} --resume"
         progress.noted(f"interrupted; go on with: {again}")
         raise
     devices = tuple(device_result(server, name) for name in sorted(server.hellos))
@@ -82,6 +84,11 @@ def _shelf(ready: Federation, tables: Mapping[str, Any], file: Path, folder: Pat
         return None
     public = public_to_serve(tables, file)
     return None if public is None else PublicShelf(public, folder)
+
+
+def _options(tls: TlsFiles) -> str:
+    given = {"--ca": tls.ca, "--cert": tls.certificate, "--key": tls.key}
+    return "".join(f" {option} {shlex.quote(str(file))}" for option, file in given.items() if file is not None)
 
 
 def _progress_file(ready: Federation, folder: Path, progress: Progress) -> ProgressFile:

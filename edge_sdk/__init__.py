@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from edge_sdk.models import Model, ModelSpec, NumpyModel, OnnxModel, OnnxTeacher, TorchModel
     from edge_sdk.participant import RoundReport
     from edge_sdk.public import PublicSet
+    from edge_sdk.transport.mqtt_tls import TlsFiles
 
 _HOME = {
     "Agent": "edge_sdk.agent",
@@ -33,6 +34,7 @@ _HOME = {
     "PublicSet": "edge_sdk.public",
     "RoundReport": "edge_sdk.participant",
     "Samples": "edge_sdk.data",
+    "TlsFiles": "edge_sdk.transport.mqtt_tls",
     "TorchModel": "edge_sdk.models",
 }
 
@@ -50,6 +52,7 @@ __all__ = [
     "PublicSet",
     "RoundReport",
     "Samples",
+    "TlsFiles",
     "TorchModel",
 ]
 

@@ -18,6 +18,7 @@ from edge_sdk.errors import EdgeError, UsageError
 from edge_sdk.models.base import Model
 from edge_sdk.participant import RoundReport
 from edge_sdk.public import PublicSet
+from edge_sdk.transport.mqtt_tls import TlsFiles
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -70,7 +71,14 @@ def _where(error: Exception) -> str:
 
 
 def run_device(
-    *, broker: str, federation: str, app: str, identity: str | None, state: str | None, public: Path | None = None
+    *,
+    broker: str,
+    tls: TlsFiles,
+    federation: str,
+    app: str,
+    identity: str | None,
+    state: str | None,
+    public: Path | None = None,
 ) -> None:
     """Take part until the federation is over, and say so line by line.
 
@@ -82,6 +90,7 @@ def run_device(
     agent = Agent(
         federation=federation,
         broker=broker,
+        tls=tls,
         identity=name,
         state=state or Path("state") / name,
         model=parts.model,

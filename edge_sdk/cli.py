@@ -12,9 +12,14 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edge_sdk import __version__
 from edge_sdk.errors import EdgeError
+
+if TYPE_CHECKING:
+    from edge_sdk.transport.mqtt_tls import TlsFiles
 
 INTERRUPTED = 130
 
@@ -28,6 +33,21 @@ class Command:
     example: str
     arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
+
+
+def add_tls_options(parser: argparse.ArgumentParser) -> None:
+    """The options of a command that speaks to a broker at mqtts://; `tls_files` reads them."""
+    options = parser.add_argument_group("for mqtts:// (docs/how-to/tls.md)")
+    options.add_argument("--ca", type=Path, metavar="FILE", help="authority of the broker (default: the system's)")
+    options.add_argument("--cert", type=Path, metavar="FILE", help="our certificate, where the broker demands one")
+    options.add_argument("--key", type=Path, metavar="FILE", help="its private key (default: in the file of --cert)")
+
+
+def tls_files(args: argparse.Namespace) -> TlsFiles:
+    """What `add_tls_options` was given."""
+    from edge_sdk.transport.mqtt_tls import TlsFiles  # noqa: PLC0415  # ssl only where a broker is spoken to
+
+    return TlsFiles(args.ca, args.cert, args.key)
 
 
 def commands() -> list[Command]:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from edge_sdk.cli import Command
+from edge_sdk.cli import Command, add_tls_options, tls_files
 
 
 def _device_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,6 +23,7 @@ def _device_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="the public set; without it, and with none from the app, it is fetched once from the coordinator",
     )
+    add_tls_options(parser)
 
 
 def _device(args: argparse.Namespace) -> int:
@@ -30,6 +31,7 @@ def _device(args: argparse.Namespace) -> int:
 
     run_device(
         broker=args.broker,
+        tls=tls_files(args),
         federation=args.federation,
         app=args.app,
         identity=args.id,
@@ -58,6 +60,7 @@ def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
         "--state", metavar="DIR", type=Path, default=Path("state"), help="state folder (default: state)"
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
+    add_tls_options(parser)
 
 
 def _doctor(args: argparse.Namespace) -> int:
@@ -67,7 +70,8 @@ def _doctor(args: argparse.Namespace) -> int:
     from edge_sdk.doctor.checks import examine_all  # noqa: PLC0415
     from edge_sdk.doctor.finding import Patient  # noqa: PLC0415
 
-    examined = examine_all(Patient(state=args.state, broker=args.broker, name=f"doctor-{secrets.token_hex(6)}"))
+    name = f"doctor-{secrets.token_hex(6)}"
+    examined = examine_all(Patient(state=args.state, broker=args.broker, tls=tls_files(args), name=name))
     if args.json:
         sys.stdout.write(report.as_json(examined) + "\n")
     else:

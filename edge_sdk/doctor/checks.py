@@ -10,7 +10,7 @@ from edge_sdk.doctor import broker, disk, machine, packages
 from edge_sdk.doctor.broker import Seen
 from edge_sdk.doctor.finding import Check, Examined, Finding, Patient, examine
 from edge_sdk.doctor.packages import Requirement
-from edge_sdk.doctor.selftest import look_at
+from edge_sdk.doctor.selftest import look_at, open_mqtt
 
 
 def _package(requirement: Requirement, _patient: Patient) -> Finding:
@@ -48,8 +48,9 @@ def broker_checks(seen: Seen) -> tuple[Check, ...]:
 
 
 def examine_all(patient: Patient) -> tuple[Examined, ...]:
-    """Everything.  Raises UsageError for a broker URL that names no broker."""
+    """Everything.  Raises UsageError for a broker URL or TLS files that cannot be used."""
     checks = (*MACHINE, *PACKAGES)
     if patient.broker is not None:
-        checks += broker_checks(look_at(patient.broker, patient.name))
+        seen = look_at(patient.broker, patient.name, open_link=partial(open_mqtt, tls=patient.tls))
+        checks += broker_checks(seen)
     return examine(checks, patient)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from edge_sdk.transport.mqtt_tls import NO_FILES, TlsFiles
+
 
 class Level(str, Enum):
     """How bad it is."""
@@ -48,6 +50,7 @@ class Patient:
 
     state: Path
     broker: str | None = None
+    tls: TlsFiles = NO_FILES
     name: str = "doctor"
     """A federation id that nobody else uses: the broker's self-test stays under fl/v1/NAME."""
 

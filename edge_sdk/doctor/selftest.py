@@ -16,6 +16,7 @@ from edge_sdk.errors import LocalProtocolError
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.codec import CONTROL_LIMITS
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport
+from edge_sdk.transport.mqtt_tls import NO_FILES, TlsFiles
 from edge_sdk.transport.mqtt_url import BrokerAddress, parse_broker_url
 
 ECHOES = 11
@@ -49,11 +50,11 @@ OpenLink = Callable[[str, str], Link]
 """(url, client id) -> a link that is not connected yet."""
 
 
-def open_mqtt(url: str, client_id: str) -> Link:
+def open_mqtt(url: str, client_id: str, tls: TlsFiles = NO_FILES) -> Link:
     """The link that devices and coordinators use."""
     from edge_sdk.transport.mqtt import MqttTransport  # noqa: PLC0415  # paho only where a broker is used
 
-    return MqttTransport(url, client_id, clean=True, seed=random.SystemRandom().getrandbits(32))
+    return MqttTransport(url, client_id, tls=tls, clean=True, seed=random.SystemRandom().getrandbits(32))
 
 
 def look_at(url: str, name: str, patience: Patience = Patience(), open_link: OpenLink = open_mqtt) -> Seen:  # frozen

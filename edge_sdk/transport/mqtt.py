@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -30,6 +29,7 @@ from edge_sdk.transport.mqtt_keeper import CONNECT_TIMEOUT_S, LEAVE_S, LinkKeepe
 from edge_sdk.transport.mqtt_pump import Pump
 from edge_sdk.transport.mqtt_reasons import Ending
 from edge_sdk.transport.mqtt_retry import Outcome
+from edge_sdk.transport.mqtt_tls import NO_FILES, TlsFiles, tls_context
 from edge_sdk.transport.mqtt_url import BrokerAddress, parse_broker_url
 from edge_sdk.transport.outbox import MAX_IN_FLIGHT, Item
 from edge_sdk.transport.pace import Pace
@@ -56,7 +56,7 @@ class MqttTransport(LinkKeeper):
     With `manual_ack` the broker keeps a frame, and brings it again after a reconnect, until its `acknowledge` was
     called, from any thread; chunks are acknowledged at once, for brokers stop after a few that are not.
 
-    Raises UsageError for a URL that names no broker.
+    Raises UsageError for a URL that names no broker, and for TLS files that cannot be used.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class MqttTransport(LinkKeeper):
         *,
         username: str | None = None,
         password: str | None = None,
+        tls: TlsFiles = NO_FILES,
         clean: bool = False,
         manual_ack: bool = False,
         keepalive_s: int = 60,
@@ -78,7 +79,8 @@ class MqttTransport(LinkKeeper):
             address = BrokerAddress(address.host, address.port, address.tls, username, password)
         if not client_id:
             raise UsageError(f"the client id for broker {address} is empty; give each device its own")
-        settings = LinkSettings(address, client_id, clean, manual_ack, keepalive_s)
+        tls_context(tls, address)  # complains before anything is sent
+        settings = LinkSettings(address, client_id, clean, manual_ack, keepalive_s, tls)
         super().__init__(settings, _Link, seed, max_frame_bytes, pace)
 
 
@@ -107,6 +109,7 @@ class _Link:
         self._unacknowledged: set[int] = set()
         self._ready_since_s = 0.0
         self._warned = False
+        self._tls = tls_context(settings.tls, settings.address)
         self._client = self._build(version_5=version_5)
         self._pump = Pump()
 
@@ -161,8 +164,8 @@ class _Link:
         address, will = self._settings.address, self._settings.will
         if address.username is not None:
             client.username_pw_set(address.username, address.password)
-        if address.tls:
-            client.tls_set_context(_tls())
+        if self._tls is not None:
+            client.tls_set_context(self._tls)
         if will is not None:
             client.will_set(will.topic, will.frame, qos=1, retain=True)
         client.on_socket_open = _shielded(self._on_socket_open)
@@ -308,26 +311,10 @@ class _Link:
         if flags.is_disconnect_packet_from_server:
             self._end(mqtt_reasons.dismissed(code.value, code.getName(), settings.client_id))
         else:
+            if self._tls is not None and self._tls.fault is not None and not self._accepted:
+                self._end(mqtt_reasons.tls_failed(self._tls.fault, settings.address))
             self._silent = not self._accepted and self._ending is None
             self._end(mqtt_reasons.lost(code.getName(), settings.address, accepted=self._accepted))
-
-
-class _Handshake(ssl.SSLSocket):
-    """Closes itself when the handshake fails; the client library would leave that to the garbage collector."""
-
-    def do_handshake(self, block: bool = False) -> None:
-        try:
-            super().do_handshake(block)
-        except BaseException:
-            self.close()
-            raise
-
-
-def _tls() -> ssl.SSLContext:
-    """Certificates are checked against the system's authorities."""
-    context = ssl.create_default_context()
-    context.sslsocket_class = _Handshake
-    return context
 
 
 def _leave_writing_to_the_pump(_client: Client, _data: object, _connection: object) -> None:

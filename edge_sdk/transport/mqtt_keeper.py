@@ -15,6 +15,7 @@ from edge_sdk.transport.base import TransportEvent, Will
 from edge_sdk.transport.mqtt_inbox import Inbox
 from edge_sdk.transport.mqtt_retry import Outcome, Retry
 from edge_sdk.transport.mqtt_suspect import Suspect
+from edge_sdk.transport.mqtt_tls import NO_FILES, TlsFiles
 from edge_sdk.transport.mqtt_url import BrokerAddress
 from edge_sdk.transport.outbox import Outbox
 from edge_sdk.transport.pace import Pace
@@ -38,6 +39,7 @@ class LinkSettings:
     clean: bool
     manual_ack: bool
     keepalive_s: int
+    tls: TlsFiles = NO_FILES
     subscriptions: tuple[str, ...] = ()
     will: Will | None = None
 

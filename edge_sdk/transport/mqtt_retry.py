@@ -15,6 +15,7 @@ _log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 30.0
+_SLOW_S = (30.0, 60.0)
 _STABLE_S = 2.0
 _SILENT_CLOSES = 2
 
@@ -70,7 +71,9 @@ class Retry:
         return Verdict(report, None if ending.final else self._pause_s(outcome))
 
     def _pause_s(self, outcome: Outcome) -> float:
-        """Full jitter: anywhere between nothing and a bound that doubles from 0.2 s to 30 s."""
+        """Full jitter: from nothing to a bound that doubles from 0.2 s to 30 s; a slow ending waits longer."""
+        if outcome.ending.slow:
+            return self._random.uniform(*_SLOW_S)
         self._failures = 0 if outcome.stood_s >= _STABLE_S else min(self._failures + 1, 16)
         return self._random.uniform(0.0, min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0**self._failures))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import edge_sdk
 from coordinator.ledger import Ledger
 from coordinator.rounds import Phase, Policy
 from coordinator.server import Server
-from edge_sdk.errors import Refused
+from edge_sdk.errors import Refused, UsageError
 from edge_sdk.protocol.messages import FederationSpec, TrainSpec
 from edge_sdk.protocol.wires import load_registered
 from edge_sdk.transport.memory import Hub
@@ -200,3 +201,19 @@ def test_leaving_for_good_is_told_to_the_coordinator(serve) -> None:
     _wait(lambda: not agents[1].running)
     assert server.rounds.phase is Phase.FAILED
     assert "left" in server.rounds.reason
+
+
+def test_certificates_belong_to_a_brokers_address(tmp_path: Path) -> None:
+    """With a transport nobody would use them; with an address they are looked at before anything is sent."""
+    part = edge_sdk.Samples(np.zeros((2, 8), np.float32), np.array([0, 1]))
+    common = {
+        "federation": "app",
+        "identity": "a",
+        "model": edge_sdk.NumpyModel(CLASSES, (1, 1, 8), seed=1),
+        "data": edge_sdk.LocalData(train=part),
+        "tls": edge_sdk.TlsFiles(ca=tmp_path / "ca.pem"),
+    }
+    with pytest.raises(UsageError, match="give the files to the transport"):
+        edge_sdk.Agent(broker=Hub().link("a"), **common)
+    with pytest.raises(UsageError, match=r"ca\.pem cannot be read"):
+        edge_sdk.Agent(broker="mqtts://lab", **common)

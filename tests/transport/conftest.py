@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+from certificates import Authority
 
 from coordinator.broker import EmbeddedBroker
 
@@ -26,3 +27,15 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """The authority that everybody trusts."""
+    return Authority(tmp_path_factory.mktemp("tls") / "lab")
+
+
+@pytest.fixture(scope="session")
+def rogue(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """One that nobody knows."""
+    return Authority(tmp_path_factory.mktemp("tls") / "rogue")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -38,7 +39,9 @@ def puback(_level: int, body: bytes) -> bytes:
 class ScriptedBroker:
     """Listens on loopback and answers each kind of packet as told; what came in stands in `seen`."""
 
-    def __init__(self, answers: dict[int, Answer]) -> None:
+    def __init__(self, answers: dict[int, Answer], tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
+        self.connections = 0
         self._answers = {CONNECT: accept, SUBSCRIBE: suback(1), PUBLISH: puback} | answers
         self.seen: list[tuple[int, int]] = []
         """(type of packet, level of the protocol), in order."""
@@ -69,9 +72,16 @@ class ScriptedBroker:
     def _serve(self) -> None:
         with suppress(OSError):
             while True:
-                self._connection, _ = self._listener.accept()
-                with self._connection, suppress(EOFError, ConnectionError):
+                accepted, _ = self._listener.accept()
+                self.connections += 1
+                self._connection = self._secured(accepted)
+                with self._connection, suppress(EOFError, ConnectionError, ssl.SSLError):
                     self._talk(self._connection)
+
+    def _secured(self, connection: socket.socket) -> socket.socket:
+        if self._tls is None:
+            return connection
+        return self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)  # reading begins it
 
     def _talk(self, connection: socket.socket) -> None:
         level = 0

@@ -153,7 +153,10 @@ def test_mqtt_3_1_1_after_two_connections_closed_without_a_word(opened: Opener) 
     ) as fake:
         transport = opened(fake.url)
         transport.connect(["t"])
-        assert "closed the connection at once (is it an MQTT broker, and one without TLS?)" in reason(transport).reason
+        assert (
+            "closed the connection at once (is it an MQTT broker? if it speaks TLS, write mqtts://"
+            in reason(transport).reason
+        )
         until(transport, Connected)
         assert fake.levels() == [5, 5, 4]
 
@@ -172,7 +175,7 @@ def test_a_port_that_speaks_no_tls(opened: Opener, broker: EmbeddedBroker) -> No
     transport = opened(broker.url.replace("mqtt:", "mqtts:"))
     transport.connect([])
     event = reason(transport)
-    assert event.reason.endswith("(does this port speak TLS?)")
+    assert f"(does this port speak TLS? write {broker.url}, or give the TLS port" in event.reason
     assert not event.final
 
 

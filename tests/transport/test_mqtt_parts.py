@@ -22,6 +22,7 @@ from edge_sdk.transport.mqtt_suspect import Suspect
 from edge_sdk.transport.mqtt_url import BrokerAddress, parse_broker_url
 
 HERE = BrokerAddress("lab", 1883)
+WRONG_PORT = "does this port speak TLS? write mqtt://lab:1883, or give the TLS port, which is 8883 by custom"
 
 
 @dataclass(frozen=True)
@@ -96,18 +97,44 @@ def test_a_password_is_never_shown(url: str) -> None:
 
 
 def untrusted() -> ssl.SSLCertVerificationError:
+    """As for a certificate that nobody signed."""
     error = ssl.SSLCertVerificationError(1, "certificate verify failed")
-    error.verify_message = "self-signed certificate"
+    error.verify_code, error.verify_message = 18, "self-signed"
+    return error
+
+
+def alert(reason: str) -> ssl.SSLError:
+    error = ssl.SSLError(1, reason)
+    error.reason = reason
     return error
 
 
 @pytest.mark.parametrize(
     ("error", "reason", "final"),
     [
-        (untrusted(), "the TLS certificate of lab:1883 is not trusted: self-signed certificate", True),
         (
-            ssl.SSLError(1, "wrong version number"),
-            "no TLS with lab:1883: wrong version number (does this port speak TLS?)",
+            untrusted(),
+            "the TLS certificate of lab:1883 is not trusted: self-signed; name the authority that signed it (--ca FILE)",
+            True,
+        ),
+        (
+            alert("TLSV1_ALERT_PROTOCOL_VERSION"),
+            "lab:1883 speaks no TLS as new as 1.2: set tls_version tlsv1.2 on the broker",
+            True,
+        ),
+        (
+            alert("UNSUPPORTED_PROTOCOL"),
+            "lab:1883 speaks no TLS as new as 1.2: set tls_version tlsv1.2 on the broker",
+            True,
+        ),
+        (
+            alert("SSLV3_ALERT_CERTIFICATE_REVOKED"),
+            "lab:1883 says that our certificate is revoked: give one that its authority signed (--cert, --key)",
+            True,
+        ),
+        (
+            alert("WRONG_VERSION_NUMBER"),
+            f"no TLS with lab:1883: WRONG_VERSION_NUMBER ({WRONG_PORT})",
             False,
         ),
         (socket.gaierror(-2, "unknown"), "host name lab cannot be resolved", False),
