@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from edge_sdk.cli import Command, add_tls_options, tls_files
+from edge_sdk.cli import Command, add_cloud_safe_option, add_tls_options, tls_files
 
 
 def _coordinator_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,13 +17,22 @@ def _coordinator_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="SECTION.KEY=VALUE")
     parser.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/NAME)")
     parser.add_argument("--resume", action="store_true", help="go on with the run in that directory")
+    add_cloud_safe_option(parser)
     add_tls_options(parser)
 
 
 def _coordinator(args: argparse.Namespace) -> int:
     from coordinator.deploy import run_coordinator  # noqa: PLC0415  # numpy and paho only when it runs
 
-    return run_coordinator(args.file, args.broker, args.overrides, args.out, tls=tls_files(args), resume=args.resume)
+    return run_coordinator(
+        args.file,
+        args.broker,
+        args.overrides,
+        args.out,
+        tls=tls_files(args),
+        cloud_safe=args.cloud_safe,
+        resume=args.resume,
+    )
 
 
 def _broker_arguments(parser: argparse.ArgumentParser) -> None:

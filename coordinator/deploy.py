@@ -24,6 +24,7 @@ from coordinator.report.table import show
 from coordinator.server import Server
 from edge_sdk.errors import MissingExtra, UsageError
 from edge_sdk.protocol.wires import load_registered
+from edge_sdk.transport import pace as pacing
 from edge_sdk.transport.mqtt import MqttTransport
 from edge_sdk.transport.mqtt_tls import TlsFiles
 
@@ -31,14 +32,24 @@ LEDGER = Path("checkpoint") / "ledger.db"
 
 
 def run_coordinator(
-    file: Path, broker: str, overrides: Sequence[str], out: Path | None, *, tls: TlsFiles, resume: bool
+    file: Path,
+    broker: str,
+    overrides: Sequence[str],
+    out: Path | None,
+    *,
+    tls: TlsFiles,
+    cloud_safe: bool,
+    resume: bool,
 ) -> int:
     """Serve a federation until it is over; the exit code."""
     tables = load_toml(file, overrides)
     ready = federation(tables, file)
     folder = out or Path("runs") / ready.spec.federation
     seed = random.SystemRandom().getrandbits(32)
-    transport = MqttTransport(broker, f"coordinator-{ready.spec.federation}", tls=tls, manual_ack=True, seed=seed)
+    pace = pacing.cloud_safe() if cloud_safe else None
+    transport = MqttTransport(
+        broker, f"coordinator-{ready.spec.federation}", tls=tls, manual_ack=True, seed=seed, pace=pace
+    )
     ledger = open_ledger(folder, resume=resume)
     progress = Progress(ready.spec.federation)
     server = Server(
@@ -63,7 +74,7 @@ def run_coordinator(
         server.run()
     except KeyboardInterrupt:
         options = "".join(f" --set {shlex.quote(each)}" for each in overrides)
-        again = f"edge-sdk coordinator {file}{options} --broker {broker}{_options(tls)} --out {folder} --resume"
+        again = f"edge-sdk coordinator {file}{options} --broker {broker}{_options(tls, cloud_safe=cloud_safe)} --out {folder} --resume"
         progress.noted(f"interrupted; go on with: {again}")
         raise
     devices = tuple(device_result(server, name) for name in sorted(server.hellos))
@@ -86,9 +97,10 @@ def _shelf(ready: Federation, tables: Mapping[str, Any], file: Path, folder: Pat
     return None if public is None else PublicShelf(public, folder)
 
 
-def _options(tls: TlsFiles) -> str:
+def _options(tls: TlsFiles, *, cloud_safe: bool) -> str:
     given = {"--ca": tls.ca, "--cert": tls.certificate, "--key": tls.key}
-    return "".join(f" {option} {shlex.quote(str(file))}" for option, file in given.items() if file is not None)
+    files = "".join(f" {option} {shlex.quote(str(file))}" for option, file in given.items() if file is not None)
+    return files + " --cloud-safe" * cloud_safe
 
 
 def _progress_file(ready: Federation, folder: Path, progress: Progress) -> ProgressFile:

@@ -19,6 +19,7 @@ from edge_sdk.participant import Participant, RoundReport
 from edge_sdk.public import PublicSet
 from edge_sdk.public_fetch import MAX_PUBLIC_BYTES
 from edge_sdk.store import MemoryStore, SqliteStore, Store
+from edge_sdk.transport import pace as pacing
 from edge_sdk.transport.base import Transport
 from edge_sdk.transport.mqtt_tls import NO_FILES, TlsFiles
 
@@ -36,11 +37,11 @@ class Agent(Participant):
     """A device's part in one federation, in an app.
 
     broker: an mqtt:// or mqtts:// address, or any Transport.  tls: certificates for an mqtts:// address.
-    identity: this device's id, or a folder that is named like it.  state: a folder for what must survive a power cut
-    (or any Store); None keeps it in memory.  model: any `edge_sdk.models.base.Model`.  public: the public set, for
-    methods that need one; None: it is fetched from the coordinator, once, into public_cache, by default the folder
-    `public` in state.  One larger than max_public_bytes is not.  Callbacks run in the agent's thread, and should be
-    short.
+    cloud_safe: publish no faster than hosted brokers allow.  identity: this device's id, or a folder that is named
+    like it.  state: a folder for what must survive a power cut (or any Store); None keeps it in memory.  model: any
+    `edge_sdk.models.base.Model`.  public: the public set, for methods that need one; None: it is fetched from the
+    coordinator, once, into public_cache, by default the folder `public` in state.  One larger than max_public_bytes
+    is not.  Callbacks run in the agent's thread, and should be short.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Agent(Participant):
         federation: str,
         broker: str | Transport,
         tls: TlsFiles | None = None,
+        cloud_safe: bool = False,
         identity: str | Path,
         model: Model,
         data: LocalData,
@@ -82,7 +84,7 @@ class Agent(Participant):
             model=model,
             data=data,
             public=public,
-            transport=_transport(broker, f"{federation}-{device}", tls),
+            transport=_transport(broker, f"{federation}-{device}", tls, cloud_safe=cloud_safe),
             store=_store(state, federation),
             board=board,
             disclose_classes=disclose_classes,
@@ -219,11 +221,13 @@ def _cache(folder: str | Path | None, state: str | Path | Store | None) -> Path 
     return Path(state) / "public" if isinstance(state, (str, Path)) else None
 
 
-def _transport(broker: str | Transport, client_id: str, tls: TlsFiles | None) -> Transport:
+def _transport(broker: str | Transport, client_id: str, tls: TlsFiles | None, *, cloud_safe: bool) -> Transport:
     if not isinstance(broker, str):
-        if tls is not None:
-            raise UsageError("tls is for a broker's address, and a transport is given; give the files to the transport")
+        if tls is not None or cloud_safe:
+            raise UsageError("tls and cloud_safe are for a broker's address, and a transport is given; give it those")
         return broker
     from edge_sdk.transport.mqtt import MqttTransport  # noqa: PLC0415  # paho only where a broker is used
 
-    return MqttTransport(broker, client_id, tls=tls or NO_FILES, seed=random.SystemRandom().getrandbits(32))
+    pace = pacing.cloud_safe() if cloud_safe else None
+    seed = random.SystemRandom().getrandbits(32)
+    return MqttTransport(broker, client_id, tls=tls or NO_FILES, seed=seed, pace=pace)

@@ -79,6 +79,7 @@ def run_device(
     identity: str | None,
     state: str | None,
     public: Path | None = None,
+    cloud_safe: bool = False,
 ) -> None:
     """Take part until the federation is over, and say so line by line.
 
@@ -97,6 +98,7 @@ def run_device(
         data=parts.data,
         public=given or parts.public,
         disclose_classes=parts.disclose_classes,
+        cloud_safe=cloud_safe,
     )
     agent.on_link(lambda news: _say(f"{name}: {news}"))
     agent.on_update(lambda report: _print_round(name, report))

@@ -50,6 +50,15 @@ def tls_files(args: argparse.Namespace) -> TlsFiles:
     return TlsFiles(args.ca, args.cert, args.key)
 
 
+def add_cloud_safe_option(parser: argparse.ArgumentParser) -> None:
+    """The option of a command that can keep within the limits of hosted brokers."""
+    parser.add_argument(
+        "--cloud-safe",
+        action="store_true",
+        help="publish no faster than hosted brokers allow: 10 messages, 512 KB a second",
+    )
+
+
 def commands() -> list[Command]:
     """All registered sub-commands, by name."""
     points = importlib.metadata.entry_points(group="edge_sdk.commands")

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from edge_sdk.cli import Command, add_tls_options, tls_files
+from edge_sdk.cli import Command, add_cloud_safe_option, add_tls_options, tls_files
 
 
 def _device_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,6 +23,7 @@ def _device_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="the public set; without it, and with none from the app, it is fetched once from the coordinator",
     )
+    add_cloud_safe_option(parser)
     add_tls_options(parser)
 
 
@@ -37,6 +38,7 @@ def _device(args: argparse.Namespace) -> int:
         identity=args.id,
         state=args.state,
         public=args.public,
+        cloud_safe=args.cloud_safe,
     )
     return 0
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from itertools import count
 
 import pytest
 from links import cut
-from suite import LinkFactory, TransportSuite
+from suite import LinkFactory, TransportSuite, frames, until
 
 from coordinator.broker import EmbeddedBroker
-from edge_sdk.transport.base import Transport
+from edge_sdk.transport.base import Connected, Transport
 from edge_sdk.transport.mqtt import MqttTransport
+from edge_sdk.transport.pace import Pace
 
 pytestmark = pytest.mark.broker
 
@@ -35,3 +37,18 @@ class TestMqtt(TransportSuite):
     def sever(self, transport: Transport) -> None:
         assert isinstance(transport, MqttTransport)
         cut(transport)
+
+
+def test_a_paced_link_takes_its_time_and_loses_nothing(broker: EmbeddedBroker) -> None:
+    receiver = MqttTransport(broker.url, "b", seed=1)
+    sender = MqttTransport(broker.url, "a", seed=2, pace=Pace(publishes_per_s=20.0))
+    receiver.connect(["t/b"])
+    sender.connect([])
+    until(sender, Connected), until(receiver, Connected)
+    begun_s = time.monotonic()
+    for n in range(30):
+        sender.send("t/b", bytes([n]))
+    assert frames(receiver, 30) == [("t/b", bytes([n])) for n in range(30)]
+    assert time.monotonic() - begun_s > 0.4
+    sender.close()
+    receiver.close()

@@ -1,0 +1,55 @@
+"""docs/how-to/hosted-brokers.md says what the code keeps to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edge_sdk.protocol import topics
+from edge_sdk.protocol.schema import ID
+from edge_sdk.transport import mqtt, outbox, packets
+from edge_sdk.transport.pace import cloud_safe
+
+PAGE = (Path(__file__).parents[2] / "docs/how-to/hosted-brokers.md").read_text()
+LONGEST = "x" * ID.most
+
+
+def sentence(before: str) -> str:
+    [line] = [line for line in PAGE.splitlines() if line.startswith(f"| {before} |")]
+    return line.split("|")[2].strip()
+
+
+def test_lengths_of_messages() -> None:
+    longest_bytes = packets.CHUNK_BYTES + packets.HEADER_BYTES
+    assert sentence("length of a message").startswith(f"{longest_bytes / 1000:.0f} KB;")
+    least_bytes = packets.MIN_CHUNK_BYTES + mqtt._PACKET_OVERHEAD_BYTES
+    assert f"down to {least_bytes / 1000:.0f} KB" in sentence("length of a message")
+
+
+def test_topics_and_subscriptions() -> None:
+    every = [
+        topics.up(LONGEST, LONGEST, "hello"),
+        topics.down(LONGEST, LONGEST, "want"),
+        topics.device_status(LONGEST, LONGEST),
+        topics.coordinator_status(LONGEST),
+    ]
+    assert sentence("topic") == f"{max(topic.count('/') for topic in every)} slashes"
+    assert max(map(len, every)) <= 256
+    device, coordinator = topics.device_subscriptions("f", "d"), topics.coordinator_subscriptions("f")
+    assert sentence("subscriptions") == f"{len(device)} for a device, {len(coordinator)} for the coordinator"
+    assert sentence("messages not yet acknowledged") == str(outbox.MAX_IN_FLIGHT)
+
+
+@pytest.mark.parametrize(
+    ("row", "size_bytes", "per_s"),
+    [("messages a second, each client", 1, 10), ("bytes a second, each client", 64_000, 8)],
+)
+def test_the_pace(row: str, size_bytes: int, per_s: int) -> None:
+    pace, now_s, count = cloud_safe(), 0.0, 0
+    while now_s < 100.0:
+        now_s += pace.wait_s(now_s)
+        pace.spend(size_bytes)
+        count += 1
+    assert count / 100.0 == pytest.approx(per_s, rel=0.15)
+    assert sentence(row).replace(",", "").startswith(f"{per_s}" if size_bytes == 1 else f"{per_s * size_bytes}")
