@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from edge_sdk.protocol import transforms
 from edge_sdk.protocol.messages import PROTOCOL_VERSION, FederationSpec, Hello
 from edge_sdk.protocol.wires import Contract
 
@@ -51,7 +52,7 @@ def refusal(
             f"give the model {spec.classes} outputs, in the federation's class order",
         )
     lacking = None if serving and fetches(hello, spec, contract) else _public_set(hello, spec, contract)
-    return lacking or _abilities(hello, contract) or _width(hello, spec, contract)
+    return lacking or _abilities(hello, contract) or _width(hello, spec, contract) or _encodings(hello, spec, contract)
 
 
 def _public_set(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> Turned | None:
@@ -103,4 +104,16 @@ def _width(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> Turne
         f"{hello.device}: its model's last layer takes {hello.feature_dim} features, the federation has "
         f"{spec.feature_dim}: {contract.name} would average rows of different widths",
         f"bring a model with {spec.feature_dim} features, or give all of them another federation.feature_dim",
+    )
+
+
+def _encodings(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> Turned | None:
+    missing = transforms.missing_encodings(spec, contract, hello.encodings)
+    if not missing:
+        return None
+    used = ", ".join(f"{kind} in {name}" for kind, name in transforms.encodings_in_use(spec, contract).items())
+    return Turned(
+        "encoding",
+        f"{hello.device} does not speak {', '.join(missing)}: {spec.federation} exchanges {used}",
+        "upgrade the device's edge-sdk, or take these lines out of [encoding]",
     )

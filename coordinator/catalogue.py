@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edge_sdk.protocol.schema import tag_of
+from edge_sdk.protocol.transforms import encodings_for
 from edge_sdk.protocol.wires import Contract, Exchange, Slot, load_registered, registered_names
 
 
@@ -20,6 +21,7 @@ def describe() -> list[dict[str, Any]]:
 def _row(contract: Contract[Any]) -> dict[str, Any]:
     params = contract.params()
     exchanges = contract.exchanges(params)
+    slots = [slot for row in exchanges for roles in (row.down, row.up) for slot in roles.values()]
     return {
         "name": contract.name,
         "title": contract.title,
@@ -32,6 +34,7 @@ def _row(contract: Contract[Any]) -> dict[str, Any]:
         "down": sorted(
             {_down(role, slot) for row in (*exchanges, contract.closing(params)) for role, slot in row.down.items()}
         ),
+        "encodings": {tag_of(slot.kind): list(encodings_for(slot.kind)) for slot in slots},
         "needs": sorted(contract.needs),
         "enough_to_teach": sorted(contract.teaches),
         "needs_public_set": contract.needs_public_set,
@@ -69,6 +72,7 @@ def _paragraph(row: Mapping[str, Any]) -> str:
         f"  exchanges   {row['exchanges_per_round']} a round",
         f"  up          {', '.join(row['up']) or 'nothing'}",
         f"  down        {', '.join(row['down']) or 'nothing'}",
+        f"  encodings   {_encodings(row)}",
         f"  needs       {_needs(row)}",
         f"  may teach   {', '.join(row['enough_to_teach']) or 'nobody without learning'}",
         f"  weights     {_weights(row)}",
@@ -76,6 +80,10 @@ def _paragraph(row: Mapping[str, Any]) -> str:
         f"  parameters  {parameters}",
     ]
     return "\n".join(lines)
+
+
+def _encodings(row: Mapping[str, Any]) -> str:
+    return "; ".join(f"{kind}: {', '.join(names)}" for kind, names in row["encodings"].items()) or "nothing to encode"
 
 
 def _needs(row: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 import re
 import sys
@@ -15,7 +16,8 @@ from typing import Annotated, Any, TypeVar
 from coordinator.rounds import Policy
 from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.protocol import schema
-from edge_sdk.protocol.messages import FederationSpec, PublicSetSpec, Scalar, TrainSpec, Word
+from edge_sdk.protocol.encodings import ENCODINGS
+from edge_sdk.protocol.messages import EncodingSpec, FederationSpec, PublicSetSpec, Scalar, TrainSpec, Word
 from edge_sdk.protocol.schema import Count, Id, Real, Whole
 from edge_sdk.protocol.wires import Contract, load_registered, registered_names
 from edge_sdk.public import PublicSet
@@ -28,7 +30,7 @@ else:
 T = TypeVar("T")
 Plain = dict[str, Any]
 
-SECTIONS = ("federation", "method", "train", "public")
+SECTIONS = ("federation", "method", "train", "public", "encoding")
 SIMULATION = ("data", "partition", "fleet", "faults", "run")
 """Read by the simulator alone; a coordinator lets them stand, so that one file serves both."""
 
@@ -138,6 +140,7 @@ def federation(
         raise UsageError(f"{file}: the section [federation] is missing")
     table = read_table(FederationTable, tables["federation"], "federation", file)
     train = read_table(TrainSpec, tables.get("train", {}), "train", file)
+    encoding = encodings(tables.get("encoding", {}), file)
     quorum = table.devices if table.quorum is None else table.quorum
     if quorum > table.devices:
         raise UsageError(f"{file}: federation.quorum: expected at most the {table.devices} devices, found {quorum}")
@@ -175,6 +178,7 @@ def federation(
         train=train,
         public=public,
         feature_dim=table.feature_dim,
+        encoding=encoding,
     )
     policy = Policy(
         expected=table.devices,
@@ -187,6 +191,23 @@ def federation(
         patience=table.patience,
     )
     return Federation(spec, policy, tuple(sorted(table.roster)))
+
+
+def encodings(table: Any, file: Path) -> EncodingSpec:
+    """Read [encoding].  Raises UsageError, with the nearest name, for a kind or an encoding that there is not."""
+    if isinstance(table, dict):
+        kinds = [field.name for field in dataclasses.fields(EncodingSpec)]
+        for kind, name in table.items():
+            if kind not in kinds:
+                raise UsageError(f"{file}: encoding.{kind}: no such payload kind; {_nearest(kind, kinds)}")
+            if name not in ENCODINGS:
+                raise UsageError(f"{file}: encoding.{kind}: no encoding {name!r}; {_nearest(name, list(ENCODINGS))}")
+    return read_table(EncodingSpec, table, "encoding", file)
+
+
+def _nearest(word: object, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(str(word), known, 1)
+    return f"did you mean {close[0]}? known are {', '.join(known)}" if close else f"known are {', '.join(known)}"
 
 
 def _method(name: str, table: Mapping[str, Any], file: Path) -> tuple[Contract[Any], Any]:

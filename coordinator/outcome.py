@@ -15,6 +15,7 @@ from coordinator.report.result import DeviceResult, Result, RoundResult
 from coordinator.rounds import Phase
 from coordinator.server import Server
 from edge_sdk.protocol.messages import Hello
+from edge_sdk.protocol.transforms import encodings_in_use
 from edge_sdk.protocol.wires import Contract
 
 PACKAGES = ("edge-sdk", "numpy", "msgpack", "paho-mqtt", "torch", "onnxruntime", "scikit-learn")
@@ -66,6 +67,7 @@ def result(server: Server, devices: tuple[DeviceResult, ...], transport: str, ti
         time=dict(time),
         versions=versions(),
         transport=transport,
+        encoding=encodings_in_use(spec, server.method.contract),
         reason=server.rounds.reason,
     )
 

@@ -20,8 +20,8 @@ from coordinator.public_shelf import PublicShelf
 from coordinator.record import Record
 from coordinator.report.result import RoundResult
 from coordinator.rounds import Place, Policy, RoundState
-from edge_sdk.errors import EdgeError, RemoteProtocolError, StoreError, TransportError, UsageError
-from edge_sdk.protocol import codec, keep, topics
+from edge_sdk.errors import EdgeError, LocalProtocolError, RemoteProtocolError, StoreError, TransportError, UsageError
+from edge_sdk.protocol import codec, keep, topics, transforms
 from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import (
@@ -42,7 +42,7 @@ from edge_sdk.protocol.messages import (
 )
 from edge_sdk.protocol.wires import Exchange, check_roles, expectation, frame_limits
 from edge_sdk.public import batch_digest, batch_indices
-from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport, TransportEvent, Will
+from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent, Will
 
 log = logging.getLogger(__name__)
 
@@ -121,6 +121,8 @@ class Server:
         self._rows: tuple[Exchange, ...] = method.contract.exchanges(params)
         self._closing: Exchange = method.contract.closing(params)
         self._limits = frame_limits((*self._rows, self._closing), expectation(spec))
+        self.transport.accept_up_to(self._limits.frame_bytes)
+        self._chain = transforms.chain(spec)
         self._warnings = method.contract.warnings(params, spec)
         self.hellos: dict[str, Hello] = {}
         """Of those who take part."""
@@ -216,15 +218,20 @@ class Server:
             self.watcher.noted(f"broker: {event.reason}")
             if event.final:
                 self._feed(rounds.Broken(f"broker: {event.reason}"), now_s)
+        elif isinstance(event, Rejected):
+            self._refuse_frame(topics.sender(event.topic) or "unknown", event.kind, event.reason)
         else:
             sender = topics.sender(event.topic) or "unknown"
             try:
                 self._take(event, sender, now_s)
             except RemoteProtocolError as error:
-                known = sender in self.numbers or sender in self.roster
-                self.record.refused_frame(sender if known else "unknown", error.kind)
-                log.warning("refused a frame of %s: %s", sender, error)
+                self._refuse_frame(sender, error.kind, str(error))
                 event.acknowledge()
+
+    def _refuse_frame(self, sender: str, kind: str, reason: str) -> None:
+        known = sender in self.numbers or sender in self.roster
+        self.record.refused_frame(sender if known else "unknown", kind)
+        log.warning("refused a frame of %s: %s", sender, reason)
 
     def flush(self, now_s: float) -> None:
         """Make the uploads that wait durable with one sync, then let them count.
@@ -364,7 +371,7 @@ class Server:
             return
         if place == self.rounds.place:
             try:
-                self._check(upload, place)
+                upload = self._checked(upload, place)
             except RemoteProtocolError as error:
                 self._answer(upload.device, place, "refused", one_line(str(error)))
                 raise
@@ -374,13 +381,18 @@ class Server:
         if len(self._pending) == before:
             incoming.acknowledge()
 
-    def _check(self, upload: Upload, place: Place) -> None:
-        """Raise RemoteProtocolError unless the knowledge is what this exchange asked for."""
+    def _undone(self, upload: Upload) -> Upload:
+        """With the knowledge as the device's half of the method gave it."""
+        return dataclasses.replace(upload, knowledge=self._chain.undo(upload.knowledge))
+
+    def _checked(self, upload: Upload, place: Place) -> Upload:
+        """With its transforms undone.  Raises RemoteProtocolError unless it is what this exchange asked for."""
+        upload = self._undone(upload)
         if upload.closing != self.rounds.closing:
             raise RemoteProtocolError("knowledge", "closing flag and place do not agree")
         if upload.closing:
             check_roles(upload.knowledge, {}, expectation(self.spec))
-            return
+            return upload
         slots = self._rows[place.exchange].up
         declared = self.hellos[upload.device].samples
         expect = dataclasses.replace(expectation(self.spec), contributors=1, samples=declared)
@@ -390,6 +402,7 @@ class Server:
             batch = batch_digest(self.spec, batch_indices(self.spec, place.round, place.exchange, size))
             expect = dataclasses.replace(expect, rows=size, batch=batch)
         check_roles(upload.knowledge, slots, expect)
+        return upload
 
     # -- commands out -----------------------------------------------------------------------------------------------
 
@@ -427,19 +440,23 @@ class Server:
             return
         self.record.begun(now_s)
         at = At(invite.place.round, invite.place.exchange)
-        common = self.method.common(self.method_state, at)
-        for device in invite.devices:
-            assign = Assign(
-                federation=self.spec.federation,
-                device=device,
-                round=at.round,
-                exchange=at.exchange,
-                closing=self.rounds.closing,
-                deadline_s=invite.left_s,
-                common=common,
-                personal=self.method.personal(self.method_state, at, self.numbers[device]),
-            )
-            self._send(device, assign)
+        try:
+            common = self._chain.apply(self.method.common(self.method_state, at))
+            for device in invite.devices:
+                personal = self.method.personal(self.method_state, at, self.numbers[device])
+                assign = Assign(
+                    federation=self.spec.federation,
+                    device=device,
+                    round=at.round,
+                    exchange=at.exchange,
+                    closing=self.rounds.closing,
+                    deadline_s=invite.left_s,
+                    common=common,
+                    personal=self._chain.apply(personal),
+                )
+                self._send(device, assign)
+        except LocalProtocolError as error:
+            self._feed(rounds.Broken(f"round {at.round}: nothing legal to send: {error}"), now_s)
 
     def _fold(self, fold: rounds.Fold) -> None:
         self._add(self._durable)
@@ -556,7 +573,7 @@ class Server:
         for device in contributors:
             message = codec.decode(frames[device], self._limits).message
             if isinstance(message, Upload):
-                self._add(message)
+                self._add(self._undone(message))
                 self.record.updates["accepted"] += 1
 
     def _patience_s(self) -> float:

@@ -60,7 +60,7 @@ class RemoteProtocolError(ProtocolError):
     """The peer broke the protocol: the one error that decoding raises.
 
     `kind` is the short word under which the frame is counted: magic, version, length, checksum, signature,
-    limit, msgpack, schema, tensor, nonfinite, topic, knowledge.
+    limit, msgpack, schema, tensor, nonfinite, topic, knowledge, chunk, busy, incomplete.
     """
 
     code = "remote-protocol"

@@ -21,8 +21,9 @@ from edge_sdk.data import LocalData
 from edge_sdk.errors import ProtocolError, Refused, RemoteProtocolError, RunFailed, UsageError
 from edge_sdk.methods.base import ClientMethod, Evaluate, Job
 from edge_sdk.models.base import Model
-from edge_sdk.protocol import codec, keep, topics
+from edge_sdk.protocol import codec, keep, topics, transforms
 from edge_sdk.protocol.codec import CONTROL_LIMITS, Limits, Stamp
+from edge_sdk.protocol.encodings import ENCODINGS, PLAIN
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import (
@@ -45,7 +46,7 @@ from edge_sdk.protocol.wires import Contract, Exchange, check_roles, expectation
 from edge_sdk.public import PublicSet
 from edge_sdk.public_fetch import MAX_PUBLIC_BYTES, PublicFetch
 from edge_sdk.store import Done, RoundStart, Store
-from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport, TransportEvent, Will
+from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent, Will
 from edge_sdk.workbench import Meter, Workbench
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class _Taken:
     rows: tuple[Exchange, ...]
     closing: Exchange
     limits: Limits
+    chain: transforms.Chain
 
     @property
     def spec(self) -> FederationSpec:
@@ -130,6 +132,7 @@ class Participant:
         self._class_counts = data.class_counts(model.spec.classes)
         self._disclosed = self._class_counts if disclose_classes else ()
         self.transport, self.store = transport, store
+        transport.accept_up_to(CONTROL_LIMITS.frame_bytes)
         self._sequence = 0
         self._taken: _Taken | None = None
         self._public_bytes = 0
@@ -202,13 +205,18 @@ class Participant:
             self._feed(session.LinkDown())
             if event.final:
                 self._turn_away(Refused("transport", event.reason, "check the broker's address and credentials"))
+        elif isinstance(event, Rejected):
+            self._refuse_frame(event.topic, event.kind, event.reason)
         else:
             try:
                 self._take(event, now_s)
             except RemoteProtocolError as error:
-                self.refused_frames[error.kind] += 1
-                log.warning("%s: refused a frame on %s: %s", self.device, event.topic, error)
+                self._refuse_frame(event.topic, error.kind, str(error))
             event.acknowledge()
+
+    def _refuse_frame(self, topic: str, kind: str, reason: str) -> None:
+        self.refused_frames[kind] += 1
+        log.warning("%s: refused a frame on %s: %s", self.device, topic, reason)
 
     def tick(self, now_s: float) -> None:
         """Let time pass."""
@@ -244,19 +252,20 @@ class Participant:
             return
         state, knowledge = work.result
         assign = work.assign
+        taken = self._require_taken()
         upload = Upload(
             federation=self.federation,
             device=self.device,
             round=assign.round,
             exchange=assign.exchange,
             closing=assign.closing,
-            knowledge=knowledge,
             samples=len(self.bench.data.train),
             metrics=work.measured.metrics,
             metrics_round=work.measured.rounds_done,
         )
         try:
-            check_roles(knowledge, self._row_of(assign).up, expectation(self._require_taken().spec))
+            check_roles(knowledge, self._row_of(assign).up, expectation(taken.spec))
+            upload = dataclasses.replace(upload, knowledge=taken.chain.apply(knowledge))
             frame = codec.encode(upload, self._stamp())
         except ProtocolError as error:
             remedy = "lower train.learning_rate, and look for extreme values in this device's samples"
@@ -388,10 +397,16 @@ class Participant:
         if assign.closing != (assign.round == self._taken.spec.rounds) or assign.round > self._taken.spec.rounds:
             raise RemoteProtocolError("knowledge", f"round {assign.round} of {self._taken.spec.rounds}: out of place")
         row = self._row_of(assign)
+        assign = self._undone(assign)
         check_roles(assign.common, {r: s for r, s in row.down.items() if not s.personal}, expectation(self._taken.spec))
         check_roles(assign.personal, {r: s for r, s in row.down.items() if s.personal}, expectation(self._taken.spec))
         self._newest = (assign, frame)
         self._feed(session.Assigned((assign.round, assign.exchange), assign.closing, now_s))
+
+    def _undone(self, assign: Assign) -> Assign:
+        """With the knowledge as the coordinator's half of the method gave it."""
+        chain = self._require_taken().chain
+        return dataclasses.replace(assign, common=chain.undo(assign.common), personal=chain.undo(assign.personal))
 
     def _turn_away(self, refusal: Refused) -> None:
         self.refusal = refusal
@@ -510,6 +525,7 @@ class Participant:
             note=spec.note,
             board=self.board,
             inert_terms=tuple(sorted(spec.inert_terms)),
+            encodings=tuple(name for name in ENCODINGS if name != PLAIN),
             fetches_public=self._fetch is not None,
         )
 
@@ -532,7 +548,8 @@ class Participant:
             raise RemoteProtocolError("knowledge", f"{spec.method}: the two halves differ: upgrade the older side")
         rows, closing = contract.exchanges(params), contract.closing(params)
         limits = frame_limits((*rows, closing), expectation(spec))
-        self._taken = _Taken(welcome, method, rows, closing, limits)
+        self._taken = _Taken(welcome, method, rows, closing, limits, transforms.chain(spec))
+        self.transport.accept_up_to(limits.frame_bytes)
         self._method_state = method.init(spec)
         missing = self._missing_public()
         found = self._fetch.find(missing) if self._fetch and missing else None
@@ -603,7 +620,7 @@ class Participant:
         message: Message = codec.decode(frame, self._require_taken().limits).message
         if not isinstance(message, Assign):
             raise RemoteProtocolError("schema", "the stored frame is no Assign")
-        return message
+        return self._undone(message)
 
 
 def _to_the_end(slices: _Slices) -> tuple[Any, Mapping[str, Payload]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from coordinator.config import SECTIONS, SIMULATION, FederationTable, check_sections, load_toml, read_table
+from coordinator.config import SECTIONS, SIMULATION, FederationTable, check_sections, encodings, load_toml, read_table
 from edge_sdk import board
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.messages import TrainSpec
@@ -164,6 +164,7 @@ def parse(tables: dict[str, Any], file: Path) -> Config:
         _check_row(row, f"{file}: fleet[{i}]", federation.seed)
     if federation.roster:
         raise UsageError(f"{file}: federation.roster: a simulated fleet names its own devices; leave it out")
+    encodings(tables.get("encoding", {}), file)
     data, partition = _data(tables.get("data", {}), file), _partition(tables.get("partition", {}), file)
     faults = read_table(FaultsTable, tables.get("faults", {}), "faults", file)
     return Config(

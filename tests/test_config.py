@@ -83,7 +83,7 @@ def test_a_good_file(folder):
 
 # -- one row for each mistake ---------------------------------------------------------------------------------------
 
-SECTIONS = "data, faults, federation, fleet, method, partition, public, run, train"
+SECTIONS = "data, encoding, faults, federation, fleet, method, partition, public, run, train"
 MISTAKES = {
     "unknown section": ("[train]", "[trian]", rf"unknown section \[trian\]; known are {SECTIONS}"),
     "no federation": ("[federation]", "[run]", r"the section \[federation\] is missing"),
@@ -197,6 +197,26 @@ MISTAKES = {
         "min_samples = 1000",
         "partition.min_samples: expected at least 1000 samples on each device, one would hold ",
     ),
+    "no such payload kind": (
+        "[federation]",
+        '[encoding]\nclass-rows = "f16"\n[federation]',
+        "encoding.class-rows: no such payload kind; did you mean class_rows[?] known are logits, logit_gradients, ",
+    ),
+    "no such encoding": (
+        "[federation]",
+        '[encoding]\nlogits = "int8_row"\n[federation]',
+        "encoding.logits: no encoding 'int8_row'; did you mean int8-row[?] known are f32, f16, int8-row, int8-tensor",
+    ),
+    "nothing like an encoding": (
+        "[federation]",
+        "[encoding]\nlogits = 8\n[federation]",
+        "encoding.logits: no encoding 8; known are f32",
+    ),
+    "rows of a flat array": (
+        "[federation]",
+        '[encoding]\nweights = "int8-row"\n[federation]',
+        "encoding.weights: expected f32 or f16 or int8-tensor",
+    ),
     "syntax": ("rounds = 3", "rounds = = 3", r"not valid TOML: .*\(at line 5, column 10\)"),
     "a key that comes twice": ("rounds = 3", "rounds = 3\nrounds = 4", r"not valid TOML: .*at line 6"),
 }
@@ -222,7 +242,15 @@ def test_a_mistake_names_the_file(folder, name):
 
 @pytest.mark.parametrize(
     ("section", "value"),
-    [("federation", 3), ("method", 3), ("train", "fast"), ("data", []), ("run", 1.5), ("partition", None)],
+    [
+        ("federation", 3),
+        ("method", 3),
+        ("train", "fast"),
+        ("data", []),
+        ("run", 1.5),
+        ("partition", None),
+        ("encoding", "f16"),
+    ],
 )
 def test_a_section_that_is_no_table(folder, section, value):
     tables = {**load_toml(folder / "federation.toml"), section: value}

@@ -180,6 +180,7 @@ def _result(whole: Mapping[str, Any], rounds: list[dict[str, str]], measured: li
         standalone_history=tuple(RoundResult(round=number, accuracy=alone[number]) for number in sorted(alone)),
         refused_devices=tuple(whole["refused_devices"]),
         warnings=tuple(whole["warnings"]),
+        encoding=whole.get("encoding", {}),  # runs of before there was a choice do not say
         **{
             key: whole[key]
             for key in (

@@ -85,6 +85,8 @@ class Result:
     """wall_s, virtual_s, start_s (seconds since 1970)."""
     data: Mapping[str, str] = field(default_factory=dict)
     """name, sha256."""
+    encoding: Mapping[str, str] = field(default_factory=dict)
+    """How the payload kinds of the method travelled: tag -> encoding."""
     versions: Mapping[str, str] = field(default_factory=dict)
     transport: str = "memory"
     reason: str = ""
@@ -131,6 +133,7 @@ def summary(result: Result) -> dict[str, Any]:
         "exchange": _exchange(result.history),
         "time": _known(result.time.items()),
         "transport": result.transport,
+        "encoding": dict(result.encoding),
         "updates": {key: result.updates.get(key, 0) for key in ("accepted", "duplicate", "stale", "refused")},
         "refused_frames": {sender: dict(kinds) for sender, kinds in sorted(result.refused_frames.items())},
         "refused_devices": [dict(refusal) for refusal in result.refused_devices],

@@ -47,7 +47,7 @@ def rows(result: Result) -> list[tuple[str, ...]]:
 
 def footer(result: Result) -> list[str]:
     """What stands below the table: the verdict, then whatever a reader must know."""
-    lines = [_verdict(result), *_local(result)]
+    lines = [_verdict(result), *_local(result), *_encodings(result)]
     if not result.completed:
         reason = printable(result.reason) or "no reason was given"
         lines.append(f"ended early after {result.rounds_done} of {result.rounds} rounds: {reason}")
@@ -58,6 +58,12 @@ def footer(result: Result) -> list[str]:
     ]
     lines += [f"warning: {printable(warning)}" for warning in result.warnings]
     return lines + [f"note on {', '.join(ids)}: {note}" for note, ids in _notes(result.devices).items()]
+
+
+def _encodings(result: Result) -> list[str]:
+    """Nothing where all is f32."""
+    chosen = [f"{kind} in {name}" for kind, name in sorted(result.encoding.items()) if name != "f32"]
+    return [f"encoding: {', '.join(chosen)}"] if chosen else []
 
 
 def render(result: Result) -> str:

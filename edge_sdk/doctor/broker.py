@@ -66,7 +66,7 @@ def judge_latency(seen: Seen) -> Finding:
 
 def judge_size(seen: Seen) -> Finding:
     """The largest frame."""
-    stated = "states no limit" if seen.limit_bytes is None else f"takes frames of up to {seen.limit_bytes} bytes"
+    stated = "states no limit" if seen.limit_bytes is None else f"takes packets of up to {seen.limit_bytes} bytes"
     if not seen.large:
         return warn(
             f"{stated}, and {CONTROL_LIMITS.frame_bytes} bytes did not come through",

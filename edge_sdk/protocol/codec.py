@@ -24,10 +24,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
-import msgpack
-
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
-from edge_sdk.protocol import schema
+from edge_sdk.protocol import body, schema
+from edge_sdk.protocol.body import Part
 from edge_sdk.protocol.messages import Message
 from edge_sdk.protocol.scan import scan
 
@@ -89,15 +88,15 @@ def encode(message: Message, stamp: Stamp = Stamp(), sign: Sign | None = None) -
     """
     if type(message) not in _TAGS:
         raise LocalProtocolError(f"{type(message).__name__} is no message: it travels only inside one")
-    body = cast("bytes", msgpack.packb([_TAGS[type(message)], schema.to_plain(message)], use_bin_type=True))
-    header = _header(len(body), stamp, _SIGNED if sign else 0)
-    header = header[:_CRC_AT] + _checksum(header, body).to_bytes(4, "little") + header[_CRC_AT + 4 :]
+    parts = body.pack([_TAGS[type(message)], schema.to_plain(message)])
+    header = _header(sum(map(len, parts)), stamp, _SIGNED if sign else 0)
+    header = header[:_CRC_AT] + _checksum(header, *parts).to_bytes(4, "little") + header[_CRC_AT + 4 :]
     if sign is None:
-        return header + body
-    signature = sign(header + body)
+        return b"".join((header, *parts))
+    signature = sign(b"".join((header, *parts)))
     if len(signature) != SIGNATURE_BYTES:
         raise LocalProtocolError(f"a signature has {SIGNATURE_BYTES} bytes, this one {len(signature)}")
-    return header + signature + body
+    return b"".join((header, signature, *parts))
 
 
 def _header(length: int, stamp: Stamp, flags: int) -> bytes:
@@ -113,9 +112,8 @@ def _header(length: int, stamp: Stamp, flags: int) -> bytes:
 def decode(frame: bytes, limits: Limits = CONTROL_LIMITS, verify: Verify | None = None) -> Envelope:
     """The message in a frame.  Raises RemoteProtocolError, and nothing else, for anything that is not one."""
     try:
-        stamp, body = open_frame(frame, limits, verify)
-        scan(body, limits.tensor_bytes)
-        plain = msgpack.unpackb(body, raw=False, strict_map_key=False, object_pairs_hook=_fields)
+        stamp, packed = open_frame(frame, limits, verify)
+        plain = body.unpack(packed, scan(packed, limits.tensor_bytes), _fields)
         return Envelope(_message(plain), stamp)
     except RemoteProtocolError:
         raise
@@ -136,12 +134,12 @@ def open_frame(frame: bytes, limits: Limits, verify: Verify | None = None) -> tu
     start = HEADER_BYTES + (SIGNATURE_BYTES if flags & _SIGNED else 0)
     if len(frame) != start + length:
         raise RemoteProtocolError("length", f"frame of {len(frame)} bytes, its header announces {start + length}")
-    header, body = frame[:HEADER_BYTES], memoryview(frame)[start:]
-    if crc != _checksum(header[:_CRC_AT] + bytes(4) + header[_CRC_AT + 4 :], body):
+    header, packed = frame[:HEADER_BYTES], memoryview(frame)[start:]
+    if crc != _checksum(header[:_CRC_AT] + bytes(4) + header[_CRC_AT + 4 :], packed):
         raise RemoteProtocolError("checksum", "checksum does not match: the frame was damaged on its way")
-    if verify is not None and not _genuine(verify, key_id, b"".join((header, body)), frame[HEADER_BYTES:start]):
+    if verify is not None and not _genuine(verify, key_id, b"".join((header, packed)), frame[HEADER_BYTES:start]):
         raise RemoteProtocolError("signature", "signature missing or not genuine")
-    return Stamp(boot_epoch, sequence, key_id), body
+    return Stamp(boot_epoch, sequence, key_id), packed
 
 
 def _check_layout(frame: bytes) -> None:
@@ -161,8 +159,11 @@ def _genuine(verify: Verify, key_id: bytes, signed: bytes, signature: bytes) -> 
         return False
 
 
-def _checksum(blank_header: bytes, body: bytes | memoryview) -> int:
-    return zlib.crc32(body, zlib.crc32(blank_header))
+def _checksum(blank_header: bytes, *parts: Part) -> int:
+    crc = zlib.crc32(blank_header)
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+    return crc
 
 
 def _fields(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:

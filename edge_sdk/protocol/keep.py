@@ -7,15 +7,14 @@ from typing import TypeVar
 import msgpack
 
 from edge_sdk.errors import RemoteProtocolError, StoreError
-from edge_sdk.protocol import schema
+from edge_sdk.protocol import body, schema
 
 _T = TypeVar("_T")
 
 
 def to_bytes(value: object) -> bytes:
     """A @wire object as bytes, without a frame."""
-    packed: bytes = msgpack.packb(schema.to_plain(value))
-    return packed
+    return b"".join(body.pack(schema.to_plain(value)))
 
 
 def from_bytes(cls: type[_T], state: bytes) -> _T:

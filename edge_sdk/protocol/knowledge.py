@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.protocol.schema import Blob, ClassIds, Counts, Digest, Matrix, Vector, Whole, wire
+from edge_sdk.protocol.schema import Blob, ClassIds, Counts, Digest, Matrix, Shares, Vector, Whole, wire
 
 MAX_MAGNITUDE = 1e6
 """Numbers beyond this are finite and still ruin what is computed from them: differences, squares and sums overflow in
@@ -161,7 +161,7 @@ class HyperKnowledge(_ByValue):
 
     classes: ClassIds  # (m,) ascending
     features: Matrix  # (m, d)
-    soft: Matrix  # (m, k) rows on the simplex
+    soft: Shares  # (m, k) rows on the simplex
     counts: Counts  # (m,)
 
     def check(self, expect: Expect) -> None:

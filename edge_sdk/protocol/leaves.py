@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
+from edge_sdk.protocol.body import LONG_BYTES
 
 Plain = Any
 """What msgpack carries: None, bool, int, float, str, bytes, list, dict."""
@@ -209,10 +210,10 @@ def _tensor(rule: Tensor) -> tuple[Encoder, Decoder]:
             raise LocalProtocolError(f"{path}: expected an array of {allowed}, found {found}")
         if value.ndim != rule.ndim or 0 in value.shape:
             raise LocalProtocolError(f"{path}: expected {rule.ndim} non-empty dimensions, found shape {value.shape}")
-        if value.dtype.kind == "f" and not np.isfinite(value).all():
+        if not _finite(value):
             raise LocalProtocolError(f"{path}: holds NaN or Inf; nothing was sent")
         code = value.dtype.str[1:]
-        return [code, list(value.shape), value.astype(DTYPES[code], copy=False).tobytes()]
+        return [code, list(value.shape), _raw(value.astype(DTYPES[code], copy=False))]
 
     def decode(value: Plain, path: str) -> NDArray[Any]:
         if type(value) is not list or len(value) != 3:
@@ -220,7 +221,7 @@ def _tensor(rule: Tensor) -> tuple[Encoder, Decoder]:
         code, shape, raw = value
         if type(code) is not str or code not in rule.dtypes:
             raise RemoteProtocolError("tensor", f"{path}: dtype must be {allowed}")
-        if type(raw) is not bytes or type(shape) is not list or len(shape) != rule.ndim:
+        if type(raw) not in (bytes, memoryview) or type(shape) is not list or len(shape) != rule.ndim:
             raise RemoteProtocolError("tensor", f"{path}: expected bytes with {rule.ndim} dimensions")
         size = DTYPES[code].itemsize
         for extent in shape:
@@ -230,11 +231,23 @@ def _tensor(rule: Tensor) -> tuple[Encoder, Decoder]:
         if size != len(raw):
             raise RemoteProtocolError("tensor", f"{path}: the shape does not need {len(raw)} bytes")
         array = np.frombuffer(raw, DTYPES[code]).reshape(shape)  # read-only: nobody can change a received payload
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
+        if not _finite(array):
             raise RemoteProtocolError("nonfinite", f"{path}: holds NaN or Inf")
         return array
 
     return encode, decode
+
+
+def _finite(array: NDArray[Any]) -> bool:
+    """Whether no number is NaN or infinite; found without a second array, and extremes carry both on."""
+    return array.dtype.kind != "f" or bool(np.isfinite(array.min()) and np.isfinite(array.max()))
+
+
+def _raw(array: NDArray[Any]) -> bytes | NDArray[np.uint8]:
+    """The bytes of an array, in C order; where they are many a view of them, see `body.pack`."""
+    if array.nbytes <= LONG_BYTES:
+        return array.tobytes()
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 _MAKERS: Mapping[type, Callable[[Any], tuple[Encoder, Decoder]]] = {

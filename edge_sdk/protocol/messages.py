@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, TypeAlias
 
+from edge_sdk.protocol.encodings import ENCODINGS, FLAT, PLAIN
 from edge_sdk.protocol.frozen import FrozenDict
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.schema import LATER, Blob, Count, Digest, Id, Items, Line, Packed, Real, Text, Whole, wire
@@ -59,6 +60,22 @@ class TrainSpec:
     """Rounds between two evaluations on the device; the last round is always evaluated."""
 
 
+Encoded = Annotated[str, Text(16, "|".join(ENCODINGS))]
+EncodedFlat = Annotated[str, Text(16, "|".join(FLAT))]
+
+
+@wire("encoding")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodingSpec:
+    """How the floats of each payload kind travel, in both directions; a field for each kind."""
+
+    logits: Encoded = PLAIN
+    logit_gradients: Encoded = PLAIN
+    class_rows: Encoded = PLAIN
+    hyper_knowledge: Encoded = PLAIN
+    weights: EncodedFlat = PLAIN
+
+
 @wire("spec")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FederationSpec:
@@ -75,6 +92,7 @@ class FederationSpec:
     train: TrainSpec = field(default_factory=TrainSpec)
     public: PublicSetSpec | None = None
     feature_dim: Count = 0
+    encoding: EncodingSpec = field(default=EncodingSpec(), metadata=LATER)
 
 
 @wire("hello")
@@ -102,6 +120,8 @@ class Hello:
     board: Line = ""
     inert_terms: Words = field(default=(), metadata=LATER)
     """Those of `terms` that its model takes without effect: what they would train is frozen."""
+    encodings: Words = field(default=(), metadata=LATER)
+    """What it reads and writes besides f32."""
     fetches_public: bool = field(default=False, metadata=LATER)
     """It would fetch a public set that it lacks, from a coordinator that serves it."""
 

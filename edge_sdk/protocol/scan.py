@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from edge_sdk.errors import RemoteProtocolError
+from edge_sdk.protocol.body import LONG_BYTES, Span
 
 MAX_DEPTH = 8
 """Lists and maps inside one another.  The deepest legal value has seven: body > fields > knowledge > [tag, payload] >
@@ -47,9 +48,10 @@ def _leads() -> Iterator[tuple[int, int, int]]:
 _LEADS = tuple(_leads())
 
 
-def scan(body: bytes | memoryview, binary_bytes: int) -> None:
-    """Raise RemoteProtocolError unless `body` is one msgpack value within the limits above, and nothing behind it.
+def scan(body: bytes | memoryview, binary_bytes: int) -> list[Span]:
+    """Where the long byte strings of a body are.
 
+    Raises RemoteProtocolError unless `body` is one msgpack value within the limits above, and nothing behind it.
     `binary_bytes` is the longest byte string that is legal.  Whether texts are UTF-8 and keys are texts is left to the
     decoder.
     """
@@ -57,9 +59,11 @@ def scan(body: bytes | memoryview, binary_bytes: int) -> None:
     outer: list[int] = []
     left = 1  # values still to come in the innermost container; `outer`: in those around it
     values, texts = 1, 0
+    spans: list[Span] = []
     while left:
         if at >= end:
             raise RemoteProtocolError("msgpack", f"body of {end} bytes ends in the middle of a value")
+        begin = at
         kind, width, size = _LEADS[body[at]]
         at += 1
         left -= 1
@@ -74,6 +78,8 @@ def scan(body: bytes | memoryview, binary_bytes: int) -> None:
                     raise _too_much(f"a text of more than {MAX_TEXT_BYTES} bytes, or {MAX_TEXTS_BYTES} in all")
             elif kind == _BINARY and size > binary_bytes:
                 raise _too_much(f"a byte string of {size} bytes, at most {binary_bytes} are legal here")
+            elif kind == _BINARY and size > LONG_BYTES:
+                spans.append((begin, at - size, at))
         elif kind == _OTHER:
             raise RemoteProtocolError("msgpack", "an extension type: the protocol has none")
         else:
@@ -86,6 +92,7 @@ def scan(body: bytes | memoryview, binary_bytes: int) -> None:
             left = outer.pop()
     if at != end:
         raise RemoteProtocolError("msgpack", f"body of {end} bytes, but its value ends at {at}")
+    return spans
 
 
 def _too_much(what: str) -> RemoteProtocolError:

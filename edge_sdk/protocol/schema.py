@@ -4,7 +4,7 @@ Two rules: every class that may travel is registered here under a tag that never
 built from foreign bytes that its field annotations do not allow.  An error carries the path of the field.
 
 On the wire an object is a map of its fields, `{"field": value}`; where several classes may stand (a union) it is
-`[tag, {fields}]`.  A tensor is `[dtype, [shape], bytes]`, raw little-endian.
+`[tag, {fields}]`.  A tensor is `[dtype, [shape], bytes]`, raw little-endian; quantised, it has its scales besides.
 
 Evolution: new fields have defaults, unknown fields are skipped, a tag or a type never changes meaning.
 """
@@ -40,6 +40,7 @@ from edge_sdk.protocol.leaves import (
     same_both_ways,
     wrong_type,
 )
+from edge_sdk.protocol.quantised import Coded, coded
 
 __all__ = [
     "DTYPES",
@@ -57,6 +58,7 @@ __all__ = [
     "Matrix",
     "Packed",
     "Real",
+    "Shares",
     "Tensor",
     "Text",
     "Vector",
@@ -89,8 +91,9 @@ Count = Annotated[int, Whole(0, 2**32 - 1)]
 Id = Annotated[str, ID]
 Line = Annotated[str, Text(256)]
 Digest = Annotated[bytes, Blob(8, 32)]
-Matrix = Annotated[NDArray[np.float32], Tensor(("f4", "f2"), 2)]  # (n, m)
-Vector = Annotated[NDArray[np.float32], Tensor(("f4", "f2"), 1)]  # (n,)
+Matrix = Annotated[NDArray[np.float32], Coded(2)]  # (n, m)
+Vector = Annotated[NDArray[np.float32], Coded(1)]  # (n,)
+Shares = Annotated[NDArray[np.float32], Tensor(("f4", "f2"), 2)]  # (n, m)
 ClassIds = Annotated[NDArray[np.int32], Tensor(("i4",), 1)]  # (m,)
 Counts = Annotated[NDArray[np.int32], Tensor(("i4",), 1)]  # (m,)
 
@@ -147,7 +150,9 @@ def _codec(annotation: Any) -> _Pair:
 def _make_codec(annotation: Any) -> _Pair:
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
-        return _sized(_codec(args[0]), args[1]) if isinstance(args[1], Items) else leaf(args[1])
+        if isinstance(args[1], Items):
+            return _sized(_codec(args[0]), args[1])
+        return coded(args[1]) if isinstance(args[1], Coded) else leaf(args[1])
     if origin in (typing.Union, types.UnionType):
         return _union(args)
     if origin is tuple:

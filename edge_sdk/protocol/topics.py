@@ -1,7 +1,7 @@
 """Topic names and the broker's access rules.
 
-    fl/v1/{fed}/up/{shard}/{device}/{kind}   device -> coordinator   hello, upd, bye, get
-    fl/v1/{fed}/dn/{device}/{kind}           coordinator -> device   join, task, rcpt, pub
+    fl/v1/{fed}/up/{shard}/{device}/{kind}   device -> coordinator   hello, upd, bye, get, want
+    fl/v1/{fed}/dn/{device}/{kind}           coordinator -> device   join, task, rcpt, pub, want
     fl/v1/{fed}/st/{device}                  a device's retained birth and will
     fl/v1/{fed}/coord                        the coordinator's retained birth and will
     fl/v1/{fed}/ctl                          operator -> coordinator
@@ -78,6 +78,17 @@ def sender(topic: str) -> str | None:
     match levels if "/".join(root) == ROOT else []:
         case [_, "up", _, device, _] | [_, "st", device] if _is_id(device):
             return device
+        case _:
+            return None
+
+
+def answering(topic: str) -> str | None:
+    """Where to tell the sender of a topic which chunks are missing; None where it cannot be told."""
+    match topic.split("/"):
+        case [*root, federation, "up", _, device, _] if "/".join(root) == ROOT:
+            return down(federation, device, "want")
+        case [*root, federation, "dn", device, _] if "/".join(root) == ROOT:
+            return up(federation, device, "want")
         case _:
             return None
 

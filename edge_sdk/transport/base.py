@@ -25,6 +25,16 @@ class Incoming:
 
 
 @dataclass(frozen=True, slots=True)
+class Rejected:
+    """Something arrived that gives no frame: chunks that contradict each other, or are too many, or stay away."""
+
+    topic: str
+    kind: str
+    """The word under which it is counted; see RemoteProtocolError."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Connected:
     """The link is up and subscribed (again)."""
 
@@ -45,7 +55,7 @@ class Will:
     frame: bytes
 
 
-TransportEvent: TypeAlias = Incoming | Connected | Disconnected
+TransportEvent: TypeAlias = Incoming | Rejected | Connected | Disconnected
 
 
 class Transport(Protocol):
@@ -57,8 +67,11 @@ class Transport(Protocol):
     def send(self, topic: str, frame: bytes, *, retain: bool = False) -> None:
         """Hand a frame over.  Never blocks, never raises for a lost link: what matters is sent again from above.
 
-        Raises LocalProtocolError for a frame larger than the broker takes.
+        Raises LocalProtocolError for a frame longer than any may be, or a retained one longer than the broker takes.
         """
+
+    def accept_up_to(self, frame_bytes: int) -> None:
+        """Refuse longer frames before they are complete in memory."""
 
     def poll(self, timeout_s: float) -> TransportEvent | None:
         """The next event, or None after `timeout_s`."""

@@ -167,6 +167,9 @@ class MemoryTransport:
         if self.online:
             self._hub.publish(self, topic, frame, retain=retain)
 
+    def accept_up_to(self, frame_bytes: int) -> None:
+        """See Transport.  Here frames are never in pieces, and whoever decodes them looks at their length."""
+
     def poll(self, timeout_s: float) -> TransportEvent | None:
         """See Transport."""
         end_s = time.monotonic() + timeout_s

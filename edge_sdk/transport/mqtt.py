@@ -26,19 +26,21 @@ from edge_sdk.errors import UsageError
 from edge_sdk.protocol.topics import matches
 from edge_sdk.transport import mqtt_reasons
 from edge_sdk.transport.base import Connected, Incoming
-from edge_sdk.transport.mqtt_inbox import Inbox
-from edge_sdk.transport.mqtt_inflight import InFlight, Sent
-from edge_sdk.transport.mqtt_keeper import CONNECT_TIMEOUT_S, LEAVE_S, LinkKeeper, LinkSettings
+from edge_sdk.transport.mqtt_keeper import CONNECT_TIMEOUT_S, LEAVE_S, LinkKeeper, LinkSettings, Surroundings
 from edge_sdk.transport.mqtt_pump import Pump
 from edge_sdk.transport.mqtt_reasons import Ending
 from edge_sdk.transport.mqtt_retry import Outcome
 from edge_sdk.transport.mqtt_url import BrokerAddress, parse_broker_url
+from edge_sdk.transport.outbox import MAX_IN_FLIGHT, Item
+from edge_sdk.transport.pace import Pace
+from edge_sdk.transport.packets import MIN_CHUNK_BYTES, is_packet
 
 _log = logging.getLogger(__name__)
 
 MAX_FRAME_BYTES = 240 * 1024 * 1024
-"""MQTT itself ends at 256 MiB, and so do brokers that state no limit."""
-_MAX_IN_FLIGHT = 8
+_PACKET_OVERHEAD_BYTES = 1024
+"""Topic, properties and the header of a chunk."""
+_TURN_S = 0.25
 _SESSION_EXPIRY_S = 3600
 _ANSWER_TIMEOUT_S = 10.0
 
@@ -46,10 +48,13 @@ _ANSWER_TIMEOUT_S = 10.0
 class MqttTransport(LinkKeeper):
     """One MQTT client's link; reconnects by itself until closed, with random pauses of up to 0.2 s, doubling to 30 s.
 
-    A sent frame is lost when the link is down or breaks before the broker has acknowledged it, so send again on each
-    `Connected`.  Frames queued in the broker's session may arrive before `Connected`; topics that no subscription
-    covers never do.  With `manual_ack` the broker keeps a frame, and brings it again after a reconnect, until its
-    `acknowledge` was called, from any thread.
+    Frames longer than 64 KiB, or than the broker takes at once, travel in chunks and arrive whole.  A sent frame is
+    lost when the link is down or breaks before the broker has acknowledged it, so send again on each `Connected`: one
+    that was cut off in the middle then goes on from there.  `pace` keeps within the limits of hosted brokers.
+
+    Frames queued in the broker's session may arrive before `Connected`; topics that no subscription covers never do.
+    With `manual_ack` the broker keeps a frame, and brings it again after a reconnect, until its `acknowledge` was
+    called, from any thread; chunks are acknowledged at once, for brokers stop after a few that are not.
 
     Raises UsageError for a URL that names no broker.
     """
@@ -66,6 +71,7 @@ class MqttTransport(LinkKeeper):
         keepalive_s: int = 60,
         seed: int,
         max_frame_bytes: int = MAX_FRAME_BYTES,
+        pace: Pace | None = None,
     ) -> None:
         address = parse_broker_url(url)
         if username is not None:
@@ -73,7 +79,7 @@ class MqttTransport(LinkKeeper):
         if not client_id:
             raise UsageError(f"the client id for broker {address} is empty; give each device its own")
         settings = LinkSettings(address, client_id, clean, manual_ack, keepalive_s)
-        super().__init__(settings, _Link, seed, max_frame_bytes)
+        super().__init__(settings, _Link, seed, max_frame_bytes, pace)
 
 
 class _Link:
@@ -82,21 +88,22 @@ class _Link:
     def __init__(
         self,
         settings: LinkSettings,
-        inbox: Inbox,
-        in_flight: InFlight,
+        around: Surroundings,
         on_packet_limit: Callable[[int | None], None],
         *,
         version_5: bool,
     ) -> None:
         self.ready = False  # subscribed, and so open for sending
-        self.in_flight = in_flight
         self._settings = settings
-        self._inbox = inbox
+        self._inbox, self._outbox, self._porter = around.inbox, around.outbox, around.porter
+        self._suspect = around.suspect
         self._on_packet_limit = on_packet_limit
+        self._chunk_bytes: int | None = None
         self._accepted = False
         self._silent = False
         self._version_refused = False
         self._ending: Ending | None = None
+        self._oldest: Item | None = None
         self._unacknowledged: set[int] = set()
         self._ready_since_s = 0.0
         self._warned = False
@@ -106,16 +113,6 @@ class _Link:
     def wake(self) -> None:
         """Let the driving thread look around; from any thread."""
         self._pump.wake()
-
-    def publish(self, topic: str, frame: bytes, *, retain: bool) -> None:
-        """Queue a frame for the driving thread; from any thread."""
-        if not self.in_flight.has_room(len(frame)):
-            self._warn_once("the broker acknowledges too slowly: frames are dropped until it catches up")
-            return
-        receipt = self._client.publish(topic, frame, qos=1, retain=retain)
-        if receipt.rc == MQTTErrorCode.MQTT_ERR_SUCCESS:
-            self.in_flight.add(Sent(topic, len(frame), receipt))
-            self._pump.wake()
 
     def acknowledge(self, packet_id: int) -> None:
         """Let the broker forget a frame, once; from any thread, also after the link's end."""
@@ -139,11 +136,12 @@ class _Link:
             self._silent,
             self._version_refused,
             time.monotonic() - self._ready_since_s if self.ready else 0.0,
-            self.in_flight.oldest(),
+            self._oldest,
         )
 
     def _let_go(self) -> None:
-        self.in_flight.give_up()
+        self._oldest = self._outbox.oldest()
+        self._outbox.link_lost()
         connection = self._client.socket()
         if connection is not None:
             connection.close()
@@ -158,7 +156,7 @@ class _Link:
             reconnect_on_failure=False,
             manual_ack=self._settings.manual_ack,
         )
-        client.max_inflight_messages_set(_MAX_IN_FLIGHT)
+        client.max_inflight_messages_set(MAX_IN_FLIGHT)
         client.connect_timeout = CONNECT_TIMEOUT_S
         address, will = self._settings.address, self._settings.will
         if address.username is not None:
@@ -189,7 +187,7 @@ class _Link:
 
     def _drive(self, closing: threading.Event) -> None:
         answer_by_s = time.monotonic() + _ANSWER_TIMEOUT_S
-        while self._pump.turn(self._client, reading=not self._inbox.full):
+        while self._turn(reading=not self._inbox.full):
             if closing.is_set():
                 self._leave()
                 return
@@ -197,6 +195,23 @@ class _Link:
                 self._version_refused = not self._accepted  # some answer MQTT 5 with silence
                 self._end(Ending(f"{self._settings.address} does not answer (is it an MQTT broker?)"))
                 return
+
+    def _turn(self, *, reading: bool) -> bool:
+        """Send what may go, wait for news, look after what was left incomplete."""
+        if self.ready:
+            self._hand_over()
+        pause_s = self._outbox.next_in_s()
+        most_s = _TURN_S if pause_s is None or pause_s == 0.0 else min(pause_s, _TURN_S)
+        connected = self._pump.turn(self._client, reading=reading, most_s=most_s)
+        for rejected in self._porter.look_after(time.monotonic()):
+            self._inbox.put(rejected)
+        return connected
+
+    def _hand_over(self) -> None:
+        while (item := self._outbox.next()) is not None:
+            receipt = self._client.publish(item.topic, item.payload, qos=1, retain=item.retain)
+            if receipt.rc == MQTTErrorCode.MQTT_ERR_SUCCESS:
+                self._outbox.handed(receipt.mid, item)
 
     def _leave(self) -> None:
         self._client.disconnect()
@@ -225,11 +240,24 @@ class _Link:
             self._end(mqtt_reasons.refused(code.value, code.getName(), settings.address, settings.client_id))
             return
         self._accepted = True
-        self._on_packet_limit(getattr(properties, "MaximumPacketSize", None))
-        if settings.subscriptions:
+        if not self._fits(getattr(properties, "MaximumPacketSize", None)):
+            client.disconnect()
+        elif settings.subscriptions:
             client.subscribe([(pattern, 1) for pattern in settings.subscriptions])
         else:
             self._open()
+
+    def _fits(self, packet_bytes: int | None) -> bool:
+        """Whether the smallest chunk fits into a packet as long as the broker says; None: it says nothing."""
+        self._on_packet_limit(packet_bytes)
+        if packet_bytes is None:
+            return True
+        self._chunk_bytes = packet_bytes - _PACKET_OVERHEAD_BYTES
+        if self._chunk_bytes >= MIN_CHUNK_BYTES:
+            return True
+        least_bytes = MIN_CHUNK_BYTES + _PACKET_OVERHEAD_BYTES
+        self._end(mqtt_reasons.packets_too_small(packet_bytes, least_bytes, self._settings.address))
+        return False
 
     def _on_subscribe(
         self, client: Client, _data: object, _mid: int, codes: list[ReasonCode], _properties: Properties | None
@@ -243,23 +271,33 @@ class _Link:
 
     def _open(self) -> None:
         self._ready_since_s = time.monotonic()
+        self._outbox.link_up(self._chunk_bytes)
         self.ready = True
         self._inbox.put(Connected())
 
     def _on_message(self, client: Client, _data: object, message: MQTTMessage) -> None:
+        payload = bytes(message.payload)
         wanted = any(matches(pattern, message.topic) for pattern in self._settings.subscriptions)
         if not wanted:  # left over from an older subscription of this session, or a broker's mistake
             client.ack(message.mid, message.qos)
+        elif is_packet(payload):
+            client.ack(message.mid, message.qos)  # a broker stops after a few unacknowledged ones
+            event = self._porter.take(message.topic, payload, time.monotonic())
+            if event is not None:
+                self._inbox.put(event)
         elif self._settings.manual_ack and message.qos:
             self._unacknowledged.add(message.mid)
             acknowledge = partial(self.acknowledge, message.mid)
-            self._inbox.put(Incoming(message.topic, bytes(message.payload), acknowledge))
+            self._inbox.put(Incoming(message.topic, payload, acknowledge))
         else:
-            self._inbox.put(Incoming(message.topic, bytes(message.payload)))
+            self._inbox.put(Incoming(message.topic, payload))
 
     def _on_publish(
-        self, _client: Client, _data: object, _mid: int, code: ReasonCode, _properties: Properties | None
+        self, _client: Client, _data: object, mid: int, code: ReasonCode, _properties: Properties | None
     ) -> None:
+        item = self._outbox.acknowledged(mid)
+        if item is not None:
+            self._suspect.acknowledged(item)
         if code.is_failure:
             self._warn_once(f"broker {self._settings.address} did not take a frame: {code.getName()}")
 

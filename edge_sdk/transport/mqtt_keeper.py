@@ -10,18 +10,23 @@ from typing import Protocol
 
 from edge_sdk.errors import LocalProtocolError
 from edge_sdk.transport import mqtt_reasons
+from edge_sdk.transport.assembly import Assembly
 from edge_sdk.transport.base import TransportEvent, Will
 from edge_sdk.transport.mqtt_inbox import Inbox
-from edge_sdk.transport.mqtt_inflight import InFlight, Suspect
 from edge_sdk.transport.mqtt_retry import Outcome, Retry
+from edge_sdk.transport.mqtt_suspect import Suspect
 from edge_sdk.transport.mqtt_url import BrokerAddress
+from edge_sdk.transport.outbox import Outbox
+from edge_sdk.transport.pace import Pace
+from edge_sdk.transport.porter import Porter
 
 _log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 5.0
 LEAVE_S = 0.5
 _FLUSH_S = 1.0
-_PACKET_OVERHEAD_BYTES = 1024
+_HELD_BYTES = 512 * 1024 * 1024
+"""Announced by all the chunk sets that are under way at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +42,22 @@ class LinkSettings:
     will: Will | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a connection finds when it begins, and leaves when it ends."""
+
+    inbox: Inbox
+    outbox: Outbox
+    porter: Porter
+    suspect: Suspect
+
+
 class Link(Protocol):
     """One connection."""
-
-    in_flight: InFlight
 
     @property
     def ready(self) -> bool:
         """Whether frames may be sent: connected and subscribed."""
-
-    def publish(self, topic: str, frame: bytes, *, retain: bool) -> None:
-        """Hand a frame over; from any thread."""
 
     def wake(self) -> None:
         """Let the driving thread look around; from any thread."""
@@ -62,8 +72,7 @@ class OpenLink(Protocol):
     def __call__(
         self,
         settings: LinkSettings,
-        inbox: Inbox,
-        in_flight: InFlight,
+        around: Surroundings,
         on_packet_limit: Callable[[int | None], None],
         *,
         version_5: bool,
@@ -74,13 +83,17 @@ class OpenLink(Protocol):
 class LinkKeeper:
     """Runs links one after the other in a thread of its own, and is the Transport that stands before them."""
 
-    def __init__(self, settings: LinkSettings, open_link: OpenLink, seed: int, max_frame_bytes: int) -> None:
+    def __init__(
+        self, settings: LinkSettings, open_link: OpenLink, seed: int, max_frame_bytes: int, pace: Pace | None
+    ) -> None:
         self._settings = settings
         self._open_link = open_link
-        self._own_limit_bytes = self._max_frame_bytes = max_frame_bytes
-        self._inbox = Inbox()
-        self._suspect = Suspect()
-        self._retry = Retry(seed, self._suspect)
+        self._max_frame_bytes = max_frame_bytes
+        self._packet_bytes: int | None = None
+        self._inbox, self._suspect, self._outbox = Inbox(), Suspect(), Outbox(pace)
+        self._assembly = Assembly(max_frame_bytes, _HELD_BYTES)
+        self._porter = Porter(self._outbox, self._assembly)
+        self._retry = Retry(seed, self._suspect, self._outbox.shrink)
         self._closing = threading.Event()
         self._link: Link | None = None
         self._thread: threading.Thread | None = None
@@ -92,8 +105,8 @@ class LinkKeeper:
 
     @property
     def broker_limit_bytes(self) -> int | None:
-        """The largest frame that this broker takes; None where it states nothing below our own limit."""
-        return self._max_frame_bytes if self._max_frame_bytes < self._own_limit_bytes else None
+        """The longest MQTT packet that this broker takes; None where it states no limit."""
+        return self._packet_bytes
 
     def connect(self, subscriptions: Sequence[str], will: Will | None = None) -> None:
         """Begin; returns at once.  `Connected` follows as an event when the subscriptions stand."""
@@ -106,22 +119,30 @@ class LinkKeeper:
     def send(self, topic: str, frame: bytes, *, retain: bool = False) -> None:
         """Hand a frame over with QoS 1; it is dropped while the link is down.
 
-        Raises LocalProtocolError for a frame larger than the broker takes, and for a topic that is no topic.
+        Raises LocalProtocolError for a frame longer than a frame may be, for a retained one longer than one message,
+        and for a topic that is no topic.
         """
         if not topic or "+" in topic or "#" in topic:
             raise LocalProtocolError(f"cannot send to topic {topic!r}: it is empty or has a wildcard")
-        if len(frame) > self._max_frame_bytes:
+        most_bytes = self._outbox.chunk_bytes if retain else self._max_frame_bytes
+        if len(frame) > most_bytes:
+            kind = "retained frame" if retain else "frame"
             raise LocalProtocolError(
-                f"a frame of {len(frame)} bytes for {topic} is above the limit of {self._max_frame_bytes} bytes of "
-                f"broker {self._settings.address}; send less, or raise the broker's packet limit"
+                f"a {kind} of {len(frame)} bytes for {topic} is above the limit of {most_bytes} bytes; send less"
             )
         link = self._link
         if link is None or not link.ready:
             return
         if self._suspect.should_drop(topic, len(frame)):
             _log.warning("dropped a frame of %d bytes for %s: the broker hung up on it before", len(frame), topic)
-            return
-        link.publish(topic, frame, retain=retain)
+        elif self._outbox.put(topic, frame, retain=retain):
+            link.wake()
+        else:
+            _log.warning("dropped a frame of %d bytes for %s: too much waits to be sent", len(frame), topic)
+
+    def accept_up_to(self, frame_bytes: int) -> None:
+        """Refuse longer frames at their first chunk."""
+        self._assembly.frame_bytes = min(frame_bytes, self._max_frame_bytes)
 
     def poll(self, timeout_s: float) -> TransportEvent | None:
         """The next event, or None after `timeout_s`."""
@@ -131,7 +152,7 @@ class LinkKeeper:
         """Flush for at most a second and leave cleanly, so that the will is not published; may be repeated."""
         link = self._link
         if link is not None and link.ready and not self._closing.is_set():
-            link.in_flight.wait(_FLUSH_S)
+            self._outbox.wait_until_idle(_FLUSH_S)
         self._closing.set()
         if link is not None:
             link.wake()
@@ -153,13 +174,8 @@ class LinkKeeper:
     def _attempt(self) -> Outcome:
         """One connection from beginning to end; this thread must outlive whatever it throws."""
         try:
-            self._link = self._open_link(
-                self._settings,
-                self._inbox,
-                InFlight(self._suspect),
-                self._limit,
-                version_5=self._retry.version_5,
-            )
+            around = Surroundings(self._inbox, self._outbox, self._porter, self._suspect)
+            self._link = self._open_link(self._settings, around, self._limit, version_5=self._retry.version_5)
             return self._link.run(self._closing)
         except Exception as error:  # noqa: BLE001  told in the event that follows
             return Outcome(mqtt_reasons.failed(error, self._settings.address, CONNECT_TIMEOUT_S))
@@ -168,5 +184,4 @@ class LinkKeeper:
 
     def _limit(self, packet_bytes: int | None) -> None:
         """Take over what the broker states at each connection; None where it states nothing."""
-        stated_bytes = self._own_limit_bytes if packet_bytes is None else max(packet_bytes - _PACKET_OVERHEAD_BYTES, 0)
-        self._max_frame_bytes = min(self._own_limit_bytes, stated_bytes)
+        self._packet_bytes = packet_bytes

@@ -52,8 +52,8 @@ class Pump:
         except OSError:
             return  # the bell is ringing already, or the pump is closed
 
-    def turn(self, client: Drivable, *, reading: bool) -> bool:
-        """Wait for something to do and do it; False once the connection is gone."""
+    def turn(self, client: Drivable, *, reading: bool, most_s: float = _TURN_S) -> bool:
+        """Wait for something to do, at most `most_s`, and do it; False once the connection is gone."""
         connection = client.socket()
         if connection is None:
             return False
@@ -61,7 +61,7 @@ class Pump:
         if reading and _decrypted_bytes(connection):
             client.loop_read()
         else:
-            self._wait(client, connection, _TURN_S if reading else _PAUSED_TURN_S)
+            self._wait(client, connection, min(most_s, _TURN_S if reading else _PAUSED_TURN_S))
         if client.want_write():
             client.loop_write()
         client.loop_misc()

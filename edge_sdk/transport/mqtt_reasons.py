@@ -62,6 +62,12 @@ def subscription_refused(pattern: str, address: BrokerAddress) -> Ending:
     return Ending(f"not authorised by {address}: may not subscribe to {pattern}", final=True)
 
 
+def packets_too_small(packet_bytes: int, least_bytes: int, address: BrokerAddress) -> Ending:
+    """What a limit below the smallest chunk means."""
+    text = f"{address} takes packets of at most {packet_bytes} bytes; raise its limit to {least_bytes} or more"
+    return Ending(text, final=True)
+
+
 def lost(name: str, address: BrokerAddress, *, accepted: bool) -> Ending:
     """What a connection that broke off means; `name` as the client library calls it."""
     if name == "Keep alive timeout":

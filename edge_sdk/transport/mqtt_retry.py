@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from edge_sdk.transport.base import Disconnected
-from edge_sdk.transport.mqtt_inflight import Sent, Suspect
 from edge_sdk.transport.mqtt_reasons import Ending
+from edge_sdk.transport.mqtt_suspect import Sent, Suspect
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ class Outcome:
     stood_s: float = 0.0
     """How long the link was of use, in seconds; 0 where it never was."""
     oldest: Sent | None = None
-    """The oldest frame that the broker left unacknowledged."""
+    """The oldest message that the broker left unacknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +47,14 @@ class Verdict:
 class Retry:
     """The memory that spans one transport's connections."""
 
-    def __init__(self, seed: int, suspect: Suspect) -> None:
+    def __init__(self, seed: int, suspect: Suspect, shrink: Callable[[int], bool] = lambda _size_bytes: False) -> None:
         self.version_5 = True
         self._version_proven = False
         self._silent_closes = 0
         self._failures = 0
         self._told: Ending | None = None
         self._suspect = suspect
+        self._shrink = shrink
         self._random = random.Random(seed)  # noqa: S311  spreads reconnects; not a secret
 
     def after(self, outcome: Outcome) -> Verdict:
@@ -89,6 +91,9 @@ class Retry:
     def _with_poison(self, ending: Ending, oldest: Sent | None) -> Ending:
         if not self._suspect.hung_up(oldest) or oldest is None:
             return ending
+        if self._shrink(oldest.size_bytes):
+            self._suspect.cleared()
+            return Ending(f"{ending.reason}, again while taking {oldest.size_bytes} bytes: smaller chunks from now on")
         text = f"{ending.reason}, again while taking {oldest.size_bytes} bytes for {oldest.topic}: not sent next time"
         _log.warning("%s", text)
         return Ending(text, ending.final)

@@ -141,12 +141,8 @@ def test_a_broker_that_loses_large_frames(url):
 
 @pytest.mark.broker
 def test_a_broker_that_states_a_small_limit(url):
-    def limit(self, _packet_bytes):
-        self._max_frame_bytes = 4096
-
-    link = broken(_limit=limit)
-    seen = look_at(url, "doctor-limit", SHORT, link)
-    assert (seen.limit_bytes, seen.large) == (4096, False)
+    link = broken(broker_limit_bytes=property(lambda _self: 70_000))
+    assert look_at(url, "doctor-limit", SHORT, link).limit_bytes == 70_000
 
 
 @pytest.mark.broker

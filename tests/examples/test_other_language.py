@@ -142,7 +142,9 @@ def test_it_teaches_two_numpy_devices_and_survives_a_kill(broker, tmp_path, monk
     assert record.rounds_done == {"left": ROUNDS, "right": ROUNDS, "teacher": ROUNDS}
     assert record.updates["accepted"] == 3 * (ROUNDS + 1)
     assert record.updates["refused"] == 0
-    assert record.refused_frames == {}
+    assert set(record.refused_frames) <= {"teacher"}
+    again = set(record.refused_frames["teacher"])
+    assert again <= {"stale", "duplicate"}  # after the kill it sends its last upload again
     assert record.refused_devices == {}
     assert set(server.hellos["teacher"].capabilities) == {"predict"}
     accuracy = record.accuracy[ROUNDS]
@@ -150,12 +152,19 @@ def test_it_teaches_two_numpy_devices_and_survives_a_kill(broker, tmp_path, monk
     assert min(accuracy.values()) > 0.55  # half of the digits were never on either device
 
 
-def test_it_leaves_a_federation_that_it_cannot_serve(broker, tmp_path):
-    """Another public set is refused by the coordinator, and the reason reaches the terminal."""
+@pytest.mark.parametrize(
+    ("samples", "encoding", "said"),
+    [
+        (5, "f32", ("refused (public-set)", "copy the federation's public set")),
+        (None, "int8-row", ("refused (encoding)", "take these lines out of [encoding]")),
+    ],
+)
+def test_it_leaves_a_federation_that_it_cannot_serve(broker, tmp_path, samples, encoding, said):
+    """Another public set or encoding: refused by the coordinator, and the reason reaches the terminal."""
     module("make_teacher").main(tmp_path)
-    tables = load_toml(HERE / "federation.toml")
-    other = PublicSet(module("my_app").load_digits().images[:5].astype("u1")).spec
-    ready = federation(tables, HERE / "federation.toml", public=other)
+    tables = load_toml(HERE / "federation.toml", [f"encoding.logits={encoding}"])
+    public = PublicSet(PublicSet.load(tmp_path / "public.npz").samples[:samples]).spec
+    ready = federation(tables, HERE / "federation.toml", public=public)
     server = Server(
         spec=ready.spec,
         policy=ready.policy,
@@ -165,9 +174,8 @@ def test_it_leaves_a_federation_that_it_cannot_serve(broker, tmp_path):
     )
     teacher = Teacher(broker.url, tmp_path)
     try:
-        server.run()  # ends: without this device there is no quorum
+        server.run(check=lambda: "" if teacher.process.poll() is None else "the device has left")
         assert teacher.process.wait(10) == 1
     finally:
         teacher.kill()
-    assert "refused (public-set)" in teacher.said()
-    assert "copy the federation's public set" in teacher.said()
+    assert all(words in teacher.said() for words in said)

@@ -28,9 +28,9 @@ def message(name: str, **fields: Any) -> bytes:
     return pack([tag, {**known, **fields}])
 
 
-def tensor(dtype: Any, shape: Any, raw: Any) -> bytes:
-    """An upload whose logits are this tensor."""
-    payload = {"values": [dtype, shape, raw], "batch": bytes(8)}
+def tensor(dtype: Any, shape: Any, raw: Any, *scales: Any) -> bytes:
+    """An upload whose logits are this tensor; with scales, quantised."""
+    payload = {"values": [dtype, shape, raw, *scales], "batch": bytes(8)}
     return message("upload-logits", knowledge={"logits": ["logits", payload]})
 
 
@@ -151,6 +151,9 @@ def _tensors() -> Iterator[tuple[str, bytes]]:
     yield "one byte too few", tensor("f4", [4, 3], raw[1:])
     yield "4 MiB and a NaN at the end", tensor("f4", [1024, 1024], bytes(4 * MEBIBYTE - 4) + b"\x00\x00\xc0\x7f")
     yield "4 MiB of f2 and an infinity", tensor("f2", [2048, 1024], bytes(4 * MEBIBYTE - 2) + b"\x00\x7c")
+    yield "4 MiB of codes and a -128", tensor("i1", [4, MEBIBYTE], bytes(4 * MEBIBYTE - 1) + b"\x80", bytes(16))
+    yield "4 MiB of codes and a scale too many", tensor("i1", [4, MEBIBYTE], bytes(4 * MEBIBYTE), bytes(20))
+    yield "2 MiB of scales and a NaN", tensor("i1", [2**19, 1], bytes(2**19), bytes(2**21 - 4) + b"\x00\x00\xc0\x7f")
     yield "4 MiB of a wrong shape", tensor("f4", [1024, 1023], bytes(4 * MEBIBYTE))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from edge_sdk.protocol.messages import (
     Control,
     CoordinatorStatus,
     DeviceStatus,
+    EncodingSpec,
     FederationSpec,
     Hello,
     Message,
@@ -27,6 +29,7 @@ from edge_sdk.protocol.messages import (
     Upload,
     Welcome,
 )
+from edge_sdk.protocol.quantised import Quantised
 
 STAMP = Stamp(boot_epoch=3, sequence=41, key_id=bytes(range(16)))
 WIDE = Limits(frame_bytes=16 * 2**20, tensor_bytes=16 * 2**20)
@@ -52,6 +55,22 @@ PAYLOADS = {
     ),
     "weights": Weights(values=VALUES.reshape(-1), layout=bytes(range(16))),
 }
+
+CODED = {
+    "logits-int8-row": PublicLogits(
+        values=Quantised(np.array([[-127, 0, 64], [1, 2, 127]], np.int8), np.array([0.03125, 0], np.float32)),
+        batch=BATCH,
+    ),
+    "class-rows-int8-tensor": ClassRows(
+        classes=CLASSES,
+        rows=Quantised(np.array([[-127, 0, 64], [1, 2, 127]], np.int8), np.array([0.5], np.float32)),
+        counts=COUNTS,
+    ),
+    "weights-int8-tensor": Weights(
+        values=Quantised(np.array([-127, 0, 64, 127], np.int8), np.array([0.25], np.float32)), layout=bytes(range(16))
+    ),
+}
+"""As they travel where the federation's encoding is int8; `logits-f2` is what f16 makes."""
 
 SPEC = FederationSpec(
     federation="lab",
@@ -87,8 +106,16 @@ MESSAGES: dict[str, Message] = {
     "hello-inert": Hello(
         **ADDRESS, terms=("cross-entropy", "prototype-pull"), inert_terms=("prototype-pull",), classes=3
     ),
-    "hello-fetching": Hello(**ADDRESS, classes=3, fetches_public=True),
+    "hello-encodings": Hello(**ADDRESS, encodings=("f16", "int8-row", "int8-tensor"), classes=3),
     "welcome": Welcome(**ADDRESS, number=4, version=1, epoch=2, run=bytes(range(16)), spec=SPEC),
+    "welcome-encoding": Welcome(
+        **ADDRESS,
+        number=4,
+        epoch=2,
+        run=bytes(range(16)),
+        spec=replace(SPEC, encoding=EncodingSpec(logits="int8-row", weights="f16")),
+    ),
+    "hello-fetching": Hello(**ADDRESS, classes=3, fetches_public=True),
     "welcome-serving": Welcome(
         **ADDRESS, number=4, version=1, epoch=2, run=bytes(range(16)), spec=SPEC, public_bytes=61443
     ),
@@ -123,7 +150,7 @@ MESSAGES: dict[str, Message] = {
             metrics={"accuracy": 0.75, "loss": 0.5},
             metrics_round=9,
         )
-        for kind, payload in PAYLOADS.items()
+        for kind, payload in {**PAYLOADS, **CODED}.items()
     },
     "upload-closing": Upload(**ADDRESS, round=100, exchange=0, closing=True, metrics={"accuracy": 1.0}),
 }

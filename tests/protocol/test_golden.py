@@ -102,6 +102,13 @@ def test_a_field_that_came_later_is_left_out_at_its_default():
     assert msgpack.unpackb(body_of(golden("hello-inert")))[1]["inert_terms"] == ["prototype-pull"]
 
 
+def test_encodings_are_left_out_where_all_is_f32():
+    assert "encodings" not in msgpack.unpackb(body_of(golden("hello")))[1]
+    assert "encoding" not in msgpack.unpackb(body_of(golden("welcome")))[1]["spec"]
+    told = msgpack.unpackb(body_of(golden("welcome-encoding")))[1]["spec"]["encoding"]
+    assert (told["logits"], told["class_rows"], told["weights"]) == ("int8-row", "f32", "f16")
+
+
 def test_defaults_are_not_shared():
     frame = changed("upload-logits", metrics=None)
     first, second = codec.decode(frame).message, codec.decode(frame).message

@@ -28,6 +28,7 @@ from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol.codec import CONTROL_LIMITS, Limits, Stamp, decode, encode
 from edge_sdk.protocol.leaves import PRINTABLE, Blob, Packed, Real, Tensor, Text, Whole
 from edge_sdk.protocol.messages import Message
+from edge_sdk.protocol.quantised import CODE_MOST, SCALE_MOST, Coded, Quantised
 from edge_sdk.protocol.schema import Items
 
 MUTANTS = int(os.environ.get("EDGE_MUTATIONS", "20000"))
@@ -109,6 +110,8 @@ def ruled(rule: Any) -> st.SearchStrategy[Any]:
             return st.binary(min_size=least, max_size=most)
         case Packed(most):
             return st.lists(st.integers(0, 2**32 - 1), max_size=min(most, 20)).map(tuple)
+        case Coded(ndim):
+            return st.one_of(ruled(Tensor(("f4", "f2"), ndim)), quantised(ndim))
         case Tensor(dtypes, ndim):
             shapes = array_shapes(min_dims=ndim, max_dims=ndim, max_side=4)
             return st.sampled_from(dtypes).flatmap(
@@ -117,6 +120,18 @@ def ruled(rule: Any) -> st.SearchStrategy[Any]:
                 )
             )
     raise AssertionError(f"no strategy for {rule}")
+
+
+def quantised(ndim: int) -> st.SearchStrategy[Quantised]:
+    shapes = array_shapes(min_dims=ndim, max_dims=ndim, max_side=4)
+    codes = arrays(np.int8, shapes, elements=st.integers(-CODE_MOST, CODE_MOST))
+
+    def scaled(each: np.ndarray) -> st.SearchStrategy[Quantised]:
+        counts = st.sampled_from((1, len(each)) if ndim > 1 else (1,))
+        legal = st.floats(0, SCALE_MOST, width=32)
+        return st.builds(Quantised, st.just(each), counts.flatmap(lambda n: arrays(np.float32, n, elements=legal)))
+
+    return codes.flatmap(scaled)
 
 
 def objects(cls: type) -> st.SearchStrategy[Any]:

@@ -11,14 +11,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
+import msgpack
+import numpy as np
 import pytest
 from protocol_mutations import KINDS as REFUSALS
 
 from coordinator import public_shelf
 from edge_sdk import errors, participant, public_fetch, session
 from edge_sdk.protocol import codec, knowledge, messages, scan, schema, topics, wires
+from edge_sdk.protocol.encodings import ENCODINGS, decoded
 from edge_sdk.protocol.leaves import PRINTABLE, Blob, Packed, Real, Tensor, Text, Whole
+from edge_sdk.protocol.quantised import Coded, coded
 from edge_sdk.protocol.schema import ID, TAGS, Items
+from edge_sdk.transport import assembly, outbox, packets
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reference/protocol.md").read_text()
@@ -81,6 +86,8 @@ def rule_of(rule: Any) -> str:
             return f"packed u4, at most {most} of them"
         case Tensor(dtypes, ndim):
             return f"tensor {' or '.join(dtypes)}, {ndim}-d"
+        case Coded(ndim):
+            return f"coded, {ndim}-d"
     raise AssertionError(f"no words for {rule}")
 
 
@@ -154,9 +161,20 @@ def test_the_types_of_tensors_are_those_of_the_code():
     assert ", ".join(f"`{code}`" for code in schema.DTYPES) in section("Values")
 
 
+def test_the_encodings_are_those_of_the_code():
+    x = np.array([[1, -0.5, 0.25], [0, 0, 100]], np.float32)
+    shown = re.findall(r"^\| `([a-z0-9-]+)` \| `([0-9a-f ]+)` \|$", section("Encodings"), re.MULTILINE)
+    assert [name for name, _ in shown] == list(ENCODINGS)
+    encode, decode = coded(Coded(2))
+    for name, raw in shown:
+        encoding = ENCODINGS[name]
+        assert bytes.fromhex(raw) == msgpack.packb(encode(encoding.encode(x), name))
+        assert abs(decoded(encoding, decode(msgpack.unpackb(bytes.fromhex(raw)), name)) - x).max() <= 0.4
+
+
 def test_the_words_are_those_of_the_code():
     documented = set(re.findall(r"^\| `([a-z]+)` \|", section("Refusal words"), re.MULTILINE))
-    assert documented == REFUSALS | {"signature", "topic", "knowledge"}
+    assert documented == REFUSALS | {"signature", "topic", "knowledge", "chunk", "busy", "incomplete"}
     assert all(word in (errors.RemoteProtocolError.__doc__ or "") for word in documented)
 
 
@@ -199,6 +217,30 @@ def test_the_bytes_on_the_page_are_the_golden_ones():
     for path, shown in found:
         assert shown == (ROOT / path).read_text()
         assert codec.decode(bytes.fromhex(shown))
+
+
+def test_long_frames_travel_as_the_code_sends_them():
+    text = section("Long frames")
+    rows = [(int(at), int(size)) for at, size in re.findall(r"^\| (\d+) \| (\d+) \|", text, re.MULTILINE)]
+    assert [at for at, _ in rows] == [sum(size for _, size in rows[:n]) for n in range(len(rows))]
+    assert sum(size for _, size in rows) == packets.HEADER_BYTES
+    assert f"longer than {packets.CHUNK_BYTES // 1024} KiB" in text
+    assert f"at least {packets.MIN_CHUNK_BYTES}" in text
+    assert f"number of ranges, at most {packets.MAX_RANGES}" in text
+    assert f"at most {outbox.MAX_CHUNKS_IN_FLIGHT} chunks unacknowledged" in text
+    assert f"{outbox.MAX_IN_FLIGHT} messages in all" in text
+    assert f"came for {assembly.STALL_S:g} s" in text
+    assert f"a new chunk for {assembly.GIVE_UP_S:g} s" in text
+    assert f"{outbox.KEEP_S:g} s is long enough" in text
+
+
+def test_the_example_of_long_frames():
+    [example] = re.findall(r"^```\n(.*?)```", section("Long frames"), re.MULTILINE | re.DOTALL)
+    header, want = (bytes.fromhex(line) for line in example.splitlines())
+    frame = bytes(20_000)
+    shape = packets.Shape(packets.set_id(frame), len(frame), packets.MIN_CHUNK_BYTES)
+    assert packets.pack_chunk(shape, 1, frame) == header + frame[packets.MIN_CHUNK_BYTES :]
+    assert packets.unpack(want) == packets.Want(shape, ((0, 0),))
 
 
 def test_the_capabilities_are_those_of_the_code():

@@ -63,13 +63,26 @@ class TransportSuite:
     def test_connects_without_subscriptions(self, link: LinkFactory) -> None:
         self.up(link, "a")
 
-    @pytest.mark.parametrize("size", [1, 1500, 200_000])
+    @pytest.mark.parametrize("size", [1, 1500, 65_536, 65_537, 3_000_000])
     def test_frames_arrive_byte_for_byte(self, link: LinkFactory, size: int) -> None:
         sender, receiver = self.up(link, "a"), self.up(link, "b", "t/b")
         frame = os.urandom(size)
         sender.send("t/b", frame)
         assert frames(receiver, 1) == [("t/b", frame)]
         assert receiver.poll(0) is None
+
+    def test_a_short_frame_overtakes_a_long_one(self, link: LinkFactory) -> None:
+        sender, receiver = self.up(link, "a"), self.up(link, "b", "t/+")
+        sender.send("t/long", os.urandom(4_000_000))
+        sender.send("t/short", b"1")
+        assert {topic for topic, _ in frames(receiver, 2)} == {"t/long", "t/short"}
+
+    def test_long_frames_of_several_senders_do_not_mix(self, link: LinkFactory) -> None:
+        senders, receiver = [self.up(link, name) for name in "abc"], self.up(link, "r", "t/+")
+        sent = {f"t/{n}": os.urandom(500_000) for n in range(3)}
+        for sender, (topic, frame) in zip(senders, sent.items(), strict=True):
+            sender.send(topic, frame)
+        assert dict(frames(receiver, 3)) == sent
 
     def test_frames_of_one_sender_arrive_in_order(self, link: LinkFactory) -> None:
         sender, receiver = self.up(link, "a"), self.up(link, "b", "t/b")

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.broker
 
 
 class TestMqtt(TransportSuite):
-    limit_bytes = 300_000
+    limit_bytes = 5_000_000
 
     @pytest.fixture
     def link(self, broker: EmbeddedBroker) -> Iterator[LinkFactory]:
@@ -25,7 +25,7 @@ class TestMqtt(TransportSuite):
         seeds = count()
 
         def make(client_id: str) -> MqttTransport:
-            opened.append(MqttTransport(broker.url, client_id, seed=next(seeds), max_frame_bytes=300_000))
+            opened.append(MqttTransport(broker.url, client_id, seed=next(seeds), max_frame_bytes=5_000_000))
             return opened[-1]
 
         yield make

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import scripted
 from links import cut
-from scripted import ScriptedBroker
+from scripted import Answer, ScriptedBroker
 from suite import frames, until
 
 from coordinator.broker import EmbeddedBroker
@@ -189,18 +189,62 @@ def test_another_client_with_the_same_id(opened: Opener) -> None:
 # --- frames that are too large, or deadly
 
 
-@pytest.mark.parametrize(("stated_bytes", "own_bytes", "limit_bytes"), [(4096, 10_000, 3072), (100_000, 2000, 2000)])
-def test_the_brokers_packet_limit_counts_less_a_kibibyte(
-    opened: Opener, stated_bytes: int, own_bytes: int, limit_bytes: int
-) -> None:
-    properties = b"\x27" + stated_bytes.to_bytes(4, "big")
-    with ScriptedBroker({scripted.CONNECT: lambda level, _: scripted.connack(0, properties, level=level)}) as fake:
-        transport = opened(fake.url, max_frame_bytes=own_bytes)
+def stating(packet_bytes: int, publish: Answer = scripted.puback) -> ScriptedBroker:
+    """A broker that takes packets of at most so many bytes."""
+    properties = b"\x27" + packet_bytes.to_bytes(4, "big")
+    connect = lambda level, _body: scripted.connack(0, properties, level=level)  # noqa: E731  one of two answers
+    return ScriptedBroker({scripted.CONNECT: connect, scripted.PUBLISH: publish})
+
+
+def test_a_frame_above_our_own_limit_is_never_sent(opened: Opener) -> None:
+    with stating(100_000) as fake:
+        transport = opened(fake.url, max_frame_bytes=2000)
         transport.connect([])
         until(transport, Connected)
-        transport.send("t", bytes(limit_bytes))
-        with pytest.raises(LocalProtocolError, match=f"limit of {limit_bytes} bytes"):
-            transport.send("t", bytes(limit_bytes + 1))
+        transport.send("t", bytes(2000))
+        with pytest.raises(LocalProtocolError, match="a frame of 2001 bytes for t is above the limit of 2000 bytes"):
+            transport.send("t", bytes(2001))
+
+
+def test_chunks_fit_the_packets_that_the_broker_takes(opened: Opener) -> None:
+    sizes: list[int] = []
+
+    def take(level: int, body: bytes) -> bytes:
+        sizes.append(len(body))
+        return scripted.puback(level, body)
+
+    with stating(20_000, take) as fake:
+        transport = opened(fake.url)
+        transport.connect([])
+        until(transport, Connected)
+        transport.send("t/short", bytes(18_000))
+        transport.send("t/long", bytes(50_000))
+        while len(sizes) < 4:
+            time.sleep(0.001)
+    assert max(sizes) < 20_000
+    assert sum(sizes) > 68_000
+
+
+def test_a_retained_frame_cannot_be_cut(opened: Opener) -> None:
+    with stating(20_000) as fake:
+        transport = opened(fake.url)
+        transport.connect([])
+        until(transport, Connected)
+        with pytest.raises(
+            LocalProtocolError, match="a retained frame of 19000 bytes for t is above the limit of 18976"
+        ):
+            transport.send("t", bytes(19_000), retain=True)
+
+
+def test_a_packet_limit_below_the_smallest_chunk_is_said_at_connect(opened: Opener) -> None:
+    with stating(8192) as fake:
+        transport = opened(fake.url)
+        transport.connect([])
+        event = transport.poll(5.0)
+        assert event == Disconnected(
+            f"{fake.url.removeprefix('mqtt://')} takes packets of at most 8192 bytes; raise its limit to 17408 or more",
+            final=True,
+        )
 
 
 def test_a_frame_that_kills_the_link_three_times_is_left_out_once(

@@ -15,27 +15,21 @@ from edge_sdk.errors import UsageError
 from edge_sdk.transport import mqtt_reasons
 from edge_sdk.transport.base import Connected, Disconnected, Incoming
 from edge_sdk.transport.mqtt_inbox import Inbox
-from edge_sdk.transport.mqtt_inflight import InFlight, Sent, Suspect
 from edge_sdk.transport.mqtt_pump import Pump
 from edge_sdk.transport.mqtt_reasons import Ending
 from edge_sdk.transport.mqtt_retry import Outcome, Retry, Verdict
+from edge_sdk.transport.mqtt_suspect import Suspect
 from edge_sdk.transport.mqtt_url import BrokerAddress, parse_broker_url
 
 HERE = BrokerAddress("lab", 1883)
 
 
-@dataclass
-class Ticket:
-    """A publish that is acknowledged on request."""
+@dataclass(frozen=True)
+class Sent:
+    """A message that was handed over."""
 
-    published: bool = False
-    waited_s: float | None = None
-
-    def is_published(self) -> bool:
-        return self.published
-
-    def wait_for_publish(self, timeout: float | None = None) -> None:
-        self.waited_s, self.published = timeout, True
+    topic: str
+    size_bytes: int
 
 
 # --- URLs
@@ -208,42 +202,8 @@ def test_the_version_changes_once_refused_or_twice_closed_and_stays_once_accepte
 # --- frames on their way
 
 
-def test_room_is_bounded_in_frames_and_bytes_and_a_single_frame_always_fits() -> None:
-    flight = InFlight(Suspect(), max_frames=2, max_bytes=100)
-    assert flight.has_room(500)
-    first, second = Ticket(), Ticket()
-    flight.add(Sent("t", 60, first))
-    assert flight.has_room(40)
-    assert not flight.has_room(41)
-    flight.add(Sent("t", 10, second))
-    assert not flight.has_room(1)
-    first.published = True
-    assert flight.has_room(90)
-    assert not flight.has_room(91)
-
-
-def test_waiting_ends_when_all_is_acknowledged_or_time_is_up() -> None:
-    flight, tickets = InFlight(Suspect()), [Ticket(), Ticket()]
-    for ticket in tickets:
-        flight.add(Sent("t", 1, ticket))
-    flight.wait(0.0)
-    assert [ticket.waited_s for ticket in tickets] == [None, None]
-    flight.wait(1.0)
-    assert all(ticket.waited_s is not None and 0 < ticket.waited_s <= 1.0 for ticket in tickets)
-    assert flight.oldest() is None
-
-
-def test_nobody_waits_for_a_connection_that_is_gone() -> None:
-    flight, ticket = InFlight(Suspect()), Ticket()
-    flight.add(Sent("t", 1, ticket))
-    flight.give_up()
-    flight.wait(1.0)
-    assert ticket.waited_s is None
-    assert flight.oldest() is not None
-
-
 def test_a_frame_is_suspect_after_three_disconnects_in_a_row() -> None:
-    suspect, big, other = Suspect(), Sent("t", 9, Ticket()), Sent("u", 9, Ticket())
+    suspect, big, other = Suspect(), Sent("t", 9), Sent("u", 9)
     assert [suspect.hung_up(sent) for sent in (big, big, other, big, big)] == [False] * 5
     assert not suspect.should_drop("t", 9)
     assert suspect.hung_up(big)
@@ -253,7 +213,7 @@ def test_a_frame_is_suspect_after_three_disconnects_in_a_row() -> None:
 
 
 def test_an_acknowledged_or_absent_frame_is_no_suspect() -> None:
-    suspect, sent = Suspect(), Sent("t", 9, Ticket())
+    suspect, sent = Suspect(), Sent("t", 9)
     for _ in range(3):
         suspect.hung_up(sent)
     suspect.acknowledged(sent)
@@ -263,10 +223,20 @@ def test_an_acknowledged_or_absent_frame_is_no_suspect() -> None:
 
 def test_poison_is_told_in_the_reason() -> None:
     retry = Retry(1, Suspect())
-    outcome = gone(accepted=True, stood_s=1.0, oldest=Sent("t/a", 77, Ticket()))
+    outcome = gone(accepted=True, stood_s=1.0, oldest=Sent("t/a", 77))
     reports = [retry.after(outcome).report for _ in range(3)]
     assert reports[1] == Disconnected("gone")
     assert reports[2] == Disconnected("gone, again while taking 77 bytes for t/a: not sent next time")
+
+
+def test_a_broker_that_hangs_up_on_chunks_gets_smaller_ones() -> None:
+    suspect, asked = Suspect(), []
+    retry = Retry(1, suspect, shrink=lambda size_bytes: asked.append(size_bytes) is None)
+    outcome = gone(accepted=True, stood_s=1.0, oldest=Sent("t/a", 70_000))
+    reports = [retry.after(outcome).report for _ in range(3)]
+    assert reports[2] == Disconnected("gone, again while taking 70000 bytes: smaller chunks from now on")
+    assert asked == [70_000]
+    assert not suspect.should_drop("t/a", 70_000)
 
 
 # --- the inbox and the pump

@@ -1,0 +1,125 @@
+"""What is done to knowledge between a method and the wire: a chain, undone in reverse on the other side.
+
+    method -> check_roles -> chain.apply -> frame ... frame -> chain.undo -> check_roles -> method
+
+So no method knows what its payloads look like on their way, and what it receives is f4 whatever it was.  A transform
+is a pure function of one payload: the same payload gives the same bytes, so that a frame made again is the same frame.
+What it must know besides (settings, a seed, a place) it is made with.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
+from edge_sdk.protocol.encodings import ENCODINGS, FLAT, PLAIN, Encoding, decoded
+from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, LogitGradients, Payload, PublicLogits, Weights
+from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.protocol.schema import tag_of
+from edge_sdk.protocol.wires import Contract
+
+Knowledge: TypeAlias = Mapping[str, Payload]
+
+
+class Transform(Protocol):
+    """One step between a method and the wire."""
+
+    def apply(self, payload: Payload) -> Payload:
+        """On the sender.  Raises LocalProtocolError for what cannot be sent so."""
+
+    def undo(self, payload: Payload) -> Payload:
+        """On the receiver.  Raises RemoteProtocolError for what was not sent so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Transforms in the order in which a sender applies them."""
+
+    transforms: Sequence[Transform]
+
+    def apply(self, knowledge: Knowledge) -> dict[str, Payload]:
+        """Knowledge as it travels, by role.  Raises LocalProtocolError that names the role."""
+        return {role: self._applied(role, payload) for role, payload in knowledge.items()}
+
+    def undo(self, knowledge: Knowledge) -> dict[str, Payload]:
+        """Knowledge as it was before `apply`, by role.  Raises RemoteProtocolError that names the role."""
+        return {role: self._undone(role, payload) for role, payload in knowledge.items()}
+
+    def _applied(self, role: str, payload: Payload) -> Payload:
+        try:
+            for transform in self.transforms:
+                payload = transform.apply(payload)
+        except LocalProtocolError as error:
+            raise LocalProtocolError(f"{role}: {error}") from None
+        return payload
+
+    def _undone(self, role: str, payload: Payload) -> Payload:
+        try:
+            for transform in reversed(self.transforms):
+                payload = transform.undo(payload)
+        except RemoteProtocolError as error:
+            raise RemoteProtocolError(error.kind, f"{role}: {error}") from None
+        return payload
+
+
+CODED_FIELDS: Mapping[type[Payload], tuple[str, ...]] = {
+    PublicLogits: ("values",),
+    LogitGradients: ("values",),
+    ClassRows: ("rows",),
+    HyperKnowledge: ("features",),
+    Weights: ("values",),
+}
+"""The floats that an encoding is for.  Ids and counts stay exact, and probabilities f4: a log of tiny ones is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encode:
+    """Floats in the encoding of their payload's kind."""
+
+    encodings: Mapping[type[Payload], Encoding]
+
+    def apply(self, payload: Payload) -> Payload:
+        """With what CODED_FIELDS names encoded.  Raises LocalProtocolError where a number does not fit."""
+        return _changed(payload, self.encodings[type(payload)].encode)
+
+    def undo(self, payload: Payload) -> Payload:
+        """With f4 again.  Raises RemoteProtocolError where the payload came in another encoding."""
+        encoding = self.encodings[type(payload)]
+        return _changed(payload, lambda value: decoded(encoding, value))
+
+
+def _changed(payload: Payload, change: Callable[[Any], Any]) -> Payload:
+    changes: dict[str, Any] = {name: change(getattr(payload, name)) for name in CODED_FIELDS[type(payload)]}
+    return dataclasses.replace(payload, **changes)
+
+
+def chain(spec: FederationSpec) -> Chain:
+    """What a federation does to its knowledge, the same in both directions."""
+    return Chain((Encode({kind: ENCODINGS[encoding_of(spec, kind)] for kind in CODED_FIELDS}),))
+
+
+def encoding_of(spec: FederationSpec, kind: type[Payload]) -> str:
+    """The name of a kind's encoding."""
+    name: str = getattr(spec.encoding, tag_of(kind).replace("-", "_"))
+    return name
+
+
+def encodings_for(kind: type[Payload]) -> tuple[str, ...]:
+    """The encodings that a federation may choose for a kind."""
+    return FLAT if kind is Weights else tuple(ENCODINGS)
+
+
+def encodings_in_use(spec: FederationSpec, contract: Contract[Any]) -> dict[str, str]:
+    """The encodings of the kinds that the method trades, by tag."""
+    params = contract.read(spec.params)
+    rows = (*contract.exchanges(params), contract.closing(params))
+    kinds = {slot.kind for row in rows for roles in (row.down, row.up) for slot in roles.values()}
+    return {tag_of(kind): encoding_of(spec, kind) for kind in sorted(kinds, key=tag_of)}
+
+
+def missing_encodings(spec: FederationSpec, contract: Contract[Any], known: Sequence[str]) -> list[str]:
+    """What the method's kinds travel in and a device does not know, sorted."""
+    return sorted(set(encodings_in_use(spec, contract).values()) - {PLAIN, *known})

@@ -1,0 +1,136 @@
+"""The chain around a payload: its order, its errors, and what an encoding leaves alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import pytest
+from protocol_samples import ADDRESS, PAYLOADS, SPEC
+
+from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
+from edge_sdk.protocol import codec, schema
+from edge_sdk.protocol.contracts.fedal import FEDAL
+from edge_sdk.protocol.contracts.fedproto import FEDPROTO
+from edge_sdk.protocol.encodings import ENCODINGS
+from edge_sdk.protocol.knowledge import KINDS, Expect, Payload, PublicLogits
+from edge_sdk.protocol.messages import EncodingSpec, Upload
+from edge_sdk.protocol.transforms import (
+    CODED_FIELDS,
+    Chain,
+    chain,
+    encoding_of,
+    encodings_for,
+    encodings_in_use,
+    missing_encodings,
+)
+
+LOGITS = PAYLOADS["logits"]
+SAMPLES = {type(payload): payload for name, payload in PAYLOADS.items() if name != "logits-f2"}
+EVERY = [(kind, name) for kind in KINDS for name in encodings_for(kind)]
+
+
+def spec_with(**encoding: str):
+    return replace(SPEC, encoding=EncodingSpec(**encoding))
+
+
+def field_of(kind: type[Payload]) -> str:
+    return schema.tag_of(kind).replace("-", "_")
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Adds a number, or multiplies with it: two of them do not commute."""
+
+    by: float
+    times: bool = False
+
+    def apply(self, payload: PublicLogits) -> PublicLogits:
+        return replace(payload, values=payload.values * self.by if self.times else payload.values + self.by)
+
+    def undo(self, payload: PublicLogits) -> PublicLogits:
+        return replace(payload, values=payload.values / self.by if self.times else payload.values - self.by)
+
+
+def test_a_chain_is_undone_in_reverse():
+    both = Chain((Shift(1.0), Shift(2.0, times=True)))
+    sent = both.apply({"logits": LOGITS})
+    assert np.array_equal(sent["logits"].values, (LOGITS.values + 1) * 2)
+    assert both.undo(sent) == {"logits": LOGITS}
+
+
+def test_an_empty_chain_changes_nothing():
+    assert Chain(()).apply({"logits": LOGITS}) == Chain(()).undo({"logits": LOGITS}) == {"logits": LOGITS}
+
+
+def test_every_kind_has_a_field_in_the_settings():
+    assert [field.name for field in fields(EncodingSpec)] == [field_of(kind) for kind in KINDS]
+    assert set(CODED_FIELDS) == set(KINDS)
+
+
+@pytest.mark.parametrize(("kind", "name"), EVERY)
+def test_only_the_floats_of_the_chosen_kind_change(kind, name):
+    ours = chain(spec_with(**{field_of(kind): name}))
+    for each, payload in SAMPLES.items():
+        sent = ours.apply({"role": payload})["role"]
+        coded = CODED_FIELDS[each] if each is kind and name != "f32" else ()
+        for field in fields(payload):
+            before, after = getattr(payload, field.name), getattr(sent, field.name)
+            assert (before is after) == (field.name not in coded)
+        received = ours.undo({"role": sent})["role"]
+        assert {np.asarray(getattr(received, field)).dtype for field in CODED_FIELDS[each]} == {np.dtype("f4")}
+        received.check(_expect(payload))
+
+
+def _expect(payload: Payload):
+    return Expect(classes=3, rows=4, feature_dim=0, batch=getattr(payload, "batch", b""))
+
+
+@pytest.mark.parametrize(("kind", "name"), EVERY)
+def test_what_is_sent_is_the_same_each_time(kind, name):
+    ours = chain(spec_with(**{field_of(kind): name}))
+    frames = {
+        codec.encode(Upload(**ADDRESS, round=1, exchange=0, knowledge=ours.apply({"role": SAMPLES[kind]})))
+        for _ in range(2)
+    }
+    (frame,) = frames
+    upload = codec.decode(frame).message
+    assert ours.undo(upload.knowledge) == ours.undo(ours.apply({"role": SAMPLES[kind]}))
+
+
+@pytest.mark.parametrize(("kind", "name"), EVERY)
+def test_a_payload_in_another_encoding_is_refused_by_role(kind, name):
+    theirs = chain(spec_with(**{field_of(kind): name})).apply({"mean": SAMPLES[kind]})
+    for other in set(encodings_for(kind)) - {name}:
+        with pytest.raises(RemoteProtocolError, match=f"^mean: found .*, the federation's encoding is {other}"):
+            chain(spec_with(**{field_of(kind): other})).undo(theirs)
+
+
+def test_a_number_that_does_not_fit_names_the_role():
+    large = replace(LOGITS, values=np.full((4, 3), 7e4, np.float32))
+    with pytest.raises(LocalProtocolError, match=r"^logits: a number of 70000, f16 holds at most 65504"):
+        chain(spec_with(logits="f16")).apply({"logits": large})
+
+
+def test_int8_logits_are_about_a_quarter():
+    values = np.random.default_rng(0).normal(size=(1000, 10)).astype(np.float32)
+    payload = PublicLogits(values=values, batch=bytes(8))
+
+    def size(name: str) -> int:
+        knowledge = chain(spec_with(logits=name)).apply({"logits": payload})
+        return len(codec.encode(Upload(**ADDRESS, round=0, exchange=0, knowledge=knowledge)))
+
+    sizes = {name: size(name) for name in ENCODINGS}
+    assert sizes["f16"] / sizes["f32"] == pytest.approx(1 / 2, abs=0.01)
+    assert sizes["int8-tensor"] / sizes["f32"] == pytest.approx(1 / 4, abs=0.01)
+    assert sizes["int8-row"] / sizes["f32"] == pytest.approx(1 / 4 + 1 / 10, abs=0.01)  # a scale for every 10 codes
+
+
+def test_what_a_method_uses():
+    spec = replace(spec_with(logits="int8-row", class_rows="f16"), params={})
+    assert encodings_in_use(spec, FEDAL) == {"logit-gradients": "f32", "logits": "int8-row"}
+    assert encodings_in_use(spec, FEDPROTO) == {"class-rows": "f16"}
+    assert missing_encodings(spec, FEDAL, ()) == ["int8-row"]
+    assert missing_encodings(spec, FEDAL, ("int8-row",)) == []
+    assert missing_encodings(replace(SPEC, params={}), FEDAL, ()) == []
+    assert encoding_of(spec, PublicLogits) == "int8-row"
