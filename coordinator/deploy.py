@@ -74,7 +74,8 @@ def run_coordinator(
         server.run()
     except KeyboardInterrupt:
         options = "".join(f" --set {shlex.quote(each)}" for each in overrides)
-        again = f"edge-sdk coordinator {file}{options} --broker {broker}{_options(tls, cloud_safe=cloud_safe)} --out {folder} --resume"
+        options += f" --broker {broker}{_options(tls, cloud_safe=cloud_safe)} --out {folder}"
+        again = f"edge-sdk coordinator {file}{options} --resume"
         progress.noted(f"interrupted; go on with: {again}")
         raise
     devices = tuple(device_result(server, name) for name in sorted(server.hellos))

@@ -63,7 +63,8 @@ class PublicSet:
             public = cls(samples)
         except UsageError as error:
             raise UsageError(f"{path}: {name}: {error}") from None
-        wild = np.flatnonzero(~np.isfinite(samples).reshape(len(samples), -1).all(axis=1))  # sample numbers
+        finite = [samples.dtype.kind != "f" or bool(np.isfinite(sample).all()) for sample in samples]
+        wild = np.flatnonzero(~np.array(finite))  # sample numbers
         if len(wild):
             raise UsageError(f"{path}: {name}: NaN or Inf in {len(wild)} samples, the first of them {wild[0]}")
         return public

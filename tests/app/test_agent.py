@@ -213,7 +213,7 @@ def test_certificates_belong_to_a_brokers_address(tmp_path: Path) -> None:
         "data": edge_sdk.LocalData(train=part),
         "tls": edge_sdk.TlsFiles(ca=tmp_path / "ca.pem"),
     }
-    with pytest.raises(UsageError, match="give the files to the transport"):
+    with pytest.raises(UsageError, match="give those to it"):
         edge_sdk.Agent(broker=Hub().link("a"), **common)
     with pytest.raises(UsageError, match=r"ca\.pem cannot be read"):
         edge_sdk.Agent(broker="mqtts://lab", **common)

@@ -33,9 +33,11 @@ LARGE_SIDE, BLOCKS = 160, 267  # 16 MB
 ROUNDS = 40
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[str]:
-    with EmbeddedBroker("amqtt") as running:
+@pytest.fixture(scope="module", params=["amqtt", "mosquitto"])
+def broker(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "mosquitto" and shutil.which("mosquitto") is None:
+        pytest.skip("mosquitto is not on PATH")
+    with EmbeddedBroker(request.param) as running:
         yield running.url
 
 
