@@ -23,8 +23,13 @@ def learns(hello: Hello, contract: Contract[Any]) -> bool:
     return contract.learnt_by(hello.capabilities, hello.terms)
 
 
-def refusal(hello: Hello, spec: FederationSpec, contract: Contract[Any], roster: tuple[str, ...]) -> Turned | None:
-    """The first reason why a device may not take part; None: it may."""
+def refusal(
+    hello: Hello, spec: FederationSpec, contract: Contract[Any], roster: tuple[str, ...], agreed: Hello | None = None
+) -> Turned | None:
+    """The first reason why a device may not take part; None: it may.
+
+    agreed: of the device that was taken in first; where weights are shared, its architecture is the federation's.
+    """
     device = hello.device
     if PROTOCOL_VERSION not in hello.versions:
         spoken = ", ".join(map(str, hello.versions))
@@ -42,7 +47,12 @@ def refusal(hello: Hello, spec: FederationSpec, contract: Contract[Any], roster:
             f"{device}: its model has {hello.classes} classes, the federation {spec.classes}",
             f"give the model {spec.classes} outputs, in the federation's class order",
         )
-    return _public_set(hello, spec, contract) or _abilities(hello, contract) or _width(hello, spec, contract)
+    return (
+        _public_set(hello, spec, contract)
+        or _abilities(hello, contract)
+        or _width(hello, spec, contract)
+        or _layout(hello, agreed, contract)
+    )
 
 
 def _public_set(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> Turned | None:
@@ -94,4 +104,18 @@ def _width(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> Turne
         f"{hello.device}: its model's last layer takes {hello.feature_dim} features, the federation has "
         f"{spec.feature_dim}: {contract.name} would average rows of different widths",
         f"bring a model with {spec.feature_dim} features, or give all of them another federation.feature_dim",
+    )
+
+
+def _layout(hello: Hello, agreed: Hello | None, contract: Contract[Any]) -> Turned | None:
+    if not contract.shares_weights or agreed is None or hello.layout == agreed.layout:
+        return None
+    return Turned(
+        "layout",
+        f"{hello.device}: its model {hello.model or ''} has {hello.weight_count} weights of layout "
+        f"{(hello.layout or b'').hex()[:8]}, the federation {agreed.weight_count} of layout "
+        f"{(agreed.layout or b'').hex()[:8]} (that of {agreed.device}, which came first): {contract.name} averages "
+        "weights one by one",
+        f"bring the model of {agreed.device}, {agreed.model or 'unnamed'}; or choose a method that does not share "
+        "weights (edge-sdk methods lists them)",
     )

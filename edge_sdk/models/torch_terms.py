@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -12,11 +12,13 @@ import torch.nn.functional as nnf
 from torch import Tensor
 
 from edge_sdk.objectives import (
+    ClassTarget,
     CrossEntropy,
     Floats,
     LogitGradient,
     Objective,
     PrototypePull,
+    Proximal,
     Term,
     required_features,
     required_labels,
@@ -30,6 +32,7 @@ class Pass:
     logits: Tensor  # (b, k)
     features: Tensor | None  # (b, d); only where the objective has a term on them
     labels: Tensor | None  # (b,)
+    parameters: Sequence[Tensor]  # p scalars together
 
 
 Loss: TypeAlias = Callable[[Pass, int], Tensor]
@@ -51,6 +54,10 @@ def _term_loss(term: Term, device: torch.device) -> Loss:
         return lambda done, _: term.weight * nnf.cross_entropy(done.logits, required_labels(done.labels))
     if isinstance(term, PrototypePull):
         return _prototype_pull(term, device)
+    if isinstance(term, ClassTarget):
+        return _class_target(term, device)
+    if isinstance(term, Proximal):
+        return _proximal(term, device)
     if isinstance(term, LogitGradient):
         gradient = to_tensor(term.gradient, device) * term.weight  # (steps, b, k)
         return lambda done, step: (gradient[step] * done.logits).sum() / len(done.logits)
@@ -65,14 +72,45 @@ def _term_loss(term: Term, device: torch.device) -> Loss:
 
 
 def _prototype_pull(term: PrototypePull, device: torch.device) -> Loss:
+    rows_of = _rows_by_label(term, device)
+
+    def pull(done: Pass, _: int) -> Tensor:
+        rows, known = rows_of(done)  # (b, d), (b, 1)
+        return term.weight * ((required_features(done.features) - rows) * known).square().mean()
+
+    return pull
+
+
+def _class_target(term: ClassTarget, device: torch.device) -> Loss:
+    rows_of = _rows_by_label(term, device)
+
+    def target(done: Pass, _: int) -> Tensor:
+        rows, known = rows_of(done)  # (b, k), (b, 1)
+        return -term.weight * (rows * known * nnf.log_softmax(done.logits, dim=-1)).sum(dim=-1).mean()
+
+    return target
+
+
+def _rows_by_label(term: PrototypePull | ClassTarget, device: torch.device) -> Callable[[Pass], tuple[Tensor, Tensor]]:
+    """The row of each sample's class, and whether there is one: (b, d), (b, 1)."""
     classes = torch.tensor(term.classes, dtype=torch.int64, device=device)  # (m,)
     rows = to_tensor(term.rows, device)  # (m, d)
 
-    def pull(done: Pass, _: int) -> Tensor:
+    def look_up(done: Pass) -> tuple[Tensor, Tensor]:
         labels = required_labels(done.labels)
         at = torch.searchsorted(classes, labels).clamp(max=len(classes) - 1)  # (b,)
-        gaps = (required_features(done.features) - rows[at]) * (classes[at] == labels)[:, None]  # (b, d)
-        return term.weight * gaps.square().mean()
+        return rows[at], (classes[at] == labels)[:, None]
+
+    return look_up
+
+
+def _proximal(term: Proximal, device: torch.device) -> Loss:
+    anchor = to_tensor(term.anchor, device)  # (p,), a view where it can be
+
+    def pull(done: Pass, _: int) -> Tensor:
+        parts = torch.split(anchor, [each.numel() for each in done.parameters])
+        squares = [(w - a.view_as(w)).square().sum() for w, a in zip(done.parameters, parts, strict=True)]
+        return term.weight * 0.5 * torch.stack(squares).sum()
 
     return pull
 

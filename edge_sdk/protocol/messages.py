@@ -96,6 +96,12 @@ class Hello:
     board: Line = ""
     inert_terms: Words = field(default=(), metadata=LATER)
     """Those of `terms` that its model takes without effect: what they would train is frozen."""
+    weight_count: Count = field(default=0, metadata=LATER)
+    """Scalars that it would share as weights; 0: none."""
+    layout: Annotated[bytes, Blob(16, 16)] | None = field(default=None, metadata=LATER)
+    """Names the order and the shapes of its weights: equal architectures have equal ones."""
+    batch_norm: bool = field(default=False, metadata=LATER)
+    """Whether its model keeps running statistics of batches, which are no weights and stay on the device."""
 
 
 @wire("welcome")
