@@ -18,6 +18,7 @@ from edge_sdk.methods.base import (
     ClassMeans,
     Evaluate,
     Fit,
+    HyperMeans,
     Job,
     Logits,
     MeanLoss,
@@ -31,7 +32,7 @@ from edge_sdk.methods.base import (
 )
 from edge_sdk.models.base import Batches, FitReport, Model
 from edge_sdk.objectives import CrossEntropy, Floats, Ints, at_step, softmax, term_loss
-from edge_sdk.protocol.knowledge import ClassRows, Weights
+from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights
 from edge_sdk.public import PublicSet
 
 INFERENCE_BATCH = 256
@@ -87,6 +88,8 @@ class Workbench:
             return (yield from self._logits(request))
         if isinstance(request, ClassMeans):
             return (yield from self._class_means(request))
+        if isinstance(request, HyperMeans):
+            return (yield from self._hyper_means(request))
         if isinstance(request, MeanLoss):
             return (yield from self._mean_loss())
         if isinstance(request, ReadWeights):
@@ -139,6 +142,22 @@ class Workbench:
             yield
         means = (sums / counts[:, None]).astype(np.float32)
         return ClassRows(classes=classes.astype(np.int32), rows=means, counts=counts.astype(np.int32))
+
+    def _hyper_means(self, request: HyperMeans) -> Generator[None, None, HyperKnowledge]:
+        classes, at, counts = np.unique(self._labels, return_inverse=True, return_counts=True)  # (m,), (n,), (m,)
+        features = np.zeros((len(classes), self.model.spec.feature_dim))  # (m, d)
+        soft = np.zeros((len(classes), self.model.spec.classes))  # (m, k)
+        for part in _slices(len(self._private)):
+            f = self._features(self._private[part])
+            np.add.at(features, at[part], f)
+            np.add.at(soft, at[part], softmax(self.model.head(f), request.temperature))
+            yield
+        return HyperKnowledge(
+            classes=classes.astype(np.int32),
+            features=(features / counts[:, None]).astype(np.float32),
+            soft=(soft / counts[:, None]).astype(np.float32),
+            counts=counts.astype(np.int32),
+        )
 
     def _mean_loss(self) -> Generator[None, None, float]:
         total = 0.0

@@ -67,6 +67,16 @@ class ClassMeans:
 
 
 @dataclass(frozen=True, slots=True)
+class HyperMeans:
+    """Answered with HyperKnowledge: what one pass over the private data gives, as in inference.
+
+    Of each class the mean feature and the mean prediction, softmax(head(feature) / temperature).
+    """
+
+    temperature: float
+
+
+@dataclass(frozen=True, slots=True)
 class ReadHead:
     """Answered with the rows of the last layer, the bias as last column: f4 (k, d + 1)."""
 
@@ -108,7 +118,9 @@ class Evaluate:
     prototypes: ClassRows | None = None
 
 
-Request: TypeAlias = Fit | Logits | ClassMeans | ReadHead | WriteHead | ReadWeights | WriteWeights | MeanLoss | Evaluate
+Request: TypeAlias = (
+    Fit | Logits | ClassMeans | HyperMeans | ReadHead | WriteHead | ReadWeights | WriteWeights | MeanLoss | Evaluate
+)
 Up: TypeAlias = Mapping[str, Payload]
 Stage: TypeAlias = Generator[Request, Any, S]
 """Part of a step: requests out, results in, and something to return."""

@@ -26,6 +26,8 @@ from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import wire
 from edge_sdk.protocol.wires import Contract
 
+More: TypeAlias = Callable[[Any, Job], Stage[Mapping[str, Payload]]]
+"""(parameters, the round) -> what to upload beside the weights, asked of the trained model."""
 Loss: TypeAlias = Callable[[Any, Mapping[str, Payload], Private], Stage[Objective]]
 """(parameters, what came down, the round's batches) -> what to minimise; may ask the model first."""
 
@@ -55,13 +57,19 @@ def cross_entropy(_params: Any, _down: Mapping[str, Payload], _source: Private) 
     return (CrossEntropy(),)
 
 
+def nothing(_params: Any, _job: Job) -> Stage[Mapping[str, Payload]]:
+    """No upload beside the weights."""
+    yield from ()
+    return {}
+
+
 class FedAvgClient:
     """Takes over the mean, trains, gives its weights back."""
 
-    def __init__(self, contract: Contract[Any], loss: Loss) -> None:
-        """`loss`: what this method minimises on the device."""
+    def __init__(self, contract: Contract[Any], loss: Loss, more: More = nothing) -> None:
+        """`loss`: what this method minimises on the device; `more`: what it shares beside the weights."""
         self.contract = contract
-        self._loss = loss
+        self._loss, self._more = loss, more
 
     def init(self, spec: FederationSpec) -> FedAvgState:
         """Nothing beside the model."""
@@ -79,7 +87,8 @@ class FedAvgClient:
             source = job.private_batches(job.spec.train.local_steps)
             objective = yield from self._loss(params, down, source)
             yield Fit(source=source, objective=objective, optim=job.optim)
-        up: Up = {"weights": (yield from share(job, params.weighting))}
+        more = yield from self._more(params, job)
+        up: Up = {"weights": (yield from share(job, params.weighting)), **more}
         return state, up
 
 

@@ -13,9 +13,11 @@ from edge_sdk.objectives import (
     ClassTarget,
     CrossEntropy,
     Floats,
+    HeadMatch,
     Ints,
     LogitGradient,
     Objective,
+    PrototypeDistance,
     PrototypePull,
     Proximal,
     Term,
@@ -46,8 +48,10 @@ def check_fit(spec: ModelSpec, batches: Batches, objective: Objective) -> None:
         if term.name not in spec.terms:
             has = ", ".join(sorted(spec.terms)) or "no term: it only predicts"
             raise Unsupported(f"model {spec.name!r} cannot minimise {term.name!r}; it can minimise {has}")
-        if isinstance(term, (PrototypePull, ClassTarget)):
+        if isinstance(term, (PrototypePull, PrototypeDistance, ClassTarget)):
             _check_class_rows(spec, term)
+        elif isinstance(term, HeadMatch):
+            _check_head_rows(spec, term)
         elif isinstance(term, Proximal):
             check_weights(spec, term.anchor)
         elif not isinstance(term, CrossEntropy):
@@ -56,8 +60,15 @@ def check_fit(spec: ModelSpec, batches: Batches, objective: Objective) -> None:
                 raise ModelError(f"term {term.name!r} carries knowledge of shape {found}, its batches need {expected}")
 
 
-def _check_class_rows(spec: ModelSpec, term: PrototypePull | ClassTarget) -> None:
-    prototypes = isinstance(term, PrototypePull)
+def _check_head_rows(spec: ModelSpec, term: HeadMatch) -> None:
+    rows = len(term.features)
+    found, expected = (term.features.shape, term.soft.shape), ((rows, spec.feature_dim), (rows, spec.classes))
+    if found != expected:
+        raise ModelError(f"term {term.name!r} carries {found}, model {spec.name!r} needs {expected}")
+
+
+def _check_class_rows(spec: ModelSpec, term: PrototypePull | PrototypeDistance | ClassTarget) -> None:
+    prototypes = not isinstance(term, ClassTarget)
     width = spec.feature_dim if prototypes else spec.classes
     if term.rows.shape != (len(term.classes), width) or not len(term.classes):
         what, has = ("prototypes", "features") if prototypes else ("targets", "logits")

@@ -30,9 +30,11 @@ from edge_sdk.objectives import (
     FEATURE_TERMS,
     WEIGHT_TERMS,
     Floats,
+    HeadMatch,
     Ints,
     Objective,
     Optim,
+    head_gradient,
     objective_gradient,
     objective_loss,
     weight_gradient,
@@ -163,9 +165,13 @@ class HeadModel(ABC):
             labels = None if batches.labels is None else batches.labels[index]
             logits = self.head(f)
             if step == len(batches.indices) - 1:
-                loss = objective_loss(objective, logits, labels, step, f, weights=rows.ravel())
+                loss = objective_loss(objective, logits, labels, step, f, head=self.head, weights=rows.ravel())
             pull = weight_gradient(objective, rows.ravel()).reshape(rows.shape) if on_weights else None
-            self._head.step(f, objective_gradient(objective, logits, labels, step), optim, pull)
+            asked = [term for term in objective if isinstance(term, HeadMatch)]
+            gradient = np.concatenate(
+                [objective_gradient(objective, logits, labels, step), *(head_gradient(t, self.head) for t in asked)]
+            )
+            self._head.step(np.concatenate([f, *(term.features for term in asked)]), gradient, optim, pull)
         return FitReport(steps=len(batches.indices), loss=loss)
 
     def head_rows(self) -> Floats:

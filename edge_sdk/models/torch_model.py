@@ -24,7 +24,7 @@ from edge_sdk.models.checks import (
     require,
 )
 from edge_sdk.models.optim import unpack_optim
-from edge_sdk.objectives import FEATURE_TERMS, Floats, Ints, Objective, Optim, on_features
+from edge_sdk.objectives import FEATURE_TERMS, HEAD_TERMS, Floats, Ints, Objective, Optim, on_features
 
 try:
     import torch
@@ -132,7 +132,7 @@ class TorchModel:
                 x = to_tensor(batches.inputs[index], self._device)
                 logits, features = tap(x) if tap else (self._net(x), None)
                 check_width(self.spec.name, tuple(logits.shape), len(index), self.spec.classes)
-                done = Pass(logits, features, self._labels(batches.labels, index), self._parameters)
+                done = Pass(logits, features, self._labels(batches.labels, index), self._anatomy.head, self._parameters)
                 loss = loss_of(done, step)
                 optimiser.step(torch.autograd.grad(loss, self._parameters, allow_unused=True))
         return FitReport(steps=len(batches.indices), loss=loss.item())
@@ -263,7 +263,9 @@ def _capabilities(anatomy: Anatomy, *, trains: bool) -> frozenset[str]:
 def _terms(anatomy: Anatomy, *, trains: bool) -> frozenset[str]:
     if not trains:
         return frozenset()
-    return ALL_TERMS if anatomy.tap is not None else ALL_TERMS - FEATURE_TERMS
+    return (
+        ALL_TERMS - (FEATURE_TERMS if anatomy.tap is None else set()) - (HEAD_TERMS if anatomy.head is None else set())
+    )
 
 
 def _inert_terms(anatomy: Anatomy, parameters: Sequence[nn.Parameter]) -> frozenset[str]:

@@ -12,15 +12,19 @@ import torch.nn.functional as nnf
 from torch import Tensor
 
 from edge_sdk.objectives import (
+    NORM_FLOOR,
     ClassTarget,
     CrossEntropy,
     Floats,
+    HeadMatch,
     LogitGradient,
     Objective,
+    PrototypeDistance,
     PrototypePull,
     Proximal,
     Term,
     required_features,
+    required_head,
     required_labels,
 )
 
@@ -32,6 +36,7 @@ class Pass:
     logits: Tensor  # (b, k)
     features: Tensor | None  # (b, d); only where the objective has a term on them
     labels: Tensor | None  # (b,)
+    head: Callable[[Tensor], Tensor] | None  # features (m, d) -> logits (m, k)
     parameters: Sequence[Tensor]  # p scalars together
 
 
@@ -54,6 +59,10 @@ def _term_loss(term: Term, device: torch.device) -> Loss:
         return lambda done, _: term.weight * nnf.cross_entropy(done.logits, required_labels(done.labels))
     if isinstance(term, PrototypePull):
         return _prototype_pull(term, device)
+    if isinstance(term, PrototypeDistance):
+        return _prototype_distance(term, device)
+    if isinstance(term, HeadMatch):
+        return _head_match(term, device)
     if isinstance(term, ClassTarget):
         return _class_target(term, device)
     if isinstance(term, Proximal):
@@ -81,6 +90,30 @@ def _prototype_pull(term: PrototypePull, device: torch.device) -> Loss:
     return pull
 
 
+def _prototype_distance(term: PrototypeDistance, device: torch.device) -> Loss:
+    rows_of = _rows_by_label(term, device)
+
+    def distance(done: Pass, _: int) -> Tensor:
+        rows, known = rows_of(done)  # (b, d), (b, 1)
+        return term.weight * _norms((required_features(done.features) - rows) * known).mean()
+
+    return distance
+
+
+def _head_match(term: HeadMatch, device: torch.device) -> Loss:
+    features, soft = to_tensor(term.features, device), to_tensor(term.soft, device)  # (m, d), (m, k)
+
+    def match(done: Pass, _: int) -> Tensor:
+        own = nnf.softmax(required_head(done.head)(features) / term.temperature, dim=-1)
+        return term.weight * _norms(own - soft).sum() / soft.shape[1]
+
+    return match
+
+
+def _norms(rows: Tensor) -> Tensor:
+    return (rows.square().sum(dim=-1) + NORM_FLOOR).sqrt()
+
+
 def _class_target(term: ClassTarget, device: torch.device) -> Loss:
     rows_of = _rows_by_label(term, device)
 
@@ -91,7 +124,9 @@ def _class_target(term: ClassTarget, device: torch.device) -> Loss:
     return target
 
 
-def _rows_by_label(term: PrototypePull | ClassTarget, device: torch.device) -> Callable[[Pass], tuple[Tensor, Tensor]]:
+def _rows_by_label(
+    term: PrototypePull | PrototypeDistance | ClassTarget, device: torch.device
+) -> Callable[[Pass], tuple[Tensor, Tensor]]:
     """The row of each sample's class, and whether there is one: (b, d), (b, 1)."""
     classes = torch.tensor(term.classes, dtype=torch.int64, device=device)  # (m,)
     rows = to_tensor(term.rows, device)  # (m, d)

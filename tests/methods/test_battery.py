@@ -25,7 +25,7 @@ from edge_sdk.protocol.messages import Assign, Upload
 from edge_sdk.protocol.wires import load_registered, registered_names
 from edge_sim import config as configs
 
-SMALL = {"public_batch": 4, "tau": 2, "max_devices": 8}
+SMALL = {"public_batch": 4, "tau": 2, "max_devices": 8, "min_count": 1}
 """Parameters that keep every registered method quick here."""
 NEEDS_TORCH = ("fedal",)
 NAMES = registered_names("coordinator.methods")
@@ -227,6 +227,7 @@ BYTES: dict[str, tuple[int, int]] = {
     "fedssa": (S.r * S.k * (S.d + 1 + ROW), S.r * S.k * (S.d + 1 + ROW)),
     "fedavg": (S.r * S.p, S.r * S.p),
     "fedprox": (S.r * S.p, S.r * S.p),
+    "fedhkd": (S.r * (S.p + S.k * (S.d + S.k + ROW)), S.r * (S.p + S.k * (S.d + S.k + ROW))),
 }
 
 

@@ -11,12 +11,15 @@ from edge_sdk.objectives import (
     ClassTarget,
     CrossEntropy,
     Distill,
+    HeadMatch,
     LessForgetting,
     LogitGradient,
     Objective,
     Optim,
+    PrototypeDistance,
     PrototypePull,
     Proximal,
+    head_gradient,
     objective_gradient,
     objective_loss,
     term_loss,
@@ -116,6 +119,28 @@ class ModelSuite:
         features = model.features(work.inputs[index])
         expected = objective_loss((CrossEntropy(), term), logits, labels, 0, features)
         assert model.fit(work, (CrossEntropy(), term), ADAM).loss == pytest.approx(expected, abs=1e-5)
+
+    def test_the_terms_of_hyper_knowledge_count_as_the_reference_says(self, model: Model) -> None:
+        work, rng = batches(1), np.random.default_rng(5)
+        index, rows = work.indices[0], rng.normal(size=(2, model.spec.feature_dim)).astype(np.float32)
+        head = HeadMatch(features=rows, soft=rng.dirichlet(np.ones(CLASSES), 2).astype(np.float32), weight=2.0)
+        near = PrototypeDistance(classes=np.array([0, 2]), rows=rows, weight=0.5)
+        logits, labels = model.logits(work.inputs[index]), work.labels[index]
+        features = model.features(work.inputs[index])
+        expected = objective_loss((CrossEntropy(), head, near), logits, labels, 0, features, head=model.head)
+        assert model.fit(work, (CrossEntropy(), head, near), ADAM).loss == pytest.approx(expected, abs=1e-5)
+
+    def test_a_head_match_moves_the_head_as_the_reference_says(self) -> None:
+        """And nothing else: one step of sgd down the reference's gradient, rows with the bias as last column."""
+        model, rng = self.make(), np.random.default_rng(5)
+        rows = rng.normal(size=(2, model.spec.feature_dim)).astype(np.float32)
+        term = HeadMatch(features=rows, soft=rng.dirichlet(np.ones(CLASSES), 2).astype(np.float32))
+        before, slopes = model.head_rows(), head_gradient(term, model.head)
+        features = model.features(batches(1).inputs)
+        expected = before - 0.5 * slopes.T @ np.hstack([rows, np.ones((2, 1), np.float32)])
+        model.fit(batches(1), (term,), Optim(kind="sgd", learning_rate=0.5))
+        np.testing.assert_allclose(model.head_rows(), expected, atol=1e-5)
+        np.testing.assert_array_equal(model.features(batches(1).inputs), features)
 
     def test_a_pull_moves_the_extractor_or_is_declared_inert(self) -> None:
         """It never moves the head; where the extractor is frozen, it moves nothing at all, and the spec says so."""
