@@ -227,6 +227,8 @@ BYTES: dict[str, tuple[int, int]] = {
     "fedssa": (S.r * S.k * (S.d + 1 + ROW), S.r * S.k * (S.d + 1 + ROW)),
     "fedavg": (S.r * S.p, S.r * S.p),
     "fedprox": (S.r * S.p, S.r * S.p),
+    "lg_fedavg": (S.r * S.k * (S.d + 1 + ROW), (S.r - 1) * S.k * (S.d + 1 + ROW)),
+    "fd": (S.r * S.k * (S.k + ROW), (S.r - 1) * S.k * (S.k + ROW)),
 }
 
 
