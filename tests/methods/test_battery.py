@@ -6,7 +6,7 @@ One dictionary is to be filled in for a new one: what its messages weigh (BYTES)
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ def method_of(name: str) -> Any:
 
 def made(pictures: Path, name: str, devices: int = 4, held: int = 2, **federation: Any) -> configs.Config:
     tables = fleets.tables(pictures, name, devices=devices, **federation)
-    known = method_of(name).contract.params.__dataclass_fields__
+    known = asdict(method_of(name).contract.params())
     tables["method"] = {key: value for key, value in {**SMALL, "public_batch": 8}.items() if key in known}
     tables["partition"]["classes_per_device"] = held
     return configs.parse(tables, Path("test.toml"))
@@ -75,15 +75,11 @@ def test_both_halves_of_every_method_are_there_and_agree() -> None:
 @EVERY
 def test_a_parameter_out_of_range_is_one_line_with_its_key(name: str) -> None:
     contract = method_of(name).contract
-    for key, value in vars_of(contract.params()).items():
+    for key, value in asdict(contract.params()).items():
         wrong: Any = "no such word" if isinstance(value, str) else -1 if isinstance(value, int) else -1e30
         with pytest.raises(UsageError, match=rf"^method\.{key}: expected .*found") as found:
             contract.read({key: wrong})
         assert "\n" not in str(found.value)
-
-
-def vars_of(params: Any) -> dict[str, Any]:
-    return {key: getattr(params, key) for key in type(params).__dataclass_fields__}
 
 
 # -- the reduction --------------------------------------------------------------------------------------------------
@@ -228,6 +224,11 @@ BYTES: dict[str, tuple[int, int]] = {
     "fedavg": (S.r * S.p, S.r * S.p),
     "fedprox": (S.r * S.p, S.r * S.p),
     "fedhkd": (S.r * (S.p + S.k * (S.d + S.k + ROW)), S.r * (S.p + S.k * (S.d + S.k + ROW))),
+    "qffl": (S.r * (S.p + 1), S.r * S.p),
+    "fedgkd": (S.r * S.p, S.r * S.p + (S.r - 2) * S.p),  # a teacher from the second mean on, and none at the end
+    "fedmd_lf": (S.r * S.tau * S.b * S.k, S.r * S.tau * S.b * S.k),
+    "lg_fedavg": (S.r * S.k * (S.d + 1 + ROW), (S.r - 1) * S.k * (S.d + 1 + ROW)),
+    "fd": (S.r * S.k * (S.k + ROW), (S.r - 1) * S.k * (S.k + ROW)),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,17 @@ import edge_sim
 from coordinator import remarks
 from coordinator.methods.base import At, Contribution
 from coordinator.methods.fedavg import METHOD as FEDAVG_COORDINATOR
+from coordinator.methods.fedgkd import METHOD as FEDGKD_COORDINATOR
+from coordinator.methods.qffl import stepped
 from coordinator.report.result import summary
 from coordinator.weighted_sum import MOST_COUNT, WeightedSum
 from edge_sdk.errors import RunFailed, UsageError
 from edge_sdk.methods.base import Job
 from edge_sdk.protocol.contracts.fedavg import FEDAVG
 from edge_sdk.protocol.contracts.fedprox import FEDPROX
+from edge_sdk.protocol.contracts.qffl import QFFL
 from edge_sdk.protocol.knowledge import Weights
-from edge_sdk.protocol.messages import Hello
+from edge_sdk.protocol.messages import Hello, TrainSpec
 from edge_sim import config as configs
 from edge_sim.fleet import Device
 
@@ -102,6 +106,56 @@ def test_round_0_takes_the_first_device_or_the_mean_and_later_rounds_the_mean(
     assert later.weights.values.tolist() == [3, 1]
 
 
+# -- the worked numbers of the others -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("q", "expected"), [(1, [0.977778, 0.822222]), (0.5, [0.952381, 0.809524]), (0, [0.9, 0.8])], ids=str
+)
+def test_the_step_of_qffl(q: float, expected: list[float]) -> None:
+    """methods.md F.10: w = (1, 1), eta = .1, w' = (.8, 1) with F = .5 and (1, .6) with F = 2."""
+    rows = [np.array([0.8, 1, 0.5], np.float32), np.array([1, 0.6, 2], np.float32)]
+    np.testing.assert_allclose(stepped(np.ones(2, np.float32), rows, q, 0.1), expected, atol=1e-6)
+
+
+def test_qffl_of_no_loss_is_finite_and_of_no_rate_an_error() -> None:
+    rows = [np.array([0.8, 1, 0.0], np.float32)] * 2
+    assert np.isfinite(stepped(np.ones(2, np.float32), rows, 0.1, 0.1)).all()
+    with pytest.raises(RunFailed, match=r"train\.learning_rate"):
+        stepped(np.ones(2, np.float32), rows, 1, 0.0)
+
+
+def test_qffl_wants_plain_sgd() -> None:
+    assert QFFL.warnings(QFFL.params(), spec_of("qffl")) == ()
+    adam = replace(spec_of("qffl"), train=TrainSpec(optimiser="adam"))
+    (warning,) = QFFL.warnings(QFFL.params(), adam)
+    assert warning.startswith("W15")
+
+
+def test_the_teacher_of_fedgkd_is_the_mean_of_the_last_means() -> None:
+    """methods.md F.9: (1, 1) and (3, -1) give (2, 0); an older one is forgotten, and one mean is its own teacher."""
+    spec, state = spec_of("fedgkd", buffer=2), FEDGKD_COORDINATOR.init(spec_of("fedgkd"))
+    for round_, up in enumerate((weights_of(9, 9), weights_of(1, 1), weights_of(3, -1))):
+        total = FEDGKD_COORDINATOR.add(
+            FEDGKD_COORDINATOR.zero(), Contribution(number=0, samples=9, knowledge={"weights": up})
+        )
+        state = FEDGKD_COORDINATOR.finish(spec, state, At(round_, 0), total)
+        down = FEDGKD_COORDINATOR.common(state, At(round_ + 1, 0))
+        assert ("teacher" in down) == (round_ > 0)
+    assert down["teacher"].values.tolist() == [2, 0]
+    assert down["weights"].values.tolist() == [3, -1]
+    assert "teacher" not in FEDGKD_COORDINATOR.common(state, At(spec.rounds, 0))
+
+
+def test_fedmd_lf_is_fedal_without_its_discriminator(pictures: Path) -> None:
+    models = []
+    for method, params in (("fedmd_lf", {}), ("fedal", {"adversarial": 0.0})):
+        tables = fleets.tables(pictures, method, devices=3)
+        tables["method"] = {"public_batch": 8, "tau": 3, **params}
+        models.append(fleets.Run(configs.parse(tables, Path("test.toml"))).finished().model_bytes)
+    assert models[0] == models[1]
+
+
 # -- who may join ---------------------------------------------------------------------------------------------------
 
 
@@ -158,9 +212,8 @@ def made(pictures: Path, method: str, **params: Any) -> fleets.Run:
 
 def batches(run: fleets.Run, device: Device, round_: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """The mini-batches of a round, with a last column of ones."""
-    spec, model = run.fleet.federation.spec, device.kit.model(device.public)
     job = Job(
-        spec=spec,
+        spec=run.fleet.federation.spec,
         number=device.kit.number,
         round=round_,
         exchange=0,
@@ -168,15 +221,13 @@ def batches(run: fleets.Run, device: Device, round_: int) -> list[tuple[np.ndarr
         samples=len(device.data.train),
         learns=True,
     )
-    x = model.spec.preprocess(device.data.train.x).astype(np.float64).reshape(len(device.data.train), -1)
-    flat = np.concatenate([x, np.ones((len(x), 1))], axis=1)
-    return [(flat[each], device.data.train.y[each]) for each in job.private_batches(3).indices]
+    x, y = everything(device)
+    return [(x[each], y[each]) for each in job.private_batches(3).indices]
 
 
 def slope(rows: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Of the cross-entropy of softmax regression: rows (k, d + 1), x (b, d + 1)."""
-    scores = np.exp(x @ rows.T)
-    return (scores / scores.sum(axis=1, keepdims=True) - np.eye(len(rows))[y]).T @ x / len(x)
+    return (softmax(x @ rows.T) - np.eye(len(rows))[y]).T @ x / len(x)
 
 
 @pytest.mark.parametrize(("method", "mu"), [("fedavg", 0.0), ("fedprox", 2.0)])
@@ -199,6 +250,60 @@ def test_a_run_is_its_naive_twin(pictures: Path, method: str, mu: float) -> None
     for virtual in run.devices:  # the closing Assign brought the last mean
         np.testing.assert_allclose(virtual.agent.bench.model.weights(), shared.ravel(), atol=1e-5)
     assert np.abs(shared - begun).max() > 0.05  # the tolerance means something
+
+
+def test_qffl_is_its_naive_twin(pictures: Path) -> None:
+    run = made(pictures, "qffl", q=0.5)
+    devices = run.fleet.devices
+    shared = devices[0].kit.model(None).head_rows().astype(np.float64)
+    for round_ in range(3):
+        before, total, scale, trained = shared.copy(), np.zeros_like(shared), 0.0, []
+        for device in devices:
+            x, y = everything(device)
+            loss = -np.log(softmax(x @ before.T)[np.arange(len(y)), y]).mean()
+            rows = before.copy()
+            for batch in batches(run, device, round_):
+                rows -= RATE * slope(rows, *batch)
+            gone = (before - rows) / RATE
+            total += loss**0.5 * gone
+            scale += 0.5 * loss**-0.5 * (gone**2).sum() + loss**0.5 / RATE
+            trained.append(rows)
+        shared = np.mean(trained, axis=0) if round_ == 0 else before - total / scale
+    run.finished()
+    np.testing.assert_allclose(run.server.method_state.weights.values, shared.ravel(), atol=1e-5)
+
+
+def test_fedgkd_is_its_naive_twin(pictures: Path) -> None:
+    run = made(pictures, "fedgkd", gamma=4.0, buffer=2, temperature=2.0)
+    devices = run.fleet.devices
+    shared = devices[0].kit.model(None).head_rows().astype(np.float64)
+    counts, past = [len(device.data.train) for device in devices], []
+    for round_ in range(3):
+        trained = []
+        for device in devices:
+            rows = shared.copy()
+            for x, y in batches(run, device, round_):
+                step = slope(rows, x, y)
+                if past:
+                    teacher = softmax(x @ np.mean(past, axis=0).T / 2)
+                    step += 4 / 2 * 2**2 * (softmax(x @ rows.T / 2) - teacher).T @ x / len(x) / 2
+                rows -= RATE * step
+            trained.append(rows)
+        shared = np.average(trained, axis=0, weights=counts)
+        past = [*past, shared][-2:]
+    run.finished()
+    np.testing.assert_allclose(run.server.method_state.models[-1].values, shared.ravel(), atol=1e-5)
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    scores = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return scores / scores.sum(axis=1, keepdims=True)
+
+
+def everything(device: Device) -> tuple[np.ndarray, np.ndarray]:
+    """All private samples, with a last column of ones."""
+    x = device.kit.model(None).spec.preprocess(device.data.train.x).astype(np.float64)
+    return np.concatenate([x.reshape(len(x), -1), np.ones((len(x), 1))], axis=1), device.data.train.y
 
 
 def test_averaging_beats_training_alone(pictures: Path) -> None:
