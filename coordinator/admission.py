@@ -31,9 +31,19 @@ def fetches(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> bool
 
 
 def refusal(
-    hello: Hello, spec: FederationSpec, contract: Contract[Any], roster: tuple[str, ...], *, serving: bool = False
+    hello: Hello,
+    spec: FederationSpec,
+    contract: Contract[Any],
+    roster: tuple[str, ...],
+    agreed: Hello | None = None,
+    *,
+    serving: bool = False,
 ) -> Turned | None:
-    """The first reason why a device may not take part; None: it may.  serving: it could fetch the public set here."""
+    """The first reason why a device may not take part; None: it may.
+
+    agreed: of the device that was taken in first; where weights are shared, its architecture is the federation's.
+    serving: a device could fetch the public set here.
+    """
     device = hello.device
     if PROTOCOL_VERSION not in hello.versions:
         spoken = ", ".join(map(str, hello.versions))
@@ -52,7 +62,13 @@ def refusal(
             f"give the model {spec.classes} outputs, in the federation's class order",
         )
     lacking = None if serving and fetches(hello, spec, contract) else _public_set(hello, spec, contract)
-    return lacking or _abilities(hello, contract) or _width(hello, spec, contract) or _encodings(hello, spec, contract)
+    return (
+        lacking
+        or _abilities(hello, contract)
+        or _width(hello, spec, contract)
+        or _encodings(hello, spec, contract)
+        or _layout(hello, agreed, contract)
+    )
 
 
 def _public_set(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> Turned | None:
@@ -116,4 +132,18 @@ def _encodings(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> T
         "encoding",
         f"{hello.device} does not speak {', '.join(missing)}: {spec.federation} exchanges {used}",
         "upgrade the device's edge-sdk, or take these lines out of [encoding]",
+    )
+
+
+def _layout(hello: Hello, agreed: Hello | None, contract: Contract[Any]) -> Turned | None:
+    if not contract.shares_weights or agreed is None or hello.layout == agreed.layout:
+        return None
+    return Turned(
+        "layout",
+        f"{hello.device}: its model {hello.model or ''} has {hello.weight_count} weights of layout "
+        f"{(hello.layout or b'').hex()[:8]}, the federation {agreed.weight_count} of layout "
+        f"{(agreed.layout or b'').hex()[:8]} (that of {agreed.device}, which came first): {contract.name} averages "
+        "weights one by one",
+        f"bring the model of {agreed.device}, {agreed.model or 'unnamed'}; or choose a method that does not share "
+        "weights (edge-sdk methods lists them)",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edge_sdk.protocol.knowledge import ClassRows
 
@@ -18,15 +19,41 @@ def mean_over_holders(uploads: Sequence[ClassRows]) -> ClassRows:
     Devices that send 1 for every count get the uniform mean.  Summed in f8 in the order given and divided once; a class
     that nobody holds is absent.  Raises ValueError for no uploads.
     """
+    classes, sums, weights = _totals(uploads)
+    return _divided(classes, sums, weights)
+
+
+def mean_over_others(uploads: Sequence[ClassRows]) -> list[ClassRows | None]:
+    """For each upload the mean over the other holders of its classes; None where no class of it has another holder.
+
+    (sum - own) / (weights - own weight), all in f8.  Raises ValueError for no uploads.
+    """
+    classes, sums, weights = _totals(uploads)
+    found: list[ClassRows | None] = []
+    for up in uploads:
+        at = np.searchsorted(classes, up.classes)
+        left = weights[at] - up.counts  # (m,)
+        rest = sums[at] - up.counts[:, None] * up.rows.astype(np.float64)  # (m, d)
+        shared = left > 0
+        found.append(_divided(up.classes[shared], rest[shared], left[shared]) if shared.any() else None)
+    return found
+
+
+def _totals(uploads: Sequence[ClassRows]) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.int64]]:
+    """Classes (m,), sums of count * row (m, d), and sums of counts (m,), in the order given."""
     if not uploads:
         raise ValueError("no class rows")
-    classes = np.unique(np.concatenate([up.classes for up in uploads]))  # (m,)
-    sums = np.zeros((len(classes), uploads[0].rows.shape[1]))  # (m, d)
-    weights = np.zeros(len(classes), np.int64)  # (m,)
+    classes = np.unique(np.concatenate([up.classes for up in uploads]))
+    sums = np.zeros((len(classes), uploads[0].rows.shape[1]))
+    weights = np.zeros(len(classes), np.int64)
     for up in uploads:
         at = np.searchsorted(classes, up.classes)
         sums[at] += up.counts[:, None] * up.rows.astype(np.float64)
         weights[at] += up.counts
+    return classes, sums, weights
+
+
+def _divided(classes: NDArray[np.int32], sums: NDArray[np.float64], weights: NDArray[np.int64]) -> ClassRows:
     rows = (sums / weights[:, None]).astype(np.float32)
     return ClassRows(classes=classes, rows=rows, counts=np.minimum(weights, MOST).astype(np.int32))
 

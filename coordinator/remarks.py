@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from edge_sdk.protocol.messages import Hello
 from edge_sdk.protocol.wires import Contract
 
 LEAST_PARTICIPATION = 0.3
@@ -31,3 +32,16 @@ def few_holders(contract: Contract[Any], holders: Collection[int], sharers: int,
             "rows follow the last few devices, and local training may do better"
         )
     return None
+
+
+def batch_norm(contract: Contract[Any], hellos: Mapping[str, Hello]) -> tuple[str, ...]:
+    """Warning W13, for a method that averages weights: the devices whose models keep running statistics."""
+    found = sorted(device for device, hello in hellos.items() if hello.batch_norm)
+    if not contract.shares_weights or not found:
+        return ()
+    named = ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
+    warning = (
+        f"W13: the models of {named} have BatchNorm: {contract.name} averages its weights while its running statistics "
+        "stay on each device, and do not fit one another where devices hold different classes; use GroupNorm"
+    )
+    return (warning,)

@@ -180,11 +180,17 @@ class Server:
     def warnings(self) -> tuple[str, ...]:
         """What the method's users should know: of its parameters, and of how this run went."""
         left = tuple(f"{device} left{reason and ': '}{reason}" for device, reason in sorted(self.record.left.items()))
+        left = (*left, *remarks.batch_norm(self.method.contract, self.hellos))
         laggards = self.record.laggards() if self.method.contract.lock_step else ()
         if not laggards:
             return (*self._warnings, *left)
         late = f"W5: {', '.join(laggards)} missed more than a tenth of the exchanges of a lock-step method; use fedmd"
         return (*self._warnings, *left, late)
+
+    @property
+    def _first(self) -> Hello | None:
+        """Of those taken in, the one that all others must agree with on what none of them can know beforehand."""
+        return next(iter(self.hellos.values()), None)
 
     @property
     def over(self) -> bool:
@@ -290,7 +296,8 @@ class Server:
     def _take_hello(self, hello: Hello, frame: bytes, now_s: float) -> None:
         device = hello.device
         serving = self._shelf is not None
-        turned = admission.refusal(hello, self.spec, self.method.contract, self.roster, serving=serving)
+        contract = self.method.contract
+        turned = admission.refusal(hello, self.spec, contract, self.roster, self._first, serving=serving)
         if turned is not None:
             self._turn_away(device, turned, now_s)
             return
@@ -396,6 +403,9 @@ class Server:
         slots = self._rows[place.exchange].up
         declared = self.hellos[upload.device].samples
         expect = dataclasses.replace(expectation(self.spec), contributors=1, samples=declared)
+        if self.method.contract.shares_weights and self._first is not None:
+            first = self._first
+            expect = dataclasses.replace(expect, weight_count=first.weight_count, layout=first.layout or b"")
         sizes = {slot.rows for slot in slots.values() if slot.rows}
         if sizes and self.spec.public is not None:
             (size,) = sizes
@@ -463,10 +473,12 @@ class Server:
         self._answer(fold.device, fold.place, "accepted")
 
     def _add(self, upload: Upload) -> None:
+        declared = self.hellos[upload.device].samples or upload.samples
         contribution = Contribution(
-            number=self.numbers[upload.device], samples=upload.samples, knowledge=upload.knowledge
+            number=self.numbers[upload.device], samples=min(upload.samples, declared), knowledge=upload.knowledge
         )
-        self._aggregate = self.method.add(self._aggregate, contribution)
+        if not upload.closing:
+            self._aggregate = self.method.add(self._aggregate, contribution)
         self.record.measured(upload.device, upload.metrics_round, upload.metrics)
         if not upload.closing:
             self.record.contributed[upload.device] += 1

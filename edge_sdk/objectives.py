@@ -1,9 +1,10 @@
 """Loss terms as data, with their reference mathematics in numpy.
 
 A term says what to minimise; a model runtime says which terms it can.  Every term here is a function of the logits of
-one mini-batch, or else of its features (FEATURE_TERMS), so the reference gives its value and its gradient with respect
-to those; the torch runtime computes the same loss with autograd, equal to 1e-5.  The total loss is the batch mean of
-the weighted sum.
+one mini-batch, or else of its features (FEATURE_TERMS), of the head alone (HEAD_TERMS) or of the weights alone
+(WEIGHT_TERMS), so the reference gives its value and its gradient with respect to those; the torch runtime computes the
+same loss with autograd, equal to 1e-5.
+The total loss is the batch mean of the weighted sum.
 
 Knowledge that a term carries is aligned with the batches of the fit that it is used in: first axis the step, second the
 sample.  Knowledge of classes is looked up by label instead, and serves every step.
@@ -11,7 +12,7 @@ sample.  Knowledge of classes is looked up by label instead, and serves every st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias, TypeVar
 
@@ -75,11 +76,82 @@ class PrototypePull:
     weight: float = 1.0
 
 
-Term: TypeAlias = CrossEntropy | Distill | LessForgetting | LogitGradient | PrototypePull
-Objective: TypeAlias = tuple[Term, ...]
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ClassTarget:
+    """CE(F^y, softmax(f)): predictions towards the mean prediction of their class (FD, Jeong et al. 2018, eq. 3).
 
-FEATURE_TERMS = frozenset({PrototypePull.name})
+    A sample whose class has no target adds nothing, and still counts in b.  Needs labels.
+    """
+
+    name: ClassVar[str] = "class-target"
+    classes: Ints  # (m,) ascending
+    rows: Floats  # (m, k) on the simplex
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Proximal:
+    """(1/2) |w - anchor|^2 over all trainable scalars: weights stay near where they were (FedProx eq. 2)."""
+
+    name: ClassVar[str] = "proximal"
+    anchor: Floats  # (p,)
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PrototypeDistance:
+    """The mean over b of |R(x) - H^y|, the L2 norm, not squared (FedHKD eq. 11, third term).
+
+    A sample whose class has no prototype adds nothing, and still counts in b.  It trains the extractor and never the
+    head.  Needs labels.
+    """
+
+    name: ClassVar[str] = "prototype-distance"
+    classes: Ints  # (m,) ascending
+    rows: Floats  # (m, d)
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HeadMatch:
+    """(1/k) sum over rows of |softmax(G(h) / T) - q|, the L2 norm, not squared (FedHKD eq. 11, second term).
+
+    A function of the head alone: the features that it is asked about are given, and constant.
+    """
+
+    name: ClassVar[str] = "head-match"
+    features: Floats  # (m, d)
+    soft: Floats  # (m, k) on the simplex
+    temperature: float = 0.5
+    weight: float = 1.0
+
+
+Term: TypeAlias = (
+    CrossEntropy
+    | Distill
+    | LessForgetting
+    | LogitGradient
+    | PrototypePull
+    | PrototypeDistance
+    | HeadMatch
+    | ClassTarget
+    | Proximal
+)
+Objective: TypeAlias = tuple[Term, ...]
+Head: TypeAlias = Callable[[Floats], Floats]
+"""Features (m, d) -> logits (m, k)."""
+
+FEATURE_TERMS = frozenset({PrototypePull.name, PrototypeDistance.name})
 """Names of the terms that are functions of the features: without effect where the extractor is frozen."""
+
+HEAD_TERMS = frozenset({HeadMatch.name})
+"""Names of the terms that are functions of the head alone."""
+
+NORM_FLOOR = 1e-12
+"""Under the root of a norm that is differentiated, so that its gradient is 0 at 0 and not NaN."""
+
+WEIGHT_TERMS = frozenset({Proximal.name})
+"""Names of the terms that are functions of the weights alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,27 +179,45 @@ def softmax(logits: Floats, temperature: float = 1.0) -> Floats:
     return out
 
 
-def term_loss(term: Term, logits: Floats, labels: Ints | None, step: int, features: Floats | None = None) -> float:
+def term_loss(
+    term: Term,
+    logits: Floats,
+    labels: Ints | None,
+    step: int,
+    features: Floats | None = None,
+    *,
+    head: Head | None = None,
+    weights: Floats | None = None,
+) -> float:
     """The weighted value of one term on one mini-batch, mean over its samples.
 
-    logits (b, k), labels (b,), features (b, d), which only the terms of FEATURE_TERMS need.  Raises ValueError where
-    labels or features are needed and missing.
+    logits (b, k), labels (b,), features (b, d), which only the terms of FEATURE_TERMS need, the head, only those of
+    HEAD_TERMS, weights (p,), only those of WEIGHT_TERMS.  Raises ValueError where any of them is needed and missing.
     """
+    if isinstance(term, HeadMatch):
+        gaps = softmax(required_head(head)(term.features), term.temperature) - term.soft  # (m, k)
+        return float(term.weight * norms(gaps).sum() / term.soft.shape[1])
+    if isinstance(term, PrototypeDistance):
+        return float(term.weight * np.mean(norms(prototype_gaps(term, required_features(features), labels))))
     if isinstance(term, PrototypePull):
         return float(term.weight * np.mean(prototype_gaps(term, required_features(features), labels) ** 2))
+    if isinstance(term, Proximal):
+        return float(term.weight * 0.5 * np.sum((required_weights(weights) - term.anchor) ** 2))
     if isinstance(term, CrossEntropy):
         rows = -log_softmax(logits)[np.arange(len(logits)), required_labels(labels)]  # (b,)
     elif isinstance(term, (Distill, LessForgetting)):
         teacher = log_softmax(term.logits[step], term.temperature)
         rows = (np.exp(teacher) * (teacher - log_softmax(logits, term.temperature))).sum(axis=-1)  # (b,)
+    elif isinstance(term, ClassTarget):
+        rows = -(class_targets(term, labels) * log_softmax(logits)).sum(axis=-1)  # (b,)
     else:
         rows = (term.gradient[step] * logits).sum(axis=-1)  # (b,)
     return float(term.weight * rows.mean())
 
 
 def term_gradient(term: Term, logits: Floats, labels: Ints | None, step: int) -> Floats:
-    """d(weighted mean loss)/d(logits) of one term on one mini-batch: (b, k); zero for a term on features."""
-    if isinstance(term, PrototypePull):
+    """d(weighted mean loss)/d(logits) of one term on one mini-batch: (b, k); zero for a term on anything else."""
+    if isinstance(term, (PrototypePull, PrototypeDistance, HeadMatch, Proximal)):
         return np.zeros_like(logits)
     if isinstance(term, CrossEntropy):
         rows = softmax(logits)  # (b, k)
@@ -135,32 +225,83 @@ def term_gradient(term: Term, logits: Floats, labels: Ints | None, step: int) ->
     elif isinstance(term, (Distill, LessForgetting)):
         difference = softmax(logits, term.temperature) - softmax(term.logits[step], term.temperature)
         rows = difference / np.float32(term.temperature)
+    elif isinstance(term, ClassTarget):
+        targets = class_targets(term, labels)
+        rows = targets.sum(axis=-1, keepdims=True) * softmax(logits) - targets
     else:
         rows = term.gradient[step]
     out: Floats = rows * np.float32(term.weight / len(logits))
     return out
 
 
-def feature_gradient(term: PrototypePull, features: Floats, labels: Ints | None) -> Floats:
+def feature_gradient(term: PrototypePull | PrototypeDistance, features: Floats, labels: Ints | None) -> Floats:
     """d(weighted mean loss)/d(features) of a term on features on one mini-batch: (b, d)."""
     gaps = prototype_gaps(term, features, labels)
+    if isinstance(term, PrototypeDistance):
+        away: Floats = gaps / norms(gaps)[:, None] * np.float32(term.weight / len(gaps))
+        return away
     out: Floats = gaps * np.float32(2 * term.weight / gaps.size)
     return out
 
 
-def prototype_gaps(term: PrototypePull, features: Floats, labels: Ints | None) -> Floats:
+def head_gradient(term: HeadMatch, head: Head) -> Floats:
+    """d(weighted loss)/d(logits that the head gives for the term's features): (m, k)."""
+    soft = softmax(head(term.features), term.temperature)
+    gaps = soft - term.soft
+    towards = gaps / norms(gaps)[:, None]  # d|gaps| / d(soft)
+    slopes = soft * (towards - (soft * towards).sum(axis=-1, keepdims=True))
+    out: Floats = slopes * np.float32(term.weight / (term.temperature * soft.shape[1]))
+    return out
+
+
+def norms(rows: Floats) -> Floats:
+    """The L2 norm of each row: (n, d) -> (n,), never quite 0."""
+    out: Floats = np.sqrt((rows**2).sum(axis=-1) + np.float32(NORM_FLOOR))
+    return out
+
+
+def prototype_gaps(term: PrototypePull | PrototypeDistance, features: Floats, labels: Ints | None) -> Floats:
     """R(x) - C^y: (b, d), zero for a class without a prototype."""
-    wanted = required_labels(labels)
-    at = np.searchsorted(term.classes, wanted).clip(max=len(term.classes) - 1)  # (b,)
-    known = term.classes[at] == wanted  # (b,)
+    at, known = _rows_by_label(term, labels)
     return np.where(known[:, None], features - term.rows[at], 0)
 
 
+def class_targets(term: ClassTarget, labels: Ints | None) -> Floats:
+    """F^y: (b, k), zero for a class without a target."""
+    at, known = _rows_by_label(term, labels)
+    return np.where(known[:, None], term.rows[at], np.float32(0))
+
+
+def _rows_by_label(
+    term: PrototypePull | PrototypeDistance | ClassTarget, labels: Ints | None
+) -> tuple[Ints, NDArray[np.bool_]]:
+    """Which row belongs to each sample, and whether there is one: (b,), (b,)."""
+    wanted = required_labels(labels)
+    at = np.searchsorted(term.classes, wanted).clip(max=len(term.classes) - 1)
+    return at, term.classes[at] == wanted
+
+
+def weight_gradient(objective: Sequence[Term], weights: Floats) -> Floats:
+    """d(sum of its terms on the weights)/d(weights): weights (p,) -> (p,)."""
+    total = np.zeros_like(weights)
+    for term in objective:
+        if isinstance(term, Proximal):
+            total += np.float32(term.weight) * (weights - term.anchor)
+    return total
+
+
 def objective_loss(
-    objective: Sequence[Term], logits: Floats, labels: Ints | None, step: int, features: Floats | None = None
+    objective: Sequence[Term],
+    logits: Floats,
+    labels: Ints | None,
+    step: int,
+    features: Floats | None = None,
+    *,
+    head: Head | None = None,
+    weights: Floats | None = None,
 ) -> float:
     """The sum of all terms on one mini-batch."""
-    return sum(term_loss(term, logits, labels, step, features) for term in objective)
+    return sum(term_loss(term, logits, labels, step, features, head=head, weights=weights) for term in objective)
 
 
 def objective_gradient(objective: Sequence[Term], logits: Floats, labels: Ints | None, step: int) -> Floats:
@@ -183,6 +324,20 @@ def required_features(features: L | None) -> L:
     if features is None:
         raise ValueError("a term on features needs them beside the logits")
     return features
+
+
+def required_head(head: L | None) -> L:
+    """The head, of any runtime.  Raises ValueError where there is none."""
+    if head is None:
+        raise ValueError("a term on the head needs it beside the logits")
+    return head
+
+
+def required_weights(weights: L | None) -> L:
+    """The weights, of any runtime.  Raises ValueError where there are none."""
+    if weights is None:
+        raise ValueError("a term on weights needs them beside the logits")
+    return weights
 
 
 def on_features(objective: Objective) -> bool:

@@ -24,7 +24,7 @@ from edge_sdk.models.base import Model
 from edge_sdk.protocol import codec, keep, topics, transforms
 from edge_sdk.protocol.codec import CONTROL_LIMITS, Limits, Stamp
 from edge_sdk.protocol.encodings import ENCODINGS, PLAIN
-from edge_sdk.protocol.knowledge import Payload
+from edge_sdk.protocol.knowledge import Expect, Payload
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import (
     Assign,
@@ -264,7 +264,7 @@ class Participant:
             metrics_round=work.measured.rounds_done,
         )
         try:
-            check_roles(knowledge, self._row_of(assign).up, expectation(taken.spec))
+            check_roles(knowledge, self._row_of(assign).up, self._expect(taken.spec))
             upload = dataclasses.replace(upload, knowledge=taken.chain.apply(knowledge))
             frame = codec.encode(upload, self._stamp())
         except ProtocolError as error:
@@ -398,8 +398,9 @@ class Participant:
             raise RemoteProtocolError("knowledge", f"round {assign.round} of {self._taken.spec.rounds}: out of place")
         row = self._row_of(assign)
         assign = self._undone(assign)
-        check_roles(assign.common, {r: s for r, s in row.down.items() if not s.personal}, expectation(self._taken.spec))
-        check_roles(assign.personal, {r: s for r, s in row.down.items() if s.personal}, expectation(self._taken.spec))
+        expect = self._expect(self._taken.spec)
+        check_roles(assign.common, {r: s for r, s in row.down.items() if not s.personal}, expect)
+        check_roles(assign.personal, {r: s for r, s in row.down.items() if s.personal}, expect)
         self._newest = (assign, frame)
         self._feed(session.Assigned((assign.round, assign.exchange), assign.closing, now_s))
 
@@ -527,6 +528,9 @@ class Participant:
             inert_terms=tuple(sorted(spec.inert_terms)),
             encodings=tuple(name for name in ENCODINGS if name != PLAIN),
             fetches_public=self._fetch is not None,
+            weight_count=spec.parameters if spec.layout else 0,
+            layout=spec.layout or None,
+            batch_norm=spec.batch_norm,
         )
 
     def _stamp(self) -> Stamp:
@@ -547,7 +551,7 @@ class Participant:
         if contract.digest(params) != spec.contract:
             raise RemoteProtocolError("knowledge", f"{spec.method}: the two halves differ: upgrade the older side")
         rows, closing = contract.exchanges(params), contract.closing(params)
-        limits = frame_limits((*rows, closing), expectation(spec))
+        limits = frame_limits((*rows, closing), self._expect(spec))
         self._taken = _Taken(welcome, method, rows, closing, limits, transforms.chain(spec))
         self.transport.accept_up_to(limits.frame_bytes)
         self._method_state = method.init(spec)
@@ -555,6 +559,12 @@ class Participant:
         found = self._fetch.find(missing) if self._fetch and missing else None
         if found is not None:
             self.bench.give(found)
+
+    def _expect(self, spec: FederationSpec) -> Expect:
+        """What payloads must fit: weights, those of this device's own model."""
+        own = self.bench.model.spec
+        count = own.parameters if own.layout else 0
+        return dataclasses.replace(expectation(spec), weight_count=count, layout=own.layout)
 
     def _begin_anew(self, welcome: Welcome, frame: bytes) -> None:
         """Another run of the same federation: from round 0, with what the model has learned so far."""

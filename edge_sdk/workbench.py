@@ -14,10 +14,25 @@ import numpy as np
 
 from edge_sdk.data import LocalData
 from edge_sdk.errors import ModelError, UsageError
-from edge_sdk.methods.base import ClassMeans, Evaluate, Fit, Job, Logits, Private, ReadHead, Request, Source, WriteHead
+from edge_sdk.methods.base import (
+    ClassMeans,
+    Evaluate,
+    Fit,
+    HyperMeans,
+    Job,
+    Logits,
+    MeanLoss,
+    Private,
+    ReadHead,
+    ReadWeights,
+    Request,
+    Source,
+    WriteHead,
+    WriteWeights,
+)
 from edge_sdk.models.base import Batches, FitReport, Model
-from edge_sdk.objectives import Floats, Ints, at_step
-from edge_sdk.protocol.knowledge import ClassRows
+from edge_sdk.objectives import CrossEntropy, Floats, Ints, at_step, softmax, term_loss
+from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights
 from edge_sdk.public import PublicSet
 
 INFERENCE_BATCH = 256
@@ -84,7 +99,16 @@ class Workbench:
         if isinstance(request, Logits):
             return (yield from self._logits(request))
         if isinstance(request, ClassMeans):
-            return (yield from self._class_means())
+            return (yield from self._class_means(request))
+        if isinstance(request, HyperMeans):
+            return (yield from self._hyper_means(request))
+        if isinstance(request, MeanLoss):
+            return (yield from self._mean_loss())
+        if isinstance(request, ReadWeights):
+            return Weights(values=self.model.weights(), layout=self.model.spec.layout)
+        if isinstance(request, WriteWeights):
+            self.model.set_weights(request.values)
+            return None
         if isinstance(request, ReadHead):
             return self.model.head_rows()
         if isinstance(request, WriteHead):
@@ -119,15 +143,41 @@ class Workbench:
             yield
         return np.stack(steps)  # (steps, b, k)
 
-    def _class_means(self) -> Generator[None, None, ClassRows]:
+    def _class_means(self, request: ClassMeans) -> Generator[None, None, ClassRows]:
         """One pass in inference mode; sums and counts are divided once."""
         classes, at, counts = np.unique(self._labels, return_inverse=True, return_counts=True)  # (m,), (n,), (m,)
-        sums = np.zeros((len(classes), self.model.spec.feature_dim))  # (m, d)
+        spec, of_features = self.model.spec, request.of == "features"
+        sums = np.zeros((len(classes), spec.feature_dim if of_features else spec.classes))  # (m, d)
         for part in _slices(len(self._private)):
-            np.add.at(sums, at[part], self._features(self._private[part]))
+            x = self._private[part]
+            np.add.at(sums, at[part], self._features(x) if of_features else softmax(self._infer(x)))
             yield
         means = (sums / counts[:, None]).astype(np.float32)
         return ClassRows(classes=classes.astype(np.int32), rows=means, counts=counts.astype(np.int32))
+
+    def _hyper_means(self, request: HyperMeans) -> Generator[None, None, HyperKnowledge]:
+        classes, at, counts = np.unique(self._labels, return_inverse=True, return_counts=True)  # (m,), (n,), (m,)
+        features = np.zeros((len(classes), self.model.spec.feature_dim))  # (m, d)
+        soft = np.zeros((len(classes), self.model.spec.classes))  # (m, k)
+        for part in _slices(len(self._private)):
+            f = self._features(self._private[part])
+            np.add.at(features, at[part], f)
+            np.add.at(soft, at[part], softmax(self.model.head(f), request.temperature))
+            yield
+        return HyperKnowledge(
+            classes=classes.astype(np.int32),
+            features=(features / counts[:, None]).astype(np.float32),
+            soft=(soft / counts[:, None]).astype(np.float32),
+            counts=counts.astype(np.int32),
+        )
+
+    def _mean_loss(self) -> Generator[None, None, float]:
+        total = 0.0
+        for part in _slices(len(self._private)):
+            labels = self._labels[part]
+            total += len(labels) * term_loss(CrossEntropy(), self._infer(self._private[part]), labels, 0)
+            yield
+        return total / len(self._private)
 
     def _evaluate(self, request: Evaluate) -> Generator[None, None, Mapping[str, float]]:
         if self._test is None or self.data.test is None or not len(self.data.test):

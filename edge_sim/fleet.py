@@ -127,7 +127,7 @@ def _build(config: Config) -> Fleet:
     parts = _parts(config, dataset)
     devices = tuple(
         Device(
-            kit=_kit(config, dataset, row, number),
+            kit=_kit(config, dataset, row, number, equal_start=federation.spec.params.get("start") == "equal"),
             data=_local_data(config, dataset, part, number),
             public=dataset.public,
         )
@@ -161,7 +161,8 @@ def _local_data(config: Config, dataset: Dataset, part: Ints, number: int) -> Lo
     return LocalData(train=train, test=dataset.test, validation=validation or None, local_test=local_test or None)
 
 
-def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int) -> Kit:
+def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, *, equal_start: bool) -> Kit:
+    """equal_start: models of one family begin with the same weights, as some methods that share them want."""
     profile = board.load_board(row.board)
     model = assign.model_of(row.model, profile, number, config.federation.seed)
     if row.feature_dim and not families.chooses_width(model):
@@ -172,7 +173,7 @@ def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int) -> Kit:
         family=model,
         board=row.board,
         link=board.load_link(row.link or profile.link).name,
-        seed=int(np.random.default_rng([config.federation.seed, 4, number]).integers(2**31)),
+        seed=int(np.random.default_rng([config.federation.seed, 4, 0 if equal_start else number]).integers(2**31)),
         classes=dataset.classes,
         raw_shape=dataset.raw_shape,
         scale=dataset.scale,

@@ -138,10 +138,13 @@ def _payload(slot: Slot, rng: np.random.Generator, device: int) -> Payload:
     if slot.kind is LogitGradients:
         return LogitGradients(values=awkward(rng, (slot.rows, CLASSES), device), batch=BATCH)
     if slot.kind is Weights:
-        return Weights(values=awkward(rng, (50,), device), layout=bytes(16))
+        values = awkward(rng, (50 + slot.extra_columns,), device)
+        return Weights(values=values, layout=bytes(16), count=int(rng.integers(1, 100)))
     classes = np.arange(2, dtype=np.int32)
     counts = rng.integers(1, 100, 2).astype(np.int32)
     rows = awkward(rng, (2, WIDTH + slot.extra_columns), device)
+    if slot.probabilities:
+        rows = rng.dirichlet(np.ones(CLASSES), 2).astype(np.float32)
     if slot.kind is ClassRows:
         return ClassRows(classes=classes, rows=rows, counts=counts)
     soft = rng.dirichlet(np.ones(CLASSES), 2).astype(np.float32)

@@ -4,51 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from laws import check_merge_laws, spec_of, uploads
 
 from coordinator.aggregate import Bag, mean_in_order
 from coordinator.methods.base import At, Contribution
 from coordinator.methods.fedmd import FedMDCoordinator, FedMDCoordinatorState
-from edge_sdk.errors import EmptyRound
 from edge_sdk.protocol.contracts.fedmd import FEDMD
 from edge_sdk.protocol.knowledge import PublicLogits
-from edge_sdk.protocol.wires import load_registered, registered_names
 
-SMALL = {"public_batch": 4, "tau": 2, "max_devices": 8}
-"""Parameters that keep every registered method quick here."""
-NAMES = registered_names("coordinator.methods")
-METHODS = [pytest.param(name, marks=[pytest.mark.torch] * (name == "fedal")) for name in NAMES]
-
-
-def method_of(name: str):
-    return load_registered("coordinator.methods", name)
-
-
-# -- every registered method ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("target", ["leave-one-out", "all"])
-@pytest.mark.parametrize("name", METHODS)
-@settings(max_examples=10, deadline=None, derandomize=True)
-@given(devices=st.integers(2, 6), seed=st.integers(0, 2**32 - 1))
-def test_every_method_keeps_the_laws(name, target, devices, seed):
-    method = method_of(name)
-    spec = spec_of(method.contract, **SMALL, target=target)
-    exchanges = len(method.contract.exchanges(method.contract.read(spec.params)))
-    for exchange in range(exchanges):
-        at = At(0, exchange)
-        check_merge_laws(method, spec, at, uploads(method.contract, spec, at, devices, seed), seed)
-
-
-@pytest.mark.parametrize("name", [each for each in METHODS if each.values != ("local",)])
-def test_nothing_is_not_averaged(name):
-    method = method_of(name)
-    spec = spec_of(method.contract, **SMALL)
-    with pytest.raises(EmptyRound, match="round 3"):
-        method.finish(spec, method.init(spec), At(3, 0), method.zero())
-
+SMALL = {"public_batch": 4}
 
 # -- methods that break a law, and one that keeps them all without a bag --------------------------------------------
 

@@ -113,7 +113,7 @@ MISTAKES = {
     "no such method": (
         '"fedmd"',
         '"fedxyz"',
-        "federation.method: no method 'fedxyz'; registered are fedal, fedmd, fedproto, fedssa, local",
+        "federation.method: no method 'fedxyz'; registered are fd, fedal, .*local",
     ),
     "no such parameter": (
         "public_batch",
@@ -143,7 +143,7 @@ MISTAKES = {
     "sub-table of no method": (
         "public_batch = 8",
         "[method.fedxyz]\na = 1",
-        r"\[method.fedxyz\]: no such method; registered are fedal, fedmd, fedproto, fedssa, local",
+        r"\[method.fedxyz\]: no such method; registered are fd, fedal, .*local",
     ),
     "sub-table that is none": ("public_batch = 8", "fedmd = 8", "method.fedmd: fedmd has no such parameter"),
     "counts that do not add up": (

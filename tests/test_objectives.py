@@ -6,11 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_sdk.objectives import (
+    ClassTarget,
     CrossEntropy,
     Distill,
     LessForgetting,
     LogitGradient,
     PrototypePull,
+    Proximal,
     Term,
     at_step,
     feature_gradient,
@@ -20,6 +22,7 @@ from edge_sdk.objectives import (
     softmax,
     term_gradient,
     term_loss,
+    weight_gradient,
 )
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -35,6 +38,7 @@ def terms(rng: np.random.Generator, b: int, k: int, temperature: float) -> list[
         Distill(logits=teacher, temperature=temperature, weight=1.5),
         LessForgetting(logits=snapshot, temperature=temperature, weight=0.25),
         LogitGradient(gradient=gradient, weight=2.0),
+        ClassTarget(classes=np.arange(1, k - 1), rows=rng.dirichlet(np.ones(k), k - 2), weight=0.5),
     ]
 
 
@@ -211,3 +215,32 @@ def test_the_pull_needs_labels_and_features() -> None:
         term_loss(PULL, np.zeros((3, 3)), None, 0, FEATURES)
     with pytest.raises(ValueError, match="needs them beside the logits"):
         term_loss(PULL, np.zeros((3, 3)), LABELS, 0)
+
+
+# -- terms on predictions of a class, and on weights ----------------------------------------------------------------
+
+
+def test_a_class_target_is_one_soft_label() -> None:
+    """FD: CE(f, y) + g CE(f, F) is (1 + g) CE with the label (onehot + g F) / (1 + g): methods.md F.4."""
+    logits, labels = np.array([[0.3, -0.2]]), np.array([0])
+    term = ClassTarget(classes=np.array([0]), rows=np.array([[0.6, 0.4]]), weight=0.5)
+    expected = -1.5 * (np.array([0.866667, 0.133333]) * log_softmax(logits)[0]).sum()
+    assert objective_loss((CrossEntropy(), term), logits, labels, 0) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_sample_without_a_class_target_adds_nothing_and_counts() -> None:
+    term = ClassTarget(classes=np.array([1]), rows=np.array([[0.0, 1.0]]))
+    logits = np.zeros((4, 2))
+    assert term_loss(term, logits, np.array([0, 0, 1, 0]), 0) == pytest.approx(np.log(2) / 4)
+    assert (term_gradient(term, logits, np.array([0, 0, 1, 0]), 0)[[0, 1, 3]] == 0).all()
+
+
+def test_the_proximal_term_by_hand() -> None:
+    """mu / 2 times the sum of squares, not their mean, and mu once: 0.5 / 2 (1 + 9)."""
+    term = Proximal(anchor=np.array([1.0, 2.0, 0.0]), weight=0.5)
+    weights = np.array([2.0, -1.0, 0.0])
+    assert term_loss(term, np.zeros((3, 2)), None, 0, weights=weights) == pytest.approx(2.5)
+    np.testing.assert_allclose(weight_gradient((CrossEntropy(), term), weights), [0.5, -1.5, 0.0])
+    assert (term_gradient(term, np.zeros((3, 2)), None, 0) == 0).all()
+    with pytest.raises(ValueError, match="needs them beside the logits"):
+        term_loss(term, np.zeros((3, 2)), None, 0)

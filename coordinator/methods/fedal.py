@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,11 @@ from coordinator.aggregate import Bag, mean_in_order
 from coordinator.methods.base import At, Contribution
 from edge_sdk.errors import EmptyRound, MissingExtra, RunFailed
 from edge_sdk.protocol.contracts.fedal import FEDAL, FedALParams
+from edge_sdk.protocol.contracts.fedmd_lf import TransferParams
 from edge_sdk.protocol.knowledge import LogitGradients, Payload, PublicLogits
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import Count, Tensor, wire
+from edge_sdk.protocol.wires import Contract
 
 Layer = Annotated[NDArray[np.float32], Tensor(("f4",), 1)]
 
@@ -51,7 +53,9 @@ class FedALCoordinatorState:
 class FedALCoordinator:
     """Trains the discriminator; everything that goes down is personal."""
 
-    contract = FEDAL
+    def __init__(self, contract: Contract[Any] = FEDAL) -> None:
+        """Of FedAL, or of FedMD-LF, which has no discriminator."""
+        self.contract = contract
 
     def init(self, spec: FederationSpec) -> FedALCoordinatorState:
         """A seeded discriminator with one output for each slot."""
@@ -120,7 +124,7 @@ def _without_feedback(state: FedALCoordinatorState) -> FedALCoordinatorState:
     )
 
 
-def _targets(ups: list[tuple[int, PublicLogits]], params: FedALParams) -> dict[int, PublicLogits]:
+def _targets(ups: list[tuple[int, PublicLogits]], params: TransferParams) -> dict[int, PublicLogits]:
     """For each contributor the mean it learns from: of the others (equations 4-6), or of all (line 15)."""
     batch = ups[0][1].batch
     if params.target == "all":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -58,7 +58,22 @@ class Logits:
 
 @dataclass(frozen=True, slots=True)
 class ClassMeans:
-    """Answered with ClassRows: the mean feature of each class of the private data, as in inference, and its samples."""
+    """Answered with ClassRows: the mean of each class of the private data, as in inference, and its samples.
+
+    `of`: what is averaged, `features` (m, d) or `probabilities` (m, k), the softmax of the logits.
+    """
+
+    of: Literal["features", "probabilities"] = "features"
+
+
+@dataclass(frozen=True, slots=True)
+class HyperMeans:
+    """Answered with HyperKnowledge: what one pass over the private data gives, as in inference.
+
+    Of each class the mean feature and the mean prediction, softmax(head(feature) / temperature).
+    """
+
+    temperature: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +89,23 @@ class WriteHead:
     rows: Floats  # (m, d + 1)
 
 
+@dataclass(frozen=True, slots=True)
+class ReadWeights:
+    """Answered with all trainable scalars as Weights, a copy."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WriteWeights:
+    """Overwrite all trainable scalars; the optimiser's moments are reset."""
+
+    values: Floats  # (p,)
+
+
+@dataclass(frozen=True, slots=True)
+class MeanLoss:
+    """Answered with the mean cross-entropy over all private samples as in inference: a float."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluate:
     """Measure the model as it is now; the figures go into this exchange's upload, as those of so many rounds.
@@ -86,7 +118,9 @@ class Evaluate:
     prototypes: ClassRows | None = None
 
 
-Request: TypeAlias = Fit | Logits | ClassMeans | ReadHead | WriteHead | Evaluate
+Request: TypeAlias = (
+    Fit | Logits | ClassMeans | HyperMeans | ReadHead | WriteHead | ReadWeights | WriteWeights | MeanLoss | Evaluate
+)
 Up: TypeAlias = Mapping[str, Payload]
 Stage: TypeAlias = Generator[Request, Any, S]
 """Part of a step: requests out, results in, and something to return."""

@@ -14,16 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
 from edge_sdk.methods.base import Evaluate, Fit, Job, Logits, Public, Stage, Step, check_batch
 from edge_sdk.objectives import CrossEntropy, Distill, Floats, Ints, LessForgetting, LogitGradient, Objective, Term
-from edge_sdk.protocol.contracts.fedal import FEDAL, FedALParams
+from edge_sdk.protocol.contracts.fedal import FEDAL
+from edge_sdk.protocol.contracts.fedmd_lf import TransferParams
 from edge_sdk.protocol.knowledge import LogitGradients, Payload, PublicLogits
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import Count, Matrix, wire
+from edge_sdk.protocol.wires import Contract
 from edge_sdk.public import batch_digest, batch_indices
 
 
@@ -40,7 +42,9 @@ class FedALState:
 class FedALClient:
     """Two stages a round; a predict-only model only scores."""
 
-    contract = FEDAL
+    def __init__(self, contract: Contract[Any] = FEDAL) -> None:
+        """Of FedAL, or of FedMD-LF, which lacks the adversarial term."""
+        self.contract = contract
 
     def init(self, spec: FederationSpec) -> FedALState:
         """Nothing done yet."""
@@ -66,12 +70,12 @@ class FedALClient:
         return state, {"logits": PublicLogits(values=logits, batch=batch_digest(job.spec, chosen))}
 
 
-def _transfer_batches(params: FedALParams, job: Job) -> Ints:
+def _transfer_batches(params: TransferParams, job: Job) -> Ints:
     """The public batches P^{t,0..tau-1} of this round: (tau, b)."""
     return np.stack([batch_indices(job.spec, job.round, i, params.public_batch) for i in range(params.tau)])
 
 
-def _local_stage(batches: Ints, params: FedALParams, job: Job) -> Stage[FedALState]:
+def _local_stage(batches: Ints, params: TransferParams, job: Job) -> Stage[FedALState]:
     """Private steps, then the snapshot; run once a round, also by a device that comes in late."""
     if job.spec.train.local_steps:
         private = job.private_batches(job.spec.train.local_steps)
@@ -86,7 +90,7 @@ def _local_stage(batches: Ints, params: FedALParams, job: Job) -> Stage[FedALSta
 
 
 def _transfer_step(
-    state: FedALState, down: Mapping[str, Payload], batches: Ints, params: FedALParams, job: Job
+    state: FedALState, down: Mapping[str, Payload], batches: Ints, params: TransferParams, job: Job
 ) -> Stage[None]:
     """One step on the batch of the iteration before; left out by a device that missed that iteration."""
     if "mean" not in down and "adversarial" not in down:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -34,6 +35,10 @@ class ModelSpec:
     preprocess: Preprocess = field(default_factory=Preprocess)
     parameters: int = 0
     """Trainable scalars."""
+    layout: bytes = b""
+    """Names the order and the shapes of the trainable scalars, 16 bytes; empty: they cannot be shared."""
+    batch_norm: bool = False
+    """Whether it keeps running statistics of batches, which are no trainable scalars and are not shared."""
     flops_per_sample: int = 0
     """Floating-point operations of one forward pass."""
     note: str = ""
@@ -61,6 +66,11 @@ class FitReport:
     steps: int
     loss: float
     """Of the last step, before it."""
+
+
+def layout_digest(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> bytes:
+    """The layout of weights that are these named arrays one after the other, each in C order: 16 bytes."""
+    return hashlib.sha256(repr([(name, tuple(shape)) for name, shape in shapes]).encode()).digest()[:16]
 
 
 class Model(Protocol):

@@ -9,7 +9,19 @@ from numpy.typing import NDArray
 
 from edge_sdk.errors import ModelError, StoreError, Unsupported
 from edge_sdk.models.base import Batches, ModelSpec
-from edge_sdk.objectives import CrossEntropy, Floats, Ints, LogitGradient, Objective, PrototypePull, Term
+from edge_sdk.objectives import (
+    ClassTarget,
+    CrossEntropy,
+    Floats,
+    HeadMatch,
+    Ints,
+    LogitGradient,
+    Objective,
+    PrototypeDistance,
+    PrototypePull,
+    Proximal,
+    Term,
+)
 
 ALL_TERMS: frozenset[str] = frozenset(term.name for term in get_args(Term))
 """For runtimes that can minimise every term there is."""
@@ -36,20 +48,33 @@ def check_fit(spec: ModelSpec, batches: Batches, objective: Objective) -> None:
         if term.name not in spec.terms:
             has = ", ".join(sorted(spec.terms)) or "no term: it only predicts"
             raise Unsupported(f"model {spec.name!r} cannot minimise {term.name!r}; it can minimise {has}")
-        if isinstance(term, PrototypePull):
-            _check_prototypes(spec, term)
+        if isinstance(term, (PrototypePull, PrototypeDistance, ClassTarget)):
+            _check_class_rows(spec, term)
+        elif isinstance(term, HeadMatch):
+            _check_head_rows(spec, term)
+        elif isinstance(term, Proximal):
+            check_weights(spec, term.anchor)
         elif not isinstance(term, CrossEntropy):
             found = (term.gradient if isinstance(term, LogitGradient) else term.logits).shape
             if found != expected:
                 raise ModelError(f"term {term.name!r} carries knowledge of shape {found}, its batches need {expected}")
 
 
-def _check_prototypes(spec: ModelSpec, term: PrototypePull) -> None:
-    expected = (len(term.classes), spec.feature_dim)
-    if term.rows.shape != expected or not len(term.classes):
+def _check_head_rows(spec: ModelSpec, term: HeadMatch) -> None:
+    rows = len(term.features)
+    found, expected = (term.features.shape, term.soft.shape), ((rows, spec.feature_dim), (rows, spec.classes))
+    if found != expected:
+        raise ModelError(f"term {term.name!r} carries {found}, model {spec.name!r} needs {expected}")
+
+
+def _check_class_rows(spec: ModelSpec, term: PrototypePull | PrototypeDistance | ClassTarget) -> None:
+    prototypes = not isinstance(term, ClassTarget)
+    width = spec.feature_dim if prototypes else spec.classes
+    if term.rows.shape != (len(term.classes), width) or not len(term.classes):
+        what, has = ("prototypes", "features") if prototypes else ("targets", "logits")
         raise ModelError(
-            f"term {term.name!r} carries prototypes of shape {term.rows.shape} for {len(term.classes)} classes, "
-            f"model {spec.name!r} has features of width {spec.feature_dim}"
+            f"term {term.name!r} carries {what} of shape {term.rows.shape} for {len(term.classes)} classes, "
+            f"model {spec.name!r} has {has} of width {width}"
         )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.data import Preprocess
-from edge_sdk.models.base import Batches, FitReport, ModelSpec, pack_arrays, unpack_arrays
+from edge_sdk.models.base import Batches, FitReport, ModelSpec, layout_digest, pack_arrays, unpack_arrays
 from edge_sdk.models.checks import (
     ALL_TERMS,
     check_fit,
@@ -26,7 +26,19 @@ from edge_sdk.models.checks import (
     require,
 )
 from edge_sdk.models.optim import BETA1, BETA2, EPSILON, adam_scales, moment_count, pack_optim, unpack_optim
-from edge_sdk.objectives import FEATURE_TERMS, Floats, Ints, Objective, Optim, objective_gradient, objective_loss
+from edge_sdk.objectives import (
+    FEATURE_TERMS,
+    WEIGHT_TERMS,
+    Floats,
+    HeadMatch,
+    Ints,
+    Objective,
+    Optim,
+    head_gradient,
+    objective_gradient,
+    objective_loss,
+    weight_gradient,
+)
 
 
 class ArrayOptimiser:
@@ -80,13 +92,18 @@ class LinearHead:
         out: Floats = f @ self.rows[:, :-1].T + self.rows[:, -1]
         return out
 
-    def step(self, f: Floats, gradient: Floats, optim: Optim) -> None:
-        """One optimiser step down a gradient at the logits: f (b, d), gradient (b, k), as a batch mean."""
+    def step(self, f: Floats, gradient: Floats, optim: Optim, on_rows: Floats | None = None) -> None:
+        """One optimiser step down a gradient at the logits: f (b, d), gradient (b, k), as a batch mean.
+
+        on_rows (k, d + 1): a gradient at the rows themselves, to be added.
+        """
         if self._optimiser is None or self._optimiser.optim != optim:
             self._optimiser = ArrayOptimiser(optim, self.rows.shape)
         slopes = np.empty_like(self.rows)  # (k, d + 1)
         slopes[:, :-1] = gradient.T @ f
         slopes[:, -1] = gradient.sum(axis=0)
+        if on_rows is not None:
+            slopes += on_rows
         self._optimiser.step(self.rows, slopes)
 
     def reset(self, rows: Floats, classes: Ints | slice = slice(None)) -> None:
@@ -141,14 +158,20 @@ class HeadModel(ABC):
         Raises Unsupported for a term that the model cannot minimise, UsageError for an unknown optimiser.
         """
         check_fit(self.spec, batches, objective)
-        loss = 0.0
+        loss, rows = 0.0, self._head.rows
+        on_weights = any(term.name in WEIGHT_TERMS for term in objective)
         for step, index in enumerate(batches.indices):
             f = self.feature_rows(batches.inputs, index)  # (b, d)
             labels = None if batches.labels is None else batches.labels[index]
             logits = self.head(f)
             if step == len(batches.indices) - 1:
-                loss = objective_loss(objective, logits, labels, step, f)
-            self._head.step(f, objective_gradient(objective, logits, labels, step), optim)
+                loss = objective_loss(objective, logits, labels, step, f, head=self.head, weights=rows.ravel())
+            pull = weight_gradient(objective, rows.ravel()).reshape(rows.shape) if on_weights else None
+            asked = [term for term in objective if isinstance(term, HeadMatch)]
+            gradient = np.concatenate(
+                [objective_gradient(objective, logits, labels, step), *(head_gradient(t, self.head) for t in asked)]
+            )
+            self._head.step(np.concatenate([f, *(term.features for term in asked)]), gradient, optim, pull)
         return FitReport(steps=len(batches.indices), loss=loss)
 
     def head_rows(self) -> Floats:
@@ -210,6 +233,7 @@ class NumpyModel(HeadModel):
             inert_terms=FEATURE_TERMS,
             preprocess=preprocess or Preprocess(),
             parameters=head.rows.size,
+            layout=layout_digest([("rows", head.rows.shape)]),
             flops_per_sample=2 * width * classes,
         )
         super().__init__(spec, head)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.data import Preprocess
 from edge_sdk.errors import MissingExtra, ModelError
-from edge_sdk.models.base import Batches, FitReport, ModelSpec, pack_arrays, unpack_arrays
+from edge_sdk.models.base import Batches, FitReport, ModelSpec, layout_digest, pack_arrays, unpack_arrays
 from edge_sdk.models.checks import (
     ALL_TERMS,
     check_fit,
@@ -24,7 +24,7 @@ from edge_sdk.models.checks import (
     require,
 )
 from edge_sdk.models.optim import unpack_optim
-from edge_sdk.objectives import FEATURE_TERMS, Floats, Ints, Objective, Optim, on_features
+from edge_sdk.objectives import FEATURE_TERMS, HEAD_TERMS, Floats, Ints, Objective, Optim, on_features
 
 try:
     import torch
@@ -87,6 +87,8 @@ class TorchModel:
             inert_terms=_inert_terms(self._anatomy, self._parameters),
             preprocess=preprocess or Preprocess(),
             parameters=sum(p.numel() for p in self._parameters),
+            layout=_layout(net) if self._parameters else b"",
+            batch_norm=any(getattr(layer, "running_mean", None) is not None for layer in net.modules()),
             flops_per_sample=self._anatomy.flops_per_sample,
             note=note,
         )
@@ -130,7 +132,8 @@ class TorchModel:
                 x = to_tensor(batches.inputs[index], self._device)
                 logits, features = tap(x) if tap else (self._net(x), None)
                 check_width(self.spec.name, tuple(logits.shape), len(index), self.spec.classes)
-                loss = loss_of(Pass(logits, features, self._labels(batches.labels, index)), step)
+                done = Pass(logits, features, self._labels(batches.labels, index), self._anatomy.head, self._parameters)
+                loss = loss_of(done, step)
                 optimiser.step(torch.autograd.grad(loss, self._parameters, allow_unused=True))
         return FitReport(steps=len(batches.indices), loss=loss.item())
 
@@ -162,10 +165,10 @@ class TorchModel:
         """Overwrite (p,) and reset the moments.  Raises ModelError for another size."""
         require(self.spec, "weights")
         check_weights(self.spec, values)
-        parts = torch.split(to_tensor(values, self._device), [p.numel() for p in self._parameters])
+        ends = np.cumsum([p.numel() for p in self._parameters])
         with torch.no_grad():
-            for parameter, part in zip(self._parameters, parts, strict=True):
-                parameter.copy_(part.view_as(parameter))
+            for parameter, part in zip(self._parameters, np.split(values, ends[:-1]), strict=True):
+                parameter.copy_(to_tensor(part, self._device).view_as(parameter))  # copies a part, never the whole
         self._optimiser = None
 
     def state_bytes(self) -> bytes:
@@ -242,6 +245,10 @@ def _check_types(net: nn.Module, name: str) -> None:
             raise ModelError(f"model {name!r}: {layer} is {parameter.dtype}, expected torch.float32: use net.float()")
 
 
+def _layout(net: nn.Module) -> bytes:
+    return layout_digest((name, tuple(p.shape)) for name, p in net.named_parameters() if p.requires_grad)
+
+
 def _capabilities(anatomy: Anatomy, *, trains: bool) -> frozenset[str]:
     has = {
         "predict": True,
@@ -256,7 +263,9 @@ def _capabilities(anatomy: Anatomy, *, trains: bool) -> frozenset[str]:
 def _terms(anatomy: Anatomy, *, trains: bool) -> frozenset[str]:
     if not trains:
         return frozenset()
-    return ALL_TERMS if anatomy.tap is not None else ALL_TERMS - FEATURE_TERMS
+    return (
+        ALL_TERMS - (FEATURE_TERMS if anatomy.tap is None else set()) - (HEAD_TERMS if anatomy.head is None else set())
+    )
 
 
 def _inert_terms(anatomy: Anatomy, parameters: Sequence[nn.Parameter]) -> frozenset[str]:

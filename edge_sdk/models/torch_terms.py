@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -12,13 +12,19 @@ import torch.nn.functional as nnf
 from torch import Tensor
 
 from edge_sdk.objectives import (
+    NORM_FLOOR,
+    ClassTarget,
     CrossEntropy,
     Floats,
+    HeadMatch,
     LogitGradient,
     Objective,
+    PrototypeDistance,
     PrototypePull,
+    Proximal,
     Term,
     required_features,
+    required_head,
     required_labels,
 )
 
@@ -30,6 +36,8 @@ class Pass:
     logits: Tensor  # (b, k)
     features: Tensor | None  # (b, d); only where the objective has a term on them
     labels: Tensor | None  # (b,)
+    head: Callable[[Tensor], Tensor] | None  # features (m, d) -> logits (m, k)
+    parameters: Sequence[Tensor]  # p scalars together
 
 
 Loss: TypeAlias = Callable[[Pass, int], Tensor]
@@ -51,6 +59,14 @@ def _term_loss(term: Term, device: torch.device) -> Loss:
         return lambda done, _: term.weight * nnf.cross_entropy(done.logits, required_labels(done.labels))
     if isinstance(term, PrototypePull):
         return _prototype_pull(term, device)
+    if isinstance(term, PrototypeDistance):
+        return _prototype_distance(term, device)
+    if isinstance(term, HeadMatch):
+        return _head_match(term, device)
+    if isinstance(term, ClassTarget):
+        return _class_target(term, device)
+    if isinstance(term, Proximal):
+        return _proximal(term, device)
     if isinstance(term, LogitGradient):
         gradient = to_tensor(term.gradient, device) * term.weight  # (steps, b, k)
         return lambda done, step: (gradient[step] * done.logits).sum() / len(done.logits)
@@ -65,14 +81,71 @@ def _term_loss(term: Term, device: torch.device) -> Loss:
 
 
 def _prototype_pull(term: PrototypePull, device: torch.device) -> Loss:
+    rows_of = _rows_by_label(term, device)
+
+    def pull(done: Pass, _: int) -> Tensor:
+        rows, known = rows_of(done)  # (b, d), (b, 1)
+        return term.weight * ((required_features(done.features) - rows) * known).square().mean()
+
+    return pull
+
+
+def _prototype_distance(term: PrototypeDistance, device: torch.device) -> Loss:
+    rows_of = _rows_by_label(term, device)
+
+    def distance(done: Pass, _: int) -> Tensor:
+        rows, known = rows_of(done)  # (b, d), (b, 1)
+        return term.weight * _norms((required_features(done.features) - rows) * known).mean()
+
+    return distance
+
+
+def _head_match(term: HeadMatch, device: torch.device) -> Loss:
+    features, soft = to_tensor(term.features, device), to_tensor(term.soft, device)  # (m, d), (m, k)
+
+    def match(done: Pass, _: int) -> Tensor:
+        own = nnf.softmax(required_head(done.head)(features) / term.temperature, dim=-1)
+        return term.weight * _norms(own - soft).sum() / soft.shape[1]
+
+    return match
+
+
+def _norms(rows: Tensor) -> Tensor:
+    return (rows.square().sum(dim=-1) + NORM_FLOOR).sqrt()
+
+
+def _class_target(term: ClassTarget, device: torch.device) -> Loss:
+    rows_of = _rows_by_label(term, device)
+
+    def target(done: Pass, _: int) -> Tensor:
+        rows, known = rows_of(done)  # (b, k), (b, 1)
+        return -term.weight * (rows * known * nnf.log_softmax(done.logits, dim=-1)).sum(dim=-1).mean()
+
+    return target
+
+
+def _rows_by_label(
+    term: PrototypePull | PrototypeDistance | ClassTarget, device: torch.device
+) -> Callable[[Pass], tuple[Tensor, Tensor]]:
+    """The row of each sample's class, and whether there is one: (b, d), (b, 1)."""
     classes = torch.tensor(term.classes, dtype=torch.int64, device=device)  # (m,)
     rows = to_tensor(term.rows, device)  # (m, d)
 
-    def pull(done: Pass, _: int) -> Tensor:
+    def look_up(done: Pass) -> tuple[Tensor, Tensor]:
         labels = required_labels(done.labels)
         at = torch.searchsorted(classes, labels).clamp(max=len(classes) - 1)  # (b,)
-        gaps = (required_features(done.features) - rows[at]) * (classes[at] == labels)[:, None]  # (b, d)
-        return term.weight * gaps.square().mean()
+        return rows[at], (classes[at] == labels)[:, None]
+
+    return look_up
+
+
+def _proximal(term: Proximal, device: torch.device) -> Loss:
+    anchor = to_tensor(term.anchor, device)  # (p,), a view where it can be
+
+    def pull(done: Pass, _: int) -> Tensor:
+        parts = torch.split(anchor, [each.numel() for each in done.parameters])
+        squares = [(w - a.view_as(w)).square().sum() for w, a in zip(done.parameters, parts, strict=True)]
+        return term.weight * 0.5 * torch.stack(squares).sum()
 
     return pull
 

@@ -7,14 +7,14 @@ does not fit is refused before any arithmetic sees it.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.protocol.schema import Blob, ClassIds, Counts, Digest, Matrix, Shares, Vector, Whole, wire
+from edge_sdk.protocol.schema import LATER, Blob, ClassIds, Counts, Digest, Matrix, Shares, Vector, Whole, wire
 
 MAX_MAGNITUDE = 1e6
 """Numbers beyond this are finite and still ruin what is computed from them: differences, squares and sums overflow in
@@ -32,11 +32,15 @@ class Expect:
     """Width of the features; 0: not agreed on, any width."""
     weight_count: int = 0
     """Scalars in the shared weights; 0: not agreed on."""
+    layout: bytes = b""
+    """Of the shared weights; empty: not agreed on."""
     batch: bytes = b""
     """Digest of the public batch; empty: do not compare."""
     samples: int = 0
     """The most samples that may stand behind all counts together, such as what a device declared when it joined; 0:
     any.  Counts are claims: whoever weighs with them bounds them first."""
+    probabilities: bool = False
+    """Whether class rows are predictions: as wide as there are classes, and each on the simplex."""
     contributors: int = 0
     """The most devices that may stand behind averaged logits, 1 for an upload; 0: any."""
 
@@ -107,6 +111,14 @@ def _check_width(name: str, width: int, expect: Expect) -> None:
     _require(expect.feature_dim in (0, width), f"{name}: width {width}, expected {expect.feature_dim}")
 
 
+def _check_simplex(name: str, soft: NDArray[Any], rows: int, expect: Expect) -> None:
+    shape = (rows, expect.classes)
+    _require(soft.shape == shape, f"{name}: probabilities of shape {soft.shape}, expected {shape}")
+    exact = soft.astype(np.float64)
+    _require(bool((exact >= -1e-6).all()), f"{name}: a probability is negative")
+    _require(bool((abs(exact.sum(axis=1) - 1) < 1e-2).all()), f"{name}: probabilities do not sum to 1")
+
+
 @wire("logits")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PublicLogits(_ByValue):
@@ -150,6 +162,9 @@ class ClassRows(_ByValue):
     def check(self, expect: Expect) -> None:
         """Raise RemoteProtocolError unless classes, width, counts and magnitude are possible."""
         _check_rows("ClassRows", self.classes, self.counts, len(self.rows), expect)
+        if expect.probabilities:
+            _check_simplex("ClassRows", self.rows, len(self.classes), expect)
+            return
         _check_width("ClassRows", self.rows.shape[1], expect)
         _check_magnitude("ClassRows", self.rows)
 
@@ -169,11 +184,7 @@ class HyperKnowledge(_ByValue):
         _check_rows("HyperKnowledge", self.classes, self.counts, len(self.features), expect)
         _check_width("HyperKnowledge", self.features.shape[1], expect)
         _check_magnitude("HyperKnowledge", self.features)
-        shape = (len(self.classes), expect.classes)
-        _require(self.soft.shape == shape, f"HyperKnowledge: soft of shape {self.soft.shape}, expected {shape}")
-        soft = self.soft.astype(np.float64)
-        _require(bool((soft >= -1e-6).all()), "HyperKnowledge: a probability is negative")
-        _require(bool((abs(soft.sum(axis=1) - 1) < 1e-2).all()), "HyperKnowledge: probabilities do not sum to 1")
+        _check_simplex("HyperKnowledge", self.soft, len(self.classes), expect)
 
 
 @wire("weights")
@@ -183,11 +194,21 @@ class Weights(_ByValue):
 
     values: Vector  # (p,)
     layout: Annotated[bytes, Blob(16, 16)]
+    count: Annotated[int, Whole(1, 2**31 - 1)] = field(default=1, metadata=LATER)
+    """What they weigh in a mean: the sender's samples, or 1."""
 
     def check(self, expect: Expect) -> None:
         """Raise RemoteProtocolError unless there are as many weights as agreed on, of a possible magnitude."""
         _require(
             expect.weight_count in (0, self.values.size), f"Weights: {self.values.size}, expected {expect.weight_count}"
+        )
+        _require(
+            self.count <= (expect.samples or self.count),
+            f"Weights: count of {self.count} samples, at most {expect.samples} were declared",
+        )
+        _require(
+            expect.layout in (b"", self.layout),
+            f"Weights: of layout {self.layout.hex()}, expected {expect.layout.hex()}: another architecture",
         )
         _check_magnitude("Weights", self.values)
 

@@ -124,6 +124,12 @@ class Hello:
     """What it reads and writes besides f32."""
     fetches_public: bool = field(default=False, metadata=LATER)
     """It would fetch a public set that it lacks, from a coordinator that serves it."""
+    weight_count: Count = field(default=0, metadata=LATER)
+    """Scalars that it would share as weights; 0: none."""
+    layout: Annotated[bytes, Blob(16, 16)] | None = field(default=None, metadata=LATER)
+    """Names the order and the shapes of its weights: equal architectures have equal ones."""
+    batch_norm: bool = field(default=False, metadata=LATER)
+    """Whether its model keeps running statistics of batches, which are no weights and stay on the device."""
 
 
 @wire("welcome")

@@ -42,12 +42,22 @@ class Slot:
     rows: int = 0
     """Samples of the public batch, for the kinds that have one."""
     extra_columns: int = 0
-    """Columns of class rows beyond the width of the features: 1 for header rows, whose last one is the bias."""
+    """Columns of class rows beyond the width of the features: 1 for header rows, whose last one is the bias; for
+    weights, numbers that stand behind them."""
+    probabilities: bool = False
+    """Class rows that are predictions: as wide as there are classes, and each on the simplex (W14)."""
 
     def expect(self, expect: Expect) -> Expect:
         """What a payload in this slot must fit, where the federation expects `expect`."""
         width = expect.feature_dim + self.extra_columns if expect.feature_dim else 0
-        return dataclasses.replace(expect, rows=self.rows or expect.rows, feature_dim=width)
+        count = expect.weight_count + self.extra_columns if expect.weight_count else 0
+        return dataclasses.replace(
+            expect,
+            rows=self.rows or expect.rows,
+            feature_dim=width,
+            weight_count=count,
+            probabilities=self.probabilities,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +139,7 @@ def _table(params: Any) -> dict[str, Scalar]:
 def _described(roles: Mapping[str, Slot]) -> list[tuple[object, ...]]:
     return [
         (role, tag_of(slot.kind), slot.personal, slot.optional, slot.rows, slot.extra_columns)
+        + (("probabilities",) if slot.probabilities else ())
         for role, slot in sorted(roles.items())
     ]
 
@@ -193,10 +204,12 @@ MAX_WEIGHT_COUNT = 2**26
 def _tensor_bytes(slot: Slot, expect: Expect) -> tuple[int, ...]:
     """The sizes of the tensors in the largest payload that fits a slot."""
     classes, width = expect.classes, (expect.feature_dim or MAX_FEATURE_DIM) + slot.extra_columns
+    if slot.probabilities:
+        width = classes
     if slot.kind in (PublicLogits, LogitGradients):
         return (4 * (slot.rows or expect.rows) * classes,)
     if slot.kind is Weights:
-        return (4 * (expect.weight_count or MAX_WEIGHT_COUNT),)
+        return (4 * ((expect.weight_count or MAX_WEIGHT_COUNT) + slot.extra_columns),)
     soft = (4 * classes * classes,) if slot.kind is HyperKnowledge else ()
     return (4 * classes, 4 * classes * width, *soft, 4 * classes)
 

@@ -8,13 +8,18 @@ import pytest
 from edge_sdk.errors import ModelError, StoreError, Unsupported, UsageError
 from edge_sdk.models.base import Batches, Model, pack_arrays, unpack_arrays
 from edge_sdk.objectives import (
+    ClassTarget,
     CrossEntropy,
     Distill,
+    HeadMatch,
     LessForgetting,
     LogitGradient,
     Objective,
     Optim,
+    PrototypeDistance,
     PrototypePull,
+    Proximal,
+    head_gradient,
     objective_gradient,
     objective_loss,
     term_loss,
@@ -53,6 +58,7 @@ def objectives(steps: int) -> dict[str, Objective]:
         "distill": Distill(logits=3 * teacher, temperature=2.5, weight=1.5),
         "less-forgetting": LessForgetting(logits=snapshot, temperature=0.8, weight=0.5),
         "logit-gradient": LogitGradient(gradient=gradient, weight=2.0),
+        "class-target": ClassTarget(classes=np.arange(2), rows=np.full((2, CLASSES), 0.25, np.float32), weight=0.5),
     }
     return {**{name: (term,) for name, term in single.items()}, "all": tuple(single.values())}
 
@@ -114,6 +120,28 @@ class ModelSuite:
         expected = objective_loss((CrossEntropy(), term), logits, labels, 0, features)
         assert model.fit(work, (CrossEntropy(), term), ADAM).loss == pytest.approx(expected, abs=1e-5)
 
+    def test_the_terms_of_hyper_knowledge_count_as_the_reference_says(self, model: Model) -> None:
+        work, rng = batches(1), np.random.default_rng(5)
+        index, rows = work.indices[0], rng.normal(size=(2, model.spec.feature_dim)).astype(np.float32)
+        head = HeadMatch(features=rows, soft=rng.dirichlet(np.ones(CLASSES), 2).astype(np.float32), weight=2.0)
+        near = PrototypeDistance(classes=np.array([0, 2]), rows=rows, weight=0.5)
+        logits, labels = model.logits(work.inputs[index]), work.labels[index]
+        features = model.features(work.inputs[index])
+        expected = objective_loss((CrossEntropy(), head, near), logits, labels, 0, features, head=model.head)
+        assert model.fit(work, (CrossEntropy(), head, near), ADAM).loss == pytest.approx(expected, abs=1e-5)
+
+    def test_a_head_match_moves_the_head_as_the_reference_says(self) -> None:
+        """And nothing else: one step of sgd down the reference's gradient, rows with the bias as last column."""
+        model, rng = self.make(), np.random.default_rng(5)
+        rows = rng.normal(size=(2, model.spec.feature_dim)).astype(np.float32)
+        term = HeadMatch(features=rows, soft=rng.dirichlet(np.ones(CLASSES), 2).astype(np.float32))
+        before, slopes = model.head_rows(), head_gradient(term, model.head)
+        features = model.features(batches(1).inputs)
+        expected = before - 0.5 * slopes.T @ np.hstack([rows, np.ones((2, 1), np.float32)])
+        model.fit(batches(1), (term,), Optim(kind="sgd", learning_rate=0.5))
+        np.testing.assert_allclose(model.head_rows(), expected, atol=1e-5)
+        np.testing.assert_array_equal(model.features(batches(1).inputs), features)
+
     def test_a_pull_moves_the_extractor_or_is_declared_inert(self) -> None:
         """It never moves the head; where the extractor is frozen, it moves nothing at all, and the spec says so."""
         pulled, plain = self.make(), self.make()
@@ -132,6 +160,11 @@ class ModelSuite:
             for m in (pulled, plain)
         )
         assert left < was
+
+    def test_refuses_targets_that_are_no_rows_of_logits(self, model: Model) -> None:
+        term = ClassTarget(classes=np.array([0]), rows=np.zeros((1, CLASSES + 1), np.float32))
+        with pytest.raises(ModelError, match=r"targets of shape \(1, 5\) .* logits of width 4"):
+            model.fit(batches(1), (CrossEntropy(), term), ADAM)
 
     def test_refuses_prototypes_of_another_width(self, model: Model) -> None:
         for rows in (np.zeros((2, model.spec.feature_dim + 1), np.float32), np.zeros((3, model.spec.feature_dim))):
@@ -303,6 +336,40 @@ class WeightSuite:
             model.set_weights(start)
             model.fit(batches(2), (CrossEntropy(),), ADAM)
         np.testing.assert_array_equal(used.weights(), fresh.weights())
+
+    def test_takes_read_only_weights_and_keeps_no_hold_of_them(self, model: Model) -> None:
+        values = model.weights() + 1
+        values.setflags(write=False)
+        model.set_weights(values)
+        model.fit(batches(2), (CrossEntropy(),), ADAM)
+        assert not np.array_equal(model.weights(), values)
+        np.testing.assert_array_equal(values, self.make().weights() + 1)
+
+    def test_equal_architectures_have_one_layout(self) -> None:
+        one, other = self.make(1), self.make(2)
+        assert len(one.spec.layout) == 16
+        assert one.spec.layout == other.spec.layout
+
+    @pytest.mark.parametrize("optim", [OPTIMS["sgd"], OPTIMS["adam"]], ids=["sgd", "adam"])
+    def test_the_proximal_term_pulls_back_as_the_reference_says(self, optim: Optim) -> None:
+        """Its loss beside that of the logits; and one step of sgd differs by rate * mu * (w - anchor)."""
+        held, free = self.make(), self.make()
+        rng = np.random.default_rng(3)
+        anchor = held.weights() + rng.normal(0, 0.1, held.spec.parameters).astype(np.float32)
+        anchor.setflags(write=False)
+        work, term, before = batches(1), Proximal(anchor=anchor, weight=2.0), held.weights()
+        by_hand = free.fit(work, (CrossEntropy(),), optim).loss + float(((before - anchor) ** 2).sum())
+        assert held.fit(work, (CrossEntropy(), term), optim).loss == pytest.approx(by_hand, rel=1e-4)
+        if optim.kind == "sgd":
+            expected = free.weights() - 0.1 * 2.0 * (before - anchor)
+            np.testing.assert_allclose(held.weights(), expected, atol=1e-5)
+        for _ in range(20):
+            held.fit(work, (term,), optim)
+        assert np.abs(held.weights() - anchor).max() < np.abs(before - anchor).max()
+
+    def test_refuses_an_anchor_of_another_model(self, model: Model) -> None:
+        with pytest.raises(ModelError, match="weights of shape"):
+            model.fit(batches(1), (Proximal(anchor=np.zeros(3, np.float32)),), ADAM)
 
     def test_refuses_weights_of_another_model(self, model: Model) -> None:
         with pytest.raises(ModelError, match="weights of shape"):

@@ -201,7 +201,7 @@ def test_rows_off_the_simplex_are_refused(name):
 @pytest.mark.parametrize("shape", [(2, 2), (2, 4), (1, 3), (3, 3)])
 def test_soft_predictions_of_another_shape_are_refused(shape):
     soft = np.full(shape, 1 / shape[1], np.float32)
-    assert f"soft of shape {shape}, expected (2, 3)" in refused(replace(HYPER, soft=soft))
+    assert f"probabilities of shape {shape}, expected (2, 3)" in refused(replace(HYPER, soft=soft))
 
 
 @pytest.mark.parametrize("classes", [3, 10, 1000])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Protocol
 
 from edge_sdk.protocol.contracts import ranges
 from edge_sdk.protocol.knowledge import LogitGradients, PublicLogits
@@ -76,7 +77,20 @@ def _exchanges(params: FedALParams) -> tuple[Exchange, ...]:
     )
 
 
-def _warnings(params: FedALParams, spec: FederationSpec) -> tuple[str, ...]:
+class _Iterated(Protocol):
+    """Parameters of a method with a transfer stage."""
+
+    @property
+    def tau(self) -> int:
+        """Iterations of it."""
+
+    @property
+    def less_forgetting(self) -> float:
+        """Weight of the less-forgetting terms."""
+
+
+def round_trip_warnings(params: _Iterated, spec: FederationSpec) -> tuple[str, ...]:
+    """W4 and W5, for methods with a transfer stage of tau iterations."""
     found = []
     if params.tau == 1 and params.less_forgetting > 0:
         found.append("W4: at tau = 1 the less-forgetting terms have no effect; use tau >= 2")
@@ -112,5 +126,5 @@ FEDAL: Contract[FedALParams] = Contract(
     lock_step=True,
     discloses="logits on the public samples, which can tell what the private samples are like",
     misfit=_misfit,
-    warnings=_warnings,
+    warnings=round_trip_warnings,
 )

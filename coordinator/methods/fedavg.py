@@ -1,0 +1,71 @@
+"""FedAvg (coordinator half): the mean of weights over the devices that answered, McMahan et al. 2017, Algorithm 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from coordinator.methods.base import At, Contribution
+from coordinator.weighted_sum import WeightedSum
+from edge_sdk.errors import EmptyRound
+from edge_sdk.protocol.contracts.fedavg import FEDAVG
+from edge_sdk.protocol.knowledge import Payload, Weights
+from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.protocol.schema import wire
+from edge_sdk.protocol.wires import Contract
+
+
+@wire("fedavg-coordinator-state")
+@dataclass(frozen=True, slots=True)
+class FedAvgCoordinatorState:
+    """w^t; none before the first round, for the coordinator has no model."""
+
+    weights: Weights | None = None
+
+
+class FedAvgCoordinator:
+    """Averages weights; serves every method that differs from FedAvg on the device only."""
+
+    def __init__(self, contract: Contract[Any]) -> None:
+        self.contract = contract
+
+    def init(self, spec: FederationSpec) -> FedAvgCoordinatorState:
+        """No weights yet: devices begin with their own."""
+        return FedAvgCoordinatorState()
+
+    def common(self, state: FedAvgCoordinatorState, at: At) -> Mapping[str, Payload]:
+        """The mean, from the second round on."""
+        return {} if state.weights is None else {"weights": state.weights}
+
+    def personal(self, state: FedAvgCoordinatorState, at: At, number: int) -> Mapping[str, Payload]:
+        """Nothing."""
+        return {}
+
+    def zero(self) -> WeightedSum:
+        """No uploads."""
+        return WeightedSum()
+
+    def add(self, aggregate: WeightedSum, contribution: Contribution) -> WeightedSum:
+        """One more."""
+        return aggregate.add(contribution.number, cast("Weights", contribution.knowledge["weights"]))
+
+    def merge(self, a: WeightedSum, b: WeightedSum) -> WeightedSum:
+        """Both sums together."""
+        return a.merge(b)
+
+    def finish(
+        self, spec: FederationSpec, state: FedAvgCoordinatorState, at: At, aggregate: WeightedSum
+    ) -> FedAvgCoordinatorState:
+        """Divide; in the first round, see to a common start."""
+        return FedAvgCoordinatorState(next_weights(at, aggregate, self.contract.read(spec.params).start, state.weights))
+
+
+def next_weights(at: At, aggregate: WeightedSum, start: str, before: Weights | None) -> Weights:
+    """w^{t+1}.  Raises EmptyRound where nothing arrived."""
+    if not aggregate.uploads:
+        raise EmptyRound(f"round {at.round}: no weights arrived; wait for devices, or lower the quorum")
+    return aggregate.start(start) if before is None else aggregate.mean()
+
+
+METHOD = FedAvgCoordinator(FEDAVG)

@@ -1,0 +1,73 @@
+"""A weighted sum of weights that merges exactly, in two f8 numbers a scalar however many devices there are.
+
+Every product count * value is split on two fixed grids, whole numbers and multiples of 2^-36, and each part is summed
+by itself.  Within the stated bounds all partial sums are multiples of their grid of fewer than 53 bits, so no addition
+rounds, and any order and split of the same uploads gives the same bits.  What is lost is below 2^-37 for each upload,
+before the division by the sum of counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.errors import RunFailed
+from edge_sdk.protocol.knowledge import Weights
+
+MOST_COUNT = 2**33
+"""Of all counts together: values up to 10^6 (knowledge.MAX_MAGNITUDE) times this stay below 2^53."""
+MOST_UPLOADS = 2**17
+"""Remainders of at most a half, so many of them, stay below 2^53 multiples of 2^-36."""
+_FINE = 2.0**36
+
+Doubles = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WeightedSum:
+    """The sum of count * values over some devices; also the upload of the lowest-numbered one, as it came."""
+
+    coarse: Doubles | None = None  # (p,) whole numbers
+    fine: Doubles | None = None  # (p,) multiples of 2^-36
+    count: int = 0
+    uploads: int = 0
+    first: tuple[int, Weights] | None = None
+    """(device number, weights) of the lowest number."""
+
+    def add(self, number: int, weights: Weights) -> WeightedSum:
+        """With the upload of one more device, weighted by its count."""
+        product = weights.values.astype(np.float64) * weights.count  # (p,)
+        coarse = np.rint(product)
+        fine = np.rint((product - coarse) * _FINE) / _FINE
+        return self.merge(WeightedSum(coarse, fine, weights.count, 1, (number, weights)))
+
+    def merge(self, other: WeightedSum) -> WeightedSum:
+        """Both together.  Raises RunFailed where so many would not add up exactly."""
+        if self.coarse is None or self.fine is None:
+            return other
+        if other.coarse is None or other.fine is None:
+            return self
+        count, uploads = self.count + other.count, self.uploads + other.uploads
+        if count > MOST_COUNT or uploads > MOST_UPLOADS:
+            raise RunFailed(
+                f"weights of {uploads} devices with {count} samples together: at most {MOST_UPLOADS} and {MOST_COUNT} "
+                'add up exactly; use weighting = "uniform", or fewer devices'
+            )
+        first = min((each for each in (self.first, other.first) if each is not None), key=lambda each: each[0])
+        return WeightedSum(self.coarse + other.coarse, self.fine + other.fine, count, uploads, first)
+
+    def mean(self) -> Weights:
+        """The weighted mean, as f4; its count is the sum's, at most 2^31 - 1.  Raises ValueError for no uploads."""
+        if self.coarse is None or self.fine is None or self.first is None:
+            raise ValueError("no weights")
+        values = ((self.coarse + self.fine) / self.count).astype(np.float32)
+        return Weights(values=values, layout=self.first[1].layout)
+
+    def start(self, how: str) -> Weights:
+        """What round 0 makes of models that may have nothing in common: see contracts.sharing.check_mean."""
+        if how == "equal" or self.first is None:
+            return self.mean()
+        _, weights = self.first
+        return Weights(values=weights.values, layout=weights.layout)

@@ -1,0 +1,57 @@
+"""LG-FedAvg (client half): Liang et al. 2020, arXiv:2001.01523, Algorithm 1, with the last layer as the global part.
+
+take over    the whole last layer; the extractor stays the device's own
+train        CE(y, f(x)), all of the model
+share        the whole last layer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from edge_sdk.methods.base import Evaluate, Fit, Job, ReadHead, Step, WriteHead
+from edge_sdk.objectives import CrossEntropy, Floats
+from edge_sdk.protocol.contracts.lg_fedavg import LG_FEDAVG
+from edge_sdk.protocol.knowledge import ClassRows, Payload
+from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.protocol.schema import wire
+
+
+@wire("lg-fedavg-state")
+@dataclass(frozen=True, slots=True)
+class LGFedAvgState:
+    """Nothing beside the model."""
+
+
+class LGFedAvgClient:
+    """Shares its last layer, and nothing of what is in front of it."""
+
+    contract = LG_FEDAVG
+
+    def init(self, spec: FederationSpec) -> LGFedAvgState:
+        """Nothing beside the model."""
+        return LGFedAvgState()
+
+    def step(self, state: LGFedAvgState, down: Mapping[str, Payload], job: Job) -> Step[LGFedAvgState]:
+        """Take over, train, share; the model that is measured is the one after training, which is the one to use."""
+        if job.closing:
+            yield Evaluate(job.round)
+            return state, {}
+        if "header" in down:
+            header = cast("ClassRows", down["header"])
+            yield WriteHead(header.classes.astype(np.int64), header.rows.astype(np.float32))
+        if job.spec.train.local_steps:
+            source = job.private_batches(job.spec.train.local_steps)
+            yield Fit(source=source, objective=(CrossEntropy(),), optim=job.optim)
+        if job.evaluates:
+            yield Evaluate(job.round + 1)
+        rows: Floats = yield ReadHead()  # (k, d + 1)
+        classes = np.arange(len(rows), dtype=np.int32)
+        return state, {"header": ClassRows(classes=classes, rows=rows, counts=np.ones_like(classes))}
+
+
+METHOD = LGFedAvgClient()

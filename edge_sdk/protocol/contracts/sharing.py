@@ -1,0 +1,23 @@
+"""What the contracts of all methods that average weights have in common."""
+
+from __future__ import annotations
+
+from edge_sdk.protocol.contracts import ranges
+from edge_sdk.protocol.knowledge import Weights
+from edge_sdk.protocol.wires import Exchange, Slot
+
+DOWN = {"weights": Slot(Weights, optional=True)}
+ROUND = Exchange(down=DOWN, up={"weights": Slot(Weights)})
+CLOSING = Exchange(down=DOWN)
+DISCLOSES = "all weights of the model, from which training samples can be reconstructed, and the number of samples"
+
+
+def check_mean(weighting: str, start: str) -> None:
+    """Raise ValueError unless the two parameters that every such method has are among what is known.
+
+    weighting: the mean over devices by their `samples` or `uniform`.  start: in round 0 nobody has weights of the
+    federation yet; `first`: the model of the contributor with the lowest number becomes everybody's; `equal`: all
+    devices start from equal weights (one file, one seed), so that round 0 can already be averaged.
+    """
+    ranges.choice("weighting", weighting, "samples", "uniform")
+    ranges.choice("start", start, "first", "equal")

@@ -1,0 +1,249 @@
+"""What every registered method must pass; a method joins this battery by its entry points.
+
+One dictionary is to be filled in for a new one: what its messages weigh (BYTES).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import fleets
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from laws import check_merge_laws, spec_of, uploads
+
+from coordinator.methods.base import At
+from edge_sdk.errors import EmptyRound, UsageError
+from edge_sdk.protocol import keep
+from edge_sdk.protocol.knowledge import payload_bytes
+from edge_sdk.protocol.messages import Assign, Upload
+from edge_sdk.protocol.wires import load_registered, registered_names
+from edge_sim import config as configs
+
+SMALL = {"public_batch": 4, "tau": 2, "max_devices": 8, "min_count": 1}
+"""Parameters that keep every registered method quick here."""
+NEEDS_TORCH = ("fedal",)
+NAMES = registered_names("coordinator.methods")
+EVERY = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.torch] * (name in NEEDS_TORCH)) for name in NAMES]
+)
+
+
+def method_of(name: str) -> Any:
+    return load_registered("coordinator.methods", name)
+
+
+def made(pictures: Path, name: str, devices: int = 4, held: int = 2, **federation: Any) -> configs.Config:
+    tables = fleets.tables(pictures, name, devices=devices, **federation)
+    known = asdict(method_of(name).contract.params())
+    tables["method"] = {key: value for key, value in {**SMALL, "public_batch": 8}.items() if key in known}
+    tables["partition"]["classes_per_device"] = held
+    return configs.parse(tables, Path("test.toml"))
+
+
+@pytest.fixture(scope="module")
+def clean(pictures: Path) -> Callable[[str], fleets.Run]:
+    """The undisturbed run of a method, computed once."""
+    runs: dict[str, fleets.Run] = {}
+
+    def run_of(name: str) -> fleets.Run:
+        if name not in runs:
+            runs[name] = fleets.Run(made(pictures, name)).finished()
+        return runs[name]
+
+    return run_of
+
+
+# -- both halves ----------------------------------------------------------------------------------------------------
+
+
+def test_both_halves_of_every_method_are_there_and_agree() -> None:
+    assert registered_names("edge_sdk.methods") == NAMES
+    for name in NAMES:
+        contract = method_of(name).contract
+        assert contract is load_registered("edge_sdk.methods", name).contract
+        assert contract.name == name
+        assert contract.citation
+        assert contract.discloses
+
+
+@EVERY
+def test_a_parameter_out_of_range_is_one_line_with_its_key(name: str) -> None:
+    contract = method_of(name).contract
+    for key, value in asdict(contract.params()).items():
+        wrong: Any = "no such word" if isinstance(value, str) else -1 if isinstance(value, int) else -1e30
+        with pytest.raises(UsageError, match=rf"^method\.{key}: expected .*found") as found:
+            contract.read({key: wrong})
+        assert "\n" not in str(found.value)
+
+
+# -- the reduction --------------------------------------------------------------------------------------------------
+
+VARIANTS: tuple[dict[str, Any], ...] = ({}, {"target": "all", "start": "equal", "weighting": "uniform"})
+
+
+@EVERY
+@pytest.mark.parametrize("variant", VARIANTS, ids=["defaults", "variant"])
+@settings(max_examples=5, deadline=None, derandomize=True)
+@given(devices=st.integers(2, 6), seed=st.integers(0, 2**32 - 1))
+def test_merge_laws(name: str, variant: dict[str, Any], devices: int, seed: int) -> None:
+    method = method_of(name)
+    spec = spec_of(method.contract, **{**SMALL, **variant})
+    for exchange in range(len(method.contract.exchanges(method.contract.read(spec.params)))):
+        at = At(0, exchange)
+        check_merge_laws(method, spec, at, uploads(method.contract, spec, at, devices, seed), seed)
+
+
+@EVERY
+def test_finish_is_a_function_of_what_it_is_given(name: str) -> None:
+    """Twice the same, and the state that it was given is left as it was; in round 1, too, when there is one."""
+    method = method_of(name)
+    spec = spec_of(method.contract, **SMALL)
+    state = method.init(spec)
+    for round_ in range(2):
+        for exchange in range(len(method.contract.exchanges(method.contract.read(spec.params)))):
+            at, aggregate = At(round_, exchange), method.zero()
+            for up in uploads(method.contract, spec, at, 3, round_):
+                aggregate = method.add(aggregate, up)
+            before = keep.to_bytes(state)
+            once, again = (method.finish(spec, state, at, aggregate) for _ in range(2))
+            assert keep.to_bytes(once) == keep.to_bytes(again)
+            assert keep.to_bytes(state) == before
+            assert keep.to_bytes(keep.from_bytes(type(once), keep.to_bytes(once))) == keep.to_bytes(once)
+            state = once
+
+
+@EVERY
+def test_an_empty_round_is_no_guess(name: str) -> None:
+    method = method_of(name)
+    if not any(row.up for row in method.contract.exchanges(method.contract.params())):
+        pytest.skip("exchanges nothing")
+    spec = spec_of(method.contract, **SMALL)
+    with pytest.raises(EmptyRound, match="round 3"):
+        method.finish(spec, method.init(spec), At(3, 0), method.zero())
+
+
+# -- whole runs -----------------------------------------------------------------------------------------------------
+
+
+@EVERY
+def test_the_same_seed_twice_and_another(pictures: Path, clean: Callable[[str], fleets.Run], name: str) -> None:
+    again = fleets.Run(made(pictures, name)).finished()
+    assert again.coordinator_bytes == clean(name).coordinator_bytes
+    assert again.model_bytes == clean(name).model_bytes
+    assert again.result.metrics == clean(name).result.metrics
+    assert fleets.Run(made(pictures, name, seed=8)).finished().model_bytes != again.model_bytes
+
+
+@EVERY
+def test_the_order_of_arrival_changes_no_bit(pictures: Path, clean: Callable[[str], fleets.Run], name: str) -> None:
+    run = fleets.Run(made(pictures, name))
+    for i, device in enumerate(run.devices):
+        run.slow_down(device.device.kit.id, 3.0 - 0.5 * i)  # the last one is the first to answer
+    run.finished()
+    assert run.coordinator_bytes == clean(name).coordinator_bytes
+    assert run.model_bytes == clean(name).model_bytes
+
+
+@EVERY
+def test_power_cuts_of_either_side_change_no_bit(pictures: Path, clean: Callable[[str], fleets.Run], name: str) -> None:
+    """A device's state survives its restart, and a run is resumed in the middle."""
+    end_s = clean(name).clock.now_s
+    run = fleets.Run(made(pictures, name))
+    run.power_cut("device-01", 0.4 * end_s, 0.1)
+    run.power_cut("coordinator", 0.6 * end_s, 0.1)
+    run.finished()
+    assert run.coordinator_bytes == clean(name).coordinator_bytes
+    assert run.model_bytes == clean(name).model_bytes
+
+
+@EVERY
+@pytest.mark.parametrize(("devices", "held"), [(1, 4), (4, 1)], ids=["one device", "one class each"])
+def test_it_runs_where_there_is_little(pictures: Path, name: str, devices: int, held: int) -> None:
+    check_sound(fleets.Run(made(pictures, name, devices, held)).finished())
+
+
+@EVERY
+def test_it_runs_with_a_class_that_nobody_holds(pictures: Path, tmp_path: Path, name: str) -> None:
+    with np.load(pictures) as arrays:
+        parts = dict(arrays)
+    held = parts["y_train"] != fleets.CLASSES - 1
+    lacking = tmp_path / "lacking.npz"
+    np.savez(lacking, **{**parts, "x_train": parts["x_train"][held], "y_train": parts["y_train"][held]})
+    tables = made(lacking, name).tables
+    tables["partition"] = {"kind": "iid"}
+    check_sound(fleets.Run(configs.parse(tables, Path("test.toml"))).finished())
+
+
+def check_sound(run: fleets.Run) -> None:
+    assert run.result.completed
+    assert run.result.updates["refused"] == 0
+    assert all(np.isfinite(each.agent.bench.model.head_rows()).all() for each in run.devices)
+
+
+@EVERY
+def test_a_device_that_comes_late_is_let_in(pictures: Path, name: str) -> None:
+    run = fleets.Run(made(pictures, name, rounds=8, quorum=3, join_grace_s=0.5, deadline_s=2.0))
+    run.power_cut("device-03", 0.0, 0.55)
+    run.finished()
+    assert run.result.completed
+    assert run.begun["device-03"] > 0
+    assert run.result.updates["refused"] == 0
+
+
+# -- bytes ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of the runs here: K classes, all held, d features, P weights, B public samples, R rounds, tau iterations."""
+
+    k: int = fleets.CLASSES
+    d: int = fleets.WIDTH
+    p: int = fleets.CLASSES * (fleets.WIDTH + 1)
+    b: int = 8
+    r: int = 3
+    tau: int = 2
+
+
+S = Sizes()
+ROW = 2
+"""Beside each class row: its class and its count."""
+BYTES: dict[str, tuple[int, int]] = {
+    # up and down in scalars, a device and run: methods.md G.2, with the first round, which has nothing to send down
+    "local": (0, 0),
+    "fedmd": (S.r * S.b * S.k, S.r * S.b * S.k),
+    "fedal": (S.r * S.tau * S.b * S.k, 2 * S.r * S.tau * S.b * S.k),
+    "fedproto": (S.r * S.k * (S.d + ROW), S.r * S.k * (S.d + ROW)),
+    "fedssa": (S.r * S.k * (S.d + 1 + ROW), S.r * S.k * (S.d + 1 + ROW)),
+    "fedavg": (S.r * S.p, S.r * S.p),
+    "fedprox": (S.r * S.p, S.r * S.p),
+    "fedhkd": (S.r * (S.p + S.k * (S.d + S.k + ROW)), S.r * (S.p + S.k * (S.d + S.k + ROW))),
+    "qffl": (S.r * (S.p + 1), S.r * S.p),
+    "fedgkd": (S.r * S.p, S.r * S.p + (S.r - 2) * S.p),  # a teacher from the second mean on, and none at the end
+    "fedmd_lf": (S.r * S.tau * S.b * S.k, S.r * S.tau * S.b * S.k),
+    "lg_fedavg": (S.r * S.k * (S.d + 1 + ROW), (S.r - 1) * S.k * (S.d + 1 + ROW)),
+    "fd": (S.r * S.k * (S.k + ROW), (S.r - 1) * S.k * (S.k + ROW)),
+}
+
+
+@EVERY
+def test_bytes_are_those_of_the_formula(pictures: Path, name: str) -> None:
+    run = fleets.Run(made(pictures, name, devices=2, held=S.k, rounds=S.r))
+    sent = run.tap()
+    run.finished()
+    up: dict[tuple[int, int], int] = {}  # by place: what is sent again counts once
+    down: dict[tuple[int, int], int] = {}
+    for message in sent:
+        if isinstance(message, (Upload, Assign)) and message.device == "device-00":
+            place = (message.round, message.exchange)
+            if isinstance(message, Upload):
+                up[place] = sum(map(payload_bytes, message.knowledge.values()))
+            else:
+                down[place] = sum(map(payload_bytes, message.down.values()))
+    assert (sum(up.values()), sum(down.values())) == tuple(4 * scalars for scalars in BYTES[name])

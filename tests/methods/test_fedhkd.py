@@ -1,0 +1,227 @@
+"""FedHKD: the paper's worked numbers, thresholds, classes that go, and a run that learns."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+
+import fleets
+import numpy as np
+import pytest
+from laws import spec_of
+
+from coordinator.methods.base import At, Contribution
+from coordinator.methods.fedhkd import METHOD, FedHKDCoordinatorState
+from edge_sdk.methods.base import HyperMeans
+from edge_sdk.methods.fedhkd import distilling, hyper_knowledge
+from edge_sdk.models.base import Batches
+from edge_sdk.models.numpy_model import NumpyModel
+from edge_sdk.objectives import (
+    CrossEntropy,
+    HeadMatch,
+    Optim,
+    PrototypeDistance,
+    feature_gradient,
+    head_gradient,
+    objective_loss,
+    softmax,
+    term_loss,
+)
+from edge_sdk.protocol.contracts.fedhkd import FEDHKD, FedHKDParams
+from edge_sdk.protocol.knowledge import HyperKnowledge, Weights
+from edge_sim import config as configs
+
+HEAD = np.array([[1, 0], [0, 1], [-1, 0]], np.float32)
+TOLERANCE = 2e-6
+
+
+def hyper(classes, features, soft, counts) -> HyperKnowledge:
+    return HyperKnowledge(
+        classes=np.array(classes, np.int32),
+        features=np.array(features, np.float32),
+        soft=np.array(soft, np.float32),
+        counts=np.array(counts, np.int32),
+    )
+
+
+A = hyper([0, 1], [[1, 2], [0, 4]], [[0.7, 0.2, 0.1], [0.1, 0.8, 0.1]], [9, 3])
+B = hyper([0, 1, 2], [[3, -2], [2, 2], [-1, 1]], [[0.5, 0.3, 0.2], [0.3, 0.4, 0.3], [0.2, 0.2, 0.6]], [3, 1, 4])
+ALL = hyper(
+    [0, 1, 2], [[1.5, 1], [0, 4], [-1, 1]], [[0.65, 0.225, 0.125], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]], [12, 3, 4]
+)
+
+
+def shared_by(means: HyperKnowledge, samples: int, **params: object) -> HyperKnowledge | None:
+    """What a device uploads beside its weights."""
+
+    class OfSamples:
+        def __init__(self) -> None:
+            self.samples = samples
+
+    stage = hyper_knowledge(FedHKDParams(**params), OfSamples())
+    assert next(stage) == HyperMeans(FedHKDParams(**params).temperature)
+    with pytest.raises(StopIteration) as done:
+        stage.send(means)
+    return done.value.value.get("hyper")
+
+
+def contribution(number: int, theta: tuple[float, float], samples: int, known: HyperKnowledge | None) -> Contribution:
+    weights = Weights(values=np.array(theta, np.float32), layout=bytes(16), count=samples)
+    extra = {} if known is None else {"hyper": known}
+    return Contribution(number=number, samples=samples, knowledge={"weights": weights, **extra})
+
+
+def finished(state: FedHKDCoordinatorState, *ups: Contribution, **params: object) -> FedHKDCoordinatorState:
+    aggregate = METHOD.zero()
+    for up in ups:
+        aggregate = METHOD.add(aggregate, up)
+    return METHOD.finish(spec_of(FEDHKD, **{"start": "equal", **params}), state, At(0, 0), aggregate)
+
+
+def test_the_worked_round() -> None:
+    """methods.md A.6: A shares classes 0 and 1 (3/12 passes nu), B 0 and 2 (1/8 does not)."""
+    a, b = shared_by(A, 12, nu=0.25, min_count=1), shared_by(B, 8, nu=0.25, min_count=1)
+    assert a == A
+    assert b is not None
+    assert b.classes.tolist() == [0, 2]
+    state = finished(FedHKDCoordinatorState(), contribution(0, (1, 3), 12, a), contribution(1, (5, -1), 8, b))
+    assert state.hyper is not None
+    assert state.weights is not None
+    np.testing.assert_allclose(state.hyper.features, ALL.features, atol=TOLERANCE)
+    np.testing.assert_allclose(state.hyper.soft, ALL.soft, atol=TOLERANCE)
+    np.testing.assert_allclose(state.weights.values, [2.6, 1.4], atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(("rounds", "classes"), [(0, [0, 1]), (1, [0, 1, 2])])
+def test_a_class_that_nobody_shares_is_gone_or_carried(rounds: int, classes: list[int]) -> None:
+    """methods.md A.6: only A arrives in the next round; one round later nothing is left to carry."""
+    before = FedHKDCoordinatorState(None, ALL, (0, 0, 0))
+    after = finished(before, contribution(0, (1, 3), 12, A), carry_rounds=rounds)
+    assert after.hyper is not None
+    assert after.hyper.classes.tolist() == classes
+    assert after.ages == (0, 0, 1)[: len(classes)]
+    np.testing.assert_array_equal(after.hyper.features[0], A.features[0])
+    later = finished(after, contribution(0, (1, 3), 12, A), carry_rounds=rounds)
+    assert later.hyper is not None
+    assert later.hyper.classes.tolist() == [0, 1]
+
+
+def test_a_round_in_which_nobody_shares_any_class() -> None:
+    after = finished(FedHKDCoordinatorState(None, ALL, (0, 0, 0)), contribution(0, (1, 3), 12, None))
+    assert (after.hyper, after.ages) == (None, ())
+    kept = finished(FedHKDCoordinatorState(None, ALL, (0, 0, 0)), contribution(0, (1, 3), 12, None), carry_rounds=2)
+    assert kept.hyper == ALL
+
+
+def test_the_thresholds() -> None:
+    assert shared_by(B, 8, min_count=3).classes.tolist() == [0, 2]
+    assert shared_by(B, 8, min_count=5) is None
+    assert shared_by(B, 8, min_count=1, nu=0.5).classes.tolist() == [2]
+
+
+def test_the_worked_loss() -> None:
+    """methods.md A.6, client check; the cross-entropies there are of logits (1.5, 3, -1.5) and (0, 1, 0)."""
+    features, labels = np.array([[1.5, 3], [0, 1]], np.float32), np.array([0, 1])
+    logits = features @ HEAD.T
+    (ce, head, near) = objective = _objective(FedHKDParams())
+    asked = {"head": lambda f: f @ HEAD.T}
+    assert term_loss(ce, logits, labels, 0) == pytest.approx(1.130950, abs=TOLERANCE)
+    assert term_loss(head, logits, labels, 0, **asked) / 0.05 == pytest.approx(0.254719, abs=TOLERANCE)
+    assert term_loss(near, logits, labels, 0, features) / 0.05 == pytest.approx(2.5, abs=TOLERANCE)
+    assert objective_loss(objective, logits, labels, 0, features, **asked) == pytest.approx(1.268686, abs=TOLERANCE)
+
+
+def _objective(params: FedHKDParams, down: HyperKnowledge | None = ALL) -> tuple:
+    stage = distilling(params, {} if down is None else {"hyper": down}, None)
+    with pytest.raises(StopIteration) as done:
+        next(stage)
+    return done.value.value
+
+
+def test_without_hyper_knowledge_and_without_weights_the_terms_are_left_out() -> None:
+    names = lambda objective: [term.name for term in objective]  # noqa: E731  read three times below
+    assert names(_objective(FedHKDParams(), None)) == ["cross-entropy"]
+    assert names(_objective(FedHKDParams(feature_weight=0))) == ["cross-entropy", "head-match"]
+    assert names(_objective(FedHKDParams(soft_weight=0))) == ["cross-entropy", "prototype-distance"]
+
+
+def test_the_gradients_are_those_of_the_losses() -> None:
+    """Central differences in f8; a sample that stands on its prototype has gradient 0, not NaN."""
+    rng = np.random.default_rng(0)
+    k, d, step = 3, 4, 1e-6
+    term = HeadMatch(features=rng.normal(size=(2, d)), soft=rng.dirichlet(np.ones(k), 2), temperature=0.5, weight=0.7)
+    z = rng.normal(size=(2, k))
+    found, expected = head_gradient(term, lambda _f: z), np.empty((2, k))
+    for at in np.ndindex(2, k):
+        shift = np.zeros((2, k))
+        shift[at] = step
+        up, down = (term_loss(term, z, None, 0, head=lambda _f, s=s: z + s) for s in (shift, -shift))
+        expected[at] = (up - down) / (2 * step)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    near = PrototypeDistance(classes=np.array([0, 2]), rows=rng.normal(size=(2, d)), weight=0.7)
+    features, labels = rng.normal(size=(4, d)), np.array([0, 1, 2, 0])
+    features[3] = near.rows[0]
+    slopes, expected = feature_gradient(near, features, labels), np.empty((4, d))
+    for at in np.ndindex(4, d):
+        shift = np.zeros((4, d))
+        shift[at] = step
+        up, down = (term_loss(near, np.zeros((4, k)), labels, 0, features + s) for s in (shift, -shift))
+        expected[at] = (up - down) / (2 * step)
+    np.testing.assert_allclose(slopes, expected, atol=1e-5)
+    assert (slopes[3] == 0).all()
+
+
+def answer(slices: Generator[None, None, HyperKnowledge]) -> HyperKnowledge:
+    """What a request gives in the end."""
+
+    def through() -> Generator[None, None, None]:
+        found.append((yield from slices))
+
+    found: list[HyperKnowledge] = []
+    for _ in through():
+        pass
+    return found[0]
+
+
+def test_the_hyper_means_of_a_device(pictures: Path) -> None:
+    """One pass gives what two by hand give."""
+    run = fleets.Run(_config(pictures, rounds=1)).finished()
+    bench = run.devices[0].agent.bench
+    found = answer(bench.serve(HyperMeans(0.5), None))
+    model, x, y = bench.model, bench._private, bench._labels
+    assert isinstance(model, NumpyModel)
+    for row, label in enumerate(found.classes):
+        mine = x[y == label]
+        np.testing.assert_allclose(found.features[row], model.features(mine).mean(axis=0), atol=1e-5)
+        np.testing.assert_allclose(found.soft[row], softmax(model.logits(mine), 0.5).mean(axis=0), atol=1e-5)
+        assert found.counts[row] == len(mine)
+
+
+def _config(pictures: Path, **federation: object) -> configs.Config:
+    tables = fleets.tables(pictures, "fedhkd", devices=3, **federation)
+    tables["method"] = {"min_count": 1, "start": "equal"}
+    return configs.parse(tables, Path("test.toml"))
+
+
+def test_the_head_learns_what_all_predict(pictures: Path) -> None:
+    """With a heavy head term a device's head agrees with the soft predictions that it was given; alone it need not."""
+    run = fleets.Run(_config(pictures, rounds=4)).finished()
+    state = run.server.method_state
+    assert state.hyper is not None
+    model = run.devices[0].agent.bench.model
+    features = state.hyper.features
+    term = HeadMatch(features=features, soft=state.hyper.soft, weight=1.0)
+    before = term_loss(term, features, None, 0, head=model.head)
+    work = run.devices[0].agent.bench
+    job_batches = _batches(work)
+    for _ in range(50):
+        model.fit(job_batches, (CrossEntropy(weight=0.0), term), _sgd())
+    assert term_loss(term, features, None, 0, head=model.head) < 0.5 * before
+
+
+def _batches(bench):
+    return Batches(inputs=bench._private, labels=bench._labels, indices=np.arange(4)[None], stochastic=False)
+
+
+def _sgd():
+    return Optim(kind="sgd", learning_rate=0.5)
