@@ -34,7 +34,7 @@ def _row(contract: Contract[Any]) -> dict[str, Any]:
         "down": sorted(
             {_down(role, slot) for row in (*exchanges, contract.closing(params)) for role, slot in row.down.items()}
         ),
-        "encodings": {tag_of(slot.kind): list(encodings_for(slot.kind)) for slot in slots},
+        "encodings": {tag_of(s.kind): list(encodings_for(s.kind, probabilities=s.probabilities)) for s in slots},
         "needs": sorted(contract.needs),
         "enough_to_teach": sorted(contract.teaches),
         "needs_public_set": contract.needs_public_set,

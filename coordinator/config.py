@@ -19,6 +19,7 @@ from edge_sdk.protocol import schema
 from edge_sdk.protocol.encodings import ENCODINGS
 from edge_sdk.protocol.messages import EncodingSpec, FederationSpec, PublicSetSpec, Scalar, TrainSpec, Word
 from edge_sdk.protocol.schema import Count, Id, Real, Whole
+from edge_sdk.protocol.transforms import unfit_encoding
 from edge_sdk.protocol.wires import Contract, load_registered, registered_names
 from edge_sdk.public import PublicSet
 
@@ -180,6 +181,9 @@ def federation(
         feature_dim=table.feature_dim,
         encoding=encoding,
     )
+    unfit = unfit_encoding(spec, contract)
+    if unfit:
+        raise UsageError(f"{file}: {unfit}")
     policy = Policy(
         expected=table.devices,
         quorum=quorum,

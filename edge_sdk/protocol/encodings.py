@@ -141,6 +141,8 @@ ENCODINGS: Mapping[str, Encoding] = {
         Encoding("int8-tensor", _encode_tensor, _carries_tensor, _decode_int8),
     )
 }
+FLOATS = ("f32", "f16")
+"""Those of them that keep rows that sum to 1."""
 FLAT = tuple(name for name in ENCODINGS if name != "int8-row")
 """Those of them that an array without rows may have."""
 PLAIN = "f32"

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
-from edge_sdk.protocol.encodings import ENCODINGS, FLAT, PLAIN, Encoding, decoded
+from edge_sdk.protocol.encodings import ENCODINGS, FLAT, FLOATS, PLAIN, Encoding, decoded
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, LogitGradients, Payload, PublicLogits, Weights
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import tag_of
-from edge_sdk.protocol.wires import Contract
+from edge_sdk.protocol.wires import Contract, Slot
 
 Knowledge: TypeAlias = Mapping[str, Payload]
 
@@ -107,17 +107,33 @@ def encoding_of(spec: FederationSpec, kind: type[Payload]) -> str:
     return name
 
 
-def encodings_for(kind: type[Payload]) -> tuple[str, ...]:
-    """The encodings that a federation may choose for a kind."""
+def encodings_for(kind: type[Payload], *, probabilities: bool = False) -> tuple[str, ...]:
+    """The encodings that a federation may choose for a kind; in int8, rows of probabilities would not sum to 1."""
+    if probabilities:
+        return FLOATS
     return FLAT if kind is Weights else tuple(ENCODINGS)
+
+
+def unfit_encoding(spec: FederationSpec, contract: Contract[Any]) -> str:
+    """What is wrong with the encodings for what the method trades; empty: nothing."""
+    for slot in _slots(spec, contract):
+        allowed = encodings_for(slot.kind, probabilities=slot.probabilities)
+        if encoding_of(spec, slot.kind) not in allowed:
+            key = tag_of(slot.kind).replace("-", "_")
+            return f"encoding.{key}: {contract.name} trades probabilities there; choose {' or '.join(allowed)}"
+    return ""
 
 
 def encodings_in_use(spec: FederationSpec, contract: Contract[Any]) -> dict[str, str]:
     """The encodings of the kinds that the method trades, by tag."""
+    kinds = {slot.kind for slot in _slots(spec, contract)}
+    return {tag_of(kind): encoding_of(spec, kind) for kind in sorted(kinds, key=tag_of)}
+
+
+def _slots(spec: FederationSpec, contract: Contract[Any]) -> list[Slot]:
     params = contract.read(spec.params)
     rows = (*contract.exchanges(params), contract.closing(params))
-    kinds = {slot.kind for row in rows for roles in (row.down, row.up) for slot in roles.values()}
-    return {tag_of(kind): encoding_of(spec, kind) for kind in sorted(kinds, key=tag_of)}
+    return [slot for row in rows for roles in (row.down, row.up) for slot in roles.values()]
 
 
 def missing_encodings(spec: FederationSpec, contract: Contract[Any], known: Sequence[str]) -> list[str]:

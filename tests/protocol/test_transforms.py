@@ -10,6 +10,7 @@ from protocol_samples import ADDRESS, PAYLOADS, SPEC
 
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
 from edge_sdk.protocol import codec, schema
+from edge_sdk.protocol.contracts.fd import FD
 from edge_sdk.protocol.contracts.fedal import FEDAL
 from edge_sdk.protocol.contracts.fedproto import FEDPROTO
 from edge_sdk.protocol.encodings import ENCODINGS
@@ -23,6 +24,7 @@ from edge_sdk.protocol.transforms import (
     encodings_for,
     encodings_in_use,
     missing_encodings,
+    unfit_encoding,
 )
 
 LOGITS = PAYLOADS["logits"]
@@ -134,3 +136,10 @@ def test_what_a_method_uses():
     assert missing_encodings(spec, FEDAL, ("int8-row",)) == []
     assert missing_encodings(replace(SPEC, params={}), FEDAL, ()) == []
     assert encoding_of(spec, PublicLogits) == "int8-row"
+
+
+def test_rows_of_probabilities_are_not_quantised():
+    assert unfit_encoding(replace(spec_with(class_rows="f16"), params={}), FD) == ""
+    unfit = unfit_encoding(replace(spec_with(class_rows="int8-tensor"), params={}), FD)
+    assert unfit == "encoding.class_rows: fd trades probabilities there; choose f32 or f16"
+    assert unfit_encoding(replace(spec_with(class_rows="int8-tensor"), params={}), FEDPROTO) == ""
