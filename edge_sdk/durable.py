@@ -22,7 +22,13 @@ def open_database(path: Path | None, schema: str) -> sqlite3.Connection:
     with guarded(path):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False, timeout=0.5)
+        connection = sqlite3.connect(
+            path or ":memory:",
+            isolation_level=None,
+            check_same_thread=False,
+            timeout=0.5,
+            cached_statements=0,  # a cached one keeps a copy of what was last bound to it, such as a whole model
+        )
         try:
             connection.execute("PRAGMA locking_mode=EXCLUSIVE")
             check_ours(connection)

@@ -318,7 +318,7 @@ class Participant:
         if self._taken is None:
             self._enter(welcome)
             self.store.save_welcome(frame)
-            if self.store.start() is None:
+            if self.store.started() is None:
                 self.store.save_start(self._round_start(0))
         elif self._taken.welcome.run != welcome.run:
             self._begin_anew(welcome, frame)
@@ -455,8 +455,8 @@ class Participant:
             self._rebuild()  # the model stands somewhere inside an exchange that nobody wants any more
         assign, frame = self._newest
         start = None
-        saved = self.store.start()
-        if saved is None or assign.round > saved.round:
+        saved = self.store.started()
+        if saved is None or assign.round > saved:
             start = self._round_start(assign.round)
         self.begun += 1
         measured = _Measured()
@@ -488,9 +488,9 @@ class Participant:
                 measured.rounds_done, measured.metrics = request.rounds_done, result
 
     def _send_upload(self, place: session.Place) -> None:
-        for done in self.store.done():
-            if (done.round, done.exchange) == place:
-                self.transport.send(topics.up(self.federation, self.device, _KINDS[Upload]), done.upload)
+        frame = self.store.upload(*place)
+        if frame is not None:
+            self.transport.send(topics.up(self.federation, self.device, _KINDS[Upload]), frame)
 
     def _send(self, message: Hello | Bye | PublicRequest) -> None:
         topic = topics.up(self.federation, self.device, _KINDS[type(message)])
@@ -594,7 +594,7 @@ class Participant:
         if isinstance(welcome, Welcome):
             self._enter(welcome)
             self.session = session.SessionState(epoch=welcome.epoch)
-            if self.store.start() is None:  # the power went before it was saved
+            if self.store.started() is None:  # the power went before it was saved
                 self.store.save_start(self._round_start(0))
         self._rebuild()
         self._stand(session.Phase.JOINING)

@@ -50,8 +50,14 @@ class Store(Protocol):
     def start(self) -> RoundStart | None:
         """The last saved round start."""
 
+    def started(self) -> int | None:
+        """The round of the last saved start."""
+
     def done(self) -> tuple[Done, ...]:
         """The exchanges carried out since that start, in order."""
+
+    def upload(self, round_: int, exchange: int) -> bytes | None:
+        """The frame that answers one of them."""
 
     def save(self, done: Done, start: RoundStart | None = None) -> None:
         """Add an exchange; with a new start, which replaces everything before it.  Durable on return."""
@@ -86,6 +92,15 @@ class MemoryStore:
     def start(self) -> RoundStart | None:
         """See Store."""
         return self._start
+
+    def started(self) -> int | None:
+        """See Store."""
+        return None if self._start is None else self._start.round
+
+    def upload(self, round_: int, exchange: int) -> bytes | None:
+        """See Store."""
+        done = self._done.get((round_, exchange))
+        return None if done is None else done.upload
 
     def done(self) -> tuple[Done, ...]:
         """See Store."""
@@ -150,6 +165,16 @@ class SqliteStore:
         row = self._one("SELECT round, model, method FROM start")
         return RoundStart(*row) if row else None
 
+    def started(self) -> int | None:
+        """See Store."""
+        row = self._one("SELECT round FROM start")
+        return int(row[0]) if row else None
+
+    def upload(self, round_: int, exchange: int) -> bytes | None:
+        """See Store."""
+        row = self._one("SELECT upload FROM done WHERE round = ? AND exchange = ?", round_, exchange)
+        return bytes(row[0]) if row else None
+
     def done(self) -> tuple[Done, ...]:
         """See Store."""
         with guarded(self._path):
@@ -184,9 +209,9 @@ class SqliteStore:
         self._db.execute("DELETE FROM start")
         self._db.execute("INSERT INTO start VALUES (?, ?, ?)", (start.round, start.model, start.method))
 
-    def _one(self, query: str) -> tuple[Any, ...] | None:
+    def _one(self, query: str, *values: int) -> tuple[Any, ...] | None:
         with guarded(self._path):
-            row: tuple[Any, ...] | None = self._db.execute(query).fetchone()
+            row: tuple[Any, ...] | None = self._db.execute(query, values).fetchone()
         return row
 
     def _put(self, name: str, value: bytes) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from edge_sdk.data import Preprocess
 from edge_sdk.errors import StoreError
 from edge_sdk.objectives import Floats, Ints, Objective, Optim
+from edge_sdk.protocol import body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +117,8 @@ class Model(Protocol):
 
 def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """Named arrays as bytes, for state that stays on this machine."""
-    table = {name: [a.dtype.str, list(a.shape), np.ascontiguousarray(a).tobytes()] for name, a in arrays.items()}
-    packed: bytes = msgpack.packb(table)
-    return packed
+    table = {name: [a.dtype.str, list(a.shape), body.raw(a)] for name, a in arrays.items()}
+    return b"".join(body.pack(table))
 
 
 def unpack_arrays(state: bytes) -> dict[str, NDArray[Any]]:

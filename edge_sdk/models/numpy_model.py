@@ -167,11 +167,11 @@ class HeadModel(ABC):
             if step == len(batches.indices) - 1:
                 loss = objective_loss(objective, logits, labels, step, f, head=self.head, weights=rows.ravel())
             pull = weight_gradient(objective, rows.ravel()).reshape(rows.shape) if on_weights else None
-            asked = [term for term in objective if isinstance(term, HeadMatch)]
-            gradient = np.concatenate(
-                [objective_gradient(objective, logits, labels, step), *(head_gradient(t, self.head) for t in asked)]
-            )
-            self._head.step(np.concatenate([f, *(term.features for term in asked)]), gradient, optim, pull)
+            gradient = objective_gradient(objective, logits, labels, step)
+            for term in objective:
+                if isinstance(term, HeadMatch):  # more rows that the head is asked about
+                    f, gradient = np.vstack([f, term.features]), np.vstack([gradient, head_gradient(term, self.head)])
+            self._head.step(f, gradient, optim, pull)
         return FitReport(steps=len(batches.indices), loss=loss)
 
     def head_rows(self) -> Floats:

@@ -25,6 +25,13 @@ _BIN_32 = b"\xc6"
 _PLACEHOLDER = 0
 
 
+def raw(array: NDArray[Any]) -> bytes | NDArray[np.uint8]:
+    """The bytes of an array, in C order; where they are many a view of them, for `pack`."""
+    if array.nbytes <= LONG_BYTES:
+        return array.tobytes()
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
 def pack(plain: Any) -> list[Part]:
     """The parts of a body, to be joined; arrays of u1 in `plain` are long byte strings and become parts themselves."""
     arrays: list[NDArray[np.uint8]] = []

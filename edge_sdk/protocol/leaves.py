@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
-from edge_sdk.protocol.body import LONG_BYTES
+from edge_sdk.protocol import body
 
 Plain = Any
 """What msgpack carries: None, bool, int, float, str, bytes, list, dict."""
@@ -213,7 +213,7 @@ def _tensor(rule: Tensor) -> tuple[Encoder, Decoder]:
         if not _finite(value):
             raise LocalProtocolError(f"{path}: holds NaN or Inf; nothing was sent")
         code = value.dtype.str[1:]
-        return [code, list(value.shape), _raw(value.astype(DTYPES[code], copy=False))]
+        return [code, list(value.shape), body.raw(value.astype(DTYPES[code], copy=False))]
 
     def decode(value: Plain, path: str) -> NDArray[Any]:
         if type(value) is not list or len(value) != 3:
@@ -241,13 +241,6 @@ def _tensor(rule: Tensor) -> tuple[Encoder, Decoder]:
 def _finite(array: NDArray[Any]) -> bool:
     """Whether no number is NaN or infinite; found without a second array, and extremes carry both on."""
     return array.dtype.kind != "f" or bool(np.isfinite(array.min()) and np.isfinite(array.max()))
-
-
-def _raw(array: NDArray[Any]) -> bytes | NDArray[np.uint8]:
-    """The bytes of an array, in C order; where they are many a view of them, see `body.pack`."""
-    if array.nbytes <= LONG_BYTES:
-        return array.tobytes()
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 _MAKERS: Mapping[type, Callable[[Any], tuple[Encoder, Decoder]]] = {

@@ -27,6 +27,7 @@ def test_a_new_store_is_empty(store):
     assert store.boot_epoch == 1
     assert store.welcome() is None
     assert store.start() is None
+    assert store.started() is None
     assert store.done() == ()
 
 
@@ -41,8 +42,10 @@ def test_exchanges_add_up_until_a_new_start_replaces_them(store):
     store.save(done(0, 0))
     store.save(done(0, 1))
     assert store.done() == (done(0, 0), done(0, 1))
+    assert [store.upload(0, exchange) for exchange in range(3)] == [done(0, 0).upload, done(0, 1).upload, None]
     store.save(done(1, 0), RoundStart(1, b"model 1", b"method 1"))
     assert store.start() == RoundStart(1, b"model 1", b"method 1")
+    assert store.started() == 1
     assert store.done() == (done(1, 0),)
     store.save_start(RoundStart(2, b"", b""))
     assert store.done() == ()
