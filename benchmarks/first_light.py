@@ -7,11 +7,9 @@ Each section's figures are kept in docs/results/first-light.json, with the comma
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
-import signal
 import sqlite3
 import statistics
 import subprocess
@@ -19,55 +17,29 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import killing
+import stub
+from figures import ROOT, Page, Table, quantiles
+
 import edge_sim
-from coordinator.broker import EmbeddedBroker
 from coordinator.config import load_toml
 from coordinator.ledger import Ledger
-from coordinator.outcome import versions
 from coordinator.report.result import Result, summary, without_times
+from edge_sdk.errors import UsageError
 from edge_sdk.protocol import keep
 from edge_sdk.transport.memory import Faults
 from edge_sim import config as configs
 from edge_sim import fleet as fleets
 from edge_sim.virtual import VirtualFleet
 
-ROOT = Path(__file__).parents[1]
 DEMO = ROOT / "edge_sim" / "demo.toml"
-FIGURES = ROOT / "docs" / "results" / "first-light.json"
-PAGE = FIGURES.with_suffix(".md")
 SEEDS = (0, 1, 2)
 ROUNDS = 100
 
-Table = list[list[str]]
 Tables = dict[str, Any]
-
-
-def main() -> None:
-    """Measure, keep, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("section", nargs="*", choices=[[], *SECTIONS], default=[])
-    wanted = parser.parse_args().section or list(SECTIONS)
-    known: dict[str, Any] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
-    for name in wanted:
-        title, measure = SECTIONS[name]
-        print(f"measuring: {title}", flush=True)
-        table = measure()
-        known[name] = {
-            "title": title,
-            "table": table,
-            "command": f"python benchmarks/first_light.py {name}",
-            "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
-            "versions": versions(),
-            "cores": os.cpu_count(),
-        }
-        FIGURES.parent.mkdir(parents=True, exist_ok=True)
-        FIGURES.write_text(json.dumps(known, indent=1) + "\n")
-        PAGE.write_text(page(known))
-        print("\n".join(_markdown(table)), flush=True)
 
 
 # -- the sections ---------------------------------------------------------------------------------------------------
@@ -107,19 +79,12 @@ def transports() -> Table:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 result = edge_sim.run(_demo(rounds=20), broker=f"embedded:{kind}", out=Path(folder) / "run")
-            except edge_sim_missing() as missing:
+            except UsageError as missing:
                 rows.append([kind, "", str(missing).splitlines()[0], ""])
                 continue
             mean = f"{statistics.fmean(_accuracies(result).values()):.2%}"
             rows.append([result.transport, mean, "yes" if _accuracies(result) == plain else "NO", _seconds(result)])
     return rows
-
-
-def edge_sim_missing() -> type[Exception]:
-    """What a broker that is not installed raises."""
-    from edge_sdk.errors import UsageError  # noqa: PLC0415  # only for this
-
-    return UsageError
 
 
 def faults() -> Table:
@@ -162,13 +127,12 @@ def kills() -> Table:
     """SIGKILL of devices and of the coordinator, each five times in one run over the embedded broker."""
     rows = [["killed", "kills", "run", "accuracies equal to the run without kills", "seconds"]]
     with tempfile.TemporaryDirectory() as folder:
-        _write_app(Path(folder))
-        calm = _deployment(Path(folder), "calm", victim="", times=0)
+        killing.write_app(Path(folder))
+        calm = killing.run(Path(folder), "amqtt", victim="", kills=0)
         for victim in ("device", "coordinator"):
-            begun_s = time.perf_counter()
-            found = _deployment(Path(folder), victim, victim=victim, times=5)
-            same = "yes" if found == calm else "NO"
-            rows.append([victim, "5", "completed", same, f"{time.perf_counter() - begun_s:.0f}"])
+            found = killing.run(Path(folder), "amqtt", victim, kills=5)
+            same = "yes" if found.accuracies == calm.accuracies else "NO"
+            rows.append([victim, str(found.kills), "completed", same, f"{found.seconds:.0f}"])
     return rows
 
 
@@ -180,15 +144,12 @@ def latency() -> Table:
             ("empty round", "local", 200, 1, "50"),
             ("FedAL exchange", "fedal", 60, 6, "15"),
         ):
-            tables = _stub_fleet(method, rounds)
-            with tempfile.TemporaryDirectory() as folder:
-                try:
-                    result = edge_sim.run(tables, broker=f"embedded:{kind}", out=Path(folder) / "run")
-                except edge_sim_missing():
-                    continue
-            waits = sorted(round_.wall_s / per * 1e3 for round_ in result.history[5:])
-            rows.append([f"{label}, {result.transport}", *_quantiles(waits), goal])
-    return [*rows, ["fsync of this disk (4 kB commit)", *_quantiles(_fsyncs()), ""]]
+            try:
+                broker, waits = stub.waits_ms(kind, method, devices=10, rounds=rounds)
+            except UsageError:  # not installed
+                continue
+            rows.append([f"{label}, {broker}", *quantiles([wait / per for wait in waits]), goal])
+    return [*rows, ["fsync of this disk (4 kB commit)", *quantiles(_fsyncs()), ""]]
 
 
 def install() -> Table:
@@ -239,16 +200,6 @@ def _demo(*, rounds: int, method: str = "fedal", seed: int = 0, standalone: bool
     return configs.parse(load_toml(DEMO, overrides), DEMO)
 
 
-def _stub_fleet(method: str, rounds: int) -> Tables:
-    """Ten devices that have next to nothing to compute."""
-    return {
-        "federation": {"name": "stub", "method": method, "rounds": rounds, "devices": 10},
-        "train": {"local_steps": 0, "evaluate_every": 10**6},
-        "run": {"standalone": False, "processes": 2},
-        "fleet": [{"count": 10, "model": "softmax"}],
-    }
-
-
 def _outcome(method: str, bad: Faults, seed: int) -> tuple[tuple[bytes, ...], int]:
     """Final bytes of the coordinator's state and of every model; frames lost or doubled on the way."""
     tables: Tables = {
@@ -263,75 +214,6 @@ def _outcome(method: str, bad: Faults, seed: int) -> tuple[tuple[bytes, ...], in
     updates = fleet.server.record.updates
     models = tuple(device.agent.bench.model.state_bytes() for device in fleet.devices)
     return (keep.to_bytes(fleet.server.method_state), *models), updates["duplicate"] + updates["stale"]
-
-
-_APP = """
-import json, os
-import numpy as np
-import edge_sdk
-
-def make():
-    with np.load("data.npz") as arrays:
-        mine = np.flatnonzero(arrays["y"] % 3 == int(os.environ["PART"]))
-        train = edge_sdk.Samples(arrays["x"][mine], arrays["y"][mine])
-        test = edge_sdk.Samples(arrays["x"], arrays["y"])
-    scaled = edge_sdk.Preprocess(scale=1 / 16)
-    model = edge_sdk.NumpyModel(10, (1, 8, 8), seed=int(os.environ["PART"]), preprocess=scaled)
-    return edge_sdk.App(model=model, data=edge_sdk.LocalData(train=train, test=test),
-                        public=edge_sdk.PublicSet.load("public.npz"))
-"""
-
-
-def _write_app(folder: Path) -> None:
-    import numpy as np  # noqa: PLC0415  # not needed by the other sections
-    from sklearn.datasets import load_digits  # noqa: PLC0415
-
-    digits = load_digits()
-    images = digits.images.astype(np.uint8)
-    (folder / "kill_app.py").write_text(_APP)
-    np.savez(folder / "data.npz", x=images[300:900], y=digits.target[300:900].astype(np.int64))
-    np.savez(folder / "public.npz", public=images[:300])
-
-
-def _deployment(folder: Path, name: str, *, victim: str, times: int) -> dict[str, float]:
-    """Real coordinator and device processes; kill one of them now and then; the final accuracies."""
-    rounds, pause_s = 300, 0.7
-    toml = (
-        f'[federation]\nname = "{name}"\nmethod = "fedmd"\nrounds = {rounds}\ndevices = 3\nclasses = 10\n'
-        'deadline_s = 10.0\nretry_s = 1.0\nroster = ["d-0", "d-1", "d-2"]\n'
-        '[train]\nevaluate_every = 20\n[public]\npath = "public.npz"\n'
-    )
-    (folder / f"{name}.toml").write_text(toml)
-    out = folder / f"run-{name}"
-    with EmbeddedBroker() as broker, (folder / f"{name}.log").open("wb") as log:
-
-        def start(arguments: Sequence[str], part: int = 0) -> subprocess.Popen[bytes]:
-            command = [sys.executable, "-m", "edge_sdk.cli", *arguments, "--broker", broker.url]
-            environment = {**os.environ, "PART": str(part), "OPENBLAS_NUM_THREADS": "1"}
-            return subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
-
-        coordinator = ["coordinator", f"{name}.toml", "--out", str(out)]
-        device = ["device", "--federation", name, "--app", "kill_app:make"]
-        running = {"coordinator": start(coordinator)}
-        for part in range(3):
-            running[f"d-{part}"] = start([*device, "--id", f"d-{part}", "--state", f"state-{name}-{part}"], part)
-        for kill in range(times):
-            time.sleep(pause_s + (2.0 if kill == 0 else 0.0))
-            who = "coordinator" if victim == "coordinator" else f"d-{kill % 3}"
-            if running[who].poll() is not None:
-                raise RuntimeError(f"{who} had ended before kill {kill}: make the run longer")
-            running[who].send_signal(signal.SIGKILL)
-            running[who].wait()
-            part = 0 if who == "coordinator" else int(who[2:])
-            again = [*coordinator, "--resume"] if who == "coordinator" else [*device, "--id", who]
-            again += [] if who == "coordinator" else ["--state", f"state-{name}-{part}"]
-            running[who] = start(again, part)
-        for process in running.values():
-            process.wait(300)
-    told = json.loads((out / "summary.json").read_text())
-    if not told["completed"]:
-        raise RuntimeError(f"{name}: {told['reason']}")
-    return {row["id"]: row["accuracy"] for row in told["per_device"]}
 
 
 def _fsyncs() -> list[float]:
@@ -350,10 +232,6 @@ def _fsyncs() -> list[float]:
     return sorted(waits)
 
 
-def _quantiles(ordered: Sequence[float]) -> list[str]:
-    return [f"{ordered[int(len(ordered) * share)]:.2f}" for share in (0.5, 0.95)]
-
-
 def _accuracies(result: Result) -> dict[str, float | None]:
     return {device.id: device.accuracy for device in result.devices}
 
@@ -370,27 +248,5 @@ def _call(*command: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
 
 
-def page(known: dict[str, Any]) -> str:
-    """The whole page."""
-    lines = [
-        "# First light: measured",
-        "",
-        "Written by `python benchmarks/first_light.py`; nothing here is typed by hand.",
-    ]
-    for name in SECTIONS:
-        if name not in known:
-            continue
-        told = known[name]
-        software = ", ".join(f"{package} {version}" for package, version in told["versions"].items())
-        lines += ["", f"## {told['title']}", "", *_markdown(told["table"]), ""]
-        lines.append(f"`{told['command']}`, {told['date']}, {told['cores']} cores; {software}")
-    return "\n".join(lines) + "\n"
-
-
-def _markdown(table: Table) -> list[str]:
-    head, *rows = table if len(table) > 1 else [["" for _ in table[0]], *table]
-    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
-
-
 if __name__ == "__main__":
-    main()
+    Page("first-light", "First light: measured", SECTIONS).main(__doc__ or "")

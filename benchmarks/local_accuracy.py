@@ -45,13 +45,15 @@ def main() -> None:
     rows = [head, ["---"] * len(head)]
     for name, family, held, overrides in SETTINGS:
         for method in METHODS:
-            rows.append([name, str(held), method, *_measured(method, family, held, overrides)])
+            held_classes = f"partition.classes_per_device={held}"
+            rows.append([name, str(held), method, *measured(method, family, (held_classes, *overrides))])
             print(rows[-1], flush=True)
     PAGE.write_text(_page(rows))
 
 
-def _measured(method: str, family: str, held: int, overrides: Sequence[str]) -> list[str]:
-    found = [_run(method, family, held, [*overrides, f"federation.seed={seed}"]) for seed in SEEDS]
+def measured(method: str, family: str, overrides: Sequence[str]) -> list[str]:
+    """Alone, federated, gain of each seed, by prototypes; `family` of all devices, or empty for the demo's fleet."""
+    found = [_run(method, family, [*overrides, f"federation.seed={seed}"]) for seed in SEEDS]
     alone = [metrics["standalone_local_accuracy_mean"] for metrics in found]
     federated = [metrics["local_accuracy_mean"] for metrics in found]
     prototypes = [metrics["prototype_accuracy_mean"] for metrics in found if "prototype_accuracy_mean" in metrics]
@@ -60,13 +62,12 @@ def _measured(method: str, family: str, held: int, overrides: Sequence[str]) -> 
     return [_percent(alone), _percent(federated), gain, _percent(prototypes)]
 
 
-def _run(method: str, family: str, held: int, overrides: Sequence[str]) -> dict[str, float]:
+def _run(method: str, family: str, overrides: Sequence[str]) -> dict[str, float]:
     settings = (
         f"federation.method={method}",
         "federation.rounds=40",
         "federation.feature_dim=64",
         "train.evaluate_every=40",
-        f"partition.classes_per_device={held}",
     )
     tables: dict[str, Any] = load_toml(DEMO, [*settings, *overrides])
     if family:

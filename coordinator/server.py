@@ -9,6 +9,7 @@ import dataclasses
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -50,6 +51,8 @@ POLL_S = 0.5
 """Longest sleep of the loop."""
 GROUP = 256
 """Most frames that share one commit."""
+DISK_AGAIN_S = 5.0
+"""Pause before a write that the disk refused is tried again."""
 
 _KINDS = {Welcome: "join", Refusal: "join", Assign: "task", Receipt: "rcpt", PublicBlock: "pub"}
 
@@ -134,6 +137,9 @@ class Server:
         self._sequence = 0
         self._linked, self._link_fault = False, "it does not answer"
         self._pending: list[_Pending] = []
+        self._held: tuple[rounds.Command, ...] = ()
+        """What waits for the disk: the round stands still, and devices send again what came meanwhile."""
+        self._disk_again_s = 0.0
         self._aggregate: Any = method.zero()
         self.method_state: Any = method.init(spec)
         self.rounds = RoundState(policy=policy)
@@ -206,12 +212,17 @@ class Server:
 
     def next_due_s(self) -> float | None:
         """When `tick` can next matter."""
-        return rounds.next_due_s(self.rounds)
+        return self._disk_again_s if self._held else rounds.next_due_s(self.rounds)
 
     def tick(self, now_s: float) -> None:
         """Let time pass."""
         due_s = self.next_due_s()
-        if due_s is not None and now_s >= due_s:
+        if due_s is None or now_s < due_s:
+            return
+        if self._held:
+            held, self._held = self._held, ()
+            self._carry_out_all(held, now_s)
+        else:
             self._feed(rounds.Tick(now_s), now_s)
 
     def handle(self, event: TransportEvent, now_s: float) -> None:
@@ -226,12 +237,17 @@ class Server:
                 self._feed(rounds.Broken(f"broker: {event.reason}"), now_s)
         elif isinstance(event, Rejected):
             self._refuse_frame(topics.sender(event.topic) or "unknown", event.kind, event.reason)
+        elif self._held:
+            event.acknowledge()  # its sender, without an answer, sends it again
         else:
             sender = topics.sender(event.topic) or "unknown"
             try:
                 self._take(event, sender, now_s)
             except RemoteProtocolError as error:
                 self._refuse_frame(sender, error.kind, str(error))
+                event.acknowledge()
+            except StoreError as error:
+                self.watcher.noted(str(error))
                 event.acknowledge()
 
     def _refuse_frame(self, sender: str, kind: str, reason: str) -> None:
@@ -242,7 +258,8 @@ class Server:
     def flush(self, now_s: float) -> None:
         """Make the uploads that wait durable with one sync, then let them count.
 
-        Where the disk will not have them, nothing is acknowledged or answered: devices keep them and send them again.
+        Where the disk will not have them, they are not answered, and devices, which keep them, send them again.  The
+        broker is freed of them all the same: it stops delivering after a few that nobody acknowledged.
         """
         if not self._pending:
             return
@@ -251,6 +268,8 @@ class Server:
             self.ledger.commit(Row(each.place, each.upload.device, each.incoming.frame) for each in waiting)
         except StoreError as error:
             self.watcher.noted(str(error))
+            for each in waiting:
+                each.incoming.acknowledge()
             return
         for each in waiting:
             self._durable = each.upload
@@ -301,14 +320,14 @@ class Server:
         if turned is not None:
             self._turn_away(device, turned, now_s)
             return
+        number = self.ledger.enrol(device, self.roster.index(device) if self.roster else None, frame)
         self.record.refused_devices.pop(device, None)
         self.record.left.pop(device, None)
         self.record.bytes_up[device] += len(frame)
-        number = self.roster.index(device) if self.roster else None
         fetching = admission.fetches(hello, self.spec, self.method.contract)
         if fetching and device not in self.numbers:
             self.watcher.noted(f"{device} fetches the public set")
-        self.numbers[device] = number = self.ledger.enrol(device, number, frame)
+        self.numbers[device] = number
         welcome = Welcome(
             federation=self.spec.federation,
             device=device,
@@ -418,8 +437,18 @@ class Server:
 
     def _feed(self, event: rounds.Event, now_s: float) -> None:
         self.rounds, commands = rounds.advance(self.rounds, event)
-        for command in commands:
-            self._carry_out(command, now_s)
+        self._carry_out_all(commands, now_s)
+
+    def _carry_out_all(self, commands: tuple[rounds.Command, ...], now_s: float) -> None:
+        """In order; one that the disk refuses waits, and so does everything after it."""
+        left = deque(commands)
+        try:
+            while left:
+                self._carry_out(left[0], now_s)
+                left.popleft()
+        except StoreError as error:
+            self._held, self._disk_again_s = tuple(left), now_s + DISK_AGAIN_S
+            self.watcher.noted(f"{error}; the round waits, next try in {DISK_AGAIN_S:g} s")
 
     def _carry_out(self, command: rounds.Command, now_s: float) -> None:
         if isinstance(command, rounds.Invite):
@@ -507,6 +536,8 @@ class Server:
             self.ledger.close_exchange(reduce.place, reduce.contributors, now=reduce.partial)
             at = At(reduce.place.round, reduce.place.exchange)
             self.method_state = self.method.finish(self.spec, self.method_state, at, self._aggregate)
+        except StoreError:
+            raise
         except EdgeError as error:
             self._feed(rounds.Broken(str(error)), now_s)
             return
@@ -514,10 +545,11 @@ class Server:
         self._feed(rounds.Finished(now_s), now_s)
 
     def _round_done(self, round_: int, now_s: float) -> None:
-        self._look_for_holders()
-        result = self.record.round_done(len(self.rounds.invited), len(self._rows), now_s)
+        if len(self.record.rounds) == round_:  # else the disk refused the checkpoint, and this is another try
+            self._look_for_holders()
+            self.record.round_done(len(self.rounds.invited), len(self._rows), now_s)
         self.ledger.checkpoint(round_ + 1, keep.to_bytes(self.method_state), self.record.to_json())
-        self.watcher.round_done(result, self.spec.rounds, self.record)
+        self.watcher.round_done(self.record.rounds[-1], self.spec.rounds, self.record)
 
     def _look_for_holders(self) -> None:
         """Warn, once, where too few devices stand behind the rows of a class (W3)."""

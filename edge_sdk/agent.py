@@ -118,7 +118,7 @@ class Agent(Participant):
         self._on_update.append(callback)
 
     def on_link(self, callback: Callable[[str], None]) -> None:
-        """Call back with a line when the broker or the coordinator is found, and with the reason when it is lost."""
+        """Call back with a line when the broker or the coordinator is found or lost, or the disk refuses a round."""
         self._on_link.append(callback)
 
     def on_refusal(self, callback: Callable[[Refused], None]) -> None:
@@ -160,7 +160,7 @@ class Agent(Participant):
         self.connect()
         try:
             while not self.over and not self._stopping.is_set():
-                busy = self.working and self._awake.is_set()
+                busy = self.computing and self._awake.is_set()
                 event = self.transport.poll(0.0 if busy else self._patience_s())
                 if event is not None:
                     self.handle(event, self._clock())

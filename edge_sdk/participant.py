@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import edge_sdk
 from edge_sdk import session
 from edge_sdk.data import LocalData
-from edge_sdk.errors import ProtocolError, Refused, RemoteProtocolError, RunFailed, UsageError
+from edge_sdk.errors import ProtocolError, Refused, RemoteProtocolError, RunFailed, StoreError, UsageError
 from edge_sdk.methods.base import ClientMethod, Evaluate, Job
 from edge_sdk.models.base import Model
 from edge_sdk.protocol import codec, keep, topics, transforms
@@ -51,6 +51,8 @@ from edge_sdk.workbench import Meter, Workbench
 
 log = logging.getLogger(__name__)
 
+DISK_AGAIN_S = 5.0
+"""Pause before a write that the disk refused is tried again."""
 MAX_DISCLOSED_CLASSES = 32768
 """What a Hello has room for; a model with more classes keeps its counts to itself."""
 
@@ -94,6 +96,8 @@ class _Work:
     measured: _Measured
     slices: _Slices
     result: tuple[Any, Mapping[str, Payload]] | None = None
+    done: Done | None = None
+    """The result as it is stored and sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +142,8 @@ class Participant:
         self._public_bytes = 0
         self._method_state: Any = None
         self._work: _Work | None = None
+        self._save_again_s: float | None = None
+        """When to try again to save an exchange that the disk refused."""
         self._newest: tuple[Assign, bytes] | None = None
         self.model_lock = threading.RLock()
         """Held while the model changes: who takes it sees the model between two batches."""
@@ -154,7 +160,7 @@ class Participant:
         self._restore()
 
     def on_news(self, line: str) -> None:
-        """Called when the broker or the coordinator is found or lost."""
+        """Called when the broker or the coordinator is found or lost, or the disk is full."""
 
     def on_exchange(self, report: RoundReport) -> None:
         """Called after each exchange, once it is durable; for whoever wants to know."""
@@ -179,6 +185,11 @@ class Participant:
         return self._work is not None
 
     @property
+    def computing(self) -> bool:
+        """Whether `work_slice` has something to do: an exchange is under way and not computed yet."""
+        return self._work is not None and self._work.result is None
+
+    @property
     def meter(self) -> Meter:
         """What the work has cost so far."""
         return self.bench.meter
@@ -191,8 +202,8 @@ class Participant:
 
     def next_due_s(self) -> float | None:
         """When `tick` can next matter."""
-        dues = (session.next_due_s(self.session), self._fetch_due_s())
-        return min((due_s for due_s in dues if due_s is not None), default=None)
+        dues_s = (session.next_due_s(self.session), self._fetch_due_s(), self._save_again_s)
+        return min((due_s for due_s in dues_s if due_s is not None), default=None)
 
     def handle(self, event: TransportEvent, now_s: float) -> None:
         """Take in what the transport brought.  A frame that is not legal is counted, and changes nothing."""
@@ -220,6 +231,8 @@ class Participant:
 
     def tick(self, now_s: float) -> None:
         """Let time pass."""
+        if self._save_again_s is not None and now_s >= self._save_again_s:
+            self.finish_work(now_s)
         due_s = session.next_due_s(self.session)
         if due_s is not None and now_s >= due_s:
             self._feed(session.Tick(now_s))
@@ -230,7 +243,7 @@ class Participant:
     def work_slice(self) -> bool:
         """Work until the next pause between batches; True when the exchange is computed."""
         work = self._work
-        if work is None:
+        if work is None or work.result is not None:
             return False
         try:
             with self.model_lock:
@@ -246,13 +259,34 @@ class Participant:
         return False
 
     def finish_work(self, now_s: float) -> None:
-        """Make the computed exchange durable and send it."""
-        work = self._work
+        """Make the computed exchange durable and send it; where the disk refuses, keep it and let `tick` try again."""
+        work, self._save_again_s = self._work, None
         if work is None or work.result is None:
             return
-        state, knowledge = work.result
-        assign = work.assign
-        taken = self._require_taken()
+        if work.done is None:
+            state, knowledge = work.result
+            work.result = (state, {})  # a whole model, perhaps: it goes when its frame is there
+            work.done = self._packed(work, knowledge)
+            del knowledge
+        if work.done is None:
+            return
+        try:
+            self.store.save(work.done, work.start)
+        except StoreError as error:
+            self._save_again_s = now_s + DISK_AGAIN_S
+            self.on_news(f"{error}; round {work.done.round} is kept, next try in {DISK_AGAIN_S:g} s")
+            return
+        self._method_state, self._work = work.result[0], None
+        self._newest = None  # sent again, it is answered from the store
+        self._feed(session.WorkDone(now_s))
+        assign, measured = work.assign, work.measured
+        self.on_exchange(
+            RoundReport(assign.round, assign.exchange, assign.closing, measured.metrics, measured.rounds_done)
+        )
+
+    def _packed(self, work: _Work, knowledge: Mapping[str, Payload]) -> Done | None:
+        """The exchange with the frame of its upload; None where that would not be legal, and nobody waits for it."""
+        assign, taken = work.assign, self._require_taken()
         upload = Upload(
             federation=self.federation,
             device=self.device,
@@ -266,18 +300,11 @@ class Participant:
         try:
             check_roles(knowledge, self._row_of(assign).up, self._expect(taken.spec))
             upload = dataclasses.replace(upload, knowledge=taken.chain.apply(knowledge))
-            frame = codec.encode(upload, self._stamp())
+            return Done(assign.round, assign.exchange, work.frame, codec.encode(upload, self._stamp()))
         except ProtocolError as error:
             remedy = "lower train.learning_rate, and look for extreme values in this device's samples"
             self._give_up(Refused("model", f"round {assign.round}: {error}", remedy))
-            return
-        self.store.save(Done(assign.round, assign.exchange, work.frame, frame), work.start)
-        self._method_state, self._work = state, None
-        self._feed(session.WorkDone(now_s))
-        measured = work.measured
-        self.on_exchange(
-            RoundReport(assign.round, assign.exchange, assign.closing, measured.metrics, measured.rounds_done)
-        )
+            return None
 
     def _give_up(self, why: Refused) -> None:
         """End our part, for we cannot go on (the model has run away, say): nobody must wait for us any more."""

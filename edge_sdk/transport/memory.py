@@ -7,7 +7,7 @@ and under a seed it may be lost, doubled, delayed (and so reordered), or find it
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -64,6 +64,8 @@ class Hub:
         self._rng = np.random.default_rng([seed, 0x48554221])
         self._clients: dict[str, MemoryTransport] = {}
         self._retained: dict[str, bytes] = {}
+        self.fates: Counter[str] = Counter()
+        """How often each of the faults has struck."""
 
     def link(self, client_id: str, transfer_s: TransferTime | None = None) -> MemoryTransport:
         """A transport for one client; a second one with the same id takes the first one's place."""
@@ -119,12 +121,16 @@ class Hub:
         faults = self.faults
         fate = self._rng.random(4)  # always four draws, so that one kind of fault does not shift another
         if fate[0] < faults.disconnect:
+            self.fates["disconnect"] += 1
             self.drop_link(client.client_id, faults.disconnect_s)
             return
         if fate[1] < faults.drop:
+            self.fates["drop"] += 1
             return
-        for _ in range(2 if fate[2] < faults.duplicate else 1):
-            held_s = self._rng.random() * faults.delay_s if fate[3] < faults.delay else 0.0
+        twice, held = bool(fate[2] < faults.duplicate), bool(fate[3] < faults.delay)
+        self.fates.update(duplicate=twice, delay=held)
+        for _ in range(2 if twice else 1):
+            held_s = self._rng.random() * faults.delay_s if held else 0.0
             self._deliver_after(client, topic, frame, up_s + client.transfer_s(len(frame), up=False) + held_s)
 
     def _deliver_after(self, client: MemoryTransport, topic: str, frame: bytes, delay_s: float) -> None:

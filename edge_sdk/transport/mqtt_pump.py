@@ -44,9 +44,13 @@ class Pump:
         self._selector.register(self._bell, selectors.EVENT_READ)
         self._watched: Any = None
         self._events = 0
+        self._rung = False
 
     def wake(self) -> None:
         """End the current wait: there is something to write, or it is time to go."""
+        if self._rung:
+            return  # once is enough for all that came since the last turn
+        self._rung = True
         try:
             self._rope.send(b"!")
         except OSError:
@@ -77,6 +81,7 @@ class Pump:
         for key, events in self._selector.select(timeout_s):
             if key.fileobj is self._bell:
                 self._bell.recv(4096)
+                self._rung = False  # what came without ringing meanwhile is seen when this turn ends
             elif key.fileobj is connection and events & selectors.EVENT_READ:
                 client.loop_read()
 

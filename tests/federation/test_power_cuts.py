@@ -15,6 +15,7 @@ from edge_sdk.transport.memory import Faults
 
 SEEDS = int(os.environ.get("EDGE_SEEDS", "30"))
 METHODS = ["fedmd", pytest.param("fedal", marks=pytest.mark.torch)]
+EVERY_METHOD = [*METHODS, "fedproto", "fedssa"]
 CASES = [("fedmd", seed) for seed in range(SEEDS // 2)] + [
     pytest.param("fedal", seed, marks=pytest.mark.torch) for seed in range(SEEDS // 5)
 ]
@@ -24,7 +25,10 @@ DARK_S = (0.0, 0.001, 0.02, 1.0, 20.0)
 
 @pytest.fixture(scope="module")
 def clean(pictures: Path) -> dict[str, fleets.Run]:
-    return {method: fleets.Run(fleets.built(pictures, method)).finished() for method in ("fedmd", "fedal")}
+    return {
+        method: fleets.Run(fleets.built(pictures, method)).finished()
+        for method in ("fedmd", "fedal", "fedproto", "fedssa")
+    }
 
 
 def same(run: fleets.Run, clean: fleets.Run) -> None:
@@ -57,8 +61,8 @@ def test_the_coordinator_at_random_moments(
     assert run.begun == clean[method].begun  # nobody was asked to work again
 
 
-@pytest.mark.parametrize("seed", range(SEEDS // 5))
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("seed", range(SEEDS // 6))
+@pytest.mark.parametrize("method", EVERY_METHOD)
 def test_everything_at_once(pictures: Path, clean: dict[str, fleets.Run], method: str, seed: int) -> None:
     rng = np.random.default_rng([seed, 3])
     run = fleets.Run(fleets.built(pictures, method), faults=LOSSY, seed=seed)

@@ -1,6 +1,6 @@
 """Measures accuracy and bytes for each encoding, and writes docs/results/encodings.json.
 
-    python benchmarks/encodings.py [--rounds 40]
+    python benchmarks/encoding_costs.py [--rounds 40]
 
 The demo's federation with every payload kind of the method in one encoding; the same seeds, data and private steps
 throughout.  `table` turns what was measured into markdown.
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     rounds: int = parser.parse_args().rounds
     figures: dict[str, Any] = {
-        "command": f"python benchmarks/encodings.py --rounds {rounds}",
+        "command": f"python benchmarks/encoding_costs.py --rounds {rounds}",
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
         "cores": os.cpu_count(),
         "versions": versions(),
