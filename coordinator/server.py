@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from coordinator.rounds import Place, Policy, RoundState
 from edge_sdk.errors import EdgeError, LocalProtocolError, RemoteProtocolError, StoreError, TransportError, UsageError
 from edge_sdk.protocol import codec, keep, topics, transforms
 from edge_sdk.protocol.codec import Stamp
+from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import (
     Assign,
@@ -44,6 +45,7 @@ from edge_sdk.protocol.messages import (
 from edge_sdk.protocol.wires import Exchange, check_roles, expectation, frame_limits
 from edge_sdk.public import batch_digest, batch_indices
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent, Will
+from edge_sdk.transport.packets import CHUNK_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -137,6 +139,8 @@ class Server:
         self._sequence = 0
         self._linked, self._link_fault = False, "it does not answer"
         self._pending: list[_Pending] = []
+        self._long: dict[str, tuple[At, bytes]] = {}
+        """Assigns that travel in chunks, by device: repeated as they were, they go on from where they are."""
         self._held: tuple[rounds.Command, ...] = ()
         """What waits for the disk: the round stands still, and devices send again what came meanwhile."""
         self._disk_again_s = 0.0
@@ -482,20 +486,31 @@ class Server:
         try:
             common = self._chain.apply(self.method.common(self.method_state, at))
             for device in invite.devices:
-                personal = self.method.personal(self.method_state, at, self.numbers[device])
-                assign = Assign(
-                    federation=self.spec.federation,
-                    device=device,
-                    round=at.round,
-                    exchange=at.exchange,
-                    closing=self.rounds.closing,
-                    deadline_s=invite.left_s,
-                    common=common,
-                    personal=self._chain.apply(personal),
-                )
-                self._send(device, assign)
+                then, frame = self._long.get(device, (None, b""))
+                if then == at:
+                    self._hand(device, Assign, frame)
+                else:
+                    self._assign(device, at, common, invite.left_s)
         except LocalProtocolError as error:
             self._feed(rounds.Broken(f"round {at.round}: nothing legal to send: {error}"), now_s)
+
+    def _assign(self, device: str, at: At, common: Mapping[str, Payload], left_s: float) -> None:
+        personal = self.method.personal(self.method_state, at, self.numbers[device])
+        assign = Assign(
+            federation=self.spec.federation,
+            device=device,
+            round=at.round,
+            exchange=at.exchange,
+            closing=self.rounds.closing,
+            deadline_s=left_s,
+            common=common,
+            personal=self._chain.apply(personal),
+        )
+        frame = self._frame(assign)
+        self._long.pop(device, None)
+        if len(frame) > CHUNK_BYTES:
+            self._long[device] = at, frame
+        self._hand(device, Assign, frame)
 
     def _fold(self, fold: rounds.Fold) -> None:
         self._add(self._durable)
@@ -560,9 +575,11 @@ class Server:
             self.watcher.noted(warning)
 
     def _send(self, device: str, message: Welcome | Refusal | Assign | Receipt | PublicBlock) -> None:
-        frame = self._frame(message)
+        self._hand(device, type(message), self._frame(message))
+
+    def _hand(self, device: str, kind: type, frame: bytes) -> None:
         self.record.bytes_down[device] += len(frame)
-        self.transport.send(topics.down(self.spec.federation, device, _KINDS[type(message)]), frame)
+        self.transport.send(topics.down(self.spec.federation, device, _KINDS[kind]), frame)
 
     def _frame(self, message: Message) -> bytes:
         self._sequence += 1

@@ -22,6 +22,8 @@ GIVE_UP_S = 600.0
 """Silence after which a set is dropped."""
 _ECHO_S = 0.25
 """The least time between two wants for one set."""
+REST_S = 30.0
+"""For so long a complete set is not begun anew: whoever sends it again has only not heard yet what became of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ class Assembly:
         """The longest frame that may be announced."""
         self._total_bytes = total_bytes
         self._sets: dict[str, _Partial] = {}
+        self._complete: dict[str, tuple[Shape, float]] = {}  # the last one of each topic, and when
 
     @property
     def held_bytes(self) -> int:
@@ -90,13 +93,15 @@ class Assembly:
         would exceed what may be held nothing of it is kept.
         """
         partial = self._sets.get(topic)
+        if self._rests(topic, chunk.shape, now_s):
+            return None
         if partial is None or partial.shape != chunk.shape:
             partial = self._begin(topic, chunk.shape, now_s)
         elif partial.seen[chunk.index]:
             return self._again(topic, partial, chunk, now_s)
         partial.write(chunk)
         partial.heard_s, partial.stall_s = now_s, STALL_S
-        return self._complete(topic, partial) if partial.left == 0 else None
+        return self._completed(topic, partial, now_s) if partial.left == 0 else None
 
     def stalled(self, now_s: float) -> tuple[Missing, ...]:
         """The sets whose senders should be told what is missing."""
@@ -109,6 +114,7 @@ class Assembly:
 
     def expired(self, now_s: float) -> tuple[tuple[str, str], ...]:
         """Drop the sets that nobody completes; for each its topic and what to say of it."""
+        self._complete = {t: each for t, each in self._complete.items() if now_s - each[1] < REST_S}
         over = [topic for topic, partial in self._sets.items() if now_s - partial.heard_s >= GIVE_UP_S]
         return tuple((topic, _abandoned(self._sets.pop(topic))) for topic in over)
 
@@ -137,11 +143,16 @@ class Assembly:
         partial.asked_s = now_s
         return Missing(topic, partial.shape, partial.missing())
 
-    def _complete(self, topic: str, partial: _Partial) -> bytes:
+    def _rests(self, topic: str, shape: Shape, now_s: float) -> bool:
+        whole, since_s = self._complete.get(topic, (None, 0.0))
+        return whole == shape and now_s - since_s < REST_S
+
+    def _completed(self, topic: str, partial: _Partial, now_s: float) -> bytes:
         del self._sets[topic]
         frame = partial.buffer.getvalue()
         if packets.set_id(frame) != partial.shape.set_id:
             raise RemoteProtocolError("chunk", "a chunk set does not give the digest that it announced: it was dropped")
+        self._complete[topic] = partial.shape, now_s
         return frame
 
 

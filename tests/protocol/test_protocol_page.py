@@ -212,6 +212,7 @@ def test_long_frames_travel_as_the_code_sends_them():
     assert f"{outbox.MAX_IN_FLIGHT} messages in all" in text
     assert f"came for {assembly.STALL_S:g} s" in text
     assert f"a new chunk for {assembly.GIVE_UP_S:g} s" in text
+    assert f"complete less than {assembly.REST_S:g} s ago" in " ".join(text.split())
     assert f"{outbox.KEEP_S:g} s is long enough" in text
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import topics
 from edge_sdk.transport import packets
-from edge_sdk.transport.assembly import GIVE_UP_S, STALL_S, Assembly, Missing
+from edge_sdk.transport.assembly import GIVE_UP_S, REST_S, STALL_S, Assembly, Missing
 from edge_sdk.transport.base import Incoming, Rejected
 from edge_sdk.transport.outbox import KEEP_S, MAX_CHUNKS_IN_FLIGHT, Outbox
 from edge_sdk.transport.pace import Pace, cloud_safe
@@ -195,6 +195,16 @@ def test_what_is_missing_is_asked_for_ever_less_often_and_given_up_in_the_end() 
     [(topic, reason)] = assembly.expired(GIVE_UP_S)
     assert topic == "t"
     assert "4 missing" in reason
+
+
+def test_a_complete_set_sent_again_is_let_rest_for_a_while() -> None:
+    """Its sender only waits for an answer: nothing is asked of it, and nothing is handed on twice."""
+    assembly = Assembly(len(FRAME), len(FRAME))
+    for index in range(6):
+        assembly.take("t", chunk(index), 0.0)
+    assert [assembly.take("t", chunk(index), REST_S - 1) for index in range(6)] == [None] * 6
+    assert assembly.stalled(REST_S - 0.5) == ()
+    assert [assembly.take("t", chunk(index), REST_S) for index in range(6)][-1] == FRAME
 
 
 def test_a_chunk_that_comes_again_is_answered_with_what_is_missing_but_not_each_time() -> None:
