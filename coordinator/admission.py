@@ -82,11 +82,12 @@ def _abilities(hello: Hello, contract: Contract[Any]) -> Turned | None:
         return None
     missing = sorted(contract.needs - held)
     if missing:
+        allow = "; or, if its owner agrees, let weights leave: App(share_weights=True)" if "weights" in missing else ""
         return Turned(
             "capability",
             f"{hello.device}: {contract.name} needs {', '.join(missing)}, which its {hello.runtime or 'unknown'} model "
             f"{hello.model or ''} cannot do".replace("  ", " "),
-            "bring a model that can, or choose another method (edge-sdk methods lists what each needs)",
+            f"bring a model that can, or choose another method (edge-sdk methods lists what each needs){allow}",
         )
     return Turned(
         "term",

@@ -50,6 +50,7 @@ class Agent(Participant):
         state: str | Path | Store | None = None,
         board: str = "",
         disclose_classes: bool = False,
+        share_weights: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         device = Path(identity).name
@@ -78,6 +79,7 @@ class Agent(Participant):
             store=_store(state, federation),
             board=board,
             disclose_classes=disclose_classes,
+            share_weights=share_weights,
         )
         self._jitter = random.Random(f"{federation}{device}{self.store.boot_epoch}")  # noqa: S311  # spreads retries
 

@@ -29,6 +29,8 @@ class App:
     public: PublicSet | None = None
     disclose_classes: bool = False
     """Whether the coordinator may know how many samples of each class this device holds."""
+    share_weights: bool = False
+    """Whether all weights of the model may leave this device, for the methods that average them."""
 
 
 def load_app(name: str) -> App:
@@ -81,6 +83,7 @@ def run_device(*, broker: str, federation: str, app: str, identity: str | None, 
         data=parts.data,
         public=parts.public,
         disclose_classes=parts.disclose_classes,
+        share_weights=parts.share_weights,
     )
     agent.on_link(lambda news: _say(f"{name}: {news}"))
     agent.on_update(lambda report: _print_round(name, report))

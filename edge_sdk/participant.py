@@ -117,11 +117,13 @@ class Participant:
         store: Store,
         board: str = "",
         disclose_classes: bool = False,
+        share_weights: bool = False,
     ) -> None:
         self.federation, self.device, self.board = federation, device, board
         self.bench = Workbench(model, data, public)
         self._class_counts = data.class_counts(model.spec.classes)
         self._disclosed = self._class_counts if disclose_classes else ()
+        self._shares_weights = share_weights and "weights" in model.spec.capabilities
         self.transport, self.store = transport, store
         transport.accept_up_to(CONTROL_LIMITS.frame_bytes)
         self._sequence = 0
@@ -421,7 +423,7 @@ class Participant:
             federation=self.federation,
             device=self.device,
             sdk=edge_sdk.__version__,
-            capabilities=tuple(sorted(spec.capabilities)),
+            capabilities=tuple(sorted(self._offered)),
             terms=tuple(sorted(spec.terms)),
             classes=spec.classes,
             feature_dim=spec.feature_dim,
@@ -433,10 +435,16 @@ class Participant:
             note=spec.note,
             board=self.board,
             inert_terms=tuple(sorted(spec.inert_terms)),
-            weight_count=spec.parameters if spec.layout else 0,
-            layout=spec.layout or None,
+            weight_count=spec.parameters if self._shares_weights else 0,
+            layout=spec.layout if self._shares_weights else None,
             batch_norm=spec.batch_norm,
         )
+
+    @property
+    def _offered(self) -> frozenset[str]:
+        """What the model can do, as far as its owner lets it: weights stay here unless they may leave."""
+        withheld = frozenset() if self._shares_weights else frozenset({"weights"})
+        return self.bench.model.spec.capabilities - withheld
 
     def _stamp(self) -> Stamp:
         self._sequence += 1
@@ -455,6 +463,8 @@ class Participant:
             raise RemoteProtocolError("knowledge", f"{error}: install or upgrade this device's SDK") from None
         if contract.digest(params) != spec.contract:
             raise RemoteProtocolError("knowledge", f"{spec.method}: the two halves differ: upgrade the older side")
+        if contract.shares_weights and not self._shares_weights:
+            raise RemoteProtocolError("knowledge", f"{spec.method}: shares weights, and share_weights is not set here")
         rows, closing = contract.exchanges(params), contract.closing(params)
         limits = frame_limits((*rows, closing), self._expect(spec))
         self._taken = _Taken(welcome, method, rows, closing, limits)

@@ -22,13 +22,13 @@ from coordinator.methods.fedgkd import METHOD as FEDGKD_COORDINATOR
 from coordinator.methods.qffl import stepped
 from coordinator.report.result import summary
 from coordinator.weighted_sum import MOST_COUNT, WeightedSum
-from edge_sdk.errors import RunFailed, UsageError
+from edge_sdk.errors import RemoteProtocolError, RunFailed, UsageError
 from edge_sdk.methods.base import Job
 from edge_sdk.protocol.contracts.fedavg import FEDAVG
 from edge_sdk.protocol.contracts.fedprox import FEDPROX
 from edge_sdk.protocol.contracts.qffl import QFFL
 from edge_sdk.protocol.knowledge import Weights
-from edge_sdk.protocol.messages import Hello, TrainSpec
+from edge_sdk.protocol.messages import Hello, TrainSpec, Welcome
 from edge_sim import config as configs
 from edge_sim.fleet import Device
 
@@ -171,6 +171,30 @@ def test_a_model_of_another_layout_is_refused_when_it_joins(pictures: Path) -> N
     assert "device-00, which came first" in refused["message"]
     assert "bring the model of device-00" in refused["remedy"]
     assert run.begun["device-03"] == 0  # before any training
+
+
+def test_weights_stay_on_a_device_whose_owner_did_not_let_them_go(pictures: Path) -> None:
+    tables = fleets.tables(pictures, "fedavg", devices=4, quorum=3)
+    run = fleets.Run(configs.parse(tables, Path("test.toml")))
+    run.devices[2].agent._shares_weights = False
+    run.finished()
+    (refused,) = run.result.refused_devices
+    assert (refused["device"], refused["reason"]) == ("device-02", "capability")
+    assert "needs weights" in refused["message"]
+    assert "App(share_weights=True)" in refused["remedy"]
+    hello = run.devices[2].agent._hello()
+    assert "weights" not in hello.capabilities
+    assert (hello.weight_count, hello.layout) == (0, None)
+
+
+def test_a_device_refuses_a_welcome_that_asks_for_weights_it_did_not_offer(pictures: Path) -> None:
+    agent = fleets.Run(fleets.built(pictures, "local")).devices[0].agent
+    agent._shares_weights = False
+    welcome = Welcome(
+        federation="tiny", device="device-00", number=0, epoch=1, run=bytes(8), spec=spec_of("fedavg", classes=4)
+    )
+    with pytest.raises(RemoteProtocolError, match="share_weights is not set here"):
+        agent._enter(welcome)
 
 
 def test_batch_norm_is_warned_of_with_its_remedy_where_weights_are_shared() -> None:
