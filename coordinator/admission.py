@@ -109,7 +109,7 @@ def _width(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> Turne
 
 
 def _layout(hello: Hello, agreed: Hello | None, contract: Contract[Any]) -> Turned | None:
-    if not contract.shares_weights or agreed is None or hello.layout == agreed.layout:
+    if not (contract.shares_weights and contract.same_layout) or agreed is None or hello.layout == agreed.layout:
         return None
     return Turned(
         "layout",

@@ -363,11 +363,10 @@ class Server:
             check_roles(upload.knowledge, {}, expectation(self.spec))
             return
         slots = self._rows[place.exchange].up
-        declared = self.hellos[upload.device].samples
-        expect = dataclasses.replace(expectation(self.spec), contributors=1, samples=declared)
-        if self.method.contract.shares_weights and self._first is not None:
-            first = self._first
-            expect = dataclasses.replace(expect, weight_count=first.weight_count, layout=first.layout or b"")
+        hello = self.hellos[upload.device]
+        expect = dataclasses.replace(expectation(self.spec), contributors=1, samples=hello.samples)
+        if self.method.contract.shares_weights:
+            expect = dataclasses.replace(expect, weight_count=hello.weight_count, layout=hello.layout or b"")
         sizes = {slot.rows for slot in slots.values() if slot.rows}
         if sizes and self.spec.public is not None:
             (size,) = sizes

@@ -92,6 +92,8 @@ class Contract(Generic[P]):
     holders_wanted: int = 0
     """Holders that a class should have in a round; with fewer its row follows the last few devices (W3).  0: any."""
     shares_weights: bool = False
+    same_layout: bool = True
+    """Where weights are shared: whether all models must have one layout, or each layout is averaged by itself."""
     lock_step: bool = False
     """Every exchange waits for every device: a device that misses many holds up or misses out."""
     discloses: str = ""

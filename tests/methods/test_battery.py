@@ -27,7 +27,7 @@ from edge_sim import config as configs
 
 SMALL = {"public_batch": 4, "tau": 2, "max_devices": 8}
 """Parameters that keep every registered method quick here."""
-NEEDS_TORCH = ("fedal",)
+NEEDS_TORCH = ("fedal", "feddf_al")
 NAMES = registered_names("coordinator.methods")
 EVERY = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.torch] * (name in NEEDS_TORCH)) for name in NAMES]
@@ -223,6 +223,8 @@ BYTES: dict[str, tuple[int, int]] = {
     "fedssa": (S.r * S.k * (S.d + 1 + ROW), S.r * S.k * (S.d + 1 + ROW)),
     "fedavg": (S.r * S.p, S.r * S.p),
     "fedprox": (S.r * S.p, S.r * S.p),
+    "ditto": (S.r * S.p, (S.r - 1) * S.p),
+    "feddf_al": (S.r * (S.p + S.tau * S.b * S.k), S.r * (S.p + 2 * S.tau * S.b * S.k)),
     "qffl": (S.r * (S.p + 1), S.r * S.p),
     "fedgkd": (S.r * S.p, S.r * S.p + (S.r - 2) * S.p),  # a teacher from the second mean on, and none at the end
     "fedmd_lf": (S.r * S.tau * S.b * S.k, S.r * S.tau * S.b * S.k),

@@ -18,17 +18,21 @@ import edge_sim
 from coordinator import remarks
 from coordinator.methods.base import At, Contribution
 from coordinator.methods.fedavg import METHOD as FEDAVG_COORDINATOR
+from coordinator.methods.feddf_al import METHOD as FEDDF_AL_COORDINATOR
 from coordinator.methods.fedgkd import METHOD as FEDGKD_COORDINATOR
 from coordinator.methods.qffl import stepped
 from coordinator.report.result import summary
 from coordinator.weighted_sum import MOST_COUNT, WeightedSum
 from edge_sdk.errors import RemoteProtocolError, RunFailed, UsageError
 from edge_sdk.methods.base import Job
+from edge_sdk.models.base import Batches
+from edge_sdk.models.numpy_model import NumpyModel
+from edge_sdk.objectives import Optim, Proximal
 from edge_sdk.protocol.contracts.fedavg import FEDAVG
 from edge_sdk.protocol.contracts.fedprox import FEDPROX
 from edge_sdk.protocol.contracts.qffl import QFFL
 from edge_sdk.protocol.knowledge import Weights
-from edge_sdk.protocol.messages import Hello, TrainSpec, Welcome
+from edge_sdk.protocol.messages import Assign, Hello, TrainSpec, Welcome
 from edge_sim import config as configs
 from edge_sim.fleet import Device
 
@@ -145,6 +149,16 @@ def test_the_teacher_of_fedgkd_is_the_mean_of_the_last_means() -> None:
     assert down["teacher"].values.tolist() == [2, 0]
     assert down["weights"].values.tolist() == [3, -1]
     assert "teacher" not in FEDGKD_COORDINATOR.common(state, At(spec.rounds, 0))
+
+
+def test_the_pull_of_ditto() -> None:
+    """lambda = 2, eta = .1, v = 1, w^t = 0, no gradient of the loss: v moves to .8."""
+    model = NumpyModel(2, (1, 1, 1), seed=0)
+    model.set_weights(np.ones(4, np.float32))
+    work = Batches(inputs=np.zeros((1, 1, 1, 1), np.float32), labels=np.array([0]), indices=np.array([[0]]))
+    near = Proximal(anchor=np.zeros(4, np.float32), weight=2.0)
+    model.fit(work, (near,), Optim(kind="sgd", learning_rate=0.1))
+    np.testing.assert_allclose(model.weights(), 0.8, rtol=1e-6)
 
 
 def test_fedmd_lf_is_fedal_without_its_discriminator(pictures: Path) -> None:
@@ -319,6 +333,27 @@ def test_fedgkd_is_its_naive_twin(pictures: Path) -> None:
     np.testing.assert_allclose(run.server.method_state.models[-1].values, shared.ravel(), atol=1e-5)
 
 
+def test_ditto_is_its_naive_twin(pictures: Path) -> None:
+    run = made(pictures, "ditto", attraction=2.0)
+    devices = run.fleet.devices
+    shared = devices[0].kit.model(None).head_rows().astype(np.float64)
+    own = [shared.copy() for _ in devices]
+    counts = [len(device.data.train) for device in devices]
+    for round_ in range(3):
+        trained = []
+        for device, mine in zip(devices, own, strict=True):
+            rows = shared.copy()
+            for x, y in batches(run, device, round_):
+                rows -= RATE * slope(rows, x, y)
+                mine[...] -= RATE * (slope(mine, x, y) + 2 * (mine - shared))
+            trained.append(rows)
+        shared = np.average(trained, axis=0, weights=counts)
+    run.finished()
+    np.testing.assert_allclose(run.server.method_state.weights.values, shared.ravel(), atol=1e-5)
+    for virtual, mine in zip(run.devices, own, strict=True):
+        np.testing.assert_allclose(virtual.agent.bench.model.weights(), mine.ravel(), atol=1e-5)
+
+
 def softmax(logits: np.ndarray) -> np.ndarray:
     scores = np.exp(logits - logits.max(axis=1, keepdims=True))
     return scores / scores.sum(axis=1, keepdims=True)
@@ -336,3 +371,42 @@ def test_averaging_beats_training_alone(pictures: Path) -> None:
     tables["run"]["standalone"] = True
     accuracy = summary(edge_sim.run(tables))["accuracy"]
     assert accuracy["mean"] > accuracy["standalone_mean"]
+
+
+# -- architectures averaged by themselves ---------------------------------------------------------------------------
+
+
+@pytest.mark.torch
+def test_feddf_al_averages_each_layout_by_itself() -> None:
+    pytest.importorskip("torch")
+    spec, other = spec_of("feddf_al", start="equal", max_devices=4), bytes(16)
+    ups = {
+        1: weights_of(1, 3, count=12),
+        2: Weights(values=np.array([7], np.float32), layout=other),
+        3: weights_of(5, -1, count=8),
+    }
+    total = FEDDF_AL_COORDINATOR.zero()
+    for number, up in ups.items():
+        total = FEDDF_AL_COORDINATOR.add(total, Contribution(number=number, samples=20, knowledge={"weights": up}))
+    state = FEDDF_AL_COORDINATOR.finish(spec, FEDDF_AL_COORDINATOR.init(spec), At(0, 0), total)
+    for number, expected in {1: [2.6, 1.4], 2: [7], 3: [2.6, 1.4]}.items():
+        (mean,) = FEDDF_AL_COORDINATOR.personal(state, At(0, 1), number).values()
+        np.testing.assert_allclose(mean.values, expected, rtol=1e-7)
+    assert FEDDF_AL_COORDINATOR.personal(state, At(0, 1), 0) == {}
+
+
+@pytest.mark.torch
+def test_feddf_al_takes_several_architectures_and_its_groups_start_each_transfer_alike(pictures: Path) -> None:
+    pytest.importorskip("torch")
+    tables = fleets.tables(pictures, "feddf_al", devices=4)
+    tables["method"] = {"public_batch": 8, "tau": 2, "max_devices": 4}
+    tables["fleet"] = [{"count": 2, "model": "softmax"}, {"count": 2, "model": "softmax", "size": [2, 2]}]
+    run = fleets.Run(configs.parse(tables, Path("test.toml")))
+    sent = run.tap()
+    run.finished()
+    assert run.result.completed
+    assert not run.result.refused_devices
+    means = {(m.device, m.round): m.down["weights"] for m in sent if isinstance(m, Assign) and "weights" in m.down}
+    for round_ in range(3):
+        assert means["device-00", round_] == means["device-01", round_] != means["device-02", round_]
+        assert means["device-02", round_] == means["device-03", round_]
