@@ -52,6 +52,7 @@ def refusal(
         or _abilities(hello, contract)
         or _width(hello, spec, contract)
         or _layout(hello, agreed, contract)
+        or _body(hello, contract)
     )
 
 
@@ -119,4 +120,19 @@ def _layout(hello: Hello, agreed: Hello | None, contract: Contract[Any]) -> Turn
         "weights one by one",
         f"bring the model of {agreed.device}, {agreed.model or 'unnamed'}; or choose a method that does not share "
         "weights (edge-sdk methods lists them)",
+    )
+
+
+def _body(hello: Hello, contract: Contract[Any]) -> Turned | None:
+    """For a method that shares all weights but those of the last layer: whether there are any."""
+    slots = [slot for row in contract.exchanges(contract.params()) for slot in row.up.values()]
+    if not any(slot.without_head for slot in slots):
+        return None
+    if hello.weight_count > hello.classes * (hello.feature_dim + 1):
+        return None
+    return Turned(
+        "body",
+        f"{hello.device}: its model {hello.model or ''} trains nothing in front of its last layer, and that is what "
+        f"{contract.name} shares",
+        "bring a model with a trained extractor",
     )

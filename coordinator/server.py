@@ -37,7 +37,7 @@ from edge_sdk.protocol.messages import (
     Upload,
     Welcome,
 )
-from edge_sdk.protocol.wires import Exchange, check_roles, expectation, frame_limits
+from edge_sdk.protocol.wires import Exchange, check_roles, expectation, expected_weights, frame_limits
 from edge_sdk.public import batch_digest, batch_indices
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent, Will
 
@@ -366,7 +366,9 @@ class Server:
         hello = self.hellos[upload.device]
         expect = dataclasses.replace(expectation(self.spec), contributors=1, samples=hello.samples)
         if self.method.contract.shares_weights:
-            expect = dataclasses.replace(expect, weight_count=hello.weight_count, layout=hello.layout or b"")
+            expect = expected_weights(
+                expect, count=hello.weight_count, feature_dim=hello.feature_dim, layout=hello.layout or b""
+            )
         sizes = {slot.rows for slot in slots.values() if slot.rows}
         if sizes and self.spec.public is not None:
             (size,) = sizes

@@ -37,7 +37,15 @@ from edge_sdk.protocol.messages import (
     Upload,
     Welcome,
 )
-from edge_sdk.protocol.wires import Contract, Exchange, check_roles, expectation, frame_limits, load_registered
+from edge_sdk.protocol.wires import (
+    Contract,
+    Exchange,
+    check_roles,
+    expectation,
+    expected_weights,
+    frame_limits,
+    load_registered,
+)
 from edge_sdk.public import PublicSet
 from edge_sdk.store import Done, RoundStart, Store
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent, Will
@@ -475,7 +483,7 @@ class Participant:
         """What payloads must fit: weights, those of this device's own model."""
         own = self.bench.model.spec
         count = own.parameters if own.layout else 0
-        return dataclasses.replace(expectation(spec), weight_count=count, layout=own.layout)
+        return expected_weights(expectation(spec), count=count, feature_dim=own.feature_dim, layout=own.layout)
 
     def _begin_anew(self, welcome: Welcome, frame: bytes) -> None:
         """Another run of the same federation: from round 0, with what the model has learned so far."""

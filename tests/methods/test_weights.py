@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from method_specs import spec_of
 
 import edge_sim
-from coordinator import remarks
+from coordinator import admission, remarks
 from coordinator.methods.base import At, Contribution
 from coordinator.methods.fedavg import METHOD as FEDAVG_COORDINATOR
 from coordinator.methods.feddf_al import METHOD as FEDDF_AL_COORDINATOR
@@ -29,6 +29,7 @@ from edge_sdk.models.base import Batches
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import Optim, Proximal
 from edge_sdk.protocol.contracts.fedavg import FEDAVG
+from edge_sdk.protocol.contracts.fedper import FEDPER
 from edge_sdk.protocol.contracts.fedprox import FEDPROX
 from edge_sdk.protocol.contracts.qffl import QFFL
 from edge_sdk.protocol.knowledge import Weights
@@ -410,3 +411,37 @@ def test_feddf_al_takes_several_architectures_and_its_groups_start_each_transfer
     for round_ in range(3):
         assert means["device-00", round_] == means["device-01", round_] != means["device-02", round_]
         assert means["device-02", round_] == means["device-03", round_]
+
+
+# -- the body alone -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.torch
+def test_fedper_averages_bodies_and_keeps_heads(pictures: Path) -> None:
+    """No steps: after the first mean all bodies are equal, and every head is the one that its device came with."""
+    pytest.importorskip("torch")
+    tables = fleets.tables(pictures, "fedper", devices=3, rounds=2)
+    tables["train"]["local_steps"] = 0
+    tables["fleet"] = [{"count": 3, "model": "mlp"}]
+    run = fleets.Run(configs.parse(tables, Path("test.toml")))
+    heads = [device.agent.bench.model.head_rows() for device in run.devices]
+    run.finished()
+    models = [device.agent.bench.model for device in run.devices]
+    for model, head in zip(models, heads, strict=True):
+        np.testing.assert_array_equal(model.head_rows(), head)
+        body = model.weights()[~model.head_mask()]
+        np.testing.assert_array_equal(body, run.server.method_state.weights.values)
+        assert model.head_mask().sum() == head.size
+
+
+def test_the_bodies_of_the_worked_number() -> None:
+    mean = summed(weights_of(1, 2, count=12), weights_of(5, -2, count=8)).mean()
+    np.testing.assert_allclose(mean.values, [2.6, 0.4], rtol=1e-6)
+
+
+def test_a_model_that_is_all_head_is_refused_by_fedper(pictures: Path) -> None:
+    hello = fleets.Run(fleets.built(pictures, "local")).devices[0].agent._hello()
+    turned = admission.refusal(hello, spec_of("fedper", classes=4), FEDPER, ())
+    assert turned is not None
+    assert (turned.reason, "trains nothing in front of its last layer" in turned.message) == ("body", True)
+    assert admission.refusal(hello, spec_of("fedavg", classes=4), FEDAVG, ()) is None
