@@ -68,6 +68,7 @@ def refusal(
         or _width(hello, spec, contract)
         or _encodings(hello, spec, contract)
         or _layout(hello, agreed, contract)
+        or _body(hello, contract)
     )
 
 
@@ -98,11 +99,12 @@ def _abilities(hello: Hello, contract: Contract[Any]) -> Turned | None:
         return None
     missing = sorted(contract.needs - held)
     if missing:
+        allow = "; or, if its owner agrees, let weights leave: App(share_weights=True)" if "weights" in missing else ""
         return Turned(
             "capability",
             f"{hello.device}: {contract.name} needs {', '.join(missing)}, which its {hello.runtime or 'unknown'} model "
             f"{hello.model or ''} cannot do".replace("  ", " "),
-            "bring a model that can, or choose another method (edge-sdk methods lists what each needs)",
+            f"bring a model that can, or choose another method (edge-sdk methods lists what each needs){allow}",
         )
     return Turned(
         "term",
@@ -136,7 +138,7 @@ def _encodings(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> T
 
 
 def _layout(hello: Hello, agreed: Hello | None, contract: Contract[Any]) -> Turned | None:
-    if not contract.shares_weights or agreed is None or hello.layout == agreed.layout:
+    if not (contract.shares_weights and contract.same_layout) or agreed is None or hello.layout == agreed.layout:
         return None
     return Turned(
         "layout",
@@ -146,4 +148,19 @@ def _layout(hello: Hello, agreed: Hello | None, contract: Contract[Any]) -> Turn
         "weights one by one",
         f"bring the model of {agreed.device}, {agreed.model or 'unnamed'}; or choose a method that does not share "
         "weights (edge-sdk methods lists them)",
+    )
+
+
+def _body(hello: Hello, contract: Contract[Any]) -> Turned | None:
+    """For a method that shares all weights but those of the last layer: whether there are any."""
+    slots = [slot for row in contract.exchanges(contract.params()) for slot in row.up.values()]
+    if not any(slot.without_head for slot in slots):
+        return None
+    if hello.weight_count > hello.classes * (hello.feature_dim + 1):
+        return None
+    return Turned(
+        "body",
+        f"{hello.device}: its model {hello.model or ''} trains nothing in front of its last layer, and that is what "
+        f"{contract.name} shares",
+        "bring a model with a trained extractor",
     )

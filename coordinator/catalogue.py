@@ -40,6 +40,7 @@ def _row(contract: Contract[Any]) -> dict[str, Any]:
         "needs_public_set": contract.needs_public_set,
         "same_width": contract.same_width,
         "shares_weights": contract.shares_weights,
+        "same_layout": contract.same_layout,
         "discloses": contract.discloses,
         "parameters": {field.name: getattr(params, field.name) for field in dataclasses.fields(params)},
     }
@@ -93,7 +94,7 @@ def _needs(row: Mapping[str, Any]) -> str:
 
 def _weights(row: Mapping[str, Any]) -> str:
     if row["shares_weights"]:
-        return "leave the device"
+        return "leave the device" + ("; one architecture" if row["same_layout"] else "; averaged by architecture")
     if "head-rows" in row["needs"]:
         return "of the last layer leave the device, the others never"
     return "never leave the device"

@@ -42,7 +42,7 @@ from edge_sdk.protocol.messages import (
     Upload,
     Welcome,
 )
-from edge_sdk.protocol.wires import Exchange, check_roles, expectation, frame_limits
+from edge_sdk.protocol.wires import Exchange, check_roles, expectation, expected_weights, frame_limits
 from edge_sdk.public import batch_digest, batch_indices
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent, Will
 from edge_sdk.transport.packets import CHUNK_BYTES
@@ -424,11 +424,12 @@ class Server:
             check_roles(upload.knowledge, {}, expectation(self.spec))
             return upload
         slots = self._rows[place.exchange].up
-        declared = self.hellos[upload.device].samples
-        expect = dataclasses.replace(expectation(self.spec), contributors=1, samples=declared)
-        if self.method.contract.shares_weights and self._first is not None:
-            first = self._first
-            expect = dataclasses.replace(expect, weight_count=first.weight_count, layout=first.layout or b"")
+        hello = self.hellos[upload.device]
+        expect = dataclasses.replace(expectation(self.spec), contributors=1, samples=hello.samples)
+        if self.method.contract.shares_weights:
+            expect = expected_weights(
+                expect, count=hello.weight_count, feature_dim=hello.feature_dim, layout=hello.layout or b""
+            )
         sizes = {slot.rows for slot in slots.values() if slot.rows}
         if sizes and self.spec.public is not None:
             (size,) = sizes

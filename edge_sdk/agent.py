@@ -60,6 +60,7 @@ class Agent(Participant):
         disclose_classes: bool = False,
         public_cache: str | Path | None = None,
         max_public_bytes: int = MAX_PUBLIC_BYTES,
+        share_weights: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         device = Path(identity).name
@@ -90,6 +91,7 @@ class Agent(Participant):
             disclose_classes=disclose_classes,
             public_cache=_cache(public_cache, state),
             max_public_bytes=max_public_bytes,
+            share_weights=share_weights,
         )
         self._jitter = random.Random(f"{federation}{device}{self.store.boot_epoch}")  # noqa: S311  # spreads retries
 

@@ -31,6 +31,8 @@ class App:
     """None: it is fetched from the coordinator where the method needs one."""
     disclose_classes: bool = False
     """Whether the coordinator may know how many samples of each class this device holds."""
+    share_weights: bool = False
+    """Whether all weights of the model may leave this device, for the methods that average them."""
 
 
 def load_app(name: str) -> App:
@@ -99,6 +101,7 @@ def run_device(
         public=given or parts.public,
         disclose_classes=parts.disclose_classes,
         cloud_safe=cloud_safe,
+        share_weights=parts.share_weights,
     )
     agent.on_link(lambda news: _say(f"{name}: {news}"))
     agent.on_update(lambda report: _print_round(name, report))

@@ -42,7 +42,15 @@ from edge_sdk.protocol.messages import (
     Upload,
     Welcome,
 )
-from edge_sdk.protocol.wires import Contract, Exchange, check_roles, expectation, frame_limits, load_registered
+from edge_sdk.protocol.wires import (
+    Contract,
+    Exchange,
+    check_roles,
+    expectation,
+    expected_weights,
+    frame_limits,
+    load_registered,
+)
 from edge_sdk.public import PublicSet
 from edge_sdk.public_fetch import MAX_PUBLIC_BYTES, PublicFetch
 from edge_sdk.store import Done, RoundStart, Store
@@ -130,11 +138,13 @@ class Participant:
         disclose_classes: bool = False,
         public_cache: Path | None = None,
         max_public_bytes: int = MAX_PUBLIC_BYTES,
+        share_weights: bool = False,
     ) -> None:
         self.federation, self.device, self.board = federation, device, board
         self.bench = Workbench(model, data, public)
         self._class_counts = data.class_counts(model.spec.classes)
         self._disclosed = self._class_counts if disclose_classes else ()
+        self._shares_weights = share_weights and "weights" in model.spec.capabilities
         self.transport, self.store = transport, store
         transport.accept_up_to(CONTROL_LIMITS.frame_bytes)
         self._sequence = 0
@@ -541,7 +551,7 @@ class Participant:
             federation=self.federation,
             device=self.device,
             sdk=edge_sdk.__version__,
-            capabilities=tuple(sorted(spec.capabilities)),
+            capabilities=tuple(sorted(self._offered)),
             terms=tuple(sorted(spec.terms)),
             classes=spec.classes,
             feature_dim=spec.feature_dim,
@@ -555,10 +565,16 @@ class Participant:
             inert_terms=tuple(sorted(spec.inert_terms)),
             encodings=tuple(name for name in ENCODINGS if name != PLAIN),
             fetches_public=self._fetch is not None,
-            weight_count=spec.parameters if spec.layout else 0,
-            layout=spec.layout or None,
+            weight_count=spec.parameters if self._shares_weights else 0,
+            layout=spec.layout if self._shares_weights else None,
             batch_norm=spec.batch_norm,
         )
+
+    @property
+    def _offered(self) -> frozenset[str]:
+        """What the model can do, as far as its owner lets it: weights stay here unless they may leave."""
+        withheld = frozenset() if self._shares_weights else frozenset({"weights"})
+        return self.bench.model.spec.capabilities - withheld
 
     def _stamp(self) -> Stamp:
         self._sequence += 1
@@ -577,6 +593,8 @@ class Participant:
             raise RemoteProtocolError("knowledge", f"{error}: install or upgrade this device's SDK") from None
         if contract.digest(params) != spec.contract:
             raise RemoteProtocolError("knowledge", f"{spec.method}: the two halves differ: upgrade the older side")
+        if contract.shares_weights and not self._shares_weights:
+            raise RemoteProtocolError("knowledge", f"{spec.method}: shares weights, and share_weights is not set here")
         rows, closing = contract.exchanges(params), contract.closing(params)
         limits = frame_limits((*rows, closing), self._expect(spec))
         self._taken = _Taken(welcome, method, rows, closing, limits, transforms.chain(spec))
@@ -591,7 +609,7 @@ class Participant:
         """What payloads must fit: weights, those of this device's own model."""
         own = self.bench.model.spec
         count = own.parameters if own.layout else 0
-        return dataclasses.replace(expectation(spec), weight_count=count, layout=own.layout)
+        return expected_weights(expectation(spec), count=count, feature_dim=own.feature_dim, layout=own.layout)
 
     def _begin_anew(self, welcome: Welcome, frame: bytes) -> None:
         """Another run of the same federation: from round 0, with what the model has learned so far."""

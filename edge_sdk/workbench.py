@@ -105,9 +105,13 @@ class Workbench:
         if isinstance(request, MeanLoss):
             return (yield from self._mean_loss())
         if isinstance(request, ReadWeights):
-            return Weights(values=self.model.weights(), layout=self.model.spec.layout)
+            values = self.model.weights()
+            return Weights(
+                values=values[~self.model.head_mask()] if request.without_head else values,
+                layout=self.model.spec.layout,
+            )
         if isinstance(request, WriteWeights):
-            self.model.set_weights(request.values)
+            self._write_weights(request)
             return None
         if isinstance(request, ReadHead):
             return self.model.head_rows()
@@ -170,6 +174,13 @@ class Workbench:
             soft=(soft / counts[:, None]).astype(np.float32),
             counts=counts.astype(np.int32),
         )
+
+    def _write_weights(self, request: WriteWeights) -> None:
+        values = request.values
+        if request.without_head:
+            values = self.model.weights()
+            values[~self.model.head_mask()] = request.values
+        self.model.set_weights(values)
 
     def _mean_loss(self) -> Generator[None, None, float]:
         total = 0.0

@@ -40,6 +40,7 @@ def main() -> int:
                 state=folder,
                 board=device.kit.board,
                 disclose_classes=True,
+                share_weights=True,
             )
             for device, folder in zip(devices, args.folder, strict=True)
         ]

@@ -216,6 +216,7 @@ class VirtualDevice:
             state=store,
             board=self.device.kit.board,
             disclose_classes=True,
+            share_weights=True,
             clock=lambda: self.clock.now_s,
         )
         self._computed = 0

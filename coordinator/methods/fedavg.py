@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from coordinator.methods.base import At, Contribution
@@ -12,16 +12,18 @@ from edge_sdk.errors import EmptyRound
 from edge_sdk.protocol.contracts.fedavg import FEDAVG
 from edge_sdk.protocol.knowledge import Payload, Weights
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.schema import wire
+from edge_sdk.protocol.schema import Count, wire
 from edge_sdk.protocol.wires import Contract
 
 
 @wire("fedavg-coordinator-state")
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FedAvgCoordinatorState:
     """w^t; none before the first round, for the coordinator has no model."""
 
     weights: Weights | None = None
+    rounds: Count
+    """After these it goes out only where the method's closing Assign brings it."""
 
 
 class FedAvgCoordinator:
@@ -29,14 +31,16 @@ class FedAvgCoordinator:
 
     def __init__(self, contract: Contract[Any]) -> None:
         self.contract = contract
+        self._own = not contract.closing(contract.params()).down
+        """Whether a device's result is a model of its own, which the last mean would only overwrite."""
 
     def init(self, spec: FederationSpec) -> FedAvgCoordinatorState:
         """No weights yet: devices begin with their own."""
-        return FedAvgCoordinatorState()
+        return FedAvgCoordinatorState(rounds=spec.rounds)
 
     def common(self, state: FedAvgCoordinatorState, at: At) -> Mapping[str, Payload]:
         """The mean, from the second round on."""
-        return {} if state.weights is None else {"weights": state.weights}
+        return {} if state.weights is None or (at.round == state.rounds and self._own) else {"weights": state.weights}
 
     def personal(self, state: FedAvgCoordinatorState, at: At, number: int) -> Mapping[str, Payload]:
         """Nothing."""
@@ -58,7 +62,8 @@ class FedAvgCoordinator:
         self, spec: FederationSpec, state: FedAvgCoordinatorState, at: At, aggregate: WeightedSum
     ) -> FedAvgCoordinatorState:
         """Divide; in the first round, see to a common start."""
-        return FedAvgCoordinatorState(next_weights(at, aggregate, self.contract.read(spec.params).start, state.weights))
+        start = self.contract.read(spec.params).start
+        return replace(state, weights=next_weights(at, aggregate, start, state.weights))
 
 
 def next_weights(at: At, aggregate: WeightedSum, start: str, before: Weights | None) -> Weights:

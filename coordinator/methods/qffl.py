@@ -9,6 +9,7 @@ Both sums are taken here, in f8: h_k of a large model would not fit the range of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -35,7 +36,7 @@ class QFFLCoordinator:
 
     def init(self, spec: FederationSpec) -> FedAvgCoordinatorState:
         """No weights yet: devices begin with their own."""
-        return FedAvgCoordinatorState()
+        return FedAvgCoordinatorState(rounds=spec.rounds)
 
     def common(self, state: FedAvgCoordinatorState, at: At) -> Mapping[str, Payload]:
         """The weights, from the second round on."""
@@ -69,7 +70,7 @@ class QFFLCoordinator:
             values = rows[0][:-1] if params.start == "first" else mean_in_order(row[:-1] for row in rows)
         else:
             values = stepped(state.weights.values, rows, params.q, spec.train.learning_rate)
-        return FedAvgCoordinatorState(Weights(values=values, layout=ups[0].layout))
+        return replace(state, weights=Weights(values=values, layout=ups[0].layout))
 
 
 def stepped(before: Floats, rows: Sequence[Floats], q: float, rate: float) -> Floats:

@@ -91,14 +91,17 @@ class WriteHead:
 
 @dataclass(frozen=True, slots=True)
 class ReadWeights:
-    """Answered with all trainable scalars as Weights, a copy."""
+    """Answered with all trainable scalars as Weights, a copy; or with those in front of the last layer."""
+
+    without_head: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WriteWeights:
-    """Overwrite all trainable scalars; the optimiser's moments are reset."""
+    """Overwrite all trainable scalars, or those in front of the last layer; the optimiser's moments are reset."""
 
     values: Floats  # (p,)
+    without_head: bool = False
 
 
 @dataclass(frozen=True, slots=True)

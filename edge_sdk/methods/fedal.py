@@ -13,12 +13,13 @@ local less-forgetting term would anchor to a random network, and is left out.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 
 from edge_sdk.methods.base import Evaluate, Fit, Job, Logits, Public, Stage, Step, check_batch
+from edge_sdk.methods.fedavg import share, take_over
 from edge_sdk.objectives import CrossEntropy, Distill, Floats, Ints, LessForgetting, LogitGradient, Objective, Term
 from edge_sdk.protocol.contracts.fedal import FEDAL
 from edge_sdk.protocol.contracts.fedmd_lf import TransferParams
@@ -42,60 +43,70 @@ class FedALState:
 class FedALClient:
     """Two stages a round; a predict-only model only scores."""
 
-    def __init__(self, contract: Contract[Any] = FEDAL) -> None:
-        """Of FedAL, or of FedMD-LF, which lacks the adversarial term."""
+    def __init__(self, contract: Contract[Any] = FEDAL, *, before: int = 0) -> None:
+        """Of FedAL; of FedMD-LF, which lacks the adversarial term; or of FedDF-AL.
+
+        before: exchanges of a round before the first iteration, 1 where weights are averaged after the local stage.
+        """
         self.contract = contract
+        self._before = before
 
     def init(self, spec: FederationSpec) -> FedALState:
         """Nothing done yet."""
         return FedALState()
 
     def step(self, state: FedALState, down: Mapping[str, Payload], job: Job) -> Step[FedALState]:
-        """Exchange i: learn from iteration i - 1, score the batch of iteration i."""
+        """Iteration i: learn from iteration i - 1, score the batch of iteration i."""
         params = self.contract.read(job.spec.params)
         if job.closing:
             yield Evaluate(job.round)
             return state, {}
-        batches = _transfer_batches(params, job)  # (tau, b)
+        iteration = job.exchange - self._before
         if job.learns and state.local_rounds != job.round + 1:
-            state = yield from _local_stage(batches, params, job)
-        if job.learns and job.exchange > 0:
-            yield from _transfer_step(state, down, batches, params, job)
-        if job.exchange == params.tau:
+            yield from _local_stage(params, job)
+            state = FedALState(local_rounds=job.round + 1)
+        if iteration < 0:
+            return state, {"weights": (yield from share(job, params.weighting))}
+        batches = self._transfer_batches(params, job)  # (tau, b)
+        if job.learns and state.snapshot is None and iteration < params.tau:
+            yield from take_over(down)
+            after: Floats = yield Logits(Public(batches))  # (tau, b, k)
+            state = replace(state, snapshot=after.reshape(-1, after.shape[-1]))
+        if job.learns and iteration > 0:
+            yield from _transfer_step(state, down, batches, params, job, done=iteration - 1)
+        if iteration == params.tau:
             if job.evaluates:
                 yield Evaluate(job.round + 1)
             return state, {}
-        chosen = batches[job.exchange]
+        chosen = batches[iteration]
         logits = (yield Logits(Public(chosen[None])))[0]  # (b, k)
         return state, {"logits": PublicLogits(values=logits, batch=batch_digest(job.spec, chosen))}
 
+    def _transfer_batches(self, params: TransferParams, job: Job) -> Ints:
+        """The public batches P^{t,0..tau-1} of this round, each named by the exchange that uploads it: (tau, b)."""
+        exchanges = range(self._before, self._before + params.tau)
+        return np.stack([batch_indices(job.spec, job.round, each, params.public_batch) for each in exchanges])
 
-def _transfer_batches(params: TransferParams, job: Job) -> Ints:
-    """The public batches P^{t,0..tau-1} of this round: (tau, b)."""
-    return np.stack([batch_indices(job.spec, job.round, i, params.public_batch) for i in range(params.tau)])
 
-
-def _local_stage(batches: Ints, params: TransferParams, job: Job) -> Stage[FedALState]:
-    """Private steps, then the snapshot; run once a round, also by a device that comes in late."""
-    if job.spec.train.local_steps:
-        private = job.private_batches(job.spec.train.local_steps)
-        objective: Objective = (CrossEntropy(),)
-        if job.round > 0 and params.less_forgetting > 0:
-            before: Floats = yield Logits(private)
-            term = LessForgetting(logits=before, temperature=params.temperature, weight=params.less_forgetting)
-            objective = (*objective, term)
-        yield Fit(source=private, objective=objective, optim=job.optim)
-    after: Floats = yield Logits(Public(batches))  # (tau, b, k)
-    return FedALState(local_rounds=job.round + 1, snapshot=after.reshape(-1, after.shape[-1]))
+def _local_stage(params: TransferParams, job: Job) -> Stage[None]:
+    """Private steps; run once a round, also by a device that comes in late."""
+    if not job.spec.train.local_steps:
+        return
+    private = job.private_batches(job.spec.train.local_steps)
+    objective: Objective = (CrossEntropy(),)
+    if job.round > 0 and params.less_forgetting > 0:
+        before: Floats = yield Logits(private)
+        term = LessForgetting(logits=before, temperature=params.temperature, weight=params.less_forgetting)
+        objective = (*objective, term)
+    yield Fit(source=private, objective=objective, optim=job.optim)
 
 
 def _transfer_step(
-    state: FedALState, down: Mapping[str, Payload], batches: Ints, params: TransferParams, job: Job
+    state: FedALState, down: Mapping[str, Payload], batches: Ints, params: TransferParams, job: Job, *, done: int
 ) -> Stage[None]:
-    """One step on the batch of the iteration before; left out by a device that missed that iteration."""
+    """One step on the batch of iteration `done`; left out by a device that missed that iteration."""
     if "mean" not in down and "adversarial" not in down:
         return
-    done = job.exchange - 1
     snapshot = cast("Floats", state.snapshot).reshape(params.tau, params.public_batch, -1)[done : done + 1]
     objective: list[Term] = []
     if params.less_forgetting > 0:

@@ -108,6 +108,9 @@ class Model(Protocol):
     def set_weights(self, values: Floats) -> None:
         """Overwrite all trainable scalars; optimiser moments are reset."""
 
+    def head_mask(self) -> NDArray[np.bool_]:
+        """Which of the weights are those of the last layer: (p,)."""
+
     def state_bytes(self) -> bytes:
         """Weights, buffers and optimiser moments, to survive a restart."""
 

@@ -193,6 +193,11 @@ class HeadModel(ABC):
         flat: Floats = self._head.rows.flatten()
         return flat
 
+    def head_mask(self) -> NDArray[np.bool_]:
+        """All of them: (p,).  Raises Unsupported where the weights cannot be shared."""
+        require(self.spec, "weights")
+        return np.ones(self.spec.parameters, np.bool_)
+
     def set_weights(self, values: Floats) -> None:
         """Overwrite (p,) and reset the moments.  Raises Unsupported, or ModelError for another size."""
         require(self.spec, "weights")

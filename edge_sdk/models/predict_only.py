@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edge_sdk.errors import StoreError
 from edge_sdk.models.base import Batches, FitReport, ModelSpec
 from edge_sdk.models.checks import lacks
@@ -41,6 +44,10 @@ class PredictOnly(ABC):
         raise lacks(self.spec, "head-rows")
 
     def weights(self) -> Floats:
+        """Raises Unsupported."""
+        raise lacks(self.spec, "weights")
+
+    def head_mask(self) -> NDArray[np.bool_]:
         """Raises Unsupported."""
         raise lacks(self.spec, "weights")
 

@@ -161,6 +161,11 @@ class TorchModel:
         require(self.spec, "weights")
         return np.concatenate([_array(p).ravel() for p in self._parameters])
 
+    def head_mask(self) -> NDArray[np.bool_]:
+        """(p,).  Raises Unsupported without a linear head that has a bias."""
+        head = set(map(id, self._head_with_bias().parameters()))
+        return np.concatenate([np.full(p.numel(), id(p) in head) for p in self._parameters])
+
     def set_weights(self, values: Floats) -> None:
         """Overwrite (p,) and reset the moments.  Raises ModelError for another size."""
         require(self.spec, "weights")

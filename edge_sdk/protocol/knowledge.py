@@ -32,6 +32,8 @@ class Expect:
     """Width of the features; 0: not agreed on, any width."""
     weight_count: int = 0
     """Scalars in the shared weights; 0: not agreed on."""
+    head_count: int = 0
+    """How many of these belong to the last layer: classes * (features + 1)."""
     layout: bytes = b""
     """Of the shared weights; empty: not agreed on."""
     batch: bytes = b""

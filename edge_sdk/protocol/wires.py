@@ -44,13 +44,16 @@ class Slot:
     extra_columns: int = 0
     """Columns of class rows beyond the width of the features: 1 for header rows, whose last one is the bias; for
     weights, numbers that stand behind them."""
+    without_head: bool = False
+    """Weights without those of the last layer."""
     probabilities: bool = False
     """Class rows that are predictions: as wide as there are classes, and each on the simplex (W14)."""
 
     def expect(self, expect: Expect) -> Expect:
         """What a payload in this slot must fit, where the federation expects `expect`."""
         width = expect.feature_dim + self.extra_columns if expect.feature_dim else 0
-        count = expect.weight_count + self.extra_columns if expect.weight_count else 0
+        left_out = expect.head_count if self.without_head else 0
+        count = expect.weight_count + self.extra_columns - left_out if expect.weight_count else 0
         return dataclasses.replace(
             expect,
             rows=self.rows or expect.rows,
@@ -92,6 +95,8 @@ class Contract(Generic[P]):
     holders_wanted: int = 0
     """Holders that a class should have in a round; with fewer its row follows the last few devices (W3).  0: any."""
     shares_weights: bool = False
+    same_layout: bool = True
+    """Where weights are shared: whether all models must have one layout, or each layout is averaged by itself."""
     lock_step: bool = False
     """Every exchange waits for every device: a device that misses many holds up or misses out."""
     discloses: str = ""
@@ -140,6 +145,7 @@ def _described(roles: Mapping[str, Slot]) -> list[tuple[object, ...]]:
     return [
         (role, tag_of(slot.kind), slot.personal, slot.optional, slot.rows, slot.extra_columns)
         + (("probabilities",) if slot.probabilities else ())
+        + (("without-head",) if slot.without_head else ())
         for role, slot in sorted(roles.items())
     ]
 
@@ -176,6 +182,12 @@ def check_roles(given: Mapping[str, Payload], slots: Mapping[str, Slot], expect:
 def expectation(spec: FederationSpec) -> Expect:
     """The sizes that a federation's spec fixes for every payload."""
     return Expect(classes=spec.classes, feature_dim=spec.feature_dim)
+
+
+def expected_weights(expect: Expect, *, count: int, feature_dim: int, layout: bytes) -> Expect:
+    """With the size of one device's model; a count of 0: it shares no weights."""
+    head = expect.classes * (feature_dim + 1)
+    return dataclasses.replace(expect, weight_count=count, head_count=head, layout=layout)
 
 
 def frame_limits(exchange_rows: tuple[Exchange, ...], expect: Expect) -> Limits:

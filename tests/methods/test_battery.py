@@ -27,7 +27,9 @@ from edge_sim import config as configs
 
 SMALL = {"public_batch": 4, "tau": 2, "max_devices": 8, "min_count": 1}
 """Parameters that keep every registered method quick here."""
-NEEDS_TORCH = ("fedal",)
+NEEDS_TORCH = ("fedal", "feddf_al", "fedper")
+MODEL = {"fedper": "mlp"}
+"""Of methods that a softmax model, which is all head, cannot take part in."""
 NAMES = registered_names("coordinator.methods")
 EVERY = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.torch] * (name in NEEDS_TORCH)) for name in NAMES]
@@ -42,6 +44,7 @@ def made(pictures: Path, name: str, devices: int = 4, held: int = 2, **federatio
     tables = fleets.tables(pictures, name, devices=devices, **federation)
     known = asdict(method_of(name).contract.params())
     tables["method"] = {key: value for key, value in {**SMALL, "public_batch": 8}.items() if key in known}
+    tables["fleet"][0]["model"] = MODEL.get(name, "softmax")
     tables["partition"]["classes_per_device"] = held
     return configs.parse(tables, Path("test.toml"))
 
@@ -201,11 +204,15 @@ def test_a_device_that_comes_late_is_let_in(pictures: Path, name: str) -> None:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of the runs here: K classes, all held, d features, P weights, B public samples, R rounds, tau iterations."""
+    """Of the runs here: K classes, all held, d features, P weights, B public samples, R rounds, tau iterations.
+
+    body: weights in front of the last layer of an mlp, which has 64 hidden units and then d features.
+    """
 
     k: int = fleets.CLASSES
     d: int = fleets.WIDTH
     p: int = fleets.CLASSES * (fleets.WIDTH + 1)
+    body: int = 64 * (fleets.SIDE**2 + 1) + fleets.WIDTH * (64 + 1)
     b: int = 8
     r: int = 3
     tau: int = 2
@@ -224,6 +231,9 @@ BYTES: dict[str, tuple[int, int]] = {
     "fedavg": (S.r * S.p, S.r * S.p),
     "fedprox": (S.r * S.p, S.r * S.p),
     "fedhkd": (S.r * (S.p + S.k * (S.d + S.k + ROW)), S.r * (S.p + S.k * (S.d + S.k + ROW))),
+    "ditto": (S.r * S.p, (S.r - 1) * S.p),
+    "feddf_al": (S.r * (S.p + S.tau * S.b * S.k), S.r * (S.p + 2 * S.tau * S.b * S.k)),
+    "fedper": (S.r * S.body, (S.r - 1) * S.body),
     "qffl": (S.r * (S.p + 1), S.r * S.p),
     "fedgkd": (S.r * S.p, S.r * S.p + (S.r - 2) * S.p),  # a teacher from the second mean on, and none at the end
     "fedmd_lf": (S.r * S.tau * S.b * S.k, S.r * S.tau * S.b * S.k),

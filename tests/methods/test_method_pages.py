@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.catalogue import describe, render
-from edge_sdk.protocol.wires import load_registered
+from edge_sdk.protocol.wires import load_registered, registered_names
 
 PAGES = {path.stem: path.read_text() for path in (Path(__file__).parents[2] / "docs/reference/methods").glob("*.md")}
 
@@ -28,8 +28,8 @@ def test_parameters_roles_and_terms_are_those_of_the_contract(name: str) -> None
     assert all(f"`{term}`" in page for term in contract.terms - {"cross-entropy"})
 
 
-def test_there_are_pages() -> None:
-    assert {"fedproto", "fedssa"} <= set(PAGES)
+def test_every_registered_method_has_a_page() -> None:
+    assert set(PAGES) == set(registered_names("coordinator.methods"))
 
 
 def test_the_catalogue_tells_what_each_method_asks_and_gives() -> None:
@@ -39,3 +39,5 @@ def test_the_catalogue_tells_what_each_method_asks_and_gives() -> None:
     assert "weights     never leave the device" in about["fedproto"]
     assert "weights     of the last layer leave the device, the others never" in about["fedssa"]
     assert "feature_dim" not in about["fedmd"]
+    assert "weights     leave the device; one architecture" in about["fedavg"]
+    assert "weights     leave the device; averaged by architecture" in about["feddf_al"]

@@ -15,20 +15,25 @@ from hypothesis import strategies as st
 from method_specs import spec_of
 
 import edge_sim
-from coordinator import remarks
+from coordinator import admission, remarks
 from coordinator.methods.base import At, Contribution
 from coordinator.methods.fedavg import METHOD as FEDAVG_COORDINATOR
+from coordinator.methods.feddf_al import METHOD as FEDDF_AL_COORDINATOR
 from coordinator.methods.fedgkd import METHOD as FEDGKD_COORDINATOR
 from coordinator.methods.qffl import stepped
 from coordinator.report.result import summary
 from coordinator.weighted_sum import MOST_COUNT, WeightedSum
-from edge_sdk.errors import RunFailed, UsageError
+from edge_sdk.errors import RemoteProtocolError, RunFailed, UsageError
 from edge_sdk.methods.base import Job
+from edge_sdk.models.base import Batches
+from edge_sdk.models.numpy_model import NumpyModel
+from edge_sdk.objectives import Optim, Proximal
 from edge_sdk.protocol.contracts.fedavg import FEDAVG
+from edge_sdk.protocol.contracts.fedper import FEDPER
 from edge_sdk.protocol.contracts.fedprox import FEDPROX
 from edge_sdk.protocol.contracts.qffl import QFFL
 from edge_sdk.protocol.knowledge import Weights
-from edge_sdk.protocol.messages import Hello, TrainSpec
+from edge_sdk.protocol.messages import Assign, Hello, TrainSpec, Welcome
 from edge_sim import config as configs
 from edge_sim.fleet import Device
 
@@ -147,6 +152,16 @@ def test_the_teacher_of_fedgkd_is_the_mean_of_the_last_means() -> None:
     assert "teacher" not in FEDGKD_COORDINATOR.common(state, At(spec.rounds, 0))
 
 
+def test_the_pull_of_ditto() -> None:
+    """lambda = 2, eta = .1, v = 1, w^t = 0, no gradient of the loss: v moves to .8."""
+    model = NumpyModel(2, (1, 1, 1), seed=0)
+    model.set_weights(np.ones(4, np.float32))
+    work = Batches(inputs=np.zeros((1, 1, 1, 1), np.float32), labels=np.array([0]), indices=np.array([[0]]))
+    near = Proximal(anchor=np.zeros(4, np.float32), weight=2.0)
+    model.fit(work, (near,), Optim(kind="sgd", learning_rate=0.1))
+    np.testing.assert_allclose(model.weights(), 0.8, rtol=1e-6)
+
+
 def test_fedmd_lf_is_fedal_without_its_discriminator(pictures: Path) -> None:
     models = []
     for method, params in (("fedmd_lf", {}), ("fedal", {"adversarial": 0.0})):
@@ -171,6 +186,30 @@ def test_a_model_of_another_layout_is_refused_when_it_joins(pictures: Path) -> N
     assert "device-00, which came first" in refused["message"]
     assert "bring the model of device-00" in refused["remedy"]
     assert run.begun["device-03"] == 0  # before any training
+
+
+def test_weights_stay_on_a_device_whose_owner_did_not_let_them_go(pictures: Path) -> None:
+    tables = fleets.tables(pictures, "fedavg", devices=4, quorum=3)
+    run = fleets.Run(configs.parse(tables, Path("test.toml")))
+    run.devices[2].agent._shares_weights = False
+    run.finished()
+    (refused,) = run.result.refused_devices
+    assert (refused["device"], refused["reason"]) == ("device-02", "capability")
+    assert "needs weights" in refused["message"]
+    assert "App(share_weights=True)" in refused["remedy"]
+    hello = run.devices[2].agent._hello()
+    assert "weights" not in hello.capabilities
+    assert (hello.weight_count, hello.layout) == (0, None)
+
+
+def test_a_device_refuses_a_welcome_that_asks_for_weights_it_did_not_offer(pictures: Path) -> None:
+    agent = fleets.Run(fleets.built(pictures, "local")).devices[0].agent
+    agent._shares_weights = False
+    welcome = Welcome(
+        federation="tiny", device="device-00", number=0, epoch=1, run=bytes(8), spec=spec_of("fedavg", classes=4)
+    )
+    with pytest.raises(RemoteProtocolError, match="share_weights is not set here"):
+        agent._enter(welcome)
 
 
 def test_batch_norm_is_warned_of_with_its_remedy_where_weights_are_shared() -> None:
@@ -295,6 +334,27 @@ def test_fedgkd_is_its_naive_twin(pictures: Path) -> None:
     np.testing.assert_allclose(run.server.method_state.models[-1].values, shared.ravel(), atol=1e-5)
 
 
+def test_ditto_is_its_naive_twin(pictures: Path) -> None:
+    run = made(pictures, "ditto", attraction=2.0)
+    devices = run.fleet.devices
+    shared = devices[0].kit.model(None).head_rows().astype(np.float64)
+    own = [shared.copy() for _ in devices]
+    counts = [len(device.data.train) for device in devices]
+    for round_ in range(3):
+        trained = []
+        for device, mine in zip(devices, own, strict=True):
+            rows = shared.copy()
+            for x, y in batches(run, device, round_):
+                rows -= RATE * slope(rows, x, y)
+                mine[...] -= RATE * (slope(mine, x, y) + 2 * (mine - shared))
+            trained.append(rows)
+        shared = np.average(trained, axis=0, weights=counts)
+    run.finished()
+    np.testing.assert_allclose(run.server.method_state.weights.values, shared.ravel(), atol=1e-5)
+    for virtual, mine in zip(run.devices, own, strict=True):
+        np.testing.assert_allclose(virtual.agent.bench.model.weights(), mine.ravel(), atol=1e-5)
+
+
 def softmax(logits: np.ndarray) -> np.ndarray:
     scores = np.exp(logits - logits.max(axis=1, keepdims=True))
     return scores / scores.sum(axis=1, keepdims=True)
@@ -312,3 +372,76 @@ def test_averaging_beats_training_alone(pictures: Path) -> None:
     tables["run"]["standalone"] = True
     accuracy = summary(edge_sim.run(tables))["accuracy"]
     assert accuracy["mean"] > accuracy["standalone_mean"]
+
+
+# -- architectures averaged by themselves ---------------------------------------------------------------------------
+
+
+@pytest.mark.torch
+def test_feddf_al_averages_each_layout_by_itself() -> None:
+    pytest.importorskip("torch")
+    spec, other = spec_of("feddf_al", start="equal", max_devices=4), bytes(16)
+    ups = {
+        1: weights_of(1, 3, count=12),
+        2: Weights(values=np.array([7], np.float32), layout=other),
+        3: weights_of(5, -1, count=8),
+    }
+    total = FEDDF_AL_COORDINATOR.zero()
+    for number, up in ups.items():
+        total = FEDDF_AL_COORDINATOR.add(total, Contribution(number=number, samples=20, knowledge={"weights": up}))
+    state = FEDDF_AL_COORDINATOR.finish(spec, FEDDF_AL_COORDINATOR.init(spec), At(0, 0), total)
+    for number, expected in {1: [2.6, 1.4], 2: [7], 3: [2.6, 1.4]}.items():
+        (mean,) = FEDDF_AL_COORDINATOR.personal(state, At(0, 1), number).values()
+        np.testing.assert_allclose(mean.values, expected, rtol=1e-7)
+    assert FEDDF_AL_COORDINATOR.personal(state, At(0, 1), 0) == {}
+
+
+@pytest.mark.torch
+def test_feddf_al_takes_several_architectures_and_its_groups_start_each_transfer_alike(pictures: Path) -> None:
+    pytest.importorskip("torch")
+    tables = fleets.tables(pictures, "feddf_al", devices=4)
+    tables["method"] = {"public_batch": 8, "tau": 2, "max_devices": 4}
+    tables["fleet"] = [{"count": 2, "model": "softmax"}, {"count": 2, "model": "softmax", "size": [2, 2]}]
+    run = fleets.Run(configs.parse(tables, Path("test.toml")))
+    sent = run.tap()
+    run.finished()
+    assert run.result.completed
+    assert not run.result.refused_devices
+    means = {(m.device, m.round): m.down["weights"] for m in sent if isinstance(m, Assign) and "weights" in m.down}
+    for round_ in range(3):
+        assert means["device-00", round_] == means["device-01", round_] != means["device-02", round_]
+        assert means["device-02", round_] == means["device-03", round_]
+
+
+# -- the body alone -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.torch
+def test_fedper_averages_bodies_and_keeps_heads(pictures: Path) -> None:
+    """No steps: after the first mean all bodies are equal, and every head is the one that its device came with."""
+    pytest.importorskip("torch")
+    tables = fleets.tables(pictures, "fedper", devices=3, rounds=2)
+    tables["train"]["local_steps"] = 0
+    tables["fleet"] = [{"count": 3, "model": "mlp"}]
+    run = fleets.Run(configs.parse(tables, Path("test.toml")))
+    heads = [device.agent.bench.model.head_rows() for device in run.devices]
+    run.finished()
+    models = [device.agent.bench.model for device in run.devices]
+    for model, head in zip(models, heads, strict=True):
+        np.testing.assert_array_equal(model.head_rows(), head)
+        body = model.weights()[~model.head_mask()]
+        np.testing.assert_array_equal(body, run.server.method_state.weights.values)
+        assert model.head_mask().sum() == head.size
+
+
+def test_the_bodies_of_the_worked_number() -> None:
+    mean = summed(weights_of(1, 2, count=12), weights_of(5, -2, count=8)).mean()
+    np.testing.assert_allclose(mean.values, [2.6, 0.4], rtol=1e-6)
+
+
+def test_a_model_that_is_all_head_is_refused_by_fedper(pictures: Path) -> None:
+    hello = fleets.Run(fleets.built(pictures, "local")).devices[0].agent._hello()
+    turned = admission.refusal(hello, spec_of("fedper", classes=4), FEDPER, ())
+    assert turned is not None
+    assert (turned.reason, "trains nothing in front of its last layer" in turned.message) == ("body", True)
+    assert admission.refusal(hello, spec_of("fedavg", classes=4), FEDAVG, ()) is None

@@ -62,7 +62,7 @@ class FedALParams:
             raise ValueError(f"device: expected cpu or cuda:N, found {self.device!r}")
 
 
-def _exchanges(params: FedALParams) -> tuple[Exchange, ...]:
+def exchanges(params: FedALParams) -> tuple[Exchange, ...]:
     """Exchange i uploads the logits of iteration i and brings down what iteration i - 1 computed."""
     rows = params.public_batch
     logits = {"logits": Slot(PublicLogits, rows=rows)}
@@ -103,7 +103,8 @@ def round_trip_warnings(params: _Iterated, spec: FederationSpec) -> tuple[str, .
     return tuple(found)
 
 
-def _misfit(params: FedALParams, devices: int) -> str:
+def misfit(params: FedALParams, devices: int) -> str:
+    """What is wrong with so many devices; empty: nothing."""
     if devices > params.max_devices:
         return f"max_devices: {params.max_devices} slots for {devices} devices; each device needs one"
     return ""
@@ -117,7 +118,7 @@ FEDAL: Contract[FedALParams] = Contract(
     title="FedAL: logits, an adversarial discriminator, less forgetting",
     citation="Han, Shi and Huang 2024, IEEE JSAC, FedAL",
     params=FedALParams,
-    exchanges=_exchanges,
+    exchanges=exchanges,
     closing=lambda _params: Exchange(),
     needs=frozenset({"predict", "logit-gradients"}),
     teaches=frozenset({"predict"}),
@@ -125,6 +126,6 @@ FEDAL: Contract[FedALParams] = Contract(
     needs_public_set=True,
     lock_step=True,
     discloses="logits on the public samples, which can tell what the private samples are like",
-    misfit=_misfit,
+    misfit=misfit,
     warnings=round_trip_warnings,
 )
