@@ -224,7 +224,9 @@ def _cache(folder: str | Path | None, state: str | Path | Store | None) -> Path 
 def _transport(broker: str | Transport, client_id: str, tls: TlsFiles | None, *, cloud_safe: bool) -> Transport:
     if not isinstance(broker, str):
         if tls is not None or cloud_safe:
-            raise UsageError("tls and cloud_safe are for a broker's address, and a transport is given; give those to it")
+            raise UsageError(
+                "tls and cloud_safe are for a broker's address, and a transport is given; give those to it"
+            )
         return broker
     from edge_sdk.transport.mqtt import MqttTransport  # noqa: PLC0415  # paho only where a broker is used
 

@@ -128,7 +128,7 @@ class Participant:
         max_public_bytes: int = MAX_PUBLIC_BYTES,
     ) -> None:
         self.federation, self.device, self.board = federation, device, board
-        self.bench = Workbench(model, data, public)
+        self.bench = Workbench(model, data, public, discloses_classes=disclose_classes)
         self._class_counts = data.class_counts(model.spec.classes)
         self._disclosed = self._class_counts if disclose_classes else ()
         self.transport, self.store = transport, store
