@@ -108,7 +108,7 @@ def trial_config(config: Config, method: str, seed: int, setting: Setting = FILE
 def changed(tables: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
     """A copy of tables with some values set.  Raises UsageError where a key leads through what is no table."""
     found = {**tables}
-    for key, value in setting.items():
+    for key, value in sorted(setting.items()):
         *sections, last = key.split(".")
         table: dict[str, Any] = found
         for section in sections:
@@ -123,7 +123,7 @@ def changed(tables: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
 
 def label(setting: Setting) -> str:
     """A name for a setting that any file system takes, the same whatever else is swept: empty for the file's own."""
-    exact = ",".join(f"{key}={_written(value)}" for key, value in setting.items())
+    exact = ",".join(f"{key}={_written(value)}" for key, value in sorted(setting.items()))
     plain = re.sub(r"[^A-Za-z0-9_.,=+-]", "_", exact)
     if plain == exact and len(exact) <= LONGEST_LABEL:
         return exact

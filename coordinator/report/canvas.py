@@ -53,6 +53,8 @@ MOST_IN = 24.0
 LINE_IN = 0.17
 """A line of small type: rows that are lower are not all named."""
 LONGEST_NAME = 26
+DOT = " \N{MIDDLE DOT} "
+"""Between the words of a subtitle."""
 
 
 @contextmanager

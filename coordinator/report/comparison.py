@@ -184,19 +184,20 @@ def comparison_summary(comparison: Comparison) -> dict[str, Any]:
 def _line(comparison: Comparison, line: Line) -> dict[str, Any]:
     return {
         "method": line.method,
-        "accuracy": _plain({key: line.accuracy(key) for key in ACCURACIES}),
-        "difference": _plain({key: comparison.difference(line, key) for key in ACCURACIES}),
-        "cost": _plain({key: line.over_seeds(figure) for key, figure in FIGURES.items()}),
+        "accuracy": plain({key: line.accuracy(key) for key in ACCURACIES}),
+        "difference": plain({key: comparison.difference(line, key) for key in ACCURACIES}),
+        "cost": plain({key: line.over_seeds(figure) for key, figure in FIGURES.items()}),
         "to_target": {target: found for target in map("{:g}".format, TARGETS) if (found := _reached(line, target))},
-        "runs": [_run(trial) for trial in line.trials],
+        "runs": [run_figures(trial) for trial in line.trials],
     }
 
 
 def _reached(line: Line, target: str) -> dict[str, dict[str, float]]:
-    return _plain({key: line.to_target(target, key) for key in ("round", "bytes_per_device", "time_s")})
+    return plain({key: line.to_target(target, key) for key in ("round", "bytes_per_device", "time_s")})
 
 
-def _plain(spreads: Mapping[str, Spread | None]) -> dict[str, dict[str, float]]:
+def plain(spreads: Mapping[str, Spread | None]) -> dict[str, dict[str, float]]:
+    """As JSON takes them; what is not known is absent."""
     return {key: _spread(spread) for key, spread in spreads.items() if spread is not None}
 
 
@@ -208,7 +209,8 @@ def _spread(spread: Spread) -> dict[str, float]:
     return found
 
 
-def _run(trial: Trial) -> dict[str, Any]:
+def run_figures(trial: Trial) -> dict[str, Any]:
+    """A row of runs.csv, less its method; what is not known is absent."""
     figures = {_column(key): trial.accuracy(key) for key in ACCURACIES}
     figures |= {key: figure(trial) for key, figure in FIGURES.items()}
     return {

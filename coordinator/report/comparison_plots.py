@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from coordinator.report import text_files
-from coordinator.report.canvas import BLUE, GREY, ORANGE, SOFT, picture
+from coordinator.report.canvas import BLUE, DOT, GREY, ORANGE, SOFT, picture
 from coordinator.report.comparison import ALONE, Comparison, Line
 from coordinator.report.lines import End, accuracy_axis, end_labels, round_axis
 from coordinator.report.units import human_bytes, percent, printable
@@ -21,7 +21,6 @@ COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """The palette of Okabe and Ito without its yellow, which is lost on white."""
 DASHES = ("-", "--", ":", "-.")
 WIDTH_IN, HEIGHT_IN = 7.2, 4.4
-DOT = " \N{MIDDLE DOT} "
 _MANY_DECADES, _ONE_STEP = 500.0, 5.0
 """Ratios of most to fewest bytes: from the one on only powers of ten are named, below the other even steps are."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.report.canvas import (
     BLUE,
+    DOT,
     GREY,
     LINE_IN,
     MOST_IN,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WIDTH_IN = 7.2
-DOT = " \N{MIDDLE DOT} "
 _BYTES_ROW_IN = 0.3
 _CLASS_IN = 0.44
 _WIDEST_BUBBLE_PT = 25.0

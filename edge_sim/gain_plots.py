@@ -1,0 +1,110 @@
+"""What a swept parameter brings: the gain over its base value, for each method, with the CSV behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from coordinator.report import text_files
+from coordinator.report.canvas import DOT, INK, SOFT, picture
+from coordinator.report.comparison import Line, Spread, spread_of
+from coordinator.report.comparison_plots import HEIGHT_IN, WIDTH_IN, look
+from coordinator.report.units import printable
+from edge_sim.axes import Axis
+from edge_sim.sweep import CRITERION, Sweep
+
+
+class GainPoint(NamedTuple):
+    """A row of gain_KEY.csv: a paired difference of accuracies, and its 95 % interval where there are seeds enough."""
+
+    method: str
+    value: str
+    gain: float
+    low: float | None
+    high: float | None
+
+
+def draw_gains(found: Sweep, folder: Path) -> list[Path]:
+    """One picture per axis with several values; the PNG files.  Raises MissingExtra without matplotlib."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for axis in found.axes:
+        if len(axis.values) > 1:
+            paths.append(folder / f"gain_{axis.key}.png")
+            gain(found, axis, paths[-1])
+    return paths
+
+
+def gain(found: Sweep, axis: Axis, path: Path) -> None:
+    """Accuracy at each value less that at the base value, seed by seed; every other axis stands at its own base.
+
+    Of a setting it is the validation accuracy, for on the test nothing is chosen; of a condition that of the test, with
+    the settings that each method chose under it.
+    """
+    points = gain_points(found, axis)
+    rows = [point._asdict() for point in points]
+    text_files.replace(path.with_suffix(".csv"), text_files.csv_text(GainPoint._fields, rows))
+    ticks = [str(value) for value in axis.values]
+    methods = list(dict.fromkeys(candidate.line.method for candidate in found.conditions[0].candidates))
+    part = "validation part" if axis.chosen else "test, with the settings chosen"
+    subtitle = f"less the accuracy at {axis.values[0]}, on the {part}{DOT}bars: 95 % interval over seeds"
+    with picture(path, WIDTH_IN, HEIGHT_IN, printable(f"Gain over {axis.key}"), printable(subtitle)) as figure:
+        axes = figure.add_subplot()
+        axes.axhline(0, color=SOFT, linewidth=0.8)
+        for place, method in enumerate(methods):
+            row = [point for point in points if point.method == method]
+            if row:
+                shift = 0.12 * (place - (len(methods) - 1) / 2)
+                x = [ticks.index(point.value) + shift for point in row]
+                low = [100 * (point.gain - (point.gain if point.low is None else point.low)) for point in row]
+                high = [100 * ((point.gain if point.high is None else point.high) - point.gain) for point in row]
+                colour, dashes = look(place)
+                axes.errorbar(
+                    x,
+                    [100 * point.gain for point in row],
+                    yerr=[low, high],
+                    color=colour,
+                    linestyle=dashes,
+                    marker="o",
+                    markersize=4.5,
+                    capsize=2.5,
+                    label=printable(method),
+                )
+        axes.set_xticks(range(len(ticks)), ticks)
+        axes.set_xlim(-0.5, len(ticks) - 0.5)
+        axes.set_xlabel(axis.key)
+        axes.set_ylabel("points of accuracy", color=INK)
+        axes.grid(visible=False, axis="x")
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1))
+
+
+def gain_points(found: Sweep, axis: Axis) -> list[GainPoint]:
+    """By method, then value."""
+    lines = list(_lines(found, axis))
+    points = []
+    for method in dict.fromkeys(method for method, _, _ in lines):
+        by_value = {value: line for name, value, line in lines if name == method}
+        base = by_value.get(str(axis.values[0]))
+        for value, line in by_value.items():
+            difference = _difference(line, base, CRITERION if axis.chosen else "mean") if base else None
+            if difference is not None:
+                low, high = difference.interval or (None, None)
+                points.append(GainPoint(method, value, difference.mean, low, high))
+    return points
+
+
+def _lines(found: Sweep, axis: Axis) -> Iterator[tuple[str, str, Line]]:
+    """Method, value and runs, in the order of the grid."""
+    bases = {other.key: other.values[0] for other in found.axes if other.key != axis.key}
+    for condition in found.conditions:
+        candidates = condition.candidates if axis.chosen else condition.chosen.values()
+        for candidate in candidates:
+            at = {**condition.values, **(candidate.setting if axis.chosen else {})}
+            if axis.key in at and all(bases[key] == value for key, value in at.items() if key != axis.key):
+                yield candidate.line.method, str(at[axis.key]), candidate.line
+
+
+def _difference(line: Line, base: Line, figure: str) -> Spread | None:
+    pairs = [(a.accuracy(figure), b.accuracy(figure)) for a, b in zip(line.trials, base.trials, strict=True)]
+    return spread_of(a - b for a, b in pairs if a is not None and b is not None)
