@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from coordinator.report import text_files
 from coordinator.report.canvas import DOT, INK, SOFT, picture
 from coordinator.report.comparison import Line, Spread, spread_of
-from coordinator.report.comparison_plots import HEIGHT_IN, WIDTH_IN, look
+from coordinator.report.comparison_canvas import HEIGHT_IN, WIDTH_IN, looks, write_points
 from coordinator.report.units import printable
 from edge_sim.axes import Axis
 from edge_sim.sweep import CRITERION, Sweep
@@ -43,8 +42,7 @@ def gain(found: Sweep, axis: Axis, path: Path) -> None:
     the settings that each method chose under it.
     """
     points = gain_points(found, axis)
-    rows = [point._asdict() for point in points]
-    text_files.replace(path.with_suffix(".csv"), text_files.csv_text(GainPoint._fields, rows))
+    write_points(path, GainPoint._fields, (point._asdict() for point in points))
     ticks = [str(value) for value in axis.values]
     methods = list(dict.fromkeys(candidate.line.method for candidate in found.conditions[0].candidates))
     part = "validation part" if axis.chosen else "test, with the settings chosen"
@@ -52,20 +50,19 @@ def gain(found: Sweep, axis: Axis, path: Path) -> None:
     with picture(path, WIDTH_IN, HEIGHT_IN, printable(f"Gain over {axis.key}"), printable(subtitle)) as figure:
         axes = figure.add_subplot()
         axes.axhline(0, color=SOFT, linewidth=0.8)
-        for place, method in enumerate(methods):
+        for place, (method, of) in enumerate(looks(methods).items()):
             row = [point for point in points if point.method == method]
             if row:
                 shift = 0.12 * (place - (len(methods) - 1) / 2)
                 x = [ticks.index(point.value) + shift for point in row]
                 low = [100 * (point.gain - (point.gain if point.low is None else point.low)) for point in row]
                 high = [100 * ((point.gain if point.high is None else point.high) - point.gain) for point in row]
-                colour, dashes = look(place)
                 axes.errorbar(
                     x,
                     [100 * point.gain for point in row],
                     yerr=[low, high],
-                    color=colour,
-                    linestyle=dashes,
+                    color=of.colour,
+                    linestyle=of.dashes,
                     marker="o",
                     markersize=4.5,
                     capsize=2.5,

@@ -58,15 +58,6 @@ class Trial:
         rounds = {r.round: [v for device, v in r.accuracy.items() if device in learners] for r in self.result.history}
         return {number: values for number, values in rounds.items() if values}
 
-    def bytes_by_round(self) -> dict[int, float]:
-        """Bytes that a device has sent and received so far, on average, by round."""
-        devices, total = max(1, len(self.result.devices)), 0
-        found = {}
-        for entry in self.result.history:
-            total += entry.bytes_up + entry.bytes_down
-            found[entry.round] = total / devices
-        return found
-
 
 @dataclass(frozen=True)
 class Line:

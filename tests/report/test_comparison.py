@@ -13,7 +13,14 @@ import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.report import comparison_latex, comparison_plots, comparison_table, lines
+from coordinator.report import (
+    comparison_canvas,
+    comparison_latex,
+    comparison_plots,
+    comparison_table,
+    cost_plots,
+    lines,
+)
 from coordinator.report.comparison import (
     METHOD_COLUMNS,
     RUN_COLUMNS,
@@ -43,6 +50,9 @@ def trial(seed, accuracies, *, completed=True, sent=100, rounds=2):
         RoundResult(
             round=r,
             accuracy={d.id: d.accuracy * r / rounds for d in devices},
+            local_accuracy={d.id: d.accuracy * r / rounds for d in devices},
+            virtual_s=9.0 / rounds,
+            device_flops=4000 // rounds,
             bytes_up=2 * sent,
             bytes_down=2 * sent,
         )
@@ -183,7 +193,7 @@ def test_the_band_is_the_deviation_of_the_seeds_or_of_one_seed_the_devices():
 
 def test_bytes_add_up_over_the_rounds():
     """Each round: 2 * 100 up and as much down, by two devices."""
-    points = comparison_plots.byte_points(comparison().lines[2])
+    points = cost_plots.spent_points(comparison().lines[2])
     assert [(p.round, p.bytes_per_device) for p in points] == [(1, 200.0), (2, 400.0)]
     assert points[1].mean == pytest.approx(0.65)
 
@@ -193,18 +203,47 @@ def test_only_rounds_that_all_seeds_measured_are_drawn():
     assert [p.round for p in comparison_plots.round_points(Line("m", (short, long)))] == [1, 2]
 
 
-def test_both_pictures_and_the_figures_behind_them(tmp_path):
+NAMES = [
+    "accuracy_by_round",
+    "own_task_by_round",
+    "accuracy_of_devices",
+    "accuracy_by_bytes",
+    "accuracy_by_time",
+    "accuracy_for_its_cost",
+]
+
+
+def read(path):
+    return list(csv.DictReader(io.StringIO(path.read_text())))
+
+
+def test_every_picture_and_the_figures_behind_it(tmp_path):
     pytest.importorskip("matplotlib")
     paths = comparison_plots.draw_comparison(comparison(), tmp_path / "plots")
-    assert [path.name for path in paths] == ["accuracy_by_round.png", "accuracy_by_bytes.png"]
+    assert [path.name for path in paths] == [f"{name}.png" for name in NAMES]
     for path in paths:
         assert path.read_bytes().startswith(b"\x89PNG")
-        rows = list(csv.DictReader(io.StringIO(path.with_suffix(".csv").read_text())))
+        assert "<svg" in path.with_suffix(".svg").read_text()
+        rows = read(path.with_suffix(".csv"))
         assert {row["method"] for row in rows} == {"alone", "fedal", "fedmd"}
-        assert len(rows) == 6
     before = {path.name: path.read_bytes() for path in (tmp_path / "plots").iterdir()}
     comparison_plots.draw_comparison(comparison(), tmp_path / "plots")
     assert {path.name: path.read_bytes() for path in (tmp_path / "plots").iterdir()} == before
+
+
+def test_the_figures_behind_the_pictures_are_the_worked_ones():
+    """Of fedal: own task of seed 0 (0.7, 0.9), of seed 1 (0.8, 0.9); in round 1 of 2 half of that."""
+    fedal = comparison().lines[1]
+    first, last = comparison_plots.own_task_points(fedal)
+    assert (last.amp, last.wlp) == pytest.approx((0.825, 0.75))
+    assert last.fm == pytest.approx((0.01 + 0.0025) / 2)
+    assert first.fm == pytest.approx(last.fm / 4)
+    devices = [point for point in comparison_plots.device_points(comparison()) if point.method == "fedal"]
+    assert [(point.seed, point.accuracy) for point in devices] == [(0, 0.7), (0, 0.9), (1, 0.8), (1, 0.9)]
+    cost = cost_plots.cost_point(fedal)
+    assert (cost.bytes_per_device, cost.device_flops) == (500.0, 4000.0)
+    assert cost.mean == pytest.approx(0.825)
+    assert [point.time_s for point in cost_plots.spent_points(fedal)] == [4.5, 9.0]
 
 
 def test_a_comparison_without_any_accuracy_is_drawn_too(tmp_path):
@@ -217,7 +256,7 @@ def test_a_comparison_without_any_accuracy_is_drawn_too(tmp_path):
 
 
 def test_every_line_looks_different():
-    looks = [comparison_plots.look(place) for place in range(1, 29)]
+    looks = [comparison_canvas.look(place) for place in range(1, 29)]
     assert len(set(looks)) == 28
 
 
