@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from coordinator.report.canvas import DOT, INK, SOFT, picture
+from coordinator.report.canvas import DOT, INK, SOFT, picture, short
 from coordinator.report.comparison import Line, Spread, spread_of
-from coordinator.report.comparison_canvas import HEIGHT_IN, WIDTH_IN, looks, write_points
+from coordinator.report.comparison_canvas import WIDTH_IN, Look, height_in, looks, nothing, write_points
 from coordinator.report.units import printable
 from edge_sim.axes import Axis
 from edge_sim.sweep import CRITERION, Sweep
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_STEP, _SPREAD = 0.12, 0.7
+"""Between two methods' bars at one value, and of all of them at the most, in the distance between two values."""
 
 
 class GainPoint(NamedTuple):
@@ -44,36 +50,46 @@ def gain(found: Sweep, axis: Axis, path: Path) -> None:
     points = gain_points(found, axis)
     write_points(path, GainPoint._fields, (point._asdict() for point in points))
     ticks = [str(value) for value in axis.values]
-    methods = list(dict.fromkeys(candidate.line.method for candidate in found.conditions[0].candidates))
+    methods = list(dict.fromkeys(point.method for point in points))
+    styles = looks(line.method for line in found.conditions[0].comparison.lines)
+    step = min(_STEP, _SPREAD / max(1, len(methods)))
     part = "validation part" if axis.chosen else "test, with the settings chosen"
     subtitle = f"less the accuracy at {axis.values[0]}, on the {part}{DOT}bars: 95 % interval over seeds"
-    with picture(path, WIDTH_IN, HEIGHT_IN, printable(f"Gain over {axis.key}"), printable(subtitle)) as figure:
+    with picture(
+        path, WIDTH_IN, height_in(len(methods)), printable(f"Gain over {axis.key}"), printable(subtitle)
+    ) as figure:
         axes = figure.add_subplot()
+        if not points:
+            nothing(axes, "no accuracy was measured")
+            return
         axes.axhline(0, color=SOFT, linewidth=0.8)
-        for place, (method, of) in enumerate(looks(methods).items()):
+        for place, method in enumerate(methods):
             row = [point for point in points if point.method == method]
-            if row:
-                shift = 0.12 * (place - (len(methods) - 1) / 2)
-                x = [ticks.index(point.value) + shift for point in row]
-                low = [100 * (point.gain - (point.gain if point.low is None else point.low)) for point in row]
-                high = [100 * ((point.gain if point.high is None else point.high) - point.gain) for point in row]
-                axes.errorbar(
-                    x,
-                    [100 * point.gain for point in row],
-                    yerr=[low, high],
-                    color=of.colour,
-                    linestyle=of.dashes,
-                    marker="o",
-                    markersize=4.5,
-                    capsize=2.5,
-                    label=printable(method),
-                )
+            shift = step * (place - (len(methods) - 1) / 2)
+            _bars(axes, [ticks.index(point.value) + shift for point in row], row, styles[method])
         axes.set_xticks(range(len(ticks)), ticks)
         axes.set_xlim(-0.5, len(ticks) - 0.5)
         axes.set_xlabel(axis.key)
         axes.set_ylabel("points of accuracy", color=INK)
         axes.grid(visible=False, axis="x")
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1))
+
+
+def _bars(axes: Axes, x: Sequence[float], row: Sequence[GainPoint], of: Look) -> None:
+    """One method's gains in points, each with its interval where there is one."""
+    low = [0.0 if point.low is None else 100 * (point.gain - point.low) for point in row]
+    high = [0.0 if point.high is None else 100 * (point.high - point.gain) for point in row]
+    axes.errorbar(
+        x,
+        [100 * point.gain for point in row],
+        yerr=[low, high],
+        color=of.colour,
+        linestyle=of.dashes,
+        marker="o",
+        markersize=4.5,
+        capsize=2.5,
+        label=short(row[0].method),
+    )
 
 
 def gain_points(found: Sweep, axis: Axis) -> list[GainPoint]:

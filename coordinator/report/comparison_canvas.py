@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from coordinator.report import text_files
-from coordinator.report.canvas import BLUE, DOT, GREY, ORANGE, SOFT
+from coordinator.report.canvas import BLUE, DOT, GREY, HEADER_IN, ORANGE, SOFT
 from coordinator.report.comparison import ALONE, Comparison
 from coordinator.report.lines import End, accuracy_axis, end_labels, names_beside
 from coordinator.report.units import percent, printable
@@ -19,6 +19,14 @@ COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """The palette of Okabe and Ito without its yellow, which is lost on white."""
 DASHES = ("-", "--", ":", "-.")
 WIDTH_IN, HEIGHT_IN = 7.2, 4.4
+MOST_AT_ENDS = 8
+"""Lines that are named at their ends; the names of more would need more room than the picture has."""
+_NAME_IN = 0.2
+
+
+def height_in(names: int, least_in: float = HEIGHT_IN) -> float:
+    """Of a picture with so many names beside it."""
+    return max(least_in, HEADER_IN + 0.3 + _NAME_IN * names)
 
 
 class Look(NamedTuple):
@@ -91,7 +99,7 @@ def finish(axes: Axes, ends: Sequence[End], bottom: Callable[[Axes], None], *, b
     if ends:
         bottom(axes)
         accuracy_axis(axes)
-        (names_beside if beside else end_labels)(axes, ends)
+        (names_beside if beside or len(ends) > MOST_AT_ENDS else end_labels)(axes, ends)
     else:
         nothing(axes, "no accuracy was measured")
 

@@ -12,10 +12,12 @@ from coordinator.report.canvas import DOT, FAINT, INK, picture, short
 from coordinator.report.comparison import Comparison, Line
 from coordinator.report.comparison_canvas import (
     HEIGHT_IN,
+    MOST_AT_ENDS,
     WIDTH_IN,
     draw_line,
     end,
     finish,
+    height_in,
     looks,
     nothing,
     shared,
@@ -85,7 +87,8 @@ def accuracy_by_round(comparison: Comparison, path: Path) -> None:
     if len(comparison.seeds) == 1:
         band = "worst to best device"
     subtitle = f"{what(comparison)}{DOT}line: mean, band: {band}"
-    with picture(path, WIDTH_IN, HEIGHT_IN, "Accuracy by round", subtitle) as figure:
+    tall_in = HEIGHT_IN if len(points) <= MOST_AT_ENDS else height_in(len(points))
+    with picture(path, WIDTH_IN, tall_in, "Accuracy by round", subtitle) as figure:
         axes = figure.add_subplot()
         ends = []
         for method, of in looks(points).items():
@@ -93,8 +96,8 @@ def accuracy_by_round(comparison: Comparison, path: Path) -> None:
                 rounds = [point.round for point in row]
                 low, high = [point.low for point in row], [point.high for point in row]
                 axes.fill_between(rounds, low, high, color=of.colour, alpha=0.12, linewidth=0)
-                draw_line(axes, rounds, [point.mean for point in row], of)
                 ends.append(end(method, rounds[-1], row[-1].mean, of))
+                draw_line(axes, rounds, [point.mean for point in row], of, ends[-1].words)
         finish(axes, ends, round_axis, beside=False)
 
 
@@ -103,7 +106,8 @@ def own_task_by_round(comparison: Comparison, path: Path) -> None:
     points = {line.method: own_task_points(line) for line in comparison.lines}
     write_points(path, OwnTaskPoint._fields, (point._asdict() for row in points.values() for point in row))
     subtitle = f"{what(comparison)}{DOT}on the devices' own tasks, mean over seeds"
-    with picture(path, WIDTH_IN, HEIGHT_IN + _PANEL_IN, "AMP, FM and WLP by round", subtitle) as figure:
+    tall_in = height_in(len(points), HEIGHT_IN + _PANEL_IN)
+    with picture(path, WIDTH_IN, tall_in, "AMP, FM and WLP by round", subtitle) as figure:
         if not any(points.values()):
             nothing(figure.add_subplot(), "no accuracy was measured")
             return
@@ -118,7 +122,7 @@ def own_task_by_round(comparison: Comparison, path: Path) -> None:
             axes.set_ylabel(name, color=INK, fontweight="bold")
             if key != "fm":
                 axes.yaxis.set_major_formatter(tick_percent)
-        panels[0].legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, labelcolor="linecolor")
+        figure.legend(handles=panels[0].get_lines(), loc="outside right center", labelcolor="linecolor")
 
 
 def accuracy_of_devices(comparison: Comparison, path: Path) -> None:
@@ -128,8 +132,8 @@ def accuracy_of_devices(comparison: Comparison, path: Path) -> None:
     methods = [line.method for line in comparison.lines]
     found = {name: [point.accuracy for point in points if point.method == name] for name in methods}
     subtitle = f"{what(comparison)}{DOT}box: quartiles, whiskers: worst to best, dots: each device"
-    height_in = max(HEIGHT_IN / 2, 1.2 + _BOX_IN * len(methods))
-    with picture(path, WIDTH_IN, height_in, "Accuracy of the devices", subtitle) as figure:
+    tall_in = max(HEIGHT_IN / 2, 1.2 + _BOX_IN * len(methods))
+    with picture(path, WIDTH_IN, tall_in, "Accuracy of the devices", subtitle) as figure:
         axes = figure.add_subplot()
         if not points:
             nothing(axes, "no accuracy was measured")

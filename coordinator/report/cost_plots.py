@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from coordinator.report.canvas import DOT, picture
+from coordinator.report.canvas import DOT, picture, short
 from coordinator.report.comparison import Comparison, Line
 from coordinator.report.comparison_canvas import (
-    HEIGHT_IN,
     WIDTH_IN,
     draw_line,
     end,
     finish,
+    height_in,
     looks,
     nothing,
     shared,
     what,
     write_points,
 )
-from coordinator.report.lines import End, accuracy_axis, end_labels
-from coordinator.report.units import human_bytes, human_flops, human_seconds, percent, printable
+from coordinator.report.lines import accuracy_axis
+from coordinator.report.units import human_bytes, human_flops, human_seconds, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,29 +70,34 @@ def accuracy_for_its_cost(comparison: Comparison, path: Path) -> None:
     write_points(path, CostPoint._fields, (point._asdict() for point in points))
     most = max([point.device_flops or 0 for point in points], default=0)
     area = f"{DOT}area: computing of all devices, at most {human_flops(most)}" if most else ""
-    with picture(path, WIDTH_IN, HEIGHT_IN, "Accuracy for its cost", f"{what(comparison)}{area}") as figure:
+    tall_in = height_in(len(points))
+    with picture(path, WIDTH_IN, tall_in, "Accuracy for its cost", f"{what(comparison)}{area}") as figure:
         axes = figure.add_subplot()
         if not points:
             nothing(axes, "no accuracy was measured")
             return
         styles = looks(line.method for line in comparison.lines)
-        for point in points:
-            width_pt = max(_NARROWEST_PT, _WIDEST_PT * ((point.device_flops or 0) / most) ** 0.5 if most else 0)
-            colour = styles[point.method].colour
-            axes.scatter(point.bytes_per_device, point.mean, s=width_pt**2, color=colour, alpha=0.75, linewidth=0)
+        for number, point in enumerate(sorted(points, key=lambda point: -point.mean), 1):
+            colour, share = styles[point.method].colour, (point.device_flops or 0) / most if most else 0.0
+            width_pt = max(_NARROWEST_PT, _WIDEST_PT * math.sqrt(share))
+            axes.scatter(point.bytes_per_device, point.mean, s=width_pt**2, color=colour, alpha=0.7, linewidth=0)
+            words = f"{number}  {short(point.method)} {percent(point.mean)}"
+            axes.scatter([], [], s=36, color=colour, linewidth=0, label=words)
+            axes.annotate(
+                str(number),
+                (point.bytes_per_device, point.mean),
+                xytext=(0, width_pt / 2 + 1),
+                textcoords="offset points",
+                ha="center",
+                va="bottom",
+                fontsize=7.5,
+                fontweight="bold",
+                color=colour,
+            )
         axes.margins(x=0.12, y=0.2)
         _byte_axis(axes)
         accuracy_axis(axes)
-        ends = [
-            End(
-                point.bytes_per_device,
-                point.mean,
-                f"{printable(point.method)} {percent(point.mean)}",
-                styles[point.method].colour,
-            )
-            for point in points
-        ]
-        end_labels(axes, ends, beside_pt=_WIDEST_PT / 2 + 3)
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, handletextpad=0.2)
 
 
 def spent_points(line: Line) -> list[SpentPoint]:
@@ -127,7 +133,7 @@ def _by_spent(comparison: Comparison, path: Path, title: str, key: str, bottom: 
     points = {line.method: spent_points(line) for line in comparison.lines}
     write_points(path, SpentPoint._fields, (point._asdict() for row in points.values() for point in row))
     subtitle = f"{what(comparison)}{DOT}each line from the first to the last round, mean over seeds"
-    with picture(path, WIDTH_IN, HEIGHT_IN, title, subtitle) as figure:
+    with picture(path, WIDTH_IN, height_in(len(points)), title, subtitle) as figure:
         axes = figure.add_subplot()
         ends = []
         for method, of in looks(points).items():

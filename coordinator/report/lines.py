@@ -43,7 +43,7 @@ def tick_percent(value: float, _position: float) -> str:
     return f"{round(100 * value, 2):g} %"
 
 
-def end_labels(axes: Axes, ends: Sequence[End], *, beside_pt: float = 8) -> None:
+def end_labels(axes: Axes, ends: Sequence[End]) -> None:
     """Name each line at its end, to the right; names never touch."""
     low, high = axes.get_ylim()
     heights = apart([end.value for end in ends], LABEL_SHARE * (high - low))
@@ -51,7 +51,7 @@ def end_labels(axes: Axes, ends: Sequence[End], *, beside_pt: float = 8) -> None
         axes.annotate(
             end.words,
             (end.x, height),
-            xytext=(beside_pt, 0),
+            xytext=(8, 0),
             textcoords="offset points",
             ha="left",
             va="center",
