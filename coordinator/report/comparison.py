@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from coordinator.report import student_t
-from coordinator.report.metrics import TARGETS
+from coordinator.report.metrics import TARGETS, Point
 from coordinator.report.result import Result, summary
 
 COMPARISON_VERSION = 1
@@ -184,7 +184,7 @@ def _line(comparison: Comparison, line: Line) -> dict[str, Any]:
 
 
 def _reached(line: Line, target: str) -> dict[str, dict[str, float]]:
-    return plain({key: line.to_target(target, key) for key in ("round", "bytes_per_device", "time_s")})
+    return plain({key: line.to_target(target, key) for key in Point._fields if key != "accuracy"})
 
 
 def plain(spreads: Mapping[str, Spread | None]) -> dict[str, dict[str, float]]:

@@ -121,14 +121,16 @@ class Result:
 
     def points(self) -> list[Point]:
         """Round by round where accuracy was measured: its mean, and what had been spent by then."""
-        found, spent, time_s = [], 0, 0.0
+        found, spent, time_s, flops, device_s = [], 0, 0.0, 0, 0.0
         for entry in self.history:
             spent += entry.bytes_up + entry.bytes_down
             time_s += entry.virtual_s or entry.wall_s
+            flops += entry.device_flops
+            device_s += entry.device_s
             learned = self.learned(entry.accuracy)
             if learned:
                 mean = statistics.fmean(learned.values())
-                found.append(Point(entry.round, mean, spent / max(1, len(self.devices)), time_s))
+                found.append(Point(entry.round, mean, spent / max(1, len(self.devices)), time_s, flops, device_s))
         return found
 
 
@@ -227,9 +229,13 @@ def _work(history: Sequence[RoundResult]) -> dict[str, float]:
 
 
 def _to_target(points: Sequence[Point]) -> dict[str, dict[str, float]]:
-    """By mean accuracy, for the targets that were reached: the round, bytes per device and seconds until then."""
+    """By mean accuracy, for the targets that were reached: the round, and what was spent until then and is known."""
     reached = {f"{target:g}": to_target(points, target) for target in TARGETS}
-    return {target: point._asdict() for target, point in reached.items() if point is not None}
+    return {
+        target: {key: value for key, value in point._asdict().items() if value or not key.startswith("device_")}
+        for target, point in reached.items()
+        if point is not None
+    }
 
 
 def _exchange(history: Sequence[RoundResult]) -> dict[str, int]:
