@@ -300,3 +300,14 @@ def test_the_latex_table_has_a_row_for_each_line_and_escapes():
     assert r"fedmd & $65.00 \pm 7.07$ & $-17.50$ $[-112.80, +77.80]$" in text
     assert r"fedal & $82.50 \pm 3.54$ & -- &" in text
     assert comparison_latex.escaped("lg_fedavg 5 % \\x") == r"lg\_fedavg 5 \% \textbackslash{}x"
+
+
+def test_many_methods_are_named_beside_the_picture_which_grows(tmp_path):
+    pytest.importorskip("matplotlib")
+    names = ["alone", *(f"method_{i}" for i in range(24))]
+    lines = tuple(Line(name, (trial(0, (0.5 + i / 100, 0.6)),)) for i, name in enumerate(names))
+    comparison_plots.accuracy_by_round(Comparison(lines, "method_0"), tmp_path / "many.png")
+    comparison_plots.accuracy_by_round(Comparison(lines[:3], "method_0"), tmp_path / "few.png")
+    heights = [int.from_bytes((tmp_path / f"{name}.png").read_bytes()[20:24], "big") for name in ("many", "few")]
+    assert heights[0] > heights[1]
+    assert (tmp_path / "many.csv").read_text().count("method_23") == 2
