@@ -111,6 +111,15 @@ def _override(tables: Plain, override: str) -> None:
     table[key] = value
 
 
+def read_values(text: str) -> list[Any]:
+    """Values with commas between them, as TOML reads them; where it cannot, as words: 0.1,0.5 or rpi4,x86."""
+    try:
+        values: list[Any] = tomllib.loads(f"values = [{text}]")["values"]
+    except tomllib.TOMLDecodeError:
+        return [word.strip() for word in text.split(",")]
+    return values
+
+
 def check_sections(tables: Mapping[str, Any], known: Sequence[str], file: Path) -> None:
     """Raise UsageError for a section that nobody reads."""
     for name in tables:

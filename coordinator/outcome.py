@@ -24,7 +24,14 @@ PACKAGES = ("edge-sdk", "numpy", "msgpack", "paho-mqtt", "torch", "onnxruntime",
 def history(server: Server) -> tuple[RoundResult, ...]:
     """Round by round, with the accuracies that devices reported for it."""
     record = server.record
-    return tuple(dataclasses.replace(r, accuracy=record.accuracy.get(r.round, {})) for r in record.rounds)
+    return tuple(
+        dataclasses.replace(
+            r,
+            accuracy=record.accuracy.get(r.round, {}),
+            local_accuracy=record.local_accuracy.get(r.round, {}),
+        )
+        for r in record.rounds
+    )
 
 
 def device_result(server: Server, name: str) -> DeviceResult:
@@ -41,6 +48,7 @@ def device_result(server: Server, name: str) -> DeviceResult:
         samples=hello.samples,
         class_counts=hello.class_counts,
         accuracy=record.last_accuracy(name),
+        metrics=record.metrics.get(name, {}),
         bytes_up=record.bytes_up[name],
         bytes_down=record.bytes_down[name],
         rounds_done=record.rounds_done[name],

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from coordinator.report.result import RoundResult
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Payload
@@ -19,12 +21,47 @@ MAX_SENDERS = 10_000
 memory."""
 
 
+KEPT = ("contributors", "exchanges", "wall_s")
+BOOKS = ("bytes_up", "bytes_down", "scalars_up", "scalars_down", "device_flops", "device_s")
+"""Of a round: what is counted from the beginning of the run, and closed as a difference."""
+
+
+def _scalars(payload: Payload) -> int:
+    arrays = (getattr(payload, each.name) for each in fields(payload))
+    return sum(array.size for array in arrays if isinstance(array, np.ndarray) and array.dtype.kind == "f")
+
+
+class Work(NamedTuple):
+    """What all devices together have computed."""
+
+    flops: int = 0
+    busy_s: float = 0.0
+
+
+NO_WORK = Work()
+"""Where nobody meters the devices."""
+
+
+class _Totals(NamedTuple):
+    """Everything since the run began; the names are those of RoundResult."""
+
+    wall_s: float = 0.0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    scalars_up: int = 0
+    scalars_down: int = 0
+    device_flops: int = 0
+    device_s: float = 0.0
+
+
 @dataclass
 class Record:
     """Counters and curves of one run."""
 
     accuracy: dict[int, dict[str, float]] = field(default_factory=dict)
     """By completed rounds, then device."""
+    local_accuracy: dict[int, dict[str, float]] = field(default_factory=dict)
+    """The same on each device's own task."""
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     """Everything else of a device's newest evaluation, by device, then name."""
     rounds: list[RoundResult] = field(default_factory=list)
@@ -36,6 +73,8 @@ class Record:
     """Devices that said goodbye before the end, and why."""
     bytes_up: Counter[str] = field(default_factory=Counter)
     bytes_down: Counter[str] = field(default_factory=Counter)
+    scalars: Counter[str] = field(default_factory=Counter)
+    """Numbers of knowledge that travelled, `up` in accepted uploads and `down` in what was sent."""
     contributed: Counter[str] = field(default_factory=Counter)
     """Exchanges by device that counted its upload."""
     rounds_done: Counter[str] = field(default_factory=Counter)
@@ -45,12 +84,13 @@ class Record:
     """Uploads of this round that have rows at all."""
     started_s: float | None = None
     """When the first exchange opened, on the server's clock; not kept over a restart."""
-    _mark: tuple[int, int, float] = (0, 0, 0.0)
+    _mark: _Totals = field(default_factory=_Totals)
 
     def measured(self, device: str, rounds: int, metrics: Mapping[str, float]) -> None:
         """Note a device's own evaluation."""
-        if "accuracy" in metrics and rounds > 0:
-            self.accuracy.setdefault(rounds, {})[device] = metrics["accuracy"]
+        for name, curve in (("accuracy", self.accuracy), ("local_accuracy", self.local_accuracy)):
+            if name in metrics and rounds > 0:
+                curve.setdefault(rounds, {})[device] = metrics[name]
         if metrics and rounds > 0:
             self.metrics[device] = {name: value for name, value in metrics.items() if name != "accuracy"}
 
@@ -76,27 +116,41 @@ class Record:
         if device in self.refused_devices or len(self.refused_devices) < MAX_SENDERS:
             self.refused_devices[device] = note
 
-    def begun(self, now_s: float) -> None:
+    def travelled(self, way: str, knowledge: Mapping[str, Payload]) -> None:
+        """Count the numbers of an upload (`up`), or of what one device is sent (`down`)."""
+        self.scalars[way] += sum(_scalars(payload) for payload in knowledge.values())
+
+    def begun(self, now_s: float, work: Work = NO_WORK) -> None:
         """The first exchange is open."""
         if self.started_s is None:
             self.started_s = now_s
-            self._mark = (self.bytes_up.total(), self.bytes_down.total(), now_s)
+            self._mark = self._totals(now_s, work)
 
-    def round_done(self, contributors: int, exchanges: int, now_s: float) -> RoundResult:
-        """Close the books of a round."""
-        up, down, then_s = self._mark
+    def round_done(self, contributors: int, exchanges: int, now_s: float, work: Work = NO_WORK) -> RoundResult:
+        """Close the books of a round; `work` is what the devices have computed since they were switched on."""
+        then, now = self._mark, self._totals(now_s, work)
         result = RoundResult(
             round=len(self.rounds) + 1,
             contributors=contributors,
-            wall_s=now_s - then_s,
-            bytes_up=self.bytes_up.total() - up,
-            bytes_down=self.bytes_down.total() - down,
             exchanges=exchanges,
+            wall_s=now.wall_s - then.wall_s,
+            **{name: getattr(now, name) - getattr(then, name) for name in BOOKS},
         )
-        self._mark = (self.bytes_up.total(), self.bytes_down.total(), now_s)
+        self._mark = now
         self.rounds.append(result)
         self.holders, self.sharers = Counter(), 0
         return result
+
+    def _totals(self, now_s: float, work: Work) -> _Totals:
+        return _Totals(
+            wall_s=now_s,
+            bytes_up=self.bytes_up.total(),
+            bytes_down=self.bytes_down.total(),
+            scalars_up=self.scalars["up"],
+            scalars_down=self.scalars["down"],
+            device_flops=work.flops,
+            device_s=work.busy_s,
+        )
 
     def laggards(self) -> tuple[str, ...]:
         """Devices that missed more than a tenth of the exchanges since the run began."""
@@ -117,29 +171,32 @@ class Record:
             "left",
             "bytes_up",
             "bytes_down",
+            "scalars",
             "contributed",
             "rounds_done",
+            "accuracy",
+            "local_accuracy",
+            "metrics",
         )
         plain: dict[str, Any] = {name: getattr(self, name) for name in names}
-        rounds = [(r.contributors, r.wall_s, r.bytes_up, r.bytes_down, r.exchanges) for r in self.rounds]
-        return {**plain, "accuracy": self.accuracy, "metrics": self.metrics, "rounds": rounds}
+        rounds = [{name: getattr(r, name) for name in (*KEPT, *BOOKS)} for r in self.rounds]
+        return {**plain, "rounds": rounds}
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Record:
         """What to_json gave."""
         return cls(
             accuracy={int(r): dict(found) for r, found in plain["accuracy"].items()},
+            local_accuracy={int(r): dict(found) for r, found in plain["local_accuracy"].items()},
             metrics={device: dict(found) for device, found in plain["metrics"].items()},
-            rounds=[
-                RoundResult(round=i + 1, contributors=c, wall_s=w, bytes_up=u, bytes_down=d, exchanges=e)
-                for i, (c, w, u, d, e) in enumerate(plain["rounds"])
-            ],
+            rounds=[RoundResult(round=i, **books) for i, books in enumerate(plain["rounds"], 1)],
             updates=Counter(plain["updates"]),
             refused_frames={sender: Counter(kinds) for sender, kinds in plain["refused_frames"].items()},
             refused_devices=dict(plain["refused_devices"]),
             left=dict(plain["left"]),
             bytes_up=Counter(plain["bytes_up"]),
             bytes_down=Counter(plain["bytes_down"]),
+            scalars=Counter(plain["scalars"]),
             contributed=Counter(plain["contributed"]),
             rounds_done=Counter(plain["rounds_done"]),
         )

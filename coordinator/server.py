@@ -18,7 +18,7 @@ from coordinator import admission, remarks, rounds
 from coordinator.ledger import Ledger, Row
 from coordinator.methods.base import At, Contribution, CoordinatorMethod
 from coordinator.public_shelf import PublicShelf
-from coordinator.record import Record
+from coordinator.record import NO_WORK, Record, Work
 from coordinator.report.result import RoundResult
 from coordinator.rounds import Place, Policy, RoundState
 from edge_sdk.errors import EdgeError, LocalProtocolError, RemoteProtocolError, StoreError, TransportError, UsageError
@@ -114,6 +114,7 @@ class Server:
         roster: tuple[str, ...] = (),
         watcher: Watcher | None = None,
         shelf: PublicShelf | None = None,
+        work: Callable[[], Work] = lambda: NO_WORK,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.spec, self.method, self.transport, self.ledger = spec, method, transport, ledger
@@ -121,7 +122,7 @@ class Server:
         self.watcher: Watcher = watcher or Silent()
         self._shelf = shelf
         """The public set, for devices that lack it; None: they must bring it."""
-        self._clock = clock
+        self._clock, self._work = clock, work
         params = method.contract.read(spec.params)
         self._rows: tuple[Exchange, ...] = method.contract.exchanges(params)
         self._closing: Exchange = method.contract.closing(params)
@@ -482,21 +483,26 @@ class Server:
                 now_s,
             )
             return
-        self.record.begun(now_s)
+        self.record.begun(now_s, self._work())
         at = At(invite.place.round, invite.place.exchange)
         try:
-            common = self._chain.apply(self.method.common(self.method_state, at))
+            shared = self.method.common(self.method_state, at)
+            common = self._chain.apply(shared)
             for device in invite.devices:
                 then, frame = self._long.get(device, (None, b""))
                 if then == at:
                     self._hand(device, Assign, frame)
                 else:
-                    self._assign(device, at, common, invite.left_s)
+                    self._assign(device, at, shared, common, invite.left_s)
         except LocalProtocolError as error:
             self._feed(rounds.Broken(f"round {at.round}: nothing legal to send: {error}"), now_s)
 
-    def _assign(self, device: str, at: At, common: Mapping[str, Payload], left_s: float) -> None:
+    def _assign(
+        self, device: str, at: At, shared: Mapping[str, Payload], common: Mapping[str, Payload], left_s: float
+    ) -> None:
+        """shared: what `common` is before it was encoded for all."""
         personal = self.method.personal(self.method_state, at, self.numbers[device])
+        self.record.travelled("down", {**shared, **personal})
         assign = Assign(
             federation=self.spec.federation,
             device=device,
@@ -528,6 +534,7 @@ class Server:
         if not upload.closing:
             self.record.contributed[upload.device] += 1
         self.record.held(upload.knowledge)
+        self.record.travelled("up", upload.knowledge)
         if not upload.closing and upload.exchange == len(self._rows) - 1:
             self.record.rounds_done[upload.device] += 1
 
@@ -563,7 +570,7 @@ class Server:
     def _round_done(self, round_: int, now_s: float) -> None:
         if len(self.record.rounds) == round_:  # else the disk refused the checkpoint, and this is another try
             self._look_for_holders()
-            self.record.round_done(len(self.rounds.invited), len(self._rows), now_s)
+            self.record.round_done(len(self.rounds.invited), len(self._rows), now_s, self._work())
         self.ledger.checkpoint(round_ + 1, keep.to_bytes(self.method_state), self.record.to_json())
         self.watcher.round_done(self.record.rounds[-1], self.spec.rounds, self.record)
 

@@ -141,7 +141,7 @@ class Participant:
         share_weights: bool = False,
     ) -> None:
         self.federation, self.device, self.board = federation, device, board
-        self.bench = Workbench(model, data, public)
+        self.bench = Workbench(model, data, public, discloses_classes=disclose_classes)
         self._class_counts = data.class_counts(model.spec.classes)
         self._disclosed = self._class_counts if disclose_classes else ()
         self._shares_weights = share_weights and "weights" in model.spec.capabilities

@@ -14,6 +14,7 @@ import numpy as np
 
 from edge_sdk.data import LocalData
 from edge_sdk.errors import ModelError, UsageError
+from edge_sdk.evaluation import personalised_accuracies
 from edge_sdk.methods.base import (
     ClassMeans,
     Evaluate,
@@ -55,6 +56,8 @@ class Workbench:
     data: LocalData
     public: PublicSet | None = None
     meter: Meter = field(default_factory=Meter)
+    discloses_classes: bool = False
+    """Whether what is measured may tell how many samples of each class there are."""
 
     def __post_init__(self) -> None:
         """Preprocess everything once: the arrays stay the same objects, so extractors can keep their features."""
@@ -206,6 +209,9 @@ class Workbench:
             metrics["local_accuracy"] = float(np.mean((predicted == truth)[held]))
             if request.prototypes is not None:
                 metrics["prototype_accuracy"] = float(np.mean((nearest == truth)[held]))
+        if self.discloses_classes:
+            counts = np.bincount(self._labels, minlength=self.model.spec.classes)  # (k,)
+            metrics |= personalised_accuracies(predicted == truth, truth, counts)
         return metrics
 
     def _evaluate_held_out(self) -> Generator[None, None, Mapping[str, float]]:

@@ -5,20 +5,28 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from edge_sdk.cli import Command
+from edge_sdk.errors import MissingExtra
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE.toml")
+    add_grid_options(parser, needs_methods=True, name="compare")
+    parser.add_argument("--json", action="store_true", help="print compare.json instead of the table")
+
+
+def add_grid_options(parser: argparse.ArgumentParser, *, needs_methods: bool, name: str) -> None:
+    """Which methods and seeds, and where the runs go."""
     parser.add_argument(
         "--methods",
-        required=True,
+        required=needs_methods,
         metavar="A,B,C",
         type=_names,
         help="methods to compare, each with its parameters from [method.NAME]; differences are to the first one, and "
-        "the devices alone are always there",
+        "the devices alone are always there" + ("" if needs_methods else " (default: the file's own)"),
     )
     parser.add_argument(
         "--seeds", metavar="0,1,2", type=_seeds, help="seeds of data, models and batches (default: the file's own)"
@@ -28,9 +36,8 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=Path,
         metavar="DIR",
-        help="where the runs go (default: runs/NAME-compare); finished runs that are there are not run again",
+        help=f"where the runs go (default: runs/NAME-{name}); finished runs that are there are not run again",
     )
-    parser.add_argument("--json", action="store_true", help="print compare.json instead of the table")
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -49,7 +56,6 @@ def _compare(args: argparse.Namespace) -> int:
     from coordinator.report.comparison_plots import draw_comparison  # noqa: PLC0415
     from coordinator.report.comparison_table import show  # noqa: PLC0415
     from coordinator.report.progress import Progress  # noqa: PLC0415
-    from edge_sdk.errors import MissingExtra  # noqa: PLC0415
     from edge_sim import config as configs  # noqa: PLC0415
     from edge_sim.compare import compare  # noqa: PLC0415
 
@@ -66,13 +72,18 @@ def _compare(args: argparse.Namespace) -> int:
     else:
         show(comparison, sys.stdout)
         sys.stdout.write(f"\nfigures: {out / 'compare.json'}\n")
-        try:
-            pictures = draw_comparison(comparison, out / "plots")
-        except MissingExtra as missing:
-            sys.stderr.write(f"no plots: {missing}\n")
-        else:
-            sys.stdout.write("".join(f"picture: {path}\n" for path in pictures))
+        drawn(lambda: draw_comparison(comparison, out / "plots"))
     return 0 if comparison.completed else 1
+
+
+def drawn(draw: Callable[[], Sequence[Path]]) -> None:
+    """Draw and say where the pictures are; without matplotlib, say so."""
+    try:
+        pictures = draw()
+    except MissingExtra as missing:
+        sys.stderr.write(f"no plots: {missing}\n")
+    else:
+        sys.stdout.write("".join(f"picture: {path}\n" for path in pictures))
 
 
 COMPARE = Command(

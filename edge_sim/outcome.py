@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from coordinator.outcome import device_result
 from coordinator.outcome import result as known_result
-from coordinator.report.result import DeviceResult, Result
+from coordinator.report.result import DeviceResult, Result, RoundResult
 from coordinator.server import Server
 from edge_sim.fleet import Device, Fleet
 
@@ -22,10 +22,16 @@ def result(
     baseline = {f"standalone_{name}": value for name, value in standalone.metrics.items()} if standalone else {}
     return dataclasses.replace(
         known,
+        history=_on_the_boards(known.history) if transport == "memory" else known.history,
         metrics={**known.metrics, **baseline},
         standalone_history=standalone.history if standalone else (),
         data={"name": fleet.dataset.name, "sha256": fleet.dataset.sha256},
     )
+
+
+def _on_the_boards(history: tuple[RoundResult, ...]) -> tuple[RoundResult, ...]:
+    """In memory the server's clock is the virtual one; what a round took this machine is nobody's figure."""
+    return tuple(dataclasses.replace(entry, virtual_s=entry.wall_s, wall_s=0.0) for entry in history)
 
 
 def _device(server: Server, device: Device, standalone_accuracy: float | None) -> DeviceResult:

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from coordinator.config import Federation
 from coordinator.ledger import Ledger
 from coordinator.public_shelf import PublicShelf
+from coordinator.record import NO_WORK, Work
 from coordinator.server import Server, Watcher
 from edge_sdk.agent import Agent
 from edge_sdk.errors import RunFailed
@@ -44,7 +45,10 @@ class VirtualFleet:
         self.clock = VirtualClock()
         self.hub = Hub(self.clock, faults, faults_seed)
         self._keeper = keeper
-        self._coordinator = VirtualCoordinator(fleet.federation, ledger, self.hub, self.clock, watcher, shelf=shelf)
+        self.devices: tuple[VirtualDevice, ...] = ()
+        self._coordinator = VirtualCoordinator(
+            fleet.federation, ledger, self.hub, self.clock, watcher, shelf=shelf, work=self._work
+        )
         stores = stores or {}
         name = fleet.federation.spec.federation
         self.devices = tuple(
@@ -56,6 +60,9 @@ class VirtualFleet:
     def server(self) -> Server:
         """The coordinator in its present life."""
         return self._coordinator.server
+
+    def _work(self) -> Work:
+        return Work(sum(d.flops for d in self.devices), sum(d.busy_s for d in self.devices))
 
     def run(self) -> None:
         """Let time pass until the run is over.
@@ -112,7 +119,9 @@ class VirtualCoordinator:
         watcher: Watcher | None,
         *,
         shelf: PublicShelf | None = None,
+        work: Callable[[], Work] = lambda: NO_WORK,
     ) -> None:
+        self._work = work
         self._federation, self._hub, self._clock, self._watcher = federation, hub, clock, watcher
         self._shelf = shelf
         self.powered = True
@@ -150,6 +159,7 @@ class VirtualCoordinator:
             roster=self._federation.roster,
             watcher=self._watcher,
             shelf=self._shelf,
+            work=self._work,
             clock=lambda: self._clock.now_s,
         )
         self._waker = _Waker(self._clock, self._wake, self.server.next_due_s)
@@ -181,6 +191,8 @@ class VirtualDevice:
         self._hub, self._federation = hub, federation
         self._compute_s, self._link = timings(device.kit)
         self.busy_s = 0.0
+        self.flops = 0
+        """Computed so far, in all its lives."""
         self.powered = True
         self._start(store)
 
@@ -237,8 +249,10 @@ class VirtualDevice:
         while not self.agent.work_slice():
             if not self.agent.working:
                 return
-        took_s = self._compute_s(self.agent.meter.train_flops - before[0], self.agent.meter.infer_flops - before[1])
+        trained, inferred = self.agent.meter.train_flops - before[0], self.agent.meter.infer_flops - before[1]
+        took_s = self._compute_s(trained, inferred)
         self.busy_s += took_s
+        self.flops += trained + inferred
         agent = self.agent
         self.clock.at(self.clock.now_s + took_s, lambda: self._finish(agent, begun))
 

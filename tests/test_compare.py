@@ -16,6 +16,7 @@ from edge_sdk.errors import UsageError
 from edge_sim import compare as comparing
 from edge_sim import config as configs
 from edge_sim import fleet as fleet_of
+from edge_sim import plan as plans
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_every_run_lies_in_a_run_directory_and_none_is_run_twice(config, tmp_pat
 
 
 def test_an_interrupted_run_is_done_again_and_more_may_be_asked_for(config, tmp_path, monkeypatch):
-    real = comparing.write_run
+    real = plans.write_run
 
     def interrupted(result, toml, folder):
         if folder.parts[-2:] == ("fedmd", "seed-0"):
@@ -59,7 +60,7 @@ def test_an_interrupted_run_is_done_again_and_more_may_be_asked_for(config, tmp_
             raise KeyboardInterrupt
         real(result, toml, folder)
 
-    monkeypatch.setattr(comparing, "write_run", interrupted)
+    monkeypatch.setattr(plans, "write_run", interrupted)
     with pytest.raises(KeyboardInterrupt):
         ran(config, tmp_path, seeds=(0,))
     monkeypatch.undo()
@@ -84,7 +85,7 @@ def test_runs_with_other_settings_are_not_mixed_in(config, tmp_path):
 
 def test_methods_differ_in_nothing_but_the_method(config):
     """Under one seed: the same data, partition, models, and public set, for the devices alone, too."""
-    kinds = [fleet_of.build(comparing.trial_config(config, name, 5)) for name in ("alone", "fedmd", "fedal")]
+    kinds = [fleet_of.build(plans.trial_config(config, name, 5)) for name in ("alone", "fedmd", "fedal")]
     first, *others = kinds
     for other in others:
         assert [device.kit for device in other.devices] == [device.kit for device in first.devices]
@@ -93,13 +94,13 @@ def test_methods_differ_in_nothing_but_the_method(config):
             assert mine.public.spec == theirs.public.spec
         assert other.federation.spec.train == first.federation.spec.train
         assert other.federation.spec.seed == first.federation.spec.seed == 5
-    seeds = [comparing.trial_config(config, "fedmd", seed).tables["federation"]["seed"] for seed in (1, 2)]
+    seeds = [plans.trial_config(config, "fedmd", seed).tables["federation"]["seed"] for seed in (1, 2)]
     assert seeds == [1, 2]
 
 
 def test_each_method_has_its_own_parameters(config):
     specs = {
-        name: fleet_of.build(comparing.trial_config(config, name, 0)).federation.spec
+        name: fleet_of.build(plans.trial_config(config, name, 0)).federation.spec
         for name in ("fedmd", "fedal", "alone")
     }
     assert specs["fedal"].params["tau"] == 2
@@ -110,15 +111,15 @@ def test_each_method_has_its_own_parameters(config):
 
 def test_keys_of_the_method_section_itself_belong_to_the_files_own_method(pictures):
     config = fleets.config(pictures)  # fedmd with [method] public_batch = 8
-    assert comparing.trial_config(config, "fedmd", 0).tables["method"] == {"public_batch": 8}
-    assert comparing.trial_config(config, "fedal", 0).tables["method"] == {}
+    assert plans.trial_config(config, "fedmd", 0).tables["method"] == {"public_batch": 8}
+    assert plans.trial_config(config, "fedal", 0).tables["method"] == {}
 
 
 def test_the_devices_alone_know_no_faults(pictures):
     tables = fleets.tables(pictures) | {"faults": {"drop": 0.1}}
     config = configs.parse(tables, Path("test.toml"))
-    assert comparing.trial_config(config, "fedmd", 0).faults.drop == 0.1
-    assert comparing.trial_config(config, "alone", 0).faults.drop == 0.0
+    assert plans.trial_config(config, "fedmd", 0).faults.drop == 0.1
+    assert plans.trial_config(config, "alone", 0).faults.drop == 0.0
 
 
 @pytest.mark.parametrize(
@@ -131,14 +132,14 @@ def test_the_devices_alone_know_no_faults(pictures):
 )
 def test_methods_that_do_not_fit(methods, message):
     with pytest.raises(UsageError, match=message):
-        comparing.check_methods(methods)
+        plans.check_methods(methods)
 
 
 def test_names_count_once():
-    assert comparing.check_methods(("fedal", "local", "fedmd", "fedal", "alone")) == ("fedal", "fedmd")
-    assert comparing.check_seeds((3, 1, 3)) == (3, 1)
+    assert plans.check_methods(("fedal", "local", "fedmd", "fedal", "alone")) == ("fedal", "fedmd")
+    assert plans.check_seeds((3, 1, 3)) == (3, 1)
     with pytest.raises(UsageError, match="--seeds -1"):
-        comparing.check_seeds((0, -1))
+        plans.check_seeds((0, -1))
 
 
 def test_a_mistake_in_the_last_method_is_found_before_the_first_run(config, tmp_path):
@@ -163,12 +164,9 @@ def test_the_command_prints_a_table_draws_and_exits_with_0(file, tmp_path, capsy
     shown = capsys.readouterr()
     assert [line.split()[0] for line in shown.out.splitlines()[2:5]] == ["alone", "fedmd", "fedal"]
     assert "fedal, seed 7 (3 of 3): 100% round 2/2" in shown.err
-    assert sorted(path.name for path in (out / "plots").iterdir()) == [
-        "accuracy_by_bytes.csv",
-        "accuracy_by_bytes.png",
-        "accuracy_by_round.csv",
-        "accuracy_by_round.png",
-    ]
+    kinds = [path.suffix for path in (out / "plots").iterdir()]
+    assert {kind: kinds.count(kind) for kind in kinds} == {".csv": 6, ".png": 6, ".svg": 6}
+    assert (out / "table.tex").read_text().count(r"\\") == 4
     assert cli.main([*arguments, "--json"]) == 0
     whole = json.loads(capsys.readouterr().out)
     assert whole == json.loads((out / "compare.json").read_text())
@@ -179,7 +177,7 @@ def test_the_command_says_how_to_go_on_after_an_interrupt(file, tmp_path, capsys
     def stop(*_arguments, **_options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(comparing, "run", stop)
+    monkeypatch.setattr(plans, "run", stop)
     assert cli.main(["compare", str(file), "--methods", "fedmd", "--out", str(tmp_path / "cmp")]) == 130
     assert "the same command goes on" in capsys.readouterr().err
 

@@ -44,6 +44,7 @@ STYLE: Any = {
     "ytick.major.size": 0,
     "legend.frameon": False,
     "savefig.facecolor": "white",
+    "svg.hashsalt": "edge-sdk",  # ids inside the file follow from what is drawn
 }
 HEADER_IN = 0.62
 MARGIN_IN = 0.12
@@ -53,11 +54,16 @@ MOST_IN = 24.0
 LINE_IN = 0.17
 """A line of small type: rows that are lower are not all named."""
 LONGEST_NAME = 26
+DOT = " \N{MIDDLE DOT} "
+"""Between the words of a subtitle."""
 
 
 @contextmanager
 def picture(path: Path, width_in: float, height_in: float, title: str, subtitle: str) -> Iterator[Figure]:
-    """A figure with its heading, saved as PNG on leaving.  Raises MissingExtra without matplotlib."""
+    """A figure with its heading, saved on leaving: as PNG, and as SVG beside it.
+
+    Raises MissingExtra without matplotlib.
+    """
     try:
         from matplotlib import rc_context  # noqa: PLC0415  # an optional package: only where a picture is drawn
         from matplotlib.figure import Figure as NewFigure  # noqa: PLC0415
@@ -71,7 +77,9 @@ def picture(path: Path, width_in: float, height_in: float, title: str, subtitle:
         figure.text(left, 1 - 0.12 / height_in, title, va="top", fontsize=12, fontweight="bold")
         figure.text(left, 1 - 0.38 / height_in, subtitle, va="top", fontsize=8, color=SOFT)
         yield figure
-        figure.savefig(path, format="png", dpi=DPI, metadata={"Software": None})  # the same run gives the same bytes
+        # without date and version, the same run gives the same bytes
+        figure.savefig(path, format="png", dpi=DPI, metadata={"Software": None})
+        figure.savefig(path.with_suffix(".svg"), format="svg", metadata={"Date": None, "Creator": None})
 
 
 def height_in(count: int, row_in: float = ROW_IN, frame_in: float = 0.6) -> float:

@@ -1,21 +1,35 @@
-"""Several methods on the same federations: means and standard deviations over seeds, and paired differences."""
+"""Several methods on the same federations: means and deviations over seeds, and paired differences with intervals."""
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from coordinator.report import student_t
+from coordinator.report.metrics import TARGETS, Point
 from coordinator.report.result import Result, summary
 
 COMPARISON_VERSION = 1
 ALONE = "alone"
 """The name of the line in which devices train on their own data and exchange nothing."""
 
-ACCURACIES = ("mean", "worst")
-"""Over the devices of a run; `worst` as in the run's summary."""
+ACCURACIES: Mapping[str, tuple[str, str]] = {
+    "mean": ("accuracy", "mean"),
+    "worst": ("accuracy", "worst"),
+    "amp": ("own_task", "amp"),
+    "fm": ("own_task", "fm"),
+    "wlp": ("own_task", "wlp"),
+    "local_accuracy": ("metrics", "local_accuracy_mean"),
+    "pm_v": ("metrics", "pm_v_mean"),
+    "pm_l": ("metrics", "pm_l_mean"),
+    "validation_accuracy": ("metrics", "validation_accuracy_mean"),
+}
+"""What a run is judged by, over its devices, and where that stands in its summary."""
+CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
@@ -33,8 +47,9 @@ class Trial:
         return summary(self.result)
 
     def accuracy(self, figure: str) -> float | None:
-        """`mean` or `worst` over the devices; None for a run that ended early: it has no final accuracy."""
-        found: float | None = self.whole["accuracy"].get(figure)
+        """One of ACCURACIES; None where it is not known, and for a run that ended early: it has no final accuracy."""
+        part, key = ACCURACIES[figure]
+        found: float | None = self.whole[part].get(key)
         return found if self.result.completed else None
 
     def curve(self) -> dict[int, list[float]]:
@@ -42,15 +57,6 @@ class Trial:
         learners = self.result.learners
         rounds = {r.round: [v for device, v in r.accuracy.items() if device in learners] for r in self.result.history}
         return {number: values for number, values in rounds.items() if values}
-
-    def bytes_by_round(self) -> dict[int, float]:
-        """Bytes that a device has sent and received so far, on average, by round."""
-        devices, total = max(1, len(self.result.devices)), 0
-        found = {}
-        for entry in self.result.history:
-            total += entry.bytes_up + entry.bytes_down
-            found[entry.round] = total / devices
-        return found
 
 
 @dataclass(frozen=True)
@@ -62,8 +68,13 @@ class Line:
     """In the order of the seeds."""
 
     def accuracy(self, figure: str) -> Spread | None:
-        """`mean` or `worst` over the devices."""
+        """One of ACCURACIES."""
         return self.over_seeds(lambda trial: trial.accuracy(figure))
+
+    def to_target(self, target: str, figure: str) -> Spread | None:
+        """A field of metrics.Point on reaching a target; None unless every seed reached it."""
+        reached = [trial.whole["to_target"].get(target, {}).get(figure) for trial in self.trials]
+        return None if None in reached else spread_of(reached)
 
     def over_seeds(self, figure: Callable[[Trial], float | None]) -> Spread | None:
         """A figure's mean and deviation over the seeds that have it."""
@@ -77,6 +88,17 @@ class Spread:
     mean: float
     sd: float | None
     count: int
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % confidence interval of the mean, by Student's t; None of a single value.
+
+        It holds for seeds drawn independently whose values are about normal.
+        """
+        if self.sd is None:
+            return None
+        half = student_t.quantile(CONFIDENCE, self.count - 1) * self.sd / math.sqrt(self.count)
+        return self.mean - half, self.mean + half
 
 
 @dataclass(frozen=True)
@@ -125,6 +147,10 @@ FIGURES: Mapping[str, Callable[[Trial], float | None]] = {
     "down_per_device_round": lambda trial: trial.whole["bytes"].get("down_per_device_round"),
     "wall_s": lambda trial: trial.whole["time"].get("wall_s"),
     "virtual_s": lambda trial: trial.whole["time"].get("virtual_s"),
+    "scalars_up": lambda trial: trial.whole["scalars"]["up_total"],
+    "scalars_down": lambda trial: trial.whole["scalars"]["down_total"],
+    "device_flops_per_round": lambda trial: trial.whole["work"].get("device_flops_per_round"),
+    "device_s_per_round": lambda trial: trial.whole["work"].get("device_s_per_round"),
 }
 """What a method costs."""
 
@@ -149,23 +175,34 @@ def comparison_summary(comparison: Comparison) -> dict[str, Any]:
 def _line(comparison: Comparison, line: Line) -> dict[str, Any]:
     return {
         "method": line.method,
-        "accuracy": _plain({key: line.accuracy(key) for key in ACCURACIES}),
-        "difference": _plain({key: comparison.difference(line, key) for key in ACCURACIES}),
-        "cost": _plain({key: line.over_seeds(figure) for key, figure in FIGURES.items()}),
-        "runs": [_run(trial) for trial in line.trials],
+        "accuracy": plain({key: line.accuracy(key) for key in ACCURACIES}),
+        "difference": plain({key: comparison.difference(line, key) for key in ACCURACIES}),
+        "cost": plain({key: line.over_seeds(figure) for key, figure in FIGURES.items()}),
+        "to_target": {target: found for target in map("{:g}".format, TARGETS) if (found := _reached(line, target))},
+        "runs": [run_figures(trial) for trial in line.trials],
     }
 
 
-def _plain(spreads: Mapping[str, Spread | None]) -> dict[str, dict[str, float]]:
-    return {
-        key: {"mean": spread.mean, **({} if spread.sd is None else {"sd": spread.sd}), "count": spread.count}
-        for key, spread in spreads.items()
-        if spread is not None
-    }
+def _reached(line: Line, target: str) -> dict[str, dict[str, float]]:
+    return plain({key: line.to_target(target, key) for key in Point._fields if key != "accuracy"})
 
 
-def _run(trial: Trial) -> dict[str, Any]:
-    figures = {f"{key}_accuracy": trial.accuracy(key) for key in ACCURACIES}
+def plain(spreads: Mapping[str, Spread | None]) -> dict[str, dict[str, float]]:
+    """As JSON takes them; what is not known is absent."""
+    return {key: _spread(spread) for key, spread in spreads.items() if spread is not None}
+
+
+def _spread(spread: Spread) -> dict[str, float]:
+    found = {"mean": spread.mean, "count": spread.count}
+    if spread.sd is not None and spread.interval is not None:
+        low, high = spread.interval
+        found |= {"sd": spread.sd, "ci95_low": low, "ci95_high": high}
+    return found
+
+
+def run_figures(trial: Trial) -> dict[str, Any]:
+    """A row of runs.csv, less its method; what is not known is absent."""
+    figures = {_column(key): trial.accuracy(key) for key in ACCURACIES}
     figures |= {key: figure(trial) for key, figure in FIGURES.items()}
     return {
         "seed": trial.seed,
@@ -176,29 +213,32 @@ def _run(trial: Trial) -> dict[str, Any]:
     }
 
 
-_PARTS = (("accuracy", "_accuracy"), ("difference", "_difference"), ("cost", ""))
-METHOD_COLUMNS = (
-    "method",
-    *(f"{key}{suffix}{of}" for _, suffix in _PARTS[:2] for key in ACCURACIES for of in ("", "_sd")),
-    *(f"{key}{of}" for key in FIGURES for of in ("", "_sd")),
-)
-RUN_COLUMNS = ("method", "seed", "folder", "completed", "reason", *(f"{key}_accuracy" for key in ACCURACIES), *FIGURES)
+def _column(key: str) -> str:
+    """Of a table: over the devices, `mean` and `worst` are accuracies; the other names say what they are."""
+    return f"{key}_accuracy" if key in {"mean", "worst"} else key
+
+
+_OF_MEAN = {"": "mean", "_sd": "sd"}
+_OF_DIFFERENCE = {"": "mean", "_low": "ci95_low", "_high": "ci95_high"}
+_CELLS: Mapping[str, tuple[str, str, str]] = {
+    **{f"{_column(key)}{of}": ("accuracy", key, name) for key in ACCURACIES for of, name in _OF_MEAN.items()},
+    **{f"{key}_difference{of}": ("difference", key, name) for key in ACCURACIES for of, name in _OF_DIFFERENCE.items()},
+    **{f"{key}{of}": ("cost", key, name) for key in FIGURES for of, name in _OF_MEAN.items()},
+}
+"""Where in a method's entry each cell of methods.csv comes from."""
+METHOD_COLUMNS = ("method", *_CELLS)
+RUN_COLUMNS = ("method", "seed", "folder", "completed", "reason", *map(_column, ACCURACIES), *FIGURES)
 
 
 def method_rows(whole: Mapping[str, Any]) -> list[dict[str, object]]:
-    """methods.csv, from a comparison's summary: a mean over seeds under each name, its deviation under NAME_sd."""
+    """methods.csv, from a comparison's summary: means over seeds, deviations (_sd), intervals of differences (_low)."""
     return [
         {"method": entry["method"]}
-        | {
-            f"{key}{suffix}{of}": spread.get(name)
-            for part, suffix in _PARTS
-            for key, spread in entry[part].items()
-            for of, name in (("", "mean"), ("_sd", "sd"))
-        }
+        | {column: entry[part].get(key, {}).get(name) for column, (part, key, name) in _CELLS.items()}
         for entry in whole["methods"]
     ]
 
 
 def run_rows(whole: Mapping[str, Any]) -> list[dict[str, object]]:
-    """runs.csv, from a comparison's summary."""
+    """runs.csv, from a comparison's summary: one row per run."""
     return [{"method": entry["method"], **run} for entry in whole["methods"] for run in entry["runs"]]

@@ -1,29 +1,35 @@
-"""The two pictures of a comparison, each with the CSV behind it: accuracy by round, and accuracy for its bytes."""
+"""The pictures of a comparison, each with the CSV behind it: over rounds, over devices, and for what they cost."""
 
 from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from coordinator.report import text_files
-from coordinator.report.canvas import BLUE, GREY, ORANGE, SOFT, picture
-from coordinator.report.comparison import ALONE, Comparison, Line
-from coordinator.report.lines import End, accuracy_axis, end_labels, round_axis
-from coordinator.report.units import human_bytes, percent, printable
+from coordinator.report.canvas import DOT, FAINT, INK, picture, short
+from coordinator.report.comparison import Comparison, Line
+from coordinator.report.comparison_canvas import (
+    HEIGHT_IN,
+    MOST_AT_ENDS,
+    WIDTH_IN,
+    draw_line,
+    end,
+    finish,
+    height_in,
+    looks,
+    nothing,
+    shared,
+    what,
+    write_points,
+)
+from coordinator.report.cost_plots import accuracy_by_bytes, accuracy_by_time, accuracy_for_its_cost
+from coordinator.report.lines import round_axis, tick_percent
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""The palette of Okabe and Ito without its yellow, which is lost on white."""
-DASHES = ("-", "--", ":", "-.")
-WIDTH_IN, HEIGHT_IN = 7.2, 4.4
-DOT = " \N{MIDDLE DOT} "
-_MANY_DECADES, _ONE_STEP = 500.0, 5.0
-"""Ratios of most to fewest bytes: from the one on only powers of ten are named, below the other even steps are."""
+_PANEL_IN = 2.2
+_BOX_IN = 0.5
+OWN_TASK = (("amp", "AMP"), ("fm", "FM"), ("wlp", "WLP"))
 
 
 class RoundPoint(NamedTuple):
@@ -36,20 +42,37 @@ class RoundPoint(NamedTuple):
     high: float
 
 
-class BytesPoint(NamedTuple):
-    """A row of accuracy_by_bytes.csv; bytes are sent plus received so far, per device."""
+class OwnTaskPoint(NamedTuple):
+    """A row of own_task_by_round.csv; means over the seeds."""
 
     method: str
     round: int
-    bytes_per_device: float
-    mean: float
+    amp: float
+    fm: float
+    wlp: float
+
+
+class DevicePoint(NamedTuple):
+    """A row of accuracy_of_devices.csv."""
+
+    method: str
+    seed: int
+    device: str
+    accuracy: float
 
 
 def draw_comparison(comparison: Comparison, directory: str | os.PathLike[str]) -> list[Path]:
-    """Draw both pictures into `directory` and return the PNG files.  Raises MissingExtra without matplotlib."""
+    """Draw every picture into `directory` and return the PNG files.  Raises MissingExtra without matplotlib."""
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
-    drawings: tuple[Callable[[Comparison, Path], None], ...] = (accuracy_by_round, accuracy_by_bytes)
+    drawings: tuple[Callable[[Comparison, Path], None], ...] = (
+        accuracy_by_round,
+        own_task_by_round,
+        accuracy_of_devices,
+        accuracy_by_bytes,
+        accuracy_by_time,
+        accuracy_for_its_cost,
+    )
     paths = [folder / f"{draw.__name__}.png" for draw in drawings]
     for draw, path in zip(drawings, paths, strict=True):
         draw(comparison, path)
@@ -57,49 +80,88 @@ def draw_comparison(comparison: Comparison, directory: str | os.PathLike[str]) -
 
 
 def accuracy_by_round(comparison: Comparison, path: Path) -> None:
-    """Mean accuracy of the learning devices by round: a line and a band for each method; the CSV beside it."""
+    """Mean accuracy of the learning devices by round: a line and a band for each method."""
     points = {line.method: round_points(line) for line in comparison.lines}
-    _write(path, RoundPoint._fields, points)
+    write_points(path, RoundPoint._fields, (point._asdict() for row in points.values() for point in row))
     band = f"\N{PLUS-MINUS SIGN} sd over {len(comparison.seeds)} seeds"
     if len(comparison.seeds) == 1:
         band = "worst to best device"
-    subtitle = f"{_what(comparison)}{DOT}line: mean, band: {band}"
-    with picture(path, WIDTH_IN, HEIGHT_IN, "Accuracy by round", subtitle) as figure:
+    subtitle = f"{what(comparison)}{DOT}line: mean, band: {band}"
+    tall_in = HEIGHT_IN if len(points) <= MOST_AT_ENDS else height_in(len(points))
+    with picture(path, WIDTH_IN, tall_in, "Accuracy by round", subtitle) as figure:
         axes = figure.add_subplot()
         ends = []
-        for place, (method, row) in enumerate(points.items()):
-            if row:
-                colour, dashes = look(place)
+        for method, of in looks(points).items():
+            if row := points.get(method):
                 rounds = [point.round for point in row]
                 low, high = [point.low for point in row], [point.high for point in row]
-                axes.fill_between(rounds, low, high, color=colour, alpha=0.12, linewidth=0)
-                _line(axes, rounds, [point.mean for point in row], colour, dashes)
-                ends.append(_end(method, rounds[-1], row[-1].mean, colour))
-        _finish(axes, ends, round_axis, above=False)
+                axes.fill_between(rounds, low, high, color=of.colour, alpha=0.12, linewidth=0)
+                ends.append(end(method, rounds[-1], row[-1].mean, of))
+                draw_line(axes, rounds, [point.mean for point in row], of, ends[-1].words)
+        finish(axes, ends, round_axis, beside=False)
 
 
-def accuracy_by_bytes(comparison: Comparison, path: Path) -> None:
-    """Mean accuracy against what a device has sent and received until then; the CSV beside it."""
-    points = {line.method: byte_points(line) for line in comparison.lines}
-    _write(path, BytesPoint._fields, points)
-    subtitle = f"{_what(comparison)}{DOT}each line from the first to the last round, mean over seeds"
-    with picture(path, WIDTH_IN, HEIGHT_IN, "Accuracy for its bytes", subtitle) as figure:
+def own_task_by_round(comparison: Comparison, path: Path) -> None:
+    """AMP, FM and WLP by round, on each device's own task: FedKF's three figures, one above the other."""
+    points = {line.method: own_task_points(line) for line in comparison.lines}
+    write_points(path, OwnTaskPoint._fields, (point._asdict() for row in points.values() for point in row))
+    subtitle = f"{what(comparison)}{DOT}on the devices' own tasks, mean over seeds"
+    tall_in = height_in(len(points), HEIGHT_IN + _PANEL_IN)
+    with picture(path, WIDTH_IN, tall_in, "AMP, FM and WLP by round", subtitle) as figure:
+        if not any(points.values()):
+            nothing(figure.add_subplot(), "no accuracy was measured")
+            return
+        panels = figure.subplots(len(OWN_TASK), 1, sharex=True)
+        for axes, (key, name) in zip(panels, OWN_TASK, strict=True):
+            for method, of in looks(points).items():
+                if row := points.get(method):
+                    values = [getattr(point, key) for point in row]
+                    draw_line(axes, [point.round for point in row], values, of, short(method))
+            round_axis(axes)
+            axes.set_xlabel("round" if key == OWN_TASK[-1][0] else "")
+            axes.set_ylabel(name, color=INK, fontweight="bold")
+            if key != "fm":
+                axes.yaxis.set_major_formatter(tick_percent)
+        figure.legend(handles=panels[0].get_lines(), loc="outside right center", labelcolor="linecolor")
+
+
+def accuracy_of_devices(comparison: Comparison, path: Path) -> None:
+    """The final accuracies of the learning devices, of all seeds together: quartiles, whiskers from end to end."""
+    points = list(device_points(comparison))
+    write_points(path, DevicePoint._fields, (point._asdict() for point in points))
+    methods = [line.method for line in comparison.lines]
+    found = {name: [point.accuracy for point in points if point.method == name] for name in methods}
+    subtitle = f"{what(comparison)}{DOT}box: quartiles, whiskers: worst to best, dots: each device"
+    tall_in = max(HEIGHT_IN / 2, 1.2 + _BOX_IN * len(methods))
+    with picture(path, WIDTH_IN, tall_in, "Accuracy of the devices", subtitle) as figure:
         axes = figure.add_subplot()
-        ends = []
-        for place, (method, row) in enumerate(points.items()):
-            if row:
-                colour, dashes = look(place)
-                spent = [point.bytes_per_device for point in row]
-                _line(axes, spent, [point.mean for point in row], colour, dashes)
-                ends.append(_end(method, spent[-1], row[-1].mean, colour))
-        _finish(axes, ends, _byte_axis, above=True)
-
-
-def look(place: int) -> tuple[str, str]:
-    """Colour and dashes of a line: grey for the devices alone, then the palette, again and again with other dashes."""
-    if place == 0:
-        return GREY, "--"
-    return COLOURS[(place - 1) % len(COLOURS)], DASHES[(place - 1) // len(COLOURS) % len(DASHES)]
+        if not points:
+            nothing(axes, "no accuracy was measured")
+            return
+        for row, (method, values) in enumerate(found.items()):
+            of = looks(methods)[method]
+            if values:
+                box = {"facecolor": FAINT, "edgecolor": of.colour, "linewidth": 1.2}
+                line = {"color": of.colour, "linewidth": 1.2}
+                axes.boxplot(
+                    [values],
+                    positions=[row],
+                    widths=0.55,
+                    whis=(0, 100),
+                    patch_artist=True,
+                    boxprops=box,
+                    whiskerprops=line,
+                    capprops=line,
+                    medianprops={"color": of.colour, "linewidth": 2.4},
+                    orientation="horizontal",
+                )
+                axes.scatter(values, [row] * len(values), s=9, color=of.colour, alpha=0.5, linewidth=0, zorder=3)
+        axes.set_yticks(range(len(methods)), [short(method) for method in methods])
+        axes.tick_params(axis="y", labelcolor=INK)
+        axes.set_ylim(len(methods) - 0.4, -0.6)
+        axes.set_xlim(max(0.0, axes.get_xlim()[0]), min(1.0, axes.get_xlim()[1]) + 0.005)
+        axes.xaxis.set_major_formatter(tick_percent)
+        axes.grid(visible=False, axis="y")
 
 
 def round_points(line: Line) -> list[RoundPoint]:
@@ -109,7 +171,7 @@ def round_points(line: Line) -> list[RoundPoint]:
     """
     curves = [trial.curve() for trial in line.trials]
     found = []
-    for number in _shared(curves):
+    for number in shared(curves):
         values = [statistics.fmean(curve[number]) for curve in curves]
         mean = statistics.fmean(values)
         if len(values) > 1:
@@ -121,70 +183,24 @@ def round_points(line: Line) -> list[RoundPoint]:
     return found
 
 
-def byte_points(line: Line) -> list[BytesPoint]:
-    """For each round that all seeds measured: bytes so far and accuracy, both as means over the seeds."""
-    curves = [trial.curve() for trial in line.trials]
-    spent = [trial.bytes_by_round() for trial in line.trials]
+def own_task_points(line: Line) -> list[OwnTaskPoint]:
+    """For each round that all seeds measured: means over the seeds."""
+    curves = [
+        {entry.round: found for entry in trial.result.history if (found := trial.result.own_task(entry.local_accuracy))}
+        for trial in line.trials
+    ]
     return [
-        BytesPoint(
-            line.method,
-            number,
-            statistics.fmean([each[number] for each in spent]),
-            statistics.fmean([statistics.fmean(curve[number]) for curve in curves]),
+        OwnTaskPoint(
+            line.method, number, *(statistics.fmean([curve[number][key] for curve in curves]) for key, _ in OWN_TASK)
         )
-        for number in _shared(curves)
+        for number in shared(curves)
     ]
 
 
-def _shared(curves: Sequence[Mapping[int, object]]) -> list[int]:
-    return sorted(set.intersection(*(set(curve) for curve in curves)))
-
-
-def _write(path: Path, columns: Sequence[str], points: Mapping[str, Sequence[RoundPoint | BytesPoint]]) -> None:
-    rows = [point._asdict() for row in points.values() for point in row]
-    text_files.replace(path.with_suffix(".csv"), text_files.csv_text(columns, rows))
-
-
-def _line(axes: Axes, x: Sequence[float], y: Sequence[float], colour: str, dashes: str) -> None:
-    axes.plot(x, y, color=colour, linestyle=dashes, linewidth=2.2, marker="o", markevery=[-1], markersize=4.5)
-
-
-def _end(method: str, x: float, value: float, colour: str) -> End:
-    return End(x, value, f"{printable(method)} {percent(value)}", colour)
-
-
-def _byte_axis(axes: Axes) -> None:
-    """Methods differ by powers of ten."""
-    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator  # noqa: PLC0415  # an optional package
-
-    low, high = axes.dataLim.intervalx
-    axes.set_xscale("log")
-    steps = (1.0,) if high >= _MANY_DECADES * low else (1.0, 2.0, 5.0)
-    axes.xaxis.set_major_locator(MaxNLocator(4) if high < _ONE_STEP * low else LogLocator(subs=steps))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(lambda value, _position: human_bytes(value))
-    axes.set_xlabel("sent and received by a device so far")
-
-
-def _finish(axes: Axes, ends: Sequence[End], bottom: Callable[[Axes], None], *, above: bool) -> None:
-    if ends:
-        bottom(axes)
-        accuracy_axis(axes)
-        end_labels(axes, ends, above=above)
-        return
-    axes.set_axis_off()
-    axes.text(0.5, 0.5, "no accuracy was measured", ha="center", color=SOFT, transform=axes.transAxes)
-
-
-def _what(comparison: Comparison) -> str:
-    example = comparison.example
-    seeds = f"seed{'s' if len(comparison.seeds) > 1 else ''} {', '.join(map(str, comparison.seeds))}"
-    methods = len([line for line in comparison.lines if line.method != ALONE])
-    words = (
-        example.federation,
-        f"{methods} methods",
-        f"{len(example.devices)} devices",
-        f"{example.rounds} rounds",
-        seeds,
-    )
-    return printable(DOT.join(words))
+def device_points(comparison: Comparison) -> Iterator[DevicePoint]:
+    """The final accuracies of devices that learn, in runs that came to their end."""
+    for line in comparison.lines:
+        for trial in line.trials:
+            for device in trial.result.devices if trial.result.completed else ():
+                if device.learns and device.accuracy is not None:
+                    yield DevicePoint(line.method, trial.seed, device.id, device.accuracy)

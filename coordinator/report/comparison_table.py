@@ -10,6 +10,7 @@ from coordinator.report.comparison import FIGURES, Comparison, Line, Spread
 from coordinator.report.units import human_bytes, human_seconds, printable
 
 UNKNOWN = "-"
+COSTS = ("up_per_device_round", "down_per_device_round", "wall_s", "virtual_s")
 
 
 def columns(comparison: Comparison) -> tuple[str, ...]:
@@ -37,7 +38,8 @@ def footer(comparison: Comparison) -> list[str]:
     """What stands below the table."""
     seeds = comparison.seeds
     count = f"seeds {', '.join(map(str, seeds))}; \N{PLUS-MINUS SIGN} is the standard deviation over them"
-    pairs = f"differences are paired with {comparison.baseline} seed by seed, in points of accuracy"
+    sure = " [95 % interval]" if len(seeds) > 1 else ""
+    pairs = f"differences{sure} are paired with {comparison.baseline} seed by seed, in points of accuracy"
     lines = [
         count if len(seeds) > 1 else f"seed {seeds[0]} alone: give --seeds 0,1,2 for deviations",
         f"{pairs}; worst devices: the lowest tenth, one at least",
@@ -94,12 +96,12 @@ def _align(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 def _row(comparison: Comparison, line: Line) -> tuple[str, ...]:
     is_base = line.method == comparison.baseline
-    costs = [line.over_seeds(figure) for figure in FIGURES.values()]
+    costs = [line.over_seeds(FIGURES[key]) for key in COSTS]
     kinds: tuple[Callable[[float], str], ...] = (human_bytes, human_bytes, human_seconds, human_seconds)
     accuracies = []
     for figure in ("mean", "worst"):
         difference = None if is_base else comparison.difference(line, figure)
-        accuracies += [_spread(line.accuracy(figure), "{:.1f}"), _spread(difference, "{:+.1f}")]
+        accuracies += [_spread(line.accuracy(figure)), _difference(difference)]
     return (
         line.method,
         *accuracies,
@@ -107,9 +109,20 @@ def _row(comparison: Comparison, line: Line) -> tuple[str, ...]:
     )
 
 
-def _spread(spread: Spread | None, form: str) -> str:
+def _difference(spread: Spread | None) -> str:
+    """In points, with its interval: +1.2 [+0.3, +2.1]."""
+    if spread is None:
+        return UNKNOWN
+    mean = f"{100 * spread.mean:+.1f}"
+    if spread.interval is None:
+        return mean
+    low, high = spread.interval
+    return f"{mean} [{100 * low:+.1f}, {100 * high:+.1f}]"
+
+
+def _spread(spread: Spread | None) -> str:
     """A share as percent, with its deviation: 93.9 +- 0.4."""
     if spread is None:
         return UNKNOWN
-    mean = form.format(100 * spread.mean)
+    mean = f"{100 * spread.mean:.1f}"
     return mean if spread.sd is None else f"{mean} \N{PLUS-MINUS SIGN} {100 * spread.sd:.1f}"

@@ -24,6 +24,10 @@ from coordinator.report.result import SUMMARY_VERSION, DeviceResult, Result, Rou
 from coordinator.report.text_files import csv_text
 from edge_sdk.errors import StoreError, UsageError
 
+OWN_TASK = ("amp", "fm", "wlp")
+"""Of the accuracies on the devices' own tasks."""
+COUNTS = ("contributors", "exchanges", "bytes_up", "bytes_down", "scalars_up", "scalars_down", "device_flops")
+SECONDS = ("wall_s", "virtual_s", "device_s")
 ROUND_COLUMNS = (
     "round",
     "accuracy_mean",
@@ -31,12 +35,9 @@ ROUND_COLUMNS = (
     "accuracy_max",
     "accuracy_std",
     "standalone_mean",
-    "contributors",
-    "exchanges",
-    "bytes_up",
-    "bytes_down",
-    "wall_s",
-    "virtual_s",
+    *OWN_TASK,
+    *COUNTS,
+    *SECONDS,
 )
 DEVICE_COLUMNS = (
     "id",
@@ -56,7 +57,7 @@ DEVICE_COLUMNS = (
     "rounds_done",
     "note",
 )
-ACCURACY_COLUMNS = ("round", "device", "accuracy", "standalone_accuracy")
+ACCURACY_COLUMNS = ("round", "device", "accuracy", "local_accuracy", "standalone_accuracy")
 
 
 def write_run(result: Result, resolved_toml: str, directory: str | os.PathLike[str]) -> None:
@@ -100,24 +101,18 @@ def read_run(directory: str | os.PathLike[str]) -> Result:
         ) from None
 
 
-def _learned(entry: RoundResult | None, learners: frozenset[str]) -> list[float]:
-    return [] if entry is None else [value for device, value in entry.accuracy.items() if device in learners]
-
-
 def _round_rows(result: Result) -> Iterable[dict[str, object]]:
     alone = {entry.round: entry for entry in result.standalone_history}
     for entry in result.history:
-        federated = spread(_learned(entry, result.learners))
+        federated = spread(list(result.learned(entry.accuracy).values()))
+        own_task = result.own_task(entry.local_accuracy)
+        standalone = alone[entry.round].accuracy if entry.round in alone else {}
         yield {
             "round": entry.round,
             **{f"accuracy_{key}": federated[key] for key in ("mean", "min", "max", "std") if federated},
-            "standalone_mean": spread(_learned(alone.get(entry.round), result.learners)).get("mean"),
-            "contributors": entry.contributors,
-            "exchanges": entry.exchanges,
-            "bytes_up": entry.bytes_up,
-            "bytes_down": entry.bytes_down,
-            "wall_s": entry.wall_s,
-            "virtual_s": entry.virtual_s,
+            "standalone_mean": spread(list(result.learned(standalone).values())).get("mean"),
+            **{key: own_task.get(key) for key in OWN_TASK},
+            **{key: getattr(entry, key) for key in (*COUNTS, *SECONDS)},
         }
 
 
@@ -131,13 +126,19 @@ def _device_row(device: DeviceResult) -> dict[str, object]:
 
 
 def _accuracy_rows(result: Result) -> Iterable[dict[str, object]]:
-    federated = {entry.round: entry.accuracy for entry in result.history}
-    alone = {entry.round: entry.accuracy for entry in result.standalone_history}
-    for number in sorted(federated.keys() | alone.keys()):
-        both = (federated.get(number, {}), alone.get(number, {}))
-        for device in sorted(both[0].keys() | both[1].keys()):
-            accuracy, standalone = (part.get(device) for part in both)
-            yield {"round": number, "device": device, "accuracy": accuracy, "standalone_accuracy": standalone}
+    columns = {
+        "accuracy": {entry.round: entry.accuracy for entry in result.history},
+        "local_accuracy": {entry.round: entry.local_accuracy for entry in result.history},
+        "standalone_accuracy": {entry.round: entry.accuracy for entry in result.standalone_history},
+    }
+    for number in sorted({number for rounds in columns.values() for number in rounds}):
+        found = {name: rounds.get(number, {}) for name, rounds in columns.items()}
+        for device in sorted({device for measured in found.values() for device in measured}):
+            yield {
+                "round": number,
+                "device": device,
+                **{name: measured.get(device) for name, measured in found.items()},
+            }
 
 
 def _read_text(path: Path) -> str:
@@ -173,10 +174,10 @@ def _read_table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
 
 
 def _result(whole: Mapping[str, Any], rounds: list[dict[str, str]], measured: list[dict[str, str]]) -> Result:
-    accuracy, alone = _by_round(measured, "accuracy"), _by_round(measured, "standalone_accuracy")
+    accuracy, own, alone = (_by_round(measured, name) for name in ("accuracy", "local_accuracy", "standalone_accuracy"))
     return Result(
         devices=tuple(_device_from(entry) for entry in whole["per_device"]),
-        history=tuple(_round_from(row, accuracy) for row in rounds),
+        history=tuple(_round_from(row, accuracy, own) for row in rounds),
         standalone_history=tuple(RoundResult(round=number, accuracy=alone[number]) for number in sorted(alone)),
         refused_devices=tuple(whole["refused_devices"]),
         warnings=tuple(whole["warnings"]),
@@ -216,13 +217,16 @@ def _device_from(entry: Mapping[str, Any]) -> DeviceResult:
     return DeviceResult(**values | {"class_counts": tuple(entry.get("class_counts", ()))})
 
 
-def _round_from(row: Mapping[str, str], accuracy: Mapping[int, Mapping[str, float]]) -> RoundResult:
-    whole = ("contributors", "exchanges", "bytes_up", "bytes_down")
+def _round_from(
+    row: Mapping[str, str], accuracy: Mapping[int, Mapping[str, float]], own: Mapping[int, Mapping[str, float]]
+) -> RoundResult:
     number = int(row["round"])
     return RoundResult(
         round=number,
         accuracy=accuracy.get(number, {}),
+        local_accuracy=own.get(number, {}),
         wall_s=float(row["wall_s"]),
         virtual_s=float(row["virtual_s"]),
-        **{key: int(row[key]) for key in whole},
+        device_s=float(row["device_s"]),
+        **{key: int(row[key]) for key in COUNTS},
     )

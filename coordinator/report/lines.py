@@ -43,23 +43,37 @@ def tick_percent(value: float, _position: float) -> str:
     return f"{round(100 * value, 2):g} %"
 
 
-def end_labels(axes: Axes, ends: Sequence[End], *, above: bool = False) -> None:
-    """Name each line at its end, to the right or, where other lines go on there, above; names never touch."""
+def end_labels(axes: Axes, ends: Sequence[End]) -> None:
+    """Name each line at its end, to the right; names never touch."""
     low, high = axes.get_ylim()
     heights = apart([end.value for end in ends], LABEL_SHARE * (high - low))
     for end, height in zip(ends, heights, strict=True):
         axes.annotate(
             end.words,
             (end.x, height),
-            xytext=(0, 8) if above else (8, 0),
+            xytext=(8, 0),
             textcoords="offset points",
-            ha="center" if above else "left",
-            va="bottom" if above else "center",
+            ha="left",
+            va="center",
             color=end.colour,
             fontweight="bold",
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.8},  # another line may pass behind
             annotation_clip=False,
         )
+
+
+def names_beside(axes: Axes, ends: Sequence[End]) -> None:
+    """Name the lines to the right of the picture, the highest first: for lines that end in the midst of others."""
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    ordered = sorted(ends, key=lambda end: -end.value)
+    axes.legend(
+        [lines[end.words] for end in ordered],
+        [end.words for end in ordered],
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1),
+        borderaxespad=0,
+        labelcolor="linecolor",
+    )
 
 
 def apart(values: Sequence[float], gap: float) -> list[float]:

@@ -1,4 +1,4 @@
-"""The four pictures of a run, PNG at 150 dpi."""
+"""The pictures of a run."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import os
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from coordinator.report.canvas import (
     BLUE,
+    DOT,
     GREY,
     LINE_IN,
     MOST_IN,
@@ -25,6 +26,10 @@ from coordinator.report.canvas import (
     room_in,
     short,
 )
+from coordinator.report.comparison import Comparison, Line, Trial
+from coordinator.report.comparison_canvas import write_points
+from coordinator.report.comparison_plots import own_task_by_round
+from coordinator.report.cost_plots import accuracy_by_time
 from coordinator.report.lines import End, accuracy_axis, end_labels, round_axis, tick_percent
 from coordinator.report.result import DeviceResult, Result, RoundResult
 from coordinator.report.units import human_bytes, percent, printable
@@ -33,10 +38,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WIDTH_IN = 7.2
-DOT = " \N{MIDDLE DOT} "
 _BYTES_ROW_IN = 0.3
 _CLASS_IN = 0.44
 _WIDEST_BUBBLE_PT = 25.0
+_HEAT_ROW_IN = 0.28
+CLASS_COLUMNS = ("device", "class", "samples")
+_Held = TypedDict("_Held", {"device": str, "class": int, "samples": int})
+"""A row of the CSV beside the pictures of devices and classes; a device whose owner withholds its counts has none."""
 
 
 def draw_all(result: Result, directory: str | os.PathLike[str]) -> list[Path]:
@@ -48,10 +56,15 @@ def draw_all(result: Result, directory: str | os.PathLike[str]) -> list[Path]:
         devices_alone_federated,
         bytes_by_direction,
         who_holds_what,
+        samples_by_class,
     )
     paths = [folder / f"{draw.__name__}.png" for draw in drawings]
     for draw, path in zip(drawings, paths, strict=True):
         draw(result, path)
+    only = Comparison((Line(result.method, (Trial(result.seed, result),)),), result.method)
+    for curve in (own_task_by_round, accuracy_by_time):
+        paths.append(folder / f"{curve.__name__}.png")
+        curve(only, paths[-1])
     return paths
 
 
@@ -124,8 +137,9 @@ def bytes_by_direction(result: Result, path: Path) -> None:
 
 
 def who_holds_what(result: Result, path: Path) -> None:
-    """Samples of each class on each device, as bubbles whose area is their number."""
+    """Samples of each class on each device, as bubbles whose area is their number; the CSV beside it."""
     devices = _by_number(result)
+    write_points(path, CLASS_COLUMNS, _held(devices))
     classes = max([len(device.class_counts) for device in devices], default=0)
     wanted_in = (2.6 + _CLASS_IN * classes, height_in(len(devices)))
     width_in = min(MOST_IN, max(5.6, wanted_in[0]))
@@ -140,6 +154,43 @@ def who_holds_what(result: Result, path: Path) -> None:
         axes.spines["bottom"].set_visible(False)
         crowding = min(1.0, width_in / wanted_in[0], MOST_IN / (ROW_IN * max(len(devices), 1)))
         _bubbles(axes, devices, _WIDEST_BUBBLE_PT * crowding)
+
+
+def samples_by_class(result: Result, path: Path) -> None:
+    """Samples of each class on each device, as a heat map with the number in every cell; the CSV beside it."""
+    devices = _by_number(result)
+    write_points(path, CLASS_COLUMNS, _held(devices))
+    classes = max([len(device.class_counts) for device in devices], default=0)
+    width_in = min(MOST_IN, max(5.6, 2.2 + _CLASS_IN * classes))
+    subtitle = f"{_run(result)}{DOT}darker: more samples"
+    with picture(path, width_in, height_in(len(devices), _HEAT_ROW_IN), "Samples by class", subtitle) as figure:
+        axes = figure.add_subplot()
+        device_axis(axes, devices, _HEAT_ROW_IN)
+        axes.grid(visible=False)
+        axes.spines["bottom"].set_visible(False)
+        axes.set_xlim(-0.5, max(classes, 1) - 0.5)
+        axes.set_ylim(max(len(devices), 1) - 0.5, -0.5)
+        axes.set_xticks(range(0, classes, every(classes, _CLASS_IN)))
+        axes.set_xlabel("class")
+        counts = [[*device.class_counts, *[0] * (classes - len(device.class_counts))] for device in devices]
+        most = max([count for row in counts for count in row], default=0)
+        if most:
+            axes.imshow(counts, cmap="Blues", vmin=0, vmax=most, aspect="auto", interpolation="nearest")
+        written = max(every(len(devices), _HEAT_ROW_IN), every(classes, _CLASS_IN)) == 1
+        for row, device in enumerate(devices):
+            if not device.class_counts:
+                axes.text(-0.4, row, "withheld by its owner", va="center", fontsize=7.5, color=SOFT, fontstyle="italic")
+            for label, count in enumerate(device.class_counts if written else ()):
+                colour = "white" if count > most / 2 else SOFT
+                axes.text(label, row, str(count), ha="center", va="center", fontsize=7, color=colour)
+
+
+def _held(devices: Sequence[DeviceResult]) -> list[_Held]:
+    return [
+        {"device": device.id, "class": label, "samples": count}
+        for device in devices
+        for label, count in enumerate(device.class_counts)
+    ]
 
 
 def _run(result: Result) -> str:
@@ -189,12 +240,8 @@ def _mean_line(axes: Axes, learned: dict[int, list[float]], word: str, colour: s
 
 
 def _bubbles(axes: Axes, devices: Sequence[DeviceResult], widest_pt: float) -> None:
-    held = [
-        (label, row, count)
-        for row, device in enumerate(devices)
-        for label, count in enumerate(device.class_counts)
-        if count
-    ]
+    numbers = {device.id: row for row, device in enumerate(devices)}
+    held = [(each["class"], numbers[each["device"]], each["samples"]) for each in _held(devices) if each["samples"]]
     most = max([count for _, _, count in held], default=1)
     areas = [widest_pt**2 * count / most for _, _, count in held]
     axes.scatter([x for x, _, _ in held], [y for _, y, _ in held], s=areas, color=BLUE, linewidth=0)

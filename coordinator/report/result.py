@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from coordinator.report.metrics import TARGETS, Point, over_devices, to_target
+
 SUMMARY_VERSION = 1
 WORST_SHARE = 0.1
 """The share of devices whose mean accuracy is reported as `worst`."""
@@ -33,6 +35,8 @@ class DeviceResult:
     accuracy: float | None = None
     standalone_accuracy: float | None = None
     """After the same training on its own data alone."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Everything else of its newest evaluation, by name."""
     bytes_up: int = 0
     bytes_down: int = 0
     rounds_done: int = 0
@@ -51,12 +55,21 @@ class RoundResult:
     """1 for the first: the number of rounds completed."""
     accuracy: Mapping[str, float] = field(default_factory=dict)
     """By device id; only devices that were evaluated after this round."""
+    local_accuracy: Mapping[str, float] = field(default_factory=dict)
+    """The same on each device's own task: its own test part, or the test's samples of the classes that it holds."""
     contributors: int = 0
     wall_s: float = 0.0
     virtual_s: float = 0.0
     bytes_up: int = 0
     bytes_down: int = 0
+    scalars_up: int = 0
+    """Numbers of knowledge in accepted uploads, however they were encoded; class ids and counts are not among them."""
+    scalars_down: int = 0
     exchanges: int = 0
+    device_flops: int = 0
+    """Of all devices together, evaluations included; 0 where nobody meters them, as over a broker."""
+    device_s: float = 0.0
+    """Seconds of computing, of all devices together, by their boards' profiles; 0 where nobody meters them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +110,29 @@ class Result:
         """Ids of the devices that learn: the ones that means are taken over."""
         return frozenset(device.id for device in self.devices if device.learns)
 
+    def learned(self, accuracy: Mapping[str, float]) -> dict[str, float]:
+        """Of the devices that learn, those that are known, by id."""
+        learners = self.learners
+        return {device: value for device, value in accuracy.items() if device in learners}
+
+    def own_task(self, accuracy: Mapping[str, float]) -> dict[str, float]:
+        """AMP, FM, WLP and their like over the learning devices, of accuracies by device id."""
+        return over_devices(self.learned(accuracy), {device.id: device.samples for device in self.devices})
+
+    def points(self) -> list[Point]:
+        """Round by round where accuracy was measured: its mean, and what had been spent by then."""
+        found, spent, time_s, flops, device_s = [], 0, 0.0, 0, 0.0
+        for entry in self.history:
+            spent += entry.bytes_up + entry.bytes_down
+            time_s += entry.virtual_s or entry.wall_s
+            flops += entry.device_flops
+            device_s += entry.device_s
+            learned = self.learned(entry.accuracy)
+            if learned:
+                mean = statistics.fmean(learned.values())
+                found.append(Point(entry.round, mean, spent / max(1, len(self.devices)), time_s, flops, device_s))
+        return found
+
 
 def spread(values: Sequence[float]) -> dict[str, float]:
     """The mean, min, max, std (population) and worst of some values; nothing of none.
@@ -128,8 +164,14 @@ def summary(result: Result) -> dict[str, Any]:
         "completed": result.completed,
         "reason": result.reason,
         "accuracy": _accuracy(result.devices),
+        "own_task": result.own_task(_own_accuracies(result.devices)),
         "metrics": _known(result.metrics.items()),
         "bytes": _bytes(result.devices),
+        "scalars": {
+            f"{way}_total": sum(getattr(r, f"scalars_{way}") for r in result.history) for way in ("up", "down")
+        },
+        "work": _work(result.history),
+        "to_target": _to_target(result.points()),
         "exchange": _exchange(result.history),
         "time": _known(result.time.items()),
         "transport": result.transport,
@@ -171,6 +213,31 @@ def _bytes(devices: Sequence[DeviceResult]) -> dict[str, float]:
     return totals | {"up_per_device_round": up / device_rounds, "down_per_device_round": down / device_rounds}
 
 
+def _own_accuracies(devices: Sequence[DeviceResult]) -> dict[str, float]:
+    return _known((device.id, device.metrics.get("local_accuracy")) for device in devices)
+
+
+def _work(history: Sequence[RoundResult]) -> dict[str, float]:
+    """What all devices together computed, over the run and in a round on average; nothing where nobody metered it."""
+    totals = {"device_flops": sum(r.device_flops for r in history), "device_s": sum(r.device_s for r in history)}
+    return {
+        f"{name}{of}": total / by
+        for name, total in totals.items()
+        if total
+        for of, by in (("_total", 1), ("_per_round", len(history)))
+    }
+
+
+def _to_target(points: Sequence[Point]) -> dict[str, dict[str, float]]:
+    """By mean accuracy, for the targets that were reached: the round, and what was spent until then and is known."""
+    reached = {f"{target:g}": to_target(points, target) for target in TARGETS}
+    return {
+        target: {key: value for key, value in point._asdict().items() if value or not key.startswith("device_")}
+        for target, point in reached.items()
+        if point is not None
+    }
+
+
 def _exchange(history: Sequence[RoundResult]) -> dict[str, int]:
     """How often knowledge travelled: over the run, and in a round (a method's contract keeps that constant)."""
     counts = [entry.exchanges for entry in history]
@@ -192,6 +259,7 @@ def _device(device: DeviceResult) -> dict[str, Any]:
         "samples": device.samples,
         **counts,
         **measured,
+        "metrics": _known(device.metrics.items()),
         "bytes_up": device.bytes_up,
         "bytes_down": device.bytes_down,
         "rounds_done": device.rounds_done,

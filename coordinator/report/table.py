@@ -47,7 +47,7 @@ def rows(result: Result) -> list[tuple[str, ...]]:
 
 def footer(result: Result) -> list[str]:
     """What stands below the table: the verdict, then whatever a reader must know."""
-    lines = [_verdict(result), *_local(result), *_encodings(result)]
+    lines = [_verdict(result), *_local(result), *_own_task(result), *_encodings(result)]
     if not result.completed:
         reason = printable(result.reason) or "no reason was given"
         lines.append(f"ended early after {result.rounds_done} of {result.rounds} rounds: {reason}")
@@ -213,6 +213,17 @@ def _local(result: Result) -> list[str]:
     before = "" if alone is None else f"{percent(alone)} alone -> "
     after = "" if alone is None else f" federated ({_gain(alone, federated)} points)"
     return [f"on their own classes: {before}{percent(federated)}{after}"]
+
+
+def _own_task(result: Result) -> list[str]:
+    """FedKF's figures, and FedNH's where devices disclose their class counts."""
+    found = summary(result)["own_task"]
+    if not found:
+        return []
+    words = [f"AMP {percent(found['amp'])}", f"FM {found['fm']:.4f}", f"WLP {percent(found['wlp'])}"]
+    personal = (("PM(V)", "pm_v_mean"), ("PM(L)", "pm_l_mean"))
+    words += [f"{name} {percent(result.metrics[key])}" for name, key in personal if key in result.metrics]
+    return [f"own tasks: {', '.join(words)}"]
 
 
 def _times(time: dict[str, float]) -> list[str]:

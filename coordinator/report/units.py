@@ -19,6 +19,16 @@ def human_bytes(count: float) -> str:
     return f"{value:.0f} TB"
 
 
+def human_flops(count: float) -> str:
+    """Floating-point operations: 999 FLOP, 1.5 GFLOP."""
+    value = float(count)
+    for unit in ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP"):
+        if round(value) < _BYTE_STEP:
+            return f"{value:.1f} {unit}" if value < _PRECISE_BELOW and unit != "FLOP" else f"{value:.0f} {unit}"
+        value /= _BYTE_STEP
+    return f"{value:.1f} PFLOP"
+
+
 def human_seconds(seconds: float) -> str:
     """A duration: 0.42 s, 12.3 s, 3 min 20 s, 2 h 05 min."""
     if seconds < 1:

@@ -114,7 +114,7 @@ def test_the_device_reports_both_to_its_owner_and_the_coordinator(pictures: Path
     seen: list[set[str]] = []
     made.devices[0].agent.on_round(lambda report: seen.append(set(report.metrics)))
     made.finished()
-    assert {"accuracy", "local_accuracy", "validation_accuracy"} in seen
+    assert {"accuracy", "local_accuracy", "validation_accuracy", "pm_v", "pm_l"} in seen
     result = made.result
     assert result.completed
     found = [accuracies(device.agent.bench) for device in made.devices]

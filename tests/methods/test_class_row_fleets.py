@@ -166,7 +166,8 @@ def test_local_accuracy_reaches_the_summary_beside_its_standalone_line(pictures:
     tables["run"]["standalone"] = True
     result = edge_sim.run(tables)
     metrics = summary(result)["metrics"]
-    expected = {"local_accuracy_mean", "standalone_local_accuracy_mean"}
+    names = ("local_accuracy", "pm_v", "pm_l")
+    expected = {f"{run}{name}_mean" for run in ("", "standalone_") for name in names}
     assert set(metrics) == expected | ({"prototype_accuracy_mean"} if method == "fedproto" else set())
     assert all(0 < value <= 1 for value in metrics.values())
     assert metrics["local_accuracy_mean"] > result.devices[0].accuracy  # two of four classes

@@ -26,6 +26,7 @@ def device(number, rng, count):
         class_counts=counts,
         accuracy=0.78 + 0.15 * rng.random(),
         standalone_accuracy=0.24 + 0.06 * rng.random(),
+        metrics={"local_accuracy": 0.83 + 0.15 * rng.random()},
         bytes_up=rng.randint(300_000, 420_000),
         bytes_down=rng.randint(380_000, 520_000),
         rounds_done=20,
@@ -44,11 +45,16 @@ def result(count=8, rounds=20, seed=0, **changes):
         return RoundResult(
             round=index + 1,
             accuracy=accuracy,
+            local_accuracy={name: min(1.0, value + 0.05) for name, value in accuracy.items()} if bytes_up else {},
             contributors=count if bytes_up else 0,
             wall_s=0.31 if bytes_up else 0.0,
             virtual_s=12.5 if bytes_up else 0.0,
             bytes_up=bytes_up,
             bytes_down=bytes_up,
+            scalars_up=bytes_up // 4,
+            scalars_down=bytes_up // 4,
+            device_flops=3 * 10**9 if bytes_up else 0,
+            device_s=80.5 if bytes_up else 0.0,
             exchanges=6 if bytes_up else 0,
         )
 

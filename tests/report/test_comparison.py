@@ -13,7 +13,14 @@ import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.report import comparison_plots, comparison_table, lines
+from coordinator.report import (
+    comparison_canvas,
+    comparison_latex,
+    comparison_plots,
+    comparison_table,
+    cost_plots,
+    lines,
+)
 from coordinator.report.comparison import (
     METHOD_COLUMNS,
     RUN_COLUMNS,
@@ -29,6 +36,8 @@ from coordinator.report.comparison import (
 from coordinator.report.result import DeviceResult, RoundResult
 
 BASE = synthetic.result(count=2)
+T1 = 12.7062047
+"""Student's t of one degree of freedom, for 95 %."""
 
 
 def trial(seed, accuracies, *, completed=True, sent=100, rounds=2):
@@ -41,6 +50,9 @@ def trial(seed, accuracies, *, completed=True, sent=100, rounds=2):
         RoundResult(
             round=r,
             accuracy={d.id: d.accuracy * r / rounds for d in devices},
+            local_accuracy={d.id: d.accuracy * r / rounds for d in devices},
+            virtual_s=9.0 / rounds,
+            device_flops=4000 // rounds,
             bytes_up=2 * sent,
             bytes_down=2 * sent,
         )
@@ -69,13 +81,35 @@ def test_the_worked_figures():
     """fedal: means 0.80 and 0.85; fedmd: 0.70 and 0.60; so fedmd - fedal is -0.10 and -0.25."""
     whole = comparison_summary(comparison())
     alone, fedal, fedmd = whole["methods"]
-    assert fedal["accuracy"]["mean"] == pytest.approx({"mean": 0.825, "sd": 0.05 / 2**0.5, "count": 2})
+    assert fedal["accuracy"]["mean"] == pytest.approx(
+        {
+            "mean": 0.825,
+            "sd": 0.05 / 2**0.5,
+            "count": 2,
+            "ci95_low": 0.825 - T1 * 0.025,
+            "ci95_high": 0.825 + T1 * 0.025,
+        }
+    )
     assert fedal["accuracy"]["worst"]["mean"] == pytest.approx(0.75)  # 0.7 and 0.8
-    assert fedmd["difference"]["mean"] == pytest.approx({"mean": -0.175, "sd": 0.15 / 2**0.5, "count": 2})
+    assert fedmd["difference"]["mean"] == pytest.approx(
+        {
+            "mean": -0.175,
+            "sd": 0.15 / 2**0.5,
+            "count": 2,
+            "ci95_low": -0.175 - T1 * 0.075,
+            "ci95_high": T1 * 0.075 - 0.175,
+        }
+    )
     assert fedmd["difference"]["worst"]["mean"] == pytest.approx(-0.2)  # -0.1 and -0.3
-    assert fedal["difference"]["mean"] == {"mean": 0.0, "sd": 0.0, "count": 2}
+    assert fedal["difference"]["mean"] == {"mean": 0.0, "sd": 0.0, "count": 2, "ci95_low": 0.0, "ci95_high": 0.0}
     assert alone["difference"]["mean"]["mean"] == pytest.approx(-0.475)  # -0.5 and -0.45
-    assert alone["cost"]["up_per_device_round"] == {"mean": 100.0, "sd": 0.0, "count": 2}
+    assert alone["cost"]["up_per_device_round"] == {
+        "mean": 100.0,
+        "sd": 0.0,
+        "count": 2,
+        "ci95_low": 100.0,
+        "ci95_high": 100.0,
+    }
     assert alone["cost"]["down_per_device_round"]["mean"] == 150.0
     assert whole["seeds"] == [0, 1]
     assert whole["completed"] is True
@@ -125,9 +159,9 @@ def test_the_table_says_means_deviations_and_differences():
     heads, _, alone, fedal, fedmd, *_ = text.splitlines()
     assert heads.split("  ")[0] == "method"
     assert "mean - fedal" in heads
-    assert alone.split()[:8] == ["alone", "35.0", "±", "7.1", "-47.5", "±", "3.5", "25.0"]
+    assert alone.split()[:8] == ["alone", "35.0", "±", "7.1", "-47.5", "[-79.3,", "-15.7]", "25.0"]
     assert fedal.split()[:7] == ["fedal", "82.5", "±", "3.5", "-", "75.0", "±"]
-    assert "-17.5 ± 10.6" in fedmd
+    assert "-17.5 [-112.8, +77.8]" in fedmd
     assert "100 B" in fedmd
     assert "seeds 0, 1" in text
 
@@ -142,7 +176,7 @@ def test_one_seed_has_no_deviations_and_says_how_to_get_them():
 def test_the_tables_have_a_column_for_every_figure():
     whole = comparison_summary(comparison())
     assert set(method_rows(whole)[1]) == set(METHOD_COLUMNS)
-    assert set(run_rows(whole)[1]) == set(RUN_COLUMNS)
+    assert {"method", "mean_accuracy", "scalars_up"} <= set(run_rows(whole)[1]) <= set(RUN_COLUMNS)
     assert method_rows(whole)[2]["mean_difference"] == pytest.approx(-0.175)
     assert len(run_rows(whole)) == 6
 
@@ -159,7 +193,7 @@ def test_the_band_is_the_deviation_of_the_seeds_or_of_one_seed_the_devices():
 
 def test_bytes_add_up_over_the_rounds():
     """Each round: 2 * 100 up and as much down, by two devices."""
-    points = comparison_plots.byte_points(comparison().lines[2])
+    points = cost_plots.spent_points(comparison().lines[2])
     assert [(p.round, p.bytes_per_device) for p in points] == [(1, 200.0), (2, 400.0)]
     assert points[1].mean == pytest.approx(0.65)
 
@@ -169,18 +203,47 @@ def test_only_rounds_that_all_seeds_measured_are_drawn():
     assert [p.round for p in comparison_plots.round_points(Line("m", (short, long)))] == [1, 2]
 
 
-def test_both_pictures_and_the_figures_behind_them(tmp_path):
+NAMES = [
+    "accuracy_by_round",
+    "own_task_by_round",
+    "accuracy_of_devices",
+    "accuracy_by_bytes",
+    "accuracy_by_time",
+    "accuracy_for_its_cost",
+]
+
+
+def read(path):
+    return list(csv.DictReader(io.StringIO(path.read_text())))
+
+
+def test_every_picture_and_the_figures_behind_it(tmp_path):
     pytest.importorskip("matplotlib")
     paths = comparison_plots.draw_comparison(comparison(), tmp_path / "plots")
-    assert [path.name for path in paths] == ["accuracy_by_round.png", "accuracy_by_bytes.png"]
+    assert [path.name for path in paths] == [f"{name}.png" for name in NAMES]
     for path in paths:
         assert path.read_bytes().startswith(b"\x89PNG")
-        rows = list(csv.DictReader(io.StringIO(path.with_suffix(".csv").read_text())))
+        assert "<svg" in path.with_suffix(".svg").read_text()
+        rows = read(path.with_suffix(".csv"))
         assert {row["method"] for row in rows} == {"alone", "fedal", "fedmd"}
-        assert len(rows) == 6
     before = {path.name: path.read_bytes() for path in (tmp_path / "plots").iterdir()}
     comparison_plots.draw_comparison(comparison(), tmp_path / "plots")
     assert {path.name: path.read_bytes() for path in (tmp_path / "plots").iterdir()} == before
+
+
+def test_the_figures_behind_the_pictures_are_the_worked_ones():
+    """Of fedal: own task of seed 0 (0.7, 0.9), of seed 1 (0.8, 0.9); in round 1 of 2 half of that."""
+    fedal = comparison().lines[1]
+    first, last = comparison_plots.own_task_points(fedal)
+    assert (last.amp, last.wlp) == pytest.approx((0.825, 0.75))
+    assert last.fm == pytest.approx((0.01 + 0.0025) / 2)
+    assert first.fm == pytest.approx(last.fm / 4)
+    devices = [point for point in comparison_plots.device_points(comparison()) if point.method == "fedal"]
+    assert [(point.seed, point.accuracy) for point in devices] == [(0, 0.7), (0, 0.9), (1, 0.8), (1, 0.9)]
+    cost = cost_plots.cost_point(fedal)
+    assert (cost.bytes_per_device, cost.device_flops) == (500.0, 4000.0)
+    assert cost.mean == pytest.approx(0.825)
+    assert [point.time_s for point in cost_plots.spent_points(fedal)] == [4.5, 9.0]
 
 
 def test_a_comparison_without_any_accuracy_is_drawn_too(tmp_path):
@@ -193,7 +256,7 @@ def test_a_comparison_without_any_accuracy_is_drawn_too(tmp_path):
 
 
 def test_every_line_looks_different():
-    looks = [comparison_plots.look(place) for place in range(1, 29)]
+    looks = [comparison_canvas.look(place) for place in range(1, 29)]
     assert len(set(looks)) == 28
 
 
@@ -208,3 +271,43 @@ def test_names_are_pushed_apart_and_keep_their_order(values, gap):
 def test_names_that_do_not_touch_stay_where_they_are():
     assert lines.apart([0.9, 0.1, 0.5], 0.1) == [0.9, 0.1, 0.5]
     assert lines.apart([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
+
+
+def test_the_interval_is_student_t_over_the_paired_differences():
+    """Differences of +1, +2 and +3 points: 2 +- 4.3027 * 1 / sqrt(3)."""
+    base, better = (0.5, 0.6, 0.7), (0.51, 0.62, 0.73)
+    lines = tuple(
+        Line(name, tuple(trial(seed, (level, level)) for seed, level in enumerate(levels)))
+        for name, levels in (("fedal", base), ("fedmd", better))
+    )
+    low, high = Comparison(lines, "fedal").difference(lines[1], "mean").interval
+    assert (low, high) == pytest.approx((0.02 - 0.0248413, 0.02 + 0.0248413), abs=1e-6)
+    assert Spread(0.5, None, 1).interval is None
+
+
+def test_the_rounds_to_a_target_count_only_where_every_seed_reached_it():
+    """fedal has 0.4 and 0.425 after one round, 0.8 and 0.85 after two."""
+    _, fedal, _ = comparison_summary(comparison())["methods"]
+    assert fedal["to_target"]["0.8"]["round"]["mean"] == 2
+    assert fedal["to_target"]["0.8"]["bytes_per_device"]["mean"] == 400.0
+    assert "0.9" not in fedal["to_target"]
+
+
+def test_the_latex_table_has_a_row_for_each_line_and_escapes():
+    text = comparison_latex.table(comparison())
+    assert text.count(r"\\") == 4
+    assert r"fedmd & $70.00 \pm 7.07$" not in text  # its seeds gave 70 and 60
+    assert r"fedmd & $65.00 \pm 7.07$ & $-17.50$ $[-112.80, +77.80]$" in text
+    assert r"fedal & $82.50 \pm 3.54$ & -- &" in text
+    assert comparison_latex.escaped("lg_fedavg 5 % \\x") == r"lg\_fedavg 5 \% \textbackslash{}x"
+
+
+def test_many_methods_are_named_beside_the_picture_which_grows(tmp_path):
+    pytest.importorskip("matplotlib")
+    names = ["alone", *(f"method_{i}" for i in range(24))]
+    lines = tuple(Line(name, (trial(0, (0.5 + i / 100, 0.6)),)) for i, name in enumerate(names))
+    comparison_plots.accuracy_by_round(Comparison(lines, "method_0"), tmp_path / "many.png")
+    comparison_plots.accuracy_by_round(Comparison(lines[:3], "method_0"), tmp_path / "few.png")
+    heights = [int.from_bytes((tmp_path / f"{name}.png").read_bytes()[20:24], "big") for name in ("many", "few")]
+    assert heights[0] > heights[1]
+    assert (tmp_path / "many.csv").read_text().count("method_23") == 2

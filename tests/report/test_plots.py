@@ -9,7 +9,15 @@ import synthetic
 from coordinator.report import canvas, plots
 from edge_sdk.errors import MissingExtra
 
-NAMES = ["accuracy_by_round.png", "devices_alone_federated.png", "bytes_by_direction.png", "who_holds_what.png"]
+NAMES = [
+    "accuracy_by_round.png",
+    "devices_alone_federated.png",
+    "bytes_by_direction.png",
+    "who_holds_what.png",
+    "samples_by_class.png",
+    "own_task_by_round.png",
+    "accuracy_by_time.png",
+]
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -32,7 +40,8 @@ def texts(monkeypatch):
 
     def watched(self, *arguments, **options):
         real(self, *arguments, **options)
-        found.append({text.get_text() for text in self.findobj(words.Text) if text.get_visible()})
+        if options["format"] == "png":
+            found.append({text.get_text() for text in self.findobj(words.Text) if text.get_visible()})
 
     monkeypatch.setattr(figures.Figure, "savefig", watched)
     return found
@@ -49,14 +58,17 @@ def test_all_pictures_with_their_words(tmp_path, texts):
         assert dpi == 150
         assert width > 700
         assert height > 500
-    accuracy, devices, sizes, classes = texts
+    accuracy, devices, sizes, classes, heat, own_task, by_time = texts
     mean = sum(device.accuracy for device in result.devices) / 8
     assert f"federated {100 * mean:.1f} %" in accuracy
     assert any(text.startswith("alone ") for text in accuracy)
     assert {"alone", "federated", "device-3", "resnet-tiny \N{MIDDLE DOT} torch"} <= devices
     assert any(text.startswith("sent: ") for text in sizes)
     assert {"class", "samples", "device-7"} <= classes
-    for words in texts:
+    assert {"class", "device-7", str(max(result.devices[0].class_counts))} <= heat
+    assert {"AMP", "FM", "WLP", "fedal"} <= own_task
+    assert f"fedal {100 * mean:.1f} %" in by_time
+    for words in texts[:5]:
         assert any("digits-demo \N{MIDDLE DOT} fedal \N{MIDDLE DOT} 8 devices" in text for text in words)
     assert dict(mpl.rcParams) == before
     assert pytest.importorskip("matplotlib.pyplot").get_fignums() == []
@@ -75,12 +87,13 @@ def test_what_is_not_known_is_said(tmp_path, texts):
     teacher = dataclasses.replace(result.devices[1], learns=False, model="a$b$" + "x" * 60)
     result = dataclasses.replace(result, devices=(shy, teacher, result.devices[2]), completed=False, rounds_done=0)
     plots.draw_all(result, tmp_path)
-    accuracy, devices, _, classes = texts
+    accuracy, devices, _, classes, heat, own_task, by_time = texts
     assert "no accuracy was measured" in accuracy
     assert any("0 of 1 round" in text for text in accuracy)
     assert "not measured" in devices
     assert any(text.startswith("a$b$x") and text.endswith("teaches only") and len(text) < 60 for text in devices)
-    assert "withheld by its owner" in classes
+    assert "withheld by its owner" in classes & heat
+    assert "no accuracy was measured" in own_task & by_time
 
 
 def test_without_a_standalone_run_there_is_no_empty_bar(tmp_path, texts):

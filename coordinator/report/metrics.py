@@ -1,0 +1,85 @@
+"""What papers measure a federation by, each a pure function of plain values.
+
+Accuracies are fractions in [0, 1] by device id.  Which accuracy goes in is the caller's choice: the summary gives AMP,
+FM and WLP that of each device's own task (`local_accuracy`), as their paper does.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
+"""The quantiles over devices that a summary has."""
+TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+"""Mean accuracies for which a summary says what it took to get there."""
+
+
+class Point(NamedTuple):
+    """A run up to the end of a round: what was spent since it began.
+
+    Bytes are sent and received, per device; device_flops and device_s are those of all devices, 0 where nobody meters.
+    """
+
+    round: int
+    accuracy: float
+    bytes_per_device: float
+    time_s: float
+    device_flops: int = 0
+    device_s: float = 0.0
+
+
+def averaged_performance(accuracy: Mapping[str, float], samples: Mapping[str, int]) -> float:
+    """AMP, FedKF Definition 1: sum_k p_k a_k with p_k = |D'_k| / sum_j |D'_j|.
+
+    D'_k is the test part of device k.  A device tells how many samples it trains on, not how many it tests on; all cut
+    their data in the same shares, so both give the same p_k but for rounding.  Where no device tells, all weigh alike.
+    """
+    weights = {device: samples.get(device, 0) for device in accuracy}
+    total = sum(weights.values())
+    if not total:
+        return statistics.fmean(accuracy.values())
+    return sum(weights[device] * value for device, value in accuracy.items()) / total
+
+
+def fairness(accuracy: Mapping[str, float]) -> float:
+    """FM, FedKF Definition 2: the population variance of a_k over the devices, unweighted; 0 is perfectly fair."""
+    return statistics.pvariance(accuracy.values())
+
+
+def worst_performance(accuracy: Mapping[str, float]) -> float:
+    """WLP, FedKF Definition 3: min_k a_k.
+
+    By its Theorem 5.1 no mixture of the devices' data has a lower accuracy.
+    """
+    return min(accuracy.values())
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value below which a share of the values lies, linear between neighbours (type 7 of Hyndman and Fan)."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+
+def over_devices(accuracy: Mapping[str, float], samples: Mapping[str, int]) -> dict[str, float]:
+    """AMP, FM, WLP, the standard deviation (population) and the quantiles over devices; nothing of no device."""
+    if not accuracy:
+        return {}
+    values = list(accuracy.values())
+    return {
+        "amp": averaged_performance(accuracy, samples),
+        "fm": fairness(accuracy),
+        "wlp": worst_performance(accuracy),
+        "sd": statistics.pstdev(values),
+        **{f"q{round(100 * share)}": quantile(values, share) for share in SHARES},
+    }
+
+
+def to_target(points: Sequence[Point], target: float) -> Point | None:
+    """The first round whose accuracy is at least the target, with what was spent by then; None: never reached."""
+    return next((point for point in points if point.accuracy >= target), None)

@@ -1,0 +1,123 @@
+"""What a swept parameter brings: the gain over its base value, for each method, with the CSV behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from coordinator.report.canvas import DOT, INK, SOFT, picture, short
+from coordinator.report.comparison import Line, Spread, spread_of
+from coordinator.report.comparison_canvas import WIDTH_IN, Look, height_in, looks, nothing, write_points
+from coordinator.report.units import printable
+from edge_sim.axes import Axis
+from edge_sim.sweep import CRITERION, Sweep
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_STEP, _SPREAD = 0.12, 0.7
+"""Between two methods' bars at one value, and of all of them at the most, in the distance between two values."""
+
+
+class GainPoint(NamedTuple):
+    """A row of gain_KEY.csv: a paired difference of accuracies, and its 95 % interval where there are seeds enough."""
+
+    method: str
+    value: str
+    gain: float
+    low: float | None
+    high: float | None
+
+
+def draw_gains(found: Sweep, folder: Path) -> list[Path]:
+    """One picture per axis with several values; the PNG files.  Raises MissingExtra without matplotlib."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for axis in found.axes:
+        if len(axis.values) > 1:
+            paths.append(folder / f"gain_{axis.key}.png")
+            gain(found, axis, paths[-1])
+    return paths
+
+
+def gain(found: Sweep, axis: Axis, path: Path) -> None:
+    """Accuracy at each value less that at the base value, seed by seed; every other axis stands at its own base.
+
+    Of a setting it is the validation accuracy, for on the test nothing is chosen; of a condition that of the test, with
+    the settings that each method chose under it.
+    """
+    points = gain_points(found, axis)
+    write_points(path, GainPoint._fields, (point._asdict() for point in points))
+    ticks = [str(value) for value in axis.values]
+    methods = list(dict.fromkeys(point.method for point in points))
+    styles = looks(line.method for line in found.conditions[0].comparison.lines)
+    step = min(_STEP, _SPREAD / max(1, len(methods)))
+    part = "validation part" if axis.chosen else "test, with the settings chosen"
+    subtitle = f"less the accuracy at {axis.values[0]}, on the {part}{DOT}bars: 95 % interval over seeds"
+    with picture(
+        path, WIDTH_IN, height_in(len(methods)), printable(f"Gain over {axis.key}"), printable(subtitle)
+    ) as figure:
+        axes = figure.add_subplot()
+        if not points:
+            nothing(axes, "no accuracy was measured")
+            return
+        axes.axhline(0, color=SOFT, linewidth=0.8)
+        for place, method in enumerate(methods):
+            row = [point for point in points if point.method == method]
+            shift = step * (place - (len(methods) - 1) / 2)
+            _bars(axes, [ticks.index(point.value) + shift for point in row], row, styles[method])
+        axes.set_xticks(range(len(ticks)), ticks)
+        axes.set_xlim(-0.5, len(ticks) - 0.5)
+        axes.set_xlabel(axis.key)
+        axes.set_ylabel("points of accuracy", color=INK)
+        axes.grid(visible=False, axis="x")
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1))
+
+
+def _bars(axes: Axes, x: Sequence[float], row: Sequence[GainPoint], of: Look) -> None:
+    """One method's gains in points, each with its interval where there is one."""
+    low = [0.0 if point.low is None else 100 * (point.gain - point.low) for point in row]
+    high = [0.0 if point.high is None else 100 * (point.high - point.gain) for point in row]
+    axes.errorbar(
+        x,
+        [100 * point.gain for point in row],
+        yerr=[low, high],
+        color=of.colour,
+        linestyle=of.dashes,
+        marker="o",
+        markersize=4.5,
+        capsize=2.5,
+        label=short(row[0].method),
+    )
+
+
+def gain_points(found: Sweep, axis: Axis) -> list[GainPoint]:
+    """By method, then value."""
+    lines = list(_lines(found, axis))
+    points = []
+    for method in dict.fromkeys(method for method, _, _ in lines):
+        by_value = {value: line for name, value, line in lines if name == method}
+        base = by_value.get(str(axis.values[0]))
+        for value, line in by_value.items():
+            difference = _difference(line, base, CRITERION if axis.chosen else "mean") if base else None
+            if difference is not None:
+                low, high = difference.interval or (None, None)
+                points.append(GainPoint(method, value, difference.mean, low, high))
+    return points
+
+
+def _lines(found: Sweep, axis: Axis) -> Iterator[tuple[str, str, Line]]:
+    """Method, value and runs, in the order of the grid."""
+    bases = {other.key: other.values[0] for other in found.axes if other.key != axis.key}
+    for condition in found.conditions:
+        candidates = condition.candidates if axis.chosen else condition.chosen.values()
+        for candidate in candidates:
+            at = {**condition.values, **(candidate.setting if axis.chosen else {})}
+            if axis.key in at and all(bases[key] == value for key, value in at.items() if key != axis.key):
+                yield candidate.line.method, str(at[axis.key]), candidate.line
+
+
+def _difference(line: Line, base: Line, figure: str) -> Spread | None:
+    pairs = [(a.accuracy(figure), b.accuracy(figure)) for a, b in zip(line.trials, base.trials, strict=True)]
+    return spread_of(a - b for a, b in pairs if a is not None and b is not None)

@@ -1,0 +1,76 @@
+"""docs/reference/reports.md names the figures, files and pictures that there are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import fleets
+import pytest
+
+from coordinator.report import comparison_plots, plots
+from coordinator.report.comparison import Comparison, Line, Trial
+from coordinator.report.files import ACCURACY_COLUMNS, OWN_TASK, write_run
+from coordinator.report.metrics import TARGETS
+from coordinator.report.result import summary
+from edge_sim import config as configs
+from edge_sim.axes import SETTINGS
+from edge_sim.compare import write_comparison
+from edge_sim.runner import run
+
+PAGE = (Path(__file__).parents[2] / "docs/reference/reports.md").read_text()
+
+
+def section(title):
+    return PAGE.split(f"## {title}\n")[1].split("\n## ")[0]
+
+
+def names(title, column=0):
+    """The code words of a column of the section's table."""
+    rows = re.findall(r"^\| (.*) \|$", section(title), re.MULTILINE)[1:]
+    return [re.findall(r"`([^`]+)`", row.split(" | ")[column]) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def result(pictures):
+    tables = fleets.tables(pictures, devices=3, rounds=1)
+    tables["data"]["split"] = [8, 1, 1]
+    tables["run"]["standalone"] = True
+    return run(configs.parse(tables, Path("f.toml")))
+
+
+def test_every_figure_stands_where_the_page_says(result):
+    whole = summary(result)
+    documented = {}
+    for (where,), found in zip(names("Figures of a run"), names("Figures of a run", 1), strict=True):
+        documented.setdefault(where, set()).update(found)
+    assert documented.pop("to_target") == {f"{target:g}" for target in TARGETS}
+    metrics = {name for name in whole["metrics"] if not name.startswith("standalone_")}
+    assert documented.pop("metrics") == metrics
+    assert documented == {where: set(whole[where]) for where in documented}
+
+
+def test_every_file_is_listed(result, tmp_path):
+    write_run(result, "", tmp_path / "run")
+    assert {name for (name,) in names("Files of a run")} == {path.name for path in (tmp_path / "run").iterdir()}
+    assert set(OWN_TASK) | set(ACCURACY_COLUMNS) - {"round", "device"} <= set(re.findall(r"`(\w+)`", PAGE))
+    write_comparison(comparison(result), tmp_path)
+    assert {name for (name,) in names("compare")} == {path.name for path in tmp_path.iterdir()} - {"run"}
+
+
+def test_every_picture_is_listed(result, tmp_path):
+    pytest.importorskip("matplotlib")
+    drawn = {path.stem: {"run"} for path in plots.draw_all(result, tmp_path / "run")}
+    for path in comparison_plots.draw_comparison(comparison(result), tmp_path / "compare"):
+        drawn.setdefault(path.stem, set()).add("compare")
+    rows = re.findall(r"^\| `(\w+)` \| ([a-z, ]+) \|", section("Pictures"), re.MULTILINE)
+    assert {name: set(of.split(", ")) for name, of in rows} == {**drawn, "gain_KEY": {"sweep"}}
+
+
+def test_the_sections_that_a_method_chooses_from_are_named():
+    told = section("sweep").split("are *settings*")[0].rsplit("- Keys of", 1)[1]
+    assert {name.split(".")[0] for name in re.findall(r"`([\w.]+)`", told)} == set(SETTINGS)
+
+
+def comparison(result):
+    return Comparison((Line("fedmd", (Trial(0, result, "fedmd/seed-0"),)),), "fedmd")
