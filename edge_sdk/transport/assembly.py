@@ -20,8 +20,15 @@ STALL_S = 1.0
 _LONGEST_STALL_S = 60.0
 GIVE_UP_S = 600.0
 """Silence after which a set is dropped."""
+SILENT_S = 10.0
+"""Silence after which a set gives way where there is no room for a newer one."""
+MAX_SETS = 4096
+"""Sets under way at once."""
 _ECHO_S = 0.25
 """The least time between two wants for one set."""
+_LOOK_S = 0.1
+_WANTS_A_LOOK = 64
+"""So many sets are asked for at a time: wants for thousands must not keep other frames waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +83,11 @@ class Assembly:
         self.frame_bytes = frame_bytes
         """The longest frame that may be announced."""
         self._total_bytes = total_bytes
-        self._sets: dict[str, _Partial] = {}
-
-    @property
-    def held_bytes(self) -> int:
+        self._sets: dict[str, _Partial] = {}  # the one that was silent longest first
+        self._given_up: list[tuple[str, str]] = []
+        self._looked_s = -_LOOK_S
+        self.held_bytes = 0
         """Announced by the sets under way; what is really held is less."""
-        return sum(partial.shape.total_bytes for partial in self._sets.values())
 
     def take(self, topic: str, chunk: Chunk, now_s: float) -> bytes | Missing | None:
         """Keep a chunk: the frame when it was the last one, `Missing` when it was here already, else None.
@@ -96,21 +102,26 @@ class Assembly:
             return self._again(topic, partial, chunk, now_s)
         partial.write(chunk)
         partial.heard_s, partial.stall_s = now_s, STALL_S
+        self._sets[topic] = self._sets.pop(topic)  # to the end
         return self._complete(topic, partial) if partial.left == 0 else None
 
     def stalled(self, now_s: float) -> tuple[Missing, ...]:
         """The sets whose senders should be told what is missing."""
-        late = []
+        if now_s - self._looked_s < _LOOK_S:
+            return ()
+        self._looked_s, late = now_s, list[Missing]()
         for topic, partial in self._sets.items():
-            if now_s - max(partial.heard_s, partial.asked_s) >= partial.stall_s:
+            if len(late) < _WANTS_A_LOOK and now_s - max(partial.heard_s, partial.asked_s) >= partial.stall_s:
                 late.append(self._ask(topic, partial, now_s))
                 partial.stall_s = min(2 * partial.stall_s, _LONGEST_STALL_S)
         return tuple(late)
 
     def expired(self, now_s: float) -> tuple[tuple[str, str], ...]:
-        """Drop the sets that nobody completes; for each its topic and what to say of it."""
-        over = [topic for topic, partial in self._sets.items() if now_s - partial.heard_s >= GIVE_UP_S]
-        return tuple((topic, _abandoned(self._sets.pop(topic))) for topic in over)
+        """Drop the sets that nobody completes; for each dropped since the last call its topic and what to say of it."""
+        while self._sets and now_s - next(iter(self._sets.values())).heard_s >= GIVE_UP_S:
+            self._give_up(next(iter(self._sets)), f"after {GIVE_UP_S:g} s")
+        told, self._given_up = tuple(self._given_up), []
+        return told
 
     def _begin(self, topic: str, shape: Shape, now_s: float) -> _Partial:
         if shape.total_bytes > self.frame_bytes:
@@ -118,18 +129,38 @@ class Assembly:
                 "limit", f"chunks of a frame of {shape.total_bytes} bytes, at most {self.frame_bytes} are legal here"
             )
         older = self._sets.get(topic)
-        held_bytes = self.held_bytes - (0 if older is None else older.shape.total_bytes)
-        if held_bytes + shape.total_bytes > self._total_bytes:
-            raise RemoteProtocolError(
-                "busy", f"no room for a frame of {shape.total_bytes} bytes beside the others that are on their way"
-            )
+        if older is not None and older.shape.set_id == shape.set_id:  # the same frame, cut anew
+            self._drop(topic)
+        elif older is not None:
+            self._give_up(topic, "when a newer one came")
+        while not self._has_room(shape):
+            silent = next(iter(self._sets), None)
+            if silent is None or now_s - self._sets[silent].heard_s < SILENT_S:
+                raise RemoteProtocolError(
+                    "busy", f"no room for a frame of {shape.total_bytes} bytes beside the others that are on their way"
+                )
+            self._give_up(silent, f"after {SILENT_S:g} s, when another needed its room")
         self._sets[topic] = partial = _Partial(shape, bytearray(shape.count), shape.count, now_s, now_s)
+        self.held_bytes += shape.total_bytes
         return partial
+
+    def _has_room(self, shape: Shape) -> bool:
+        return len(self._sets) < MAX_SETS and self.held_bytes + shape.total_bytes <= self._total_bytes
+
+    def _drop(self, topic: str) -> _Partial:
+        partial = self._sets.pop(topic)
+        self.held_bytes -= partial.shape.total_bytes
+        return partial
+
+    def _give_up(self, topic: str, when: str) -> None:
+        partial = self._drop(topic)
+        missing = f"{partial.left} missing {when}"
+        self._given_up.append((topic, f"a chunk set of {partial.shape.count} was never completed: {missing}"))
 
     def _again(self, topic: str, partial: _Partial, chunk: Chunk, now_s: float) -> Missing | None:
         """A chunk came twice: its sender has begun anew, and is told what it may leave out."""
         if partial.holds_other(chunk):
-            del self._sets[topic]
+            self._drop(topic)
             raise RemoteProtocolError("chunk", f"two chunks {chunk.index} of one set differ: the set was dropped")
         return self._ask(topic, partial, now_s) if now_s - partial.asked_s >= _ECHO_S else None
 
@@ -138,12 +169,8 @@ class Assembly:
         return Missing(topic, partial.shape, partial.missing())
 
     def _complete(self, topic: str, partial: _Partial) -> bytes:
-        del self._sets[topic]
+        self._drop(topic)
         frame = partial.buffer.getvalue()
         if packets.set_id(frame) != partial.shape.set_id:
             raise RemoteProtocolError("chunk", "a chunk set does not give the digest that it announced: it was dropped")
         return frame
-
-
-def _abandoned(partial: _Partial) -> str:
-    return f"a chunk set of {partial.shape.count} was never completed: {partial.left} missing after {GIVE_UP_S:g} s"
