@@ -102,6 +102,16 @@ UNREADABLE = (
 """What numpy raises for an npz file that is cut off, damaged, or holds Python objects."""
 
 
+def why_unreadable(error: Exception) -> str:
+    """The reason in one line; numpy's own advice for some, to unpickle the file, is none for data from elsewhere."""
+    text = str(error)
+    if "contains pickled" in text:
+        return "no zip archive; make it with numpy.savez"
+    if text.startswith("Object arrays"):
+        return "it holds Python objects; expected an array of numbers"
+    return one_line(text)
+
+
 def _array(path: str | Path) -> tuple[str, NDArray[Any]]:
     """The array of an npz file that is the public set, and its name.  Raises UsageError."""
     try:
@@ -118,7 +128,7 @@ def _array(path: str | Path) -> tuple[str, NDArray[Any]]:
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file; the public set is the same file on every device") from None
     except UNREADABLE as error:
-        raise UsageError(f"{path}: not a readable npz file: {one_line(str(error))}") from None
+        raise UsageError(f"{path}: not a readable npz file: {why_unreadable(error)}") from None
     if not isinstance(array, np.ndarray):  # numpy hands out as bytes what it cannot read
         raise UsageError(f"{path}: not a readable npz file: {name} is no array")
     return name, array

@@ -56,7 +56,7 @@ def load(table: DataTable, seed: int, folder: Path, classes: int | None = None) 
     whole = read(table, seed, folder)
     found = int(max(whole.train.y.max(), whole.test.y.max())) + 1
     if classes is not None and found > classes:
-        raise UsageError(f"federation.classes: {classes}, but of {whole.name} {_where(whole, classes)}")
+        raise UsageError(f"federation.classes: {classes}, but {_where(whole, classes)}")
     kept = _some(whole.train.y, table.train_samples, np.random.default_rng([seed, 6]), "train_samples")
     balanced = np.arange(len(whole.test))
     if table.balance_test:
@@ -110,9 +110,9 @@ def read(table: DataTable, seed: int, folder: Path) -> Whole:
 
 def _where(whole: Whole, classes: int) -> str:
     """The first label that is none of 0..classes-1."""
-    part, y = ("training", whole.train.y) if int(whole.train.y.max()) >= classes else ("test", whole.test.y)
+    array, y = ("y_train", whole.train.y) if int(whole.train.y.max()) >= classes else ("y_test", whole.test.y)
     row = int(np.flatnonzero(y >= classes)[0])
-    return f"{part} sample {row} has label {y[row]}"
+    return f"{array} of {whole.name} has label {y[row]} at sample {row}; expected 0 to {classes - 1}"
 
 
 def _some(y: Ints, count: int | None, rng: np.random.Generator, key: str) -> Ints:

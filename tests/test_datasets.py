@@ -142,11 +142,11 @@ X20, X8 = np.zeros((20, 2, 2), np.uint8), np.zeros((8, 2, 2), np.uint8)
         ),
         (
             {"x_test": np.zeros((8, 3, 2), np.uint8)},
-            "x_test: expected (n, h, w), (n, h, w, c) or (n, d), like x_train, found (8, 3, 2)",
+            "x_test: expected the shape of samples in x_train, (2, 2), found (3, 2)",
         ),
         (
             {"x_train": np.zeros(20, np.uint8)},
-            "x_train: expected (n, h, w), (n, h, w, c) or (n, d), like x_train, found (20,)",
+            "x_train: expected (n, h, w), (n, h, w, c) or (n, d), none of them 0, found (20,)",
         ),
         ({"x_train": np.zeros((0, 2, 2), np.uint8), "y_train": np.zeros(0, int)}, "x_train: expected (n, h, w), "),
         ({"x_train": X20.astype(np.int64)}, "x_train: expected uint8 or finite floats, found int64"),

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from edge_sdk.data import Raw, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.objectives import Ints
-from edge_sdk.protocol.schema import one_line
-from edge_sdk.public import UNREADABLE
+from edge_sdk.public import UNREADABLE, why_unreadable
 from edge_sim.sources.base import Whole
 
 NEEDED = ("x_train", "y_train", "x_test", "y_test")
@@ -62,26 +61,28 @@ def _arrays(path: Path) -> Arrays:
     except FileNotFoundError:
         raise UsageError(f"data.path: {path}: no such file") from None
     except UNREADABLE as error:
-        raise _unreadable(path, str(error)) from None
+        raise _unreadable(path, why_unreadable(error)) from None
 
 
 def _array(path: Path, archive: Mapping[str, Any], name: str) -> NDArray[Any]:
     try:
         array = archive[name]
     except UNREADABLE as error:
-        raise _unreadable(path, f"{name}: {error}") from None
+        raise _unreadable(path, f"{name}: {why_unreadable(error)}") from None
     if not isinstance(array, np.ndarray):  # numpy hands out as bytes what it cannot read
         raise _unreadable(path, f"{name} is no array")
     return array
 
 
 def _unreadable(path: Path, why: str) -> UsageError:
-    return UsageError(f"data.path: {path}: not a readable npz file: {one_line(why)}")
+    return UsageError(f"data.path: {path}: not a readable npz file: {why}")
 
 
 def _check_samples(where: str, x: NDArray[Any], like: NDArray[Any]) -> None:
-    if x.ndim not in (2, 3, 4) or x.shape[1:] != like.shape[1:] or not x.size:
-        raise UsageError(f"{where}: expected (n, h, w), (n, h, w, c) or (n, d), like x_train, found {x.shape}")
+    if x.ndim not in (2, 3, 4) or not x.size:
+        raise UsageError(f"{where}: expected (n, h, w), (n, h, w, c) or (n, d), none of them 0, found {x.shape}")
+    if x.shape[1:] != like.shape[1:]:
+        raise UsageError(f"{where}: expected the shape of samples in x_train, {like.shape[1:]}, found {x.shape[1:]}")
     if x.dtype != np.uint8 and x.dtype.kind != "f":
         raise UsageError(f"{where}: expected uint8 or finite floats, found {x.dtype}")
     if x.dtype.kind != like.dtype.kind:

@@ -70,7 +70,7 @@ def test_its_own_seed_counts_before_the_federations(file: Path) -> None:
 
 def test_a_federation_may_have_more_classes_than_the_data_and_not_fewer(file: Path) -> None:
     assert loaded(file, classes=5).classes == 5
-    with pytest.raises(UsageError, match=r"federation\.classes: 2, but of numbers training sample 80 has label 2"):
+    with pytest.raises(UsageError, match=r"federation\.classes: 2, but y_train of numbers has label 2 at sample 80"):
         loaded(file, classes=2)
 
 

@@ -59,7 +59,7 @@ def test_users_come_along(tmp_path: Path, users) -> None:
             r"user_train: expected a whole number or a text for each of 12 .* int64 \(5,\)",
         ),
         ({"user_train": np.zeros(12)}, r"user_train: expected a whole number or a text .* found float64 \(12,\)"),
-        ({"y_train": np.array([{}] * 12)}, r"not a readable npz file: y_train: Object arrays cannot be loaded"),
+        ({"y_train": np.array([{}] * 12)}, r"not a readable npz file: y_train: it holds Python objects"),
     ],
 )
 def test_the_sample_or_the_array_at_fault_is_named(tmp_path: Path, changes, message) -> None:
