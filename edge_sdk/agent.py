@@ -7,15 +7,18 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+
 from edge_sdk.data import LocalData, Raw
-from edge_sdk.errors import Refused, UsageError
-from edge_sdk.models.base import Model
+from edge_sdk.errors import EdgeError, Refused, UsageError
+from edge_sdk.models.base import Model, ModelSpec
 from edge_sdk.objectives import Floats, softmax
 from edge_sdk.participant import Participant, RoundReport
+from edge_sdk.protocol.schema import one_line
 from edge_sdk.public import PublicSet
 from edge_sdk.public_fetch import MAX_PUBLIC_BYTES
 from edge_sdk.store import MemoryStore, SqliteStore, Store
@@ -67,6 +70,7 @@ class Agent(Participant):
             raise UsageError(f"identity {str(identity)!r}: use a-z, 0-9 and -, at most 36 of them")
         if not DEVICE_ID.fullmatch(federation):
             raise UsageError(f"federation {federation!r}: use a-z, 0-9 and -, at most 36 of them")
+        _check_kinds(model, data, public)
         self._clock = clock
         self._on_round: list[Callable[[RoundReport], None]] = []
         self._on_update: list[Callable[[RoundReport], None]] = []
@@ -98,11 +102,21 @@ class Agent(Participant):
     def predict(self, raw: Raw) -> Floats:
         """Class probabilities (n, k) of raw samples (n, ...), from any thread, also while the model is training.
 
-        Always of one consistent model: between two batches.
+        Always of one consistent model: between two batches.  Raises UsageError for samples that it cannot take.
         """
-        x = self.bench.model.spec.preprocess(raw)
-        with self.model_lock:
-            return softmax(self.bench.model.logits(x))
+        samples = np.asarray(raw)
+        x = self.bench.model.spec.preprocess(samples)
+        try:
+            with self.model_lock:
+                return softmax(self.bench.model.logits(x))
+        except Exception as error:
+            known = self.bench.data.train.x
+            if samples.shape[1:] == known.shape[1:]:
+                raise
+            raise UsageError(
+                f"predict: the model cannot take samples of shape {samples.shape}: {one_line(str(error))}; those of "
+                f"the device's own data are (n, {', '.join(map(str, known.shape[1:]))})"
+            ) from error
 
     @property
     def running(self) -> bool:
@@ -132,7 +146,11 @@ class Agent(Participant):
     # -- start and stop ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Take part from a background thread."""
+        """Take part from a background thread.  Once: raises UsageError when called again, after `stop` too."""
+        if self._thread is not None or self._stopping.is_set():
+            raise UsageError(
+                f"the agent of {self.device} was started or stopped before: make a new Agent for each start"
+            )
         self._thread = threading.Thread(target=self._run_in_thread, name=f"agent-{self.device}", daemon=True)
         self._thread.start()
 
@@ -191,6 +209,10 @@ class Agent(Participant):
         except Refused as refusal:
             self.error = refusal
             _tell(self._on_refusal, refusal)
+        except EdgeError as error:  # says what happened and what to do: where in our code is of no help
+            self.error = error
+            log.error("agent %s stopped: %s", self.device, error)  # noqa: TRY400
+            _tell(self._on_error, error)
         except Exception as error:
             self.error = error
             log.exception("agent %s stopped", self.device)
@@ -204,7 +226,24 @@ class Agent(Participant):
         return min(POLL_S, max(0.0, due_s - self._clock() + spread_s))
 
 
-def _tell(callbacks: list[Callable[[T], None]], what: T) -> None:
+def _check_kinds(model: object, data: object, public: object) -> None:
+    """What an app gives most easily in place of what is meant: a bare net, a pair of arrays, a path."""
+    if not isinstance(getattr(model, "spec", None), ModelSpec):
+        raise UsageError(
+            f"model: found {type(model).__name__}, which has no spec: "
+            "wrap it, as in edge_sdk.TorchModel(net, classes=10)"
+        )
+    if not isinstance(data, LocalData):
+        raise UsageError(
+            f"data: found {type(data).__name__}: give edge_sdk.LocalData(train=edge_sdk.Samples(x, y)) of numpy arrays"
+        )
+    if not isinstance(public, PublicSet | None):
+        raise UsageError(
+            f"public: found {type(public).__name__}: give edge_sdk.PublicSet.load(path), or None to fetch it"
+        )
+
+
+def _tell(callbacks: Sequence[Callable[[T], None]], what: T) -> None:
     for callback in callbacks:
         callback(what)
 
@@ -224,7 +263,9 @@ def _cache(folder: str | Path | None, state: str | Path | Store | None) -> Path 
 def _transport(broker: str | Transport, client_id: str, tls: TlsFiles | None, *, cloud_safe: bool) -> Transport:
     if not isinstance(broker, str):
         if tls is not None or cloud_safe:
-            raise UsageError("tls and cloud_safe are for a broker's address, and a transport is given; give those to it")
+            raise UsageError(
+                "tls and cloud_safe are for a broker's address, and a transport is given; give those to it"
+            )
         return broker
     from edge_sdk.transport.mqtt import MqttTransport  # noqa: PLC0415  # paho only where a broker is used
 

@@ -84,8 +84,15 @@ class Samples:
     y: Ints  # (n,)
 
     def __post_init__(self) -> None:
+        for name, array in (("x", self.x), ("y", self.y)):
+            if not isinstance(array, np.ndarray):
+                raise UsageError(f"{name}: found {type(array).__name__}: samples and labels are numpy arrays")
         if len(self.x) != len(self.y):
             raise UsageError(f"{len(self.x)} samples but {len(self.y)} labels")
+        if self.y.ndim != 1 or self.y.dtype.kind not in "iu":
+            raise UsageError(
+                f"y: found {self.y.dtype} {self.y.shape}: labels are whole numbers, one for each sample (n,)"
+            )
 
     def __len__(self) -> int:
         return len(self.y)
