@@ -50,7 +50,9 @@ def _federation(hub: Hub, *, devices: int, rounds: int, local_steps: int = 2, ro
     )
 
 
-def _agent(hub: Hub, name: str, *, model: edge_sdk.NumpyModel | None = None, state: object = None) -> edge_sdk.Agent:
+def _agent(
+    hub: Hub, name: str, *, model: edge_sdk.NumpyModel | None = None, state: object = None, **other: Any
+) -> edge_sdk.Agent:
     rng = np.random.default_rng(0)
     y = rng.integers(0, CLASSES, SAMPLES)
     x = rng.normal(size=(SAMPLES, 8)).astype(np.float32) + 3 * np.eye(8, dtype=np.float32)[y]
@@ -62,6 +64,7 @@ def _agent(hub: Hub, name: str, *, model: edge_sdk.NumpyModel | None = None, sta
         model=model or edge_sdk.NumpyModel(CLASSES, (1, 1, 8), seed=1),
         data=edge_sdk.LocalData(train=samples, test=samples),
         state=state,
+        **other,
     )
 
 
@@ -263,3 +266,16 @@ def test_labels_that_are_none(y: Any) -> None:
 
 def test_all_that_the_package_offers_is_listed() -> None:
     assert set(edge_sdk.__all__) <= set(dir(edge_sdk))
+
+
+def test_an_app_hears_that_nobody_answers() -> None:
+    """Such as with the name of a federation that does not exist."""
+    agent, heard = _agent(Hub(), "left", clock=lambda: 50 * time.monotonic()), list[str]()
+    agent.on_link(heard.append)
+    agent.start()
+    _wait(lambda: len(heard) > 1)
+    time.sleep(0.5)  # 25 s of its own
+    agent.stop()
+    assert heard[0] == "connected to the broker"
+    assert [line for line in heard if "no coordinator of 'app' answers" in line] == heard[1:]
+    assert len(heard) == 2
