@@ -61,6 +61,8 @@ log = logging.getLogger(__name__)
 
 DISK_AGAIN_S = 5.0
 """Pause before a write that the disk refused is tried again."""
+_HELLOS_BEFORE_WORD = 4
+"""So many go unanswered, some seconds, before we say that nobody is there."""
 MAX_DISCLOSED_CLASSES = 32768
 """What a Hello has room for; a model with more classes keeps its counts to itself."""
 
@@ -158,6 +160,8 @@ class Participant:
         self.model_lock = threading.RLock()
         """Held while the model changes: who takes it sees the model between two batches."""
         self.refusal: Refused | None = None
+        self._unanswered = 0
+        """Hellos said before the first Welcome."""
         self.begun = 0
         """Exchanges begun in this life."""
         self.refused_frames: Counter[str] = Counter()
@@ -473,6 +477,12 @@ class Participant:
 
     def _carry_out(self, command: session.Command) -> None:
         if isinstance(command, session.SayHello):
+            self._unanswered += self._taken is None
+            if self._unanswered == _HELLOS_BEFORE_WORD:
+                self.on_news(
+                    f"no coordinator of {self.federation!r} answers: is it running, and under this name? "
+                    f"a broker with rules lets us speak only if it knows us as {self.device!r}"
+                )
             self._send(self._hello())
         elif isinstance(command, session.FetchPublic):
             self._begin_fetching()

@@ -62,6 +62,7 @@ def snapshot(about: About, record: Record, *, done: int, devices: int) -> dict[s
         "bytes": {"up_total": record.bytes_up.total(), "down_total": record.bytes_down.total()},
         "updates": dict(record.updates),
         "refused_devices": [record.refused_devices[name] for name in sorted(record.refused_devices)],
+        "refused_frames": {sender: dict(kinds) for sender, kinds in sorted(record.refused_frames.items())},
         "per_device": [_device(record, name) for name in listed],
     }
 

@@ -95,6 +95,10 @@ def render_running(folder: Path, found: Mapping[str, Any], now_s: float | None =
         printable(f"  refused: {each['device']}: {each['message']}; {each['remedy']}")
         for each in found["refused_devices"]
     ]
+    lines += [
+        f"  refused frames from {printable(sender)}: " + ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        for sender, kinds in found.get("refused_frames", {}).items()
+    ]
     return "\n".join(lines) + "\n"
 
 

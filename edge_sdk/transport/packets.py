@@ -139,6 +139,9 @@ def _want(shape: Shape, count: int, body: memoryview) -> Want:
     if count > MAX_RANGES or len(body) != count * _RANGE.size:
         raise RemoteProtocolError("chunk", f"a want of {count} ranges in {len(body)} bytes")
     ranges = tuple(_RANGE.iter_unpack(body))
-    if any(first > last or last >= shape.count for first, last in ranges):
-        raise RemoteProtocolError("chunk", f"a want beyond the {shape.count} chunks of its set")
+    before = -1
+    for first, last in ranges:
+        if not before < first <= last < shape.count:  # each chunk once: a want must not multiply what it asks for
+            raise RemoteProtocolError("chunk", f"a want beyond the {shape.count} chunks of its set, or not ascending")
+        before = last
     return Want(shape, ranges)

@@ -36,6 +36,7 @@ def main() -> None:
         data=edge_sdk.LocalData(train=edge_sdk.Samples(seen, labels)),
         public=edge_sdk.PublicSet.load(args.public),
     )
+    agent.on_link(lambda line: print(f"federation: {line}", flush=True))
     agent.on_refusal(lambda refusal: print(f"not taken in: {refusal}", flush=True))
     agent.start()
     # ------------------------------------------------------------------------------------------
@@ -43,11 +44,13 @@ def main() -> None:
     end_s = time.monotonic() + args.seconds
     try:
         for i, picture in enumerate(stream):
-            if time.monotonic() > end_s or not agent.running:
+            if time.monotonic() > end_s:
                 break
             probabilities = agent.predict(picture[None])[0]  # (k,), while the agent trains
             print(f"picture {i}: a {probabilities.argmax()} ({probabilities.max():.0%})", flush=True)
             time.sleep(0.05)
+    except KeyboardInterrupt:
+        print("stopped", flush=True)
     finally:
         agent.stop()
 

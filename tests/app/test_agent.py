@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,7 +50,9 @@ def _federation(hub: Hub, *, devices: int, rounds: int, local_steps: int = 2, ro
     )
 
 
-def _agent(hub: Hub, name: str, *, model: edge_sdk.NumpyModel | None = None, state: object = None) -> edge_sdk.Agent:
+def _agent(
+    hub: Hub, name: str, *, model: edge_sdk.NumpyModel | None = None, state: object = None, **other: Any
+) -> edge_sdk.Agent:
     rng = np.random.default_rng(0)
     y = rng.integers(0, CLASSES, SAMPLES)
     x = rng.normal(size=(SAMPLES, 8)).astype(np.float32) + 3 * np.eye(8, dtype=np.float32)[y]
@@ -61,6 +64,7 @@ def _agent(hub: Hub, name: str, *, model: edge_sdk.NumpyModel | None = None, sta
         model=model or edge_sdk.NumpyModel(CLASSES, (1, 1, 8), seed=1),
         data=edge_sdk.LocalData(train=samples, test=samples),
         state=state,
+        **other,
     )
 
 
@@ -217,3 +221,61 @@ def test_certificates_belong_to_a_brokers_address(tmp_path: Path) -> None:
         edge_sdk.Agent(broker=Hub().link("a"), **common)
     with pytest.raises(UsageError, match=r"ca\.pem cannot be read"):
         edge_sdk.Agent(broker="mqtts://lab", **common)
+
+
+def test_an_agent_is_started_once() -> None:
+    """A second thread would take the link from the first; after a stop, link and store are closed."""
+    agent = _agent(Hub(), "left")
+    agent.start()
+    with pytest.raises(UsageError, match="make a new Agent"):
+        agent.start()
+    assert agent.running
+    agent.stop()
+    assert agent.error is None
+    with pytest.raises(UsageError, match="make a new Agent"):
+        agent.start()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"model": object()}, r"model: found object, .* wrap it, as in edge_sdk\.TorchModel"),
+        ({"data": (np.zeros((2, 8)), np.zeros(2))}, r"data: found tuple: give edge_sdk\.LocalData"),
+        ({"public": "public.npz"}, r"public: found str: give edge_sdk\.PublicSet\.load"),
+    ],
+)
+def test_what_apps_give_in_place_of_what_is_meant(wrong: dict[str, Any], message: str) -> None:
+    part = edge_sdk.Samples(np.zeros((2, 8), np.float32), np.array([0, 1]))
+    right = {"model": edge_sdk.NumpyModel(CLASSES, (1, 1, 8), seed=1), "data": edge_sdk.LocalData(train=part)}
+    with pytest.raises(UsageError, match=message):
+        edge_sdk.Agent(federation="app", broker=Hub().link("a"), identity="a", **{**right, **wrong})
+
+
+def test_samples_that_predict_cannot_take_are_named() -> None:
+    agent = _agent(Hub(), "left")
+    assert agent.predict(np.zeros((1, 8)).tolist()).shape == (1, CLASSES)
+    with pytest.raises(UsageError, match=r"samples of shape \(1, 9\): .* own data are \(n, 8\)"):
+        agent.predict(np.zeros((1, 9), np.float32))
+
+
+@pytest.mark.parametrize("y", [np.zeros(2), np.zeros((2, 1), int), [0, 1]])
+def test_labels_that_are_none(y: Any) -> None:
+    with pytest.raises(UsageError, match=r"^y: found "):
+        edge_sdk.Samples(np.zeros((2, 8), np.float32), y)
+
+
+def test_all_that_the_package_offers_is_listed() -> None:
+    assert set(edge_sdk.__all__) <= set(dir(edge_sdk))
+
+
+def test_an_app_hears_that_nobody_answers() -> None:
+    """Such as with the name of a federation that does not exist."""
+    agent, heard = _agent(Hub(), "left", clock=lambda: 50 * time.monotonic()), list[str]()
+    agent.on_link(heard.append)
+    agent.start()
+    _wait(lambda: len(heard) > 1)
+    time.sleep(0.5)  # 25 s of its own
+    agent.stop()
+    assert heard[0] == "connected to the broker"
+    assert [line for line in heard if "no coordinator of 'app' answers" in line] == heard[1:]
+    assert len(heard) == 2

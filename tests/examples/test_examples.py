@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -89,5 +91,11 @@ def test_app_embedding(tmp_path: Path) -> None:
         ]
         _ended_well(coordinator)
         for camera in cameras:
-            assert "picture 0: a " in _ended_well(camera)
+            time.sleep(0.2)
+            assert camera.poll() is None  # the federation is over, the app's own work is not
+            camera.send_signal(signal.SIGINT)
+            text = _ended_well(camera)
+            assert "picture 0: a " in text
+            assert "federation: taken in by the coordinator" in text
+            assert "Traceback" not in text
     assert json.loads((folder / "run" / "summary.json").read_text())["completed"]

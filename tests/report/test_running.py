@@ -182,9 +182,12 @@ def test_refused_devices_and_hostile_names_are_safe_to_read(tmp_path, watcher):
         "message": "not \x1b[2J listed",
         "remedy": "add it",
     }
+    bad.refused_frame("evil\x1b", "chunk")
+    bad.refused_frame("evil\x1b", "chunk")
     watcher.round_done(RoundResult(round=4), 4, bad)
     text = render_running(tmp_path / "run", read_running(tmp_path / "run"))
     assert "refused: evil: not ?[2J listed; add it" in text
+    assert "refused frames from evil?: 2 chunk" in text
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"version": 99}'])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import topics
 from edge_sdk.transport import packets
-from edge_sdk.transport.assembly import GIVE_UP_S, REST_S, STALL_S, Assembly, Missing
+from edge_sdk.transport.assembly import GIVE_UP_S, REST_S, SILENT_S, STALL_S, Assembly, Missing
 from edge_sdk.transport.base import Incoming, Rejected
 from edge_sdk.transport.outbox import KEEP_S, MAX_CHUNKS_IN_FLIGHT, Outbox
 from edge_sdk.transport.pace import Pace, cloud_safe
@@ -98,6 +98,10 @@ def forged(*fields: int, body: bytes = b"", kind: int = 1) -> bytes:
         (forged(2 * MIN_CHUNK_BYTES, MIN_CHUNK_BYTES, 3, kind=2), "a want of 3 ranges in 0 bytes"),
         (forged(2 * MIN_CHUNK_BYTES, MIN_CHUNK_BYTES, 1, kind=2, body=struct.pack("<II", 1, 2)), "a want beyond the 2"),
         (forged(2 * MIN_CHUNK_BYTES, MIN_CHUNK_BYTES, 1, kind=2, body=struct.pack("<II", 1, 0)), "a want beyond the 2"),
+        (
+            forged(2 * MIN_CHUNK_BYTES, MIN_CHUNK_BYTES, 2, kind=2, body=struct.pack("<IIII", 0, 1, 0, 1)),
+            "or not ascending",
+        ),
         (forged(2 * MIN_CHUNK_BYTES, MIN_CHUNK_BYTES, 0, kind=3), "of a later version"),
     ],
 )
@@ -158,6 +162,31 @@ def test_many_sets_begun_and_never_completed_hold_no_more_than_the_budget() -> N
     assert assembly.held_bytes == 0
 
 
+def test_a_set_that_fell_silent_gives_way_and_is_told_of() -> None:
+    assembly = Assembly(len(FRAME), 2 * len(FRAME))
+    assembly.take("silent", chunk(0), 0.0)
+    assembly.take("busy", chunk(0), 0.0)
+    assembly.take("busy", chunk(1), SILENT_S - 1)
+    with pytest.raises(RemoteProtocolError, match="no room"):
+        assembly.take("newer", chunk(0), SILENT_S - 1)
+    assert assembly.take("newer", chunk(0), SILENT_S) is None
+    [(topic, reason)] = assembly.expired(SILENT_S)
+    assert (topic, "5 missing" in reason) == ("silent", True)
+    with pytest.raises(RemoteProtocolError, match="no room"):
+        assembly.take("another", chunk(0), SILENT_S)  # the two others are heard of
+
+
+def test_a_flood_of_sets_is_bounded_in_number_and_asked_for_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge_sdk.transport.assembly.MAX_SETS", 100)
+    assembly = Assembly(len(FRAME), 1000 * len(FRAME))
+    for device in range(100):
+        assembly.take(f"t/{device}", chunk(0), 0.0)
+    with pytest.raises(RemoteProtocolError, match="no room"):
+        assembly.take("t/one-more", chunk(0), 0.0)
+    looks = [len(assembly.stalled(STALL_S + second)) for second in (0.0, 0.01, 0.05, 0.11, 0.12)]
+    assert looks == [64, 0, 0, 36, 0]
+
+
 def test_two_versions_of_one_chunk() -> None:
     assembly = Assembly(len(FRAME), len(FRAME))
     other = bytes(len(FRAME))
@@ -181,6 +210,9 @@ def test_a_newer_set_on_a_topic_takes_the_place_of_the_older() -> None:
     shape = Shape(packets.set_id(newer), len(newer), MIN_CHUNK_BYTES)
     assembly.take("t", chunk(0), 0.0)
     assert [assembly.take("t", chunk(index, shape, newer), 0.0) for index in range(6)][-1] == newer
+    [(topic, reason)] = assembly.expired(0.0)
+    assert (topic, "5 missing when a newer one came" in reason) == ("t", True)
+    assert assembly.held_bytes == 0
 
 
 def test_what_is_missing_is_asked_for_ever_less_often_and_given_up_in_the_end() -> None:
