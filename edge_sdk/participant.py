@@ -229,7 +229,7 @@ class Participant:
             self.on_news(f"broker: {event.reason}")
             self._feed(session.LinkDown())
             if event.final:
-                self._turn_away(Refused("transport", event.reason, "check the broker's address and credentials"))
+                self._turn_away(Refused("transport", event.reason, "start again when that is mended"))
         elif isinstance(event, Rejected):
             self._refuse_frame(event.topic, event.kind, event.reason)
         else:

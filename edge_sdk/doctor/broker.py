@@ -46,7 +46,9 @@ def judge_link(seen: Seen) -> Finding:
     """Reachable, and in which version."""
     if seen.reason:
         return fail(
-            seen.reason, "check the address, the port (1883, or 8883 with mqtts://), the login and the firewall"
+            seen.reason,
+            "mend what is said here; in doubt look at the address, the port (1883, or 8883 with mqtts://), the login and "
+            "the firewall",
         )
     return ok(f"connected in {1e3 * seen.connect_s:.2f} ms, speaks MQTT {seen.version}")
 
