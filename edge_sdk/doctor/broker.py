@@ -47,8 +47,8 @@ def judge_link(seen: Seen) -> Finding:
     if seen.reason:
         return fail(
             seen.reason,
-            "mend what is said here; in doubt look at the address, the port (1883, or 8883 with mqtts://), the login and "
-            "the firewall",
+            "mend what is said here; in doubt look at the address, the port (1883, or 8883 with mqtts://), the login "
+            "and the firewall",
         )
     return ok(f"connected in {1e3 * seen.connect_s:.2f} ms, speaks MQTT {seen.version}")
 
