@@ -50,3 +50,19 @@ def mean_in_order(arrays: Iterable[NDArray[np.floating]]) -> NDArray[np.float32]
     if total is None:
         raise ValueError("no arrays")
     return (total / count).astype(np.float32)
+
+
+class InBag:
+    """The reduction of a method that needs all uploads of an exchange at once: they are kept as they came."""
+
+    def zero(self) -> Bag:
+        """No uploads."""
+        return Bag()
+
+    def add(self, aggregate: Bag, contribution: Contribution) -> Bag:
+        """One more."""
+        return aggregate.add(contribution)
+
+    def merge(self, a: Bag, b: Bag) -> Bag:
+        """The union."""
+        return a.merge(b)

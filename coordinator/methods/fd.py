@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, cast
 
-from coordinator.aggregate import Bag
+from coordinator.aggregate import Bag, InBag
 from coordinator.class_rows import mean_over_holders, mean_over_others
-from coordinator.methods.base import At, Contribution
+from coordinator.methods.base import At
 from edge_sdk.errors import EmptyRound
 from edge_sdk.protocol.contracts.fd import FD
 from edge_sdk.protocol.knowledge import ClassRows, Payload
@@ -33,7 +33,7 @@ class FDCoordinatorState:
     answered: Annotated[tuple[int, ...], Packed(2**20)] = ()
 
 
-class FDCoordinator:
+class FDCoordinator(InBag):
     """Leaves each device out of its own target."""
 
     contract = FD
@@ -52,18 +52,6 @@ class FDCoordinator:
             return {}
         rows = state.targets.get(str(number)) if number in state.answered else state.everybody
         return {} if rows is None else {"targets": rows}
-
-    def zero(self) -> Bag:
-        """No uploads."""
-        return Bag()
-
-    def add(self, aggregate: Bag, contribution: Contribution) -> Bag:
-        """One more."""
-        return aggregate.add(contribution)
-
-    def merge(self, a: Bag, b: Bag) -> Bag:
-        """The union."""
-        return a.merge(b)
 
     def finish(self, spec: FederationSpec, state: FDCoordinatorState, at: At, aggregate: Bag) -> FDCoordinatorState:
         """The mean over holders, once for everybody and once without each of them."""

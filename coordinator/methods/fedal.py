@@ -15,8 +15,8 @@ from typing import Annotated, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.aggregate import Bag, mean_in_order
-from coordinator.methods.base import At, Contribution
+from coordinator.aggregate import Bag, InBag, mean_in_order
+from coordinator.methods.base import At
 from edge_sdk.errors import EmptyRound, MissingExtra, RunFailed
 from edge_sdk.protocol.contracts.fedal import FEDAL, FedALParams
 from edge_sdk.protocol.contracts.fedmd_lf import TransferParams
@@ -50,7 +50,7 @@ class FedALCoordinatorState:
     """By device number."""
 
 
-class FedALCoordinator:
+class FedALCoordinator(InBag):
     """Trains the discriminator; everything that goes down is personal."""
 
     def __init__(self, contract: Contract[Any] = FEDAL) -> None:
@@ -78,18 +78,6 @@ class FedALCoordinator:
             return {}
         roles = {"mean": feedback.mean, "adversarial": feedback.adversarial}
         return {role: payload for role, payload in roles.items() if payload is not None}
-
-    def zero(self) -> Bag:
-        """No uploads."""
-        return Bag()
-
-    def add(self, aggregate: Bag, contribution: Contribution) -> Bag:
-        """One more."""
-        return aggregate.add(contribution)
-
-    def merge(self, a: Bag, b: Bag) -> Bag:
-        """The union."""
-        return a.merge(b)
 
     def finish(
         self, spec: FederationSpec, state: FedALCoordinatorState, at: At, aggregate: Bag

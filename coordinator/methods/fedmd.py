@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, cast
 
-from coordinator.aggregate import Bag, mean_in_order
-from coordinator.methods.base import At, Contribution
+from coordinator.aggregate import Bag, InBag, mean_in_order
+from coordinator.methods.base import At
 from edge_sdk.errors import EmptyRound
 from edge_sdk.protocol.contracts.fedmd import FEDMD
 from edge_sdk.protocol.knowledge import Payload, PublicLogits
@@ -27,7 +27,7 @@ class FedMDCoordinatorState:
     numbers: Annotated[tuple[int, ...], Packed(MAX_DEVICES)] = ()
 
 
-class FedMDCoordinator:
+class FedMDCoordinator(InBag):
     """Averages logits over contributors; devices take themselves out of a mean that they are in."""
 
     contract = FEDMD
@@ -43,18 +43,6 @@ class FedMDCoordinator:
     def personal(self, state: FedMDCoordinatorState, at: At, number: int) -> Mapping[str, Payload]:
         """The same mean as that of the others, for a device that has no part in it."""
         return {} if state.mean is None or number in state.numbers else {"others": state.mean}
-
-    def zero(self) -> Bag:
-        """No uploads."""
-        return Bag()
-
-    def add(self, aggregate: Bag, contribution: Contribution) -> Bag:
-        """One more."""
-        return aggregate.add(contribution)
-
-    def merge(self, a: Bag, b: Bag) -> Bag:
-        """The union."""
-        return a.merge(b)
 
     def finish(
         self, spec: FederationSpec, state: FedMDCoordinatorState, at: At, aggregate: Bag

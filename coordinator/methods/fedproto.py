@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from coordinator.aggregate import Bag
+from coordinator.aggregate import Bag, InBag
 from coordinator.class_rows import carried_over, mean_over_holders
-from coordinator.methods.base import At, Contribution
+from coordinator.methods.base import At
 from edge_sdk.errors import EmptyRound
 from edge_sdk.protocol.contracts.fedproto import FEDPROTO
 from edge_sdk.protocol.knowledge import ClassRows, Payload
@@ -28,7 +28,7 @@ class FedProtoCoordinatorState:
     prototypes: ClassRows | None = None
 
 
-class FedProtoCoordinator:
+class FedProtoCoordinator(InBag):
     """Averages prototypes by class; devices say with their counts how much theirs weigh."""
 
     contract = FEDPROTO
@@ -44,18 +44,6 @@ class FedProtoCoordinator:
     def personal(self, state: FedProtoCoordinatorState, at: At, number: int) -> Mapping[str, Payload]:
         """Nothing."""
         return {}
-
-    def zero(self) -> Bag:
-        """No uploads."""
-        return Bag()
-
-    def add(self, aggregate: Bag, contribution: Contribution) -> Bag:
-        """One more."""
-        return aggregate.add(contribution)
-
-    def merge(self, a: Bag, b: Bag) -> Bag:
-        """The union."""
-        return a.merge(b)
 
     def finish(
         self, spec: FederationSpec, state: FedProtoCoordinatorState, at: At, aggregate: Bag

@@ -12,9 +12,9 @@ from typing import cast
 
 import numpy as np
 
-from coordinator.aggregate import Bag
+from coordinator.aggregate import Bag, InBag
 from coordinator.class_rows import carried_over, mean_over_holders
-from coordinator.methods.base import At, Contribution
+from coordinator.methods.base import At
 from edge_sdk.errors import EmptyRound
 from edge_sdk.protocol.contracts.fedssa import FEDSSA
 from edge_sdk.protocol.knowledge import ClassRows, Payload
@@ -35,7 +35,7 @@ class FedSSACoordinatorState:
     """After these nobody needs it: a device's result is its model as it was trained last."""
 
 
-class FedSSACoordinator:
+class FedSSACoordinator(InBag):
     """Averages header rows by class; devices say with their counts how much theirs weigh."""
 
     contract = FEDSSA
@@ -52,18 +52,6 @@ class FedSSACoordinator:
     def personal(self, state: FedSSACoordinatorState, at: At, number: int) -> Mapping[str, Payload]:
         """Nothing."""
         return {}
-
-    def zero(self) -> Bag:
-        """No uploads."""
-        return Bag()
-
-    def add(self, aggregate: Bag, contribution: Contribution) -> Bag:
-        """One more."""
-        return aggregate.add(contribution)
-
-    def merge(self, a: Bag, b: Bag) -> Bag:
-        """The union."""
-        return a.merge(b)
 
     def finish(
         self, spec: FederationSpec, state: FedSSACoordinatorState, at: At, aggregate: Bag

@@ -8,7 +8,7 @@ from typing import cast
 
 import numpy as np
 
-from coordinator.aggregate import Bag
+from coordinator.aggregate import Bag, InBag
 from coordinator.class_rows import MOST, mean_over_holders
 from coordinator.methods.base import At, Contribution
 from edge_sdk.errors import EmptyRound
@@ -28,7 +28,7 @@ class LGFedAvgCoordinatorState:
     """After these nobody needs it: a device's result is its model as it was trained last."""
 
 
-class LGFedAvgCoordinator:
+class LGFedAvgCoordinator(InBag):
     """Averages whole last layers."""
 
     contract = LG_FEDAVG
@@ -44,18 +44,6 @@ class LGFedAvgCoordinator:
     def personal(self, state: LGFedAvgCoordinatorState, at: At, number: int) -> Mapping[str, Payload]:
         """Nothing."""
         return {}
-
-    def zero(self) -> Bag:
-        """No uploads."""
-        return Bag()
-
-    def add(self, aggregate: Bag, contribution: Contribution) -> Bag:
-        """One more."""
-        return aggregate.add(contribution)
-
-    def merge(self, a: Bag, b: Bag) -> Bag:
-        """The union."""
-        return a.merge(b)
 
     def finish(
         self, spec: FederationSpec, state: LGFedAvgCoordinatorState, at: At, aggregate: Bag

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coordinator.aggregate import Bag
-from coordinator.methods.base import At, Contribution
+from coordinator.aggregate import Bag, InBag
+from coordinator.methods.base import At
 from edge_sdk.protocol.contracts.local import LOCAL
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import FederationSpec
@@ -19,7 +19,7 @@ class LocalCoordinatorState:
     """Nothing to remember."""
 
 
-class LocalCoordinator:
+class LocalCoordinator(InBag):
     """No knowledge either way."""
 
     contract = LOCAL
@@ -35,18 +35,6 @@ class LocalCoordinator:
     def personal(self, state: LocalCoordinatorState, at: At, number: int) -> Mapping[str, Payload]:
         """Nothing to tell."""
         return {}
-
-    def zero(self) -> Bag:
-        """No uploads."""
-        return Bag()
-
-    def add(self, aggregate: Bag, contribution: Contribution) -> Bag:
-        """One more."""
-        return aggregate.add(contribution)
-
-    def merge(self, a: Bag, b: Bag) -> Bag:
-        """The union."""
-        return a.merge(b)
 
     def finish(
         self, spec: FederationSpec, state: LocalCoordinatorState, at: At, aggregate: Bag

@@ -15,8 +15,8 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.aggregate import Bag, mean_in_order
-from coordinator.methods.base import At, Contribution
+from coordinator.aggregate import Bag, InBag, mean_in_order
+from coordinator.methods.base import At
 from coordinator.methods.fedavg import FedAvgCoordinatorState
 from edge_sdk.errors import EmptyRound, RunFailed
 from edge_sdk.protocol.contracts.qffl import QFFL
@@ -29,7 +29,7 @@ LEAST_LOSS = 1e-10
 Floats = NDArray[np.float32]
 
 
-class QFFLCoordinator:
+class QFFLCoordinator(InBag):
     """Weighs by loss; keeps all uploads of a round, for their weights are known only when it knows w^t."""
 
     contract = QFFL
@@ -45,18 +45,6 @@ class QFFLCoordinator:
     def personal(self, state: FedAvgCoordinatorState, at: At, number: int) -> Mapping[str, Payload]:
         """Nothing."""
         return {}
-
-    def zero(self) -> Bag:
-        """No uploads."""
-        return Bag()
-
-    def add(self, aggregate: Bag, contribution: Contribution) -> Bag:
-        """One more."""
-        return aggregate.add(contribution)
-
-    def merge(self, a: Bag, b: Bag) -> Bag:
-        """The union."""
-        return a.merge(b)
 
     def finish(
         self, spec: FederationSpec, state: FedAvgCoordinatorState, at: At, aggregate: Bag
