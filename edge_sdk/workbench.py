@@ -138,7 +138,7 @@ class Workbench:
                 ),
             )
             report = self.model.fit(batches, at_step(request.objective, step), request.optim)
-            self.meter.train_flops += 3 * self.model.spec.flops_per_sample * indices.shape[1]
+            self.meter.train_flops += 3 * self.model.spec.flops_per_sample * indices.shape[1] + report.extra_flops
             yield
         return FitReport(steps=len(indices), loss=report.loss)
 

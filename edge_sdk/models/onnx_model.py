@@ -40,7 +40,7 @@ class OnnxModel(HeadModel):
             classes=classes,
             feature_dim=session.width,
             capabilities=frozenset({"predict", "logit-gradients", "features", "head-rows"}),
-            terms=ALL_TERMS,
+            terms=ALL_TERMS - names_on("fakes"),
             inert_terms=names_on("features"),
             preprocess=preprocess or Preprocess(),
             parameters=head.rows.size,

@@ -117,13 +117,13 @@ def _run_zero(
     like = next(net.parameters(), torch.zeros(()))
     zero = torch.zeros((1, *input_shape), device=like.device)
     try:
-        logits, flops = _count_flops(net, zero)
+        logits, flops = count_flops(net, zero)
         return logits, tap(zero)[1] if tap else None, flops
     except (RuntimeError, ValueError, TypeError, IndexError) as error:  # what torch raises for shapes that clash
         raise ModelError(f"model {name!r}: one sample of shape {input_shape} does not run: {error}") from error
 
 
-def _count_flops(net: nn.Module, x: Tensor) -> tuple[Tensor, int]:
+def count_flops(net: nn.Module, x: Tensor) -> tuple[Tensor, int]:
     """The net's answer, and the operations of its linear and convolution layers; the rest is a few per cent.
 
     Equal to torch's FlopCounterMode for these, without loading torch's compiler as that does (seconds on a board).

@@ -27,9 +27,9 @@ from edge_sim import config as configs
 
 SMALL = {"public_batch": 4, "tau": 2, "max_devices": 8, "min_count": 1}
 """Parameters that keep every registered method quick here."""
-NEEDS_TORCH = ("fedal", "feddf_al", "fedper")
-MODEL = {"fedper": "mlp"}
-"""Of methods that a softmax model, which is all head, cannot take part in."""
+NEEDS_TORCH = ("fedal", "feddf_al", "fedper", "fedkf")
+MODEL = {"fedper": "mlp", "fedkf": "mlp"}
+"""Of methods that a softmax model, which is all head and differentiates nothing with respect to its inputs, cannot."""
 NAMES = registered_names("coordinator.methods")
 EVERY = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.torch] * (name in NEEDS_TORCH)) for name in NAMES]
@@ -213,6 +213,7 @@ class Sizes:
     d: int = fleets.WIDTH
     p: int = fleets.CLASSES * (fleets.WIDTH + 1)
     body: int = 64 * (fleets.SIDE**2 + 1) + fleets.WIDTH * (64 + 1)
+    mlp: int = 64 * (fleets.SIDE**2 + 1) + fleets.WIDTH * (64 + 1) + fleets.CLASSES * (fleets.WIDTH + 1)
     b: int = 8
     r: int = 3
     tau: int = 2
@@ -231,6 +232,7 @@ BYTES: dict[str, tuple[int, int]] = {
     "fedavg": (S.r * S.p, S.r * S.p),
     "fedprox": (S.r * S.p, S.r * S.p),
     "fedhkd": (S.r * (S.p + S.k * (S.d + S.k + ROW)), S.r * (S.p + S.k * (S.d + S.k + ROW))),
+    "fedkf": (S.r * S.mlp, S.r * S.mlp),  # everybody answers: the two means are one
     "ditto": (S.r * S.p, (S.r - 1) * S.p),
     "feddf_al": (S.r * (S.p + S.tau * S.b * S.k), S.r * (S.p + 2 * S.tau * S.b * S.k)),
     "fedper": (S.r * S.body, (S.r - 1) * S.body),
