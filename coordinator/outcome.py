@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from coordinator import admission
-from coordinator.report.result import DeviceResult, Result, RoundResult
+from coordinator.report.result import VERDICTS, DeviceResult, Result, RoundResult
 from coordinator.rounds import Phase
 from coordinator.server import Server
 from edge_sdk.protocol.messages import Hello
@@ -52,6 +52,7 @@ def device_result(server: Server, name: str) -> DeviceResult:
         bytes_up=record.bytes_up[name],
         bytes_down=record.bytes_down[name],
         rounds_done=record.rounds_done[name],
+        withheld=record.withheld[name],
     )
 
 
@@ -67,7 +68,7 @@ def result(server: Server, devices: tuple[DeviceResult, ...], transport: str, ti
         rounds_done=len(record.rounds),
         devices=devices,
         history=history(server),
-        updates={name: record.updates[name] for name in ("accepted", "duplicate", "stale", "refused")},
+        updates={name: record.updates[name] for name in VERDICTS},
         refused_frames={sender: dict(kinds) for sender, kinds in sorted(record.refused_frames.items())},
         refused_devices=tuple(record.refused_devices[name] for name in sorted(record.refused_devices)),
         warnings=server.warnings,

@@ -69,6 +69,12 @@ class Record:
     updates: Counter[str] = field(default_factory=Counter)
     refused_frames: dict[str, Counter[str]] = field(default_factory=dict)
     refused_devices: dict[str, dict[str, str]] = field(default_factory=dict)
+    withheld: Counter[str] = field(default_factory=Counter)
+    """Exchanges by device that it had nothing to give to, because what it learned diverged."""
+    why_withheld: dict[str, str] = field(default_factory=dict)
+    """The newest reason, by device."""
+    outliers: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """By device: how many of its updates were far larger than the others', and the most times the median."""
     left: dict[str, str] = field(default_factory=dict)
     """Devices that said goodbye before the end, and why."""
     bytes_up: Counter[str] = field(default_factory=Counter)
@@ -115,6 +121,16 @@ class Record:
         """Note who was not let in; strangers beyond MAX_SENDERS are not remembered by name."""
         if device in self.refused_devices or len(self.refused_devices) < MAX_SENDERS:
             self.refused_devices[device] = note
+
+    def diverged(self, device: str, reason: str) -> None:
+        """Note an upload that was withheld."""
+        self.withheld[device] += 1
+        self.why_withheld[device] = reason
+
+    def outlier(self, device: str, times: float) -> None:
+        """Note an update whose norm was so many times the median."""
+        count, most = self.outliers.get(device, (0, 0.0))
+        self.outliers[device] = count + 1, max(most, times)
 
     def travelled(self, way: str, knowledge: Mapping[str, Payload]) -> None:
         """Count the numbers of an upload (`up`), or of what one device is sent (`down`)."""
@@ -169,6 +185,9 @@ class Record:
             "refused_frames",
             "refused_devices",
             "left",
+            "withheld",
+            "why_withheld",
+            "outliers",
             "bytes_up",
             "bytes_down",
             "scalars",
@@ -194,6 +213,9 @@ class Record:
             refused_frames={sender: Counter(kinds) for sender, kinds in plain["refused_frames"].items()},
             refused_devices=dict(plain["refused_devices"]),
             left=dict(plain["left"]),
+            withheld=Counter(plain["withheld"]),
+            why_withheld=dict(plain["why_withheld"]),
+            outliers={device: (count, most) for device, (count, most) in plain["outliers"].items()},
             bytes_up=Counter(plain["bytes_up"]),
             bytes_down=Counter(plain["bytes_down"]),
             scalars=Counter(plain["scalars"]),

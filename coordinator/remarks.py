@@ -45,3 +45,21 @@ def batch_norm(contract: Contract[Any], hellos: Mapping[str, Hello]) -> tuple[st
         "stay on each device, and do not fit one another where devices hold different classes; use GroupNorm"
     )
     return (warning,)
+
+
+def diverged(withheld: Mapping[str, int], why: Mapping[str, str]) -> tuple[str, ...]:
+    """Warning W17: the devices that withheld uploads, how many, and the newest reason of each."""
+    return tuple(
+        f"W17: {device} withheld {count} uploads and went back to its last good state each time: {why[device]}; lower "
+        "train.learning_rate, and look for extreme values in its samples"
+        for device, count in sorted(withheld.items())
+    )
+
+
+def far_off(outliers: Mapping[str, tuple[int, float]]) -> tuple[str, ...]:
+    """Warning W17: the devices whose updates were far larger than the others', by count and most times the median."""
+    return tuple(
+        f"W17: {count} updates of {device} had norms of up to {most:.0f} times the median of their exchange; they were "
+        "counted: look at its samples, or take it off the roster"
+        for device, (count, most) in sorted(outliers.items())
+    )

@@ -21,6 +21,7 @@ from coordinator.public_shelf import PublicShelf
 from coordinator.record import NO_WORK, Record, Work
 from coordinator.report.result import RoundResult
 from coordinator.rounds import Place, Policy, RoundState
+from coordinator.update_norms import outliers, update_norm
 from edge_sdk.errors import EdgeError, LocalProtocolError, RemoteProtocolError, StoreError, TransportError, UsageError
 from edge_sdk.protocol import codec, keep, topics, transforms
 from edge_sdk.protocol.codec import Stamp
@@ -146,6 +147,12 @@ class Server:
         """What waits for the disk: the round stands still, and devices send again what came meanwhile."""
         self._disk_again_s = 0.0
         self._aggregate: Any = method.zero()
+        self._sent: Mapping[str, Payload] = {}
+        """What everybody was given in the present exchange."""
+        self._norms: dict[str, float] = {}
+        """Of the updates of the present exchange, by device; those from before a restart are not among them."""
+        self._contributors = 0
+        """To the exchange that was closed last."""
         self.method_state: Any = method.init(spec)
         self.rounds = RoundState(policy=policy)
         self._resume(policy)
@@ -192,6 +199,8 @@ class Server:
         """What the method's users should know: of its parameters, and of how this run went."""
         left = tuple(f"{device} left{reason and ': '}{reason}" for device, reason in sorted(self.record.left.items()))
         left = (*left, *remarks.batch_norm(self.method.contract, self.hellos))
+        left = (*left, *remarks.diverged(self.record.withheld, self.record.why_withheld))
+        left = (*left, *remarks.far_off(self.record.outliers))
         laggards = self.record.laggards() if self.method.contract.lock_step else ()
         if not laggards:
             return (*self._warnings, *left)
@@ -400,6 +409,10 @@ class Server:
             self._answer(upload.device, place, "duplicate")
             incoming.acknowledge()
             return
+        if upload.withheld:
+            self._take_withheld(upload, place, now_s)
+            incoming.acknowledge()
+            return
         if place == self.rounds.place:
             try:
                 upload = self._checked(upload, place)
@@ -411,6 +424,14 @@ class Server:
         self._feed(rounds.Received(upload.device, place), now_s)
         if len(self._pending) == before:
             incoming.acknowledge()
+
+    def _take_withheld(self, upload: Upload, place: Place, now_s: float) -> None:
+        """A device whose learning diverged says so: nothing of it counts, and nobody waits for it."""
+        if upload.knowledge or upload.closing:
+            self._answer(upload.device, place, "refused", "withheld, and yet something to take")
+            raise RemoteProtocolError("knowledge", f"withheld {upload.withheld!r}, and yet something to take")
+        self._withheld = upload.withheld
+        self._feed(rounds.Withheld(upload.device, place), now_s)
 
     def _undone(self, upload: Upload) -> Upload:
         """With the knowledge as the device's half of the method gave it."""
@@ -487,7 +508,7 @@ class Server:
         at = At(invite.place.round, invite.place.exchange)
         try:
             shared = self.method.common(self.method_state, at)
-            common = self._chain.apply(shared)
+            self._sent, common = shared, self._chain.apply(shared)
             for device in invite.devices:
                 then, frame = self._long.get(device, (None, b""))
                 if then == at:
@@ -520,6 +541,7 @@ class Server:
         self._hand(device, Assign, frame)
 
     def _fold(self, fold: rounds.Fold) -> None:
+        self._norms[fold.device] = update_norm(self._durable.knowledge, self._sent)
         self._add(self._durable)
         self._answer(fold.device, fold.place, "accepted")
 
@@ -541,7 +563,11 @@ class Server:
     def _answer(self, device: str, place: Place, verdict: str, reason: str = "") -> None:
         word = "stale" if verdict == "late" else verdict
         self.record.updates[word] += 1
-        if verdict != "accepted":
+        if verdict == "withheld":
+            self.watcher.noted(f"{device} withheld its upload of round {place.round + 1}: {self._withheld}")
+            self.record.diverged(device, self._withheld)
+            verdict = "accepted"  # it has nothing to send again
+        elif verdict != "accepted":
             self.record.refused_frame(device, word)
         receipt = Receipt(
             federation=self.spec.federation,
@@ -556,6 +582,7 @@ class Server:
 
     def _reduce(self, reduce: rounds.Reduce, now_s: float) -> None:
         try:
+            self._contributors = len(reduce.contributors)
             self.ledger.close_exchange(reduce.place, reduce.contributors, now=reduce.partial)
             at = At(reduce.place.round, reduce.place.exchange)
             self.method_state = self.method.finish(self.spec, self.method_state, at, self._aggregate)
@@ -564,13 +591,21 @@ class Server:
         except EdgeError as error:
             self._feed(rounds.Broken(str(error)), now_s)
             return
+        self._look_for_outliers(reduce.place)
         self._aggregate = self.method.zero()
         self._feed(rounds.Finished(now_s), now_s)
+
+    def _look_for_outliers(self, place: Place) -> None:
+        """Name the devices whose update was far larger than the others' (W17)."""
+        for device, times in outliers(self._norms).items():
+            self.record.outlier(device, times)
+            self.watcher.noted(f"W17: round {place.round + 1}: the update of {device} is {times:.0f} times the median")
+        self._norms, self._sent = {}, {}
 
     def _round_done(self, round_: int, now_s: float) -> None:
         if len(self.record.rounds) == round_:  # else the disk refused the checkpoint, and this is another try
             self._look_for_holders()
-            self.record.round_done(len(self.rounds.invited), len(self._rows), now_s, self._work())
+            self.record.round_done(self._contributors, len(self._rows), now_s, self._work())
         self.ledger.checkpoint(round_ + 1, keep.to_bytes(self.method_state), self.record.to_json())
         self.watcher.round_done(self.record.rounds[-1], self.spec.rounds, self.record)
 
@@ -630,6 +665,7 @@ class Server:
         for exchange in sorted(closed):
             place = Place(round_, exchange)
             self._add_stored(place, closed[exchange])
+            self._contributors = len(closed[exchange])
             self.method_state = self.method.finish(self.spec, self.method_state, At(round_, exchange), self._aggregate)
             self._aggregate = self.method.zero()
         place = Place(round_, len(closed))

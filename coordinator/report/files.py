@@ -55,6 +55,7 @@ DEVICE_COLUMNS = (
     "bytes_up",
     "bytes_down",
     "rounds_done",
+    "withheld",
     "note",
 )
 ACCURACY_COLUMNS = ("round", "device", "accuracy", "local_accuracy", "standalone_accuracy")

@@ -11,6 +11,8 @@ from typing import Any
 from coordinator.report.metrics import TARGETS, Point, over_devices, to_target
 
 SUMMARY_VERSION = 1
+VERDICTS = ("accepted", "duplicate", "stale", "refused", "withheld")
+"""What can become of an upload."""
 WORST_SHARE = 0.1
 """The share of devices whose mean accuracy is reported as `worst`."""
 
@@ -40,6 +42,8 @@ class DeviceResult:
     bytes_up: int = 0
     bytes_down: int = 0
     rounds_done: int = 0
+    withheld: int = 0
+    """Uploads that it withheld because what it learned diverged."""
 
     @property
     def classes(self) -> tuple[int, ...]:
@@ -87,7 +91,7 @@ class Result:
     history: tuple[RoundResult, ...] = ()
     standalone_history: tuple[RoundResult, ...] = ()
     updates: Mapping[str, int] = field(default_factory=dict)
-    """Uploads by verdict: accepted, duplicate, stale, refused."""
+    """Uploads by verdict: accepted, duplicate, stale, refused, withheld."""
     refused_frames: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Frames that broke the protocol: sender -> kind -> count."""
     refused_devices: tuple[Mapping[str, str], ...] = ()
@@ -176,7 +180,7 @@ def summary(result: Result) -> dict[str, Any]:
         "time": _known(result.time.items()),
         "transport": result.transport,
         "encoding": dict(result.encoding),
-        "updates": {key: result.updates.get(key, 0) for key in ("accepted", "duplicate", "stale", "refused")},
+        "updates": {key: result.updates.get(key, 0) for key in VERDICTS},
         "refused_frames": {sender: dict(kinds) for sender, kinds in sorted(result.refused_frames.items())},
         "refused_devices": [dict(refusal) for refusal in result.refused_devices],
         "warnings": list(result.warnings),
@@ -263,4 +267,5 @@ def _device(device: DeviceResult) -> dict[str, Any]:
         "bytes_up": device.bytes_up,
         "bytes_down": device.bytes_down,
         "rounds_done": device.rounds_done,
+        "withheld": device.withheld,
     }
