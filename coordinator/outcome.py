@@ -11,9 +11,11 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from coordinator import admission
+from coordinator.report.metrics import CURVES
 from coordinator.report.result import VERDICTS, DeviceResult, Result, RoundResult
 from coordinator.rounds import Phase
 from coordinator.server import Server
+from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import Hello
 from edge_sdk.protocol.transforms import encodings_in_use
 from edge_sdk.protocol.wires import Contract
@@ -27,8 +29,7 @@ def history(server: Server) -> tuple[RoundResult, ...]:
     return tuple(
         dataclasses.replace(
             r,
-            accuracy=record.accuracy.get(r.round, {}),
-            local_accuracy=record.local_accuracy.get(r.round, {}),
+            **{name: getattr(record, name).get(r.round, {}) for name in CURVES},
         )
         for r in record.rounds
     )
@@ -76,9 +77,16 @@ def result(server: Server, devices: tuple[DeviceResult, ...], transport: str, ti
         time=dict(time),
         versions=versions(),
         transport=transport,
+        one_model=one_model(server.method.contract),
         encoding=encodings_in_use(spec, server.method.contract),
         reason=server.rounds.reason,
     )
+
+
+def one_model(contract: Contract[Any]) -> bool:
+    """Whether every device ends with, and measures, the same averaged model: the closing Assign brings all of it."""
+    closing = contract.closing(contract.params()).down.values()
+    return contract.same_layout and any(slot.kind is Weights and not slot.without_head for slot in closing)
 
 
 def means(metrics: Mapping[str, Mapping[str, float]], devices: Collection[str]) -> dict[str, float]:

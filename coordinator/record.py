@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from coordinator.report.metrics import CURVES
 from coordinator.report.result import RoundResult
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Payload
 
@@ -62,6 +63,9 @@ class Record:
     """By completed rounds, then device."""
     local_accuracy: dict[int, dict[str, float]] = field(default_factory=dict)
     """The same on each device's own task."""
+    pm_v: dict[int, dict[str, float]] = field(default_factory=dict)
+    """FedNH's PM(V), and PM(L)."""
+    pm_l: dict[int, dict[str, float]] = field(default_factory=dict)
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     """Everything else of a device's newest evaluation, by device, then name."""
     rounds: list[RoundResult] = field(default_factory=list)
@@ -94,9 +98,9 @@ class Record:
 
     def measured(self, device: str, rounds: int, metrics: Mapping[str, float]) -> None:
         """Note a device's own evaluation."""
-        for name, curve in (("accuracy", self.accuracy), ("local_accuracy", self.local_accuracy)):
+        for name in CURVES:
             if name in metrics and rounds > 0:
-                curve.setdefault(rounds, {})[device] = metrics[name]
+                getattr(self, name).setdefault(rounds, {})[device] = metrics[name]
         if metrics and rounds > 0:
             self.metrics[device] = {name: value for name, value in metrics.items() if name != "accuracy"}
 
@@ -193,8 +197,7 @@ class Record:
             "scalars",
             "contributed",
             "rounds_done",
-            "accuracy",
-            "local_accuracy",
+            *CURVES,
             "metrics",
         )
         plain: dict[str, Any] = {name: getattr(self, name) for name in names}
@@ -204,9 +207,9 @@ class Record:
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Record:
         """What to_json gave."""
+        curves: dict[str, Any] = {name: {int(r): dict(found) for r, found in plain[name].items()} for name in CURVES}
         return cls(
-            accuracy={int(r): dict(found) for r, found in plain["accuracy"].items()},
-            local_accuracy={int(r): dict(found) for r, found in plain["local_accuracy"].items()},
+            **curves,
             metrics={device: dict(found) for device, found in plain["metrics"].items()},
             rounds=[RoundResult(round=i, **books) for i, books in enumerate(plain["rounds"], 1)],
             updates=Counter(plain["updates"]),

@@ -358,6 +358,9 @@ class Server:
             return  # nobody counts on it until its hello names the set
         new = device not in self.hellos
         self.hellos[device] = hello
+        told = remarks.labels_told(contract)
+        if told and len(self.hellos) == 1 and new:
+            self.watcher.noted(told)
         if new:
             self.watcher.joined(device, len(self.hellos), self.rounds.policy.expected)
         self._feed(rounds.Joined(device, now_s), now_s)
@@ -458,6 +461,7 @@ class Server:
             batch = batch_digest(self.spec, batch_indices(self.spec, place.round, place.exchange, size))
             expect = dataclasses.replace(expect, rows=size, batch=batch)
         check_roles(upload.knowledge, slots, expect)
+        remarks.check_classes(self.method.contract, hello, upload.knowledge)
         return upload
 
     # -- commands out -----------------------------------------------------------------------------------------------

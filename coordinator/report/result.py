@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator.report.metrics import TARGETS, Point, over_devices, to_target
+from coordinator.report.metrics import TARGETS, Point, global_model, over_devices, to_target
 
 SUMMARY_VERSION = 1
 VERDICTS = ("accepted", "duplicate", "stale", "refused", "withheld")
@@ -61,6 +61,10 @@ class RoundResult:
     """By device id; only devices that were evaluated after this round."""
     local_accuracy: Mapping[str, float] = field(default_factory=dict)
     """The same on each device's own task: its own test part, or the test's samples of the classes that it holds."""
+    pm_v: Mapping[str, float] = field(default_factory=dict)
+    """FedNH's PM(V) by device id; of devices whose owners disclose their classes."""
+    pm_l: Mapping[str, float] = field(default_factory=dict)
+    """FedNH's PM(L), likewise."""
     contributors: int = 0
     wall_s: float = 0.0
     virtual_s: float = 0.0
@@ -106,6 +110,8 @@ class Result:
     """How the payload kinds of the method travelled: tag -> encoding."""
     versions: Mapping[str, str] = field(default_factory=dict)
     transport: str = "memory"
+    one_model: bool = False
+    """Whether what devices measure is one averaged model, and so has a GM."""
     reason: str = ""
     """Why it ended early; empty where it did not."""
 
@@ -122,6 +128,10 @@ class Result:
     def own_task(self, accuracy: Mapping[str, float]) -> dict[str, float]:
         """AMP, FM, WLP and their like over the learning devices, of accuracies by device id."""
         return over_devices(self.learned(accuracy), {device.id: device.samples for device in self.devices})
+
+    def gm(self, accuracy: Mapping[str, float]) -> float | None:
+        """GM of accuracies by device id; None where there is no one model."""
+        return global_model(self.learned(accuracy)) if self.one_model else None
 
     def points(self) -> list[Point]:
         """Round by round where accuracy was measured: its mean, and what had been spent by then."""
@@ -167,7 +177,9 @@ def summary(result: Result) -> dict[str, Any]:
         "devices": len(result.devices),
         "completed": result.completed,
         "reason": result.reason,
-        "accuracy": _accuracy(result.devices),
+        "accuracy": _accuracy(result.devices)
+        | _known([("gm", result.gm(_known((d.id, d.accuracy) for d in result.devices)))]),
+        "one_model": result.one_model,
         "own_task": result.own_task(_own_accuracies(result.devices)),
         "metrics": _known(result.metrics.items()),
         "bytes": _bytes(result.devices),

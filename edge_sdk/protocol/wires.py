@@ -104,6 +104,8 @@ class Contract(Generic[P]):
     misfit: Callable[[P, int], str] = lambda _params, _devices: ""
     """What is wrong with these parameters for so many devices: `key: what is allowed`; empty: nothing."""
     warnings: Callable[[P, FederationSpec], tuple[str, ...]] = lambda _params, _spec: ()
+    cautions: tuple[str, ...] = ()
+    """When `warnings` has something to say, as `W0: condition`: for whoever chooses a method."""
 
     def learnt_by(self, capabilities: Collection[str], terms: Collection[str]) -> bool:
         """Whether a model with these can train under the method; else it may at most teach."""

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws import check_merge_laws, spec_of, uploads
 
+from coordinator import traffic
 from coordinator.methods.base import At
 from edge_sdk.errors import EmptyRound, UsageError
 from edge_sdk.protocol import keep
@@ -262,3 +263,12 @@ def test_bytes_are_those_of_the_formula(pictures: Path, name: str) -> None:
             else:
                 down[place] = sum(map(payload_bytes, message.down.values()))
     assert (sum(up.values()), sum(down.values())) == tuple(4 * scalars for scalars in BYTES[name])
+    contract = method_of(name).contract
+    rows = contract.exchanges(contract.read(run.fleet.federation.spec.params))
+    sizes = traffic.Sizes(S.k, S.d, S.body + S.k * (S.d + 1) if name in MODEL else S.p)
+    listed = {
+        way: S.r * traffic.in_bytes(traffic.scalars(s for row in rows for s in getattr(row, way).values()), sizes)
+        for way in ("up", "down")
+    }
+    assert sum(up.values()) == listed["up"]
+    assert sum(down.values()) <= listed["down"]

@@ -75,4 +75,5 @@ FEDHKD: Contract[FedHKDParams] = Contract(
     shares_weights=True,
     discloses=f"{sharing.DISCLOSES}; which classes the device holds, their samples, mean features and mean predictions",
     warnings=_warnings,
+    cautions=("W1: a threshold nu that most devices cannot pass",),
 )
