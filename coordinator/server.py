@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from coordinator import admission, remarks, rounds
-from coordinator.ledger import Ledger, Row
+from coordinator.ledger import Ledger, Row, Slots
 from coordinator.methods.base import At, Contribution, CoordinatorMethod
 from coordinator.public_shelf import PublicShelf
 from coordinator.record import NO_WORK, Record, Work
@@ -126,6 +126,7 @@ class Server:
         params = method.contract.read(spec.params)
         self._rows: tuple[Exchange, ...] = method.contract.exchanges(params)
         self._closing: Exchange = method.contract.closing(params)
+        self._caching = method.contract.caching(params)
         self._limits = frame_limits((*self._rows, self._closing), expectation(spec))
         self.transport.accept_up_to(self._limits.frame_bytes)
         self._chain = transforms.chain(spec)
@@ -350,6 +351,7 @@ class Server:
         new = device not in self.hellos
         self.hellos[device] = hello
         if new:
+            self._look_for_room(hello)
             self.watcher.joined(device, len(self.hellos), self.rounds.policy.expected)
         self._feed(rounds.Joined(device, now_s), now_s)
 
@@ -526,7 +528,10 @@ class Server:
     def _add(self, upload: Upload) -> None:
         declared = self.hellos[upload.device].samples or upload.samples
         contribution = Contribution(
-            number=self.numbers[upload.device], samples=min(upload.samples, declared), knowledge=upload.knowledge
+            number=self.numbers[upload.device],
+            samples=min(upload.samples, declared),
+            knowledge=upload.knowledge,
+            before={} if upload.closing else self._slot(upload.device),
         )
         if not upload.closing:
             self._aggregate = self.method.add(self._aggregate, contribution)
@@ -557,27 +562,64 @@ class Server:
     def _reduce(self, reduce: rounds.Reduce, now_s: float) -> None:
         try:
             self.ledger.close_exchange(reduce.place, reduce.contributors, now=reduce.partial)
-            at = At(reduce.place.round, reduce.place.exchange)
-            self.method_state = self.method.finish(self.spec, self.method_state, at, self._aggregate)
+            self._finish(reduce.place, reduce.contributors)
         except StoreError:
             raise
         except EdgeError as error:
             self._feed(rounds.Broken(str(error)), now_s)
             return
-        self._aggregate = self.method.zero()
         self._feed(rounds.Finished(now_s), now_s)
+
+    def _finish(self, place: Place, contributors: tuple[str, ...]) -> None:
+        """Let the method reduce; slots that are now too old count no longer."""
+        aggregate = self._aggregate
+        if self._caching:
+            for device in self.ledger.slots_before(self._caching.oldest(place.round)):
+                if device not in contributors:
+                    expired = Contribution(
+                        number=self.numbers[device], samples=0, knowledge={}, before=self._slot(device)
+                    )
+                    aggregate = self.method.add(aggregate, expired)
+        at = At(place.round, place.exchange)
+        self.method_state = self.method.finish(self.spec, self.method_state, at, aggregate)
+        self._aggregate = self.method.zero()
+
+    def _slot(self, device: str) -> Mapping[str, Payload]:
+        """What lies in a device's slot; nothing where the method keeps none."""
+        frame = self.ledger.slot(device) if self._caching else None
+        if frame is None:
+            return {}
+        message = codec.decode(frame, self._limits).message
+        return self._chain.undo(message.knowledge) if isinstance(message, Upload) else {}
+
+    def _slots(self, round_: int) -> Slots | None:
+        """What the end of a round does to them."""
+        if not self._caching:
+            return None
+        oldest = self._caching.oldest(round_)
+        kept = round_ >= self._caching.first_round
+        return Slots(self.ledger.contributors(Place(round_, 0)) if kept else (), oldest)
 
     def _round_done(self, round_: int, now_s: float) -> None:
         if len(self.record.rounds) == round_:  # else the disk refused the checkpoint, and this is another try
             self._look_for_holders()
             self.record.round_done(len(self.rounds.invited), len(self._rows), now_s, self._work())
-        self.ledger.checkpoint(round_ + 1, keep.to_bytes(self.method_state), self.record.to_json())
+        state, record = keep.to_bytes(self.method_state), self.record.to_json()
+        self.ledger.checkpoint(round_ + 1, state, record, self._slots(round_))
         self.watcher.round_done(self.record.rounds[-1], self.spec.rounds, self.record)
+
+    def _look_for_room(self, hello: Hello) -> None:
+        """Warn, when the first device joins and its model is known, where its fellows' slots have no room (W8)."""
+        if self._caching and len(self.hellos) == 1:
+            expected, free_bytes = self.rounds.policy.expected, self.ledger.free_bytes()
+            self._warn(remarks.slot_room(self.method.contract, expected, hello.weight_count, free_bytes))
 
     def _look_for_holders(self) -> None:
         """Warn, once, where too few devices stand behind the rows of a class (W3)."""
         record, expected = self.record, self.rounds.policy.expected
-        warning = remarks.few_holders(self.method.contract, record.holders.values(), record.sharers, expected)
+        self._warn(remarks.few_holders(self.method.contract, record.holders.values(), record.sharers, expected))
+
+    def _warn(self, warning: str | None) -> None:
         if warning is not None and warning not in self.warnings:
             self._warnings = (*self._warnings, warning)
             self.watcher.noted(warning)
@@ -630,8 +672,7 @@ class Server:
         for exchange in sorted(closed):
             place = Place(round_, exchange)
             self._add_stored(place, closed[exchange])
-            self.method_state = self.method.finish(self.spec, self.method_state, At(round_, exchange), self._aggregate)
-            self._aggregate = self.method.zero()
+            self._finish(place, closed[exchange])
         place = Place(round_, len(closed))
         folded = frozenset(self.ledger.uploads(place))
         self._add_stored(place, tuple(sorted(folded)))
