@@ -42,7 +42,7 @@ from edge_sdk.protocol.messages import (
     Upload,
     Welcome,
 )
-from edge_sdk.protocol.wires import Contract, Exchange, check_roles, expectation, expected_weights, frame_limits
+from edge_sdk.protocol.wires import Exchange, check_roles, expectation, expected_weights, frame_limits
 from edge_sdk.public import batch_digest, batch_indices
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent, Will
 from edge_sdk.transport.packets import CHUNK_BYTES
@@ -124,13 +124,13 @@ class Server:
         """The public set, for devices that lack it; None: they must bring it."""
         self._clock, self._work = clock, work
         params = method.contract.read(spec.params)
-        self.contract: Contract[Any] = method.contract.under(params)
-        self._rows: tuple[Exchange, ...] = self.contract.exchanges(params)
-        self._closing: Exchange = self.contract.closing(params)
+        self.contract = method.contract.under(spec.params)
+        self._rows: tuple[Exchange, ...] = method.contract.exchanges(params)
+        self._closing: Exchange = method.contract.closing(params)
         self._limits = frame_limits((*self._rows, self._closing), expectation(spec))
         self.transport.accept_up_to(self._limits.frame_bytes)
         self._chain = transforms.chain(spec)
-        self._warnings = self.contract.warnings(params, spec)
+        self._warnings = method.contract.warnings(params, spec)
         self.hellos: dict[str, Hello] = {}
         """Of those who take part."""
         self.numbers: dict[str, int] = {}
@@ -321,8 +321,7 @@ class Server:
     def _take_hello(self, hello: Hello, frame: bytes, now_s: float) -> None:
         device = hello.device
         serving = self._shelf is not None
-        contract = self.contract
-        turned = admission.refusal(hello, self.spec, contract, self.roster, self._first, serving=serving)
+        turned = admission.refusal(hello, self.spec, self.contract, self.roster, self._first, serving=serving)
         if turned is not None:
             self._turn_away(device, turned, now_s)
             return

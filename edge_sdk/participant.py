@@ -76,6 +76,7 @@ class _Taken:
     welcome: Welcome
     method: ClientMethod[Any]
     contract: Contract[Any]
+    """The method's, under the federation's parameters."""
     rows: tuple[Exchange, ...]
     closing: Exchange
     limits: Limits
@@ -608,7 +609,7 @@ class Participant:
             raise RemoteProtocolError("knowledge", f"{error}: install or upgrade this device's SDK") from None
         if contract.digest(params) != spec.contract:
             raise RemoteProtocolError("knowledge", f"{spec.method}: the two halves differ: upgrade the older side")
-        contract = contract.under(params)
+        contract = contract.under(spec.params)
         if contract.shares_weights and not self._shares_weights:
             raise RemoteProtocolError("knowledge", f"{spec.method}: shares weights, and share_weights is not set here")
         rows, closing = contract.exchanges(params), contract.closing(params)

@@ -111,11 +111,12 @@ class Contract(Generic[P]):
     """What is wrong with these parameters for so many devices: `key: what is allowed`; empty: nothing."""
     warnings: Callable[[P, FederationSpec], tuple[str, ...]] = lambda _params, _spec: ()
     variant: Callable[[P], Mapping[str, Any]] = lambda _params: {}
-    """Fields of this contract that are others under these parameters, such as `needs` where no weights travel."""
+    """The fields of this contract that are others under these parameters."""
 
-    def under(self, params: P) -> Contract[P]:
-        """The contract as it stands under these parameters."""
-        return dataclasses.replace(self, **self.variant(params))
+    def under(self, table: Mapping[str, Scalar]) -> Contract[P]:
+        """The contract as these parameters make it.  Raises UsageError as `read` does."""
+        changed = self.variant(self.read(table))
+        return dataclasses.replace(self, **changed) if changed else self
 
     def learnt_by(self, capabilities: Collection[str], terms: Collection[str]) -> bool:
         """Whether a model with these can train under the method; else it may at most teach."""

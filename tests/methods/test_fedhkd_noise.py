@@ -263,7 +263,7 @@ def test_impossible_parameters_are_refused(table: dict[str, float], key: str) ->
 
 
 def test_without_weights_the_contract_asks_for_no_permission() -> None:
-    whole, part = FEDHKD.under(FedHKDParams()), FEDHKD.under(FedHKDParams(share_weights=False))
+    whole, part = FEDHKD.under({}), FEDHKD.under({"share_weights": False})
     assert (whole.shares_weights, part.shares_weights) == (True, False)
     assert whole.needs - part.needs == {"weights"}
     assert "weights" not in part.discloses
@@ -315,3 +315,15 @@ def test_without_weights_devices_that_keep_theirs_learn_from_one_another(picture
     assert not np.array_equal(rows[0], rows[1])
     alone = run_of(pictures, share_weights=False, soft_weight=0.0, feature_weight=0.0)
     assert alone.model_bytes != run.model_bytes
+
+
+@pytest.mark.torch
+def test_without_weights_architectures_may_differ_with_noise_too(pictures: Path) -> None:
+    pytest.importorskip("torch")
+    tables = fleets.tables(pictures, "fedhkd", devices=2, rounds=2, feature_dim=64)
+    tables["fleet"] = [{"count": 1, "model": "mlp"}, {"count": 1, "model": "cnn"}]
+    tables["method"] = {"share_weights": False, "min_count": 1, **noises(0.1)}
+    run = fleets.Run(configs.parse(tables, Path("test.toml"))).finished()
+    assert run.result.updates["refused"] == 0
+    assert run.server.method_state.hyper.features.shape[1] == 64
+    assert len({device.agent.bench.model.spec.parameters for device in run.devices}) == 2
