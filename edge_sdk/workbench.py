@@ -32,7 +32,7 @@ from edge_sdk.methods.base import (
     WriteWeights,
 )
 from edge_sdk.models.base import Batches, FitReport, Model
-from edge_sdk.objectives import CrossEntropy, Floats, Ints, Seen, at_step, softmax
+from edge_sdk.objectives import NORM_FLOOR, CrossEntropy, Floats, Ints, Seen, at_step, softmax
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights
 from edge_sdk.public import PublicSet
 
@@ -168,7 +168,7 @@ class Workbench:
         soft = np.zeros((len(classes), self.model.spec.classes))  # (m, k)
         for part in _slices(len(self._private)):
             f = self._features(self._private[part])
-            np.add.at(features, at[part], f)
+            np.add.at(features, at[part], shortened(f, request.clip))
             np.add.at(soft, at[part], softmax(self.model.head(f), request.temperature))
             yield
         return HyperKnowledge(
@@ -253,6 +253,15 @@ class Workbench:
         if self._public is None:
             raise UsageError("this method needs the public set, and this device was given none: pass public=")
         return self._public, None, False
+
+
+def shortened(rows: Floats, most: float) -> Floats:
+    """Rows (n, d), those that are longer than `most` shortened to it."""
+    if most == np.inf:
+        return rows
+    lengths = np.sqrt((rows.astype(np.float64) ** 2).sum(axis=1, keepdims=True))  # (n, 1)
+    out: Floats = (rows * np.minimum(1.0, most / np.maximum(lengths, NORM_FLOOR))).astype(np.float32)
+    return out
 
 
 def _slices(count: int) -> list[slice]:

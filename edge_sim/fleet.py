@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -44,6 +45,11 @@ class Kit:
     scale: float
     size: tuple[int, int] | None
     feature_dim: int = 0
+
+    @property
+    def secret(self) -> bytes:
+        """What the device's noise is drawn from: in a simulation no secret, for it must repeat."""
+        return hashlib.sha256(f"noise/{self.seed}/{self.number}".encode()).digest()
 
     def model(self, public: PublicSet | None) -> Model:
         """A fresh model, the same for the same kit; extractors may be fitted on the public samples."""

@@ -235,6 +235,7 @@ class VirtualDevice:
             board=self.device.kit.board,
             disclose_classes=True,
             share_weights=True,
+            secret=self.device.kit.secret,
             clock=lambda: self.clock.now_s,
         )
         self._computed = 0
