@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from edge_sdk import divergence
 from edge_sdk.data import LocalData
 from edge_sdk.errors import ModelError, UsageError
 from edge_sdk.evaluation import personalised_accuracies
@@ -96,7 +97,10 @@ class Workbench:
             raise ModelError(f"the model gave {logits.shape} for one sample, expected (1, {classes})")
 
     def serve(self, request: Request, job: Job) -> Generator[None, None, Any]:
-        """Carry one request out, pausing between batches; returns its result (of an Evaluate: the metrics by name)."""
+        """Carry one request out, pausing between batches; returns its result (of an Evaluate: the metrics by name).
+
+        Raises Diverged where training leaves the model unfit to use.
+        """
         if isinstance(request, Fit):
             return (yield from self._fit(request, job))
         if isinstance(request, Logits):
@@ -139,7 +143,9 @@ class Workbench:
             )
             report = self.model.fit(batches, at_step(request.objective, step), request.optim)
             self.meter.train_flops += 3 * self.model.spec.flops_per_sample * indices.shape[1]
+            divergence.check_loss(report, step)
             yield
+        divergence.check_weights(self.model)
         return FitReport(steps=len(indices), loss=report.loss)
 
     def _logits(self, request: Logits) -> Generator[None, None, Floats]:

@@ -126,6 +126,8 @@ class Contract(Generic[P]):
     misfit: Callable[[P, int], str] = lambda _params, _devices: ""
     """What is wrong with these parameters for so many devices: `key: what is allowed`; empty: nothing."""
     warnings: Callable[[P, FederationSpec], tuple[str, ...]] = lambda _params, _spec: ()
+    cautions: tuple[str, ...] = ()
+    """When `warnings` has something to say, as `W0: condition`: for whoever chooses a method."""
     variant: Callable[[P], Mapping[str, Any]] = lambda _params: {}
     """The fields of this contract that are others under these parameters."""
 
