@@ -45,6 +45,16 @@ class Kit:
     size: tuple[int, int] | None
     feature_dim: int = 0
 
+    @property
+    def board_name(self) -> str:
+        """Of the profile, which may be in a file."""
+        return board.load_board(self.board).name
+
+    @property
+    def link_name(self) -> str:
+        """Of the profile, which may be in a file."""
+        return board.load_link(self.link).name
+
     def model(self, public: PublicSet | None) -> Model:
         """A fresh model, the same for the same kit; extractors may be fitted on the public samples."""
         preprocess = Preprocess(size=self.size, scale=self.scale)
@@ -172,7 +182,7 @@ def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, *, equal_
         number=number,
         family=model,
         board=row.board,
-        link=board.load_link(row.link or profile.link).name,
+        link=row.link or profile.link,
         seed=int(np.random.default_rng([config.federation.seed, 4, 0 if equal_start else number]).integers(2**31)),
         classes=dataset.classes,
         raw_shape=dataset.raw_shape,
@@ -182,8 +192,8 @@ def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, *, equal_
     )
 
 
-def timings(kit: Kit) -> tuple[Callable[[float, float], float], board.Link]:
-    """(train FLOPs, inference FLOPs) -> seconds on this device's board; and its link."""
+def timings(kit: Kit) -> tuple[Callable[[board.Effort, board.Effort], float], board.Link]:
+    """(training, inference) -> seconds on this device's board; and its link."""
     return board.load_board(kit.board).compute_s, board.load_link(kit.link)
 
 
