@@ -68,8 +68,10 @@ def _board(each: Board) -> str:
         ("cpu", f"{each.cores} x {each.cpu_hz / 1e9:g} GHz, {each.arch}"),
         (
             "speed",
-            f"training {each.train_flops_per_s / 1e9:g} GFLOP/s, inference {each.infer_flops_per_s / 1e9:g} GFLOP/s"
-            + f", {each.memory_bytes_per_s / 1e9:g} GB/s, {each.call_s * 1e6:g} us a call",
+            (
+                f"training {each.train_flops_per_s / 1e9:g} GFLOP/s, inference {each.infer_flops_per_s / 1e9:g} GFLOP/s"
+                f", {each.memory_bytes_per_s / 1e9:g} GB/s, {each.call_s * 1e6:g} us a call"
+            ),
         ),
         ("storage", f"{each.disk_bytes_per_s / 1e6:g} MB/s"),
         ("power", f"{each.idle_w:g} W idle, {each.busy_w:g} W busy"),
@@ -89,8 +91,10 @@ def _link(each: Link) -> str:
         ("latency", f"{each.latency_s * 1e3:g} ms one way"),
         (
             "packets",
-            f"{each.packet_bytes} B of {each.packet_bytes + each.packet_overhead_bytes} B"
-            + f", {each.message_overhead_bytes} B a message",
+            (
+                f"{each.packet_bytes} B of {each.packet_bytes + each.packet_overhead_bytes} B"
+                f", {each.message_overhead_bytes} B a message"
+            ),
         ),
         ("loss", f"{each.loss:.0%}, noticed after {each.resend_s * 1e3:g} ms"),
         ("power", f"{each.radio_w:g} W while it sends or receives"),
