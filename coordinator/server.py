@@ -359,7 +359,7 @@ class Server:
             return  # nobody counts on it until its hello names the set
         new = device not in self.hellos
         self.hellos[device] = hello
-        told = remarks.labels_told(contract)
+        told = remarks.labels_told(self.contract)
         if told and len(self.hellos) == 1 and new:
             self.watcher.noted(told)
         if new:

@@ -28,6 +28,7 @@ from edge_sdk.errors import (
     StoreError,
     UsageError,
 )
+from edge_sdk.meter import Meter
 from edge_sdk.methods.base import ClientMethod, Evaluate, Job
 from edge_sdk.models.base import Model
 from edge_sdk.protocol import codec, keep, topics, transforms
@@ -64,7 +65,7 @@ from edge_sdk.public import PublicSet
 from edge_sdk.public_fetch import MAX_PUBLIC_BYTES, PublicFetch
 from edge_sdk.store import Done, RoundStart, Store
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent, Will
-from edge_sdk.workbench import Meter, Workbench
+from edge_sdk.workbench import Workbench
 
 log = logging.getLogger(__name__)
 

@@ -232,7 +232,7 @@ class VirtualDevice:
             public=self.device.public if self._cache is None else None,
             public_cache=self._cache,
             state=store,
-            board=self.device.kit.board,
+            board=self.device.kit.board_name,
             disclose_classes=True,
             share_weights=True,
             secret=self.device.kit.secret,
@@ -252,14 +252,15 @@ class VirtualDevice:
     def _compute(self) -> None:
         """Do the work at once; let it be finished when the board would be."""
         self._computed = begun = self.agent.begun
-        before = (self.agent.meter.train_flops, self.agent.meter.infer_flops)
+        meter = self.agent.meter
+        train, infer = meter.train, meter.infer
         while not self.agent.work_slice():
             if not self.agent.working:
                 return
-        trained, inferred = self.agent.meter.train_flops - before[0], self.agent.meter.infer_flops - before[1]
+        trained, inferred = meter.train - train, meter.infer - infer
         took_s = self._compute_s(trained, inferred)
         self.busy_s += took_s
-        self.flops += trained + inferred
+        self.flops += int(trained.flops + inferred.flops)
         agent = self.agent
         self.clock.at(self.clock.now_s + took_s, lambda: self._finish(agent, begun))
 
