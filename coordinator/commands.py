@@ -17,6 +17,7 @@ def _coordinator_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="SECTION.KEY=VALUE")
     parser.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/NAME)")
     parser.add_argument("--resume", action="store_true", help="go on with the run in that directory")
+    parser.add_argument("--trace", action="store_true", help="keep the message log, for edge-sdk replay")
     add_cloud_safe_option(parser)
     add_tls_options(parser)
 
@@ -32,6 +33,7 @@ def _coordinator(args: argparse.Namespace) -> int:
         tls=tls_files(args),
         cloud_safe=args.cloud_safe,
         resume=args.resume,
+        trace=args.trace,
     )
 
 

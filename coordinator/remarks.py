@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from coordinator.report.units import human_bytes
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Payload
 from edge_sdk.protocol.messages import Hello
@@ -77,6 +78,21 @@ def few_holders(contract: Contract[Any], holders: Collection[int], sharers: int,
             "rows follow the last few devices, and local training may do better"
         )
     return None
+
+
+def slot_room(contract: Contract[Any], devices: int, weight_count: int, free_bytes: int | None) -> str | None:
+    """Warning W8, for a method that keeps a slot for every device: whether they and a round's uploads have room.
+
+    free_bytes: where the ledger lies, on disk or in memory; None: not known.
+    """
+    need_bytes = 2 * devices * 4 * weight_count
+    if free_bytes is None or need_bytes <= free_bytes:
+        return None
+    return (
+        f"W8: the slots of {devices} devices with {weight_count:,} weights, and the uploads of a round, take up to "
+        f"{human_bytes(need_bytes)}; {human_bytes(free_bytes)} are free: {contract.name} stands still once they are "
+        "used up; make room, set method.max_slot_age, or encoding.weights"
+    )
 
 
 def batch_norm(contract: Contract[Any], hellos: Mapping[str, Hello]) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from edge_sdk.errors import (
     StoreError,
     UsageError,
 )
+from edge_sdk.meter import Meter
 from edge_sdk.methods.base import ClientMethod, Evaluate, Job
 from edge_sdk.models.base import Model
 from edge_sdk.protocol import codec, keep, topics, transforms
@@ -64,7 +65,7 @@ from edge_sdk.public import PublicSet
 from edge_sdk.public_fetch import MAX_PUBLIC_BYTES, PublicFetch
 from edge_sdk.store import Done, RoundStart, Store
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent, Will
-from edge_sdk.workbench import Meter, Workbench
+from edge_sdk.workbench import Workbench
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,8 @@ class _Taken:
 
     welcome: Welcome
     method: ClientMethod[Any]
+    contract: Contract[Any]
+    """The method's, under the federation's parameters."""
     rows: tuple[Exchange, ...]
     closing: Exchange
     limits: Limits
@@ -154,13 +157,16 @@ class Participant:
         public_cache: Path | None = None,
         max_public_bytes: int = MAX_PUBLIC_BYTES,
         share_weights: bool = False,
+        secret: bytes = b"",
     ) -> None:
+        """secret: what noise is drawn from, in place of the store's own; for simulations, which must repeat."""
         self.federation, self.device, self.board = federation, device, board
         self.bench = Workbench(model, data, public, discloses_classes=disclose_classes)
         self._class_counts = data.class_counts(model.spec.classes)
         self._disclosed = self._class_counts if disclose_classes else ()
         self._shares_weights = share_weights and "weights" in model.spec.capabilities
         self.transport, self.store = transport, store
+        self._secret = secret or store.secret
         transport.accept_up_to(CONTROL_LIMITS.frame_bytes)
         self._sequence = 0
         self._taken: _Taken | None = None
@@ -420,7 +426,7 @@ class Participant:
     def _missing_public(self) -> PublicSetSpec | None:
         """The public set that must be fetched before anything is computed; None: none."""
         taken = self._taken
-        if self._fetch is None or taken is None or not taken.method.contract.needs_public_set:
+        if self._fetch is None or taken is None or not taken.contract.needs_public_set:
             return None
         held = self.bench.public.spec if self.bench.public else None
         return None if held == taken.spec.public else taken.spec.public
@@ -557,7 +563,8 @@ class Participant:
             closing=assign.closing,
             samples=len(self.bench.data.train),
             class_counts=self._class_counts,
-            learns=taken.method.contract.learnt_by(self.bench.model.spec.capabilities, self.bench.model.spec.terms),
+            secret=self._secret,
+            learns=taken.contract.learnt_by(self.bench.model.spec.capabilities, self.bench.model.spec.terms),
         )
         step = taken.method.step(self._method_state, assign.down, job)
         result: Any = None
@@ -640,11 +647,12 @@ class Participant:
             raise RemoteProtocolError("knowledge", f"{error}: install or upgrade this device's SDK") from None
         if contract.digest(params) != spec.contract:
             raise RemoteProtocolError("knowledge", f"{spec.method}: the two halves differ: upgrade the older side")
+        contract = contract.under(spec.params)
         if contract.shares_weights and not self._shares_weights:
             raise RemoteProtocolError("knowledge", f"{spec.method}: shares weights, and share_weights is not set here")
         rows, closing = contract.exchanges(params), contract.closing(params)
         limits = frame_limits((*rows, closing), self._expect(spec))
-        self._taken = _Taken(welcome, method, rows, closing, limits, transforms.chain(spec))
+        self._taken = _Taken(welcome, method, contract, rows, closing, limits, transforms.chain(spec))
         self.transport.accept_up_to(limits.frame_bytes)
         self._method_state = method.init(spec)
         missing = self._missing_public()

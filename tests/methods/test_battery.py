@@ -90,7 +90,7 @@ def test_a_parameter_out_of_range_is_one_line_with_its_key(name: str) -> None:
 
 # -- the reduction --------------------------------------------------------------------------------------------------
 
-VARIANTS: tuple[dict[str, Any], ...] = ({}, {"target": "all", "start": "equal", "weighting": "uniform"})
+VARIANTS: tuple[dict[str, Any], ...] = ({}, {"target": "all", "start": "equal", "weighting": "uniform", "cached": True})
 
 
 @EVERY
