@@ -29,7 +29,7 @@ from edge_sdk.objectives.base import (
 from edge_sdk.objectives.on_fakes import LEAST_SHARE, DataFree
 from edge_sdk.objectives.on_features import PrototypeDistance, PrototypePull
 from edge_sdk.objectives.on_head import HeadMatch
-from edge_sdk.objectives.on_logits import ClassTarget, CrossEntropy, Distill, LessForgetting, LogitGradient
+from edge_sdk.objectives.on_logits import ClassTarget, CrossEntropy, Distill, LessForgetting, LogitGradient, LogitMatch
 from edge_sdk.objectives.on_weights import Proximal
 from edge_sdk.objectives.optim import Optim
 from edge_sdk.objectives.softmax import NORM_FLOOR, log_softmax, norms, softmax
@@ -48,6 +48,7 @@ TERMS: tuple[type[Term], ...] = (
     Distill,
     LessForgetting,
     LogitGradient,
+    LogitMatch,
     ClassTarget,
     PrototypePull,
     PrototypeDistance,
@@ -82,6 +83,7 @@ __all__ = [
     "Ints",
     "LessForgetting",
     "LogitGradient",
+    "LogitMatch",
     "Objective",
     "On",
     "Optim",
