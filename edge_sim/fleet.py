@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import numpy as np
 
 from coordinator.config import Federation
 from coordinator.config import federation as read_federation
+from coordinator.equipment import Equipment
 from edge_sdk import board
 from edge_sdk.data import LocalData, Preprocess, Samples
 from edge_sdk.errors import UsageError
@@ -119,6 +121,16 @@ class Fleet:
     """Which of the private samples each device holds, before it divides them."""
     federation: Federation
 
+    @property
+    def equipment(self) -> Equipment:
+        """For methods that run the devices' models on the coordinator: one of each architecture of the fleet."""
+        return Equipment(nets=self.nets, public=lambda: self.dataset.public)
+
+    def nets(self) -> list[Model]:
+        """A model of each architecture."""
+        kinds = {(kit.family, kit.size, kit.feature_dim): kit for kit in (device.kit for device in self.devices)}
+        return [kit.model(self.dataset.public) for kit in kinds.values()]
+
 
 def build(config: Config) -> Fleet:
     """Load, split and deal out the data, and read the federation.  Raises UsageError, which names the file."""
@@ -138,7 +150,7 @@ def _build(config: Config) -> Fleet:
         classes=dataset.classes,
         public=dataset.public.spec if dataset.public else None,
     )
-    federation = Federation(federation.spec, federation.policy, config.ids)
+    federation = dataclasses.replace(federation, roster=config.ids)
     load_registered("coordinator.methods", federation.spec.method).init(federation.spec)  # tells now what it lacks
     parts = _parts(config, dataset)
     devices = tuple(

@@ -117,6 +117,8 @@ class Contract(Generic[P]):
     shares_weights: bool = False
     same_layout: bool = True
     """Where weights are shared: whether all models must have one layout, or each layout is averaged by itself."""
+    runs_nets: bool = False
+    """Whether the coordinator runs models of the devices' architectures, on public samples of its own."""
     lock_step: bool = False
     """Every exchange waits for every device: a device that misses many holds up or misses out."""
     caching: Callable[[P], Caching | None] = lambda _params: None
