@@ -66,12 +66,33 @@ def _report_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _report(args: argparse.Namespace) -> int:
-    from coordinator.report.running import is_running  # noqa: PLC0415
-
-    found = [_running(folder, args) if is_running(folder) else _finished(folder, args) for folder in args.folders]
+    found = [_shown(folder, args) for folder in args.folders]
     if args.json:
         sys.stdout.write(json.dumps(found, indent=2) + "\n")
     return 0
+
+
+def _shown(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    from coordinator.report.comparison_files import is_comparison  # noqa: PLC0415
+    from coordinator.report.running import is_running  # noqa: PLC0415
+
+    if is_comparison(folder):
+        return _compared(folder, args)
+    return _running(folder, args) if is_running(folder) else _finished(folder, args)
+
+
+def _compared(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    from coordinator.report.comparison import comparison_summary  # noqa: PLC0415
+    from coordinator.report.comparison_files import read_comparison  # noqa: PLC0415
+    from coordinator.report.comparison_plots import draw_comparison  # noqa: PLC0415
+    from coordinator.report.comparison_table import render  # noqa: PLC0415
+
+    comparison = read_comparison(folder)
+    if not args.json:
+        sys.stdout.write(render(comparison) + "\n")
+        for path in draw_comparison(comparison, folder / "plots"):
+            sys.stdout.write(f"drawn: {path}\n")
+    return comparison_summary(comparison)
 
 
 def _running(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
@@ -120,7 +141,7 @@ METHODS = Command(
 )
 REPORT = Command(
     name="report",
-    help="table and plots of finished or running runs",
+    help="table and plots of finished or running runs, and of comparisons",
     example="edge-sdk report runs/demo",
     arguments=_report_arguments,
     run=_report,
