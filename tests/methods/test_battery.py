@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from laws import check_merge_laws, spec_of, uploads
+from laws import EQUIPMENT, check_merge_laws, spec_of, uploads
 
 from coordinator import traffic
+from coordinator.equipment import ready_method
 from coordinator.methods.base import At
 from edge_sdk.errors import EmptyRound, UsageError
 from edge_sdk.protocol import keep
@@ -28,7 +29,7 @@ from edge_sdk.protocol.messages import Assign, Upload
 from edge_sdk.protocol.wires import load_registered, registered_names
 from edge_sim import config as configs
 
-SMALL = {"public_batch": 4, "tau": 2, "max_devices": 8, "min_count": 1}
+SMALL = {"steps": 2, "distill_batch": 4, "public_batch": 4, "tau": 2, "max_devices": 8, "min_count": 1}
 """Parameters that keep every registered method quick here."""
 NEEDS_TORCH = ("fedal", "feddf_al", "fedper")
 MODEL = {"fedper": "mlp"}
@@ -40,7 +41,7 @@ EVERY = pytest.mark.parametrize(
 
 
 def method_of(name: str) -> Any:
-    return load_registered("coordinator.methods", name)
+    return ready_method(name, EQUIPMENT)
 
 
 def made(pictures: Path, name: str, devices: int = 4, held: int = 2, **federation: Any) -> configs.Config:
@@ -234,6 +235,7 @@ BYTES: dict[str, tuple[int, int]] = {
     "fedavg": (S.r * S.p, S.r * S.p),
     "fedprox": (S.r * S.p, S.r * S.p),
     "fedhkd": (S.r * (S.p + S.k * (S.d + S.k + ROW)), S.r * (S.p + S.k * (S.d + S.k + ROW))),
+    "feddf": (S.r * S.p, S.r * S.p),
     "ditto": (S.r * S.p, (S.r - 1) * S.p),
     "feddf_al": (S.r * (S.p + S.tau * S.b * S.k), S.r * (S.p + 2 * S.tau * S.b * S.k)),
     "fedper": (S.r * S.body, (S.r - 1) * S.body),
