@@ -92,7 +92,7 @@ def run_coordinator(
 
 def _shelf(ready: Federation, tables: Mapping[str, Any], file: Path, folder: Path) -> PublicShelf | None:
     """What devices that lack the public set fetch it from; None where none is served, or the method needs none."""
-    if not load_registered("coordinator.methods", ready.spec.method).contract.needs_public_set:
+    if not load_registered("coordinator.methods", ready.spec.method).contract.under(ready.spec.params).needs_public_set:
         return None
     public = public_to_serve(tables, file)
     return None if public is None else PublicShelf(public, folder)

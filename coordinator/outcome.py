@@ -43,8 +43,8 @@ def device_result(server: Server, name: str) -> DeviceResult:
         board=hello.board,
         model=hello.model,
         runtime=hello.runtime,
-        note=_note(hello, server.method.contract),
-        learns=admission.learns(hello, server.method.contract),
+        note=_note(hello, server.contract),
+        learns=admission.learns(hello, server.contract),
         samples=hello.samples,
         class_counts=hello.class_counts,
         accuracy=record.last_accuracy(name),
@@ -75,7 +75,7 @@ def result(server: Server, devices: tuple[DeviceResult, ...], transport: str, ti
         time=dict(time),
         versions=versions(),
         transport=transport,
-        encoding=encodings_in_use(spec, server.method.contract),
+        encoding=encodings_in_use(spec, server.contract),
         reason=server.rounds.reason,
     )
 

@@ -124,6 +124,7 @@ class Server:
         """The public set, for devices that lack it; None: they must bring it."""
         self._clock, self._work = clock, work
         params = method.contract.read(spec.params)
+        self.contract = method.contract.under(spec.params)
         self._rows: tuple[Exchange, ...] = method.contract.exchanges(params)
         self._closing: Exchange = method.contract.closing(params)
         self._limits = frame_limits((*self._rows, self._closing), expectation(spec))
@@ -191,8 +192,8 @@ class Server:
     def warnings(self) -> tuple[str, ...]:
         """What the method's users should know: of its parameters, and of how this run went."""
         left = tuple(f"{device} left{reason and ': '}{reason}" for device, reason in sorted(self.record.left.items()))
-        left = (*left, *remarks.batch_norm(self.method.contract, self.hellos))
-        laggards = self.record.laggards() if self.method.contract.lock_step else ()
+        left = (*left, *remarks.batch_norm(self.contract, self.hellos))
+        laggards = self.record.laggards() if self.contract.lock_step else ()
         if not laggards:
             return (*self._warnings, *left)
         late = f"W5: {', '.join(laggards)} missed more than a tenth of the exchanges of a lock-step method; use fedmd"
@@ -320,8 +321,7 @@ class Server:
     def _take_hello(self, hello: Hello, frame: bytes, now_s: float) -> None:
         device = hello.device
         serving = self._shelf is not None
-        contract = self.method.contract
-        turned = admission.refusal(hello, self.spec, contract, self.roster, self._first, serving=serving)
+        turned = admission.refusal(hello, self.spec, self.contract, self.roster, self._first, serving=serving)
         if turned is not None:
             self._turn_away(device, turned, now_s)
             return
@@ -329,7 +329,7 @@ class Server:
         self.record.refused_devices.pop(device, None)
         self.record.left.pop(device, None)
         self.record.bytes_up[device] += len(frame)
-        fetching = admission.fetches(hello, self.spec, self.method.contract)
+        fetching = admission.fetches(hello, self.spec, self.contract)
         if fetching and device not in self.numbers:
             self.watcher.noted(f"{device} fetches the public set")
         self.numbers[device] = number
@@ -427,7 +427,7 @@ class Server:
         slots = self._rows[place.exchange].up
         hello = self.hellos[upload.device]
         expect = dataclasses.replace(expectation(self.spec), contributors=1, samples=hello.samples)
-        if self.method.contract.shares_weights:
+        if self.contract.shares_weights:
             expect = expected_weights(
                 expect, count=hello.weight_count, feature_dim=hello.feature_dim, layout=hello.layout or b""
             )
@@ -473,12 +473,12 @@ class Server:
             self._announce()
 
     def _invite(self, invite: rounds.Invite, now_s: float) -> None:
-        if not any(admission.learns(self.hellos[device], self.method.contract) for device in self.rounds.members):
-            missing = ", ".join(sorted(self.method.contract.needs - {"predict"}))
+        if not any(admission.learns(self.hellos[device], self.contract) for device in self.rounds.members):
+            missing = ", ".join(sorted(self.contract.needs - {"predict"}))
             self._feed(
                 rounds.Broken(
                     f"no device can learn: {', '.join(sorted(self.rounds.members))} can only predict, and "
-                    f"{self.method.contract.name} needs {missing} on at least one"
+                    f"{self.contract.name} needs {missing} on at least one"
                 ),
                 now_s,
             )
@@ -577,7 +577,7 @@ class Server:
     def _look_for_holders(self) -> None:
         """Warn, once, where too few devices stand behind the rows of a class (W3)."""
         record, expected = self.record, self.rounds.policy.expected
-        warning = remarks.few_holders(self.method.contract, record.holders.values(), record.sharers, expected)
+        warning = remarks.few_holders(self.contract, record.holders.values(), record.sharers, expected)
         if warning is not None and warning not in self.warnings:
             self._warnings = (*self._warnings, warning)
             self.watcher.noted(warning)
@@ -617,7 +617,7 @@ class Server:
             envelope = codec.decode(frame)
             if isinstance(envelope.message, Hello):
                 self.numbers[device] = number
-                if not admission.fetches(envelope.message, self.spec, self.method.contract):
+                if not admission.fetches(envelope.message, self.spec, self.contract):
                     self.hellos[device] = envelope.message
                 self._lives[device] = envelope.stamp
         checkpoint = self.ledger.last_checkpoint()

@@ -75,6 +75,8 @@ class _Taken:
 
     welcome: Welcome
     method: ClientMethod[Any]
+    contract: Contract[Any]
+    """The method's, under the federation's parameters."""
     rows: tuple[Exchange, ...]
     closing: Exchange
     limits: Limits
@@ -385,7 +387,7 @@ class Participant:
     def _missing_public(self) -> PublicSetSpec | None:
         """The public set that must be fetched before anything is computed; None: none."""
         taken = self._taken
-        if self._fetch is None or taken is None or not taken.method.contract.needs_public_set:
+        if self._fetch is None or taken is None or not taken.contract.needs_public_set:
             return None
         held = self.bench.public.spec if self.bench.public else None
         return None if held == taken.spec.public else taken.spec.public
@@ -520,7 +522,7 @@ class Participant:
             closing=assign.closing,
             samples=len(self.bench.data.train),
             class_counts=self._class_counts,
-            learns=taken.method.contract.learnt_by(self.bench.model.spec.capabilities, self.bench.model.spec.terms),
+            learns=taken.contract.learnt_by(self.bench.model.spec.capabilities, self.bench.model.spec.terms),
         )
         step = taken.method.step(self._method_state, assign.down, job)
         result: Any = None
@@ -603,11 +605,12 @@ class Participant:
             raise RemoteProtocolError("knowledge", f"{error}: install or upgrade this device's SDK") from None
         if contract.digest(params) != spec.contract:
             raise RemoteProtocolError("knowledge", f"{spec.method}: the two halves differ: upgrade the older side")
+        contract = contract.under(spec.params)
         if contract.shares_weights and not self._shares_weights:
             raise RemoteProtocolError("knowledge", f"{spec.method}: shares weights, and share_weights is not set here")
         rows, closing = contract.exchanges(params), contract.closing(params)
         limits = frame_limits((*rows, closing), self._expect(spec))
-        self._taken = _Taken(welcome, method, rows, closing, limits, transforms.chain(spec))
+        self._taken = _Taken(welcome, method, contract, rows, closing, limits, transforms.chain(spec))
         self.transport.accept_up_to(limits.frame_bytes)
         self._method_state = method.init(spec)
         missing = self._missing_public()

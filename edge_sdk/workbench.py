@@ -27,17 +27,21 @@ from edge_sdk.methods.base import (
     ReadHead,
     ReadWeights,
     Request,
+    SetScale,
     Source,
     WriteHead,
     WriteWeights,
 )
-from edge_sdk.models.base import Batches, FitReport, Model
+from edge_sdk.models.base import Batches, FitReport, Model, Part
 from edge_sdk.objectives import CrossEntropy, Floats, Ints, at_step, softmax, term_loss
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights
 from edge_sdk.public import PublicSet
 
 INFERENCE_BATCH = 256
 """Samples between two pauses, where a whole data set passes through the model."""
+
+_PASSES: Mapping[Part, int] = {"all": 3, "body": 3, "head": 1}
+"""What a step costs, in forward passes: backwards through the body is twice forwards, through the head hardly more."""
 
 
 @dataclass
@@ -121,6 +125,9 @@ class Workbench:
         if isinstance(request, WriteHead):
             self.model.set_head_rows(request.classes, request.rows)
             return None
+        if isinstance(request, SetScale):
+            self.model.set_scale(request.value, trains=request.trains)
+            return None
         return {**(yield from self._evaluate(request)), **(yield from self._evaluate_held_out())}
 
     def _fit(self, request: Fit, job: Job) -> Generator[None, None, FitReport]:
@@ -137,8 +144,8 @@ class Workbench:
                     np.random.default_rng([job.spec.seed, job.round, job.exchange, job.number, step]).integers(2**31)
                 ),
             )
-            report = self.model.fit(batches, at_step(request.objective, step), request.optim)
-            self.meter.train_flops += 3 * self.model.spec.flops_per_sample * indices.shape[1]
+            report = self.model.fit(batches, at_step(request.objective, step), request.optim, request.part)
+            self.meter.train_flops += _PASSES[request.part] * self.model.spec.flops_per_sample * indices.shape[1]
             yield
         return FitReport(steps=len(indices), loss=report.loss)
 

@@ -25,9 +25,9 @@ from edge_sdk.protocol.schema import tag_of
 
 P = TypeVar("P")
 
-CAPABILITIES = ("predict", "logit-gradients", "features", "head-rows", "weights")
+CAPABILITIES = ("predict", "logit-gradients", "features", "head-rows", "weights", "cosine-head")
 """What a model can do: give logits; train on a gradient at its logits; give features; trade the rows of its last
-layer; trade all of its weights."""
+layer; trade all of its weights; compare directions in its last layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,13 @@ class Contract(Generic[P]):
     misfit: Callable[[P, int], str] = lambda _params, _devices: ""
     """What is wrong with these parameters for so many devices: `key: what is allowed`; empty: nothing."""
     warnings: Callable[[P, FederationSpec], tuple[str, ...]] = lambda _params, _spec: ()
+    variant: Callable[[P], Mapping[str, Any]] = lambda _params: {}
+    """The fields of this contract that are others under these parameters."""
+
+    def under(self, table: Mapping[str, Scalar]) -> Contract[P]:
+        """The contract as these parameters make it.  Raises UsageError as `read` does."""
+        changed = self.variant(self.read(table))
+        return dataclasses.replace(self, **changed) if changed else self
 
     def learnt_by(self, capabilities: Collection[str], terms: Collection[str]) -> bool:
         """Whether a model with these can train under the method; else it may at most teach."""

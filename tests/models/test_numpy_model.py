@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 from model_suite import BATCH, CLASSES, SHAPE, ModelSuite, WeightSuite, samples
 
-from edge_sdk.models.numpy_model import LinearHead, NumpyModel
+from edge_sdk.models.linear_head import LinearHead
+from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import CrossEntropy, Optim, objective_gradient
 
 
@@ -24,7 +25,7 @@ def test_one_sgd_step_by_hand() -> None:
     """Zero rows: softmax is uniform, so the step is lr * mean over the batch of (onehot - 1/k) [x, 1]."""
     x, y = samples()
     head = LinearHead(36, CLASSES, seed=0)
-    head.reset(np.zeros((CLASSES, 37), np.float32))
+    head.set_values(np.zeros(CLASSES * 37, np.float32))
     f, labels = x[:BATCH].reshape(BATCH, -1), y[:BATCH]
     gradient = objective_gradient((CrossEntropy(),), head.logits(f), labels, 0)
     head.step(f, gradient, Optim(kind="sgd", learning_rate=0.5))
