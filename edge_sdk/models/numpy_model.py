@@ -27,15 +27,14 @@ from edge_sdk.models.checks import (
 from edge_sdk.models.cosine_head import CosineHead, head_of
 from edge_sdk.models.linear_head import LinearHead
 from edge_sdk.objectives import (
-    FEATURE_TERMS,
-    WEIGHT_TERMS,
     Floats,
     HeadMatch,
     Ints,
     Objective,
     Optim,
-    head_gradient,
-    objective_gradient,
+    Seen,
+    logit_gradient,
+    names_on,
     objective_loss,
     weight_gradient,
 )
@@ -74,18 +73,19 @@ class HeadModel(ABC):
         """
         check_fit(self.spec, batches, objective)
         loss = 0.0
-        on_weights = any(term.name in WEIGHT_TERMS for term in objective)
+        on_weights = any(term.on == "weights" for term in objective)
         for step, index in enumerate(batches.indices):
             f = self._head.features(self.feature_rows(batches.inputs, index))  # (b, d)
             labels = None if batches.labels is None else batches.labels[index]
-            logits, weights = self.head(f), self._head.values() if on_weights else None
+            weights = self._head.values() if on_weights else None  # (p,)
+            seen = Seen(self.head(f), labels, step, f, self.head, weights)
             if step == len(batches.indices) - 1:
-                loss = objective_loss(objective, logits, labels, step, f, head=self.head, weights=weights)
-            pull = None if weights is None else weight_gradient(objective, weights)
-            gradient = objective_gradient(objective, logits, labels, step)
+                loss = objective_loss(objective, seen)
+            pull = None if weights is None else weight_gradient(objective, seen, weights)
+            gradient = logit_gradient(objective, seen)
             for term in objective:
                 if isinstance(term, HeadMatch):  # more rows that the head is asked about
-                    f, gradient = np.vstack([f, term.features]), np.vstack([gradient, head_gradient(term, self.head)])
+                    f, gradient = np.vstack([f, term.features]), np.vstack([gradient, term.slope(seen)])
             self._head.step(f, gradient, optim, pull, part)
         return FitReport(steps=len(batches.indices), loss=loss)
 
@@ -155,7 +155,7 @@ class NumpyModel(HeadModel):
             feature_dim=width,
             capabilities=layer.abilities | {"predict", "logit-gradients", "features", "head-rows", "weights"},
             terms=ALL_TERMS,
-            inert_terms=FEATURE_TERMS,
+            inert_terms=names_on("features"),
             preprocess=preprocess or Preprocess(),
             parameters=layer.values().size,
             layout=layout_digest([(layer.kind, layer.rows.shape)]),
