@@ -11,28 +11,17 @@ device's own body under the new prototypes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.methods.base import (
-    ClassMeans,
-    Evaluate,
-    Fit,
-    Job,
-    ReadWeights,
-    SetScale,
-    Stage,
-    Step,
-    Up,
-    WriteHead,
-    WriteWeights,
-)
+from edge_sdk.methods.base import ClassMeans, Evaluate, Fit, Job, SetScale, Stage, Step, Up, WriteHead
+from edge_sdk.methods.fedper import body_down, body_up
 from edge_sdk.objectives import CrossEntropy
 from edge_sdk.protocol.contracts.fednh import FEDNH, FedNHParams
-from edge_sdk.protocol.knowledge import ClassRows, Payload, Weights
+from edge_sdk.protocol.knowledge import ClassRows, Payload
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import wire
 
@@ -63,9 +52,7 @@ class FedNHClient:
         keeps_scale = params.train_scale and state.begun
         yield SetScale(None if keeps_scale else params.scale, trains=params.train_scale)
         yield WriteHead(*_head(cast("ClassRows", down["prototypes"])))
-        if "weights" in down:
-            body = np.asarray(cast("Weights", down["weights"]).values, np.float32)
-            yield WriteWeights(body, without_head=True)
+        yield from body_down(down)
         if job.evaluates_last:
             yield Evaluate(job.round)
         if job.closing:
@@ -73,7 +60,7 @@ class FedNHClient:
         if job.spec.train.local_steps:
             source = job.private_batches(job.spec.train.local_steps)
             yield Fit(source=source, objective=(CrossEntropy(),), optim=job.optim, part="body")
-        return FedNHState(begun=True), (yield from _shared(params))
+        return FedNHState(begun=True), (yield from _shared(params, job))
 
 
 def _head(prototypes: ClassRows) -> tuple[np.typing.NDArray[np.int64], np.typing.NDArray[np.float32]]:
@@ -85,14 +72,12 @@ def _head(prototypes: ClassRows) -> tuple[np.typing.NDArray[np.int64], np.typing
     return prototypes.classes.astype(np.int64), np.hstack([rows, np.zeros((len(rows), 1), np.float32)])
 
 
-def _shared(params: FedNHParams) -> Stage[Up]:
+def _shared(params: FedNHParams, job: Job) -> Stage[Up]:
     means: ClassRows = yield ClassMeans()
     if params.update == "paper":  # the samples do not count there, so they are not told
         means = ClassRows(classes=means.classes, rows=means.rows, counts=np.ones_like(means.counts))
-    if not params.share_body:
-        return {"means": means}
-    body: Weights = yield ReadWeights(without_head=True)
-    return {"means": means, "weights": replace(body, count=1)}
+    body = (yield from body_up(job, "uniform")) if params.share_body else {}
+    return {"means": means, **body}
 
 
 METHOD = FedNHClient()

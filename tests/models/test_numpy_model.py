@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+from cosine_suite import CosineSuite
 from model_suite import BATCH, CLASSES, SHAPE, ModelSuite, WeightSuite, samples
 
 from edge_sdk.models.linear_head import LinearHead
@@ -11,6 +12,11 @@ from edge_sdk.objectives import CrossEntropy, Optim, Seen, logit_gradient
 class TestNumpyModel(ModelSuite, WeightSuite):
     def make(self, seed: int = 0) -> NumpyModel:
         return NumpyModel(CLASSES, SHAPE, seed=seed)
+
+
+class TestCosineNumpyModel(CosineSuite):
+    def make(self, seed: int = 0) -> NumpyModel:
+        return NumpyModel(CLASSES, SHAPE, seed=seed, head="cosine")
 
 
 def test_the_head_starts_within_torchs_bounds() -> None:

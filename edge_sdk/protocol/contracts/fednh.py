@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edge_sdk.protocol.contracts import ranges
-from edge_sdk.protocol.knowledge import ClassRows, Weights
+from edge_sdk.protocol.contracts import ranges, sharing
+from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.wires import Contract, Exchange, Slot
 
@@ -46,12 +46,12 @@ class FedNHParams:
 
 
 def _down(params: FedNHParams) -> Mapping[str, Slot]:
-    body = {"weights": Slot(Weights, optional=True, without_head=True)} if params.share_body else {}
+    body = sharing.BODY_DOWN if params.share_body else {}
     return {"prototypes": Slot(ClassRows), **body}
 
 
 def _up(params: FedNHParams) -> Mapping[str, Slot]:
-    body = {"weights": Slot(Weights, without_head=True)} if params.share_body else {}
+    body = sharing.BODY_UP if params.share_body else {}
     return {"means": Slot(ClassRows), **body}
 
 
