@@ -19,7 +19,7 @@ class FedBABUParams:
     tune_steps: int = 20
     """Steps of tuning before a device measures or uses its model; the paper takes one to five epochs.  0: none."""
     tune: str = "head"
-    """What is tuned: the `head`, or `all` of the model, as in the paper's tables."""
+    """What is tuned: the `head`, or `all` of the model."""
     weighting: str = "samples"
     """The mean over devices: by their `samples`, as in the paper, or `uniform`."""
     start: str = "first"
