@@ -25,9 +25,9 @@ from edge_sdk.protocol.schema import tag_of
 
 P = TypeVar("P")
 
-CAPABILITIES = ("predict", "logit-gradients", "features", "head-rows", "weights")
+CAPABILITIES = ("predict", "logit-gradients", "features", "head-rows", "weights", "cosine-head")
 """What a model can do: give logits; train on a gradient at its logits; give features; trade the rows of its last
-layer; trade all of its weights."""
+layer; trade all of its weights; compare directions in its last layer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,9 @@ from edge_sim import config as configs
 
 SMALL = {"steps": 2, "distill_batch": 4, "public_batch": 4, "tau": 2, "max_devices": 8, "min_count": 1}
 """Parameters that keep every registered method quick here."""
-NEEDS_TORCH = ("fedal", "feddf_al", "fedper")
-MODEL = {"fedper": "mlp"}
+NEEDS_BODY = ("fedper", "fedrep", "fedbabu", "fednh")
+NEEDS_TORCH = ("fedal", "feddf_al", *NEEDS_BODY)
+MODEL = dict.fromkeys(NEEDS_BODY, "mlp")
 """Of methods that a softmax model, which is all head, cannot take part in."""
 NAMES = registered_names("coordinator.methods")
 EVERY = pytest.mark.parametrize(
@@ -243,6 +244,9 @@ BYTES: dict[str, tuple[int, int]] = {
     "fedgkd": (S.r * S.p, S.r * S.p + (S.r - 2) * S.p),  # a teacher from the second mean on, and none at the end
     "fedmd_lf": (S.r * S.tau * S.b * S.k, S.r * S.tau * S.b * S.k),
     "lg_fedavg": (S.r * S.k * (S.d + 1 + ROW), (S.r - 1) * S.k * (S.d + 1 + ROW)),
+    "fedrep": (S.r * S.body, (S.r - 1) * S.body),
+    "fedbabu": (S.r * S.body, S.r * S.body),
+    "fednh": (S.r * (S.body + 1 + S.k * (S.d + ROW)), S.r * (S.body + 1) + (S.r + 1) * S.k * (S.d + ROW)),
     "fd": (S.r * S.k * (S.k + ROW), (S.r - 1) * S.k * (S.k + ROW)),
 }
 
