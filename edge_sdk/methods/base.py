@@ -57,6 +57,13 @@ class Logits:
     source: Source
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Features:
+    """Answered with the features of the source, as in inference: f4 (steps, b, d)."""
+
+    source: Source
+
+
 @dataclass(frozen=True, slots=True)
 class ClassMeans:
     """Answered with ClassRows: the mean of each class of the private data, as in inference, and its samples.
@@ -125,7 +132,17 @@ class Evaluate:
 
 
 Request: TypeAlias = (
-    Fit | Logits | ClassMeans | HyperMeans | ReadHead | WriteHead | ReadWeights | WriteWeights | MeanLoss | Evaluate
+    Fit
+    | Logits
+    | Features
+    | ClassMeans
+    | HyperMeans
+    | ReadHead
+    | WriteHead
+    | ReadWeights
+    | WriteWeights
+    | MeanLoss
+    | Evaluate
 )
 Up: TypeAlias = Mapping[str, Payload]
 Stage: TypeAlias = Generator[Request, Any, S]

@@ -28,7 +28,7 @@ from edge_sdk.models.checks import (
 from edge_sdk.models.optim import BETA1, BETA2, EPSILON, adam_scales, moment_count, pack_optim, unpack_optim
 from edge_sdk.objectives import (
     Floats,
-    HeadMatch,
+    HeadTerm,
     Ints,
     Objective,
     Optim,
@@ -168,8 +168,8 @@ class HeadModel(ABC):
             pull = weight_gradient(objective, seen, rows.ravel()).reshape(rows.shape) if on_weights else None
             gradient = logit_gradient(objective, seen)
             for term in objective:
-                if isinstance(term, HeadMatch):  # more rows that the head is asked about
-                    f, gradient = np.vstack([f, term.features]), np.vstack([gradient, term.slope(seen)])
+                if isinstance(term, HeadTerm):  # more rows that the head is asked about
+                    f, gradient = np.vstack([f, term.asks()]), np.vstack([gradient, term.slope(seen)])
             self._head.step(f, gradient, optim, pull)
         return FitReport(steps=len(batches.indices), loss=loss)
 
