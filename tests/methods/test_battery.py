@@ -238,6 +238,8 @@ BYTES: dict[str, tuple[int, int]] = {
     "fedgkd": (S.r * S.p, S.r * S.p + (S.r - 2) * S.p),  # a teacher from the second mean on, and none at the end
     "fedmd_lf": (S.r * S.tau * S.b * S.k, S.r * S.tau * S.b * S.k),
     "lg_fedavg": (S.r * S.k * (S.d + 1 + ROW), (S.r - 1) * S.k * (S.d + 1 + ROW)),
+    "moon": (S.r * S.p, S.r * S.p),
+    "fedclassavg": (S.r * S.k * (S.d + 1 + ROW), (S.r - 1) * S.k * (S.d + 1 + ROW)),
     "fd": (S.r * S.k * (S.k + ROW), (S.r - 1) * S.k * (S.k + ROW)),
 }
 
