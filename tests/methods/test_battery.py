@@ -25,9 +25,9 @@ from edge_sdk.protocol.messages import Assign, Upload
 from edge_sdk.protocol.wires import load_registered, registered_names
 from edge_sim import config as configs
 
-SMALL = {"public_batch": 4, "tau": 2, "max_devices": 8, "min_count": 1}
+SMALL = {"public_batch": 4, "tau": 2, "max_devices": 8, "min_count": 1, "samples_per_class": 2, "generator_steps": 2}
 """Parameters that keep every registered method quick here."""
-NEEDS_TORCH = ("fedal", "feddf_al", "fedper")
+NEEDS_TORCH = ("fedal", "feddf_al", "fedgen", "fedper")
 MODEL = {"fedper": "mlp"}
 """Of methods that a softmax model, which is all head, cannot take part in."""
 NAMES = registered_names("coordinator.methods")
@@ -239,6 +239,10 @@ BYTES: dict[str, tuple[int, int]] = {
     "fedmd_lf": (S.r * S.tau * S.b * S.k, S.r * S.tau * S.b * S.k),
     "lg_fedavg": (S.r * S.k * (S.d + 1 + ROW), (S.r - 1) * S.k * (S.d + 1 + ROW)),
     "moon": (S.r * S.p, S.r * S.p),
+    "fedgen": (
+        S.r * (S.p + S.k * (S.d + 1 + ROW)),
+        S.r * S.p + (S.r - 1) * S.k * (SMALL["samples_per_class"] * S.d + ROW),
+    ),
     "fedclassavg": (S.r * S.k * (S.d + 1 + ROW), (S.r - 1) * S.k * (S.d + 1 + ROW)),
     "fd": (S.r * S.k * (S.k + ROW), (S.r - 1) * S.k * (S.k + ROW)),
 }
