@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from edge_sdk import divergence
 from edge_sdk.data import LocalData
 from edge_sdk.errors import ModelError, UsageError
 from edge_sdk.evaluation import personalised_accuracies
+from edge_sdk.meter import Meter
 from edge_sdk.methods.base import (
     ClassMeans,
     Evaluate,
@@ -39,14 +41,6 @@ from edge_sdk.public import PublicSet
 
 INFERENCE_BATCH = 256
 """Samples between two pauses, where a whole data set passes through the model."""
-
-
-@dataclass
-class Meter:
-    """What the work cost, in forward and training FLOPs: simulated boards turn them into time and energy."""
-
-    infer_flops: int = 0
-    train_flops: int = 0
 
 
 @dataclass
@@ -97,7 +91,10 @@ class Workbench:
             raise ModelError(f"the model gave {logits.shape} for one sample, expected (1, {classes})")
 
     def serve(self, request: Request, job: Job) -> Generator[None, None, Any]:
-        """Carry one request out, pausing between batches; returns its result (of an Evaluate: the metrics by name)."""
+        """Carry one request out, pausing between batches; returns its result (of an Evaluate: the metrics by name).
+
+        Raises Diverged where training leaves the model unfit to use.
+        """
         if isinstance(request, Fit):
             return (yield from self._fit(request, job))
         if isinstance(request, Logits):
@@ -141,8 +138,10 @@ class Workbench:
                 ),
             )
             report = self.model.fit(batches, at_step(request.objective, step), request.optim)
-            self.meter.train_flops += 3 * self.model.spec.flops_per_sample * indices.shape[1]
+            self.meter.trained(self.model.spec, indices.shape[1])
+            divergence.check_loss(report, step)
             yield
+        divergence.check_weights(self.model)
         return FitReport(steps=len(indices), loss=report.loss)
 
     def _ask(self, source: Source, answer: Callable[[Floats], Floats]) -> Generator[None, None, Floats]:
@@ -248,7 +247,7 @@ class Workbench:
         return self.model.features(x)
 
     def _meter_inference(self, x: Floats) -> None:
-        self.meter.infer_flops += self.model.spec.flops_per_sample * len(x)
+        self.meter.inferred(self.model.spec, len(x))
 
     def _source(self, source: Source) -> tuple[Floats, Ints | None, bool]:
         if isinstance(source, Private):

@@ -51,6 +51,16 @@ class Kit:
         """What the device's noise is drawn from: in a simulation no secret, for it must repeat."""
         return hashlib.sha256(f"noise/{self.seed}/{self.number}".encode()).digest()
 
+    @property
+    def board_name(self) -> str:
+        """Of the profile, which may be in a file."""
+        return board.load_board(self.board).name
+
+    @property
+    def link_name(self) -> str:
+        """Of the profile, which may be in a file."""
+        return board.load_link(self.link).name
+
     def model(self, public: PublicSet | None) -> Model:
         """A fresh model, the same for the same kit; extractors may be fitted on the public samples."""
         preprocess = Preprocess(size=self.size, scale=self.scale)
@@ -178,7 +188,7 @@ def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, *, equal_
         number=number,
         family=model,
         board=row.board,
-        link=board.load_link(row.link or profile.link).name,
+        link=row.link or profile.link,
         seed=int(np.random.default_rng([config.federation.seed, 4, 0 if equal_start else number]).integers(2**31)),
         classes=dataset.classes,
         raw_shape=dataset.raw_shape,
@@ -188,8 +198,8 @@ def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, *, equal_
     )
 
 
-def timings(kit: Kit) -> tuple[Callable[[float, float], float], board.Link]:
-    """(train FLOPs, inference FLOPs) -> seconds on this device's board; and its link."""
+def timings(kit: Kit) -> tuple[Callable[[board.Effort, board.Effort], float], board.Link]:
+    """(training, inference) -> seconds on this device's board; and its link."""
     return board.load_board(kit.board).compute_s, board.load_link(kit.link)
 
 

@@ -156,7 +156,7 @@ MISTAKES = {
     "no such board": (
         '"rpi-zero-2w"',
         '"rpi-9"',
-        r"fleet\[1\].board: board 'rpi-9': .* there are jetson-orin-nano, rpi-zero-2w, rpi4, x86",
+        r"fleet\[1\].board: board 'rpi-9': .* there are jetson-nano, .*rpi4, rpi5, x86",
     ),
     "no such link": (
         'board = "rpi-zero-2w"',

@@ -239,6 +239,8 @@ class NumpyModel(HeadModel):
             parameters=head.rows.size,
             layout=layout_digest([("rows", head.rows.shape)]),
             flops_per_sample=2 * width * classes,
+            activation_bytes_per_sample=4 * classes,
+            calls_per_pass=1,
         )
         super().__init__(spec, head)
         self._input_shape = input_shape

@@ -79,6 +79,20 @@ class Exchange:
     up: Mapping[str, Slot] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Caching:
+    """Which uploads outlive their round on the coordinator: the newest one of each device, in its slot."""
+
+    first_round: int
+    """Uploads of earlier rounds do not fit together, and get no slot."""
+    max_age: int = 0
+    """Rounds after which a slot whose device stays away is given up; 0: never."""
+
+    def oldest(self, round_: int) -> int:
+        """The earliest round whose uploads still count once this one is done."""
+        return max(self.first_round, round_ - self.max_age) if self.max_age else self.first_round
+
+
 @dataclass(frozen=True)
 class Contract(Generic[P]):
     """A method as both sides see it."""
@@ -107,11 +121,15 @@ class Contract(Generic[P]):
     """Where weights are shared: whether all models must have one layout, or each layout is averaged by itself."""
     lock_step: bool = False
     """Every exchange waits for every device: a device that misses many holds up or misses out."""
+    caching: Callable[[P], Caching | None] = lambda _params: None
+    """The slots that the coordinator keeps, of a method with one exchange; None: uploads go with their round."""
     discloses: str = ""
     """What an upload tells the coordinator about the device's data."""
     misfit: Callable[[P, int], str] = lambda _params, _devices: ""
     """What is wrong with these parameters for so many devices: `key: what is allowed`; empty: nothing."""
     warnings: Callable[[P, FederationSpec], tuple[str, ...]] = lambda _params, _spec: ()
+    cautions: tuple[str, ...] = ()
+    """When `warnings` has something to say, as `W0: condition`: for whoever chooses a method."""
     variant: Callable[[P], Mapping[str, Any]] = lambda _params: {}
     """The fields of this contract that are others under these parameters."""
 

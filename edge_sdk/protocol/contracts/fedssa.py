@@ -79,4 +79,5 @@ FEDSSA: Contract[FedSSAParams] = Contract(
     holders_wanted=3,
     discloses="which classes the device holds, its last layer's rows of them, and with weighting by samples how many",
     warnings=_warnings,
+    cautions=(f"W11: literal fusion that blows rows up more than {MOST_INFLATION:g} times",),
 )
