@@ -12,8 +12,9 @@ sample.  Knowledge of classes is looked up by label instead, and serves every st
 from __future__ import annotations
 
 from edge_sdk.objectives.base import FEATURES, HEAD, LABELS, WEIGHTS, Floats, Head, Ints, On, Seen, Shapes, Term, needed
+from edge_sdk.objectives.contrast import ClassContrast, ModelContrast
 from edge_sdk.objectives.on_features import PrototypeDistance, PrototypePull
-from edge_sdk.objectives.on_head import HeadMatch
+from edge_sdk.objectives.on_head import HeadLabels, HeadMatch, HeadProximal, HeadTerm
 from edge_sdk.objectives.on_logits import ClassTarget, CrossEntropy, Distill, LessForgetting, LogitGradient, LogitMatch
 from edge_sdk.objectives.on_weights import Proximal
 from edge_sdk.objectives.optim import Optim
@@ -37,7 +38,11 @@ TERMS: tuple[type[Term], ...] = (
     ClassTarget,
     PrototypePull,
     PrototypeDistance,
+    ModelContrast,
+    ClassContrast,
     HeadMatch,
+    HeadLabels,
+    HeadProximal,
     Proximal,
 )
 """Every term there is."""
@@ -55,16 +60,21 @@ __all__ = [
     "NORM_FLOOR",
     "TERMS",
     "WEIGHTS",
+    "ClassContrast",
     "ClassTarget",
     "CrossEntropy",
     "Distill",
     "Floats",
     "Head",
+    "HeadLabels",
     "HeadMatch",
+    "HeadProximal",
+    "HeadTerm",
     "Ints",
     "LessForgetting",
     "LogitGradient",
     "LogitMatch",
+    "ModelContrast",
     "Objective",
     "On",
     "Optim",

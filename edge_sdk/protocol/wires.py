@@ -48,12 +48,14 @@ class Slot:
     """Weights without those of the last layer."""
     probabilities: bool = False
     """Class rows that are predictions: as wide as there are classes, and each on the simplex (W14)."""
+    times: int = 1
+    """Class rows of so many vectors as wide as the features, side by side."""
     class_columns: bool = False
     """Class rows with one more column for each class."""
 
     def expect(self, expect: Expect) -> Expect:
         """What a payload in this slot must fit, where the federation expects `expect`."""
-        width = expect.feature_dim + self.columns(expect.classes) if expect.feature_dim else 0
+        width = expect.feature_dim * self.times + self.columns(expect.classes) if expect.feature_dim else 0
         left_out = expect.head_count if self.without_head else 0
         count = expect.weight_count + self.extra_columns - left_out if expect.weight_count else 0
         return dataclasses.replace(
@@ -180,6 +182,7 @@ def _described(roles: Mapping[str, Slot]) -> list[tuple[object, ...]]:
         + (("probabilities",) if slot.probabilities else ())
         + (("without-head",) if slot.without_head else ())
         + (("class-columns",) if slot.class_columns else ())
+        + ((slot.times,) if slot.times > 1 else ())
         for role, slot in sorted(roles.items())
     ]
 
@@ -250,7 +253,7 @@ MAX_WEIGHT_COUNT = 2**26
 def _tensor_bytes(slot: Slot, expect: Expect) -> tuple[int, ...]:
     """The sizes of the tensors in the largest payload that fits a slot."""
     classes = expect.classes
-    width = (expect.feature_dim or MAX_FEATURE_DIM) + slot.columns(classes)
+    width = (expect.feature_dim or MAX_FEATURE_DIM) * slot.times + slot.columns(classes)
     if slot.probabilities:
         width = classes
     if slot.kind in (PublicLogits, LogitGradients):

@@ -29,10 +29,19 @@ from edge_sdk.protocol.messages import Assign, Upload
 from edge_sdk.protocol.wires import load_registered, registered_names
 from edge_sim import config as configs
 
-SMALL = {"steps": 2, "distill_batch": 4, "public_batch": 4, "tau": 2, "max_devices": 8, "min_count": 1}
+SMALL = {
+    "steps": 2,
+    "distill_batch": 4,
+    "public_batch": 4,
+    "tau": 2,
+    "max_devices": 8,
+    "min_count": 1,
+    "samples_per_class": 2,
+    "generator_steps": 2,
+}
 """Parameters that keep every registered method quick here."""
 NEEDS_BODY = ("fedper", "fedrep", "fedbabu", "fednh")
-NEEDS_TORCH = ("fedal", "feddf_al", *NEEDS_BODY)
+NEEDS_TORCH = ("fedal", "feddf_al", "fedgen", *NEEDS_BODY)
 MODEL = dict.fromkeys(NEEDS_BODY, "mlp")
 """Of methods that a softmax model, which is all head, cannot take part in."""
 NAMES = registered_names("coordinator.methods")
@@ -247,6 +256,12 @@ BYTES: dict[str, tuple[int, int]] = {
     "fedrep": (S.r * S.body, (S.r - 1) * S.body),
     "fedbabu": (S.r * S.body, S.r * S.body),
     "fednh": (S.r * (S.body + 1 + S.k * (S.d + ROW)), S.r * (S.body + 1) + (S.r + 1) * S.k * (S.d + ROW)),
+    "moon": (S.r * S.p, S.r * S.p),
+    "fedgen": (
+        S.r * (S.p + S.k * (S.d + 1 + ROW)),
+        S.r * S.p + (S.r - 1) * S.k * (SMALL["samples_per_class"] * S.d + ROW),
+    ),
+    "fedclassavg": (S.r * S.k * (S.d + 1 + ROW), (S.r - 1) * S.k * (S.d + 1 + ROW)),
     "fd": (S.r * S.k * (S.k + ROW), (S.r - 1) * S.k * (S.k + ROW)),
 }
 
