@@ -180,6 +180,10 @@ class Participant:
     def on_exchange(self, report: RoundReport) -> None:
         """Called after each exchange, once it is durable; for whoever wants to know."""
 
+    def answer(self, assign: Assign, knowledge: Mapping[str, Payload]) -> Mapping[str, Payload]:  # noqa: ARG002  # for heirs
+        """What is sent of what an exchange computed; a simulation of devices that lie has its own."""
+        return knowledge
+
     # -- driven from outside ----------------------------------------------------------------------------------------
 
     def raise_if_failed(self) -> None:
@@ -313,6 +317,7 @@ class Participant:
             metrics_round=work.measured.rounds_done,
         )
         try:
+            knowledge = self.answer(assign, knowledge)
             check_roles(knowledge, self._row_of(assign).up, self._expect(taken.spec))
             upload = dataclasses.replace(upload, knowledge=taken.chain.apply(knowledge))
             return Done(assign.round, assign.exchange, work.frame, codec.encode(upload, self._stamp()))

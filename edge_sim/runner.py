@@ -13,7 +13,7 @@ from coordinator.config import to_toml
 from coordinator.ledger import Ledger
 from coordinator.report.files import write_run
 from coordinator.report.result import Result
-from coordinator.server import Server, Watcher
+from coordinator.server import Watcher
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.mqtt_url import parse_broker_url
 from edge_sim import config as configs
@@ -52,16 +52,16 @@ def run(
     if standalone is not None and out is not None:
         write_run(standalone, to_toml(configs.alone(parsed).tables), Path(out) / "standalone")
     if broker == "memory":
-        server, virtual_s = _in_memory(parsed, fleet, Path(out) if out else None, watcher(""), resume=resume)
-        label = "memory"
+        virtual = _in_memory(parsed, fleet, Path(out) if out else None, watcher(""), resume=resume)
+        server, label, virtual_s, spent = virtual.server, "memory", virtual.clock.now_s, virtual.spent
     else:
         from edge_sim.processes import over_broker  # noqa: PLC0415  # paho only where there is a broker
 
         folder = Path(out) if out else Path("runs") / parsed.federation.name
         server, label = over_broker(parsed, fleet, broker, folder, watcher(""), resume=resume)
-        virtual_s = 0.0
+        virtual_s, spent = 0.0, {}
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual_s, "start_s": start_s}
-    return result(server, fleet, transport=label, time=took, standalone=standalone)
+    return result(server, fleet, transport=label, time=took, standalone=standalone, spent=spent)
 
 
 def check_broker(broker: str) -> None:
@@ -101,16 +101,16 @@ def _standalone(config: Config, watcher: WatcherFor) -> Result:
     alone = configs.alone(config)
     fleet = fleets.build(alone)
     begun_s = time.monotonic()
-    server, virtual_s = _in_memory(alone, fleet, None, watcher("alone"), resume=False)
-    took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual_s}
-    return result(server, fleet, transport="memory", time=took)
+    virtual = _in_memory(alone, fleet, None, watcher("alone"), resume=False)
+    took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual.clock.now_s}
+    return result(virtual.server, fleet, transport="memory", time=took, spent=virtual.spent)
 
 
 def _in_memory(
     config: Config, fleet: fleets.Fleet, out: Path | None, watcher: Watcher | None, *, resume: bool
-) -> tuple[Server, float]:
+) -> VirtualFleet:
     keeper = Checkpoints(out / "checkpoint") if out else None
-    ledger, stores = keeper.load() if keeper and resume else (Ledger(None), {})
+    ledger, stores, world = keeper.load() if keeper and resume else (Ledger(None), {}, None)
     virtual = VirtualFleet(
         fleet,
         ledger=ledger,
@@ -119,6 +119,7 @@ def _in_memory(
         faults_seed=config.faults_seed,
         watcher=watcher,
         keeper=keeper,
+        world=world,
     )
     if any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
         from edge_sim.torch_threads import one_thread  # noqa: PLC0415  # torch only where a device has it
@@ -128,7 +129,7 @@ def _in_memory(
         virtual.run()
     finally:
         virtual.server.close()
-    return virtual.server, virtual.clock.now_s
+    return virtual
 
 
 def _parsed(config: Config | Mapping[str, Any] | str | Path) -> Config:

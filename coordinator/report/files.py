@@ -27,7 +27,8 @@ from edge_sdk.errors import StoreError, UsageError
 OWN_TASK = ("amp", "fm", "wlp")
 """Of the accuracies on the devices' own tasks."""
 COUNTS = ("contributors", "exchanges", "bytes_up", "bytes_down", "scalars_up", "scalars_down", "device_flops")
-SECONDS = ("wall_s", "virtual_s", "device_s")
+SECONDS = ("wall_s", "virtual_s", "device_s", "waited_s")
+DEVICE_COSTS = ("waited_s", "busy_s", "energy_j")
 ROUND_COLUMNS = (
     "round",
     "accuracy_mean",
@@ -38,6 +39,8 @@ ROUND_COLUMNS = (
     *OWN_TASK,
     *COUNTS,
     *SECONDS,
+    "device_j",
+    "waited_for",
 )
 DEVICE_COLUMNS = (
     "id",
@@ -55,6 +58,7 @@ DEVICE_COLUMNS = (
     "bytes_up",
     "bytes_down",
     "rounds_done",
+    *DEVICE_COSTS,
     "note",
 )
 ACCURACY_COLUMNS = ("round", "device", "accuracy", "local_accuracy", "standalone_accuracy")
@@ -112,7 +116,7 @@ def _round_rows(result: Result) -> Iterable[dict[str, object]]:
             **{f"accuracy_{key}": federated[key] for key in ("mean", "min", "max", "std") if federated},
             "standalone_mean": spread(list(result.learned(standalone).values())).get("mean"),
             **{key: own_task.get(key) for key in OWN_TASK},
-            **{key: getattr(entry, key) for key in (*COUNTS, *SECONDS)},
+            **{key: getattr(entry, key) for key in (*COUNTS, *SECONDS, "device_j", "waited_for")},
         }
 
 
@@ -221,12 +225,12 @@ def _round_from(
     row: Mapping[str, str], accuracy: Mapping[int, Mapping[str, float]], own: Mapping[int, Mapping[str, float]]
 ) -> RoundResult:
     number = int(row["round"])
+    figures: dict[str, Any] = {key: int(row[key]) for key in COUNTS} | {key: float(row[key]) for key in SECONDS}
     return RoundResult(
         round=number,
         accuracy=accuracy.get(number, {}),
         local_accuracy=own.get(number, {}),
-        wall_s=float(row["wall_s"]),
-        virtual_s=float(row["virtual_s"]),
-        device_s=float(row["device_s"]),
-        **{key: int(row[key]) for key in COUNTS},
+        device_j=float(row["device_j"]),
+        waited_for=row["waited_for"],
+        **figures,
     )
