@@ -68,7 +68,7 @@ def refusal(
         or _width(hello, spec, contract)
         or _encodings(hello, spec, contract)
         or _layout(hello, agreed, contract)
-        or _body(hello, contract)
+        or _body(hello, spec, contract)
     )
 
 
@@ -151,9 +151,9 @@ def _layout(hello: Hello, agreed: Hello | None, contract: Contract[Any]) -> Turn
     )
 
 
-def _body(hello: Hello, contract: Contract[Any]) -> Turned | None:
+def _body(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> Turned | None:
     """For a method that shares all weights but those of the last layer: whether there are any."""
-    slots = [slot for row in contract.exchanges(contract.params()) for slot in row.up.values()]
+    slots = [slot for row in contract.exchanges(contract.read(spec.params)) for slot in row.up.values()]
     if not any(slot.without_head for slot in slots):
         return None
     if hello.weight_count > hello.classes * (hello.feature_dim + 1):

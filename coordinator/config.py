@@ -163,6 +163,7 @@ def federation(
     if known_classes is None:
         raise UsageError(f"{file}: federation.classes: missing, and there is no data set here that would tell")
     contract, params = _method(table.method, tables.get("method", {}), file)
+    contract = contract.under(dataclasses.asdict(params))
     misfit = contract.misfit(params, table.devices)
     if misfit:
         raise UsageError(f"{file}: method.{misfit}")

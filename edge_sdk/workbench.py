@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from edge_sdk import divergence
 from edge_sdk.data import LocalData
 from edge_sdk.errors import ModelError, UsageError
 from edge_sdk.evaluation import personalised_accuracies
@@ -33,7 +34,7 @@ from edge_sdk.methods.base import (
     WriteWeights,
 )
 from edge_sdk.models.base import Batches, FitReport, Model
-from edge_sdk.objectives import CrossEntropy, Floats, Ints, at_step, softmax, term_loss
+from edge_sdk.objectives import NORM_FLOOR, CrossEntropy, Floats, Ints, Seen, at_step, softmax
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights
 from edge_sdk.public import PublicSet
 
@@ -89,7 +90,10 @@ class Workbench:
             raise ModelError(f"the model gave {logits.shape} for one sample, expected (1, {classes})")
 
     def serve(self, request: Request, job: Job) -> Generator[None, None, Any]:
-        """Carry one request out, pausing between batches; returns its result (of an Evaluate: the metrics by name)."""
+        """Carry one request out, pausing between batches; returns its result (of an Evaluate: the metrics by name).
+
+        Raises Diverged where training leaves the model unfit to use.
+        """
         if isinstance(request, Fit):
             return (yield from self._fit(request, job))
         if isinstance(request, Logits):
@@ -132,7 +136,9 @@ class Workbench:
             )
             report = self.model.fit(batches, at_step(request.objective, step), request.optim)
             self.meter.trained(self.model.spec, indices.shape[1])
+            divergence.check_loss(report, step)
             yield
+        divergence.check_weights(self.model)
         return FitReport(steps=len(indices), loss=report.loss)
 
     def _logits(self, request: Logits) -> Generator[None, None, Floats]:
@@ -161,7 +167,7 @@ class Workbench:
         soft = np.zeros((len(classes), self.model.spec.classes))  # (m, k)
         for part in _slices(len(self._private)):
             f = self._features(self._private[part])
-            np.add.at(features, at[part], f)
+            np.add.at(features, at[part], shortened(f, request.clip))
             np.add.at(soft, at[part], softmax(self.model.head(f), request.temperature))
             yield
         return HyperKnowledge(
@@ -182,7 +188,7 @@ class Workbench:
         total = 0.0
         for part in _slices(len(self._private)):
             labels = self._labels[part]
-            total += len(labels) * term_loss(CrossEntropy(), self._infer(self._private[part]), labels, 0)
+            total += len(labels) * CrossEntropy().value(Seen(self._infer(self._private[part]), labels))
             yield
         return total / len(self._private)
 
@@ -246,6 +252,15 @@ class Workbench:
         if self._public is None:
             raise UsageError("this method needs the public set, and this device was given none: pass public=")
         return self._public, None, False
+
+
+def shortened(rows: Floats, most: float) -> Floats:
+    """Rows (n, d), those that are longer than `most` shortened to it."""
+    if most == np.inf:
+        return rows
+    lengths = np.sqrt((rows.astype(np.float64) ** 2).sum(axis=1, keepdims=True))  # (n, 1)
+    out: Floats = (rows * np.minimum(1.0, most / np.maximum(lengths, NORM_FLOOR))).astype(np.float32)
+    return out
 
 
 def _slices(count: int) -> list[slice]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -46,6 +47,11 @@ class Kit:
     scale: float
     size: tuple[int, int] | None
     feature_dim: int = 0
+
+    @property
+    def secret(self) -> bytes:
+        """What the device's noise is drawn from: in a simulation no secret, for it must repeat."""
+        return hashlib.sha256(f"noise/{self.seed}/{self.number}".encode()).digest()
 
     @property
     def board_name(self) -> str:

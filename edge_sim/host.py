@@ -41,6 +41,7 @@ def main() -> int:
                 board=device.kit.board_name,
                 disclose_classes=True,
                 share_weights=True,
+                secret=device.kit.secret,
             )
             for device, folder in zip(devices, args.folder, strict=True)
         ]

@@ -11,11 +11,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from coordinator import traced
 from coordinator.config import Federation
 from coordinator.ledger import Ledger
 from coordinator.public_shelf import PublicShelf
 from coordinator.record import NO_WORK, Work
 from coordinator.server import Server, Watcher
+from coordinator.trace import TraceWriter
 from edge_sdk.agent import Agent
 from edge_sdk.errors import RunFailed
 from edge_sdk.protocol.wires import load_registered
@@ -45,6 +47,7 @@ class VirtualFleet:
         shelf: PublicShelf | None = None,
         caches: Path | None = None,
         world: Mapping[str, Any] | None = None,
+        trace: TraceWriter | None = None,
     ) -> None:
         """caches: devices are given no public set, and fetch it from the shelf into folders in here.
 
@@ -56,7 +59,7 @@ class VirtualFleet:
         self._keeper = keeper
         self.devices: tuple[VirtualDevice, ...] = ()
         self._coordinator = VirtualCoordinator(
-            fleet.federation, ledger, self.hub, self.clock, watcher, shelf=shelf, work=self._work
+            fleet.federation, ledger, self.hub, self.clock, watcher, shelf=shelf, work=self._work, trace=trace
         )
         stores = stores or {}
         name = fleet.federation.spec.federation
@@ -151,8 +154,10 @@ class VirtualCoordinator:
         *,
         shelf: PublicShelf | None = None,
         work: Callable[[], Work] = lambda: NO_WORK,
+        trace: TraceWriter | None = None,
     ) -> None:
         self._work = work
+        self._trace = trace
         self._federation, self._hub, self._clock, self._watcher = federation, hub, clock, watcher
         self._shelf = shelf
         self.powered = True
@@ -181,7 +186,8 @@ class VirtualCoordinator:
 
     def _start(self, ledger: Ledger) -> None:
         self._transport = self._hub.link("coordinator")
-        self.server = Server(
+        self.server = traced.server(
+            self._trace,
             spec=self._federation.spec,
             policy=self._federation.policy,
             method=load_registered("coordinator.methods", self._federation.spec.method),
@@ -271,6 +277,7 @@ class VirtualDevice:
             board=self.device.kit.board_name,
             disclose_classes=True,
             share_weights=True,
+            secret=self.device.kit.secret,
             clock=lambda: self._own.now_s,
         )
         self._computed = 0

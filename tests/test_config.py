@@ -120,7 +120,7 @@ MISTAKES = {
     "no such parameter": (
         "public_batch",
         "tau",
-        "method.tau: fedmd has no such parameter; it has digest_steps, public_batch, target, temperature",
+        "method.tau: fedmd has no such parameter; it has align, digest_steps, error, form, public_batch, target, temperature",
     ),
     "parameter of a wrong type": (
         "public_batch = 8",
@@ -135,7 +135,7 @@ MISTAKES = {
     "parameter in a sub-table": (
         "public_batch = 8",
         "[method.fedmd]\ntarget = 'mine'",
-        "method.target: expected leave-one-out or all, found 'mine'",
+        "method.target: expected by-form or leave-one-out or all, found 'mine'",
     ),
     "parameter in two places": (
         "public_batch = 8",
