@@ -18,6 +18,7 @@ from coordinator.trace import TraceWriter, keeping
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.mqtt_url import parse_broker_url
 from edge_sim import config as configs
+from edge_sim import feasible
 from edge_sim import fleet as fleets
 from edge_sim.checkpoint import Checkpoints
 from edge_sim.config import Config
@@ -49,6 +50,8 @@ def run(
     if out is not None:
         check_folder(Path(out), resume=resume)
     fleet = fleets.build(parsed)
+    if broker == "memory":
+        feasible.check(fleet)
     fleets.export_partition(parsed, fleet)
     begun_s, start_s = time.monotonic(), time.time()
     standalone = _standalone(parsed, watcher) if parsed.run.standalone and parsed.federation.method != "local" else None
