@@ -32,7 +32,7 @@ T = TypeVar("T")
 Plain = dict[str, Any]
 
 SECTIONS = ("federation", "method", "train", "public", "encoding")
-SIMULATION = ("data", "partition", "fleet", "faults", "run")
+SIMULATION = ("data", "partition", "fleet", "faults", "scenario", "run")
 """Read by the simulator alone; a coordinator lets them stand, so that one file serves both."""
 
 

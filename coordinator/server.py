@@ -490,9 +490,11 @@ class Server:
             self._pending.append(self._incoming)
         elif isinstance(command, rounds.Fold):
             self._fold(command)
+            self.record.waiting.answered(command.device, now_s)
         elif isinstance(command, rounds.Answer):
             self._answer(command.device, command.place, command.verdict, command.reason)
         elif isinstance(command, rounds.Reduce):
+            self.record.waiting.closed(self.rounds.missing, now_s)
             self._reduce(command, now_s)
         elif isinstance(command, rounds.RoundDone):
             self._round_done(command.round, now_s)

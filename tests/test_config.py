@@ -85,7 +85,7 @@ def test_a_good_file(folder):
 
 # -- one row for each mistake ---------------------------------------------------------------------------------------
 
-SECTIONS = "data, encoding, faults, federation, fleet, method, partition, public, run, train"
+SECTIONS = "data, encoding, faults, federation, fleet, method, partition, public, run, scenario, train"
 MISTAKES = {
     "unknown section": ("[train]", "[trian]", rf"unknown section \[trian\]; known are {SECTIONS}"),
     "no federation": ("[federation]", "[run]", r"the section \[federation\] is missing"),
