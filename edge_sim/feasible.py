@@ -82,8 +82,9 @@ def check_deadline(fleet: Fleet, specs: dict[str, ModelSpec]) -> None:
     device = next(each for each in fleet.devices if each.kit.id == fastest)
     raise UsageError(
         f"federation.deadline_s: {deadline_s:g} s, and no device can meet it: the fastest, {fastest} "
-        f"({device.kit.family} on {device.kit.board_name}, {device.kit.link_name}), needs {times_s[fastest]:.3g} s at least "
-        f"for {spec.train.local_steps} steps and its messages; allow more, or give fewer train.local_steps"
+        f"({device.kit.family} on {device.kit.board_name}, {device.kit.link_name}), needs at least "
+        f"{times_s[fastest]:.3g} s for {spec.train.local_steps} steps and its messages; "
+        "allow more, or give fewer train.local_steps"
     )
 
 
@@ -108,7 +109,7 @@ def least_s(device: Device, spec: ModelSpec, federation: FederationSpec) -> floa
     link: Link = board.load_link(device.kit.link)
     meter = Meter()
     for _ in range(federation.train.local_steps if spec.terms else 0):
-        meter.trained(spec, federation.train.batch_size)
+        meter.trained(spec, federation.train.batch_size, "all")
     sent_bytes = _F4 * spec.parameters if _sends_weights(federation) and federation.encoding.weights == PLAIN else 0
     return link.transfer_s(0, up=False) + profile.compute_s(meter.train) + link.transfer_s(sent_bytes, up=True)
 
