@@ -52,6 +52,8 @@ class Slot:
     """Class rows of so many vectors as wide as the features, side by side."""
     class_columns: bool = False
     """Class rows with one more column for each class."""
+    remainder: bool = False
+    """Class rows of the classes that another slot beside it leaves out: together they are of all classes."""
 
     def expect(self, expect: Expect) -> Expect:
         """What a payload in this slot must fit, where the federation expects `expect`."""
