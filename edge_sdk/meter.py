@@ -30,10 +30,10 @@ class Meter:
     train_calls: int = 0
     infer_calls: int = 0
 
-    def trained(self, spec: ModelSpec, samples: int, part: Part) -> None:
-        """One optimiser step on a batch."""
+    def trained(self, spec: ModelSpec, samples: int, part: Part, extra_flops: int = 0) -> None:
+        """One optimiser step on a batch, and what its objective computed beside it."""
         flops, moved_bytes, calls = (TRAIN_PASSES[part] * int(each) for each in forward(spec, samples))
-        self.train_flops += flops
+        self.train_flops += flops + extra_flops
         self.train_bytes += moved_bytes
         self.train_calls += calls
 

@@ -142,7 +142,7 @@ class Workbench:
                 ),
             )
             report = self.model.fit(batches, at_step(request.objective, step), request.optim, request.part)
-            self.meter.trained(self.model.spec, indices.shape[1], request.part)
+            self.meter.trained(self.model.spec, indices.shape[1], request.part, report.extra_flops)
             divergence.check_loss(report, step)
             yield
         divergence.check_weights(self.model)

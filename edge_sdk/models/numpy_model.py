@@ -155,7 +155,7 @@ class NumpyModel(HeadModel):
             classes=classes,
             feature_dim=width,
             capabilities=layer.abilities | {"predict", "logit-gradients", "features", "head-rows", "weights"},
-            terms=ALL_TERMS,
+            terms=ALL_TERMS - names_on("fakes"),
             inert_terms=names_on("features"),
             preprocess=preprocess or Preprocess(),
             parameters=layer.values().size,

@@ -40,10 +40,10 @@ SMALL = {
     "generator_steps": 2,
 }
 """Parameters that keep every registered method quick here."""
-NEEDS_BODY = ("fedper", "fedrep", "fedbabu", "fednh")
+NEEDS_BODY = ("fedper", "fedrep", "fedbabu", "fednh", "fedkf")
 NEEDS_TORCH = ("fedal", "feddf_al", "fedgen", *NEEDS_BODY)
 MODEL = dict.fromkeys(NEEDS_BODY, "mlp")
-"""Of methods that a softmax model, which is all head, cannot take part in."""
+"""Of methods that a softmax model, which is all head and differentiates nothing with respect to its inputs, cannot."""
 NAMES = registered_names("coordinator.methods")
 EVERY = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.torch] * (name in NEEDS_TORCH)) for name in NAMES]
@@ -227,6 +227,7 @@ class Sizes:
     d: int = fleets.WIDTH
     p: int = fleets.CLASSES * (fleets.WIDTH + 1)
     body: int = 64 * (fleets.SIDE**2 + 1) + fleets.WIDTH * (64 + 1)
+    mlp: int = 64 * (fleets.SIDE**2 + 1) + fleets.WIDTH * (64 + 1) + fleets.CLASSES * (fleets.WIDTH + 1)
     b: int = 8
     r: int = 3
     tau: int = 2
@@ -246,6 +247,7 @@ BYTES: dict[str, tuple[int, int]] = {
     "fedprox": (S.r * S.p, S.r * S.p),
     "fedhkd": (S.r * (S.p + S.k * (S.d + S.k + ROW)), S.r * (S.p + S.k * (S.d + S.k + ROW))),
     "feddf": (S.r * S.p, S.r * S.p),
+    "fedkf": (S.r * S.mlp, S.r * S.mlp),  # everybody answers: the two means are one
     "ditto": (S.r * S.p, (S.r - 1) * S.p),
     "feddf_al": (S.r * (S.p + S.tau * S.b * S.k), S.r * (S.p + 2 * S.tau * S.b * S.k)),
     "fedper": (S.r * S.body, (S.r - 1) * S.body),
@@ -286,7 +288,8 @@ def test_bytes_are_those_of_the_formula(pictures: Path, name: str) -> None:
     assert (sum(up.values()), sum(down.values())) == tuple(4 * scalars for scalars in BYTES[name])
     contract = method_of(name).contract
     rows = contract.exchanges(contract.read(run.fleet.federation.spec.params))
-    sizes = traffic.Sizes(S.k, S.d, S.body + S.k * (S.d + 1) if name in MODEL else S.p)
+    scale = int(name == "fednh")  # of its cosine head: one more weight
+    sizes = traffic.Sizes(S.k, S.d, S.body + S.k * (S.d + 1) + scale if name in MODEL else S.p)
     listed = {
         way: S.r * traffic.in_bytes(traffic.scalars(s for row in rows for s in getattr(row, way).values()), sizes)
         for way in ("up", "down")
