@@ -6,14 +6,16 @@ import itertools
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from coordinator import prototypes
 from coordinator.config import to_toml
 from coordinator.ledger import Ledger
 from coordinator.report.files import write_run
 from coordinator.report.result import Result
-from coordinator.server import Server, Watcher
+from coordinator.server import Watcher
 from coordinator.trace import TraceWriter, keeping
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.mqtt_url import parse_broker_url
@@ -21,6 +23,7 @@ from edge_sim import config as configs
 from edge_sim import fleet as fleets
 from edge_sim.checkpoint import Checkpoints
 from edge_sim.config import Config
+from edge_sim.insight import gather
 from edge_sim.outcome import result
 from edge_sim.virtual import VirtualFleet
 
@@ -58,15 +61,16 @@ def run(
     with keeping(folder, parsed.tables, parsed.file, wanted=trace, resume=resume) as kept:
         if broker == "memory":
             where = Path(out) if out else None
-            server, virtual_s = _in_memory(parsed, fleet, where, watcher(""), resume=resume, trace=kept)
-            label = "memory"
+            virtual = _in_memory(parsed, fleet, where, watcher(""), resume=resume, trace=kept)
+            server, virtual_s, label = virtual.server, virtual.clock.now_s, "memory"
+            seen = gather(virtual, fleet.dataset)
         else:
             from edge_sim.processes import over_broker  # noqa: PLC0415  # paho only where there is a broker
 
             server, label = over_broker(parsed, fleet, broker, folder, watcher(""), resume=resume, trace=kept)
-            virtual_s = 0.0
+            virtual_s, seen = 0.0, prototypes.insight(server)
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual_s, "start_s": start_s}
-    return result(server, fleet, transport=label, time=took, standalone=standalone)
+    return replace(result(server, fleet, transport=label, time=took, standalone=standalone), insight=seen)
 
 
 def check_broker(broker: str) -> None:
@@ -106,9 +110,9 @@ def _standalone(config: Config, watcher: WatcherFor) -> Result:
     alone = configs.alone(config)
     fleet = fleets.build(alone)
     begun_s = time.monotonic()
-    server, virtual_s = _in_memory(alone, fleet, None, watcher("alone"), resume=False)
-    took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual_s}
-    return result(server, fleet, transport="memory", time=took)
+    virtual = _in_memory(alone, fleet, None, watcher("alone"), resume=False)
+    took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual.clock.now_s}
+    return result(virtual.server, fleet, transport="memory", time=took)
 
 
 def _in_memory(
@@ -119,7 +123,7 @@ def _in_memory(
     *,
     resume: bool,
     trace: TraceWriter | None = None,
-) -> tuple[Server, float]:
+) -> VirtualFleet:
     keeper = Checkpoints(out / "checkpoint") if out else None
     ledger, stores = keeper.load() if keeper and resume else (Ledger(None), {})
     virtual = VirtualFleet(
@@ -140,7 +144,7 @@ def _in_memory(
         virtual.run()
     finally:
         virtual.server.close()
-    return virtual.server, virtual.clock.now_s
+    return virtual
 
 
 def _parsed(config: Config | Mapping[str, Any] | str | Path) -> Config:
