@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import shlex
 import sys
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coordinator import traced
+from coordinator import final_prototypes, traced
 from coordinator.config import Federation, federation, load_toml, public_set, public_to_serve, to_toml
 from coordinator.equipment import Equipment, load_nets, ready_method
 from coordinator.ledger import Ledger
@@ -85,6 +86,7 @@ def run_coordinator(
             raise
     devices = tuple(device_result(server, name) for name in sorted(server.hellos))
     result = outcome(server, devices, broker, {"wall_s": time.monotonic() - begun_s, "start_s": start_s})
+    result = dataclasses.replace(result, insight=final_prototypes.insight(server))
     write_run(result, to_toml(tables), folder)
     show(result, sys.stdout)
     try:
