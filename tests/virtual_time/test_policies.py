@@ -20,7 +20,7 @@ def simulated(pictures: Path, method: str = "fedmd", dropout: float = 0.4, **pol
     tables["partition"] = {"kind": "iid"}
     if method == "fedal":
         tables["method"]["max_devices"] = 20
-    tables["fleet"] = [{"count": 20, "model": "softmax", "dropout": dropout, "dropout_s": 5.0}]
+    tables["fleet"] = [{"count": 20, "model": "softmax", "dropout": dropout, "dropout_s": 300.0}]
     return fleets.Run(configs.parse(tables, Path("f.toml"))).finished()
 
 
@@ -32,8 +32,8 @@ def test_over_selection_brings_the_answers_that_are_wanted_and_sooner(pictures: 
     plain, over = simulated(pictures), simulated(pictures, over_selection=True)
     assert plain.result.completed
     assert over.result.completed
-    assert answers(plain) < 4.2
-    assert answers(over) > 4.6
+    assert answers(plain) < 3.7
+    assert answers(over) > 4.3
     assert over.clock.now_s < 0.8 * plain.clock.now_s
     rate = over.server.rounds.answered / over.server.rounds.asked
     assert 0.4 < rate < 0.8
@@ -41,7 +41,7 @@ def test_over_selection_brings_the_answers_that_are_wanted_and_sooner(pictures: 
 
 @pytest.mark.parametrize("method", ["fedproto", "fedavg", pytest.param("fedal", marks=pytest.mark.torch)])
 def test_methods_live_with_participants(pictures: Path, method: str) -> None:
-    one, two = (simulated(pictures, method, over_selection=True, rounds=4) for _ in range(2))
+    one, two = (simulated(pictures, method, over_selection=True, rounds=3) for _ in range(2))
     assert one.result.completed, one.result.reason
     assert without_times(summary(one.result)) == without_times(summary(two.result))
     assert not [warning for warning in one.result.warnings if warning.startswith("W5: device")]
