@@ -46,7 +46,11 @@ class FederationTable:
     devices: Annotated[int, Whole(1, 10**6)]
     """How many devices the run is made for."""
     quorum: Annotated[int, Whole(1, 10**6)] | None = None
-    """Fewest uploads that an exchange may close with; default: all devices."""
+    """Fewest uploads that an exchange may close with; default: all devices, or all participants."""
+    participants: Annotated[int, Whole(1, 10**6)] | None = None
+    """Answers that a round is content with, of devices drawn for it; default: it asks everybody."""
+    over_selection: bool = False
+    """Ask more devices than that, as many as the measured share of answers demands; the first answers count."""
     classes: Annotated[int, Whole(2, 65535)] | None = None
     """Needed where no data set tells."""
     seed: Annotated[int, Whole(0, 2**32 - 1)] = 0
@@ -155,9 +159,18 @@ def federation(
     table = read_table(FederationTable, tables["federation"], "federation", file)
     train = read_table(TrainSpec, tables.get("train", {}), "train", file)
     encoding = encodings(tables.get("encoding", {}), file)
-    quorum = table.devices if table.quorum is None else table.quorum
-    if quorum > table.devices:
-        raise UsageError(f"{file}: federation.quorum: expected at most the {table.devices} devices, found {quorum}")
+    asked, word = (table.devices, "devices") if table.participants is None else (table.participants, "participants")
+    if asked > table.devices:
+        raise UsageError(
+            f"{file}: federation.participants: expected at most the {table.devices} devices, found {asked}"
+        )
+    quorum = asked if table.quorum is None else table.quorum
+    if quorum > asked:
+        raise UsageError(f"{file}: federation.quorum: expected at most the {asked} {word}, found {quorum}")
+    if table.over_selection and table.participants is None:
+        raise UsageError(
+            f"{file}: federation.over_selection: of no use without federation.participants, the answers wanted"
+        )
     if table.roster and len(set(table.roster)) != table.devices:
         raise UsageError(
             f"{file}: federation.roster: expected {table.devices} different ids, one for each device, "
@@ -207,6 +220,9 @@ def federation(
         retry_s=table.retry_s,
         join_grace_s=table.join_grace_s,
         patience=table.patience,
+        participants=table.participants or 0,
+        over_select=table.over_selection,
+        seed=table.seed,
     )
     return Federation(spec, policy, tuple(sorted(table.roster)), table.nets)
 

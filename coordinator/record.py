@@ -95,6 +95,10 @@ class Record:
     """Uploads of this round by class that they have a row for; not kept over a restart, which folds them again."""
     sharers: int = 0
     """Uploads of this round that have rows at all."""
+    asked: int = 0
+    """Devices of which is known whether they answered, each round anew: see RoundState."""
+    answered: int = 0
+    """How many of them did."""
     started_s: float | None = None
     """When the first exchange opened, on the server's clock; not kept over a restart."""
     waiting: Waiting = field(default_factory=Waiting)
@@ -208,6 +212,8 @@ class Record:
             "rounds_done",
             *CURVES,
             "metrics",
+            "asked",
+            "answered",
         )
         plain: dict[str, Any] = {name: getattr(self, name) for name in names}
         rounds = [{name: getattr(r, name) for name in (*KEPT, *BOOKS)} for r in self.rounds]
@@ -233,4 +239,6 @@ class Record:
             scalars=Counter(plain["scalars"]),
             contributed=Counter(plain["contributed"]),
             rounds_done=Counter(plain["rounds_done"]),
+            asked=plain["asked"],
+            answered=plain["answered"],
         )

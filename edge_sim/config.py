@@ -255,11 +255,16 @@ def _resolved(tables: dict[str, Any], file: Path) -> dict[str, Any]:
     return found
 
 
+SOME_TAKE_PART = ("participants", "over_selection", "quorum")
+"""Of [federation]: what is about rounds without some devices, which nobody alone has."""
+
+
 def alone(config: Config) -> Config:
     """The same devices, data, seeds and private steps, with nothing exchanged."""
     tables = {name: table for name, table in config.tables.items() if name not in ("method", "faults", "scenario")}
     if "fleet" in tables:
         trials = {field.name for field in fields(Hardships)}
         tables["fleet"] = [{key: row[key] for key in row if key not in trials} for row in tables["fleet"]]
-    tables["federation"] = {**config.tables["federation"], "method": "local"}
+    federation = {key: value for key, value in config.tables["federation"].items() if key not in SOME_TAKE_PART}
+    tables["federation"] = {**federation, "method": "local"}
     return parse(tables, config.file)

@@ -82,9 +82,8 @@ def check_deadline(fleet: Fleet, specs: dict[str, ModelSpec]) -> None:
     device = next(each for each in fleet.devices if each.kit.id == fastest)
     raise UsageError(
         f"federation.deadline_s: {deadline_s:g} s, and no device can meet it: the fastest, {fastest} "
-        f"({device.kit.family} on {device.kit.board_name}, {device.kit.link_name}), needs at least "
-        f"{times_s[fastest]:.3g} s for {spec.train.local_steps} steps and its messages; "
-        "allow more, or give fewer train.local_steps"
+        f"({device.kit.family} on {device.kit.board_name}, {device.kit.link_name}), needs {times_s[fastest]:.3g} s at "
+        f"least for {spec.train.local_steps} steps and its messages; allow more, or give fewer train.local_steps"
     )
 
 
