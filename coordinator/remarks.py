@@ -52,6 +52,8 @@ def cautions(contract: Contract[Any]) -> tuple[str, ...]:
         found.append("W5: a device that misses more than a tenth of the exchanges")
     if contract.needs_public_set:
         found.append("W6: refused without the very same public set")
+    if contract.caching(contract.params()):
+        found.append("W8: no room for a slot for every device")
     if contract.same_width:
         found.append("W12: refused with another feature width")
     if contract.shares_weights:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from edge_sdk.errors import StoreError
-from edge_sdk.models.torch_anatomy import Tap, measured
+from edge_sdk.models.torch_anatomy import Tap, count_cost
 from edge_sdk.models.torch_generators import WIDTHS, Generator, Plan, parameter_count, range_of
 from edge_sdk.models.torch_optim import TorchOptimiser
 from edge_sdk.models.torch_seed import seeded
@@ -44,7 +44,7 @@ class Maker:
             self.net = Generator(plan).to(device)
         self.parameters = list(self.net.parameters())
         self.optimiser = TorchOptimiser(Optim(kind="adam", learning_rate=rate), self.parameters)
-        _, cost = measured(self.net, torch.zeros((1, plan.noise_dim), device=device))
+        _, cost = count_cost(self.net, torch.zeros((1, plan.noise_dim), device=device))
         self.flops_per_sample = cost.flops
 
     def arrays(self) -> dict[str, NDArray[Any]]:

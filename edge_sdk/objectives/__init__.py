@@ -26,9 +26,10 @@ from edge_sdk.objectives.base import (
     Term,
     needed,
 )
+from edge_sdk.objectives.contrast import ClassContrast, ModelContrast
 from edge_sdk.objectives.on_fakes import LEAST_SHARE, DataFree
 from edge_sdk.objectives.on_features import PrototypeDistance, PrototypePull
-from edge_sdk.objectives.on_head import HeadMatch
+from edge_sdk.objectives.on_head import HeadLabels, HeadMatch, HeadProximal, HeadTerm
 from edge_sdk.objectives.on_logits import ClassTarget, CrossEntropy, Distill, LessForgetting, LogitGradient, LogitMatch
 from edge_sdk.objectives.on_weights import Proximal
 from edge_sdk.objectives.optim import Optim
@@ -52,7 +53,11 @@ TERMS: tuple[type[Term], ...] = (
     ClassTarget,
     PrototypePull,
     PrototypeDistance,
+    ModelContrast,
+    ClassContrast,
     HeadMatch,
+    HeadLabels,
+    HeadProximal,
     Proximal,
     DataFree,
 )
@@ -73,17 +78,22 @@ __all__ = [
     "NORM_FLOOR",
     "TERMS",
     "WEIGHTS",
+    "ClassContrast",
     "ClassTarget",
     "CrossEntropy",
     "DataFree",
     "Distill",
     "Floats",
     "Head",
+    "HeadLabels",
     "HeadMatch",
+    "HeadProximal",
+    "HeadTerm",
     "Ints",
     "LessForgetting",
     "LogitGradient",
     "LogitMatch",
+    "ModelContrast",
     "Objective",
     "On",
     "Optim",
