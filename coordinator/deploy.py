@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from coordinator import traced
 from coordinator.config import Federation, federation, load_toml, public_to_serve, to_toml
 from coordinator.ledger import Ledger
 from coordinator.outcome import device_result
@@ -21,7 +22,7 @@ from coordinator.report.plots import draw_all
 from coordinator.report.progress import Progress, Several
 from coordinator.report.progress_file import About, ProgressFile
 from coordinator.report.table import show
-from coordinator.server import Server
+from coordinator.trace import keeping
 from edge_sdk.errors import MissingExtra, UsageError
 from edge_sdk.protocol.wires import load_registered
 from edge_sdk.transport import pace as pacing
@@ -40,6 +41,7 @@ def run_coordinator(
     tls: TlsFiles,
     cloud_safe: bool,
     resume: bool,
+    trace: bool,
 ) -> int:
     """Serve a federation until it is over; the exit code."""
     tables = load_toml(file, overrides)
@@ -52,32 +54,34 @@ def run_coordinator(
     )
     ledger = open_ledger(folder, resume=resume)
     progress = Progress(ready.spec.federation)
-    server = Server(
-        spec=ready.spec,
-        policy=ready.policy,
-        method=load_registered("coordinator.methods", ready.spec.method),
-        transport=transport,
-        ledger=ledger,
-        roster=ready.roster,
-        shelf=_shelf(ready, tables, file, folder),
-        watcher=Several(progress, _progress_file(ready, folder, progress), Log(folder / "log.jsonl")),
-    )
-    for warning in server.warnings:
-        progress.noted(warning)
-    if resume:
-        progress.noted(
-            f"going on at round {min(server.rounds.place.round + 1, ready.spec.rounds)} of {ready.spec.rounds}"
-        )
-    progress.noted(f"waiting for {ready.policy.quorum} of {ready.policy.expected} devices on {broker}")
     begun_s, start_s = time.monotonic(), time.time()
-    try:
-        server.run()
-    except KeyboardInterrupt:
-        options = "".join(f" --set {shlex.quote(each)}" for each in overrides)
-        options += f" --broker {broker}{_options(tls, cloud_safe=cloud_safe)} --out {folder}"
-        again = f"edge-sdk coordinator {file}{options} --resume"
-        progress.noted(f"interrupted; go on with: {again}")
-        raise
+    with keeping(folder, tables, file, wanted=trace, resume=resume) as kept:
+        server = traced.server(
+            kept,
+            spec=ready.spec,
+            policy=ready.policy,
+            method=load_registered("coordinator.methods", ready.spec.method),
+            transport=transport,
+            ledger=ledger,
+            roster=ready.roster,
+            shelf=_shelf(ready, tables, file, folder),
+            watcher=Several(progress, _progress_file(ready, folder, progress), Log(folder / "log.jsonl")),
+        )
+        for warning in server.warnings:
+            progress.noted(warning)
+        if resume:
+            progress.noted(
+                f"going on at round {min(server.rounds.place.round + 1, ready.spec.rounds)} of {ready.spec.rounds}"
+            )
+        progress.noted(f"waiting for {ready.policy.quorum} of {ready.policy.expected} devices on {broker}")
+        try:
+            server.run()
+        except KeyboardInterrupt:
+            options = "".join(f" --set {shlex.quote(each)}" for each in overrides)
+            options += f" --broker {broker}{_options(tls, cloud_safe=cloud_safe)}{' --trace' * trace} --out {folder}"
+            again = f"edge-sdk coordinator {file}{options} --resume"
+            progress.noted(f"interrupted; go on with: {again}")
+            raise
     devices = tuple(device_result(server, name) for name in sorted(server.hellos))
     result = outcome(server, devices, broker, {"wall_s": time.monotonic() - begun_s, "start_s": start_s})
     write_run(result, to_toml(tables), folder)

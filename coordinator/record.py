@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from coordinator.report.metrics import CURVES
 from coordinator.report.result import RoundResult
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Payload
 
@@ -62,6 +63,9 @@ class Record:
     """By completed rounds, then device."""
     local_accuracy: dict[int, dict[str, float]] = field(default_factory=dict)
     """The same on each device's own task."""
+    pm_v: dict[int, dict[str, float]] = field(default_factory=dict)
+    """FedNH's PM(V), and PM(L)."""
+    pm_l: dict[int, dict[str, float]] = field(default_factory=dict)
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     """Everything else of a device's newest evaluation, by device, then name."""
     rounds: list[RoundResult] = field(default_factory=list)
@@ -69,6 +73,12 @@ class Record:
     updates: Counter[str] = field(default_factory=Counter)
     refused_frames: dict[str, Counter[str]] = field(default_factory=dict)
     refused_devices: dict[str, dict[str, str]] = field(default_factory=dict)
+    withheld: Counter[str] = field(default_factory=Counter)
+    """Exchanges by device that it had nothing to give to, because what it learned diverged."""
+    why_withheld: dict[str, str] = field(default_factory=dict)
+    """The newest reason, by device."""
+    outliers: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """By device: how many of its updates were far larger than the others', and the most times the median."""
     left: dict[str, str] = field(default_factory=dict)
     """Devices that said goodbye before the end, and why."""
     bytes_up: Counter[str] = field(default_factory=Counter)
@@ -88,9 +98,9 @@ class Record:
 
     def measured(self, device: str, rounds: int, metrics: Mapping[str, float]) -> None:
         """Note a device's own evaluation."""
-        for name, curve in (("accuracy", self.accuracy), ("local_accuracy", self.local_accuracy)):
+        for name in CURVES:
             if name in metrics and rounds > 0:
-                curve.setdefault(rounds, {})[device] = metrics[name]
+                getattr(self, name).setdefault(rounds, {})[device] = metrics[name]
         if metrics and rounds > 0:
             self.metrics[device] = {name: value for name, value in metrics.items() if name != "accuracy"}
 
@@ -115,6 +125,16 @@ class Record:
         """Note who was not let in; strangers beyond MAX_SENDERS are not remembered by name."""
         if device in self.refused_devices or len(self.refused_devices) < MAX_SENDERS:
             self.refused_devices[device] = note
+
+    def diverged(self, device: str, reason: str) -> None:
+        """Note an upload that was withheld."""
+        self.withheld[device] += 1
+        self.why_withheld[device] = reason
+
+    def outlier(self, device: str, times: float) -> None:
+        """Note an update whose norm was so many times the median."""
+        count, most = self.outliers.get(device, (0, 0.0))
+        self.outliers[device] = count + 1, max(most, times)
 
     def travelled(self, way: str, knowledge: Mapping[str, Payload]) -> None:
         """Count the numbers of an upload (`up`), or of what one device is sent (`down`)."""
@@ -169,13 +189,15 @@ class Record:
             "refused_frames",
             "refused_devices",
             "left",
+            "withheld",
+            "why_withheld",
+            "outliers",
             "bytes_up",
             "bytes_down",
             "scalars",
             "contributed",
             "rounds_done",
-            "accuracy",
-            "local_accuracy",
+            *CURVES,
             "metrics",
         )
         plain: dict[str, Any] = {name: getattr(self, name) for name in names}
@@ -185,15 +207,18 @@ class Record:
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Record:
         """What to_json gave."""
+        curves: dict[str, Any] = {name: {int(r): dict(found) for r, found in plain[name].items()} for name in CURVES}
         return cls(
-            accuracy={int(r): dict(found) for r, found in plain["accuracy"].items()},
-            local_accuracy={int(r): dict(found) for r, found in plain["local_accuracy"].items()},
+            **curves,
             metrics={device: dict(found) for device, found in plain["metrics"].items()},
             rounds=[RoundResult(round=i, **books) for i, books in enumerate(plain["rounds"], 1)],
             updates=Counter(plain["updates"]),
             refused_frames={sender: Counter(kinds) for sender, kinds in plain["refused_frames"].items()},
             refused_devices=dict(plain["refused_devices"]),
             left=dict(plain["left"]),
+            withheld=Counter(plain["withheld"]),
+            why_withheld=dict(plain["why_withheld"]),
+            outliers={device: (count, most) for device, (count, most) in plain["outliers"].items()},
             bytes_up=Counter(plain["bytes_up"]),
             bytes_down=Counter(plain["bytes_down"]),
             scalars=Counter(plain["scalars"]),

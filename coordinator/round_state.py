@@ -65,6 +65,8 @@ class RoundState:
     invited: frozenset[str] = frozenset()
     folded: frozenset[str] = frozenset()
     """Whose uploads for this exchange are durable."""
+    withheld: frozenset[str] = frozenset()
+    """Who answered this exchange with nothing, because what it learned diverged."""
     opens_at_s: float | None = None
     """While gathering: when to open without the rest; None: a quorum was not seen yet."""
     due_s: float = 0.0
@@ -105,6 +107,13 @@ class RoundState:
     def quorum_possible(self) -> bool:
         """Whether enough devices are here, or may still come."""
         return self.quorum_here or self.policy.expected - len(self.gone - self.counted) >= self.policy.quorum
+
+    @property
+    def yield_possible(self) -> bool:
+        """Whether, besides those who withheld theirs, enough devices may still give this exchange an upload."""
+        lost = (self.gone - self.counted) | self.withheld
+        most = max(len(self.counted - self.withheld), self.policy.expected - len(lost))
+        return most >= self.policy.quorum
 
 
 # -- events ---------------------------------------------------------------------------------------------------------
@@ -149,6 +158,14 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
+class Withheld:
+    """A device answers that it has no upload to give: it need not be waited for, and does not count."""
+
+    device: str
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
 class Persisted:
     """That upload is durable now."""
 
@@ -178,7 +195,7 @@ class Broken:
     reason: str
 
 
-Event: TypeAlias = Joined | TurnedAway | Left | Lost | Received | Persisted | Tick | Finished | Broken
+Event: TypeAlias = Joined | TurnedAway | Left | Lost | Received | Withheld | Persisted | Tick | Finished | Broken
 
 
 # -- commands -------------------------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ from coordinator.round_state import (
     RoundState,
     Tick,
     TurnedAway,
+    Withheld,
 )
 from edge_sdk.protocol.table import SAME, Machine, Rule
 
@@ -66,6 +67,7 @@ __all__ = [
     "RoundState",
     "Tick",
     "TurnedAway",
+    "Withheld",
     "advance",
     "next_due_s",
     "resumed",
@@ -123,7 +125,7 @@ def _receive(state: RoundState, event: Received) -> Outcome:
     return state, (Persist(event.device, event.place),)
 
 
-def _receive_closed(state: RoundState, event: Received | Persisted) -> Outcome:
+def _receive_closed(state: RoundState, event: Received | Withheld | Persisted) -> Outcome:
     return _seen(state, event.device), (_answer(state, event),)
 
 
@@ -134,11 +136,27 @@ def _receive_gathering(state: RoundState, event: Received) -> Outcome:
     return state, ()
 
 
+def _withhold(state: RoundState, event: Withheld) -> Outcome:
+    """Not waited for in this exchange, and not asked again: it would say the same."""
+    state = _seen(state, event.device)
+    if event.device in state.withheld and event.place == state.place:
+        return state, (Answer(event.device, event.place, "duplicate", ""),)
+    if event.place != state.place or event.device in state.folded:
+        return state, (_answer(state, event),)
+    if state.closing or event.device not in state.invited:
+        return state, (Answer(event.device, event.place, "refused", "nothing was asked of it that it could withhold"),)
+    state = replace(state, invited=state.invited - {event.device}, withheld=state.withheld | {event.device})
+    noted = Answer(event.device, event.place, "withheld", "")
+    state, commands = _close_if_complete(state) if state.yield_possible else _fail(state, _too_diverged(state))
+    return state, (noted, *commands)
+
+
 def _fold(state: RoundState, event: Persisted) -> Outcome:
     """What is durable in time counts, also of a device that left meanwhile: a restart would find it and count it."""
     if event.place != state.place or event.device in state.folded:
         return state, (_answer(state, event),)
-    state = replace(state, invited=state.invited | {event.device}, folded=state.folded | {event.device})
+    one = {event.device}
+    state = replace(state, invited=state.invited | one, folded=state.folded | one, withheld=state.withheld - one)
     state, closing = _close_if_complete(state)
     return state, (Fold(event.device, event.place), *closing)
 
@@ -153,7 +171,8 @@ def _tick(state: RoundState, event: Tick) -> Outcome:
             return _fail(state, _too_silent(state))
         state = replace(
             state,
-            invited=state.invited | state.members,  # newcomers, too: those who were invited are too few
+            invited=state.invited
+            | (state.members - state.withheld),  # newcomers, too: those who were invited are too few
             due_s=event.now_s + policy.deadline_s,
             misses=state.misses + 1,
             retry_at_s=event.now_s,
@@ -236,6 +255,7 @@ def _open(state: RoundState, now_s: float) -> Outcome:
         retry_at_s=now_s + state.policy.retry_s,
         retry_wait_s=state.policy.retry_s,
         misses=0,
+        withheld=frozenset(),
     )
     if state.missing:
         return state, (_invite(state, state.missing, now_s),)
@@ -266,7 +286,7 @@ def _fail_without_quorum(state: RoundState) -> Outcome:
     return state, ()
 
 
-def _answer(state: RoundState, upload: Received | Persisted) -> Answer:
+def _answer(state: RoundState, upload: Received | Withheld | Persisted) -> Answer:
     """To an upload that is not wanted (any more)."""
     if upload.place > state.place:
         return Answer(upload.device, upload.place, "refused", "this exchange has not begun")
@@ -279,6 +299,13 @@ def _too_few(state: RoundState) -> str:
     return (
         f"the quorum of {state.policy.quorum} cannot be reached: of {state.policy.expected} devices "
         f"{len(state.gone)} were refused or left ({', '.join(sorted(state.gone)) or 'none'})"
+    )
+
+
+def _too_diverged(state: RoundState) -> str:
+    return (
+        f"round {state.place.round}, exchange {state.place.exchange}: the quorum of {state.policy.quorum} cannot be "
+        f"reached: what {', '.join(sorted(state.withheld))} learned diverged; lower train.learning_rate or the quorum"
     )
 
 
@@ -315,6 +342,8 @@ MACHINE: Machine[RoundState] = Machine(
             (_C,), Received, (_C,), _receive, "persisted if invited and new; else answered late, duplicate or refused"
         ),
         Rule((_F, _D, _X), Received, (SAME,), _receive_closed, "answered late or duplicate"),
+        Rule((_C,), Withheld, (_C, _F, _X), _withhold, "no longer waited for in this exchange; counts in no quorum"),
+        Rule((_F, _D, _X), Withheld, (SAME,), _receive_closed, "answered late or duplicate"),
         Rule((_C,), Persisted, (_C, _F, _D), _fold, "folded once; the last one closes the exchange"),
         Rule((_F, _D, _X), Persisted, (SAME,), _receive_closed, "too late to count, and answered so"),
         Rule((_C,), Tick, (_C, _F, _D, _X), _tick, "the silent are invited again; the deadline closes with a quorum"),

@@ -55,15 +55,32 @@ class WeightedSum:
                 f"weights of {uploads} devices with {count} samples together: at most {MOST_UPLOADS} and {MOST_COUNT} "
                 'add up exactly; use weighting = "uniform", or fewer devices'
             )
-        first = min((each for each in (self.first, other.first) if each is not None), key=lambda each: each[0])
+        named = [each for each in (self.first, other.first) if each is not None]
+        first = min(named, key=lambda each: each[0], default=None)
         return WeightedSum(self.coarse + other.coarse, self.fine + other.fine, count, uploads, first)
 
+    def minus(self, part: WeightedSum) -> WeightedSum:
+        """Without uploads that are in it, and without a word on which is the first: to the bit the sum of the rest."""
+        if self.coarse is None or self.fine is None or part.coarse is None or part.fine is None:
+            return self
+        count, uploads = self.count - part.count, self.uploads - part.uploads
+        if not uploads:
+            return WeightedSum()
+        return WeightedSum(self.coarse - part.coarse, self.fine - part.fine, count, uploads)
+
     def mean(self) -> Weights:
-        """The weighted mean, as f4; its count is the sum's, at most 2^31 - 1.  Raises ValueError for no uploads."""
-        if self.coarse is None or self.fine is None or self.first is None:
-            raise ValueError("no weights")
-        values = ((self.coarse + self.fine) / self.count).astype(np.float32)
+        """The weighted mean, as f4.  Raises ValueError for no uploads."""
+        values = self.mean_values()
+        if self.first is None:
+            raise ValueError("no layout")
         return Weights(values=values, layout=self.first[1].layout)
+
+    def mean_values(self) -> NDArray[np.float32]:
+        """The weighted mean alone: f4 (p,).  Raises ValueError for no uploads."""
+        if self.coarse is None or self.fine is None:
+            raise ValueError("no weights")
+        values: NDArray[np.float32] = ((self.coarse + self.fine) / self.count).astype(np.float32)
+        return values
 
     def start(self, how: str) -> Weights:
         """What round 0 makes of models that may have nothing in common: see contracts.sharing.check_mean."""

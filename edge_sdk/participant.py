@@ -16,9 +16,19 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import edge_sdk
-from edge_sdk import session
+from edge_sdk import divergence, session
 from edge_sdk.data import LocalData
-from edge_sdk.errors import ProtocolError, Refused, RemoteProtocolError, RunFailed, StoreError, UsageError
+from edge_sdk.errors import (
+    Diverged,
+    LocalProtocolError,
+    ProtocolError,
+    Refused,
+    RemoteProtocolError,
+    RunFailed,
+    StoreError,
+    UsageError,
+)
+from edge_sdk.meter import Meter
 from edge_sdk.methods.base import ClientMethod, Evaluate, Job
 from edge_sdk.models.base import Model
 from edge_sdk.protocol import codec, keep, topics, transforms
@@ -55,7 +65,7 @@ from edge_sdk.public import PublicSet
 from edge_sdk.public_fetch import MAX_PUBLIC_BYTES, PublicFetch
 from edge_sdk.store import Done, RoundStart, Store
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent, Will
-from edge_sdk.workbench import Meter, Workbench
+from edge_sdk.workbench import Workbench
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +118,8 @@ class _Work:
     measured: _Measured
     slices: _Slices
     result: tuple[Any, Mapping[str, Payload]] | None = None
+    withheld: str = ""
+    """Why nothing is shared: what was learned diverged."""
     done: Done | None = None
     """The result as it is stored and sent."""
 
@@ -123,6 +135,8 @@ class RoundReport:
     """What the device measured of itself in it; empty where it did not."""
     metrics_round: int
     """The number of completed rounds that the metrics describe."""
+    withheld: str = ""
+    """Why the device shared nothing and went back to its state before the round; empty: it did not."""
 
 
 class Participant:
@@ -143,19 +157,24 @@ class Participant:
         public_cache: Path | None = None,
         max_public_bytes: int = MAX_PUBLIC_BYTES,
         share_weights: bool = False,
+        secret: bytes = b"",
     ) -> None:
+        """secret: what noise is drawn from, in place of the store's own; for simulations, which must repeat."""
         self.federation, self.device, self.board = federation, device, board
         self.bench = Workbench(model, data, public, discloses_classes=disclose_classes)
         self._class_counts = data.class_counts(model.spec.classes)
         self._disclosed = self._class_counts if disclose_classes else ()
         self._shares_weights = share_weights and "weights" in model.spec.capabilities
         self.transport, self.store = transport, store
+        self._secret = secret or store.secret
         transport.accept_up_to(CONTROL_LIMITS.frame_bytes)
         self._sequence = 0
         self._taken: _Taken | None = None
         self._public_bytes = 0
         self._method_state: Any = None
         self._work: _Work | None = None
+        self._diverged: tuple[int, str] | None = None
+        """The round that this device sits out, and why."""
         self._save_again_s: float | None = None
         """When to try again to save an exchange that the disk refused."""
         self._newest: tuple[Assign, bytes] | None = None
@@ -267,12 +286,25 @@ class Participant:
         except StopIteration as stop:
             work.result = stop.value
             return True
+        except Diverged as error:
+            self._withhold(work, str(error))
+            return True
         except RemoteProtocolError as error:  # knowledge that came down does not fit: as if the frame never came
             self.refused_frames[error.kind] += 1
             log.warning("%s: refused an Assign: %s", self.device, error)
             self._rebuild()
             self._stand(session.Phase.IDLE)
         return False
+
+    def _withhold(self, work: _Work, reason: str) -> None:
+        """Share nothing of this exchange, and stand again where the round began."""
+        start = work.start or self.store.start()
+        if start is not None:
+            self._reload(start)
+        if work.assign.round != (self._diverged or (-1, ""))[0]:
+            self._diverged = work.assign.round, reason
+            self.on_news(f"round {work.assign.round}: {reason}; withheld and undone: {divergence.REMEDY}")
+        work.result, work.withheld, work.measured = (self._method_state, {}), one_line(reason), _Measured()
 
     def finish_work(self, now_s: float) -> None:
         """Make the computed exchange durable and send it; where the disk refuses, keep it and let `tick` try again."""
@@ -297,12 +329,24 @@ class Participant:
         self._feed(session.WorkDone(now_s))
         assign, measured = work.assign, work.measured
         self.on_exchange(
-            RoundReport(assign.round, assign.exchange, assign.closing, measured.metrics, measured.rounds_done)
+            RoundReport(
+                assign.round, assign.exchange, assign.closing, measured.metrics, measured.rounds_done, work.withheld
+            )
         )
 
     def _packed(self, work: _Work, knowledge: Mapping[str, Payload]) -> Done | None:
         """The exchange with the frame of its upload; None where that would not be legal, and nobody waits for it."""
         assign, taken = work.assign, self._require_taken()
+        try:
+            divergence.check_knowledge(knowledge)
+            check_roles(knowledge, self._row_of(assign).up if not work.withheld else {}, self._expect(taken.spec))
+            knowledge = taken.chain.apply(knowledge)
+        except (Diverged, LocalProtocolError) as error:  # not finite; or too large for the federation's encoding
+            self._withhold(work, str(error))
+            knowledge = {}
+        except ProtocolError as error:
+            self._give_up(Refused("method", f"round {assign.round}: {error}", "upgrade this device's SDK"))
+            return None
         upload = Upload(
             federation=self.federation,
             device=self.device,
@@ -312,18 +356,13 @@ class Participant:
             samples=len(self.bench.data.train),
             metrics=work.measured.metrics,
             metrics_round=work.measured.rounds_done,
+            withheld="" if assign.closing else work.withheld,
+            knowledge=knowledge,
         )
-        try:
-            check_roles(knowledge, self._row_of(assign).up, self._expect(taken.spec))
-            upload = dataclasses.replace(upload, knowledge=taken.chain.apply(knowledge))
-            return Done(assign.round, assign.exchange, work.frame, codec.encode(upload, self._stamp()))
-        except ProtocolError as error:
-            remedy = "lower train.learning_rate, and look for extreme values in this device's samples"
-            self._give_up(Refused("model", f"round {assign.round}: {error}", remedy))
-            return None
+        return Done(assign.round, assign.exchange, work.frame, codec.encode(upload, self._stamp()))
 
     def _give_up(self, why: Refused) -> None:
-        """End our part, for we cannot go on (the model has run away, say): nobody must wait for us any more."""
+        """End our part, for we cannot go on: nobody must wait for us any more."""
         self.farewell(leaving=one_line(why.message))
         self._turn_away(why)
 
@@ -514,6 +553,8 @@ class Participant:
     def _slices(self, assign: Assign, measured: _Measured) -> _Slices:
         """The method's requests, served one by one, pausing between batches."""
         taken = self._require_taken()
+        if self._diverged is not None and self._diverged[0] == assign.round:
+            raise Diverged(self._diverged[1])
         job = Job(
             spec=taken.spec,
             number=taken.welcome.number,
@@ -522,6 +563,7 @@ class Participant:
             closing=assign.closing,
             samples=len(self.bench.data.train),
             class_counts=self._class_counts,
+            secret=self._secret,
             learns=taken.contract.learnt_by(self.bench.model.spec.capabilities, self.bench.model.spec.terms),
         )
         step = taken.method.step(self._method_state, assign.down, job)
@@ -674,15 +716,30 @@ class Participant:
             self._replay()
 
     def _replay(self) -> None:
-        self._work = None
-        taken, start = self._require_taken(), self.store.start()
+        self._work = self._diverged = None
+        start = self.store.start()
         if start is None:
             return
-        self.bench.model.load_state(start.model)
-        self._method_state = keep.from_bytes(type(taken.method.init(taken.spec)), start.method)
-        for done in self.store.done() if self._missing_public() is None else ():  # else when it has been fetched
+        self._reload(start)
+        dones = self.store.done() if self._missing_public() is None else ()  # else when it has been fetched
+        withheld = self._withheld_in(dones[-1]) if dones else ""
+        if withheld:  # and so the whole round was undone
+            self._diverged = dones[-1].round, withheld
+            return
+        for done in dones:
             slices = self._slices(self._decode_assign(done.assign), _Measured())
             self._method_state, _ = _to_the_end(slices)
+
+    def _reload(self, start: RoundStart) -> None:
+        """Stand where a round began."""
+        taken = self._require_taken()
+        with self.model_lock:
+            self.bench.model.load_state(start.model)
+            self._method_state = keep.from_bytes(type(taken.method.init(taken.spec)), start.method)
+
+    def _withheld_in(self, done: Done) -> str:
+        message: Message = codec.decode(done.upload, self._require_taken().limits).message
+        return message.withheld if isinstance(message, Upload) else ""
 
     def _decode_assign(self, frame: bytes) -> Assign:
         message: Message = codec.decode(frame, self._require_taken().limits).message

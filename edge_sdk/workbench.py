@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from edge_sdk import divergence
 from edge_sdk.data import LocalData
 from edge_sdk.errors import ModelError, UsageError
 from edge_sdk.evaluation import personalised_accuracies
+from edge_sdk.meter import Meter
 from edge_sdk.methods.base import (
     ClassMeans,
     Evaluate,
@@ -32,24 +34,13 @@ from edge_sdk.methods.base import (
     WriteHead,
     WriteWeights,
 )
-from edge_sdk.models.base import Batches, FitReport, Model, Part
-from edge_sdk.objectives import CrossEntropy, Floats, Ints, Seen, at_step, softmax
+from edge_sdk.models.base import Batches, FitReport, Model
+from edge_sdk.objectives import NORM_FLOOR, CrossEntropy, Floats, Ints, Seen, at_step, softmax
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights
 from edge_sdk.public import PublicSet
 
 INFERENCE_BATCH = 256
 """Samples between two pauses, where a whole data set passes through the model."""
-
-_PASSES: Mapping[Part, int] = {"all": 3, "body": 3, "head": 1}
-"""What a step costs, in forward passes: backwards through the body is twice forwards, through the head hardly more."""
-
-
-@dataclass
-class Meter:
-    """What the work cost, in forward and training FLOPs: simulated boards turn them into time and energy."""
-
-    infer_flops: int = 0
-    train_flops: int = 0
 
 
 @dataclass
@@ -100,7 +91,10 @@ class Workbench:
             raise ModelError(f"the model gave {logits.shape} for one sample, expected (1, {classes})")
 
     def serve(self, request: Request, job: Job) -> Generator[None, None, Any]:
-        """Carry one request out, pausing between batches; returns its result (of an Evaluate: the metrics by name)."""
+        """Carry one request out, pausing between batches; returns its result (of an Evaluate: the metrics by name).
+
+        Raises Diverged where training leaves the model unfit to use.
+        """
         if isinstance(request, Fit):
             return (yield from self._fit(request, job))
         if isinstance(request, Logits):
@@ -145,8 +139,10 @@ class Workbench:
                 ),
             )
             report = self.model.fit(batches, at_step(request.objective, step), request.optim, request.part)
-            self.meter.train_flops += _PASSES[request.part] * self.model.spec.flops_per_sample * indices.shape[1]
+            self.meter.trained(self.model.spec, indices.shape[1], request.part)
+            divergence.check_loss(report, step)
             yield
+        divergence.check_weights(self.model)
         return FitReport(steps=len(indices), loss=report.loss)
 
     def _logits(self, request: Logits) -> Generator[None, None, Floats]:
@@ -175,7 +171,7 @@ class Workbench:
         soft = np.zeros((len(classes), self.model.spec.classes))  # (m, k)
         for part in _slices(len(self._private)):
             f = self._features(self._private[part])
-            np.add.at(features, at[part], f)
+            np.add.at(features, at[part], shortened(f, request.clip))
             np.add.at(soft, at[part], softmax(self.model.head(f), request.temperature))
             yield
         return HyperKnowledge(
@@ -252,7 +248,7 @@ class Workbench:
         return self.model.features(x)
 
     def _meter_inference(self, x: Floats) -> None:
-        self.meter.infer_flops += self.model.spec.flops_per_sample * len(x)
+        self.meter.inferred(self.model.spec, len(x))
 
     def _source(self, source: Source) -> tuple[Floats, Ints | None, bool]:
         if isinstance(source, Private):
@@ -260,6 +256,15 @@ class Workbench:
         if self._public is None:
             raise UsageError("this method needs the public set, and this device was given none: pass public=")
         return self._public, None, False
+
+
+def shortened(rows: Floats, most: float) -> Floats:
+    """Rows (n, d), those that are longer than `most` shortened to it."""
+    if most == np.inf:
+        return rows
+    lengths = np.sqrt((rows.astype(np.float64) ** 2).sum(axis=1, keepdims=True))  # (n, 1)
+    out: Floats = (rows * np.minimum(1.0, most / np.maximum(lengths, NORM_FLOOR))).astype(np.float32)
+    return out
 
 
 def _slices(count: int) -> list[slice]:

@@ -79,9 +79,10 @@ class FleetRow:
     model: Annotated[str, Text(1000)] = "mlp"
     """A family (edge_sim/families.py), MODULE:FACTORY, or a rule that picks one for each device: board, board:LIST,
     random:LIST or cycle:LIST (edge_sim/assign.py)."""
-    board: Annotated[str, Text(64)] = "rpi4"
-    link: Annotated[str, Text(64)] | None = None
-    """Default: the board's own."""
+    board: Annotated[str, Text(4096)] = "rpi4"
+    """A profile's name, or a .toml file of one's own; relative to the TOML file."""
+    link: Annotated[str, Text(4096)] | None = None
+    """The same; default: the board's own."""
     size: tuple[Side, ...] | None = None
     """Height and width that these devices resize samples to."""
     feature_dim: Annotated[int, Whole(1, 65536)] | None = None
@@ -154,6 +155,7 @@ def parse(tables: dict[str, Any], file: Path) -> Config:
     rows = tables.get("fleet", [{"count": federation.devices}])
     if not isinstance(rows, list):
         raise UsageError(f"{file}: fleet: write [[fleet]], once for each kind of device")
+    rows = [_with_files(row, file) if isinstance(row, dict) else row for row in rows]
     fleet = tuple(read_table(FleetRow, row, f"fleet[{i}]", file) for i, row in enumerate(rows))
     counted = sum(row.count for row in fleet)
     if counted != federation.devices:
@@ -169,7 +171,7 @@ def parse(tables: dict[str, Any], file: Path) -> Config:
     faults = read_table(FaultsTable, tables.get("faults", {}), "faults", file)
     return Config(
         file=file,
-        tables=_resolved(tables, file),
+        tables=_resolved({**tables, "fleet": rows} if "fleet" in tables else tables, file),
         federation=federation,
         train=read_table(TrainSpec, tables.get("train", {}), "train", file),
         data=data,
@@ -229,6 +231,12 @@ def _check_name(check: Callable[[str], object], name: str, where: str) -> None:
         check(name)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
+
+
+def _with_files(row: dict[str, Any], file: Path) -> dict[str, Any]:
+    """A [[fleet]] row whose profiles, where they are files, hold in any folder."""
+    own = {key: row[key] for key in ("board", "link") if str(row.get(key, "")).endswith(board.SUFFIX)}
+    return {**row, **{key: str((file.parent / path).resolve()) for key, path in own.items()}}
 
 
 def _resolved(tables: dict[str, Any], file: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -46,6 +47,21 @@ class Kit:
     size: tuple[int, int] | None
     feature_dim: int = 0
     head: families.HeadKind = "linear"
+
+    @property
+    def secret(self) -> bytes:
+        """What the device's noise is drawn from: in a simulation no secret, for it must repeat."""
+        return hashlib.sha256(f"noise/{self.seed}/{self.number}".encode()).digest()
+
+    @property
+    def board_name(self) -> str:
+        """Of the profile, which may be in a file."""
+        return board.load_board(self.board).name
+
+    @property
+    def link_name(self) -> str:
+        """Of the profile, which may be in a file."""
+        return board.load_link(self.link).name
 
     def model(self, public: PublicSet | None) -> Model:
         """A fresh model, the same for the same kit; extractors may be fitted on the public samples."""
@@ -189,7 +205,7 @@ def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _
         number=number,
         family=model,
         board=row.board,
-        link=board.load_link(row.link or profile.link).name,
+        link=row.link or profile.link,
         seed=int(np.random.default_rng([config.federation.seed, 4, start]).integers(2**31)),
         classes=dataset.classes,
         raw_shape=dataset.raw_shape,
@@ -200,8 +216,8 @@ def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _
     )
 
 
-def timings(kit: Kit) -> tuple[Callable[[float, float], float], board.Link]:
-    """(train FLOPs, inference FLOPs) -> seconds on this device's board; and its link."""
+def timings(kit: Kit) -> tuple[Callable[[board.Effort, board.Effort], float], board.Link]:
+    """(training, inference) -> seconds on this device's board; and its link."""
     return board.load_board(kit.board).compute_s, board.load_link(kit.link)
 
 

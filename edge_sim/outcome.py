@@ -39,10 +39,10 @@ def _device(server: Server, device: Device, standalone_accuracy: float | None) -
     if kit.id in server.hellos:
         known = device_result(server, kit.id)
     else:
-        known = DeviceResult(id=kit.id, number=kit.number, board=kit.board, model=kit.family, learns=False)
+        known = DeviceResult(id=kit.id, number=kit.number, board=kit.board_name, model=kit.family, learns=False)
     return dataclasses.replace(
         known,
-        link=kit.link,
+        link=kit.link_name,
         samples=len(device.data.train),
         class_counts=device.data.class_counts(kit.classes),
         standalone_accuracy=standalone_accuracy,

@@ -14,6 +14,7 @@ from coordinator.ledger import Ledger
 from coordinator.report.files import write_run
 from coordinator.report.result import Result
 from coordinator.server import Server, Watcher
+from coordinator.trace import TraceWriter, keeping
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.mqtt_url import parse_broker_url
 from edge_sim import config as configs
@@ -34,12 +35,14 @@ def run(
     out: str | Path | None = None,
     resume: bool = False,
     watcher: WatcherFor = lambda _label: None,
+    trace: bool = False,
 ) -> Result:
     """Run a federation and return what came of it.
 
     config: a TOML file, its tables, or a parsed Config.  broker: `memory` (virtual time, one thread, repeatable bit for
     bit), `embedded`, `embedded:amqtt`, `embedded:mosquitto` or `mqtt://HOST[:PORT]` (real processes, real time).
-    out: the run directory, needed for anything but memory.  Raises UsageError, RunFailed, StoreError.
+    out: the run directory, needed for anything but memory.  trace: keep the message log there.
+    Raises UsageError, RunFailed, StoreError.
     """
     parsed = _parsed(config)
     check_broker(broker)
@@ -51,15 +54,17 @@ def run(
     standalone = _standalone(parsed, watcher) if parsed.run.standalone and parsed.federation.method != "local" else None
     if standalone is not None and out is not None:
         write_run(standalone, to_toml(configs.alone(parsed).tables), Path(out) / "standalone")
-    if broker == "memory":
-        server, virtual_s = _in_memory(parsed, fleet, Path(out) if out else None, watcher(""), resume=resume)
-        label = "memory"
-    else:
-        from edge_sim.processes import over_broker  # noqa: PLC0415  # paho only where there is a broker
+    folder = Path(out) if out else Path("runs") / parsed.federation.name
+    with keeping(folder, parsed.tables, parsed.file, wanted=trace, resume=resume) as kept:
+        if broker == "memory":
+            where = Path(out) if out else None
+            server, virtual_s = _in_memory(parsed, fleet, where, watcher(""), resume=resume, trace=kept)
+            label = "memory"
+        else:
+            from edge_sim.processes import over_broker  # noqa: PLC0415  # paho only where there is a broker
 
-        folder = Path(out) if out else Path("runs") / parsed.federation.name
-        server, label = over_broker(parsed, fleet, broker, folder, watcher(""), resume=resume)
-        virtual_s = 0.0
+            server, label = over_broker(parsed, fleet, broker, folder, watcher(""), resume=resume, trace=kept)
+            virtual_s = 0.0
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual_s, "start_s": start_s}
     return result(server, fleet, transport=label, time=took, standalone=standalone)
 
@@ -107,7 +112,13 @@ def _standalone(config: Config, watcher: WatcherFor) -> Result:
 
 
 def _in_memory(
-    config: Config, fleet: fleets.Fleet, out: Path | None, watcher: Watcher | None, *, resume: bool
+    config: Config,
+    fleet: fleets.Fleet,
+    out: Path | None,
+    watcher: Watcher | None,
+    *,
+    resume: bool,
+    trace: TraceWriter | None = None,
 ) -> tuple[Server, float]:
     keeper = Checkpoints(out / "checkpoint") if out else None
     ledger, stores = keeper.load() if keeper and resume else (Ledger(None), {})
@@ -119,6 +130,7 @@ def _in_memory(
         faults_seed=config.faults_seed,
         watcher=watcher,
         keeper=keeper,
+        trace=trace,
     )
     if any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
         from edge_sim.torch_threads import one_thread  # noqa: PLC0415  # torch only where a device has it

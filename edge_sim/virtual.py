@@ -10,11 +10,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from coordinator import traced
 from coordinator.config import Federation
 from coordinator.ledger import Ledger
 from coordinator.public_shelf import PublicShelf
 from coordinator.record import NO_WORK, Work
 from coordinator.server import Server, Watcher
+from coordinator.trace import TraceWriter
 from edge_sdk.agent import Agent
 from edge_sdk.errors import RunFailed
 from edge_sdk.protocol.wires import load_registered
@@ -40,6 +42,7 @@ class VirtualFleet:
         keeper: Checkpoints | None = None,
         shelf: PublicShelf | None = None,
         caches: Path | None = None,
+        trace: TraceWriter | None = None,
     ) -> None:
         """caches: devices are given no public set, and fetch it from the shelf into folders in here."""
         self.clock = VirtualClock()
@@ -47,7 +50,7 @@ class VirtualFleet:
         self._keeper = keeper
         self.devices: tuple[VirtualDevice, ...] = ()
         self._coordinator = VirtualCoordinator(
-            fleet.federation, ledger, self.hub, self.clock, watcher, shelf=shelf, work=self._work
+            fleet.federation, ledger, self.hub, self.clock, watcher, shelf=shelf, work=self._work, trace=trace
         )
         stores = stores or {}
         name = fleet.federation.spec.federation
@@ -120,8 +123,10 @@ class VirtualCoordinator:
         *,
         shelf: PublicShelf | None = None,
         work: Callable[[], Work] = lambda: NO_WORK,
+        trace: TraceWriter | None = None,
     ) -> None:
         self._work = work
+        self._trace = trace
         self._federation, self._hub, self._clock, self._watcher = federation, hub, clock, watcher
         self._shelf = shelf
         self.powered = True
@@ -150,7 +155,8 @@ class VirtualCoordinator:
 
     def _start(self, ledger: Ledger) -> None:
         self._transport = self._hub.link("coordinator")
-        self.server = Server(
+        self.server = traced.server(
+            self._trace,
             spec=self._federation.spec,
             policy=self._federation.policy,
             method=load_registered("coordinator.methods", self._federation.spec.method),
@@ -226,9 +232,10 @@ class VirtualDevice:
             public=self.device.public if self._cache is None else None,
             public_cache=self._cache,
             state=store,
-            board=self.device.kit.board,
+            board=self.device.kit.board_name,
             disclose_classes=True,
             share_weights=True,
+            secret=self.device.kit.secret,
             clock=lambda: self.clock.now_s,
         )
         self._computed = 0
@@ -245,14 +252,15 @@ class VirtualDevice:
     def _compute(self) -> None:
         """Do the work at once; let it be finished when the board would be."""
         self._computed = begun = self.agent.begun
-        before = (self.agent.meter.train_flops, self.agent.meter.infer_flops)
+        meter = self.agent.meter
+        train, infer = meter.train, meter.infer
         while not self.agent.work_slice():
             if not self.agent.working:
                 return
-        trained, inferred = self.agent.meter.train_flops - before[0], self.agent.meter.infer_flops - before[1]
+        trained, inferred = meter.train - train, meter.infer - infer
         took_s = self._compute_s(trained, inferred)
         self.busy_s += took_s
-        self.flops += trained + inferred
+        self.flops += int(trained.flops + inferred.flops)
         agent = self.agent
         self.clock.at(self.clock.now_s + took_s, lambda: self._finish(agent, begun))
 

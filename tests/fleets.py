@@ -12,6 +12,7 @@ import numpy as np
 from coordinator.ledger import Ledger
 from coordinator.public_shelf import PublicShelf
 from coordinator.report.result import Result
+from coordinator.trace import TraceWriter
 from edge_sdk.data import Preprocess
 from edge_sdk.models.base import ModelSpec
 from edge_sdk.models.predict_only import PredictOnly
@@ -99,6 +100,7 @@ class Run(VirtualFleet):
         stores: Mapping[str, Store] | None = None,
         caches: Path | None = None,
         serving: bool = True,
+        trace: TraceWriter | None = None,
     ) -> None:
         """caches: devices must fetch the public set; serving: whether the coordinator has it for them."""
         self.fleet = fleets.build(fleet) if isinstance(fleet, Config) else fleet
@@ -112,6 +114,7 @@ class Run(VirtualFleet):
             stores=stores,
             shelf=self.shelf,
             caches=caches,
+            trace=trace,
         )
         self.clock.at(LIMIT_S, self._hung)
 
@@ -124,9 +127,7 @@ class Run(VirtualFleet):
     def finished(self) -> Run:
         """Run to the end."""
         self.run()
-        self.server.ledger.close()
-        if self.shelf is not None:
-            self.shelf.close()
+        self.server.close()
         return self
 
     def slow_down(self, device: str, compute_s: float) -> None:

@@ -120,7 +120,7 @@ MISTAKES = {
     "no such parameter": (
         "public_batch",
         "tau",
-        "method.tau: fedmd has no such parameter; it has digest_steps, public_batch, target, temperature",
+        "method.tau: fedmd has no such parameter; it has align, digest_steps, error, form, public_batch, target, temperature",
     ),
     "parameter of a wrong type": (
         "public_batch = 8",
@@ -135,7 +135,7 @@ MISTAKES = {
     "parameter in a sub-table": (
         "public_batch = 8",
         "[method.fedmd]\ntarget = 'mine'",
-        "method.target: expected leave-one-out or all, found 'mine'",
+        "method.target: expected by-form or leave-one-out or all, found 'mine'",
     ),
     "parameter in two places": (
         "public_batch = 8",
@@ -156,7 +156,7 @@ MISTAKES = {
     "no such board": (
         '"rpi-zero-2w"',
         '"rpi-9"',
-        r"fleet\[1\].board: board 'rpi-9': .* there are jetson-orin-nano, rpi-zero-2w, rpi4, x86",
+        r"fleet\[1\].board: board 'rpi-9': .* there are jetson-nano, .*rpi4, rpi5, x86",
     ),
     "no such link": (
         'board = "rpi-zero-2w"',

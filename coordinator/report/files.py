@@ -20,12 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.report import text_files
+from coordinator.report.metrics import CURVES, SHARES
 from coordinator.report.result import SUMMARY_VERSION, DeviceResult, Result, RoundResult, spread, summary
 from coordinator.report.text_files import csv_text
 from edge_sdk.errors import StoreError, UsageError
 
-OWN_TASK = ("amp", "fm", "wlp")
+OWN_TASK = ("amp", "fm", "wlp", "sd", *(f"q{round(100 * share)}" for share in SHARES))
 """Of the accuracies on the devices' own tasks."""
+PERSONAL = ("pm_v", "pm_l")
+"""FedNH's, as means over the learning devices."""
 COUNTS = ("contributors", "exchanges", "bytes_up", "bytes_down", "scalars_up", "scalars_down", "device_flops")
 SECONDS = ("wall_s", "virtual_s", "device_s")
 ROUND_COLUMNS = (
@@ -35,7 +38,9 @@ ROUND_COLUMNS = (
     "accuracy_max",
     "accuracy_std",
     "standalone_mean",
+    "gm",
     *OWN_TASK,
+    *(f"{name}_mean" for name in PERSONAL),
     *COUNTS,
     *SECONDS,
 )
@@ -55,9 +60,10 @@ DEVICE_COLUMNS = (
     "bytes_up",
     "bytes_down",
     "rounds_done",
+    "withheld",
     "note",
 )
-ACCURACY_COLUMNS = ("round", "device", "accuracy", "local_accuracy", "standalone_accuracy")
+ACCURACY_COLUMNS = ("round", "device", *CURVES, "standalone_accuracy")
 
 
 def write_run(result: Result, resolved_toml: str, directory: str | os.PathLike[str]) -> None:
@@ -111,7 +117,9 @@ def _round_rows(result: Result) -> Iterable[dict[str, object]]:
             "round": entry.round,
             **{f"accuracy_{key}": federated[key] for key in ("mean", "min", "max", "std") if federated},
             "standalone_mean": spread(list(result.learned(standalone).values())).get("mean"),
+            "gm": result.gm(entry.accuracy),
             **{key: own_task.get(key) for key in OWN_TASK},
+            **{f"{key}_mean": spread([*result.learned(getattr(entry, key)).values()]).get("mean") for key in PERSONAL},
             **{key: getattr(entry, key) for key in (*COUNTS, *SECONDS)},
         }
 
@@ -127,8 +135,7 @@ def _device_row(device: DeviceResult) -> dict[str, object]:
 
 def _accuracy_rows(result: Result) -> Iterable[dict[str, object]]:
     columns = {
-        "accuracy": {entry.round: entry.accuracy for entry in result.history},
-        "local_accuracy": {entry.round: entry.local_accuracy for entry in result.history},
+        **{name: {entry.round: getattr(entry, name) for entry in result.history} for name in CURVES},
         "standalone_accuracy": {entry.round: entry.accuracy for entry in result.standalone_history},
     }
     for number in sorted({number for rounds in columns.values() for number in rounds}):
@@ -174,14 +181,16 @@ def _read_table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
 
 
 def _result(whole: Mapping[str, Any], rounds: list[dict[str, str]], measured: list[dict[str, str]]) -> Result:
-    accuracy, own, alone = (_by_round(measured, name) for name in ("accuracy", "local_accuracy", "standalone_accuracy"))
+    curves = {name: _by_round(measured, name) for name in CURVES}
+    alone = _by_round(measured, "standalone_accuracy")
     return Result(
         devices=tuple(_device_from(entry) for entry in whole["per_device"]),
-        history=tuple(_round_from(row, accuracy, own) for row in rounds),
+        history=tuple(_round_from(row, curves) for row in rounds),
         standalone_history=tuple(RoundResult(round=number, accuracy=alone[number]) for number in sorted(alone)),
         refused_devices=tuple(whole["refused_devices"]),
         warnings=tuple(whole["warnings"]),
         encoding=whole.get("encoding", {}),  # runs of before there was a choice do not say
+        one_model=whole.get("one_model", False),
         **{
             key: whole[key]
             for key in (
@@ -217,16 +226,8 @@ def _device_from(entry: Mapping[str, Any]) -> DeviceResult:
     return DeviceResult(**values | {"class_counts": tuple(entry.get("class_counts", ()))})
 
 
-def _round_from(
-    row: Mapping[str, str], accuracy: Mapping[int, Mapping[str, float]], own: Mapping[int, Mapping[str, float]]
-) -> RoundResult:
+def _round_from(row: Mapping[str, str], curves: Mapping[str, Mapping[int, Mapping[str, float]]]) -> RoundResult:
     number = int(row["round"])
-    return RoundResult(
-        round=number,
-        accuracy=accuracy.get(number, {}),
-        local_accuracy=own.get(number, {}),
-        wall_s=float(row["wall_s"]),
-        virtual_s=float(row["virtual_s"]),
-        device_s=float(row["device_s"]),
-        **{key: int(row[key]) for key in COUNTS},
-    )
+    values: dict[str, Any] = {name: curve.get(number, {}) for name, curve in curves.items()}
+    values |= {key: int(row[key]) for key in COUNTS} | {key: float(row[key]) for key in SECONDS}
+    return RoundResult(round=number, **values)

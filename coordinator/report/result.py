@@ -8,9 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator.report.metrics import TARGETS, Point, over_devices, to_target
+from coordinator.report.metrics import TARGETS, Point, global_model, over_devices, to_target
 
 SUMMARY_VERSION = 1
+VERDICTS = ("accepted", "duplicate", "stale", "refused", "withheld")
+"""What can become of an upload."""
 WORST_SHARE = 0.1
 """The share of devices whose mean accuracy is reported as `worst`."""
 
@@ -40,6 +42,8 @@ class DeviceResult:
     bytes_up: int = 0
     bytes_down: int = 0
     rounds_done: int = 0
+    withheld: int = 0
+    """Uploads that it withheld because what it learned diverged."""
 
     @property
     def classes(self) -> tuple[int, ...]:
@@ -57,6 +61,10 @@ class RoundResult:
     """By device id; only devices that were evaluated after this round."""
     local_accuracy: Mapping[str, float] = field(default_factory=dict)
     """The same on each device's own task: its own test part, or the test's samples of the classes that it holds."""
+    pm_v: Mapping[str, float] = field(default_factory=dict)
+    """FedNH's PM(V) by device id; of devices whose owners disclose their classes."""
+    pm_l: Mapping[str, float] = field(default_factory=dict)
+    """FedNH's PM(L), likewise."""
     contributors: int = 0
     wall_s: float = 0.0
     virtual_s: float = 0.0
@@ -87,7 +95,7 @@ class Result:
     history: tuple[RoundResult, ...] = ()
     standalone_history: tuple[RoundResult, ...] = ()
     updates: Mapping[str, int] = field(default_factory=dict)
-    """Uploads by verdict: accepted, duplicate, stale, refused."""
+    """Uploads by verdict: accepted, duplicate, stale, refused, withheld."""
     refused_frames: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Frames that broke the protocol: sender -> kind -> count."""
     refused_devices: tuple[Mapping[str, str], ...] = ()
@@ -102,6 +110,8 @@ class Result:
     """How the payload kinds of the method travelled: tag -> encoding."""
     versions: Mapping[str, str] = field(default_factory=dict)
     transport: str = "memory"
+    one_model: bool = False
+    """Whether what devices measure is one averaged model, and so has a GM."""
     reason: str = ""
     """Why it ended early; empty where it did not."""
 
@@ -118,6 +128,10 @@ class Result:
     def own_task(self, accuracy: Mapping[str, float]) -> dict[str, float]:
         """AMP, FM, WLP and their like over the learning devices, of accuracies by device id."""
         return over_devices(self.learned(accuracy), {device.id: device.samples for device in self.devices})
+
+    def gm(self, accuracy: Mapping[str, float]) -> float | None:
+        """GM of accuracies by device id; None where there is no one model."""
+        return global_model(self.learned(accuracy)) if self.one_model else None
 
     def points(self) -> list[Point]:
         """Round by round where accuracy was measured: its mean, and what had been spent by then."""
@@ -163,7 +177,9 @@ def summary(result: Result) -> dict[str, Any]:
         "devices": len(result.devices),
         "completed": result.completed,
         "reason": result.reason,
-        "accuracy": _accuracy(result.devices),
+        "accuracy": _accuracy(result.devices)
+        | _known([("gm", result.gm(_known((d.id, d.accuracy) for d in result.devices)))]),
+        "one_model": result.one_model,
         "own_task": result.own_task(_own_accuracies(result.devices)),
         "metrics": _known(result.metrics.items()),
         "bytes": _bytes(result.devices),
@@ -176,7 +192,7 @@ def summary(result: Result) -> dict[str, Any]:
         "time": _known(result.time.items()),
         "transport": result.transport,
         "encoding": dict(result.encoding),
-        "updates": {key: result.updates.get(key, 0) for key in ("accepted", "duplicate", "stale", "refused")},
+        "updates": {key: result.updates.get(key, 0) for key in VERDICTS},
         "refused_frames": {sender: dict(kinds) for sender, kinds in sorted(result.refused_frames.items())},
         "refused_devices": [dict(refusal) for refusal in result.refused_devices],
         "warnings": list(result.warnings),
@@ -263,4 +279,5 @@ def _device(device: DeviceResult) -> dict[str, Any]:
         "bytes_up": device.bytes_up,
         "bytes_down": device.bytes_down,
         "rounds_done": device.rounds_done,
+        "withheld": device.withheld,
     }

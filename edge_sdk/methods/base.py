@@ -7,8 +7,9 @@ many devices into one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -77,6 +78,8 @@ class HyperMeans:
     """
 
     temperature: float
+    clip: float = math.inf
+    """Longer features are shortened to this L2 norm before they are averaged; predictions are of the whole feature."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +170,8 @@ class Job:
     """False: a predict-only model, which takes part as a teacher."""
     class_counts: tuple[int, ...] = ()
     """Private training samples of each class, on this device."""
+    secret: bytes = field(default=b"", repr=False)
+    """What noise is drawn from: 32 bytes that nobody else knows."""
 
     @property
     def optim(self) -> Optim:

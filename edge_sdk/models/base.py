@@ -42,6 +42,10 @@ class ModelSpec:
     """Whether it keeps running statistics of batches, which are no trainable scalars and are not shared."""
     flops_per_sample: int = 0
     """Floating-point operations of one forward pass."""
+    activation_bytes_per_sample: int = 0
+    """What the layers of one forward pass write."""
+    calls_per_pass: int = 0
+    """Layers that one forward pass runs through."""
     note: str = ""
     """What a report should say of it, such as where a frozen extractor comes from."""
 

@@ -160,6 +160,8 @@ class NumpyModel(HeadModel):
             parameters=layer.values().size,
             layout=layout_digest([(layer.kind, layer.rows.shape)]),
             flops_per_sample=2 * width * classes,
+            activation_bytes_per_sample=4 * classes,
+            calls_per_pass=1,
         )
         super().__init__(spec, layer)
         self._input_shape = input_shape

@@ -49,6 +49,8 @@ class OnnxModel(HeadModel):
             preprocess=preprocess or Preprocess(),
             parameters=layer.values().size,
             flops_per_sample=(flops_per_sample or session.flops_per_sample) + 2 * session.width * classes,
+            activation_bytes_per_sample=4 * (session.width + classes),
+            calls_per_pass=2,
             note=note or session.description or "frozen extractor: only the head learns",
         )
         super().__init__(spec, layer)
@@ -85,6 +87,8 @@ class OnnxTeacher(PredictOnly):
             classes=classes,
             preprocess=preprocess or Preprocess(),
             flops_per_sample=flops_per_sample or self._session.flops_per_sample,
+            activation_bytes_per_sample=4 * classes,
+            calls_per_pass=1,
             note=note or self._session.description or "predict-only: teaches, does not learn",
         )
         super().__init__(spec)

@@ -97,7 +97,9 @@ class TorchModel:
             parameters=sum(p.numel() for p in self._parameters),
             layout=_layout(net) if self._parameters else b"",
             batch_norm=any(getattr(layer, "running_mean", None) is not None for layer in net.modules()),
-            flops_per_sample=self._anatomy.flops_per_sample,
+            flops_per_sample=self._anatomy.cost.flops,
+            activation_bytes_per_sample=self._anatomy.cost.activation_bytes,
+            calls_per_pass=self._anatomy.cost.calls,
             note="; ".join(filter(None, (note, _limited(net, self._anatomy, input_shape)))),
         )
 

@@ -23,6 +23,7 @@ from edge_sdk.objectives import (
     HeadMatch,
     LessForgetting,
     LogitGradient,
+    LogitMatch,
     Objective,
     PrototypeDistance,
     PrototypePull,
@@ -74,6 +75,12 @@ def _distill(term: Distill, device: torch.device) -> Loss:
         return term.weight * nnf.kl_div(own, teacher[step], reduction="batchmean", log_target=True)
 
     return divergence
+
+
+def _logit_match(term: LogitMatch, device: torch.device) -> Loss:
+    targets = to_tensor(term.logits, device)  # (steps, b, k)
+    error = nnf.mse_loss if term.error == "squared" else nnf.l1_loss
+    return lambda done, step: term.weight * error(done.logits, targets[step])
 
 
 def _prototype_pull(term: PrototypePull, device: torch.device) -> Loss:
@@ -154,6 +161,7 @@ _LOSSES: dict[type[Term], Callable[[Any, torch.device], Loss]] = {
     Distill: _distill,
     LessForgetting: _distill,
     LogitGradient: _logit_gradient,
+    LogitMatch: _logit_match,
     ClassTarget: _class_target,
     PrototypePull: _prototype_pull,
     PrototypeDistance: _prototype_distance,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from edge_sdk.objectives.base import FEATURES, HEAD, LABELS, WEIGHTS, Floats, Head, Ints, On, Seen, Shapes, Term, needed
 from edge_sdk.objectives.on_features import PrototypeDistance, PrototypePull
 from edge_sdk.objectives.on_head import HeadMatch
-from edge_sdk.objectives.on_logits import ClassTarget, CrossEntropy, Distill, LessForgetting, LogitGradient
+from edge_sdk.objectives.on_logits import ClassTarget, CrossEntropy, Distill, LessForgetting, LogitGradient, LogitMatch
 from edge_sdk.objectives.on_weights import Proximal
 from edge_sdk.objectives.optim import Optim
 from edge_sdk.objectives.softmax import NORM_FLOOR, log_softmax, norms, softmax
@@ -33,6 +33,7 @@ TERMS: tuple[type[Term], ...] = (
     Distill,
     LessForgetting,
     LogitGradient,
+    LogitMatch,
     ClassTarget,
     PrototypePull,
     PrototypeDistance,
@@ -63,6 +64,7 @@ __all__ = [
     "Ints",
     "LessForgetting",
     "LogitGradient",
+    "LogitMatch",
     "Objective",
     "On",
     "Optim",

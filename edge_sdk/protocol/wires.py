@@ -48,10 +48,12 @@ class Slot:
     """Weights without those of the last layer."""
     probabilities: bool = False
     """Class rows that are predictions: as wide as there are classes, and each on the simplex (W14)."""
+    class_columns: bool = False
+    """Class rows with one more column for each class."""
 
     def expect(self, expect: Expect) -> Expect:
         """What a payload in this slot must fit, where the federation expects `expect`."""
-        width = expect.feature_dim + self.extra_columns if expect.feature_dim else 0
+        width = expect.feature_dim + self.columns(expect.classes) if expect.feature_dim else 0
         left_out = expect.head_count if self.without_head else 0
         count = expect.weight_count + self.extra_columns - left_out if expect.weight_count else 0
         return dataclasses.replace(
@@ -62,6 +64,10 @@ class Slot:
             probabilities=self.probabilities,
         )
 
+    def columns(self, classes: int) -> int:
+        """Columns of class rows beyond the width of the features."""
+        return self.extra_columns + (classes if self.class_columns else 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
@@ -69,6 +75,20 @@ class Exchange:
 
     down: Mapping[str, Slot] = field(default_factory=dict)
     up: Mapping[str, Slot] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Caching:
+    """Which uploads outlive their round on the coordinator: the newest one of each device, in its slot."""
+
+    first_round: int
+    """Uploads of earlier rounds do not fit together, and get no slot."""
+    max_age: int = 0
+    """Rounds after which a slot whose device stays away is given up; 0: never."""
+
+    def oldest(self, round_: int) -> int:
+        """The earliest round whose uploads still count once this one is done."""
+        return max(self.first_round, round_ - self.max_age) if self.max_age else self.first_round
 
 
 @dataclass(frozen=True)
@@ -99,11 +119,15 @@ class Contract(Generic[P]):
     """Where weights are shared: whether all models must have one layout, or each layout is averaged by itself."""
     lock_step: bool = False
     """Every exchange waits for every device: a device that misses many holds up or misses out."""
+    caching: Callable[[P], Caching | None] = lambda _params: None
+    """The slots that the coordinator keeps, of a method with one exchange; None: uploads go with their round."""
     discloses: str = ""
     """What an upload tells the coordinator about the device's data."""
     misfit: Callable[[P, int], str] = lambda _params, _devices: ""
     """What is wrong with these parameters for so many devices: `key: what is allowed`; empty: nothing."""
     warnings: Callable[[P, FederationSpec], tuple[str, ...]] = lambda _params, _spec: ()
+    cautions: tuple[str, ...] = ()
+    """When `warnings` has something to say, as `W0: condition`: for whoever chooses a method."""
     variant: Callable[[P], Mapping[str, Any]] = lambda _params: {}
     """The fields of this contract that are others under these parameters."""
 
@@ -153,6 +177,7 @@ def _described(roles: Mapping[str, Slot]) -> list[tuple[object, ...]]:
         (role, tag_of(slot.kind), slot.personal, slot.optional, slot.rows, slot.extra_columns)
         + (("probabilities",) if slot.probabilities else ())
         + (("without-head",) if slot.without_head else ())
+        + (("class-columns",) if slot.class_columns else ())
         for role, slot in sorted(roles.items())
     ]
 
@@ -222,7 +247,8 @@ MAX_WEIGHT_COUNT = 2**26
 
 def _tensor_bytes(slot: Slot, expect: Expect) -> tuple[int, ...]:
     """The sizes of the tensors in the largest payload that fits a slot."""
-    classes, width = expect.classes, (expect.feature_dim or MAX_FEATURE_DIM) + slot.extra_columns
+    classes = expect.classes
+    width = (expect.feature_dim or MAX_FEATURE_DIM) + slot.columns(classes)
     if slot.probabilities:
         width = classes
     if slot.kind in (PublicLogits, LogitGradients):

@@ -14,6 +14,7 @@ from edge_sdk.objectives import (
     HeadMatch,
     LessForgetting,
     LogitGradient,
+    LogitMatch,
     Objective,
     Optim,
     PrototypeDistance,
@@ -57,6 +58,8 @@ def objectives(steps: int) -> dict[str, Objective]:
         "distill": Distill(logits=3 * teacher, temperature=2.5, weight=1.5),
         "less-forgetting": LessForgetting(logits=snapshot, temperature=0.8, weight=0.5),
         "logit-gradient": LogitGradient(gradient=gradient, weight=2.0),
+        "logit-match": LogitMatch(logits=teacher, weight=0.5),
+        "logit-match squared": LogitMatch(logits=teacher, error="squared", weight=0.5),
         "class-target": ClassTarget(classes=np.arange(2), rows=np.full((2, CLASSES), 0.25, np.float32), weight=0.5),
     }
     return {**{name: (term,) for name, term in single.items()}, "all": tuple(single.values())}

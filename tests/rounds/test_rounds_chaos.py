@@ -66,6 +66,8 @@ def play(model: Model, script: bytes, *, leaving: bool) -> None:
             again = model.pending[who % len(model.pending)]
             model.commit(who)
             model.feed(rounds.Persisted(*again, model.now_s))
+        elif kind < 248 and leaving and what < 64:
+            model.feed(rounds.Withheld(device, model.state.place))
         elif kind < 247 and leaving:
             model.leave(device)
         elif kind < 248 and leaving:
