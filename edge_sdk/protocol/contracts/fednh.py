@@ -86,5 +86,6 @@ FEDNH: Contract[FedNHParams] = Contract(
     shares_weights=True,
     discloses=f"all weights in front of the last layer; {_TOLD}",
     warnings=_warnings,
+    cautions=("W9: more classes than features + 1",),
     variant=_variant,
 )
