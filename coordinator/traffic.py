@@ -67,5 +67,9 @@ def _of(slot: Slot) -> Mapping[str, int]:
     if slot.kind is HyperKnowledge:
         return {"K d": 1, "K K": 1, "K": _BESIDE_ROWS}
     if slot.kind is ClassRows:
-        return {"K K" if slot.probabilities else "K d": 1, "K": slot.extra_columns + _BESIDE_ROWS}
+        if slot.lacked:
+            return {}
+        squares = int(slot.probabilities or slot.class_columns)
+        wide = 0 if slot.probabilities else slot.times
+        return {"K d": wide, "K K": squares, "K": slot.extra_columns + _BESIDE_ROWS}
     return {"K": slot.rows}  # logits, or their gradients

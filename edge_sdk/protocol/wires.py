@@ -48,6 +48,8 @@ class Slot:
     """Weights without those of the last layer."""
     probabilities: bool = False
     """Class rows that are predictions: as wide as there are classes, and each on the simplex (W14)."""
+    lacked: bool = False
+    """Class rows of the classes that the sender holds no samples of: none, where it holds all."""
     times: int = 1
     """Class rows of so many vectors as wide as the features, side by side."""
     class_columns: bool = False
@@ -180,6 +182,7 @@ def _described(roles: Mapping[str, Slot]) -> list[tuple[object, ...]]:
         + (("probabilities",) if slot.probabilities else ())
         + (("without-head",) if slot.without_head else ())
         + (("class-columns",) if slot.class_columns else ())
+        + (("lacked",) if slot.lacked else ())
         + ((slot.times,) if slot.times > 1 else ())
         for role, slot in sorted(roles.items())
     ]

@@ -140,5 +140,5 @@ FEDHKD: Contract[FedHKDParams] = Contract(
     variant=lambda params: (
         {} if params.share_weights else {"needs": _NEEDS, "shares_weights": False, "discloses": _OF_CLASSES}
     ),
-    cautions=("W1: a threshold nu that most devices cannot pass", "W2: noise = true"),
+    cautions=("W1: a threshold nu that most devices cannot pass", "W2: noise, for what it does not protect"),
 )
