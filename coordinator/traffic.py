@@ -67,9 +67,8 @@ def _of(slot: Slot) -> Mapping[str, int]:
     if slot.kind is HyperKnowledge:
         return {"K d": 1, "K K": 1, "K": _BESIDE_ROWS}
     if slot.kind is ClassRows:
-        if slot.lacked:
+        if slot.remainder:
             return {}
-        squares = int(slot.probabilities or slot.class_columns)
-        wide = 0 if slot.probabilities else slot.times
-        return {"K d": wide, "K K": squares, "K": slot.extra_columns + _BESIDE_ROWS}
+        wide = {"K K": 1} if slot.probabilities else {"K d": slot.times, "K K": int(slot.class_columns)}
+        return {**wide, "K": slot.extra_columns + _BESIDE_ROWS}
     return {"K": slot.rows}  # logits, or their gradients

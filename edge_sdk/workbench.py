@@ -30,6 +30,7 @@ from edge_sdk.methods.base import (
     ReadHead,
     ReadWeights,
     Request,
+    SetScale,
     Source,
     WriteHead,
     WriteWeights,
@@ -121,6 +122,9 @@ class Workbench:
         if isinstance(request, WriteHead):
             self.model.set_head_rows(request.classes, request.rows)
             return None
+        if isinstance(request, SetScale):
+            self.model.set_scale(request.value, trains=request.trains)
+            return None
         return {**(yield from self._evaluate(request)), **(yield from self._evaluate_held_out())}
 
     def _fit(self, request: Fit, job: Job) -> Generator[None, None, FitReport]:
@@ -137,8 +141,8 @@ class Workbench:
                     np.random.default_rng([job.spec.seed, job.round, job.exchange, job.number, step]).integers(2**31)
                 ),
             )
-            report = self.model.fit(batches, at_step(request.objective, step), request.optim)
-            self.meter.trained(self.model.spec, indices.shape[1])
+            report = self.model.fit(batches, at_step(request.objective, step), request.optim, request.part)
+            self.meter.trained(self.model.spec, indices.shape[1], request.part, report.extra_flops)
             divergence.check_loss(report, step)
             yield
         divergence.check_weights(self.model)

@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from edge_sdk.errors import RemoteProtocolError
+from edge_sdk.models.base import Part
 from edge_sdk.objectives import Floats, Ints, Objective, Optim
 from edge_sdk.protocol.knowledge import ClassRows, LogitGradients, Payload, PublicLogits
 from edge_sdk.protocol.messages import FederationSpec
@@ -48,6 +49,8 @@ class Fit:
     source: Source
     objective: Objective
     optim: Optim
+    part: Part = "all"
+    """The rest of the model stays as it is."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,6 +103,14 @@ class WriteHead:
 
 
 @dataclass(frozen=True, slots=True)
+class SetScale:
+    """Of a cosine head: another scale, None: as it is; whether fits that train the body change it, from now on."""
+
+    value: float | None
+    trains: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ReadWeights:
     """Answered with all trainable scalars as Weights, a copy; or with those in front of the last layer."""
 
@@ -139,6 +150,7 @@ Request: TypeAlias = (
     | HyperMeans
     | ReadHead
     | WriteHead
+    | SetScale
     | ReadWeights
     | WriteWeights
     | MeanLoss

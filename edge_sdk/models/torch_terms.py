@@ -12,6 +12,7 @@ import torch.nn.functional as nnf
 from torch import Tensor
 
 from edge_sdk.objectives import (
+    FAKES,
     FEATURES,
     HEAD,
     LABELS,
@@ -19,6 +20,7 @@ from edge_sdk.objectives import (
     ClassContrast,
     ClassTarget,
     CrossEntropy,
+    DataFree,
     Distill,
     Floats,
     HeadLabels,
@@ -47,6 +49,7 @@ class Pass:
     labels: Tensor | None  # (b,)
     head: Callable[[Tensor], Tensor] | None  # features (m, d) -> logits (m, k)
     parameters: Sequence[Tensor]  # p scalars together
+    fakes: tuple[Tensor, Tensor] | None = None  # (b, k), (b, k): of samples made up, a teacher's and the net's logits
 
 
 Loss: TypeAlias = Callable[[Pass, int], Tensor]
@@ -200,6 +203,16 @@ def _proximal(term: Proximal, device: torch.device) -> Loss:
     return pull
 
 
+def _data_free(term: DataFree, _device: torch.device) -> Loss:
+    return lambda done, _: term.weight * divergence(*needed(done.fakes, FAKES))
+
+
+def divergence(teacher: Tensor, own: Tensor) -> Tensor:
+    """KL(softmax(teacher) || softmax(own)), the mean over rows: (b, k), (b, k) -> a scalar."""
+    given, said = nnf.log_softmax(teacher, dim=-1), nnf.log_softmax(own, dim=-1)
+    return nnf.kl_div(said, given, reduction="batchmean", log_target=True)
+
+
 def to_tensor(values: Floats, device: torch.device) -> Tensor:
     """An f4 tensor of the values; on the CPU a view where the array is writable, for torch takes no other."""
     return torch.from_numpy(np.require(values, np.float32, ["C", "W"])).to(device)
@@ -220,4 +233,5 @@ _LOSSES: dict[type[Term], Callable[[Any, torch.device], Loss]] = {
     HeadLabels: _head_labels,
     HeadProximal: _head_proximal,
     Proximal: _proximal,
+    DataFree: _data_free,
 }

@@ -58,7 +58,7 @@ def _down(params: FedGenParams) -> Mapping[str, Slot]:
 _UP = {
     **sharing.ROUND.up,
     "header": Slot(ClassRows, extra_columns=1),
-    "others": Slot(ClassRows, optional=True, extra_columns=1, lacked=True),
+    "others": Slot(ClassRows, optional=True, extra_columns=1, remainder=True),
 }
 
 FEDGEN: Contract[FedGenParams] = Contract(
