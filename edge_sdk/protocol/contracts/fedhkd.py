@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from edge_sdk.protocol.contracts import gaussian, ranges, sharing
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge
@@ -121,7 +122,18 @@ def _threshold(params: FedHKDParams, spec: FederationSpec) -> tuple[str, ...]:
 
 
 _NEEDS = frozenset({"predict", "logit-gradients", "features", "head-rows"})
-_OF_CLASSES = "which classes the device holds, their samples, mean features and mean predictions, unless noised"
+_OF_CLASSES = "which classes the device holds, their samples, mean features and mean predictions"
+_OF_SUMS = "noised sums of every class: of samples, features and predictions"
+
+
+def _variant(params: FedHKDParams) -> Mapping[str, Any]:
+    """Without weights nobody needs to allow them; with noise it is not told who holds a class."""
+    told = _OF_SUMS if params.noise_features else _OF_CLASSES
+    weights = {} if params.share_weights else {"needs": _NEEDS, "shares_weights": False}
+    held = {"holders_wanted": 0} if params.noise_features else {}
+    discloses = f"{sharing.DISCLOSES}; {told}" if params.share_weights else told
+    return {**weights, **held, "discloses": discloses}
+
 
 FEDHKD: Contract[FedHKDParams] = Contract(
     name="fedhkd",
@@ -137,8 +149,6 @@ FEDHKD: Contract[FedHKDParams] = Contract(
     shares_weights=True,
     discloses=f"{sharing.DISCLOSES}; {_OF_CLASSES}",
     warnings=_warnings,
-    variant=lambda params: (
-        {} if params.share_weights else {"needs": _NEEDS, "shares_weights": False, "discloses": _OF_CLASSES}
-    ),
-    cautions=("W1: a threshold nu that most devices cannot pass", "W2: noise = true"),
+    variant=_variant,
+    cautions=("W1: a threshold nu that most devices cannot pass", "W2: noise, for what it does not protect"),
 )
