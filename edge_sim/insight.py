@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from coordinator import prototypes
+from coordinator import final_prototypes
 from coordinator.report.insight import Insight, principal_components
 from edge_sdk.models.base import Model
 from edge_sdk.objectives import Floats, Ints, softmax
@@ -23,7 +23,7 @@ _BATCH = 256
 
 def gather(virtual: VirtualFleet, dataset: Dataset) -> Insight:
     """All that the models of a run can show at its end."""
-    found = prototypes.insight(virtual.server)
+    found = final_prototypes.insight(virtual.server)
     learning = [device for device in virtual.devices if device.agent.bench.model.spec.terms]
     found = replace(found, predictions=_predictions(learning[:MOST_PREDICTING], dataset))
     drawn = _features(learning[:MOST_DRAWN], dataset)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coordinator import prototypes
+from coordinator import final_prototypes
 from coordinator.config import to_toml
 from coordinator.ledger import Ledger
 from coordinator.report.files import write_run
@@ -20,6 +20,7 @@ from coordinator.trace import TraceWriter, keeping
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.mqtt_url import parse_broker_url
 from edge_sim import config as configs
+from edge_sim import feasible
 from edge_sim import fleet as fleets
 from edge_sim.checkpoint import Checkpoints
 from edge_sim.config import Config
@@ -52,6 +53,8 @@ def run(
     if out is not None:
         check_folder(Path(out), resume=resume)
     fleet = fleets.build(parsed)
+    if broker == "memory":
+        feasible.check(fleet)
     fleets.export_partition(parsed, fleet)
     begun_s, start_s = time.monotonic(), time.time()
     standalone = _standalone(parsed, watcher) if parsed.run.standalone and parsed.federation.method != "local" else None
@@ -62,15 +65,16 @@ def run(
         if broker == "memory":
             where = Path(out) if out else None
             virtual = _in_memory(parsed, fleet, where, watcher(""), resume=resume, trace=kept)
-            server, virtual_s, label = virtual.server, virtual.clock.now_s, "memory"
+            server, label, virtual_s, spent = virtual.server, "memory", virtual.clock.now_s, virtual.spent
             seen = gather(virtual, fleet.dataset)
         else:
             from edge_sim.processes import over_broker  # noqa: PLC0415  # paho only where there is a broker
 
             server, label = over_broker(parsed, fleet, broker, folder, watcher(""), resume=resume, trace=kept)
-            virtual_s, seen = 0.0, prototypes.insight(server)
+            virtual_s, spent, seen = 0.0, {}, final_prototypes.insight(server)
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual_s, "start_s": start_s}
-    return replace(result(server, fleet, transport=label, time=took, standalone=standalone), insight=seen)
+    found = result(server, fleet, transport=label, time=took, standalone=standalone, spent=spent)
+    return replace(found, insight=seen)
 
 
 def check_broker(broker: str) -> None:
@@ -112,7 +116,7 @@ def _standalone(config: Config, watcher: WatcherFor) -> Result:
     begun_s = time.monotonic()
     virtual = _in_memory(alone, fleet, None, watcher("alone"), resume=False)
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual.clock.now_s}
-    return result(virtual.server, fleet, transport="memory", time=took)
+    return result(virtual.server, fleet, transport="memory", time=took, spent=virtual.spent)
 
 
 def _in_memory(
@@ -125,7 +129,7 @@ def _in_memory(
     trace: TraceWriter | None = None,
 ) -> VirtualFleet:
     keeper = Checkpoints(out / "checkpoint") if out else None
-    ledger, stores = keeper.load() if keeper and resume else (Ledger(None), {})
+    ledger, stores, world = keeper.load() if keeper and resume else (Ledger(None), {}, None)
     virtual = VirtualFleet(
         fleet,
         ledger=ledger,
@@ -134,6 +138,7 @@ def _in_memory(
         faults_seed=config.faults_seed,
         watcher=watcher,
         keeper=keeper,
+        world=world,
         trace=trace,
     )
     if any(fleets.needs_torch(device.kit.family) for device in fleet.devices):

@@ -25,7 +25,12 @@ from coordinator.report.comparison_canvas import (
     what,
     write_points,
 )
-from coordinator.report.cost_plots import accuracy_by_bytes, accuracy_by_time, accuracy_for_its_cost
+from coordinator.report.cost_plots import (
+    accuracy_by_bytes,
+    accuracy_by_energy,
+    accuracy_by_time,
+    accuracy_for_its_cost,
+)
 from coordinator.report.insight_plots import Seen, draw_insights
 from coordinator.report.lines import round_axis, tick_percent
 
@@ -73,6 +78,7 @@ def draw_comparison(comparison: Comparison, directory: str | os.PathLike[str]) -
         accuracy_of_devices,
         accuracy_by_bytes,
         accuracy_by_time,
+        accuracy_by_energy,
         accuracy_for_its_cost,
     )
     paths = [folder / f"{draw.__name__}.png" for draw in drawings]

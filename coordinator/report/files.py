@@ -32,7 +32,8 @@ OWN_TASK = ("amp", "fm", "wlp", "sd", *(f"q{round(100 * share)}" for share in SH
 PERSONAL = ("pm_v", "pm_l")
 """FedNH's, as means over the learning devices."""
 COUNTS = ("contributors", "exchanges", "bytes_up", "bytes_down", "scalars_up", "scalars_down", "device_flops")
-SECONDS = ("wall_s", "virtual_s", "device_s")
+SECONDS = ("wall_s", "virtual_s", "device_s", "waited_s")
+DEVICE_COSTS = ("waited_s", "busy_s", "energy_j")
 ROUND_COLUMNS = (
     "round",
     "accuracy_mean",
@@ -45,6 +46,8 @@ ROUND_COLUMNS = (
     *(f"{name}_mean" for name in PERSONAL),
     *COUNTS,
     *SECONDS,
+    "device_j",
+    "waited_for",
 )
 DEVICE_COLUMNS = (
     "id",
@@ -63,6 +66,7 @@ DEVICE_COLUMNS = (
     "bytes_down",
     "rounds_done",
     "withheld",
+    *DEVICE_COSTS,
     "note",
 )
 ACCURACY_COLUMNS = ("round", "device", *CURVES, "standalone_accuracy")
@@ -123,7 +127,7 @@ def _round_rows(result: Result) -> Iterable[dict[str, object]]:
             "gm": result.gm(entry.accuracy),
             **{key: own_task.get(key) for key in OWN_TASK},
             **{f"{key}_mean": spread([*result.learned(getattr(entry, key)).values()]).get("mean") for key in PERSONAL},
-            **{key: getattr(entry, key) for key in (*COUNTS, *SECONDS)},
+            **{key: getattr(entry, key) for key in (*COUNTS, *SECONDS, "device_j", "waited_for")},
         }
 
 
@@ -233,4 +237,4 @@ def _round_from(row: Mapping[str, str], curves: Mapping[str, Mapping[int, Mappin
     number = int(row["round"])
     values: dict[str, Any] = {name: curve.get(number, {}) for name, curve in curves.items()}
     values |= {key: int(row[key]) for key in COUNTS} | {key: float(row[key]) for key in SECONDS}
-    return RoundResult(round=number, **values)
+    return RoundResult(round=number, device_j=float(row["device_j"]), waited_for=row["waited_for"], **values)
