@@ -195,7 +195,9 @@ def test_a_device_says_what_it_speaks(pictures: Path) -> None:
 # -- numbers that do not fit ----------------------------------------------------------------------------------------
 
 
-def test_a_device_whose_numbers_do_not_fit_withholds_them_and_says_why(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_whose_numbers_do_not_fit_withholds_them_and_says_why(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [{"count": 5, "model": "softmax"}, {"count": 1, "model": "fleets:teacher"}]
     logits = fleets.Teacher.logits
     monkeypatch.setattr(fleets.Teacher, "logits", lambda self, x: 1e5 * np.sign(logits(self, x)))
