@@ -10,7 +10,7 @@ from coordinator.report.units import human_bytes
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Payload
 from edge_sdk.protocol.messages import Hello
-from edge_sdk.protocol.wires import Contract
+from edge_sdk.protocol.wires import Contract, Slot
 
 LEAST_PARTICIPATION = 0.3
 """The share of devices below which published results of prototype methods fall behind local training."""
@@ -21,15 +21,18 @@ def labels_told(contract: Contract[Any]) -> str | None:
     return f"W18: {contract.name} tells the coordinator {contract.discloses}" if contract.holders_wanted else None
 
 
-def check_classes(contract: Contract[Any], hello: Hello, knowledge: Mapping[str, Payload]) -> None:
+def check_classes(
+    contract: Contract[Any], hello: Hello, knowledge: Mapping[str, Payload], slots: Mapping[str, Slot]
+) -> None:
     """Raise RemoteProtocolError (W16) for rows of a class that the device, by its Hello, did not hold when it joined.
 
-    Where a class is shared by its holders alone; a device whose owner withholds the counts is believed.
+    Where a class is shared by its holders alone, and not hidden among all of them; a device whose owner withholds the
+    counts is believed.
     """
     if not (contract.holders_wanted and hello.class_counts):
         return
-    for payload in knowledge.values():
-        if isinstance(payload, (ClassRows, HyperKnowledge)):
+    for role, payload in knowledge.items():
+        if isinstance(payload, (ClassRows, HyperKnowledge)) and not slots[role].class_columns:
             strange = [int(each) for each in payload.classes if not hello.class_counts[each]]
             if strange:
                 raise RemoteProtocolError(

@@ -13,7 +13,7 @@ import hashlib
 import importlib.metadata
 import math
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -132,6 +132,8 @@ class Contract(Generic[P]):
     misfit: Callable[[P, int], str] = lambda _params, _devices: ""
     """What is wrong with these parameters for so many devices: `key: what is allowed`; empty: nothing."""
     warnings: Callable[[P, FederationSpec], tuple[str, ...]] = lambda _params, _spec: ()
+    population: Callable[[P, Sequence[tuple[int, ...]]], tuple[str, ...]] = lambda _params, _class_counts: ()
+    """What else to warn of, once it is known how many samples of each class the devices hold that tell."""
     cautions: tuple[str, ...] = ()
     """When `warnings` has something to say, as `W0: condition`: for whoever chooses a method."""
     variant: Callable[[P], Mapping[str, Any]] = lambda _params: {}
