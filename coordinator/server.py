@@ -201,6 +201,7 @@ class Server:
         """What the method's users should know: of its parameters, and of how this run went."""
         left = tuple(f"{device} left{reason and ': '}{reason}" for device, reason in sorted(self.record.left.items()))
         left = (*left, *remarks.batch_norm(self.contract, self.hellos))
+        left = (*left, *remarks.frozen(self.contract, self.hellos))
         left = (*left, *remarks.diverged(self.record.withheld, self.record.why_withheld))
         left = (*left, *remarks.far_off(self.record.outliers))
         laggards = self.record.laggards() if self.contract.lock_step else ()
