@@ -53,6 +53,7 @@ def device_result(server: Server, name: str) -> DeviceResult:
         bytes_up=record.bytes_up[name],
         bytes_down=record.bytes_down[name],
         rounds_done=record.rounds_done[name],
+        waited_s=float(record.waiting.total_s[name]),
         withheld=record.withheld[name],
     )
 

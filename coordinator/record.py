@@ -11,6 +11,7 @@ import numpy as np
 
 from coordinator.report.metrics import CURVES
 from coordinator.report.result import RoundResult
+from coordinator.waiting import Waiting
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Payload
 
 MISSED_SHARE = 0.1
@@ -22,8 +23,8 @@ MAX_SENDERS = 10_000
 memory."""
 
 
-KEPT = ("contributors", "exchanges", "wall_s")
-BOOKS = ("bytes_up", "bytes_down", "scalars_up", "scalars_down", "device_flops", "device_s")
+KEPT = ("contributors", "exchanges", "wall_s", "waited_for", "waited_s")
+BOOKS = ("bytes_up", "bytes_down", "scalars_up", "scalars_down", "device_flops", "device_s", "device_j")
 """Of a round: what is counted from the beginning of the run, and closed as a difference."""
 
 
@@ -37,6 +38,7 @@ class Work(NamedTuple):
 
     flops: int = 0
     busy_s: float = 0.0
+    used_j: float = 0.0
 
 
 NO_WORK = Work()
@@ -53,6 +55,7 @@ class _Totals(NamedTuple):
     scalars_down: int = 0
     device_flops: int = 0
     device_s: float = 0.0
+    device_j: float = 0.0
 
 
 @dataclass
@@ -92,8 +95,14 @@ class Record:
     """Uploads of this round by class that they have a row for; not kept over a restart, which folds them again."""
     sharers: int = 0
     """Uploads of this round that have rows at all."""
+    asked: int = 0
+    """Devices of which is known whether they answered, each round anew: see RoundState."""
+    answered: int = 0
+    """How many of them did."""
     started_s: float | None = None
     """When the first exchange opened, on the server's clock; not kept over a restart."""
+    waiting: Waiting = field(default_factory=Waiting)
+    """Begins anew after a restart, as `started_s` does."""
     _mark: _Totals = field(default_factory=_Totals)
 
     def measured(self, device: str, rounds: int, metrics: Mapping[str, float]) -> None:
@@ -149,11 +158,14 @@ class Record:
     def round_done(self, contributors: int, exchanges: int, now_s: float, work: Work = NO_WORK) -> RoundResult:
         """Close the books of a round; `work` is what the devices have computed since they were switched on."""
         then, now = self._mark, self._totals(now_s, work)
+        waited_for, waited_s = self.waiting.round_done()
         result = RoundResult(
             round=len(self.rounds) + 1,
             contributors=contributors,
             exchanges=exchanges,
             wall_s=now.wall_s - then.wall_s,
+            waited_for=waited_for,
+            waited_s=waited_s,
             **{name: getattr(now, name) - getattr(then, name) for name in BOOKS},
         )
         self._mark = now
@@ -170,6 +182,7 @@ class Record:
             scalars_down=self.scalars["down"],
             device_flops=work.flops,
             device_s=work.busy_s,
+            device_j=work.used_j,
         )
 
     def laggards(self) -> tuple[str, ...]:
@@ -199,6 +212,8 @@ class Record:
             "rounds_done",
             *CURVES,
             "metrics",
+            "asked",
+            "answered",
         )
         plain: dict[str, Any] = {name: getattr(self, name) for name in names}
         rounds = [{name: getattr(r, name) for name in (*KEPT, *BOOKS)} for r in self.rounds]
@@ -224,4 +239,6 @@ class Record:
             scalars=Counter(plain["scalars"]),
             contributed=Counter(plain["contributed"]),
             rounds_done=Counter(plain["rounds_done"]),
+            asked=plain["asked"],
+            answered=plain["answered"],
         )

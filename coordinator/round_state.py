@@ -47,6 +47,12 @@ class Policy:
     """Wait for the rest once a quorum has joined."""
     patience: int = 3
     """Deadlines that an exchange may miss its quorum before the run ends."""
+    participants: int = 0
+    """Answers that a round is content with, of as many devices that it asks; 0: it asks everybody."""
+    over_select: bool = False
+    """Ask for more than `participants`, as the measured share of answers demands; the first ones count."""
+    seed: int = 0
+    """Of the draw of participants."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +81,18 @@ class RoundState:
     misses: int = 0
     unrecorded: int | None = None
     """A round whose exchanges are all closed, and whose end is not on record: what a restart can find."""
+    asked: int = 0
+    """Devices of which is known whether they answered the first exchange of a round, each round anew."""
+    answered: int = 0
+    """How many of them did."""
+    unheard: frozenset[str] = frozenset()
+    """Of whom it is not known, because the last round had enough answers before theirs."""
     reason: str = ""
+
+    @property
+    def wanted(self) -> int | None:
+        """Answers after which this exchange closes at once; None: it waits for everybody whom it asked."""
+        return self.policy.participants or None if not self.closing else None
 
     @property
     def closing(self) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from coordinator import selection
 from coordinator.round_state import (
     Answer,
     Broken,
@@ -117,7 +118,7 @@ def _lose(state: RoundState, event: Lost) -> Outcome:
 
 
 def _receive(state: RoundState, event: Received) -> Outcome:
-    state = _seen(state, event.device)
+    state = _heard_late(_seen(state, event.device), event)
     if event.place != state.place or event.device in state.folded:
         return state, (_answer(state, event),)
     if event.device not in state.invited:
@@ -126,7 +127,7 @@ def _receive(state: RoundState, event: Received) -> Outcome:
 
 
 def _receive_closed(state: RoundState, event: Received | Withheld | Persisted) -> Outcome:
-    return _seen(state, event.device), (_answer(state, event),)
+    return _heard_late(_seen(state, event.device), event), (_answer(state, event),)
 
 
 def _receive_gathering(state: RoundState, event: Received) -> Outcome:
@@ -171,8 +172,8 @@ def _tick(state: RoundState, event: Tick) -> Outcome:
             return _fail(state, _too_silent(state))
         state = replace(
             state,
-            invited=state.invited
-            | (state.members - state.withheld),  # newcomers, too: those who were invited are too few
+            # newcomers, too: those who were invited are too few
+            invited=state.invited | _asked(state, state.members - state.withheld, len(state.invited)),
             due_s=event.now_s + policy.deadline_s,
             misses=state.misses + 1,
             retry_at_s=event.now_s,
@@ -244,7 +245,8 @@ def _open(state: RoundState, now_s: float) -> Outcome:
     if not state.quorum_possible:
         return _fail(state, _too_few(state))
     here = state.members - state.away
-    invited = (here if len(here | state.folded) >= state.policy.quorum else state.members) | state.folded
+    pool = here if len(here | state.folded) >= state.policy.quorum else state.members
+    invited = _asked(state, pool) | state.folded
     if len(state.folded) >= state.policy.expected:  # closed before a restart, perhaps: nobody new may change it
         invited = state.folded
     state = replace(
@@ -257,9 +259,39 @@ def _open(state: RoundState, now_s: float) -> Outcome:
         misses=0,
         withheld=frozenset(),
     )
-    if state.missing:
-        return state, (_invite(state, state.missing, now_s),)
-    return _close_if_complete(state)
+    state, closing = _close_if_complete(state)
+    if closing or not state.missing:
+        return state, closing
+    return state, (_invite(state, state.missing, now_s),)
+
+
+def _asked(state: RoundState, pool: frozenset[str], more: int = 0) -> frozenset[str]:
+    """Those of a pool whom this exchange asks, and so many more who were not asked at first."""
+    policy = state.policy
+    if state.wanted is None:
+        return pool
+    count = selection.invitations(state.wanted, state.asked, state.answered) if policy.over_select else state.wanted
+    return selection.select(pool, count + more, policy.seed, state.place.round)
+
+
+def _heard_late(state: RoundState, event: Received | Withheld | Persisted) -> RoundState:
+    """An answer to a round's first exchange that was not needed any more: it did come."""
+    if event.device not in state.unheard or event.place.exchange or event.place >= state.place:
+        return state
+    return replace(state, asked=state.asked + 1, answered=state.answered + 1, unheard=state.unheard - {event.device})
+
+
+def _measured(state: RoundState) -> RoundState:
+    """With the answers to a round's first exchange counted.
+
+    Where enough came before the deadline, nobody knows of the rest; those of the round before who are away by now never
+    answered.
+    """
+    if state.place.exchange or state.closing:
+        return state
+    unheard = state.missing if state.wanted is not None and len(state.folded) >= state.wanted else frozenset()
+    asked = state.asked + len(state.invited - unheard) + len(state.unheard & state.away)
+    return replace(state, asked=asked, answered=state.answered + len(state.folded), unheard=unheard)
 
 
 def _invite(state: RoundState, devices: frozenset[str] | set[str], now_s: float) -> Invite:
@@ -267,9 +299,10 @@ def _invite(state: RoundState, devices: frozenset[str] | set[str], now_s: float)
 
 
 def _close_if_complete(state: RoundState) -> Outcome:
-    if state.missing or len(state.folded) < state.policy.quorum:
+    if len(state.folded) < state.policy.quorum:
         return state, ()
-    return _close(state)
+    enough = state.wanted is not None and len(state.folded) >= state.wanted
+    return _close(state) if enough or not state.missing else (state, ())
 
 
 def _close(state: RoundState) -> Outcome:
@@ -277,7 +310,7 @@ def _close(state: RoundState) -> Outcome:
         return replace(state, phase=Phase.DONE), (End(""),)
     partial = len(state.folded) < state.policy.expected or not state.members <= state.folded
     reduce = Reduce(state.place, tuple(sorted(state.folded)), partial)
-    return replace(state, phase=Phase.FINISHING), (reduce,)
+    return replace(_measured(state), phase=Phase.FINISHING), (reduce,)
 
 
 def _fail_without_quorum(state: RoundState) -> Outcome:
@@ -358,14 +391,16 @@ def advance(state: RoundState, event: Event) -> Outcome:
     return MACHINE.advance(state, event)
 
 
-def resumed(policy: Policy, place: Place, folded: frozenset[str]) -> RoundState:
+def resumed(policy: Policy, place: Place, folded: frozenset[str], *, asked: int = 0, answered: int = 0) -> RoundState:
     """Where a coordinator stands after a restart: gathering again, at an exchange that holds these uploads.
 
+    asked, answered: as far as they were measured when the last round ended.
     `place` may stand one past the last exchange of a round, where all of them are closed and its end is not on record.
     """
     if place.exchange == policy.exchanges:
-        return RoundState(policy=policy, place=Place(place.round + 1, 0), unrecorded=place.round)
-    return RoundState(policy=policy, place=place, folded=folded)
+        after = Place(place.round + 1, 0)
+        return RoundState(policy=policy, place=after, unrecorded=place.round, asked=asked, answered=answered)
+    return RoundState(policy=policy, place=place, folded=folded, asked=asked, answered=answered)
 
 
 def next_due_s(state: RoundState) -> float | None:

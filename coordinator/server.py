@@ -204,7 +204,8 @@ class Server:
         left = (*left, *remarks.frozen(self.contract, self.hellos))
         left = (*left, *remarks.diverged(self.record.withheld, self.record.why_withheld))
         left = (*left, *remarks.far_off(self.record.outliers))
-        laggards = self.record.laggards() if self.contract.lock_step else ()
+        everybody = not self.rounds.policy.participants
+        laggards = self.record.laggards() if self.contract.lock_step and everybody else ()
         if not laggards:
             return (*self._warnings, *left)
         late = f"W5: {', '.join(laggards)} missed more than a tenth of the exchanges of a lock-step method; use fedmd"
@@ -491,9 +492,11 @@ class Server:
             self._pending.append(self._incoming)
         elif isinstance(command, rounds.Fold):
             self._fold(command)
+            self.record.waiting.answered(command.device, now_s)
         elif isinstance(command, rounds.Answer):
             self._answer(command.device, command.place, command.verdict, command.reason)
         elif isinstance(command, rounds.Reduce):
+            self.record.waiting.closed(self.rounds.missing, now_s)
             self._reduce(command, now_s)
         elif isinstance(command, rounds.RoundDone):
             self._round_done(command.round, now_s)
@@ -644,6 +647,7 @@ class Server:
         if len(self.record.rounds) == round_:  # else the disk refused the checkpoint, and this is another try
             self._look_for_holders()
             self.record.round_done(self._contributors, len(self._rows), now_s, self._work())
+        self.record.asked, self.record.answered = self.rounds.asked, self.rounds.answered
         state, record = keep.to_bytes(self.method_state), self.record.to_json()
         self.ledger.checkpoint(round_ + 1, state, record, self._slots(round_))
         self.watcher.round_done(self.record.rounds[-1], self.spec.rounds, self.record)
@@ -717,7 +721,7 @@ class Server:
         place = Place(round_, len(closed))
         folded = frozenset(self.ledger.uploads(place))
         self._add_stored(place, tuple(sorted(folded)))
-        self.rounds = rounds.resumed(policy, place, folded)
+        self.rounds = rounds.resumed(policy, place, folded, asked=self.record.asked, answered=self.record.answered)
 
     def _add_stored(self, place: Place, contributors: tuple[str, ...]) -> None:
         frames = self.ledger.uploads(place)

@@ -200,6 +200,10 @@ class Participant:
     def on_exchange(self, report: RoundReport) -> None:
         """Called after each exchange, once it is durable; for whoever wants to know."""
 
+    def answer(self, assign: Assign, knowledge: Mapping[str, Payload]) -> Mapping[str, Payload]:  # noqa: ARG002  # for heirs
+        """What is sent of what an exchange computed; a simulation of devices that lie has its own."""
+        return knowledge
+
     # -- driven from outside ----------------------------------------------------------------------------------------
 
     def raise_if_failed(self) -> None:
@@ -338,6 +342,7 @@ class Participant:
         """The exchange with the frame of its upload; None where that would not be legal, and nobody waits for it."""
         assign, taken = work.assign, self._require_taken()
         try:
+            knowledge = self.answer(assign, knowledge)
             divergence.check_knowledge(knowledge)
             check_roles(knowledge, self._row_of(assign).up if not work.withheld else {}, self._expect(taken.spec))
             knowledge = taken.chain.apply(knowledge)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 
 from coordinator.config import Federation
 from coordinator.config import federation as read_federation
+from coordinator.equipment import Equipment
 from edge_sdk import board
 from edge_sdk.data import LocalData, Preprocess, Samples
 from edge_sdk.errors import UsageError
@@ -25,7 +26,10 @@ from edge_sim import assign, families, partition_file
 from edge_sim.config import Config, FleetRow
 from edge_sim.datasets import Dataset, load
 from edge_sim.draw import cut
+from edge_sim.hardships import NONE, Hardships
+from edge_sim.hardware import Hardware
 from edge_sim.partition import partition
+from edge_sim.scenario import QUIET, ScenarioTable
 
 PARTS = ("train", "test", "validation", "local_test")
 """Of LocalData."""
@@ -85,6 +89,7 @@ class Device:
     kit: Kit
     data: LocalData
     public: PublicSet | None
+    hardships: Hardships = NONE
 
     def write(self, folder: Path) -> None:
         """Leave everything that a process of its own needs in a folder."""
@@ -121,6 +126,17 @@ class Fleet:
     parts: tuple[Ints, ...]
     """Which of the private samples each device holds, before it divides them."""
     federation: Federation
+    scenario: ScenarioTable = QUIET
+
+    @property
+    def equipment(self) -> Equipment:
+        """For methods that run the devices' models on the coordinator: one of each architecture of the fleet."""
+        return Equipment(nets=self.nets, public=lambda: self.dataset.public)
+
+    def nets(self) -> list[Model]:
+        """A model of each architecture."""
+        kinds = {(kit.family, kit.size, kit.feature_dim): kit for kit in (device.kit for device in self.devices)}
+        return [kit.model(self.dataset.public) for kit in kinds.values()]
 
 
 def build(config: Config) -> Fleet:
@@ -141,7 +157,7 @@ def _build(config: Config) -> Fleet:
         classes=dataset.classes,
         public=dataset.public.spec if dataset.public else None,
     )
-    federation = Federation(federation.spec, federation.policy, config.ids)
+    federation = dataclasses.replace(federation, roster=config.ids)
     load_registered("coordinator.methods", federation.spec.method).init(federation.spec)  # tells now what it lacks
     wanted = _wanted(federation.spec)
     parts = _parts(config, dataset)
@@ -150,10 +166,11 @@ def _build(config: Config) -> Fleet:
             kit=_kit(config, dataset, row, number, wanted),
             data=_local_data(config, dataset, part, number),
             public=dataset.public,
+            hardships=row,
         )
         for number, (row, part) in enumerate(zip(config.rows, parts, strict=True))
     )
-    return Fleet(dataset=dataset, devices=devices, parts=tuple(parts), federation=federation)
+    return Fleet(dataset=dataset, devices=devices, parts=tuple(parts), federation=federation, scenario=config.scenario)
 
 
 def export_partition(config: Config, fleet: Fleet) -> None:
@@ -216,9 +233,15 @@ def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _
     )
 
 
-def timings(kit: Kit) -> tuple[Callable[[board.Effort, board.Effort], float], board.Link]:
-    """(training, inference) -> seconds on this device's board; and its link."""
-    return board.load_board(kit.board).compute_s, board.load_link(kit.link)
+def hardware(device: Device) -> Hardware:
+    """A device's board and link, cold and with a full battery."""
+    hardships = device.hardships
+    return Hardware(
+        board.load_board(device.kit.board),
+        board.load_link(device.kit.link),
+        battery_wh=hardships.battery_wh,
+        charge_w=hardships.charge_w,
+    )
 
 
 def needs_torch(family: str) -> bool:

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from coordinator.outcome import device_result
 from coordinator.outcome import result as known_result
 from coordinator.report.result import DeviceResult, Result, RoundResult
 from coordinator.server import Server
 from edge_sim.fleet import Device, Fleet
+from edge_sim.hardware import Spent
 
 
 def result(
-    server: Server, fleet: Fleet, *, transport: str, time: Mapping[str, float], standalone: Result | None = None
+    server: Server,
+    fleet: Fleet,
+    *,
+    transport: str,
+    time: Mapping[str, float],
+    standalone: Result | None = None,
+    spent: Mapping[str, Spent] = MappingProxyType({}),
 ) -> Result:
-    """Everything that a report needs."""
+    """Everything that a report needs; spent: by device id, where it was metered."""
     alone = {device.id: device.accuracy for device in standalone.devices} if standalone else {}
-    devices = tuple(_device(server, device, alone.get(device.kit.id)) for device in fleet.devices)
+    devices = tuple(
+        _device(server, device, alone.get(device.kit.id), spent.get(device.kit.id, Spent())) for device in fleet.devices
+    )
     known = known_result(server, devices, transport, time)
     baseline = {f"standalone_{name}": value for name, value in standalone.metrics.items()} if standalone else {}
     return dataclasses.replace(
@@ -34,7 +44,7 @@ def _on_the_boards(history: tuple[RoundResult, ...]) -> tuple[RoundResult, ...]:
     return tuple(dataclasses.replace(entry, virtual_s=entry.wall_s, wall_s=0.0) for entry in history)
 
 
-def _device(server: Server, device: Device, standalone_accuracy: float | None) -> DeviceResult:
+def _device(server: Server, device: Device, standalone_accuracy: float | None, spent: Spent) -> DeviceResult:
     kit = device.kit
     if kit.id in server.hellos:
         known = device_result(server, kit.id)
@@ -46,4 +56,5 @@ def _device(server: Server, device: Device, standalone_accuracy: float | None) -
         samples=len(device.data.train),
         class_counts=device.data.class_counts(kit.classes),
         standalone_accuracy=standalone_accuracy,
+        **spent._asdict(),
     )

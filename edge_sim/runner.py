@@ -6,21 +6,25 @@ import itertools
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from coordinator import final_prototypes
 from coordinator.config import to_toml
 from coordinator.ledger import Ledger
 from coordinator.report.files import write_run
 from coordinator.report.result import Result
-from coordinator.server import Server, Watcher
+from coordinator.server import Watcher
 from coordinator.trace import TraceWriter, keeping
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.mqtt_url import parse_broker_url
 from edge_sim import config as configs
+from edge_sim import feasible
 from edge_sim import fleet as fleets
 from edge_sim.checkpoint import Checkpoints
 from edge_sim.config import Config
+from edge_sim.insight import gather
 from edge_sim.outcome import result
 from edge_sim.virtual import VirtualFleet
 
@@ -49,6 +53,8 @@ def run(
     if out is not None:
         check_folder(Path(out), resume=resume)
     fleet = fleets.build(parsed)
+    if broker == "memory":
+        feasible.check(fleet)
     fleets.export_partition(parsed, fleet)
     begun_s, start_s = time.monotonic(), time.time()
     standalone = _standalone(parsed, watcher) if parsed.run.standalone and parsed.federation.method != "local" else None
@@ -58,15 +64,17 @@ def run(
     with keeping(folder, parsed.tables, parsed.file, wanted=trace, resume=resume) as kept:
         if broker == "memory":
             where = Path(out) if out else None
-            server, virtual_s = _in_memory(parsed, fleet, where, watcher(""), resume=resume, trace=kept)
-            label = "memory"
+            virtual = _in_memory(parsed, fleet, where, watcher(""), resume=resume, trace=kept)
+            server, label, virtual_s, spent = virtual.server, "memory", virtual.clock.now_s, virtual.spent
+            seen = gather(virtual, fleet.dataset)
         else:
             from edge_sim.processes import over_broker  # noqa: PLC0415  # paho only where there is a broker
 
             server, label = over_broker(parsed, fleet, broker, folder, watcher(""), resume=resume, trace=kept)
-            virtual_s = 0.0
+            virtual_s, spent, seen = 0.0, {}, final_prototypes.insight(server)
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual_s, "start_s": start_s}
-    return result(server, fleet, transport=label, time=took, standalone=standalone)
+    found = result(server, fleet, transport=label, time=took, standalone=standalone, spent=spent)
+    return replace(found, insight=seen)
 
 
 def check_broker(broker: str) -> None:
@@ -106,9 +114,9 @@ def _standalone(config: Config, watcher: WatcherFor) -> Result:
     alone = configs.alone(config)
     fleet = fleets.build(alone)
     begun_s = time.monotonic()
-    server, virtual_s = _in_memory(alone, fleet, None, watcher("alone"), resume=False)
-    took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual_s}
-    return result(server, fleet, transport="memory", time=took)
+    virtual = _in_memory(alone, fleet, None, watcher("alone"), resume=False)
+    took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual.clock.now_s}
+    return result(virtual.server, fleet, transport="memory", time=took, spent=virtual.spent)
 
 
 def _in_memory(
@@ -119,9 +127,9 @@ def _in_memory(
     *,
     resume: bool,
     trace: TraceWriter | None = None,
-) -> tuple[Server, float]:
+) -> VirtualFleet:
     keeper = Checkpoints(out / "checkpoint") if out else None
-    ledger, stores = keeper.load() if keeper and resume else (Ledger(None), {})
+    ledger, stores, world = keeper.load() if keeper and resume else (Ledger(None), {}, None)
     virtual = VirtualFleet(
         fleet,
         ledger=ledger,
@@ -130,6 +138,7 @@ def _in_memory(
         faults_seed=config.faults_seed,
         watcher=watcher,
         keeper=keeper,
+        world=world,
         trace=trace,
     )
     if any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
@@ -140,7 +149,7 @@ def _in_memory(
         virtual.run()
     finally:
         virtual.server.close()
-    return virtual.server, virtual.clock.now_s
+    return virtual
 
 
 def _parsed(config: Config | Mapping[str, Any] | str | Path) -> Config:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from coordinator import traced
-from coordinator.config import Federation
+from coordinator.equipment import ready_method
 from coordinator.ledger import Ledger
 from coordinator.public_shelf import PublicShelf
 from coordinator.record import NO_WORK, Work
@@ -19,12 +20,14 @@ from coordinator.server import Server, Watcher
 from coordinator.trace import TraceWriter
 from edge_sdk.agent import Agent
 from edge_sdk.errors import RunFailed
-from edge_sdk.protocol.wires import load_registered
 from edge_sdk.store import Store
 from edge_sdk.transport.memory import Faults, Hub, MemoryTransport
+from edge_sim.byzantine import agent_for
 from edge_sim.checkpoint import Checkpoints
-from edge_sim.clock import VirtualClock
-from edge_sim.fleet import Device, Fleet, timings
+from edge_sim.clock import LocalClock, VirtualClock
+from edge_sim.fleet import Device, Fleet, hardware
+from edge_sim.hardware import Spent
+from edge_sim.troubles import Fate, impose
 
 
 class VirtualFleet:
@@ -42,15 +45,20 @@ class VirtualFleet:
         keeper: Checkpoints | None = None,
         shelf: PublicShelf | None = None,
         caches: Path | None = None,
+        world: Mapping[str, Any] | None = None,
         trace: TraceWriter | None = None,
     ) -> None:
-        """caches: devices are given no public set, and fetch it from the shelf into folders in here."""
-        self.clock = VirtualClock()
+        """caches: devices are given no public set, and fetch it from the shelf into folders in here.
+
+        world: what `to_json` gave, to go on from.
+        """
+        world = world or {"now_s": 0.0, "hardware": {}}
+        self.clock = VirtualClock(world["now_s"])
         self.hub = Hub(self.clock, faults, faults_seed)
         self._keeper = keeper
         self.devices: tuple[VirtualDevice, ...] = ()
         self._coordinator = VirtualCoordinator(
-            fleet.federation, ledger, self.hub, self.clock, watcher, shelf=shelf, work=self._work, trace=trace
+            fleet, ledger, self.hub, self.clock, watcher, shelf=shelf, work=self._work, trace=trace
         )
         stores = stores or {}
         name = fleet.federation.spec.federation
@@ -58,6 +66,10 @@ class VirtualFleet:
             VirtualDevice(device, stores.get(device.kit.id), self.hub, self.clock, name, caches=caches)
             for device in fleet.devices
         )
+        for each in self.devices:
+            if each.device.kit.id in world["hardware"]:
+                each.hardware.restore(world["hardware"][each.device.kit.id], self.clock.now_s)
+        impose(self, fleet.scenario, fleet.federation.spec.seed)
 
     @property
     def server(self) -> Server:
@@ -65,7 +77,23 @@ class VirtualFleet:
         return self._coordinator.server
 
     def _work(self) -> Work:
-        return Work(sum(d.flops for d in self.devices), sum(d.busy_s for d in self.devices))
+        now_s, boards = self.clock.now_s, [device.hardware for device in self.devices]
+        return Work(
+            flops=sum(board.flops for board in boards),
+            busy_s=sum(board.busy_s(now_s) for board in boards),
+            used_j=sum(board.used_j(now_s) for board in boards),
+        )
+
+    @property
+    def spent(self) -> dict[str, Spent]:
+        """What the run has cost each device so far, by id."""
+        now_s = self.clock.now_s
+        return {d.device.kit.id: Spent(d.hardware.busy_s(now_s), d.hardware.used_j(now_s)) for d in self.devices}
+
+    def to_json(self) -> dict[str, Any]:
+        """Time, heat, batteries and joules as plain values: what neither the ledger nor the stores hold."""
+        now_s = self.clock.now_s
+        return {"now_s": now_s, "hardware": {d.device.kit.id: d.hardware.to_json(now_s) for d in self.devices}}
 
     def run(self) -> None:
         """Let time pass until the run is over.
@@ -74,7 +102,8 @@ class VirtualFleet:
         """
         self._coordinator.server.connect()
         for device in self.devices:
-            device.agent.connect()
+            if device.powered:
+                device.connect()
         try:
             self._pass_time()
         except BaseException:
@@ -82,7 +111,7 @@ class VirtualFleet:
             raise
 
     def _pass_time(self) -> None:
-        while not (self.server.over and all(device.agent.over for device in self.devices)):
+        while not (self.server.over and all(device.over or device.excused for device in self.devices)):
             if not self.clock.step():
                 raise RunFailed("the simulated fleet came to a standstill")
             if self.server.over and self.server.rounds.reason:
@@ -107,7 +136,8 @@ class VirtualFleet:
 
     def _save(self) -> None:
         if self._keeper is not None:
-            self._keeper.save(self.server.ledger, {d.device.kit.id: d.agent.store for d in self.devices})
+            stores = {d.device.kit.id: d.agent.store for d in self.devices}
+            self._keeper.save(self.server.ledger, stores, self.to_json())
 
 
 class VirtualCoordinator:
@@ -115,7 +145,7 @@ class VirtualCoordinator:
 
     def __init__(
         self,
-        federation: Federation,
+        fleet: Fleet,
         ledger: Ledger,
         hub: Hub,
         clock: VirtualClock,
@@ -127,7 +157,7 @@ class VirtualCoordinator:
     ) -> None:
         self._work = work
         self._trace = trace
-        self._federation, self._hub, self._clock, self._watcher = federation, hub, clock, watcher
+        self._fleet, self._hub, self._clock, self._watcher = fleet, hub, clock, watcher
         self._shelf = shelf
         self.powered = True
         self._start(ledger)
@@ -157,12 +187,12 @@ class VirtualCoordinator:
         self._transport = self._hub.link("coordinator")
         self.server = traced.server(
             self._trace,
-            spec=self._federation.spec,
-            policy=self._federation.policy,
-            method=load_registered("coordinator.methods", self._federation.spec.method),
+            spec=self._fleet.federation.spec,
+            policy=self._fleet.federation.policy,
+            method=ready_method(self._fleet.federation.spec.method, self._fleet.equipment),
             transport=self._transport,
             ledger=ledger,
-            roster=self._federation.roster,
+            roster=self._fleet.federation.roster,
             watcher=self._watcher,
             shelf=self._shelf,
             work=self._work,
@@ -195,11 +225,14 @@ class VirtualDevice:
         self._cache = caches / device.kit.id if caches else None
         self.device, self.clock = device, clock
         self._hub, self._federation = hub, federation
-        self._compute_s, self._link = timings(device.kit)
-        self.busy_s = 0.0
-        self.flops = 0
-        """Computed so far, in all its lives."""
+        self.hardware = hardware(device)
+        self.fate: Fate | None = None
         self.powered = True
+        self.excused = False
+        """Whether a run may end without it: a scenario keeps it off."""
+        hardships = device.hardships
+        self._own = LocalClock(clock, offset_s=hardships.clock_offset_s, drift=hardships.clock_drift)
+        self._agent_type = agent_for(hardships.byzantine, federation, device.kit.seed)
         self._start(store)
 
     @property
@@ -207,9 +240,17 @@ class VirtualDevice:
         """Whether its part in the run has ended."""
         return self.agent.over
 
+    def connect(self) -> None:
+        """Switch it on and let it look for the broker."""
+        self.hardware.power_on(self.clock.now_s)
+        self.agent.connect()
+        if self.fate is not None:
+            self.fate.look_at_battery()
+
     def power_off(self) -> None:
         """The board is dark: what it was computing is lost."""
         self.powered = False
+        self.hardware.power_off(self.clock.now_s)
         self._hub.cut_power(self.device.kit.id)
         self._waker.stop()
 
@@ -219,11 +260,11 @@ class VirtualDevice:
         store = self.agent.store
         store.boot_epoch += 1
         self._start(store)
-        self.agent.connect()
+        self.connect()
 
     def _start(self, store: Store | None) -> None:
-        self._transport: MemoryTransport = self._hub.link(self.device.kit.id, self._link.transfer_s)
-        self.agent = Agent(
+        self._transport: MemoryTransport = self._hub.link(self.device.kit.id, self.hardware.transfer_s)
+        self.agent: Agent = self._agent_type(
             federation=self._federation,
             broker=self._transport,
             identity=self.device.kit.id,
@@ -236,16 +277,20 @@ class VirtualDevice:
             disclose_classes=True,
             share_weights=True,
             secret=self.device.kit.secret,
-            clock=lambda: self.clock.now_s,
+            clock=lambda: self._own.now_s,
         )
         self._computed = 0
-        self._waker = _Waker(self.clock, self._wake, self.agent.next_due_s)
+        self._waker = _Waker(self.clock, self._wake, self._due_s)
         self._transport.on_news = self._waker.soon
+
+    def _due_s(self) -> float | None:
+        due_s = self.agent.next_due_s()
+        return None if due_s is None else self._own.true_s(due_s)
 
     def _wake(self) -> None:
         while (event := self._transport.poll(0.0)) is not None:
-            self.agent.handle(event, self.clock.now_s)
-        self.agent.tick(self.clock.now_s)
+            self.agent.handle(event, self._own.now_s)
+        self.agent.tick(self._own.now_s)
         if self.agent.working and self.agent.begun != self._computed:
             self._compute()
 
@@ -258,17 +303,18 @@ class VirtualDevice:
             if not self.agent.working:
                 return
         trained, inferred = meter.train - train, meter.infer - infer
-        took_s = self._compute_s(trained, inferred)
-        self.busy_s += took_s
-        self.flops += int(trained.flops + inferred.flops)
-        agent = self.agent
+        agent, place = self.agent, self.agent.session.place
+        slow_factor = self.fate.slow_factor(place) if self.fate is not None else 1.0
+        took_s = self.hardware.compute(trained, inferred, self.clock.now_s, slow_factor=slow_factor)
+        if self.fate is not None:
+            self.fate.computing(place, took_s)
         self.clock.at(self.clock.now_s + took_s, lambda: self._finish(agent, begun))
 
     def _finish(self, agent: Agent, begun: int) -> None:
         if not self.powered or agent is not self.agent:
             return  # the board that computed this has lost its power
         if agent.working and agent.begun == begun:  # else a newer Assign came meanwhile
-            agent.finish_work(self.clock.now_s)
+            agent.finish_work(self._own.now_s)
             self._waker.soon()
 
 

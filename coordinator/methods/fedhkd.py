@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from coordinator.class_rows import MOST, mean_over_holders
 from coordinator.methods.base import At, Contribution
 from coordinator.methods.fedavg import next_weights
-from coordinator.weights_and_rest import InSumAndBag, SumAndBag
+from coordinator.mixed_sum import InMixedSum, MixedSum
 from edge_sdk.errors import EmptyRound
 from edge_sdk.protocol.contracts.fedhkd import FEDHKD, FedHKDParams
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Payload, Weights
@@ -36,7 +36,7 @@ class FedHKDCoordinatorState:
     """After these hyper-knowledge alone is of no use."""
 
 
-class FedHKDCoordinator(InSumAndBag):
+class FedHKDCoordinator(InMixedSum):
     """Averages weights over devices, hyper-knowledge over the holders of each class by their samples of it."""
 
     contract = FEDHKD
@@ -57,7 +57,7 @@ class FedHKDCoordinator(InSumAndBag):
         return {}
 
     def finish(
-        self, spec: FederationSpec, state: FedHKDCoordinatorState, at: At, aggregate: SumAndBag
+        self, spec: FederationSpec, state: FedHKDCoordinatorState, at: At, aggregate: MixedSum
     ) -> FedHKDCoordinatorState:
         """Divide."""
         params: FedHKDParams = self.contract.read(spec.params)

@@ -5,6 +5,7 @@
     rounds.csv        one row per round
     devices.csv       one row per device, for spreadsheets
     accuracy.csv      one row per round and evaluated device
+    insight.npz       what the models held at the end, for pictures
 
 Each file is replaced at once, so that a reader never sees half of one; summary.json comes last.
 """
@@ -16,10 +17,11 @@ import io
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coordinator.report import text_files
+from coordinator.report import insight, text_files
 from coordinator.report.metrics import CURVES, SHARES
 from coordinator.report.result import SUMMARY_VERSION, DeviceResult, Result, RoundResult, spread, summary
 from coordinator.report.text_files import csv_text
@@ -30,7 +32,8 @@ OWN_TASK = ("amp", "fm", "wlp", "sd", *(f"q{round(100 * share)}" for share in SH
 PERSONAL = ("pm_v", "pm_l")
 """FedNH's, as means over the learning devices."""
 COUNTS = ("contributors", "exchanges", "bytes_up", "bytes_down", "scalars_up", "scalars_down", "device_flops")
-SECONDS = ("wall_s", "virtual_s", "device_s")
+SECONDS = ("wall_s", "virtual_s", "device_s", "waited_s")
+DEVICE_COSTS = ("waited_s", "busy_s", "energy_j")
 ROUND_COLUMNS = (
     "round",
     "accuracy_mean",
@@ -43,6 +46,8 @@ ROUND_COLUMNS = (
     *(f"{name}_mean" for name in PERSONAL),
     *COUNTS,
     *SECONDS,
+    "device_j",
+    "waited_for",
 )
 DEVICE_COLUMNS = (
     "id",
@@ -61,6 +66,7 @@ DEVICE_COLUMNS = (
     "bytes_down",
     "rounds_done",
     "withheld",
+    *DEVICE_COSTS,
     "note",
 )
 ACCURACY_COLUMNS = ("round", "device", *CURVES, "standalone_accuracy")
@@ -72,11 +78,12 @@ def write_run(result: Result, resolved_toml: str, directory: str | os.PathLike[s
     Raises UsageError where `directory` cannot be a directory, StoreError where it cannot be written.
     """
     folder = Path(directory)
-    files = {
+    files: dict[str, str | bytes] = {
         "federation.toml": resolved_toml,
         "rounds.csv": csv_text(ROUND_COLUMNS, _round_rows(result)),
         "devices.csv": csv_text(DEVICE_COLUMNS, (_device_row(device) for device in result.devices)),
         "accuracy.csv": csv_text(ACCURACY_COLUMNS, _accuracy_rows(result)),
+        **({insight.NAME: insight.to_bytes(result.insight)} if result.insight is not None else {}),
         "summary.json": json.dumps(summary(result), indent=2, allow_nan=False) + "\n",
     }
     try:
@@ -100,7 +107,7 @@ def read_run(directory: str | os.PathLike[str]) -> Result:
     rounds = _read_table(folder / "rounds.csv", ROUND_COLUMNS)
     measured = _read_table(folder / "accuracy.csv", ACCURACY_COLUMNS)
     try:
-        return _result(whole, rounds, measured)
+        return replace(_result(whole, rounds, measured), insight=insight.read(folder))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(
             f"{folder}: its files do not fit together ({type(error).__name__}: {error}); run it again"
@@ -120,7 +127,7 @@ def _round_rows(result: Result) -> Iterable[dict[str, object]]:
             "gm": result.gm(entry.accuracy),
             **{key: own_task.get(key) for key in OWN_TASK},
             **{f"{key}_mean": spread([*result.learned(getattr(entry, key)).values()]).get("mean") for key in PERSONAL},
-            **{key: getattr(entry, key) for key in (*COUNTS, *SECONDS)},
+            **{key: getattr(entry, key) for key in (*COUNTS, *SECONDS, "device_j", "waited_for")},
         }
 
 
@@ -230,4 +237,4 @@ def _round_from(row: Mapping[str, str], curves: Mapping[str, Mapping[int, Mappin
     number = int(row["round"])
     values: dict[str, Any] = {name: curve.get(number, {}) for name, curve in curves.items()}
     values |= {key: int(row[key]) for key in COUNTS} | {key: float(row[key]) for key in SECONDS}
-    return RoundResult(round=number, **values)
+    return RoundResult(round=number, device_j=float(row["device_j"]), waited_for=row["waited_for"], **values)

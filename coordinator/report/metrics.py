@@ -23,7 +23,8 @@ TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 class Point(NamedTuple):
     """A run up to the end of a round: what was spent since it began.
 
-    Bytes are sent and received, per device; device_flops and device_s are those of all devices, 0 where nobody meters.
+    Bytes are sent and received, per device; device_flops, device_s and device_j are those of all devices, 0 where
+    nobody meters.
     """
 
     round: int
@@ -32,6 +33,7 @@ class Point(NamedTuple):
     time_s: float
     device_flops: int = 0
     device_s: float = 0.0
+    device_j: float = 0.0
 
 
 def averaged_performance(accuracy: Mapping[str, float], samples: Mapping[str, int]) -> float:

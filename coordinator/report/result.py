@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from coordinator.report.insight import Insight
 from coordinator.report.metrics import TARGETS, Point, global_model, over_devices, to_target
 
 SUMMARY_VERSION = 1
@@ -42,6 +43,12 @@ class DeviceResult:
     bytes_up: int = 0
     bytes_down: int = 0
     rounds_done: int = 0
+    waited_s: float = 0.0
+    """Seconds in which exchanges were open for its sake: coordinator/waiting.py."""
+    busy_s: float = 0.0
+    """Seconds of computing, by its board's profile; 0 where nobody meters it, as over a broker."""
+    energy_j: float = 0.0
+    """What it drew from the beginning to the end of the run; 0 where nobody meters it."""
     withheld: int = 0
     """Uploads that it withheld because what it learned diverged."""
 
@@ -78,6 +85,12 @@ class RoundResult:
     """Of all devices together, evaluations included; 0 where nobody meters them, as over a broker."""
     device_s: float = 0.0
     """Seconds of computing, of all devices together, by their boards' profiles; 0 where nobody meters them."""
+    device_j: float = 0.0
+    """Joules that all devices together drew, waiting and talking included; 0 where nobody meters them."""
+    waited_for: str = ""
+    """The device that this round waited for longest; empty: none."""
+    waited_s: float = 0.0
+    """How long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +127,8 @@ class Result:
     """Whether what devices measure is one averaged model, and so has a GM."""
     reason: str = ""
     """Why it ended early; empty where it did not."""
+    insight: Insight | None = field(default=None, compare=False)
+    """What its models held at the end, for pictures."""
 
     @property
     def learners(self) -> frozenset[str]:
@@ -135,16 +150,18 @@ class Result:
 
     def points(self) -> list[Point]:
         """Round by round where accuracy was measured: its mean, and what had been spent by then."""
-        found, spent, time_s, flops, device_s = [], 0, 0.0, 0, 0.0
+        found, spent, time_s, flops, device_s, device_j = [], 0, 0.0, 0, 0.0, 0.0
         for entry in self.history:
             spent += entry.bytes_up + entry.bytes_down
             time_s += entry.virtual_s or entry.wall_s
             flops += entry.device_flops
             device_s += entry.device_s
+            device_j += entry.device_j
             learned = self.learned(entry.accuracy)
             if learned:
                 mean = statistics.fmean(learned.values())
-                found.append(Point(entry.round, mean, spent / max(1, len(self.devices)), time_s, flops, device_s))
+                per_device = spent / max(1, len(self.devices))
+                found.append(Point(entry.round, mean, per_device, time_s, flops, device_s, device_j))
         return found
 
 
@@ -205,6 +222,9 @@ def summary(result: Result) -> dict[str, Any]:
 def without_times(whole: Mapping[str, Any]) -> dict[str, Any]:
     """A summary less what depends on the clock or the machine: the same seed twice gives the same."""
     kept = {key: value for key, value in whole.items() if key not in {"time", "versions"}}
+    kept["per_device"] = [
+        {key: value for key, value in device.items() if key != "waited_s"} for device in kept["per_device"]
+    ]
     return kept | {"metrics": {name: value for name, value in whole["metrics"].items() if not name.endswith("_s")}}
 
 
@@ -235,7 +255,7 @@ def _own_accuracies(devices: Sequence[DeviceResult]) -> dict[str, float]:
 
 def _work(history: Sequence[RoundResult]) -> dict[str, float]:
     """What all devices together computed, over the run and in a round on average; nothing where nobody metered it."""
-    totals = {"device_flops": sum(r.device_flops for r in history), "device_s": sum(r.device_s for r in history)}
+    totals = {name: sum(getattr(r, name) for r in history) for name in ("device_flops", "device_s", "device_j")}
     return {
         f"{name}{of}": total / by
         for name, total in totals.items()
@@ -279,5 +299,6 @@ def _device(device: DeviceResult) -> dict[str, Any]:
         "bytes_up": device.bytes_up,
         "bytes_down": device.bytes_down,
         "rounds_done": device.rounds_done,
+        **{name: value for name in ("waited_s", "busy_s", "energy_j") if (value := getattr(device, name))},
         "withheld": device.withheld,
     }

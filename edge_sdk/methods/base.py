@@ -60,6 +60,13 @@ class Logits:
     source: Source
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Features:
+    """Answered with the features of the source, as in inference: f4 (steps, b, d)."""
+
+    source: Source
+
+
 @dataclass(frozen=True, slots=True)
 class ClassMeans:
     """Answered with ClassRows: the mean of each class of the private data, as in inference, and its samples.
@@ -138,6 +145,7 @@ class Evaluate:
 Request: TypeAlias = (
     Fit
     | Logits
+    | Features
     | ClassMeans
     | HyperMeans
     | ReadHead

@@ -71,6 +71,8 @@ class FitReport:
     steps: int
     loss: float
     """Of the last step, before it."""
+    extra_flops: int = 0
+    """Floating-point operations beyond a training pass over its batches."""
 
 
 def layout_digest(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> bytes:

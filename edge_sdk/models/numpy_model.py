@@ -28,7 +28,7 @@ from edge_sdk.models.cosine_head import CosineHead, head_of
 from edge_sdk.models.linear_head import LinearHead
 from edge_sdk.objectives import (
     Floats,
-    HeadMatch,
+    HeadTerm,
     Ints,
     Objective,
     Optim,
@@ -84,8 +84,9 @@ class HeadModel(ABC):
             pull = None if weights is None else weight_gradient(objective, seen, weights)
             gradient = logit_gradient(objective, seen)
             for term in objective:
-                if isinstance(term, HeadMatch):  # more rows that the head is asked about
-                    f, gradient = np.vstack([f, term.features]), np.vstack([gradient, term.slope(seen)])
+                if isinstance(term, HeadTerm):  # more rows that the head is asked about
+                    asked = self._head.features(term.asks())
+                    f, gradient = np.vstack([f, asked]), np.vstack([gradient, term.slope(seen)])
             self._head.step(f, gradient, optim, pull, part)
         return FitReport(steps=len(batches.indices), loss=loss)
 
@@ -154,7 +155,7 @@ class NumpyModel(HeadModel):
             classes=classes,
             feature_dim=width,
             capabilities=layer.abilities | {"predict", "logit-gradients", "features", "head-rows", "weights"},
-            terms=ALL_TERMS,
+            terms=ALL_TERMS - names_on("fakes"),
             inert_terms=names_on("features"),
             preprocess=preprocess or Preprocess(),
             parameters=layer.values().size,

@@ -44,7 +44,7 @@ class OnnxModel(HeadModel):
             classes=classes,
             feature_dim=session.width,
             capabilities=layer.abilities | {"predict", "logit-gradients", "features", "head-rows"},
-            terms=ALL_TERMS,
+            terms=ALL_TERMS - names_on("fakes"),
             inert_terms=names_on("features"),
             preprocess=preprocess or Preprocess(),
             parameters=layer.values().size,

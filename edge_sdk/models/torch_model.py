@@ -24,7 +24,7 @@ from edge_sdk.models.checks import (
     require,
 )
 from edge_sdk.models.optim import unpack_optim
-from edge_sdk.objectives import Floats, Ints, Objective, Optim, names_on, on_features
+from edge_sdk.objectives import DataFree, Floats, Ints, Objective, Optim, names_on, on_features
 
 try:
     import torch
@@ -35,6 +35,8 @@ from torch import Tensor, nn
 
 from edge_sdk.models.torch_anatomy import Anatomy, draws_random_numbers, survey
 from edge_sdk.models.torch_cosine import CosineHead, never_negative, with_cosine_head
+from edge_sdk.models.torch_data_free import Imitator, Maker
+from edge_sdk.models.torch_generators import is_picture
 from edge_sdk.models.torch_optim import TorchOptimiser
 from edge_sdk.models.torch_seed import seeded
 from edge_sdk.models.torch_terms import Pass, objective_loss, to_tensor
@@ -85,13 +87,14 @@ class TorchModel:
         self._scale_trains = True
         self._draws = draws_random_numbers(net)
         self._optimiser: TorchOptimiser | None = None
+        self._imitator = Imitator(net, self._anatomy.tap, self._device) if self._anatomy.tap else None
         self.spec = ModelSpec(
             name=name,
             runtime="torch",
             classes=classes,
             feature_dim=self._anatomy.feature_dim,
             capabilities=_capabilities(self._anatomy, trains=bool(self._parameters)),
-            terms=_terms(self._anatomy, trains=bool(self._parameters)),
+            terms=_terms(self._anatomy, input_shape, trains=bool(self._parameters)),
             inert_terms=_inert_terms(self._anatomy, self._parameters),
             preprocess=preprocess or Preprocess(),
             parameters=sum(p.numel() for p in self._parameters),
@@ -135,17 +138,19 @@ class TorchModel:
         optimiser, trained = self._optimiser_for(optim), self._trained(part)
         loss_of = objective_loss(objective, self._device)
         tap = self._anatomy.tap if on_features(objective) else None
-        self._switch(train=batches.stochastic)
+        fakes_for = self._fakes(objective, batches)
         loss = torch.zeros(())
         with self._randomness(batches):
             for step, index in enumerate(batches.indices):
+                self._switch(train=batches.stochastic)
                 x = to_tensor(batches.inputs[index], self._device)
                 logits, features = tap(x) if tap else (self._net(x), None)
                 check_width(self.spec.name, tuple(logits.shape), len(index), self.spec.classes)
-                done = Pass(logits, features, self._labels(batches.labels, index), self._anatomy.head, self._parameters)
+                labels, fakes = self._labels(batches.labels, index), fakes_for(len(index))
+                done = Pass(logits, features, labels, self._anatomy.head, self._parameters, fakes)
                 loss = loss_of(done, step)
                 optimiser.step(_gradients(loss, self._parameters, trained))
-        return FitReport(steps=len(batches.indices), loss=loss.item())
+        return FitReport(steps=len(batches.indices), loss=loss.item(), extra_flops=self._extra(objective, batches))
 
     def head_rows(self) -> Floats:
         """(k, d + 1), a copy.  Raises Unsupported without a linear head that has a bias."""
@@ -199,8 +204,8 @@ class TorchModel:
         self._optimiser = None
 
     def state_bytes(self) -> bytes:
-        """Parameters, buffers and moments."""
-        return pack_arrays(self._arrays(self._optimiser))
+        """Parameters, buffers and moments; of a generator that goes on, likewise."""
+        return pack_arrays(self._arrays(self._optimiser, self._imitator.kept if self._imitator else None))
 
     def load_state(self, state: bytes) -> None:
         """Back to what state_bytes gave, exactly.  Raises StoreError where it does not fit; then nothing changed."""
@@ -208,12 +213,17 @@ class TorchModel:
         optimiser = None
         if "optim" in arrays:
             optimiser = TorchOptimiser(unpack_optim(arrays["optim"]), self._parameters)
-        check_state(arrays, self._arrays(optimiser))
+        maker = Maker.like(arrays, self._device)
+        check_state(arrays, self._arrays(optimiser, maker))
         with torch.no_grad():
             for name, tensor in self._tensors().items():
                 tensor.copy_(torch.from_numpy(arrays[name]))
         if optimiser is not None:
             optimiser.load(arrays)
+        if maker is not None:
+            maker.load(arrays)
+        if self._imitator is not None:
+            self._imitator.maker = maker
         self._optimiser = optimiser
 
     def _infer(self, function: Callable[[Tensor], Tensor], x: Floats) -> Floats:
@@ -254,6 +264,27 @@ class TorchModel:
         head = self._head_with_bias()
         return {id(head.weight), id(head.bias)}
 
+    def _fakes(self, objective: Objective, batches: Batches) -> Callable[[int], tuple[Tensor, Tensor] | None]:
+        """What a step says of so many samples that are made up: a teacher's logits and the net's; None: not asked."""
+        term, imitator = _data_free(objective), self._imitator
+        if term is None or imitator is None:
+            return lambda _: None
+        maker = imitator.take_up(term, batches.inputs, batches.seed)
+        draws = torch.Generator().manual_seed(batches.seed + 1)  # not those that a new generator was drawn from
+
+        def fakes(count: int) -> tuple[Tensor, Tensor]:
+            self._switch(train=False)  # after the real batch: its statistics are as they will be differentiated
+            noise = torch.randn((count, term.noise_dim), generator=draws).to(self._device)
+            return imitator.step(term, maker, noise)
+
+        return fakes
+
+    def _extra(self, objective: Objective, batches: Batches) -> int:
+        term, imitator = _data_free(objective), self._imitator
+        if term is None or imitator is None:
+            return 0
+        return batches.indices.size * imitator.flops(term, self.spec.flops_per_sample)
+
     def _labels(self, labels: Ints | None, index: Ints) -> Tensor | None:
         return None if labels is None else torch.tensor(labels[index], dtype=torch.int64, device=self._device)
 
@@ -268,10 +299,10 @@ class TorchModel:
         named = (*self._net.named_parameters(), *self._net.named_buffers())
         return {f"net.{name}": tensor for name, tensor in named}
 
-    def _arrays(self, optimiser: TorchOptimiser | None) -> dict[str, NDArray[Any]]:
-        """The net as it is, beside the moments of an optimiser."""
+    def _arrays(self, optimiser: TorchOptimiser | None, maker: Maker | None) -> dict[str, NDArray[Any]]:
+        """The net as it is, beside the moments of an optimiser and a generator."""
         own = {name: _array(tensor) for name, tensor in self._tensors().items()}
-        return {**own, **(optimiser.arrays() if optimiser else {})}
+        return {**own, **(optimiser.arrays() if optimiser else {}), **(maker.arrays() if maker else {})}
 
 
 def _array(tensor: Tensor) -> NDArray[Any]:
@@ -318,12 +349,18 @@ def _capabilities(anatomy: Anatomy, *, trains: bool) -> frozenset[str]:
     return frozenset(capability for capability, given in has.items() if given)
 
 
-def _terms(anatomy: Anatomy, *, trains: bool) -> frozenset[str]:
+def _data_free(objective: Objective) -> DataFree | None:
+    return next((term for term in objective if isinstance(term, DataFree)), None)
+
+
+def _terms(anatomy: Anatomy, input_shape: tuple[int, int, int] | None, *, trains: bool) -> frozenset[str]:
     if not trains:
         return frozenset()
     missing = frozenset[str]()
     if anatomy.tap is None:
-        missing |= names_on("features")
+        missing |= names_on("features", "fakes")
+    if input_shape is not None and not is_picture(input_shape):
+        missing |= names_on("fakes")
     if anatomy.head is None:
         missing |= names_on("head")
     return ALL_TERMS - missing

@@ -8,13 +8,18 @@ import pytest
 from edge_sdk.errors import ModelError, StoreError, Unsupported, UsageError
 from edge_sdk.models.base import Batches, Model, pack_arrays, unpack_arrays
 from edge_sdk.objectives import (
+    ClassContrast,
     ClassTarget,
     CrossEntropy,
     Distill,
+    HeadLabels,
     HeadMatch,
+    HeadProximal,
+    HeadTerm,
     LessForgetting,
     LogitGradient,
     LogitMatch,
+    ModelContrast,
     Objective,
     Optim,
     PrototypeDistance,
@@ -132,15 +137,38 @@ class ModelSuite:
         expected = objective_loss((CrossEntropy(), head, near), Seen(logits, labels, 0, features, head=model.head))
         assert model.fit(work, (CrossEntropy(), head, near), ADAM).loss == pytest.approx(expected, abs=1e-5)
 
-    def test_a_head_match_moves_the_head_as_the_reference_says(self) -> None:
+    def test_terms_of_contrast_count_as_the_reference_says(self, model: Model) -> None:
+        work, rng = batches(2), np.random.default_rng(5)
+        near, away = rng.normal(size=(2, 2, BATCH, model.spec.feature_dim)).astype(np.float32)
+        models = ModelContrast(near=near, away=away, temperature=0.3, weight=2.0)
+        classes = ClassContrast(temperature=0.5, weight=0.5)
+        index = work.indices[-1]
+        first = Batches(inputs=work.inputs, labels=work.labels, indices=work.indices[:1], stochastic=False)
+        model.fit(first, (CrossEntropy(), models.at(slice(0, 1)), classes), ADAM)
+        logits, labels = model.logits(work.inputs[index]), work.labels[index]
+        seen = Seen(logits, labels, 0, model.features(work.inputs[index]))
+        objective = (CrossEntropy(), models.at(slice(1, 2)), classes)
+        second = Batches(inputs=work.inputs, labels=work.labels, indices=work.indices[1:], stochastic=False)
+        assert model.fit(second, objective, ADAM).loss == pytest.approx(objective_loss(objective, seen), abs=1e-5)
+
+    @pytest.mark.parametrize("kind", ["head-match", "head-labels", "head-proximal"])
+    def test_a_term_on_the_head_moves_the_head_as_the_reference_says(self, kind: str) -> None:
         """And nothing else: one step of sgd down the reference's gradient, rows with the bias as last column."""
         model, rng = self.make(), np.random.default_rng(5)
         rows = rng.normal(size=(2, model.spec.feature_dim)).astype(np.float32)
-        term = HeadMatch(features=rows, soft=rng.dirichlet(np.ones(CLASSES), 2).astype(np.float32))
-        before, slopes = model.head_rows(), term.slope(Seen(head=model.head))
+        anchor = rng.normal(size=(CLASSES, model.spec.feature_dim + 1)).astype(np.float32)
+        term: HeadTerm = {
+            "head-match": HeadMatch(features=rows, soft=rng.dirichlet(np.ones(CLASSES), 2).astype(np.float32)),
+            "head-labels": HeadLabels(features=rows, labels=np.array([3, 0]), weight=0.7),
+            "head-proximal": HeadProximal(rows=anchor, weight=0.1),
+        }[kind]
+        before, slopes, asked = model.head_rows(), term.slope(Seen(head=model.head)), term.asks()
         features = model.features(batches(1).inputs)
-        expected = before - 0.5 * slopes.T @ np.hstack([rows, np.ones((2, 1), np.float32)])
-        model.fit(batches(1), (term,), Optim(kind="sgd", learning_rate=0.5))
+        expected = before - 0.5 * slopes.T @ np.hstack([asked, np.ones((len(asked), 1), np.float32)])
+        loss = model.fit(batches(1), (term,), Optim(kind="sgd", learning_rate=0.5)).loss
+        assert loss == pytest.approx(term.value(Seen(head=lambda f: f @ before[:, :-1].T + before[:, -1])), rel=1e-4)
+        if isinstance(term, HeadProximal):
+            np.testing.assert_allclose(expected, before - 0.05 * (before - anchor), atol=1e-5)
         np.testing.assert_allclose(model.head_rows(), expected, atol=1e-5)
         np.testing.assert_array_equal(model.features(batches(1).inputs), features)
 

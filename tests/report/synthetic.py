@@ -30,6 +30,9 @@ def device(number, rng, count):
         bytes_up=rng.randint(300_000, 420_000),
         bytes_down=rng.randint(380_000, 520_000),
         rounds_done=20,
+        waited_s=float(number),
+        busy_s=200.0,
+        energy_j=2500.0,
     )
 
 
@@ -57,6 +60,9 @@ def result(count=8, rounds=20, seed=0, **changes):
             scalars_down=bytes_up // 4,
             device_flops=3 * 10**9 if bytes_up else 0,
             device_s=80.5 if bytes_up else 0.0,
+            device_j=1000.0 if bytes_up else 0.0,
+            waited_for="device-7" if bytes_up else "",
+            waited_s=1.5 if bytes_up else 0.0,
             exchanges=6 if bytes_up else 0,
         )
 
