@@ -203,6 +203,7 @@ class Server:
         left = (*left, *remarks.batch_norm(self.contract, self.hellos))
         told = [hello.class_counts for hello in self.hellos.values() if hello.class_counts]
         left = (*left, *self.contract.population(self._params, told))
+        left = (*left, *remarks.frozen(self.contract, self.hellos))
         left = (*left, *remarks.diverged(self.record.withheld, self.record.why_withheld))
         left = (*left, *remarks.far_off(self.record.outliers))
         everybody = not self.rounds.policy.participants

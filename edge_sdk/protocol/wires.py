@@ -117,7 +117,8 @@ class Contract(Generic[P]):
     same_width: bool = False
     """Whether all models must have the federation's feature_dim: rows of other widths cannot be averaged (W12)."""
     holders_wanted: int = 0
-    """Holders that a class should have in a round; with fewer its row follows the last few devices (W3).  0: any."""
+    """Holders that a class should have in a round; with fewer its row follows the last few devices (W3).
+    1: any will do; 0: no rows of classes travel."""
     shares_weights: bool = False
     same_layout: bool = True
     """Where weights are shared: whether all models must have one layout, or each layout is averaged by itself."""

@@ -47,6 +47,26 @@ def test_any_architecture_may_trade_prototypes_alone(pictures: Path) -> None:
         assert scale != pytest.approx(20, abs=1e-3)  # it was trained
 
 
+def test_frozen_extractors_are_told_of_unless_all_have_the_same(pictures: Path) -> None:
+    """And where they have, prototypes come to the features: everybody learns classes that it never saw."""
+    run = fleets.Run(config(pictures, ["softmax"] * 3, share_body=False, rho=0.5)).finished()
+    assert not run.result.warnings
+    alone = fleets.Run(fleets.config(pictures, "local", devices=3)).finished()
+    assert mean_accuracy(run) > mean_accuracy(alone) + 0.2
+
+
+def mean_accuracy(run: fleets.Run) -> float:
+    return float(np.mean([device.accuracy for device in run.result.devices]))
+
+
+@pytest.mark.torch
+def test_frozen_extractors_beside_others_are_told_of(pictures: Path) -> None:
+    pytest.importorskip("torch")
+    run = fleets.Run(config(pictures, ["mlp", "softmax", "mlp"], share_body=False)).finished()
+    (told,) = [warning for warning in run.result.warnings if warning.startswith("W10")]
+    assert told.startswith("W10: the extractors of device-01 are frozen")
+
+
 @pytest.mark.torch
 def test_power_cuts_change_no_bit_where_bodies_stay_at_home(pictures: Path) -> None:
     """Each device's body and scale are the only ones there are."""
