@@ -8,6 +8,7 @@ import pytest
 from edge_sdk.errors import ModelError, StoreError, Unsupported, UsageError
 from edge_sdk.models.base import Batches, Model, pack_arrays, unpack_arrays
 from edge_sdk.objectives import (
+    BalancedCrossEntropy,
     ClassContrast,
     ClassTarget,
     CrossEntropy,
@@ -60,6 +61,7 @@ def objectives(steps: int) -> dict[str, Objective]:
     teacher, snapshot, gradient = rng.normal(size=(3, steps, BATCH, CLASSES)).astype(np.float32)
     single = {
         "cross-entropy": CrossEntropy(weight=0.7),
+        "balanced-cross-entropy": BalancedCrossEntropy(counts=np.arange(1, CLASSES + 1, dtype=np.float32), weight=0.7),
         "distill": Distill(logits=3 * teacher, temperature=2.5, weight=1.5),
         "less-forgetting": LessForgetting(logits=snapshot, temperature=0.8, weight=0.5),
         "logit-gradient": LogitGradient(gradient=gradient, weight=2.0),
