@@ -262,6 +262,7 @@ BYTES: dict[str, tuple[int, int]] = {
     "fedbabu": (S.r * S.body, S.r * S.body),
     "fednh": (S.r * (S.body + 1 + S.k * (S.d + ROW)), S.r * (S.body + 1) + (S.r + 1) * S.k * (S.d + ROW)),
     "moon": (S.r * S.p, S.r * S.p),
+    "fedrod": (S.r * S.p, (S.r - 1) * S.p),
     "fedgen": (
         S.r * (S.p + S.k * (S.d + 1 + ROW)),
         S.r * S.p + (S.r - 1) * S.k * (SMALL["samples_per_class"] * S.d + ROW),
