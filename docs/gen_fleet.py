@@ -35,7 +35,8 @@ roofline, and what Python and the runtime add for each layer. The FLOPs, bytes a
 counted once when it is built: FLOPs of its linear and convolution layers; bytes that its layers write and read, and its
 weights; calls of layers. A training step counts as three forward passes. A message takes
 `latency_s + (message + headers) / (rate * (1 - loss)) + packets * loss / (1 - loss) * resend_s`, on average over what
-is lost, so that a run repeats bit for bit.
+is lost, so that a run repeats bit for bit. What a device makes durable in an exchange, at a
+round's start its model with the optimiser's moments, takes its size / `disk_bytes_per_s`.
 
 **How well.** `benchmarks/virtual_time.py` times nets that no fit has seen. With the x86 profile, on a machine that was
 busy with other work, predictions of training steps were typically off by a factor of 1.5, of inference passes by 1.9
