@@ -40,6 +40,7 @@ def _row(contract: Contract[Any]) -> dict[str, Any]:
         "needs": sorted(contract.needs),
         "enough_to_teach": sorted(contract.teaches),
         "needs_public_set": contract.needs_public_set,
+        "runs_nets": contract.runs_nets,
         "same_width": contract.same_width,
         "shares_weights": contract.shares_weights,
         "same_layout": contract.same_layout,
@@ -109,7 +110,11 @@ def _encodings(row: Mapping[str, Any]) -> str:
 
 
 def _needs(row: Mapping[str, Any]) -> str:
-    more = {"a public set": row["needs_public_set"], "the federation's feature_dim": row["same_width"]}
+    more = {
+        "a public set": row["needs_public_set"],
+        "nets and a public set on the coordinator": row["runs_nets"],
+        "the federation's feature_dim": row["same_width"],
+    }
     return "; ".join([", ".join(row["needs"]), *(what for what, wanted in more.items() if wanted)])
 
 

@@ -18,7 +18,7 @@ from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.protocol import schema
 from edge_sdk.protocol.encodings import ENCODINGS
 from edge_sdk.protocol.messages import EncodingSpec, FederationSpec, PublicSetSpec, Scalar, TrainSpec, Word
-from edge_sdk.protocol.schema import Count, Id, Real, Whole
+from edge_sdk.protocol.schema import Count, Id, Real, Text, Whole
 from edge_sdk.protocol.transforms import unfit_encoding
 from edge_sdk.protocol.wires import Contract, load_registered, registered_names
 from edge_sdk.public import PublicSet
@@ -66,6 +66,8 @@ class FederationTable:
     """Deadlines that an exchange may miss its quorum before the run ends."""
     feature_dim: Count = 0
     """Width of the features of every model; needed by methods that trade rows of them."""
+    nets: Annotated[str, Text(200)] | None = None
+    """MODULE:FACTORY that returns a model of each architecture, for methods that run them on the coordinator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,8 @@ class Federation:
     spec: FederationSpec
     policy: Policy
     roster: tuple[str, ...]
+    nets: str | None = None
+    """Where the coordinator finds the devices' architectures."""
 
 
 def load_toml(path: Path, overrides: Sequence[str] = ()) -> Plain:
@@ -185,9 +189,9 @@ def federation(
     if misfit:
         raise UsageError(f"{file}: method.{misfit}")
     public = public or _public(tables, file)
-    if contract.needs_public_set and public is None:
+    if (contract.needs_public_set or contract.runs_nets) and public is None:
         raise UsageError(
-            f"{file}: {contract.name} exchanges logits on a public set: give [public] path = FILE.npz, "
+            f"{file}: {contract.name} needs a public set: give [public] path = FILE.npz, "
             "or in a simulation data.public = COUNT"
         )
     if contract.same_width and not table.feature_dim:
@@ -224,7 +228,7 @@ def federation(
         over_select=table.over_selection,
         seed=table.seed,
     )
-    return Federation(spec, policy, tuple(sorted(table.roster)))
+    return Federation(spec, policy, tuple(sorted(table.roster)), table.nets)
 
 
 def encodings(table: Any, file: Path) -> EncodingSpec:
@@ -268,10 +272,8 @@ def _method(name: str, table: Mapping[str, Any], file: Path) -> tuple[Contract[A
 
 
 def _public(tables: Mapping[str, Any], file: Path) -> PublicSetSpec | None:
-    if "public" not in tables:
-        return None
-    table = read_table(PublicTable, tables["public"], "public", file)
-    return PublicSet.load(file.parent / table.path).spec
+    found = public_set(tables, file)
+    return None if found is None else found.spec
 
 
 def public_to_serve(tables: Mapping[str, Any], file: Path) -> PublicSet | None:
@@ -279,7 +281,14 @@ def public_to_serve(tables: Mapping[str, Any], file: Path) -> PublicSet | None:
     if "public" not in tables:
         return None
     table = read_table(PublicTable, tables["public"], "public", file)
-    return PublicSet.load(file.parent / table.path) if table.serve else None
+    return public_set(tables, file) if table.serve else None
+
+
+def public_set(tables: Mapping[str, Any], file: Path) -> PublicSet | None:
+    """The public set of a deployment; None: there is none.  Raises UsageError."""
+    if "public" not in tables:
+        return None
+    return PublicSet.load(file.parent / read_table(PublicTable, tables["public"], "public", file).path)
 
 
 def to_toml(tables: Mapping[str, Any]) -> str:

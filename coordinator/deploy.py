@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import shlex
 import sys
@@ -10,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coordinator import traced
-from coordinator.config import Federation, federation, load_toml, public_to_serve, to_toml
+from coordinator import final_prototypes, traced
+from coordinator.config import Federation, federation, load_toml, public_set, public_to_serve, to_toml
+from coordinator.equipment import Equipment, load_nets, ready_method
 from coordinator.ledger import Ledger
 from coordinator.outcome import device_result
 from coordinator.outcome import result as outcome
@@ -60,7 +62,7 @@ def run_coordinator(
             kept,
             spec=ready.spec,
             policy=ready.policy,
-            method=load_registered("coordinator.methods", ready.spec.method),
+            method=ready_method(ready.spec.method, _equipment(ready, tables, file)),
             transport=transport,
             ledger=ledger,
             roster=ready.roster,
@@ -84,6 +86,7 @@ def run_coordinator(
             raise
     devices = tuple(device_result(server, name) for name in sorted(server.hellos))
     result = outcome(server, devices, broker, {"wall_s": time.monotonic() - begun_s, "start_s": start_s})
+    result = dataclasses.replace(result, insight=final_prototypes.insight(server))
     write_run(result, to_toml(tables), folder)
     show(result, sys.stdout)
     try:
@@ -92,6 +95,10 @@ def run_coordinator(
         progress.noted(f"no plots: {missing}")
     sys.stdout.write(f"{folder}/summary.json\n")
     return 0 if result.completed else 1
+
+
+def _equipment(ready: Federation, tables: Mapping[str, Any], file: Path) -> Equipment:
+    return Equipment(nets=lambda: load_nets(ready.nets), public=lambda: public_set(tables, file))
 
 
 def _shelf(ready: Federation, tables: Mapping[str, Any], file: Path, folder: Path) -> PublicShelf | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from coordinator.equipment import Equipment, ready_method
 from coordinator.ledger import Ledger
 from coordinator.public_shelf import PublicShelf
 from coordinator.server import Server
@@ -16,7 +17,6 @@ from coordinator.trace import Ended, Entry, Flushed, Heard, Life, Sent, Ticked
 from coordinator.traced import state_hash
 from edge_sdk.errors import RemoteProtocolError, RunFailed
 from edge_sdk.protocol import codec
-from edge_sdk.protocol.wires import load_registered
 from edge_sdk.transport.base import TransportEvent, Will
 
 
@@ -36,8 +36,8 @@ class Replayed:
     """Whether the trace holds the run to its end."""
 
 
-def replay(entries: Iterable[Entry], shelf: Callable[[], PublicShelf | None]) -> Replayed:
-    """Feed a trace to a fresh server.  `shelf`: asked for where the run served the public set.
+def replay(entries: Iterable[Entry], equipment: Equipment) -> Replayed:
+    """Feed a trace to a fresh server.  Of the equipment only what the run needed is asked for.
 
     Raises RunFailed at the first frame that differs from what was recorded, or where the state at the end does.
     """
@@ -49,7 +49,7 @@ def replay(entries: Iterable[Entry], shelf: Callable[[], PublicShelf | None]) ->
         for entry in entries:
             if isinstance(entry, Life):
                 checker.sent.clear()  # a life that was killed may not have written down the last frames that it sent
-                server, lives, ended = _begin(entry, checker, shelf() if entry.serves else None), lives + 1, False
+                server, lives, ended = _begin(entry, checker, equipment), lives + 1, False
                 all_lives.callback(server.close)
                 server.connect()
             elif isinstance(entry, Sent):
@@ -76,7 +76,7 @@ def replay(entries: Iterable[Entry], shelf: Callable[[], PublicShelf | None]) ->
     )
 
 
-def _begin(life: Life, checker: _Checker, shelf: PublicShelf | None) -> Server:
+def _begin(life: Life, checker: _Checker, equipment: Equipment) -> Server:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "ledger.db"
         path.write_bytes(life.ledger)
@@ -85,11 +85,11 @@ def _begin(life: Life, checker: _Checker, shelf: PublicShelf | None) -> Server:
     return Server(
         spec=life.spec,
         policy=life.policy,
-        method=load_registered("coordinator.methods", life.spec.method),
+        method=ready_method(life.spec.method, equipment),
         transport=checker,
         ledger=ledger,
         roster=life.roster,
-        shelf=shelf,
+        shelf=PublicShelf(equipment.samples) if life.serves else None,
     )
 
 

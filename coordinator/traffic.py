@@ -67,5 +67,8 @@ def _of(slot: Slot) -> Mapping[str, int]:
     if slot.kind is HyperKnowledge:
         return {"K d": 1, "K K": 1, "K": _BESIDE_ROWS}
     if slot.kind is ClassRows:
-        return {"K K" if slot.probabilities else "K d": 1, "K": slot.extra_columns + _BESIDE_ROWS}
+        if slot.remainder:
+            return {}
+        wide = {"K K": 1} if slot.probabilities else {"K d": slot.times, "K K": int(slot.class_columns)}
+        return {**wide, "K": slot.extra_columns + _BESIDE_ROWS}
     return {"K": slot.rows}  # logits, or their gradients

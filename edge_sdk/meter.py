@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edge_sdk.board import Effort
-from edge_sdk.models.base import ModelSpec
+from edge_sdk.models.base import ModelSpec, Part
 
 _F4_BYTES = 4
-TRAIN_PASSES = 3
-"""A training step costs as much as three forward passes: itself, the gradients of activations, and of weights."""
+TRAIN_PASSES: Mapping[Part, int] = {"all": 3, "body": 3, "head": 1}
+"""What a step costs, in forward passes: backwards through the body is twice forwards, through the head hardly more."""
 
 
 def forward(spec: ModelSpec, samples: int) -> Effort:
@@ -29,12 +30,12 @@ class Meter:
     train_calls: int = 0
     infer_calls: int = 0
 
-    def trained(self, spec: ModelSpec, samples: int) -> None:
-        """One optimiser step on a batch."""
-        flops, moved_bytes, calls = forward(spec, samples)
-        self.train_flops += TRAIN_PASSES * int(flops)
-        self.train_bytes += TRAIN_PASSES * int(moved_bytes)
-        self.train_calls += TRAIN_PASSES * int(calls)
+    def trained(self, spec: ModelSpec, samples: int, part: Part, extra_flops: int = 0) -> None:
+        """One optimiser step on a batch, and what its objective computed beside it."""
+        flops, moved_bytes, calls = (TRAIN_PASSES[part] * int(each) for each in forward(spec, samples))
+        self.train_flops += flops + extra_flops
+        self.train_bytes += moved_bytes
+        self.train_calls += calls
 
     def inferred(self, spec: ModelSpec, samples: int) -> None:
         """One forward pass of a batch."""

@@ -6,7 +6,7 @@ look for news, and stop.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from edge_sdk.meter import Meter
 from edge_sdk.methods.base import (
     ClassMeans,
     Evaluate,
+    Features,
     Fit,
     HyperMeans,
     Job,
@@ -29,6 +30,7 @@ from edge_sdk.methods.base import (
     ReadHead,
     ReadWeights,
     Request,
+    SetScale,
     Source,
     WriteHead,
     WriteWeights,
@@ -97,7 +99,9 @@ class Workbench:
         if isinstance(request, Fit):
             return (yield from self._fit(request, job))
         if isinstance(request, Logits):
-            return (yield from self._logits(request))
+            return (yield from self._ask(request.source, self._infer))
+        if isinstance(request, Features):
+            return (yield from self._ask(request.source, self._features))
         if isinstance(request, ClassMeans):
             return (yield from self._class_means(request))
         if isinstance(request, HyperMeans):
@@ -118,6 +122,9 @@ class Workbench:
         if isinstance(request, WriteHead):
             self.model.set_head_rows(request.classes, request.rows)
             return None
+        if isinstance(request, SetScale):
+            self.model.set_scale(request.value, trains=request.trains)
+            return None
         return {**(yield from self._evaluate(request)), **(yield from self._evaluate_held_out())}
 
     def _fit(self, request: Fit, job: Job) -> Generator[None, None, FitReport]:
@@ -134,20 +141,20 @@ class Workbench:
                     np.random.default_rng([job.spec.seed, job.round, job.exchange, job.number, step]).integers(2**31)
                 ),
             )
-            report = self.model.fit(batches, at_step(request.objective, step), request.optim)
-            self.meter.trained(self.model.spec, indices.shape[1])
+            report = self.model.fit(batches, at_step(request.objective, step), request.optim, request.part)
+            self.meter.trained(self.model.spec, indices.shape[1], request.part, report.extra_flops)
             divergence.check_loss(report, step)
             yield
         divergence.check_weights(self.model)
         return FitReport(steps=len(indices), loss=report.loss)
 
-    def _logits(self, request: Logits) -> Generator[None, None, Floats]:
-        inputs, _, _ = self._source(request.source)
+    def _ask(self, source: Source, answer: Callable[[Floats], Floats]) -> Generator[None, None, Floats]:
+        inputs, _, _ = self._source(source)
         steps = []
-        for chosen in request.source.indices:
-            steps.append(self._infer(inputs[chosen]))
+        for chosen in source.indices:
+            steps.append(answer(inputs[chosen]))
             yield
-        return np.stack(steps)  # (steps, b, k)
+        return np.stack(steps)  # (steps, b, k), or d
 
     def _class_means(self, request: ClassMeans) -> Generator[None, None, ClassRows]:
         """One pass in inference mode; sums and counts are divided once."""

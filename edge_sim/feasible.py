@@ -108,7 +108,7 @@ def least_s(device: Device, spec: ModelSpec, federation: FederationSpec) -> floa
     link: Link = board.load_link(device.kit.link)
     meter = Meter()
     for _ in range(federation.train.local_steps if spec.terms else 0):
-        meter.trained(spec, federation.train.batch_size)
+        meter.trained(spec, federation.train.batch_size, "all")
     sent_bytes = _F4 * spec.parameters if _sends_weights(federation) and federation.encoding.weights == PLAIN else 0
     return link.transfer_s(0, up=False) + profile.compute_s(meter.train) + link.transfer_s(sent_bytes, up=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from dataclasses import asdict, dataclass
@@ -12,11 +13,13 @@ import numpy as np
 
 from coordinator.config import Federation
 from coordinator.config import federation as read_federation
+from coordinator.equipment import Equipment
 from edge_sdk import board
 from edge_sdk.data import LocalData, Preprocess, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.models.base import Model
 from edge_sdk.objectives import Ints
+from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.wires import load_registered
 from edge_sdk.public import PublicSet
 from edge_sim import assign, families, partition_file
@@ -47,6 +50,7 @@ class Kit:
     scale: float
     size: tuple[int, int] | None
     feature_dim: int = 0
+    head: families.HeadKind = "linear"
 
     @property
     def secret(self) -> bytes:
@@ -74,6 +78,7 @@ class Kit:
             seed=self.seed,
             public=public.samples if public else None,
             feature_dim=self.feature_dim,
+            head=self.head,
         )
 
 
@@ -123,6 +128,16 @@ class Fleet:
     federation: Federation
     scenario: ScenarioTable = QUIET
 
+    @property
+    def equipment(self) -> Equipment:
+        """For methods that run the devices' models on the coordinator: one of each architecture of the fleet."""
+        return Equipment(nets=self.nets, public=lambda: self.dataset.public)
+
+    def nets(self) -> list[Model]:
+        """A model of each architecture."""
+        kinds = {(kit.family, kit.size, kit.feature_dim): kit for kit in (device.kit for device in self.devices)}
+        return [kit.model(self.dataset.public) for kit in kinds.values()]
+
 
 def build(config: Config) -> Fleet:
     """Load, split and deal out the data, and read the federation.  Raises UsageError, which names the file."""
@@ -142,12 +157,13 @@ def _build(config: Config) -> Fleet:
         classes=dataset.classes,
         public=dataset.public.spec if dataset.public else None,
     )
-    federation = Federation(federation.spec, federation.policy, config.ids)
+    federation = dataclasses.replace(federation, roster=config.ids)
     load_registered("coordinator.methods", federation.spec.method).init(federation.spec)  # tells now what it lacks
+    wanted = _wanted(federation.spec)
     parts = _parts(config, dataset)
     devices = tuple(
         Device(
-            kit=_kit(config, dataset, row, number, equal_start=federation.spec.params.get("start") == "equal"),
+            kit=_kit(config, dataset, row, number, wanted),
             data=_local_data(config, dataset, part, number),
             public=dataset.public,
             hardships=row,
@@ -182,9 +198,22 @@ def _local_data(config: Config, dataset: Dataset, part: Ints, number: int) -> Lo
     return LocalData(train=train, test=dataset.test, validation=validation or None, local_test=local_test or None)
 
 
-def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, *, equal_start: bool) -> Kit:
-    """equal_start: models of one family begin with the same weights, as some methods that share them want."""
-    profile = board.load_board(row.board)
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What the method asks of the models."""
+
+    head: families.HeadKind
+    equal_start: bool
+    """Models of one family begin with the same weights, as some methods that share them want."""
+
+
+def _wanted(spec: FederationSpec) -> _Wanted:
+    contract = load_registered("coordinator.methods", spec.method).contract.under(spec.params)
+    return _Wanted("cosine" if "cosine-head" in contract.needs else "linear", spec.params.get("start") == "equal")
+
+
+def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _Wanted) -> Kit:
+    profile, start = board.load_board(row.board), 0 if wanted.equal_start else number
     model = assign.model_of(row.model, profile, number, config.federation.seed)
     if row.feature_dim and not families.chooses_width(model):
         raise UsageError(f"fleet.feature_dim: the models of {model} have features of their own width; leave it out")
@@ -194,12 +223,13 @@ def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, *, equal_
         family=model,
         board=row.board,
         link=row.link or profile.link,
-        seed=int(np.random.default_rng([config.federation.seed, 4, 0 if equal_start else number]).integers(2**31)),
+        seed=int(np.random.default_rng([config.federation.seed, 4, start]).integers(2**31)),
         classes=dataset.classes,
         raw_shape=dataset.raw_shape,
         scale=dataset.scale,
         size=(row.size[0], row.size[1]) if row.size else None,
         feature_dim=row.feature_dim or config.federation.feature_dim,
+        head=wanted.head,
     )
 
 

@@ -17,11 +17,11 @@ from typing import TypeAlias
 from coordinator import traced
 from coordinator.broker import EmbeddedBroker
 from coordinator.deploy import open_ledger
+from coordinator.equipment import ready_method
 from coordinator.ledger import Ledger
 from coordinator.server import Server, Watcher
 from coordinator.trace import TraceWriter
 from edge_sdk.errors import UsageError
-from edge_sdk.protocol.wires import load_registered
 from edge_sdk.transport.mqtt import MqttTransport
 from edge_sim.config import Config
 from edge_sim.fleet import Fleet, needs_torch
@@ -53,7 +53,7 @@ def over_broker(
             trace,
             spec=federation.spec,
             policy=federation.policy,
-            method=load_registered("coordinator.methods", federation.spec.method),
+            method=ready_method(federation.spec.method, fleet.equipment),
             transport=MqttTransport(url, name, manual_ack=True, seed=random.SystemRandom().getrandbits(32)),
             ledger=ledger,
             roster=federation.roster,

@@ -35,15 +35,10 @@ def _replay(args: argparse.Namespace) -> int:
 
 
 def _coordinator(trace: Trace) -> dict[str, Any]:
-    from coordinator.config import public_to_serve  # noqa: PLC0415
-    from coordinator.public_shelf import PublicShelf  # noqa: PLC0415
     from coordinator.replay import replay  # noqa: PLC0415
+    from edge_sim.replay_device import equipment  # noqa: PLC0415
 
-    def shelf() -> PublicShelf | None:
-        public = public_to_serve(trace.header.tables, Path(trace.header.file))
-        return None if public is None else PublicShelf(public)
-
-    done = replay(trace, shelf)
+    done = replay(trace, equipment(trace.header))
     return {
         "federation": done.server.spec.federation,
         "rounds": len(done.server.record.rounds),

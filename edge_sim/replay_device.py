@@ -9,6 +9,8 @@ import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 
+from coordinator.config import public_set
+from coordinator.equipment import Equipment, load_nets
 from coordinator.replay import Nowhere
 from coordinator.trace import Entry, Header, Heard, Life, Sent
 from edge_sdk.agent import Agent
@@ -20,6 +22,18 @@ from edge_sdk.public import PublicSet
 from edge_sdk.transport.base import Connected, Incoming, TransportEvent
 from edge_sim import config as configs
 from edge_sim import fleet as fleets
+
+
+def equipment(header: Header) -> Equipment:
+    """What the run's coordinator had: of a simulated run made again from its TOML."""
+    tables, file = header.tables, Path(header.file)
+    if "fleet" in tables:
+
+        def fleet() -> fleets.Fleet:
+            return fleets.build(configs.parse(tables, file))
+
+        return Equipment(nets=lambda: fleet().nets(), public=lambda: fleet().dataset.public)
+    return Equipment(nets=lambda: load_nets(tables["federation"].get("nets")), public=lambda: public_set(tables, file))
 
 
 def app_of(header: Header, device: str, app: str | None, public: Path | None) -> App:

@@ -6,9 +6,11 @@ import itertools
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from coordinator import final_prototypes
 from coordinator.config import to_toml
 from coordinator.ledger import Ledger
 from coordinator.report.files import write_run
@@ -22,6 +24,7 @@ from edge_sim import feasible
 from edge_sim import fleet as fleets
 from edge_sim.checkpoint import Checkpoints
 from edge_sim.config import Config
+from edge_sim.insight import gather
 from edge_sim.outcome import result
 from edge_sim.virtual import VirtualFleet
 
@@ -63,13 +66,15 @@ def run(
             where = Path(out) if out else None
             virtual = _in_memory(parsed, fleet, where, watcher(""), resume=resume, trace=kept)
             server, label, virtual_s, spent = virtual.server, "memory", virtual.clock.now_s, virtual.spent
+            seen = gather(virtual, fleet.dataset)
         else:
             from edge_sim.processes import over_broker  # noqa: PLC0415  # paho only where there is a broker
 
             server, label = over_broker(parsed, fleet, broker, folder, watcher(""), resume=resume, trace=kept)
-            virtual_s, spent = 0.0, {}
+            virtual_s, spent, seen = 0.0, {}, final_prototypes.insight(server)
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual_s, "start_s": start_s}
-    return result(server, fleet, transport=label, time=took, standalone=standalone, spent=spent)
+    found = result(server, fleet, transport=label, time=took, standalone=standalone, spent=spent)
+    return replace(found, insight=seen)
 
 
 def check_broker(broker: str) -> None:

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from coordinator import traced
-from coordinator.config import Federation
+from coordinator.equipment import ready_method
 from coordinator.ledger import Ledger
 from coordinator.public_shelf import PublicShelf
 from coordinator.record import NO_WORK, Work
@@ -20,7 +20,6 @@ from coordinator.server import Server, Watcher
 from coordinator.trace import TraceWriter
 from edge_sdk.agent import Agent
 from edge_sdk.errors import RunFailed
-from edge_sdk.protocol.wires import load_registered
 from edge_sdk.store import Store
 from edge_sdk.transport.memory import Faults, Hub, MemoryTransport
 from edge_sim.byzantine import agent_for
@@ -59,7 +58,7 @@ class VirtualFleet:
         self._keeper = keeper
         self.devices: tuple[VirtualDevice, ...] = ()
         self._coordinator = VirtualCoordinator(
-            fleet.federation, ledger, self.hub, self.clock, watcher, shelf=shelf, work=self._work, trace=trace
+            fleet, ledger, self.hub, self.clock, watcher, shelf=shelf, work=self._work, trace=trace
         )
         stores = stores or {}
         name = fleet.federation.spec.federation
@@ -146,7 +145,7 @@ class VirtualCoordinator:
 
     def __init__(
         self,
-        federation: Federation,
+        fleet: Fleet,
         ledger: Ledger,
         hub: Hub,
         clock: VirtualClock,
@@ -158,7 +157,7 @@ class VirtualCoordinator:
     ) -> None:
         self._work = work
         self._trace = trace
-        self._federation, self._hub, self._clock, self._watcher = federation, hub, clock, watcher
+        self._fleet, self._hub, self._clock, self._watcher = fleet, hub, clock, watcher
         self._shelf = shelf
         self.powered = True
         self._start(ledger)
@@ -188,12 +187,12 @@ class VirtualCoordinator:
         self._transport = self._hub.link("coordinator")
         self.server = traced.server(
             self._trace,
-            spec=self._federation.spec,
-            policy=self._federation.policy,
-            method=load_registered("coordinator.methods", self._federation.spec.method),
+            spec=self._fleet.federation.spec,
+            policy=self._fleet.federation.policy,
+            method=ready_method(self._fleet.federation.spec.method, self._fleet.equipment),
             transport=self._transport,
             ledger=ledger,
-            roster=self._federation.roster,
+            roster=self._fleet.federation.roster,
             watcher=self._watcher,
             shelf=self._shelf,
             work=self._work,

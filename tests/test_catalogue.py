@@ -63,7 +63,7 @@ def test_bytes_are_those_of_the_table_of_methods():
         ("fedproto", "3 12 16 17 18"),
         ("fedssa", "3 11 12 16 17 18"),
         ("fedal", "4 5 5 6 17"),
-        ("fedhkd", "1 3 12 13 16 17 18"),
+        ("fedhkd", "1 2 3 12 13 16 17 18"),
         ("lg_fedavg", "12 17"),
     ],
 )

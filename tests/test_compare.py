@@ -166,7 +166,7 @@ def test_the_command_prints_a_table_draws_and_exits_with_0(file, tmp_path, capsy
     assert [line.split()[0] for line in shown.out.splitlines()[2:5]] == ["alone", "fedmd", "fedal"]
     assert "fedal, seed 7 (3 of 3): 100% round 2/2" in shown.err
     kinds = [path.suffix for path in (out / "plots").iterdir()]
-    assert {kind: kinds.count(kind) for kind in kinds} == {".csv": 7, ".png": 7, ".svg": 7}
+    assert {kind: kinds.count(kind) for kind in kinds} == {".csv": 9, ".png": 9, ".svg": 9}
     assert (out / "table.tex").read_text().count(r"\\") == 4
     assert cli.main([*arguments, "--json"]) == 0
     whole = json.loads(capsys.readouterr().out)

@@ -178,7 +178,7 @@ MISTAKES = {
         "public = 240",
         "data.public: expected fewer than the 240 training samples, found 240",
     ),
-    "no public set": ("public = 40", "public = 0", "fedmd exchanges logits on a public set: .* data.public = COUNT"),
+    "no public set": ("public = 40", "public = 0", "fedmd needs a public set: .* data.public = COUNT"),
     "no such partition": (
         "classes_per_device = 2",
         'kind = "random"',
@@ -377,7 +377,7 @@ def test_a_deployment(tmp_path):
         ('["b", "a"]', '["b", "A"]', r"federation.roster\[1\]: expected at most 36 characters"),
         ("classes = 10", "", "federation.classes: missing, and there is no data set here that would tell"),
         ("classes = 10", "classes = 1", r"federation.classes: integer outside \[2, 65535\]"),
-        ('[public]\npath = "public.npz"', "", "fedmd exchanges logits on a public set: give .public. path = FILE.npz"),
+        ('[public]\npath = "public.npz"', "", "fedmd needs a public set: give .public. path = FILE.npz"),
         ('path = "public.npz"', "", "public.path: missing"),
         ('"public.npz"', '"none.npz"', "none.npz: no such file"),
         ("[public]", "[pubic]", r"unknown section \[pubic\]; known are"),

@@ -117,7 +117,7 @@ def test_what_a_net_costs_is_counted_layer_by_layer() -> None:
     assert spec.activation_bytes_per_sample == 4 * (8 + 8 + 8 + CLASSES)
     assert spec.calls_per_pass == 4
     meter = Meter()
-    meter.trained(spec, 5)
+    meter.trained(spec, 5, "all")
     assert meter.train == (
         3 * 5 * spec.flops_per_sample,
         3 * (2 * 5 * spec.activation_bytes_per_sample + 4 * (2 * 9 + 2 + 9 * CLASSES)),

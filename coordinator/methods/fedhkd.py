@@ -7,17 +7,16 @@ Chen et al. 2023, ICLR.  Hyper-knowledge is made anew in each round: a class tha
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Annotated, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.aggregate import Bag
 from coordinator.class_rows import MOST, mean_over_holders
 from coordinator.methods.base import At, Contribution
 from coordinator.methods.fedavg import next_weights
-from coordinator.weighted_sum import WeightedSum
+from coordinator.mixed_sum import InMixedSum, MixedSum
 from edge_sdk.errors import EmptyRound
 from edge_sdk.protocol.contracts.fedhkd import FEDHKD, FedHKDParams
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Payload, Weights
@@ -37,15 +36,7 @@ class FedHKDCoordinatorState:
     """After these hyper-knowledge alone is of no use."""
 
 
-@dataclass(frozen=True, slots=True)
-class HyperSum:
-    """Weights, summed, and the rest, which is small, as it came."""
-
-    weights: WeightedSum = field(default_factory=WeightedSum)
-    rest: Bag = field(default_factory=Bag)
-
-
-class FedHKDCoordinator:
+class FedHKDCoordinator(InMixedSum):
     """Averages weights over devices, hyper-knowledge over the holders of each class by their samples of it."""
 
     contract = FEDHKD
@@ -65,23 +56,8 @@ class FedHKDCoordinator:
         """Nothing."""
         return {}
 
-    def zero(self) -> HyperSum:
-        """No uploads."""
-        return HyperSum()
-
-    def add(self, aggregate: HyperSum, contribution: Contribution) -> HyperSum:
-        """One more."""
-        known, weights = dict(contribution.knowledge), aggregate.weights
-        if "weights" in known:
-            weights = weights.add(contribution.number, cast("Weights", known.pop("weights")))
-        return HyperSum(weights, aggregate.rest.add(replace(contribution, knowledge=known)))
-
-    def merge(self, a: HyperSum, b: HyperSum) -> HyperSum:
-        """Both together."""
-        return HyperSum(a.weights.merge(b.weights), a.rest.merge(b.rest))
-
     def finish(
-        self, spec: FederationSpec, state: FedHKDCoordinatorState, at: At, aggregate: HyperSum
+        self, spec: FederationSpec, state: FedHKDCoordinatorState, at: At, aggregate: MixedSum
     ) -> FedHKDCoordinatorState:
         """Divide."""
         params: FedHKDParams = self.contract.read(spec.params)

@@ -18,6 +18,7 @@ from coordinator.report.comparison_canvas import (
     height_in,
     looks,
     nothing,
+    over_seeds,
     shared,
     what,
     write_points,
@@ -143,7 +144,7 @@ def _whole_bytes(totals: dict[str, float], devices: int) -> float:
 def _by_spent(comparison: Comparison, path: Path, title: str, key: str, bottom: Callable[[Axes], None]) -> None:
     points = {line.method: spent_points(line) for line in comparison.lines}
     write_points(path, SpentPoint._fields, (point._asdict() for row in points.values() for point in row))
-    subtitle = f"{what(comparison)}{DOT}each line from the first to the last round, mean over seeds"
+    subtitle = f"{what(comparison)}{DOT}each line from the first to the last round{over_seeds(comparison)}"
     with picture(path, WIDTH_IN, height_in(len(points)), title, subtitle) as figure:
         axes = figure.add_subplot()
         ends = []

@@ -5,6 +5,7 @@
     rounds.csv        one row per round
     devices.csv       one row per device, for spreadsheets
     accuracy.csv      one row per round and evaluated device
+    insight.npz       what the models held at the end, for pictures
 
 Each file is replaced at once, so that a reader never sees half of one; summary.json comes last.
 """
@@ -16,10 +17,11 @@ import io
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coordinator.report import text_files
+from coordinator.report import insight, text_files
 from coordinator.report.metrics import CURVES, SHARES
 from coordinator.report.result import SUMMARY_VERSION, DeviceResult, Result, RoundResult, spread, summary
 from coordinator.report.text_files import csv_text
@@ -76,11 +78,12 @@ def write_run(result: Result, resolved_toml: str, directory: str | os.PathLike[s
     Raises UsageError where `directory` cannot be a directory, StoreError where it cannot be written.
     """
     folder = Path(directory)
-    files = {
+    files: dict[str, str | bytes] = {
         "federation.toml": resolved_toml,
         "rounds.csv": csv_text(ROUND_COLUMNS, _round_rows(result)),
         "devices.csv": csv_text(DEVICE_COLUMNS, (_device_row(device) for device in result.devices)),
         "accuracy.csv": csv_text(ACCURACY_COLUMNS, _accuracy_rows(result)),
+        **({insight.NAME: insight.to_bytes(result.insight)} if result.insight is not None else {}),
         "summary.json": json.dumps(summary(result), indent=2, allow_nan=False) + "\n",
     }
     try:
@@ -104,7 +107,7 @@ def read_run(directory: str | os.PathLike[str]) -> Result:
     rounds = _read_table(folder / "rounds.csv", ROUND_COLUMNS)
     measured = _read_table(folder / "accuracy.csv", ACCURACY_COLUMNS)
     try:
-        return _result(whole, rounds, measured)
+        return replace(_result(whole, rounds, measured), insight=insight.read(folder))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(
             f"{folder}: its files do not fit together ({type(error).__name__}: {error}); run it again"

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from coordinator.report.insight import Insight
 from coordinator.report.metrics import TARGETS, Point, global_model, over_devices, to_target
 
 SUMMARY_VERSION = 1
@@ -126,6 +127,8 @@ class Result:
     """Whether what devices measure is one averaged model, and so has a GM."""
     reason: str = ""
     """Why it ended early; empty where it did not."""
+    insight: Insight | None = field(default=None, compare=False)
+    """What its models held at the end, for pictures."""
 
     @property
     def learners(self) -> frozenset[str]:

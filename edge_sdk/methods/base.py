@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from edge_sdk.errors import RemoteProtocolError
+from edge_sdk.models.base import Part
 from edge_sdk.objectives import Floats, Ints, Objective, Optim
 from edge_sdk.protocol.knowledge import ClassRows, LogitGradients, Payload, PublicLogits
 from edge_sdk.protocol.messages import FederationSpec
@@ -48,11 +49,20 @@ class Fit:
     source: Source
     objective: Objective
     optim: Optim
+    part: Part = "all"
+    """The rest of the model stays as it is."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Logits:
     """Answered with the logits of the source: f4 (steps, b, k)."""
+
+    source: Source
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Features:
+    """Answered with the features of the source, as in inference: f4 (steps, b, d)."""
 
     source: Source
 
@@ -93,6 +103,14 @@ class WriteHead:
 
 
 @dataclass(frozen=True, slots=True)
+class SetScale:
+    """Of a cosine head: another scale, None: as it is; whether fits that train the body change it, from now on."""
+
+    value: float | None
+    trains: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ReadWeights:
     """Answered with all trainable scalars as Weights, a copy; or with those in front of the last layer."""
 
@@ -125,7 +143,18 @@ class Evaluate:
 
 
 Request: TypeAlias = (
-    Fit | Logits | ClassMeans | HyperMeans | ReadHead | WriteHead | ReadWeights | WriteWeights | MeanLoss | Evaluate
+    Fit
+    | Logits
+    | Features
+    | ClassMeans
+    | HyperMeans
+    | ReadHead
+    | WriteHead
+    | SetScale
+    | ReadWeights
+    | WriteWeights
+    | MeanLoss
+    | Evaluate
 )
 Up: TypeAlias = Mapping[str, Payload]
 Stage: TypeAlias = Generator[Request, Any, S]

@@ -129,13 +129,13 @@ def _run_zero(
     like = next(net.parameters(), torch.zeros(()))
     zero = torch.zeros((1, *input_shape), device=like.device)
     try:
-        logits, cost = _count(net, zero)
+        logits, cost = count_cost(net, zero)
         return logits, tap(zero)[1] if tap else None, cost
     except (RuntimeError, ValueError, TypeError, IndexError) as error:  # what torch raises for shapes that clash
         raise ModelError(f"model {name!r}: one sample of shape {input_shape} does not run: {error}") from error
 
 
-def _count(net: nn.Module, x: Tensor) -> tuple[Tensor, Cost]:
+def count_cost(net: nn.Module, x: Tensor) -> tuple[Tensor, Cost]:
     """The net's answer, and its cost: operations of its linear and convolution layers (the rest is a few per cent).
 
     These equal those of torch's FlopCounterMode, without loading torch's compiler as that does (seconds on a board).

@@ -25,9 +25,9 @@ from edge_sdk.protocol.schema import tag_of
 
 P = TypeVar("P")
 
-CAPABILITIES = ("predict", "logit-gradients", "features", "head-rows", "weights")
+CAPABILITIES = ("predict", "logit-gradients", "features", "head-rows", "weights", "cosine-head")
 """What a model can do: give logits; train on a gradient at its logits; give features; trade the rows of its last
-layer; trade all of its weights."""
+layer; trade all of its weights; compare directions in its last layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,16 @@ class Slot:
     """Weights without those of the last layer."""
     probabilities: bool = False
     """Class rows that are predictions: as wide as there are classes, and each on the simplex (W14)."""
+    times: int = 1
+    """Class rows of so many vectors as wide as the features, side by side."""
     class_columns: bool = False
     """Class rows with one more column for each class."""
+    remainder: bool = False
+    """Class rows of the classes that another slot beside it leaves out: together they are of all classes."""
 
     def expect(self, expect: Expect) -> Expect:
         """What a payload in this slot must fit, where the federation expects `expect`."""
-        width = expect.feature_dim + self.columns(expect.classes) if expect.feature_dim else 0
+        width = expect.feature_dim * self.times + self.columns(expect.classes) if expect.feature_dim else 0
         left_out = expect.head_count if self.without_head else 0
         count = expect.weight_count + self.extra_columns - left_out if expect.weight_count else 0
         return dataclasses.replace(
@@ -117,6 +121,8 @@ class Contract(Generic[P]):
     shares_weights: bool = False
     same_layout: bool = True
     """Where weights are shared: whether all models must have one layout, or each layout is averaged by itself."""
+    runs_nets: bool = False
+    """Whether the coordinator runs models of the devices' architectures, on public samples of its own."""
     lock_step: bool = False
     """Every exchange waits for every device: a device that misses many holds up or misses out."""
     caching: Callable[[P], Caching | None] = lambda _params: None
@@ -178,6 +184,7 @@ def _described(roles: Mapping[str, Slot]) -> list[tuple[object, ...]]:
         + (("probabilities",) if slot.probabilities else ())
         + (("without-head",) if slot.without_head else ())
         + (("class-columns",) if slot.class_columns else ())
+        + ((slot.times,) if slot.times > 1 else ())
         for role, slot in sorted(roles.items())
     ]
 
@@ -248,7 +255,7 @@ MAX_WEIGHT_COUNT = 2**26
 def _tensor_bytes(slot: Slot, expect: Expect) -> tuple[int, ...]:
     """The sizes of the tensors in the largest payload that fits a slot."""
     classes = expect.classes
-    width = (expect.feature_dim or MAX_FEATURE_DIM) + slot.columns(classes)
+    width = (expect.feature_dim or MAX_FEATURE_DIM) * slot.times + slot.columns(classes)
     if slot.probabilities:
         width = classes
     if slot.kind in (PublicLogits, LogitGradients):

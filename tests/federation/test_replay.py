@@ -13,6 +13,7 @@ from deployment import Deployment
 
 from coordinator import trace as traces
 from coordinator.broker import EmbeddedBroker
+from coordinator.equipment import Equipment
 from coordinator.replay import replay
 from coordinator.trace import Entry, Heard, Sent, Trace, TraceWriter, keeping
 from coordinator.traced import state_hash
@@ -29,8 +30,7 @@ ROUGH = Faults(drop=0.15, duplicate=0.15, delay=0.3, delay_s=3.0, disconnect=0.0
 METHODS = ["fedmd", "fedproto", "fedavg", pytest.param("fedal", marks=pytest.mark.torch)]
 
 
-def no_shelf() -> None:
-    return None
+NOTHING = Equipment(nets=list, public=lambda: None)
 
 
 def record(path: Path, pictures: Path, method: str = "fedmd", *, cuts: tuple[float, ...] = (), **options: Any) -> Any:
@@ -51,7 +51,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("method", METHODS)
 def test_every_frame_and_the_state_come_out_again(path: Path, pictures: Path, method: str) -> None:
     run = record(path, pictures, method, faults=ROUGH, seed=3, cuts=(2.0, 9.0))
-    done = replay(Trace(path), no_shelf)
+    done = replay(Trace(path), NOTHING)
     assert (done.lives, done.ended, done.state) == (3, True, state_hash(run.server.method_state))
     assert done.frames > done.server.spec.rounds * 4
     for name in ("updates", "bytes_up", "bytes_down", "refused_frames"):
@@ -61,11 +61,9 @@ def test_every_frame_and_the_state_come_out_again(path: Path, pictures: Path, me
 def test_a_served_public_set_is_served_again(path: Path, pictures: Path) -> None:
     run = record(path, pictures, caches=path.parent)
     assert run.shelf is not None
-    with pytest.raises(RunFailed, match=r"the run sent Welcome .* the replay Refusal"):
-        replay(Trace(path), no_shelf)
-    again = fleets.Run(run.fleet, caches=path.parent)
-    assert again.shelf is not None
-    assert replay(Trace(path), lambda: again.shelf).ended
+    with pytest.raises(UsageError, match=r"give \[public\] path"):
+        replay(Trace(path), NOTHING)
+    assert replay(Trace(path), run.fleet.equipment).ended
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -95,12 +93,12 @@ def test_a_frame_that_went_another_way_is_named(path: Path, pictures: Path) -> N
     entries = list(Trace(path))
     lost = next(i for i, each in enumerate(entries) if is_upload(each))
     with pytest.raises(RunFailed, match="the run sent Receipt"):
-        replay([*entries[:lost], *entries[lost + 1 :]], no_shelf)
+        replay([*entries[:lost], *entries[lost + 1 :]], NOTHING)
     sent = next(i for i, each in enumerate(entries) if isinstance(each, Sent))
     with pytest.raises(RunFailed, match="the run nothing"):
-        replay([*entries[:sent], *entries[sent + 1 :]], no_shelf)
+        replay([*entries[:sent], *entries[sent + 1 :]], NOTHING)
     with pytest.raises(RunFailed, match="begins in the middle"):
-        replay(entries[1:], no_shelf)
+        replay(entries[1:], NOTHING)
 
 
 def test_a_trace_that_was_cut_off_replays_as_far_as_it_goes(

@@ -9,6 +9,10 @@ from edge_sdk.protocol.wires import Caching, Exchange, Slot
 DOWN = {"weights": Slot(Weights, optional=True)}
 ROUND = Exchange(down=DOWN, up={"weights": Slot(Weights)})
 CLOSING = Exchange(down=DOWN)
+BODY_DOWN = {"weights": Slot(Weights, optional=True, without_head=True)}
+BODY_UP = {"weights": Slot(Weights, without_head=True)}
+BODY_ROUND = Exchange(down=BODY_DOWN, up=BODY_UP)
+DISCLOSES_BODY = "all weights in front of the last layer, and the number of samples"
 DISCLOSES = "all weights of the model, from which training samples can be reconstructed, and the number of samples"
 
 
