@@ -37,7 +37,7 @@ def timed(loads: Sequence[Load], budget_s: float) -> Iterator[Timed]:
         batches = Batches(inputs=x, labels=np.arange(batch) % CLASSES, indices=np.arange(batch)[None])
         optim = Optim(learning_rate=1e-3)
         train, infer = Meter(), Meter()
-        train.trained(model.spec, batch)
+        train.trained(model.spec, batch, "all")
         infer.inferred(model.spec, batch)
         trained_s = shortest_s(lambda: model.fit(batches, (CrossEntropy(),), optim), budget_s)  # noqa: B023  # called here
         yield Timed(train.train, trained_s, training=True, what=f"training {name}, batch {batch}")
