@@ -78,7 +78,7 @@ def timed(budget_s: float) -> Iterator[Timed]:
         batches = Batches(inputs=x, labels=np.arange(batch) % 10, indices=np.arange(batch)[None])
         what = f"{family}, {side} x {side}, {batch}"
         train, infer, optim = Meter(), Meter(), Optim()
-        train.trained(model.spec, batch)
+        train.trained(model.spec, batch, "all")
         infer.inferred(model.spec, batch)
         trained_s = shortest_s(lambda: model.fit(batches, (CrossEntropy(),), optim), budget_s)  # noqa: B023  # called here
         yield Timed(train.train, trained_s, training=True, what=what)
