@@ -305,7 +305,9 @@ class VirtualDevice:
         trained, inferred = meter.train - train, meter.infer - infer
         agent, place = self.agent, self.agent.session.place
         slow_factor = self.fate.slow_factor(place) if self.fate is not None else 1.0
-        took_s = self.hardware.compute(trained, inferred, self.clock.now_s, slow_factor=slow_factor)
+        took_s = self.hardware.compute(
+            trained, inferred, self.clock.now_s, slow_factor=slow_factor, saved_bytes=agent.unsaved_bytes
+        )
         if self.fate is not None:
             self.fate.computing(place, took_s)
         self.clock.at(self.clock.now_s + took_s, lambda: self._finish(agent, begun))

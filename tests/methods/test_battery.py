@@ -101,7 +101,10 @@ def test_a_parameter_out_of_range_is_one_line_with_its_key(name: str) -> None:
 
 # -- the reduction --------------------------------------------------------------------------------------------------
 
-VARIANTS: tuple[dict[str, Any], ...] = ({}, {"target": "all", "start": "equal", "weighting": "uniform", "cached": True})
+VARIANTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"target": "all", "start": "equal", "weighting": "uniform", "cached": True, "update": "paper", "share_body": False},
+)
 
 
 @EVERY

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cosine_suite import CosineSuite
+from cosine_suite import SCALE, CosineSuite
 from model_suite import (
     ADAM,
     BATCH,
@@ -63,7 +63,9 @@ class TestResnet(FamilySuite):
 
 class TestCosineMlp(CosineSuite):
     def make(self, seed: int = 0) -> TorchModel:
-        return torch_model("mlp", CLASSES, SHAPE, Preprocess(), seed, head="cosine")
+        model = torch_model("mlp", CLASSES, SHAPE, Preprocess(), seed, head="cosine")
+        model.set_scale(SCALE, trains=True)
+        return model
 
 
 def linear() -> nn.Module:
@@ -108,6 +110,7 @@ class TestCosineAgainstNumpy:
 
     def pair(self) -> tuple[TorchModel, NumpyModel]:
         ours, oracle = wrap(linear(), head="cosine"), NumpyModel(CLASSES, SHAPE, seed=1, head="cosine")
+        oracle.set_scale(SCALE, trains=True)
         ours.set_weights(self.in_torchs_order(oracle.weights()))
         return ours, oracle
 

@@ -7,7 +7,7 @@ Data-Free Hyper-Knowledge Distillation", ICLR 2023 (arXiv:2301.08968).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,6 +121,18 @@ def _threshold(params: FedHKDParams, spec: FederationSpec) -> tuple[str, ...]:
     return (text,)
 
 
+def _population(params: FedHKDParams, class_counts: Sequence[tuple[int, ...]]) -> tuple[str, ...]:
+    """W1, of the devices as they are."""
+    mute = sum(max(counts, default=0) < params.nu * sum(counts) for counts in class_counts)
+    if 2 * mute <= len(class_counts):
+        return ()
+    text = (
+        f"W1: the threshold nu = {params.nu:g} leaves {mute} of {len(class_counts)} devices with nothing to share, and "
+        "so FedHKD is FedAvg; use min_count instead"
+    )
+    return (text,)
+
+
 _NEEDS = frozenset({"predict", "logit-gradients", "features", "head-rows"})
 _OF_CLASSES = "which classes the device holds, their samples, mean features and mean predictions"
 _OF_SUMS = "noised sums of every class: of samples, features and predictions"
@@ -149,6 +161,7 @@ FEDHKD: Contract[FedHKDParams] = Contract(
     shares_weights=True,
     discloses=f"{sharing.DISCLOSES}; {_OF_CLASSES}",
     warnings=_warnings,
+    population=_population,
     variant=_variant,
     cautions=("W1: a threshold nu that most devices cannot pass", "W2: noise, for what it does not protect"),
 )
