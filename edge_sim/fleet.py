@@ -45,14 +45,18 @@ class Kit:
     size: tuple[int, int] | None
     feature_dim: int = 0
 
+    @property
+    def preprocess(self) -> Preprocess:
+        """From this run's raw samples to this device's."""
+        return Preprocess(size=self.size, scale=self.scale)
+
     def model(self, public: PublicSet | None) -> Model:
         """A fresh model, the same for the same kit; extractors may be fitted on the public samples."""
-        preprocess = Preprocess(size=self.size, scale=self.scale)
         return families.build(
             self.family,
             classes=self.classes,
             raw_shape=self.raw_shape,
-            preprocess=preprocess,
+            preprocess=self.preprocess,
             seed=self.seed,
             public=public.samples if public else None,
             feature_dim=self.feature_dim,

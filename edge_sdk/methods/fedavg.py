@@ -83,8 +83,8 @@ class FedAvgClient:
             yield Evaluate(job.round)
         if job.closing:
             return state, {}
-        if job.spec.train.local_steps:
-            source = job.private_batches(job.spec.train.local_steps)
+        if job.local_steps:
+            source = job.private_batches(job.local_steps)
             objective = yield from self._loss(params, down, source)
             yield Fit(source=source, objective=objective, optim=job.optim)
         more = yield from self._more(params, job)

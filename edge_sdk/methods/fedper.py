@@ -45,8 +45,8 @@ class FedPerClient:
         if "weights" in down:
             body = np.asarray(cast("Weights", down["weights"]).values, np.float32)
             yield WriteWeights(body, without_head=True)
-        if job.spec.train.local_steps:
-            source = job.private_batches(job.spec.train.local_steps)
+        if job.local_steps:
+            source = job.private_batches(job.local_steps)
             yield Fit(source=source, objective=(CrossEntropy(),), optim=job.optim)
         if job.evaluates:
             yield Evaluate(job.round + 1)

@@ -44,8 +44,8 @@ class LGFedAvgClient:
         if "header" in down:
             header = cast("ClassRows", down["header"])
             yield WriteHead(header.classes.astype(np.int64), header.rows.astype(np.float32))
-        if job.spec.train.local_steps:
-            source = job.private_batches(job.spec.train.local_steps)
+        if job.local_steps:
+            source = job.private_batches(job.local_steps)
             yield Fit(source=source, objective=(CrossEntropy(),), optim=job.optim)
         if job.evaluates:
             yield Evaluate(job.round + 1)
