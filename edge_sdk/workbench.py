@@ -33,7 +33,7 @@ from edge_sdk.methods.base import (
     WriteWeights,
 )
 from edge_sdk.models.base import Batches, FitReport, Model
-from edge_sdk.objectives import CrossEntropy, Floats, Ints, at_step, softmax, term_loss
+from edge_sdk.objectives import CrossEntropy, Floats, Ints, Seen, at_step, softmax
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights
 from edge_sdk.public import PublicSet
 
@@ -191,7 +191,7 @@ class Workbench:
         total = 0.0
         for part in _slices(len(self._private)):
             labels = self._labels[part]
-            total += len(labels) * term_loss(CrossEntropy(), self._infer(self._private[part]), labels, 0)
+            total += len(labels) * CrossEntropy().value(Seen(self._infer(self._private[part]), labels))
             yield
         return total / len(self._private)
 

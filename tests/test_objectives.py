@@ -13,15 +13,13 @@ from edge_sdk.objectives import (
     LogitGradient,
     PrototypePull,
     Proximal,
+    Seen,
     Term,
     at_step,
-    feature_gradient,
     log_softmax,
-    objective_gradient,
+    logit_gradient,
     objective_loss,
     softmax,
-    term_gradient,
-    term_loss,
     weight_gradient,
 )
 
@@ -54,9 +52,9 @@ def test_gradients_are_those_of_the_losses(seed: int, scale: float, temperature:
         for at in np.ndindex(b, k):
             shift = np.zeros((b, k))
             shift[at] = step
-            rise = term_loss(term, logits + shift, labels, 0) - term_loss(term, logits - shift, labels, 0)
+            rise = term.value(Seen(logits + shift, labels, 0)) - term.value(Seen(logits - shift, labels, 0))
             expected[at] = rise / (2 * step)
-        np.testing.assert_allclose(term_gradient(term, logits, labels, 0), expected, atol=1e-6)
+        np.testing.assert_allclose(term.slope(Seen(logits, labels, 0)), expected, atol=1e-6)
 
 
 @settings(deadline=None)  # a busy machine is no fault
@@ -66,7 +64,7 @@ def test_distributions_pull_nothing_towards_all_classes(seed: int, temperature: 
     rng = np.random.default_rng(seed)
     logits, labels = rng.normal(size=(4, 3)), rng.integers(0, 3, 4)
     for term in terms(rng, 4, 3, temperature)[:3]:
-        np.testing.assert_allclose(term_gradient(term, logits, labels, 0).sum(axis=1), 0, atol=1e-7)
+        np.testing.assert_allclose(term.slope(Seen(logits, labels, 0)).sum(axis=1), 0, atol=1e-7)
 
 
 @settings(deadline=None)  # a busy machine is no fault
@@ -76,8 +74,8 @@ def test_a_teacher_that_agrees_costs_nothing(seed: int, temperature: float) -> N
     logits = rng.normal(0, 3, (4, 6)).astype(np.float32)
     shifted = logits + rng.normal(size=(4, 1)).astype(np.float32)  # the same distribution
     for term in (Distill(logits=shifted[None], temperature=temperature), LessForgetting(logits=logits[None])):
-        assert term_loss(term, logits, None, 0) == pytest.approx(0, abs=1e-5)
-        np.testing.assert_allclose(term_gradient(term, logits, None, 0), 0, atol=1e-6)
+        assert term.value(Seen(logits, None, 0)) == pytest.approx(0, abs=1e-5)
+        np.testing.assert_allclose(term.slope(Seen(logits, None, 0)), 0, atol=1e-6)
 
 
 def test_softmax_neither_overflows_nor_loses_its_temperature() -> None:
@@ -94,10 +92,10 @@ def test_the_divergence_of_two_coins() -> None:
     teacher = np.log(np.array([[3.0, 1.0]], np.float32))
     student = np.zeros((1, 2), np.float32)
     expected = 0.75 * np.log(1.5) + 0.25 * np.log(0.5)
-    assert term_loss(Distill(logits=teacher[None]), student, None, 0) == pytest.approx(expected)
+    assert Distill(logits=teacher[None]).value(Seen(student, None, 0)) == pytest.approx(expected)
     twice_as_hot = Distill(logits=2 * teacher[None], temperature=2.0)
-    assert term_loss(twice_as_hot, 2 * student, None, 0) == pytest.approx(expected)
-    np.testing.assert_allclose(term_gradient(twice_as_hot, student, None, 0), [[-0.125, 0.125]])
+    assert twice_as_hot.value(Seen(2 * student, None, 0)) == pytest.approx(expected)
+    np.testing.assert_allclose(twice_as_hot.slope(Seen(student, None, 0)), [[-0.125, 0.125]])
 
 
 def test_the_gradient_of_fedal_for_its_first_client() -> None:
@@ -115,7 +113,7 @@ def test_the_gradient_of_fedal_for_its_first_client() -> None:
         LogitGradient(gradient=row(0.113081, -0.113081)),
         LessForgetting(logits=row(1, 0)),
     )
-    g = objective_gradient(objective, row(2, 0)[0], None, 0)
+    g = logit_gradient(objective, Seen(row(2, 0)[0], None, 0))
     np.testing.assert_allclose(g, [[0.874675, -0.874675]], atol=1e-6)
 
 
@@ -123,35 +121,35 @@ def test_the_batch_divides_once() -> None:
     gradient = np.ones((1, 4, 2), np.float32)
     logits = np.arange(8, dtype=np.float32).reshape(4, 2)
     term = LogitGradient(gradient=gradient)
-    np.testing.assert_array_equal(term_gradient(term, logits, None, 0), np.full((4, 2), 0.25))
-    assert term_loss(term, logits, None, 0) == 7
+    np.testing.assert_array_equal(term.slope(Seen(logits, None, 0)), np.full((4, 2), 0.25))
+    assert term.value(Seen(logits, None, 0)) == 7
 
 
 def test_an_objective_is_the_sum_of_its_terms() -> None:
     rng = np.random.default_rng(0)
     logits, labels = rng.normal(size=(3, 4)), rng.integers(0, 4, 3)
     parts = tuple(terms(rng, 3, 4, 2.0))
-    losses = [term_loss(term, logits, labels, 0) for term in parts]
-    assert objective_loss(parts, logits, labels, 0) == pytest.approx(sum(losses))
-    gradients = [term_gradient(term, logits, labels, 0) for term in parts]
-    np.testing.assert_allclose(objective_gradient(parts, logits, labels, 0), sum(gradients), atol=1e-7)
+    losses = [term.value(Seen(logits, labels, 0)) for term in parts]
+    assert objective_loss(parts, Seen(logits, labels, 0)) == pytest.approx(sum(losses))
+    gradients = [term.slope(Seen(logits, labels, 0)) for term in parts]
+    np.testing.assert_allclose(logit_gradient(parts, Seen(logits, labels, 0)), sum(gradients), atol=1e-7)
 
 
 def test_a_term_reads_the_knowledge_of_its_step() -> None:
     knowledge = np.random.default_rng(0).normal(size=(3, 2, 4)).astype(np.float32)
     whole = (CrossEntropy(), Distill(logits=knowledge), LogitGradient(gradient=knowledge))
     logits, labels = np.zeros((2, 4), np.float32), np.array([1, 3])
-    alone = [objective_loss(at_step(whole, step), logits, labels, 0) for step in range(3)]
-    assert alone == [objective_loss(whole, logits, labels, step) for step in range(3)]
+    alone = [objective_loss(at_step(whole, step), Seen(logits, labels, 0)) for step in range(3)]
+    assert alone == [objective_loss(whole, Seen(logits, labels, step)) for step in range(3)]
     assert len(set(alone)) == 3
 
 
 def test_public_samples_have_no_cross_entropy() -> None:
     logits = np.zeros((2, 3), np.float32)
     with pytest.raises(ValueError, match="needs labels"):
-        term_loss(CrossEntropy(), logits, None, 0)
+        CrossEntropy().value(Seen(logits, None, 0))
     with pytest.raises(ValueError, match="needs labels"):
-        term_gradient(CrossEntropy(), logits, None, 0)
+        CrossEntropy().slope(Seen(logits, None, 0))
 
 
 # -- terms on features ----------------------------------------------------------------------------------------------
@@ -166,17 +164,17 @@ LABELS = np.array([0, 1, 2])
 def test_the_pull_by_hand() -> None:
     """Squared distances 1 + 4 and 9; class 1 has no prototype, and its sample still counts: 0.5 (5 + 9) / (3 * 4)."""
     value = 0.5 * (5 + 9) / 12
-    assert term_loss(PULL, np.zeros((3, 3)), LABELS, 0, FEATURES) == pytest.approx(value)
+    assert PULL.value(Seen(np.zeros((3, 3)), LABELS, 0, FEATURES)) == pytest.approx(value)
     per_entry = 2 * 0.5 / 12
     expected = per_entry * np.array([[1, 0, 0, -2], [0, 0, 0, 0], [0, -3, 0, 0]])
-    np.testing.assert_allclose(feature_gradient(PULL, FEATURES, LABELS), expected, atol=1e-7)
+    np.testing.assert_allclose(PULL.slope(Seen(labels=LABELS, features=FEATURES)), expected, atol=1e-7)
 
 
 def test_the_reduction_is_the_mean_over_all_entries() -> None:
     """The weight that means the same on the squared L2 norm, averaged over samples, is d times smaller."""
     everybody = PrototypePull(classes=np.arange(3), rows=np.zeros((3, 4)))
     squared_norms = (FEATURES**2).sum(axis=1)
-    loss = term_loss(everybody, np.zeros((3, 3)), LABELS, 0, FEATURES)
+    loss = everybody.value(Seen(np.zeros((3, 3)), LABELS, 0, FEATURES))
     assert loss == pytest.approx(squared_norms.mean() / 4)
 
 
@@ -194,27 +192,27 @@ def test_the_pull_on_features_is_that_of_its_loss(seed: int, scale: float) -> No
     for at in np.ndindex(b, d):
         shift = np.zeros((b, d))
         shift[at] = step
-        rise = term_loss(term, logits, labels, 0, features + shift) - term_loss(
-            term, logits, labels, 0, features - shift
+        rise = term.value(Seen(logits, labels, 0, features + shift)) - term.value(
+            Seen(logits, labels, 0, features - shift)
         )
         expected[at] = rise / (2 * step)
-    np.testing.assert_allclose(feature_gradient(term, features, labels), expected, atol=1e-6)
+    np.testing.assert_allclose(term.slope(Seen(labels=labels, features=features)), expected, atol=1e-6)
 
 
 def test_the_pull_leaves_the_head_alone_and_serves_every_step() -> None:
     logits = np.ones((3, 3))
-    np.testing.assert_array_equal(term_gradient(PULL, logits, LABELS, 0), np.zeros((3, 3)))
+    np.testing.assert_array_equal(logit_gradient((PULL,), Seen(logits, LABELS, 0)), np.zeros((3, 3)))
     assert at_step((PULL,), 7) == (PULL,)
     both = (CrossEntropy(), PULL)
-    alone = term_loss(CrossEntropy(), logits, LABELS, 0) + term_loss(PULL, logits, LABELS, 0, FEATURES)
-    assert objective_loss(both, logits, LABELS, 0, FEATURES) == pytest.approx(alone)
+    alone = CrossEntropy().value(Seen(logits, LABELS, 0)) + PULL.value(Seen(logits, LABELS, 0, FEATURES))
+    assert objective_loss(both, Seen(logits, LABELS, 0, FEATURES)) == pytest.approx(alone)
 
 
 def test_the_pull_needs_labels_and_features() -> None:
     with pytest.raises(ValueError, match="needs labels"):
-        term_loss(PULL, np.zeros((3, 3)), None, 0, FEATURES)
+        PULL.value(Seen(np.zeros((3, 3)), None, 0, FEATURES))
     with pytest.raises(ValueError, match="needs them beside the logits"):
-        term_loss(PULL, np.zeros((3, 3)), LABELS, 0)
+        PULL.value(Seen(np.zeros((3, 3)), LABELS, 0))
 
 
 # -- terms on predictions of a class, and on weights ----------------------------------------------------------------
@@ -225,22 +223,24 @@ def test_a_class_target_is_one_soft_label() -> None:
     logits, labels = np.array([[0.3, -0.2]]), np.array([0])
     term = ClassTarget(classes=np.array([0]), rows=np.array([[0.6, 0.4]]), weight=0.5)
     expected = -1.5 * (np.array([0.866667, 0.133333]) * log_softmax(logits)[0]).sum()
-    assert objective_loss((CrossEntropy(), term), logits, labels, 0) == pytest.approx(expected, abs=1e-6)
+    assert objective_loss((CrossEntropy(), term), Seen(logits, labels, 0)) == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_sample_without_a_class_target_adds_nothing_and_counts() -> None:
     term = ClassTarget(classes=np.array([1]), rows=np.array([[0.0, 1.0]]))
     logits = np.zeros((4, 2))
-    assert term_loss(term, logits, np.array([0, 0, 1, 0]), 0) == pytest.approx(np.log(2) / 4)
-    assert (term_gradient(term, logits, np.array([0, 0, 1, 0]), 0)[[0, 1, 3]] == 0).all()
+    assert term.value(Seen(logits, np.array([0, 0, 1, 0]), 0)) == pytest.approx(np.log(2) / 4)
+    assert (term.slope(Seen(logits, np.array([0, 0, 1, 0]), 0))[[0, 1, 3]] == 0).all()
 
 
 def test_the_proximal_term_by_hand() -> None:
     """mu / 2 times the sum of squares, not their mean, and mu once: 0.5 / 2 (1 + 9)."""
     term = Proximal(anchor=np.array([1.0, 2.0, 0.0]), weight=0.5)
     weights = np.array([2.0, -1.0, 0.0])
-    assert term_loss(term, np.zeros((3, 2)), None, 0, weights=weights) == pytest.approx(2.5)
-    np.testing.assert_allclose(weight_gradient((CrossEntropy(), term), weights), [0.5, -1.5, 0.0])
-    assert (term_gradient(term, np.zeros((3, 2)), None, 0) == 0).all()
+    assert term.value(Seen(np.zeros((3, 2)), None, 0, weights=weights)) == pytest.approx(2.5)
+    np.testing.assert_allclose(
+        weight_gradient((CrossEntropy(), term), Seen(weights=weights), weights), [0.5, -1.5, 0.0]
+    )
+    assert (logit_gradient((term,), Seen(np.zeros((3, 2)))) == 0).all()
     with pytest.raises(ValueError, match="needs them beside the logits"):
-        term_loss(term, np.zeros((3, 2)), None, 0)
+        term.value(Seen(np.zeros((3, 2)), None, 0))

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 from numpy.typing import NDArray
 
 from edge_sdk.errors import ModelError, StoreError, Unsupported
 from edge_sdk.models.base import Batches, ModelSpec
-from edge_sdk.objectives import (
-    ClassTarget,
-    CrossEntropy,
-    Floats,
-    HeadMatch,
-    Ints,
-    LogitGradient,
-    Objective,
-    PrototypeDistance,
-    PrototypePull,
-    Proximal,
-    Term,
-)
+from edge_sdk.objectives import TERMS, Floats, Ints, Objective, Shapes
 
-ALL_TERMS: frozenset[str] = frozenset(term.name for term in get_args(Term))
+ALL_TERMS: frozenset[str] = frozenset(term.name for term in TERMS)
 """For runtimes that can minimise every term there is."""
 
 
@@ -43,39 +31,14 @@ def check_fit(spec: ModelSpec, batches: Batches, objective: Objective) -> None:
     """Raise Unsupported for a term that the model cannot minimise, ModelError for knowledge of other batches."""
     if all(term.name in spec.inert_terms for term in objective):
         raise ModelError(f"model {spec.name!r}: nothing to minimise, no term reaches what it can train")
-    expected = (*batches.indices.shape, spec.classes)
+    steps, batch = batches.indices.shape
+    shapes = Shapes(steps, batch, spec.classes, spec.feature_dim, spec.parameters)
     for term in objective:
         if term.name not in spec.terms:
             has = ", ".join(sorted(spec.terms)) or "no term: it only predicts"
             raise Unsupported(f"model {spec.name!r} cannot minimise {term.name!r}; it can minimise {has}")
-        if isinstance(term, (PrototypePull, PrototypeDistance, ClassTarget)):
-            _check_class_rows(spec, term)
-        elif isinstance(term, HeadMatch):
-            _check_head_rows(spec, term)
-        elif isinstance(term, Proximal):
-            check_weights(spec, term.anchor)
-        elif not isinstance(term, CrossEntropy):
-            found = (term.gradient if isinstance(term, LogitGradient) else term.logits).shape
-            if found != expected:
-                raise ModelError(f"term {term.name!r} carries knowledge of shape {found}, its batches need {expected}")
-
-
-def _check_head_rows(spec: ModelSpec, term: HeadMatch) -> None:
-    rows = len(term.features)
-    found, expected = (term.features.shape, term.soft.shape), ((rows, spec.feature_dim), (rows, spec.classes))
-    if found != expected:
-        raise ModelError(f"term {term.name!r} carries {found}, model {spec.name!r} needs {expected}")
-
-
-def _check_class_rows(spec: ModelSpec, term: PrototypePull | PrototypeDistance | ClassTarget) -> None:
-    prototypes = not isinstance(term, ClassTarget)
-    width = spec.feature_dim if prototypes else spec.classes
-    if term.rows.shape != (len(term.classes), width) or not len(term.classes):
-        what, has = ("prototypes", "features") if prototypes else ("targets", "logits")
-        raise ModelError(
-            f"term {term.name!r} carries {what} of shape {term.rows.shape} for {len(term.classes)} classes, "
-            f"model {spec.name!r} has {has} of width {width}"
-        )
+        if misfit := term.misfit(shapes):
+            raise ModelError(f"model {spec.name!r}, term {term.name!r}: {misfit}")
 
 
 def check_rows(spec: ModelSpec, classes: Ints, rows: Floats) -> None:

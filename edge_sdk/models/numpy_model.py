@@ -27,15 +27,14 @@ from edge_sdk.models.checks import (
 )
 from edge_sdk.models.optim import BETA1, BETA2, EPSILON, adam_scales, moment_count, pack_optim, unpack_optim
 from edge_sdk.objectives import (
-    FEATURE_TERMS,
-    WEIGHT_TERMS,
     Floats,
     HeadMatch,
     Ints,
     Objective,
     Optim,
-    head_gradient,
-    objective_gradient,
+    Seen,
+    logit_gradient,
+    names_on,
     objective_loss,
     weight_gradient,
 )
@@ -159,18 +158,18 @@ class HeadModel(ABC):
         """
         check_fit(self.spec, batches, objective)
         loss, rows = 0.0, self._head.rows
-        on_weights = any(term.name in WEIGHT_TERMS for term in objective)
+        on_weights = any(term.on == "weights" for term in objective)
         for step, index in enumerate(batches.indices):
             f = self.feature_rows(batches.inputs, index)  # (b, d)
             labels = None if batches.labels is None else batches.labels[index]
-            logits = self.head(f)
+            seen = Seen(self.head(f), labels, step, f, self.head, rows.ravel())
             if step == len(batches.indices) - 1:
-                loss = objective_loss(objective, logits, labels, step, f, head=self.head, weights=rows.ravel())
-            pull = weight_gradient(objective, rows.ravel()).reshape(rows.shape) if on_weights else None
-            gradient = objective_gradient(objective, logits, labels, step)
+                loss = objective_loss(objective, seen)
+            pull = weight_gradient(objective, seen, rows.ravel()).reshape(rows.shape) if on_weights else None
+            gradient = logit_gradient(objective, seen)
             for term in objective:
                 if isinstance(term, HeadMatch):  # more rows that the head is asked about
-                    f, gradient = np.vstack([f, term.features]), np.vstack([gradient, head_gradient(term, self.head)])
+                    f, gradient = np.vstack([f, term.features]), np.vstack([gradient, term.slope(seen)])
             self._head.step(f, gradient, optim, pull)
         return FitReport(steps=len(batches.indices), loss=loss)
 
@@ -235,7 +234,7 @@ class NumpyModel(HeadModel):
             feature_dim=width,
             capabilities=frozenset({"predict", "logit-gradients", "features", "head-rows", "weights"}),
             terms=ALL_TERMS,
-            inert_terms=FEATURE_TERMS,
+            inert_terms=names_on("features"),
             preprocess=preprocess or Preprocess(),
             parameters=head.rows.size,
             layout=layout_digest([("rows", head.rows.shape)]),

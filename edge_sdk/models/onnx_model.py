@@ -9,7 +9,7 @@ from edge_sdk.models.feature_cache import FeatureCache
 from edge_sdk.models.numpy_model import HeadModel, LinearHead
 from edge_sdk.models.onnx_session import OnnxFile, OnnxSession
 from edge_sdk.models.predict_only import PredictOnly
-from edge_sdk.objectives import FEATURE_TERMS, Floats, Ints
+from edge_sdk.objectives import Floats, Ints, names_on
 
 
 class OnnxModel(HeadModel):
@@ -41,7 +41,7 @@ class OnnxModel(HeadModel):
             feature_dim=session.width,
             capabilities=frozenset({"predict", "logit-gradients", "features", "head-rows"}),
             terms=ALL_TERMS,
-            inert_terms=FEATURE_TERMS,
+            inert_terms=names_on("features"),
             preprocess=preprocess or Preprocess(),
             parameters=head.rows.size,
             flops_per_sample=(flops_per_sample or session.flops_per_sample) + 2 * session.width * classes,

@@ -24,7 +24,7 @@ from edge_sdk.models.checks import (
     require,
 )
 from edge_sdk.models.optim import unpack_optim
-from edge_sdk.objectives import FEATURE_TERMS, HEAD_TERMS, Floats, Ints, Objective, Optim, on_features
+from edge_sdk.objectives import Floats, Ints, Objective, Optim, names_on, on_features
 
 try:
     import torch
@@ -269,9 +269,12 @@ def _capabilities(anatomy: Anatomy, *, trains: bool) -> frozenset[str]:
 def _terms(anatomy: Anatomy, *, trains: bool) -> frozenset[str]:
     if not trains:
         return frozenset()
-    return (
-        ALL_TERMS - (FEATURE_TERMS if anatomy.tap is None else set()) - (HEAD_TERMS if anatomy.head is None else set())
-    )
+    missing = frozenset[str]()
+    if anatomy.tap is None:
+        missing |= names_on("features")
+    if anatomy.head is None:
+        missing |= names_on("head")
+    return ALL_TERMS - missing
 
 
 def _inert_terms(anatomy: Anatomy, parameters: Sequence[nn.Parameter]) -> frozenset[str]:
@@ -279,4 +282,4 @@ def _inert_terms(anatomy: Anatomy, parameters: Sequence[nn.Parameter]) -> frozen
     if anatomy.tap is None or anatomy.head is None or not parameters:
         return frozenset()
     head = set(map(id, anatomy.head.parameters()))
-    return FEATURE_TERMS if all(id(parameter) in head for parameter in parameters) else frozenset()
+    return names_on("features") if all(id(parameter) in head for parameter in parameters) else frozenset()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -12,20 +12,23 @@ import torch.nn.functional as nnf
 from torch import Tensor
 
 from edge_sdk.objectives import (
+    FEATURES,
+    HEAD,
+    LABELS,
     NORM_FLOOR,
     ClassTarget,
     CrossEntropy,
+    Distill,
     Floats,
     HeadMatch,
+    LessForgetting,
     LogitGradient,
     Objective,
     PrototypeDistance,
     PrototypePull,
     Proximal,
     Term,
-    required_features,
-    required_head,
-    required_labels,
+    needed,
 )
 
 
@@ -46,7 +49,7 @@ Loss: TypeAlias = Callable[[Pass, int], Tensor]
 
 def objective_loss(objective: Objective, device: torch.device) -> Loss:
     """The sum of all terms; whatever does not depend on the model is computed here, once for all steps."""
-    losses = [_term_loss(term, device) for term in objective]
+    losses = [_LOSSES[type(term)](term, device) for term in objective]
 
     def total(done: Pass, step: int) -> Tensor:
         return torch.stack([loss(done, step) for loss in losses]).sum()
@@ -54,28 +57,21 @@ def objective_loss(objective: Objective, device: torch.device) -> Loss:
     return losses[0] if len(losses) == 1 else total
 
 
-def _term_loss(term: Term, device: torch.device) -> Loss:
-    if isinstance(term, CrossEntropy):
-        return lambda done, _: term.weight * nnf.cross_entropy(done.logits, required_labels(done.labels))
-    if isinstance(term, PrototypePull):
-        return _prototype_pull(term, device)
-    if isinstance(term, PrototypeDistance):
-        return _prototype_distance(term, device)
-    if isinstance(term, HeadMatch):
-        return _head_match(term, device)
-    if isinstance(term, ClassTarget):
-        return _class_target(term, device)
-    if isinstance(term, Proximal):
-        return _proximal(term, device)
-    if isinstance(term, LogitGradient):
-        gradient = to_tensor(term.gradient, device) * term.weight  # (steps, b, k)
-        return lambda done, step: (gradient[step] * done.logits).sum() / len(done.logits)
-    temperature, weight = term.temperature, term.weight
-    teacher = nnf.log_softmax(to_tensor(term.logits, device) / temperature, dim=-1)  # (steps, b, k)
+def _cross_entropy(term: CrossEntropy, _device: torch.device) -> Loss:
+    return lambda done, _: term.weight * nnf.cross_entropy(done.logits, needed(done.labels, LABELS))
+
+
+def _logit_gradient(term: LogitGradient, device: torch.device) -> Loss:
+    gradient = to_tensor(term.gradient, device) * term.weight  # (steps, b, k)
+    return lambda done, step: (gradient[step] * done.logits).sum() / len(done.logits)
+
+
+def _distill(term: Distill, device: torch.device) -> Loss:
+    teacher = nnf.log_softmax(to_tensor(term.logits, device) / term.temperature, dim=-1)  # (steps, b, k)
 
     def divergence(done: Pass, step: int) -> Tensor:
-        own = nnf.log_softmax(done.logits / temperature, dim=-1)
-        return weight * nnf.kl_div(own, teacher[step], reduction="batchmean", log_target=True)
+        own = nnf.log_softmax(done.logits / term.temperature, dim=-1)
+        return term.weight * nnf.kl_div(own, teacher[step], reduction="batchmean", log_target=True)
 
     return divergence
 
@@ -85,7 +81,7 @@ def _prototype_pull(term: PrototypePull, device: torch.device) -> Loss:
 
     def pull(done: Pass, _: int) -> Tensor:
         rows, known = rows_of(done)  # (b, d), (b, 1)
-        return term.weight * ((required_features(done.features) - rows) * known).square().mean()
+        return term.weight * ((needed(done.features, FEATURES) - rows) * known).square().mean()
 
     return pull
 
@@ -95,7 +91,7 @@ def _prototype_distance(term: PrototypeDistance, device: torch.device) -> Loss:
 
     def distance(done: Pass, _: int) -> Tensor:
         rows, known = rows_of(done)  # (b, d), (b, 1)
-        return term.weight * _norms((required_features(done.features) - rows) * known).mean()
+        return term.weight * _norms((needed(done.features, FEATURES) - rows) * known).mean()
 
     return distance
 
@@ -104,7 +100,7 @@ def _head_match(term: HeadMatch, device: torch.device) -> Loss:
     features, soft = to_tensor(term.features, device), to_tensor(term.soft, device)  # (m, d), (m, k)
 
     def match(done: Pass, _: int) -> Tensor:
-        own = nnf.softmax(required_head(done.head)(features) / term.temperature, dim=-1)
+        own = nnf.softmax(needed(done.head, HEAD)(features) / term.temperature, dim=-1)
         return term.weight * _norms(own - soft).sum() / soft.shape[1]
 
     return match
@@ -124,15 +120,13 @@ def _class_target(term: ClassTarget, device: torch.device) -> Loss:
     return target
 
 
-def _rows_by_label(
-    term: PrototypePull | PrototypeDistance | ClassTarget, device: torch.device
-) -> Callable[[Pass], tuple[Tensor, Tensor]]:
+def _rows_by_label(term: PrototypePull | ClassTarget, device: torch.device) -> Callable[[Pass], tuple[Tensor, Tensor]]:
     """The row of each sample's class, and whether there is one: (b, d), (b, 1)."""
     classes = torch.tensor(term.classes, dtype=torch.int64, device=device)  # (m,)
     rows = to_tensor(term.rows, device)  # (m, d)
 
     def look_up(done: Pass) -> tuple[Tensor, Tensor]:
-        labels = required_labels(done.labels)
+        labels = needed(done.labels, LABELS)
         at = torch.searchsorted(classes, labels).clamp(max=len(classes) - 1)  # (b,)
         return rows[at], (classes[at] == labels)[:, None]
 
@@ -153,3 +147,16 @@ def _proximal(term: Proximal, device: torch.device) -> Loss:
 def to_tensor(values: Floats, device: torch.device) -> Tensor:
     """An f4 tensor of the values; on the CPU a view where the array is writable, for torch takes no other."""
     return torch.from_numpy(np.require(values, np.float32, ["C", "W"])).to(device)
+
+
+_LOSSES: dict[type[Term], Callable[[Any, torch.device], Loss]] = {
+    CrossEntropy: _cross_entropy,
+    Distill: _distill,
+    LessForgetting: _distill,
+    LogitGradient: _logit_gradient,
+    ClassTarget: _class_target,
+    PrototypePull: _prototype_pull,
+    PrototypeDistance: _prototype_distance,
+    HeadMatch: _head_match,
+    Proximal: _proximal,
+}

@@ -21,11 +21,9 @@ from edge_sdk.objectives import (
     HeadMatch,
     Optim,
     PrototypeDistance,
-    feature_gradient,
-    head_gradient,
+    Seen,
     objective_loss,
     softmax,
-    term_loss,
 )
 from edge_sdk.protocol.contracts.fedhkd import FEDHKD, FedHKDParams
 from edge_sdk.protocol.knowledge import HyperKnowledge, Weights
@@ -125,10 +123,12 @@ def test_the_worked_loss() -> None:
     logits = features @ HEAD.T
     (ce, head, near) = objective = _objective(FedHKDParams())
     asked = {"head": lambda f: f @ HEAD.T}
-    assert term_loss(ce, logits, labels, 0) == pytest.approx(1.130950, abs=TOLERANCE)
-    assert term_loss(head, logits, labels, 0, **asked) / 0.05 == pytest.approx(0.254719, abs=TOLERANCE)
-    assert term_loss(near, logits, labels, 0, features) / 0.05 == pytest.approx(2.5, abs=TOLERANCE)
-    assert objective_loss(objective, logits, labels, 0, features, **asked) == pytest.approx(1.268686, abs=TOLERANCE)
+    assert ce.value(Seen(logits, labels, 0)) == pytest.approx(1.130950, abs=TOLERANCE)
+    assert head.value(Seen(logits, labels, 0, **asked)) / 0.05 == pytest.approx(0.254719, abs=TOLERANCE)
+    assert near.value(Seen(logits, labels, 0, features)) / 0.05 == pytest.approx(2.5, abs=TOLERANCE)
+    assert objective_loss(objective, Seen(logits, labels, 0, features, **asked)) == pytest.approx(
+        1.268686, abs=TOLERANCE
+    )
 
 
 def _objective(params: FedHKDParams, down: HyperKnowledge | None = ALL) -> tuple:
@@ -151,21 +151,21 @@ def test_the_gradients_are_those_of_the_losses() -> None:
     k, d, step = 3, 4, 1e-6
     term = HeadMatch(features=rng.normal(size=(2, d)), soft=rng.dirichlet(np.ones(k), 2), temperature=0.5, weight=0.7)
     z = rng.normal(size=(2, k))
-    found, expected = head_gradient(term, lambda _f: z), np.empty((2, k))
+    found, expected = term.slope(Seen(head=lambda _f: z)), np.empty((2, k))
     for at in np.ndindex(2, k):
         shift = np.zeros((2, k))
         shift[at] = step
-        up, down = (term_loss(term, z, None, 0, head=lambda _f, s=s: z + s) for s in (shift, -shift))
+        up, down = (term.value(Seen(z, None, 0, head=lambda _f, s=s: z + s)) for s in (shift, -shift))
         expected[at] = (up - down) / (2 * step)
     np.testing.assert_allclose(found, expected, atol=1e-6)
     near = PrototypeDistance(classes=np.array([0, 2]), rows=rng.normal(size=(2, d)), weight=0.7)
     features, labels = rng.normal(size=(4, d)), np.array([0, 1, 2, 0])
     features[3] = near.rows[0]
-    slopes, expected = feature_gradient(near, features, labels), np.empty((4, d))
+    slopes, expected = near.slope(Seen(labels=labels, features=features)), np.empty((4, d))
     for at in np.ndindex(4, d):
         shift = np.zeros((4, d))
         shift[at] = step
-        up, down = (term_loss(near, np.zeros((4, k)), labels, 0, features + s) for s in (shift, -shift))
+        up, down = (near.value(Seen(np.zeros((4, k)), labels, 0, features + s)) for s in (shift, -shift))
         expected[at] = (up - down) / (2 * step)
     np.testing.assert_allclose(slopes, expected, atol=1e-5)
     assert (slopes[3] == 0).all()
@@ -211,12 +211,12 @@ def test_the_head_learns_what_all_predict(pictures: Path) -> None:
     model = run.devices[0].agent.bench.model
     features = state.hyper.features
     term = HeadMatch(features=features, soft=state.hyper.soft, weight=1.0)
-    before = term_loss(term, features, None, 0, head=model.head)
+    before = term.value(Seen(features, None, 0, head=model.head))
     work = run.devices[0].agent.bench
     job_batches = _batches(work)
     for _ in range(50):
         model.fit(job_batches, (CrossEntropy(weight=0.0), term), _sgd())
-    assert term_loss(term, features, None, 0, head=model.head) < 0.5 * before
+    assert term.value(Seen(features, None, 0, head=model.head)) < 0.5 * before
 
 
 def _batches(bench):

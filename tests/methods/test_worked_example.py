@@ -15,7 +15,7 @@ from coordinator.aggregate import mean_in_order
 from coordinator.methods.base import At, Contribution
 from coordinator.methods.fedal import FedALCoordinator
 from edge_sdk.methods.fedmd import leave_one_out
-from edge_sdk.objectives import Distill, LessForgetting, LogitGradient, Term, objective_gradient, softmax
+from edge_sdk.objectives import Distill, LessForgetting, LogitGradient, Seen, Term, logit_gradient, softmax
 from edge_sdk.protocol.knowledge import PublicLogits
 
 torch = pytest.importorskip("torch")
@@ -109,7 +109,7 @@ def test_gradients_at_the_clients(outcome, targets: list[list[float]], expected:
             LogitGradient(gradient=outcome.gradients[None, n]),
             LessForgetting(logits=SNAPSHOTS[None, n]),
         )
-        return objective_gradient(terms, F[n], None, 0)[0]
+        return logit_gradient(terms, Seen(F[n], None, 0))[0]
 
     assert [gradient(0), gradient(1)] == near(expected)
 

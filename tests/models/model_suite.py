@@ -19,10 +19,9 @@ from edge_sdk.objectives import (
     PrototypeDistance,
     PrototypePull,
     Proximal,
-    head_gradient,
-    objective_gradient,
+    Seen,
+    logit_gradient,
     objective_loss,
-    term_loss,
 )
 
 CLASSES = 4
@@ -103,21 +102,21 @@ class ModelSuite:
         by_term, by_gradient = self.make(), self.make()
         index = work.indices[0]
         logits, labels = by_term.logits(work.inputs[index]), work.labels[index]
-        gradient = objective_gradient(objective, logits, labels, 0) * BATCH
+        gradient = logit_gradient(objective, Seen(logits, labels, 0)) * BATCH
         small = Optim(kind="sgd", learning_rate=0.01)
         report = by_term.fit(work, objective, small)
         by_gradient.fit(work, (LogitGradient(gradient=gradient[None]),), small)
-        assert report.loss == pytest.approx(objective_loss(objective, logits, labels, 0), abs=1e-5)
+        assert report.loss == pytest.approx(objective_loss(objective, Seen(logits, labels, 0)), abs=1e-5)
         np.testing.assert_allclose(by_term.head_rows(), by_gradient.head_rows(), atol=1e-5)
         np.testing.assert_allclose(by_term.logits(work.inputs), by_gradient.logits(work.inputs), atol=1e-5)
-        assert objective_loss(objective, by_term.logits(work.inputs[index]), labels, 0) < report.loss
+        assert objective_loss(objective, Seen(by_term.logits(work.inputs[index]), labels, 0)) < report.loss
 
     def test_a_pull_counts_as_the_reference_says(self, model: Model) -> None:
         work = batches(1)
         index, term = work.indices[0], pull(model)
         logits, labels = model.logits(work.inputs[index]), work.labels[index]
         features = model.features(work.inputs[index])
-        expected = objective_loss((CrossEntropy(), term), logits, labels, 0, features)
+        expected = objective_loss((CrossEntropy(), term), Seen(logits, labels, 0, features))
         assert model.fit(work, (CrossEntropy(), term), ADAM).loss == pytest.approx(expected, abs=1e-5)
 
     def test_the_terms_of_hyper_knowledge_count_as_the_reference_says(self, model: Model) -> None:
@@ -127,7 +126,7 @@ class ModelSuite:
         near = PrototypeDistance(classes=np.array([0, 2]), rows=rows, weight=0.5)
         logits, labels = model.logits(work.inputs[index]), work.labels[index]
         features = model.features(work.inputs[index])
-        expected = objective_loss((CrossEntropy(), head, near), logits, labels, 0, features, head=model.head)
+        expected = objective_loss((CrossEntropy(), head, near), Seen(logits, labels, 0, features, head=model.head))
         assert model.fit(work, (CrossEntropy(), head, near), ADAM).loss == pytest.approx(expected, abs=1e-5)
 
     def test_a_head_match_moves_the_head_as_the_reference_says(self) -> None:
@@ -135,7 +134,7 @@ class ModelSuite:
         model, rng = self.make(), np.random.default_rng(5)
         rows = rng.normal(size=(2, model.spec.feature_dim)).astype(np.float32)
         term = HeadMatch(features=rows, soft=rng.dirichlet(np.ones(CLASSES), 2).astype(np.float32))
-        before, slopes = model.head_rows(), head_gradient(term, model.head)
+        before, slopes = model.head_rows(), term.slope(Seen(head=model.head))
         features = model.features(batches(1).inputs)
         expected = before - 0.5 * slopes.T @ np.hstack([rows, np.ones((2, 1), np.float32)])
         model.fit(batches(1), (term,), Optim(kind="sgd", learning_rate=0.5))
@@ -156,7 +155,7 @@ class ModelSuite:
                 pulled.fit(work, (term,), small)
             return
         left, was = (
-            term_loss(term, np.zeros((BATCH, CLASSES)), work.labels[index], 0, m.features(work.inputs[index]))
+            term.value(Seen(np.zeros((BATCH, CLASSES)), work.labels[index], 0, m.features(work.inputs[index])))
             for m in (pulled, plain)
         )
         assert left < was
@@ -174,9 +173,9 @@ class ModelSuite:
     @pytest.mark.parametrize("optim", OPTIMS.values(), ids=OPTIMS)
     def test_learns_its_training_samples(self, model: Model, optim: Optim) -> None:
         work = batches(60, stochastic=True)
-        before = objective_loss((CrossEntropy(),), model.logits(work.inputs), work.labels, 0)
+        before = objective_loss((CrossEntropy(),), Seen(model.logits(work.inputs), work.labels, 0))
         model.fit(work, (CrossEntropy(),), optim)
-        assert objective_loss((CrossEntropy(),), model.logits(work.inputs), work.labels, 0) < before - 0.02
+        assert objective_loss((CrossEntropy(),), Seen(model.logits(work.inputs), work.labels, 0)) < before - 0.02
 
     def test_same_seed_same_bits(self) -> None:
         one, two, other = self.make(3), self.make(3), self.make(4)

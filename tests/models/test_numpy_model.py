@@ -4,7 +4,7 @@ import numpy as np
 from model_suite import BATCH, CLASSES, SHAPE, ModelSuite, WeightSuite, samples
 
 from edge_sdk.models.numpy_model import LinearHead, NumpyModel
-from edge_sdk.objectives import CrossEntropy, Optim, objective_gradient
+from edge_sdk.objectives import CrossEntropy, Optim, Seen, logit_gradient
 
 
 class TestNumpyModel(ModelSuite, WeightSuite):
@@ -26,7 +26,7 @@ def test_one_sgd_step_by_hand() -> None:
     head = LinearHead(36, CLASSES, seed=0)
     head.reset(np.zeros((CLASSES, 37), np.float32))
     f, labels = x[:BATCH].reshape(BATCH, -1), y[:BATCH]
-    gradient = objective_gradient((CrossEntropy(),), head.logits(f), labels, 0)
+    gradient = logit_gradient((CrossEntropy(),), Seen(head.logits(f), labels, 0))
     head.step(f, gradient, Optim(kind="sgd", learning_rate=0.5))
     pull = np.eye(CLASSES)[labels] - 1 / CLASSES  # (b, k)
     expected = 0.5 * pull.T @ np.column_stack([f, np.ones(BATCH)]) / BATCH

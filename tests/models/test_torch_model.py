@@ -24,7 +24,7 @@ from edge_sdk.data import Preprocess
 from edge_sdk.errors import ModelError, StoreError, UsageError
 from edge_sdk.models.base import Batches
 from edge_sdk.models.numpy_model import NumpyModel
-from edge_sdk.objectives import FEATURE_TERMS, CrossEntropy, LogitGradient, Optim, feature_gradient
+from edge_sdk.objectives import CrossEntropy, LogitGradient, Optim, Seen, names_on
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -129,7 +129,7 @@ class TestPullOnFeatures:
         oracle = torch_model("mlp", CLASSES, SHAPE, Preprocess(), 0)
         work, term, rate = batches(1), pull(model), 0.5
         index = work.indices[0]
-        gradient = feature_gradient(term, oracle.features(work.inputs[index]), work.labels[index])
+        gradient = term.slope(Seen(labels=work.labels[index], features=oracle.features(work.inputs[index])))
         oracle._anatomy.tap(torch.tensor(work.inputs[index]))[1].backward(torch.tensor(gradient))
         model.fit(work, (term,), Optim(kind="sgd", learning_rate=rate))
         for ours, theirs in zip(model._parameters, oracle._parameters, strict=True):
@@ -149,7 +149,7 @@ class TestPullOnFeatures:
         assert wrap(net).spec.inert_terms == frozenset()
         net[1].requires_grad_(requires_grad=False)
         frozen = wrap(net)
-        assert frozen.spec.inert_terms == FEATURE_TERMS
+        assert frozen.spec.inert_terms == names_on("features")
         before = net[1].weight.clone()
         frozen.fit(batches(2), (CrossEntropy(), pull(frozen)), ADAM)
         assert torch.equal(net[1].weight, before)

@@ -1,0 +1,86 @@
+"""Loss terms as data, with their reference mathematics in numpy.
+
+A term says what to minimise; a model runtime says which terms it can.  Every term is a function of the logits of one
+mini-batch, or else of its features, of the head alone or of the weights alone (`Term.on`), so the reference gives its
+value and its gradient with respect to those; the torch runtime computes the same loss with autograd, equal to 1e-5.
+The total loss is the batch mean of the weighted sum.
+
+Knowledge that a term carries is aligned with the batches of the fit that it is used in: first axis the step, second the
+sample.  Knowledge of classes is looked up by label instead, and serves every step.
+"""
+
+from __future__ import annotations
+
+from edge_sdk.objectives.base import FEATURES, HEAD, LABELS, WEIGHTS, Floats, Head, Ints, On, Seen, Shapes, Term, needed
+from edge_sdk.objectives.on_features import PrototypeDistance, PrototypePull
+from edge_sdk.objectives.on_head import HeadMatch
+from edge_sdk.objectives.on_logits import ClassTarget, CrossEntropy, Distill, LessForgetting, LogitGradient
+from edge_sdk.objectives.on_weights import Proximal
+from edge_sdk.objectives.optim import Optim
+from edge_sdk.objectives.softmax import NORM_FLOOR, log_softmax, norms, softmax
+from edge_sdk.objectives.whole import (
+    Objective,
+    at_step,
+    feature_gradient,
+    logit_gradient,
+    objective_loss,
+    on_features,
+    weight_gradient,
+)
+
+TERMS: tuple[type[Term], ...] = (
+    CrossEntropy,
+    Distill,
+    LessForgetting,
+    LogitGradient,
+    ClassTarget,
+    PrototypePull,
+    PrototypeDistance,
+    HeadMatch,
+    Proximal,
+)
+"""Every term there is."""
+
+
+def names_on(*on: On) -> frozenset[str]:
+    """Names of the terms that are functions of these."""
+    return frozenset(term.name for term in TERMS if term.on in on)
+
+
+__all__ = [
+    "FEATURES",
+    "HEAD",
+    "LABELS",
+    "NORM_FLOOR",
+    "TERMS",
+    "WEIGHTS",
+    "ClassTarget",
+    "CrossEntropy",
+    "Distill",
+    "Floats",
+    "Head",
+    "HeadMatch",
+    "Ints",
+    "LessForgetting",
+    "LogitGradient",
+    "Objective",
+    "On",
+    "Optim",
+    "PrototypeDistance",
+    "PrototypePull",
+    "Proximal",
+    "Seen",
+    "Shapes",
+    "Term",
+    "at_step",
+    "feature_gradient",
+    "log_softmax",
+    "logit_gradient",
+    "names_on",
+    "needed",
+    "norms",
+    "objective_loss",
+    "on_features",
+    "softmax",
+    "weight_gradient",
+]

@@ -1,0 +1,66 @@
+"""Terms on the features of a mini-batch: they train the extractor and never the head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from edge_sdk.objectives.base import FEATURES, Floats, Ints, On, Seen, Shapes, Term, needed
+from edge_sdk.objectives.by_class import misfit, rows_of
+from edge_sdk.objectives.softmax import norms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PrototypePull(Term):
+    """The mean over B d of (R(x) - C^y)^2: features towards the prototype of their class (FedProto eq. 8).
+
+    The reduction is that of its authors' code; the squared L2 norm per sample is d times as much.  A sample whose class
+    has no prototype adds nothing, and still counts in B.  Needs labels.
+    """
+
+    name: ClassVar[str] = "prototype-pull"
+    on: ClassVar[On] = "features"
+    classes: Ints  # (m,) ascending
+    rows: Floats  # (m, d)
+    weight: float = 1.0
+
+    def value(self, seen: Seen) -> float:
+        """The mean square."""
+        return float(self.weight * np.mean(self._gaps(seen) ** 2))
+
+    def slope(self, seen: Seen) -> Floats:
+        """2 (R(x) - C^y), over B d."""
+        gaps = self._gaps(seen)
+        out: Floats = gaps * np.float32(2 * self.weight / gaps.size)
+        return out
+
+    def _gaps(self, seen: Seen) -> Floats:
+        """R(x) - C^y: (b, d), zero for a class without a prototype."""
+        at, known = rows_of(self.classes, seen.labels)
+        return np.where(known[:, None], needed(seen.features, FEATURES) - self.rows[at], 0)
+
+    def misfit(self, shapes: Shapes) -> str:
+        """A row as wide as the features for each class."""
+        return misfit("prototypes", "features", self.classes, self.rows, shapes.feature_dim)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PrototypeDistance(PrototypePull):
+    """The mean over b of |R(x) - H^y|, the L2 norm, not squared (FedHKD eq. 11, third term).
+
+    A sample whose class has no prototype adds nothing, and still counts in b.  Needs labels.
+    """
+
+    name: ClassVar[str] = "prototype-distance"
+
+    def value(self, seen: Seen) -> float:
+        """The mean norm."""
+        return float(self.weight * np.mean(norms(self._gaps(seen))))
+
+    def slope(self, seen: Seen) -> Floats:
+        """(R(x) - H^y) / |R(x) - H^y|, over b."""
+        gaps = self._gaps(seen)
+        out: Floats = gaps / norms(gaps)[:, None] * np.float32(self.weight / len(gaps))
+        return out

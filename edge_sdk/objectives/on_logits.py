@@ -1,0 +1,136 @@
+"""Terms on the logits of a mini-batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from edge_sdk.objectives.base import LABELS, Floats, Ints, Seen, Shapes, Term, needed
+from edge_sdk.objectives.by_class import misfit, rows_of
+from edge_sdk.objectives.softmax import log_softmax, softmax
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CrossEntropy(Term):
+    """CE(y, softmax(f)); needs labels."""
+
+    name: ClassVar[str] = "cross-entropy"
+    weight: float = 1.0
+
+    def value(self, seen: Seen) -> float:
+        """The mean over b of -log softmax(f)_y."""
+        rows = -log_softmax(seen.logits)[np.arange(len(seen.logits)), needed(seen.labels, LABELS)]  # (b,)
+        return float(self.weight * rows.mean())
+
+    def slope(self, seen: Seen) -> Floats:
+        """softmax(f) - onehot(y), over b."""
+        rows = softmax(seen.logits)  # (b, k)
+        rows[np.arange(len(rows)), needed(seen.labels, LABELS)] -= 1
+        return _mean_slope(rows, self.weight)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Distill(Term):
+    """KL( softmax(t / E) || softmax(f / E) ), without the factor E^2 (FedAL eq. 4; FedMD in FedAL's form)."""
+
+    name: ClassVar[str] = "distill"
+    logits: Floats  # (steps, b, k), the teacher's, before softmax
+    temperature: float = 1.0
+    weight: float = 1.0
+
+    def value(self, seen: Seen) -> float:
+        """The mean divergence."""
+        teacher = log_softmax(self.logits[seen.step], self.temperature)
+        rows = (np.exp(teacher) * (teacher - log_softmax(seen.logits, self.temperature))).sum(axis=-1)  # (b,)
+        return float(self.weight * rows.mean())
+
+    def slope(self, seen: Seen) -> Floats:
+        """(softmax(f / E) - softmax(t / E)) / E, over b."""
+        difference = softmax(seen.logits, self.temperature) - softmax(self.logits[seen.step], self.temperature)
+        return _mean_slope(difference / np.float32(self.temperature), self.weight)
+
+    def at(self, steps: slice) -> Term:
+        """The teacher's logits of these steps."""
+        return replace(self, logits=self.logits[steps])
+
+    def misfit(self, shapes: Shapes) -> str:
+        """A row of logits for each sample of each step."""
+        return _step_misfit(self.logits, shapes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LessForgetting(Distill):
+    """KL to the device's own earlier predictions (FedAL eq. 5 and 6); mathematically a Distill."""
+
+    name: ClassVar[str] = "less-forgetting"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LogitGradient(Term):
+    """A gradient at the logits, computed elsewhere: the linear loss <gradient, f> (FedAL's adversarial term)."""
+
+    name: ClassVar[str] = "logit-gradient"
+    gradient: Floats  # (steps, b, k), per sample, divided by nothing
+    weight: float = 1.0
+
+    def value(self, seen: Seen) -> float:
+        """The mean inner product."""
+        return float(self.weight * (self.gradient[seen.step] * seen.logits).sum(axis=-1).mean())
+
+    def slope(self, seen: Seen) -> Floats:
+        """The gradient itself, over b."""
+        return _mean_slope(self.gradient[seen.step], self.weight)
+
+    def at(self, steps: slice) -> Term:
+        """The gradients of these steps."""
+        return replace(self, gradient=self.gradient[steps])
+
+    def misfit(self, shapes: Shapes) -> str:
+        """A row for each sample of each step."""
+        return _step_misfit(self.gradient, shapes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ClassTarget(Term):
+    """CE(F^y, softmax(f)): predictions towards the mean prediction of their class (FD, Jeong et al. 2018, eq. 3).
+
+    A sample whose class has no target adds nothing, and still counts in b.  Needs labels.
+    """
+
+    name: ClassVar[str] = "class-target"
+    classes: Ints  # (m,) ascending
+    rows: Floats  # (m, k) on the simplex
+    weight: float = 1.0
+
+    def value(self, seen: Seen) -> float:
+        """The mean cross-entropy to the targets."""
+        rows = -(self._targets(seen) * log_softmax(seen.logits)).sum(axis=-1)  # (b,)
+        return float(self.weight * rows.mean())
+
+    def slope(self, seen: Seen) -> Floats:
+        """softmax(f) - F^y, over b."""
+        targets = self._targets(seen)
+        return _mean_slope(targets.sum(axis=-1, keepdims=True) * softmax(seen.logits) - targets, self.weight)
+
+    def _targets(self, seen: Seen) -> Floats:
+        """F^y: (b, k), zero for a class without a target."""
+        at, known = rows_of(self.classes, seen.labels)
+        return np.where(known[:, None], self.rows[at], np.float32(0))
+
+    def misfit(self, shapes: Shapes) -> str:
+        """A row of k numbers for each class."""
+        return misfit("targets", "logits", self.classes, self.rows, shapes.classes)
+
+
+def _mean_slope(rows: Floats, weight: float) -> Floats:
+    out: Floats = rows * np.float32(weight / len(rows))
+    return out
+
+
+def _step_misfit(knowledge: Floats, shapes: Shapes) -> str:
+    expected = (shapes.steps, shapes.batch, shapes.classes)
+    if knowledge.shape == expected:
+        return ""
+    return f"carries knowledge of shape {knowledge.shape}, its batches need {expected}"

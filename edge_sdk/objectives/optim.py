@@ -1,0 +1,16 @@
+"""How to step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optim:
+    """How to step; the optimiser's moments belong to the model and live on between fits."""
+
+    kind: str = "adam"
+    """sgd or adam (beta 0.9, 0.999, epsilon 1e-8)."""
+    learning_rate: float = 1e-3
+    momentum: float = 0.0
+    """For sgd."""
