@@ -11,27 +11,27 @@ class Routes(Generic[C]):
     """Clients by the patterns that they subscribed to, under MQTT's rules (see topics.matches)."""
 
     def __init__(self) -> None:
-        self._below: dict[str, Routes[C]] = {}
-        self._here: list[C] = []
+        self.below: dict[str, Routes[C]] = {}
+        self.here: list[C] = []
 
     def add(self, pattern: str, client: C) -> None:
         """One subscription."""
         node = self
         for level in pattern.split("/"):
-            node = node._below.setdefault(level, Routes())
-        node._here.append(client)
+            node = node.below.setdefault(level, Routes())
+        node.here.append(client)
 
     def remove(self, pattern: str, client: C) -> None:
         """Take one subscription back.  Raises KeyError or ValueError where there is none."""
         path = [self]
         levels = pattern.split("/")
         for level in levels:
-            path.append(path[-1]._below[level])
-        path[-1]._here.remove(client)
+            path.append(path[-1].below[level])
+        path[-1].here.remove(client)
         for node, level in zip(reversed(path[:-1]), reversed(levels), strict=True):
-            below = node._below[level]
-            if not below._here and not below._below:
-                del node._below[level]
+            below = node.below[level]
+            if not below.here and not below.below:
+                del node.below[level]
 
     def find(self, topic: str) -> list[C]:
         """Everybody who hears a topic, once per subscription that covers it."""
@@ -42,13 +42,13 @@ class Routes(Generic[C]):
             wildcards = depth > 0 or not topic.startswith("$")
             below: list[Routes[C]] = []
             for node in nodes:
-                tree = node._below
+                tree = node.below
                 if wildcards and "#" in tree:
-                    found += tree["#"]._here
+                    found += tree["#"].here
                 below += [tree[name] for name in ((level, "+") if wildcards else (level,)) if name in tree]
             nodes = below
         for node in nodes:
-            found += node._here
-            if "#" in node._below:
-                found += node._below["#"]._here
+            found += node.here
+            if "#" in node.below:
+                found += node.below["#"].here
         return found
