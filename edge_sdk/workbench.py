@@ -6,7 +6,7 @@ look for news, and stop.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -126,7 +126,7 @@ class Workbench:
         return {**(yield from self._evaluate(request)), **(yield from self._evaluate_held_out())}
 
     def _fit(self, request: Fit, job: Job) -> Generator[None, None, FitReport]:
-        inputs, labels, private = self._source(request.source)
+        inputs, labels, private = self.source(request.source)
         indices = request.source.indices
         report = FitReport(steps=0, loss=0.0)
         for step in range(len(indices)):
@@ -140,12 +140,12 @@ class Workbench:
                 ),
             )
             report = self.model.fit(batches, at_step(request.objective, step), request.optim)
-            self.meter.train_flops += 3 * self.model.spec.flops_per_sample * indices.shape[1]
+            self.count_training(indices.shape[1])
             yield
         return FitReport(steps=len(indices), loss=report.loss)
 
     def _logits(self, request: Logits) -> Generator[None, None, Floats]:
-        inputs, _, _ = self._source(request.source)
+        inputs, _, _ = self.source(request.source)
         steps = []
         for chosen in request.source.indices:
             steps.append(self._infer(inputs[chosen]))
@@ -154,13 +154,20 @@ class Workbench:
 
     def _class_means(self, request: ClassMeans) -> Generator[None, None, ClassRows]:
         """One pass in inference mode; sums and counts are divided once."""
-        classes, at, counts = self._by_class  # (m,), (n,), (m,)
-        spec, of_features = self.model.spec, request.of == "features"
-        sums = np.zeros((len(classes), spec.feature_dim if of_features else spec.classes))  # (m, d)
-        for part in _slices(len(self._private)):
+        of_features = request.of == "features"
+        found = []
+        for part in slices(len(self._private)):
             x = self._private[part]
-            add_by_class(sums, at[part], self._features(x) if of_features else softmax(self._infer(x)))
+            found.append(self._features(x) if of_features else softmax(self._infer(x)))
             yield
+        return self.class_means(found)
+
+    def class_means(self, parts: Sequence[Floats]) -> ClassRows:
+        """The mean of each class over rows (n, d) of all private samples, in pieces of INFERENCE_BATCH."""
+        classes, at, counts = self._by_class  # (m,), (n,), (m,)
+        sums = np.zeros((len(classes), parts[0].shape[1]))  # (m, d)
+        for part, rows in zip(slices(len(at)), parts, strict=True):
+            add_by_class(sums, at[part], rows)
         means = (sums / counts[:, None]).astype(np.float32)
         return ClassRows(classes=classes.astype(np.int32), rows=means, counts=counts.astype(np.int32))
 
@@ -168,7 +175,7 @@ class Workbench:
         classes, at, counts = self._by_class  # (m,), (n,), (m,)
         features = np.zeros((len(classes), self.model.spec.feature_dim))  # (m, d)
         soft = np.zeros((len(classes), self.model.spec.classes))  # (m, k)
-        for part in _slices(len(self._private)):
+        for part in slices(len(self._private)):
             f = self._features(self._private[part])
             add_by_class(features, at[part], f)
             add_by_class(soft, at[part], softmax(self.model.head(f), request.temperature))
@@ -189,7 +196,7 @@ class Workbench:
 
     def _mean_loss(self) -> Generator[None, None, float]:
         total = 0.0
-        for part in _slices(len(self._private)):
+        for part in slices(len(self._private)):
             labels = self._labels[part]
             total += len(labels) * CrossEntropy().value(Seen(self._infer(self._private[part]), labels))
             yield
@@ -201,7 +208,7 @@ class Workbench:
         truth = self.data.test.y
         held = np.isin(truth, self._labels)  # (t,)
         predicted, nearest = np.empty((2, len(truth)), np.int64)
-        for part in _slices(len(truth)):
+        for part in slices(len(truth)):
             predicted[part] = self._infer(self._test[part]).argmax(axis=1)
             if request.prototypes is not None:
                 nearest[part] = self._nearest(request.prototypes, self._test[part])
@@ -221,7 +228,7 @@ class Workbench:
         metrics = {}
         for name, (inputs, labels) in self._held_out.items():
             right = 0
-            for part in _slices(len(labels)):
+            for part in slices(len(labels)):
                 right += int((self._infer(inputs[part]).argmax(axis=1) == labels[part]).sum())
                 yield
             metrics[name] = right / len(labels)
@@ -239,17 +246,23 @@ class Workbench:
         return out
 
     def _infer(self, x: Floats) -> Floats:
-        self._meter_inference(x)
+        self.count_inference(len(x))
         return self.model.logits(x)
 
     def _features(self, x: Floats) -> Floats:
-        self._meter_inference(x)
+        self.count_inference(len(x))
         return self.model.features(x)
 
-    def _meter_inference(self, x: Floats) -> None:
-        self.meter.infer_flops += self.model.spec.flops_per_sample * len(x)
+    def count_inference(self, samples: int) -> None:
+        """So many samples went through the model."""
+        self.meter.infer_flops += self.model.spec.flops_per_sample * samples
 
-    def _source(self, source: Source) -> tuple[Floats, Ints | None, bool]:
+    def count_training(self, samples: int) -> None:
+        """So many samples went through the model and back."""
+        self.meter.train_flops += 3 * self.model.spec.flops_per_sample * samples
+
+    def source(self, source: Source) -> tuple[Floats, Ints | None, bool]:
+        """Samples (n, c, h, w), their labels (n,) if any, and whether they are private.  Raises UsageError."""
         if isinstance(source, Private):
             return self._private, self._labels, True
         if self._public is None:
@@ -267,5 +280,6 @@ def add_by_class(sums: NDArray[np.float64], at: Ints, rows: Floats) -> None:
     sums[present] += np.add.reduceat(rows[order], starts, axis=0, dtype=np.float64)
 
 
-def _slices(count: int) -> list[slice]:
+def slices(count: int) -> list[slice]:
+    """What goes through a model between two pauses."""
     return [slice(start, start + INFERENCE_BATCH) for start in range(0, count, INFERENCE_BATCH)]

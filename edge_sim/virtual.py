@@ -7,6 +7,7 @@ what the link's profile says, and nothing waits in between.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,7 +23,9 @@ from edge_sdk.store import Store
 from edge_sdk.transport.memory import Faults, Hub, MemoryTransport
 from edge_sim.checkpoint import Checkpoints
 from edge_sim.clock import VirtualClock
+from edge_sim.engine import Engine, Exact, ask
 from edge_sim.fleet import Device, Fleet, timings
+from edge_sim.gather import Computation, Gatherer
 
 
 class VirtualFleet:
@@ -40,11 +43,13 @@ class VirtualFleet:
         keeper: Checkpoints | None = None,
         shelf: PublicShelf | None = None,
         caches: Path | None = None,
+        engine: Engine | None = None,
     ) -> None:
-        """caches: devices are given no public set, and fetch it from the shelf into folders in here."""
+        """engine: what devices compute on; None: exactly, one after the other, in this process.  caches: devices are given no public set, and fetch it from the shelf into folders in here."""
         self.clock = VirtualClock()
         self.hub = Hub(self.clock, faults, faults_seed)
         self._keeper = keeper
+        self._gatherer = Gatherer(engine or Exact())
         self.devices: tuple[VirtualDevice, ...] = ()
         self._coordinator = VirtualCoordinator(
             fleet.federation, ledger, self.hub, self.clock, watcher, shelf=shelf, work=self._work
@@ -52,7 +57,9 @@ class VirtualFleet:
         stores = stores or {}
         name = fleet.federation.spec.federation
         self.devices = tuple(
-            VirtualDevice(device, stores.get(device.kit.id), self.hub, self.clock, name, caches=caches)
+            VirtualDevice(
+                device, stores.get(device.kit.id), self.hub, self.clock, name, self._gatherer.add, caches=caches
+            )
             for device in fleet.devices
         )
 
@@ -80,6 +87,8 @@ class VirtualFleet:
 
     def _pass_time(self) -> None:
         while not (self.server.over and all(device.agent.over for device in self.devices)):
+            if self.clock.next_s > self.clock.now_s:
+                self._gatherer.compute()
             if not self.clock.step():
                 raise RunFailed("the simulated fleet came to a standstill")
             if self.server.over and self.server.rounds.reason:
@@ -183,9 +192,12 @@ class VirtualDevice:
         hub: Hub,
         clock: VirtualClock,
         federation: str,
+        compute: Callable[[Computation], None],
         *,
         caches: Path | None = None,
     ) -> None:
+        """compute: sees to a computation before time passes on."""
+        self._compute_soon = compute
         self._cache = caches / device.kit.id if caches else None
         self.device, self.clock = device, clock
         self._hub, self._federation = hub, federation
@@ -231,6 +243,7 @@ class VirtualDevice:
             share_weights=True,
             clock=lambda: self.clock.now_s,
         )
+        self.agent.serve = partial(ask, self.agent.bench)
         self._computed = 0
         self._waker = _Waker(self.clock, self._wake, self.agent.next_due_s)
         self._transport.on_news = self._waker.soon
@@ -243,18 +256,21 @@ class VirtualDevice:
             self._compute()
 
     def _compute(self) -> None:
-        """Do the work at once; let it be finished when the board would be."""
-        self._computed = begun = self.agent.begun
+        """Have the work done at once; let it be finished when the board would be."""
+        self._computed = self.agent.begun
         before = (self.agent.meter.train_flops, self.agent.meter.infer_flops)
-        while not self.agent.work_slice():
-            if not self.agent.working:
-                return
+        agent, place = self.agent, self.clock.place()
+        self._compute_soon(Computation(agent, lambda: self._computed_all(agent, before, place)))
+
+    def _computed_all(self, agent: Agent, before: tuple[int, int], place: int) -> None:
+        if agent is not self.agent:
+            return  # the board lost its power at this very moment
+        begun = self._computed = agent.begun
         trained, inferred = self.agent.meter.train_flops - before[0], self.agent.meter.infer_flops - before[1]
         took_s = self._compute_s(trained, inferred)
         self.busy_s += took_s
         self.flops += trained + inferred
-        agent = self.agent
-        self.clock.at(self.clock.now_s + took_s, lambda: self._finish(agent, begun))
+        self.clock.at(self.clock.now_s + took_s, lambda: self._finish(agent, begun), place)
 
     def _finish(self, agent: Agent, begun: int) -> None:
         if not self.powered or agent is not self.agent:

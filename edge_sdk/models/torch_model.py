@@ -76,7 +76,8 @@ class TorchModel:
         self._input_shape = input_shape
         self._parameters = [p for p in net.parameters() if p.requires_grad]
         self._draws = draws_random_numbers(net)
-        self._optimiser: TorchOptimiser | None = None
+        self.optimiser: TorchOptimiser | None = None
+        """Of the last fit; None: the next one begins with a new one."""
         self.spec = ModelSpec(
             name=name,
             runtime="torch",
@@ -92,6 +93,16 @@ class TorchModel:
             flops_per_sample=self._anatomy.flops_per_sample,
             note=note,
         )
+
+    @property
+    def net(self) -> nn.Module:
+        """What was given, as it is now."""
+        return self._net
+
+    @property
+    def taps_last_input(self) -> bool:
+        """Whether its features are what its last layer is given."""
+        return self._anatomy.head is not None and self._anatomy.tap is not None
 
     def logits(self, x: Floats) -> Floats:
         """(n, c, h, w) -> (n, k), before softmax.  Raises ModelError where the net answers with another shape."""
@@ -154,7 +165,7 @@ class TorchModel:
         with torch.no_grad():
             head.weight[index] = values[:, :-1]
             head.bias[index] = values[:, -1]
-        self._optimiser = None
+        self.optimiser = None
 
     def weights(self) -> Floats:
         """(p,), the trainable parameters in order of registration, a copy."""
@@ -174,11 +185,11 @@ class TorchModel:
         with torch.no_grad():
             for parameter, part in zip(self._parameters, np.split(values, ends[:-1]), strict=True):
                 parameter.copy_(to_tensor(part, self._device).view_as(parameter))  # copies a part, never the whole
-        self._optimiser = None
+        self.optimiser = None
 
     def state_bytes(self) -> bytes:
         """Parameters, buffers and moments."""
-        return pack_arrays(self._arrays(self._optimiser))
+        return pack_arrays(self._arrays(self.optimiser))
 
     def load_state(self, state: bytes) -> None:
         """Back to what state_bytes gave, exactly.  Raises StoreError where it does not fit; then nothing changed."""
@@ -192,7 +203,7 @@ class TorchModel:
                 tensor.copy_(torch.from_numpy(arrays[name]))
         if optimiser is not None:
             optimiser.load(arrays)
-        self._optimiser = optimiser
+        self.optimiser = optimiser
 
     def _infer(self, function: Callable[[Tensor], Tensor], x: Floats) -> Floats:
         """A function of samples, chunk by chunk as in inference; the result shares no memory with x or the net."""
@@ -215,9 +226,9 @@ class TorchModel:
         return nullcontext()
 
     def _optimiser_for(self, optim: Optim) -> TorchOptimiser:
-        if self._optimiser is None or self._optimiser.optim != optim:
-            self._optimiser = TorchOptimiser(optim, self._parameters)
-        return self._optimiser
+        if self.optimiser is None or self.optimiser.optim != optim:
+            self.optimiser = TorchOptimiser(optim, self._parameters)
+        return self.optimiser
 
     def _labels(self, labels: Ints | None, index: Ints) -> Tensor | None:
         return None if labels is None else torch.tensor(labels[index], dtype=torch.int64, device=self._device)

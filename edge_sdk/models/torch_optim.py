@@ -7,7 +7,7 @@ megabytes that a small board does not have), and costs as much per step as a sma
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,14 +18,20 @@ from edge_sdk.models.optim import BETA1, BETA2, EPSILON, adam_scales, moment_cou
 from edge_sdk.objectives import Optim
 
 
+Moments: TypeAlias = list[list[Tensor]]
+"""One list for each kind of moment, aligned with the parameters."""
+
+
 class TorchOptimiser:
     """Keeps one list of tensors per moment, aligned with the parameters."""
 
-    def __init__(self, optim: Optim, parameters: Sequence[Tensor]) -> None:
-        self.optim = optim
-        self.steps = 0
+    def __init__(
+        self, optim: Optim, parameters: Sequence[Tensor], moments: Moments | None = None, steps: int = 0
+    ) -> None:
+        """moments: those after so many steps, taken over; None: of an optimiser that has not stepped yet."""
+        self.optim, self.steps = optim, steps
         self._parameters = parameters
-        self._moments = [
+        self.moments = moments or [
             [torch.zeros_like(p, memory_format=torch.contiguous_format) for p in parameters]
             for _ in range(moment_count(optim))
         ]
@@ -41,18 +47,18 @@ class TorchOptimiser:
 
     def _adam(self, gradients: Sequence[Tensor | None]) -> None:
         rate, root = adam_scales(self.optim, self.steps)
-        for value, gradient, first, second in zip(self._parameters, gradients, *self._moments, strict=True):
+        for value, gradient, first, second in zip(self._parameters, gradients, *self.moments, strict=True):
             if gradient is not None:
                 first.lerp_(gradient, 1 - BETA1)
                 second.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
                 value.addcdiv_(first, second.sqrt().div_(root).add_(EPSILON), value=-rate)
 
     def _sgd(self, gradients: Sequence[Tensor | None]) -> None:
-        velocities = self._moments[0] if self._moments else gradients
+        velocities = self.moments[0] if self.moments else gradients
         for value, gradient, velocity in zip(self._parameters, gradients, velocities, strict=True):
             if gradient is None or velocity is None:
                 continue
-            if self._moments:
+            if self.moments:
                 velocity.mul_(self.optim.momentum).add_(gradient)
             value.add_(velocity, alpha=-self.optim.learning_rate)
 
@@ -60,7 +66,7 @@ class TorchOptimiser:
         """Everything that a restart must bring back."""
         moments = {
             f"moment{i}.{j}": tensor.cpu().numpy()
-            for i, tensors in enumerate(self._moments)
+            for i, tensors in enumerate(self.moments)
             for j, tensor in enumerate(tensors)
         }
         return {"optim": pack_optim(self.optim), "steps": np.array(self.steps, np.int64), **moments}
@@ -68,6 +74,6 @@ class TorchOptimiser:
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take over what `arrays` of an equal optimiser gave."""
         self.steps = int(arrays["steps"])
-        for i, tensors in enumerate(self._moments):
+        for i, tensors in enumerate(self.moments):
             for j, tensor in enumerate(tensors):
                 tensor.copy_(torch.from_numpy(arrays[f"moment{i}.{j}"]))

@@ -1,0 +1,93 @@
+"""Dense nets of many devices as one: each layer a batched matrix product over a stack of weights.
+
+One device's small layers cost a CPU more in calls than in arithmetic; ten of them stacked cost as many calls as one.
+About ten at a time, so that their weights stay in the cache: more are slower again.  Nothing is shared between the
+devices of a stack, so each one's gradient is what it would be alone, to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from edge_sdk.models.torch_model import TorchModel
+
+_PLAIN = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.LeakyReLU, nn.ELU, nn.SiLU, nn.Identity)
+"""Layers that work number by number: on a stack as on one device."""
+Layer: TypeAlias = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What a forward pass of a stack gave; rows beyond a device's own mini-batch are padding."""
+
+    logits: Tensor  # (c, b, k)
+    features: Tensor  # (c, b, d)
+
+
+class Stack:
+    """The weights of several devices of one architecture, to pass samples through and to step; `write` puts them back.
+
+    Every other thing of a model, its buffers and its moments, is its own and not touched.
+    """
+
+    def __init__(self, models: Sequence[TorchModel]) -> None:
+        """Raises ValueError for models that do not stack (see `stacks`)."""
+        self._models = models
+        first, *_ = models
+        if not all(stacks(model) and model.spec.layout == first.spec.layout for model in models):
+            raise ValueError("these models do not stack")
+        own = [[*model.net.parameters()] for model in models]
+        with torch.no_grad():
+            self.weights = [torch.stack([p.detach() for p in each]) for each in zip(*own, strict=True)]
+        self._layers = list(first.net)
+
+    def first(self, count: int) -> list[Tensor]:
+        """Views of the weights of the first devices, to differentiate by: (c, ...) each."""
+        return [each[:count].requires_grad_() for each in self.weights]
+
+    def outcome(self, weights: Sequence[Tensor], x: Tensor) -> Outcome:
+        """x (c, b, ...) or (1, b, ...), the same for all, through the nets."""
+        left = iter(weights)
+        count, features = len(weights[0]), x
+        for layer in self._layers:
+            if isinstance(layer, nn.Linear):
+                features = x.expand(count, *x.shape[1:])
+                weight = next(left)
+                product = torch.bmm(features, weight.mT)
+                x = product if layer.bias is None else product + next(left)[:, None]
+            elif isinstance(layer, nn.Flatten):
+                x = x.reshape(*x.shape[:2], prod(x.shape[2:]))
+            else:
+                x = layer(x)
+        return Outcome(x, features)
+
+    @torch.no_grad()
+    def write(self) -> None:
+        """Give each model its weights."""
+        for at, model in enumerate(self._models):
+            for parameter, stacked in zip(model.net.parameters(), self.weights, strict=True):
+                parameter.copy_(stacked[at])
+
+
+def stacks(model: object) -> bool:
+    """Whether a model is a dense net of layers that stack, all of it trained, its last layer nn.Linear."""
+    if not isinstance(model, TorchModel) or type(model.net) is not nn.Sequential:
+        return False
+    layers = list(model.net)
+    last = layers[-1] if layers else None
+    return (
+        isinstance(last, nn.Linear)
+        and all(isinstance(layer, (nn.Linear, *_PLAIN)) or _flattens(layer) for layer in layers)
+        and all(p.requires_grad for p in model.net.parameters())
+        and model.taps_last_input
+    )
+
+
+def _flattens(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) == (1, -1)
