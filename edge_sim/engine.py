@@ -38,6 +38,9 @@ LOST = Lost()
 class Engine(Protocol):
     """Serves requests."""
 
+    def attach(self, number: int, bench: Workbench) -> None:
+        """A device is switched on, perhaps again; before it asks anything."""
+
     def serve(self, asked: Sequence[Asked]) -> list[Answer]:
         """One answer to each, in order; each device asks once at most."""
 
@@ -47,6 +50,9 @@ class Engine(Protocol):
 
 class Exact:
     """In this process, one after the other."""
+
+    def attach(self, number: int, bench: Workbench) -> None:
+        """See Engine."""
 
     def serve(self, asked: Sequence[Asked]) -> list[Answer]:
         """See Engine."""

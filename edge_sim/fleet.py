@@ -24,6 +24,7 @@ from edge_sim.config import Config, FleetRow
 from edge_sim.datasets import Dataset, load
 from edge_sim.draw import cut
 from edge_sim.partition import partition
+from edge_sim.shared_inputs import SharedPreprocess
 
 PARTS = ("train", "test", "validation", "local_test")
 """Of LocalData."""
@@ -48,7 +49,7 @@ class Kit:
     @property
     def preprocess(self) -> Preprocess:
         """From this run's raw samples to this device's."""
-        return Preprocess(size=self.size, scale=self.scale)
+        return SharedPreprocess(size=self.size, scale=self.scale)
 
     def model(self, public: PublicSet | None) -> Model:
         """A fresh model, the same for the same kit; extractors may be fitted on the public samples."""

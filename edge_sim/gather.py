@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from edge_sdk.agent import Agent
 from edge_sdk.errors import RunFailed
+from edge_sdk.workbench import Workbench
 from edge_sim.engine import LOST, Answer, Asked, Engine
 
 AT_ONCE = 256
@@ -66,6 +67,10 @@ class Gatherer:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._waiting: list[Computation] = []
+
+    def attach(self, number: int, bench: Workbench) -> None:
+        """See Engine."""
+        self._engine.attach(number, bench)
 
     def add(self, computation: Computation) -> None:
         """To be computed before time passes on."""

@@ -20,7 +20,7 @@ from edge_sdk.models.base import Batches
 from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.models.torch_optim import TorchOptimiser
 from edge_sdk.objectives import Floats, Optim, softmax
-from edge_sdk.workbench import slices
+from edge_sdk.workbench import Workbench, slices
 from edge_sim.engine import Answer, Asked, served
 from edge_sim.torch_stack import Stack, stacks
 from edge_sim.torch_stack_terms import Pass, shape_of, stacked_loss
@@ -36,6 +36,9 @@ class Cohort:
 
     def __init__(self) -> None:
         self._kinds: WeakKeyDictionary[TorchModel, str] = WeakKeyDictionary()
+
+    def attach(self, number: int, bench: Workbench) -> None:
+        """See Engine."""
 
     def serve(self, asked: Sequence[Asked]) -> list[Answer]:
         """See Engine."""

@@ -58,7 +58,7 @@ class VirtualFleet:
         name = fleet.federation.spec.federation
         self.devices = tuple(
             VirtualDevice(
-                device, stores.get(device.kit.id), self.hub, self.clock, name, self._gatherer.add, caches=caches
+                device, stores.get(device.kit.id), self.hub, self.clock, name, self._gatherer, caches=caches
             )
             for device in fleet.devices
         )
@@ -192,12 +192,11 @@ class VirtualDevice:
         hub: Hub,
         clock: VirtualClock,
         federation: str,
-        compute: Callable[[Computation], None],
+        gatherer: Gatherer,
         *,
         caches: Path | None = None,
     ) -> None:
-        """compute: sees to a computation before time passes on."""
-        self._compute_soon = compute
+        self._gatherer = gatherer
         self._cache = caches / device.kit.id if caches else None
         self.device, self.clock = device, clock
         self._hub, self._federation = hub, federation
@@ -244,6 +243,7 @@ class VirtualDevice:
             clock=lambda: self.clock.now_s,
         )
         self.agent.serve = partial(ask, self.agent.bench)
+        self._gatherer.attach(self.device.kit.number, self.agent.bench)
         self._computed = 0
         self._waker = _Waker(self.clock, self._wake, self.agent.next_due_s)
         self._transport.on_news = self._waker.soon
@@ -260,7 +260,7 @@ class VirtualDevice:
         self._computed = self.agent.begun
         before = (self.agent.meter.train_flops, self.agent.meter.infer_flops)
         agent, place = self.agent, self.clock.place()
-        self._compute_soon(Computation(agent, lambda: self._computed_all(agent, before, place)))
+        self._gatherer.add(Computation(agent, lambda: self._computed_all(agent, before, place)))
 
     def _computed_all(self, agent: Agent, before: tuple[int, int], place: int) -> None:
         if agent is not self.agent:

@@ -74,7 +74,8 @@ class TorchModel:
         self._net = net.to(self._device).eval()
         self._anatomy = survey(net, classes, features=features, input_shape=input_shape, name=name)
         self._input_shape = input_shape
-        self._parameters = [p for p in net.parameters() if p.requires_grad]
+        self.trained = [p for p in net.parameters() if p.requires_grad]
+        """Its trainable parameters, in order of registration."""
         self._draws = draws_random_numbers(net)
         self.optimiser: TorchOptimiser | None = None
         """Of the last fit; None: the next one begins with a new one."""
@@ -83,12 +84,12 @@ class TorchModel:
             runtime="torch",
             classes=classes,
             feature_dim=self._anatomy.feature_dim,
-            capabilities=_capabilities(self._anatomy, trains=bool(self._parameters)),
-            terms=_terms(self._anatomy, trains=bool(self._parameters)),
-            inert_terms=_inert_terms(self._anatomy, self._parameters),
+            capabilities=_capabilities(self._anatomy, trains=bool(self.trained)),
+            terms=_terms(self._anatomy, trains=bool(self.trained)),
+            inert_terms=_inert_terms(self._anatomy, self.trained),
             preprocess=preprocess or Preprocess(),
-            parameters=sum(p.numel() for p in self._parameters),
-            layout=_layout(net) if self._parameters else b"",
+            parameters=sum(p.numel() for p in self.trained),
+            layout=_layout(net) if self.trained else b"",
             batch_norm=any(getattr(layer, "running_mean", None) is not None for layer in net.modules()),
             flops_per_sample=self._anatomy.flops_per_sample,
             note=note,
@@ -143,9 +144,9 @@ class TorchModel:
                 x = to_tensor(batches.inputs[index], self._device)
                 logits, features = tap(x) if tap else (self._net(x), None)
                 check_width(self.spec.name, tuple(logits.shape), len(index), self.spec.classes)
-                done = Pass(logits, features, self._labels(batches.labels, index), self._anatomy.head, self._parameters)
+                done = Pass(logits, features, self._labels(batches.labels, index), self._anatomy.head, self.trained)
                 loss = loss_of(done, step)
-                optimiser.step(torch.autograd.grad(loss, self._parameters, allow_unused=True))
+                optimiser.step(torch.autograd.grad(loss, self.trained, allow_unused=True))
         return FitReport(steps=len(batches.indices), loss=loss.item())
 
     def head_rows(self) -> Floats:
@@ -170,20 +171,20 @@ class TorchModel:
     def weights(self) -> Floats:
         """(p,), the trainable parameters in order of registration, a copy."""
         require(self.spec, "weights")
-        return np.concatenate([_array(p).ravel() for p in self._parameters])
+        return np.concatenate([_array(p).ravel() for p in self.trained])
 
     def head_mask(self) -> NDArray[np.bool_]:
         """(p,).  Raises Unsupported without a linear head that has a bias."""
         head = set(map(id, self._head_with_bias().parameters()))
-        return np.concatenate([np.full(p.numel(), id(p) in head) for p in self._parameters])
+        return np.concatenate([np.full(p.numel(), id(p) in head) for p in self.trained])
 
     def set_weights(self, values: Floats) -> None:
         """Overwrite (p,) and reset the moments.  Raises ModelError for another size."""
         require(self.spec, "weights")
         check_weights(self.spec, values)
-        ends = np.cumsum([p.numel() for p in self._parameters])
+        ends = np.cumsum([p.numel() for p in self.trained])
         with torch.no_grad():
-            for parameter, part in zip(self._parameters, np.split(values, ends[:-1]), strict=True):
+            for parameter, part in zip(self.trained, np.split(values, ends[:-1]), strict=True):
                 parameter.copy_(to_tensor(part, self._device).view_as(parameter))  # copies a part, never the whole
         self.optimiser = None
 
@@ -196,7 +197,7 @@ class TorchModel:
         arrays = unpack_arrays(state)
         optimiser = None
         if "optim" in arrays:
-            optimiser = TorchOptimiser(unpack_optim(arrays["optim"]), self._parameters)
+            optimiser = TorchOptimiser(unpack_optim(arrays["optim"]), self.trained)
         check_state(arrays, self._arrays(optimiser))
         with torch.no_grad():
             for name, tensor in self._tensors().items():
@@ -227,7 +228,7 @@ class TorchModel:
 
     def _optimiser_for(self, optim: Optim) -> TorchOptimiser:
         if self.optimiser is None or self.optimiser.optim != optim:
-            self.optimiser = TorchOptimiser(optim, self._parameters)
+            self.optimiser = TorchOptimiser(optim, self.trained)
         return self.optimiser
 
     def _labels(self, labels: Ints | None, index: Ints) -> Tensor | None:

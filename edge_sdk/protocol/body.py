@@ -29,11 +29,6 @@ def raw(array: NDArray[Any]) -> bytes | NDArray[np.uint8]:
     """The bytes of an array, in C order; where they are many a view of them, for `pack`."""
     if array.nbytes <= LONG_BYTES:
         return array.tobytes()
-    return view(array)
-
-
-def view(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """The bytes of an array, in C order, without a copy where they lie so."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
