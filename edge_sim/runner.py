@@ -17,6 +17,7 @@ from coordinator.server import Server, Watcher
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.mqtt_url import parse_broker_url
 from edge_sim import config as configs
+from edge_sim import engines
 from edge_sim import fleet as fleets
 from edge_sim.checkpoint import Checkpoints
 from edge_sim.config import Config
@@ -45,6 +46,7 @@ def run(
     check_broker(broker)
     if out is not None:
         check_folder(Path(out), resume=resume)
+    parsed, _ = engines.resolved(parsed, Path(out) if out else None)
     fleet = fleets.build(parsed)
     fleets.export_partition(parsed, fleet)
     begun_s, start_s = time.monotonic(), time.time()
@@ -111,6 +113,11 @@ def _in_memory(
 ) -> tuple[Server, float]:
     keeper = Checkpoints(out / "checkpoint") if out else None
     ledger, stores = keeper.load() if keeper and resume else (Ledger(None), {})
+    if any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
+        from edge_sim.torch_threads import one_thread  # noqa: PLC0415  # torch only where a device has it
+
+        one_thread()
+    engine = engines.opened(config.run, fleet)
     virtual = VirtualFleet(
         fleet,
         ledger=ledger,
@@ -119,14 +126,12 @@ def _in_memory(
         faults_seed=config.faults_seed,
         watcher=watcher,
         keeper=keeper,
+        engine=engine,
     )
-    if any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
-        from edge_sim.torch_threads import one_thread  # noqa: PLC0415  # torch only where a device has it
-
-        one_thread()
     try:
         virtual.run()
     finally:
+        engine.close()
         virtual.server.close()
     return virtual.server, virtual.clock.now_s
 

@@ -34,7 +34,9 @@ Serve = Callable[[Sequence[Asked]], list[Answer]]
 class Cohort:
     """Stacks what can be stacked, in this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: frozenset[str] | None = None) -> None:
+        """names: of the models to stack; None: whatever can be."""
+        self._names = names
         self._kinds: WeakKeyDictionary[TorchModel, str] = WeakKeyDictionary()
 
     def attach(self, number: int, bench: Workbench) -> None:
@@ -55,6 +57,10 @@ class Cohort:
 
     def close(self) -> None:
         """See Engine."""
+
+    def stackable(self, asked: Asked) -> bool:
+        """Whether it would be served together with its like."""
+        return self._group(asked) is not None
 
     def _group(self, asked: Asked) -> Hashable:
         """What requests that are served as one have in common; None: this one is served by itself."""
@@ -77,7 +83,8 @@ class Cohort:
         if not isinstance(model, TorchModel):
             return ""
         if model not in self._kinds:
-            self._kinds[model] = f"{model.spec.preprocess} {model.net}" if stacks(model) else ""
+            chosen = (self._names is None or model.spec.name in self._names) and stacks(model)
+            self._kinds[model] = f"{model.spec.preprocess} {model.net}" if chosen else ""
         return self._kinds[model]
 
 

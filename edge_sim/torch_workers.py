@@ -20,8 +20,12 @@ from edge_sim.workers import COMPUTED, Delivery, Gone, Order, Setup, Worker
 class Workers:
     """Divides the devices among some processes for the whole run; what has no torch model is served here."""
 
-    def __init__(self, fleet: Fleet, count: int, *, stacked: bool, spill: Path | None = None) -> None:
-        """stacked: whether the workers stack (torch_cohort.py).  spill: a folder for weights; None: in memory."""
+    def __init__(self, fleet: Fleet, count: int, *, stacked: frozenset[str] = frozenset(), spill: Path | None = None, memory_bytes: int = 0) -> None:
+        """stacked: names of models that they stack (torch_cohort.py).
+
+        spill: a folder for weights of more than memory_bytes; None: they are always in memory.
+        """
+        self._memory_bytes = memory_bytes
         self._fleet, self._count, self._stacked, self._spill = fleet, count, stacked, spill
         train = fleet.federation.spec.train
         self._moments = moment_count(
@@ -80,7 +84,7 @@ class Workers:
                 size = row_bytes(bench.model, self._moments)
                 self._rows[number] = at, at + size
                 at += size
-        self._slab = Slab(at, self._spill)
+        self._slab = Slab(at, self._spill if at > self._memory_bytes else None)
         for number in self._rows:
             self._settle(number)
         self._owner = _divided({number: _cost(self._benches[number]) for number in self._rows}, self._count)

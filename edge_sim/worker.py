@@ -31,7 +31,7 @@ class Workshop:
         }
         for number, bench in self._benches.items():
             settle(_torch(bench), self._rows[number], fresh=False)
-        self._engine: Engine = Cohort() if setup.stacked else Exact()
+        self._engine: Engine = Cohort(setup.stacked) if setup.stacked else Exact()
 
     def serve(self, orders: Sequence[Order]) -> list[Delivery]:
         """Answer a batch of requests."""

@@ -35,7 +35,8 @@ class Setup:
     spec: FederationSpec
     moments: int
     """Kinds that a row has room for."""
-    stacked: bool
+    stacked: frozenset[str]
+    """Names of models."""
     modules: tuple[str, ...]
     """Where Python finds them: factories of models may lie beside a script."""
 
