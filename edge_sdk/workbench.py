@@ -271,9 +271,9 @@ class Workbench:
 
 
 def add_by_class(sums: NDArray[np.float64], at: Ints, rows: Floats) -> None:
-    """Add each of rows (n, d) to the one of sums (m, d) that `at` (n,) names, in order.
+    """Add each of rows (n, d) to the one of sums (m, d) that `at` (n,) names; the same bits for the same order.
 
-    What np.add.at does, in a tenth of its time.
+    What np.add.at does to rounding, in a tenth of its time.
     """
     order = np.argsort(at, kind="stable")
     present, starts = np.unique(at[order], return_index=True)

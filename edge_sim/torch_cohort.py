@@ -191,7 +191,7 @@ class _StackedOptimiser:
         """Give each model its own."""
         for at, (model, taken) in enumerate(zip(models, steps, strict=True)):
             moments = [[each[at].clone() for each in kind] for kind in self._moments]
-            model.optimiser = TorchOptimiser(self._optim, [*model.net.parameters()], moments, self.begun + taken)
+            model.optimiser = TorchOptimiser(self._optim, model.trained, moments, self.begun + taken)
 
 
 # -- inference ------------------------------------------------------------------------------------------------------

@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import torch
-
 from edge_sdk.methods.base import Fit, Job
 from edge_sdk.objectives import CrossEntropy
 from edge_sdk.workbench import Workbench
@@ -26,8 +24,7 @@ _REPEATS = 3
 
 
 def cohort(table: RunTable) -> Cohort:
-    """Stacking in this process, on as many threads as it has cores."""
-    torch.set_num_threads(table.workers or os.cpu_count() or 1)
+    """Stacking in this process."""
     return Cohort(None if table.stacked is None else frozenset(table.stacked))
 
 

@@ -37,15 +37,11 @@ class Stack:
     """
 
     def __init__(self, models: Sequence[TorchModel]) -> None:
-        """Raises ValueError for models that do not stack (see `stacks`)."""
+        """models: of equal nets that stack (see `stacks`)."""
         self._models = models
-        first, *_ = models
-        if not all(stacks(model) and model.spec.layout == first.spec.layout for model in models):
-            raise ValueError("these models do not stack")
-        own = [[*model.net.parameters()] for model in models]
         with torch.no_grad():
-            self.weights = [torch.stack([p.detach() for p in each]) for each in zip(*own, strict=True)]
-        self._layers = list(first.net)
+            self.weights = [torch.stack(each) for each in zip(*(model.trained for model in models), strict=True)]
+        self._layers = list(models[0].net.children())
 
     def first(self, count: int) -> list[Tensor]:
         """Views of the weights of the first devices, to differentiate by: (c, ...) each."""
@@ -71,7 +67,7 @@ class Stack:
     def write(self) -> None:
         """Give each model its weights."""
         for at, model in enumerate(self._models):
-            for parameter, stacked in zip(model.net.parameters(), self.weights, strict=True):
+            for parameter, stacked in zip(model.trained, self.weights, strict=True):
                 parameter.copy_(stacked[at])
 
 

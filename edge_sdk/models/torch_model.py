@@ -76,6 +76,8 @@ class TorchModel:
         self._input_shape = input_shape
         self.trained = [p for p in net.parameters() if p.requires_grad]
         """Its trainable parameters, in order of registration."""
+        self._named: dict[str, Tensor] = {f"net.{name}": p for name, p in net.named_parameters()}
+        self._has_buffers = next(net.buffers(), None) is not None
         self._draws = draws_random_numbers(net)
         self.optimiser: TorchOptimiser | None = None
         """Of the last fit; None: the next one begins with a new one."""
@@ -242,8 +244,8 @@ class TorchModel:
 
     def _tensors(self) -> dict[str, Tensor]:
         """Everything in the net that has a value."""
-        named = (*self._net.named_parameters(), *self._net.named_buffers())
-        return {f"net.{name}": tensor for name, tensor in named}
+        buffers = self._net.named_buffers() if self._has_buffers else ()
+        return {**self._named, **{f"net.{name}": tensor for name, tensor in buffers}}
 
     def _arrays(self, optimiser: TorchOptimiser | None) -> dict[str, NDArray[Any]]:
         """The net as it is, beside the moments of an optimiser."""
