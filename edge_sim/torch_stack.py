@@ -41,7 +41,7 @@ class Stack:
         self._models = models
         with torch.no_grad():
             self.weights = [torch.stack(each) for each in zip(*(model.trained for model in models), strict=True)]
-        self._layers = list(models[0].net.children())
+        self._layers = _layers(models[0].net)
 
     def first(self, count: int) -> list[Tensor]:
         """Views of the weights of the first devices, to differentiate by: (c, ...) each."""
@@ -75,7 +75,7 @@ def stacks(model: object) -> bool:
     """Whether a model is a dense net of layers that stack, all of it trained, its last layer nn.Linear."""
     if not isinstance(model, TorchModel) or type(model.net) is not nn.Sequential:
         return False
-    layers = list(model.net)
+    layers = _layers(model.net)
     last = layers[-1] if layers else None
     return (
         isinstance(last, nn.Linear)
@@ -83,6 +83,11 @@ def stacks(model: object) -> bool:
         and all(p.requires_grad for p in model.net.parameters())
         and model.taps_last_input
     )
+
+
+def _layers(net: nn.Module) -> list[nn.Module]:
+    """Of an nn.Sequential, those of any within it in their place."""
+    return [layer for child in net.children() for layer in (_layers(child) if type(child) is nn.Sequential else [child])]
 
 
 def _flattens(layer: nn.Module) -> bool:

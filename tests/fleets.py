@@ -12,6 +12,7 @@ import numpy as np
 from coordinator.ledger import Ledger
 from coordinator.public_shelf import PublicShelf
 from coordinator.report.result import Result
+from coordinator.server import Watcher
 from edge_sdk.data import Preprocess
 from edge_sdk.models.base import ModelSpec
 from edge_sdk.models.predict_only import PredictOnly
@@ -24,6 +25,7 @@ from edge_sdk.transport.memory import Faults, MemoryTransport
 from edge_sim import config as configs
 from edge_sim import fleet as fleets
 from edge_sim.config import Config
+from edge_sim.engine import Engine
 from edge_sim.fleet import Fleet
 from edge_sim.outcome import result
 from edge_sim.virtual import VirtualFleet
@@ -99,6 +101,8 @@ class Run(VirtualFleet):
         stores: Mapping[str, Store] | None = None,
         caches: Path | None = None,
         serving: bool = True,
+        engine: Engine | None = None,
+        watcher: Watcher | None = None,
     ) -> None:
         """caches: devices must fetch the public set; serving: whether the coordinator has it for them."""
         self.fleet = fleets.build(fleet) if isinstance(fleet, Config) else fleet
@@ -112,6 +116,8 @@ class Run(VirtualFleet):
             stores=stores,
             shelf=self.shelf,
             caches=caches,
+            engine=engine,
+            watcher=watcher,
         )
         self.clock.at(LIMIT_S, self._hung)
 
