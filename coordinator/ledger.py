@@ -60,11 +60,18 @@ class Ledger:
         self._path = path
         self._db = open_database(path, _SCHEMA, page_bytes=_PAGE_BYTES)
         self._closing: list[tuple[int, int, str]] = []
+        self._numbers: dict[str, int] = {}
+        """Of the devices in the file."""
+        self._taken: set[int] = set()
+        self._next = 0
+        """The first number above all that are taken."""
         try:
             if contents is not None:
                 self._fill(contents)
             rows = self._rows("SELECT round, exchange, device FROM uploads")
             self._known = {(Place(round_, exchange), device) for round_, exchange, device in rows}
+            for device, number in self._rows("SELECT id, number FROM devices"):
+                self._number(device, int(number))
             self.epoch = int(self._get("epoch") or b"0") + 1
             with transaction(self._db, path):
                 self._put("epoch", str(self.epoch).encode())
@@ -95,13 +102,18 @@ class Ledger:
 
     def enrol(self, device: str, number: int | None, hello: bytes) -> int:
         """The number of a device: the one it had, the one given, or, where that is taken or None, the next free one."""
-        taken = {id_: int(held) for id_, held in self._rows("SELECT id, number FROM devices")}
-        if number is None or number in taken.values():
-            number = max(taken.values(), default=-1) + 1
-        number = taken.get(device, number)
+        if number is None or number in self._taken:
+            number = self._next
+        number = self._numbers.get(device, number)
         with transaction(self._db, self._path):
             self._db.execute("INSERT OR REPLACE INTO devices VALUES (?, ?, ?)", (device, number, hello))
+        self._number(device, number)
         return number
+
+    def _number(self, device: str, number: int) -> None:
+        self._numbers[device] = number
+        self._taken.add(number)
+        self._next = max(self._next, number + 1)
 
     def enrolled(self) -> dict[str, tuple[int, bytes]]:
         """Number and last Hello frame by device."""

@@ -39,6 +39,7 @@ from coordinator.round_state import (
     Tick,
     TurnedAway,
 )
+from coordinator.grown import GrownSet
 from edge_sdk.protocol.table import SAME, Machine, Rule
 
 __all__ = [
@@ -138,7 +139,9 @@ def _fold(state: RoundState, event: Persisted) -> Outcome:
     """What is durable in time counts, also of a device that left meanwhile: a restart would find it and count it."""
     if event.place != state.place or event.device in state.folded:
         return state, (_answer(state, event),)
-    state = replace(state, invited=state.invited | {event.device}, folded=state.folded | {event.device})
+    invited = state.invited if event.device in state.invited else state.invited | {event.device}
+    folded = state.folded if isinstance(state.folded, GrownSet) else GrownSet(state.folded)
+    state = replace(state, invited=invited, folded=folded.added(event.device))
     state, closing = _close_if_complete(state)
     return state, (Fold(event.device, event.place), *closing)
 
@@ -247,7 +250,7 @@ def _invite(state: RoundState, devices: frozenset[str] | set[str], now_s: float)
 
 
 def _close_if_complete(state: RoundState) -> Outcome:
-    if state.missing or len(state.folded) < state.policy.quorum:
+    if state.waited_for or len(state.folded) < state.policy.quorum:
         return state, ()
     return _close(state)
 
@@ -342,7 +345,7 @@ def resumed(policy: Policy, place: Place, folded: frozenset[str]) -> RoundState:
 def next_due_s(state: RoundState) -> float | None:
     """When the next Tick can matter; None: only messages can."""
     if state.phase is Phase.COLLECTING:
-        return min(state.due_s, state.retry_at_s) if state.missing else state.due_s
+        return min(state.due_s, state.retry_at_s) if state.waited_for else state.due_s
     if state.phase is Phase.GATHERING and state.quorum_here:
         return state.opens_at_s if state.opens_at_s is not None and not state.all_here else 0.0
     return None

@@ -38,6 +38,9 @@ LOST = Lost()
 class Engine(Protocol):
     """Serves requests."""
 
+    peak_bytes: int
+    """Resident at most in processes of its own, known once it is closed."""
+
     def attach(self, number: int, bench: Workbench) -> None:
         """A device is switched on, perhaps again; before it asks anything."""
 
@@ -50,6 +53,8 @@ class Engine(Protocol):
 
 class Exact:
     """In this process, one after the other."""
+
+    peak_bytes = 0
 
     def attach(self, number: int, bench: Workbench) -> None:
         """See Engine."""

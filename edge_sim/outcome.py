@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from coordinator.outcome import device_result
 from coordinator.outcome import result as known_result
@@ -12,8 +13,17 @@ from coordinator.server import Server
 from edge_sim.fleet import Device, Fleet
 
 
+NOTHING: Mapping[str, float] = MappingProxyType({})
+
+
 def result(
-    server: Server, fleet: Fleet, *, transport: str, time: Mapping[str, float], standalone: Result | None = None
+    server: Server,
+    fleet: Fleet,
+    *,
+    transport: str,
+    time: Mapping[str, float],
+    memory: Mapping[str, float] = NOTHING,
+    standalone: Result | None = None,
 ) -> Result:
     """Everything that a report needs."""
     alone = {device.id: device.accuracy for device in standalone.devices} if standalone else {}
@@ -25,6 +35,7 @@ def result(
         history=_on_the_boards(known.history) if transport == "memory" else known.history,
         metrics={**known.metrics, **baseline},
         standalone_history=standalone.history if standalone else (),
+        memory=memory,
         data={"name": fleet.dataset.name, "sha256": fleet.dataset.sha256},
     )
 

@@ -21,7 +21,8 @@ from edge_sim import engines
 from edge_sim import fleet as fleets
 from edge_sim.checkpoint import Checkpoints
 from edge_sim.config import Config
-from edge_sim.outcome import result
+from edge_sim.memory import MIB, peak_bytes
+from edge_sim.outcome import NOTHING, result
 from edge_sim.virtual import VirtualFleet
 
 WatcherFor = Callable[[str], Watcher | None]
@@ -54,16 +55,16 @@ def run(
     if standalone is not None and out is not None:
         write_run(standalone, to_toml(configs.alone(parsed).tables), Path(out) / "standalone")
     if broker == "memory":
-        server, virtual_s = _in_memory(parsed, fleet, Path(out) if out else None, watcher(""), resume=resume)
+        server, virtual_s, memory = _in_memory(parsed, fleet, Path(out) if out else None, watcher(""), resume=resume)
         label = "memory"
     else:
         from edge_sim.processes import over_broker  # noqa: PLC0415  # paho only where there is a broker
 
         folder = Path(out) if out else Path("runs") / parsed.federation.name
         server, label = over_broker(parsed, fleet, broker, folder, watcher(""), resume=resume)
-        virtual_s = 0.0
+        virtual_s, memory = 0.0, NOTHING
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual_s, "start_s": start_s}
-    return result(server, fleet, transport=label, time=took, standalone=standalone)
+    return result(server, fleet, transport=label, time=took, memory=memory, standalone=standalone)
 
 
 def check_broker(broker: str) -> None:
@@ -103,14 +104,14 @@ def _standalone(config: Config, watcher: WatcherFor) -> Result:
     alone = configs.alone(config)
     fleet = fleets.build(alone)
     begun_s = time.monotonic()
-    server, virtual_s = _in_memory(alone, fleet, None, watcher("alone"), resume=False)
+    server, virtual_s, memory = _in_memory(alone, fleet, None, watcher("alone"), resume=False)
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual_s}
-    return result(server, fleet, transport="memory", time=took)
+    return result(server, fleet, transport="memory", time=took, memory=memory)
 
 
 def _in_memory(
     config: Config, fleet: fleets.Fleet, out: Path | None, watcher: Watcher | None, *, resume: bool
-) -> tuple[Server, float]:
+) -> tuple[Server, float, Mapping[str, float]]:
     keeper = Checkpoints(out / "checkpoint") if out else None
     ledger, stores = keeper.load() if keeper and resume else (Ledger(None), {})
     if any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
@@ -133,7 +134,8 @@ def _in_memory(
     finally:
         engine.close()
         virtual.server.close()
-    return virtual.server, virtual.clock.now_s
+    peak_mib = (peak_bytes() + engine.peak_bytes) / MIB
+    return virtual.server, virtual.clock.now_s, {"peak_mib": peak_mib} if peak_mib else NOTHING
 
 
 def _parsed(config: Config | Mapping[str, Any] | str | Path) -> Config:

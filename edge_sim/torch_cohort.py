@@ -37,6 +37,7 @@ class Cohort:
     def __init__(self, names: frozenset[str] | None = None) -> None:
         """names: of the models to stack; None: whatever can be."""
         self._names = names
+        self.peak_bytes = 0
         self._kinds: WeakKeyDictionary[TorchModel, str] = WeakKeyDictionary()
 
     def attach(self, number: int, bench: Workbench) -> None:

@@ -36,6 +36,7 @@ class Workers:
         self._owner: dict[int, int] = {}
         self._slab: Slab | None = None
         self._workers: list[Worker] = []
+        self.peak_bytes = 0
 
     def attach(self, number: int, bench: Workbench) -> None:
         """See Engine."""
@@ -64,8 +65,8 @@ class Workers:
 
     def close(self) -> None:
         """See Engine."""
-        for worker in self._workers:
-            worker.close()
+        self.peak_bytes += sum(worker.close() for worker in self._workers)
+        self._workers = []
         if self._slab is not None:
             self._slab.close()
 
@@ -147,7 +148,7 @@ class Workers:
             return None
 
     def _replace(self, owner: int) -> None:
-        self._workers[owner].close()
+        self.peak_bytes += self._workers[owner].close()
         self._workers[owner] = self._worker(owner)
 
     def _taken(self, asked: Asked, delivery: Delivery) -> Answer:

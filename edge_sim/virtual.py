@@ -86,7 +86,12 @@ class VirtualFleet:
             raise
 
     def _pass_time(self) -> None:
-        while not (self.server.over and all(device.agent.over for device in self.devices)):
+        running = list(self.devices)  # but for those that are known to be over: looked at once, not at every event
+        while True:
+            while self.server.over and running and running[-1].agent.over:
+                running.pop()
+            if self.server.over and not running:
+                return
             if self.clock.next_s > self.clock.now_s:
                 self._gatherer.compute()
             if not self.clock.step():

@@ -7,6 +7,7 @@ asked is answered with LOST.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from edge_sdk.methods.base import ClassMeans, Evaluate, Fit, HyperMeans, Logits,
 from edge_sdk.objectives import Optim
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sim.fleet import Device
+from edge_sim.memory import as_bytes
 from edge_sim.meter_totals import Spent
 
 COMPUTED: tuple[type, ...] = (Fit, Logits, ClassMeans, HyperMeans, MeanLoss, Evaluate)
@@ -108,10 +110,14 @@ class Worker:
         deliveries: list[Delivery] = found
         return deliveries
 
-    def close(self) -> None:
-        """End the process, which ends by itself when its pipe does."""
+    def close(self) -> int:
+        """End the process, which ends by itself when its pipe does; the most bytes that it had resident."""
         self._pipe.close()
-        self._process.wait()
+        if self._process.returncode is not None:
+            return 0
+        _, status, usage = os.wait4(self._process.pid, 0)
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        return as_bytes(usage.ru_maxrss)
 
 
 def connection(descriptor: int) -> Connection[Any, Any]:

@@ -62,7 +62,7 @@ def tables(method: str, fleet: str, devices: int, *, npz: str = "", engine: str 
         "data": data,
         "partition": partition,
         "fleet": [{"count": devices, "model": "cycle:" + ",".join(families)}],
-        "run": {"standalone": False, **({"engine": engine} if engine else {})},
+        "run": {"standalone": False, "engine": engine or "exact", "stacked": ["mlp"]},
     }
 
 

@@ -96,6 +96,8 @@ class Result:
     metrics: Mapping[str, float] = field(default_factory=dict)
     time: Mapping[str, float] = field(default_factory=dict)
     """wall_s, virtual_s, start_s (seconds since 1970)."""
+    memory: Mapping[str, float] = field(default_factory=dict)
+    """peak_mib: the most memory that a simulation had resident, worker processes included."""
     data: Mapping[str, str] = field(default_factory=dict)
     """name, sha256."""
     encoding: Mapping[str, str] = field(default_factory=dict)
@@ -174,6 +176,7 @@ def summary(result: Result) -> dict[str, Any]:
         "to_target": _to_target(result.points()),
         "exchange": _exchange(result.history),
         "time": _known(result.time.items()),
+        "memory": _known(result.memory.items()),
         "transport": result.transport,
         "encoding": dict(result.encoding),
         "updates": {key: result.updates.get(key, 0) for key in ("accepted", "duplicate", "stale", "refused")},
@@ -188,7 +191,7 @@ def summary(result: Result) -> dict[str, Any]:
 
 def without_times(whole: Mapping[str, Any]) -> dict[str, Any]:
     """A summary less what depends on the clock or the machine: the same seed twice gives the same."""
-    kept = {key: value for key, value in whole.items() if key not in {"time", "versions"}}
+    kept = {key: value for key, value in whole.items() if key not in {"time", "memory", "versions"}}
     return kept | {"metrics": {name: value for name, value in whole["metrics"].items() if not name.endswith("_s")}}
 
 
