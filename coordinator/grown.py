@@ -7,7 +7,8 @@ was added to before pays for a copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set as AbstractSet
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from itertools import islice
 from typing import Generic, TypeVar
 

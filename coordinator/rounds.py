@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from coordinator.grown import GrownSet
 from coordinator.round_state import (
     Answer,
     Broken,
@@ -39,7 +40,6 @@ from coordinator.round_state import (
     Tick,
     TurnedAway,
 )
-from coordinator.grown import GrownSet
 from edge_sdk.protocol.table import SAME, Machine, Rule
 
 __all__ = [
@@ -230,7 +230,7 @@ def _open(state: RoundState, now_s: float) -> Outcome:
     here = state.members - state.away
     invited = (here if len(here | state.folded) >= state.policy.quorum else state.members) | state.folded
     if len(state.folded) >= state.policy.expected:  # closed before a restart, perhaps: nobody new may change it
-        invited = state.folded
+        invited = frozenset(state.folded)
     state = replace(
         state,
         phase=Phase.COLLECTING,

@@ -54,7 +54,7 @@ class Computation:
         if self.repeated:
             raise RunFailed(
                 f"the process that computed for {self.agent.device} ended twice in one round: "
-                "look for what ends it (memory, signals), then go on with --resume, or with engine = \"exact\""
+                'look for what ends it (memory, signals), then go on with --resume, or with engine = "exact"'
             )
         self.repeated = True
         self.agent.start_over()

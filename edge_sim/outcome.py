@@ -12,7 +12,6 @@ from coordinator.report.result import DeviceResult, Result, RoundResult
 from coordinator.server import Server
 from edge_sim.fleet import Device, Fleet
 
-
 NOTHING: Mapping[str, float] = MappingProxyType({})
 
 

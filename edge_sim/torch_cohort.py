@@ -10,13 +10,11 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from edge_sdk.methods.base import ClassMeans, Fit, Logits, Private
-from edge_sdk.models.base import FitReport
+from edge_sdk.models.base import Batches, FitReport
 from edge_sdk.models.checks import check_fit
-from edge_sdk.models.base import Batches
 from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.models.torch_optim import TorchOptimiser
 from edge_sdk.objectives import Floats, Optim, softmax
@@ -137,8 +135,8 @@ def _fit(asked: Sequence[Asked]) -> list[Answer]:
         active = sum(step < each for each in steps)
         if not weights or len(weights[0]) != active:
             weights = stack.first(active)
-        x, labels = _batch(asked[:active], requests[:active], step, share.shape[1])
-        done = Pass(stack.outcome(weights, x), labels, share[:active], weights, step)
+        x, y = _batch(asked[:active], requests[:active], step, share.shape[1])
+        done = Pass(stack.outcome(weights, x), y, share[:active], weights, step)
         each_loss = loss_of(done)  # (c,)
         losses[:active] = each_loss.detach()
         optimiser.step(active, step, torch.autograd.grad(each_loss.sum(), weights))

@@ -48,7 +48,7 @@ class Stack:
         return [each[:count].requires_grad_() for each in self.weights]
 
     def outcome(self, weights: Sequence[Tensor], x: Tensor) -> Outcome:
-        """x (c, b, ...) or (1, b, ...), the same for all, through the nets."""
+        """X (c, b, ...) or (1, b, ...), the same for all, through the nets."""
         left = iter(weights)
         count, features = len(weights[0]), x
         for layer in self._layers:
@@ -87,7 +87,9 @@ def stacks(model: object) -> bool:
 
 def _layers(net: nn.Module) -> list[nn.Module]:
     """Of an nn.Sequential, those of any within it in their place."""
-    return [layer for child in net.children() for layer in (_layers(child) if type(child) is nn.Sequential else [child])]
+    return [
+        layer for child in net.children() for layer in (_layers(child) if type(child) is nn.Sequential else [child])
+    ]
 
 
 def _flattens(layer: nn.Module) -> bool:

@@ -1,4 +1,4 @@
-"""The loss terms on a stack of devices, each with knowledge of its own: the formulas of models/torch_terms.py, per device.
+"""The loss terms on a stack of devices, each with knowledge of its own: models/torch_terms.py, per device.
 
 Mini-batches may be of different sizes; `share` is 1 / b for a sample of a mini-batch of b, and 0 for padding, so that a
 weighted sum over samples is the mean over each device's own.

@@ -20,7 +20,15 @@ from edge_sim.workers import COMPUTED, Delivery, Gone, Order, Setup, Worker
 class Workers:
     """Divides the devices among some processes for the whole run; what has no torch model is served here."""
 
-    def __init__(self, fleet: Fleet, count: int, *, stacked: frozenset[str] = frozenset(), spill: Path | None = None, memory_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        count: int,
+        *,
+        stacked: frozenset[str] = frozenset(),
+        spill: Path | None = None,
+        memory_bytes: int = 0,
+    ) -> None:
         """stacked: names of models that they stack (torch_cohort.py).
 
         spill: a folder for weights of more than memory_bytes; None: they are always in memory.
@@ -59,8 +67,8 @@ class Workers:
                 answers[at] = served(each)  # while the workers are at it
         for owner, share in shares.items():
             found = None if owner in lost else self._found(owner)
-            for at, delivery in zip(share, found or [None] * len(share), strict=True):
-                answers[at] = LOST if delivery is None else self._taken(asked[at], delivery)
+            for place, at in enumerate(share):
+                answers[at] = LOST if found is None else self._taken(asked[at], found[place])
         return answers
 
     def close(self) -> None:

@@ -45,7 +45,10 @@ class VirtualFleet:
         caches: Path | None = None,
         engine: Engine | None = None,
     ) -> None:
-        """engine: what devices compute on; None: exactly, one after the other, in this process.  caches: devices are given no public set, and fetch it from the shelf into folders in here."""
+        """engine: what devices compute on; None: one after the other, in this process.
+
+        caches: devices are given no public set, and fetch it from the shelf into folders in here.
+        """
         self.clock = VirtualClock()
         self.hub = Hub(self.clock, faults, faults_seed)
         self._keeper = keeper
@@ -58,7 +61,7 @@ class VirtualFleet:
         name = fleet.federation.spec.federation
         self.devices = tuple(
             VirtualDevice(
-                device, stores.get(device.kit.id), self.hub, self.clock, name, self._gatherer, caches=caches
+                device, stores.get(device.kit.id), self.hub, self.clock, name, gatherer=self._gatherer, caches=caches
             )
             for device in fleet.devices
         )
@@ -197,8 +200,8 @@ class VirtualDevice:
         hub: Hub,
         clock: VirtualClock,
         federation: str,
-        gatherer: Gatherer,
         *,
+        gatherer: Gatherer,
         caches: Path | None = None,
     ) -> None:
         self._gatherer = gatherer

@@ -37,9 +37,7 @@ class Workshop:
         """Answer a batch of requests."""
         asked = [self._asked(order) for order in orders]
         answers = self._engine.serve(asked)
-        return [
-            self._delivery(order, each, answer) for order, each, answer in zip(orders, asked, answers, strict=True)
-        ]
+        return [self._delivery(order, each, answer) for order, each, answer in zip(orders, asked, answers, strict=True)]
 
     def _asked(self, order: Order) -> Asked:
         bench = self._benches[order.number]

@@ -66,7 +66,7 @@ class Delivery:
     steps: int
 
 
-class Gone(Exception):  # noqa: N818  # never leaves this package
+class Gone(Exception):  # never leaves this package
     """The worker has ended."""
 
 

@@ -34,7 +34,7 @@ class Device:
         self.optimiser = torch.optim.SGD(net.parameters(), lr=RATE)
 
     def batches(self, round_: int) -> Tensor:
-        """This round's mini-batches: (steps, b)."""
+        """The mini-batches of a round: (steps, b)."""
         job = Job(**{name: getattr(self.job, name) for name in self.job.__slots__} | {"round": round_})
         return torch.from_numpy(job.private_batches(job.local_steps).indices)
 

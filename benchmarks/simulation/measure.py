@@ -91,7 +91,9 @@ def ratios(engine: str) -> Found:
 def load() -> str:
     """How busy the machine was, in words."""
     one, five, _ = os.getloadavg()
-    return f"Load of the machine when this section ended: {one:.1f} over a minute, {five:.1f} over five (our own counts)."
+    return (
+        f"Load of the machine when this section ended: {one:.1f} over a minute, {five:.1f} over five (our own counts)."
+    )
 
 
 HOW = (
@@ -105,9 +107,13 @@ def scale() -> Found:
     """1,000 devices against 100, 60 samples of MNIST each: time and memory per device."""
     if not MNIST:
         raise SystemExit("EDGE_MNIST: name an npz of MNIST")
-    rows: Table = [["method", "engine", "100 devices, ms", "1,000 devices, ms", "ratio", "goal", "MiB per added device"]]
+    rows: Table = [
+        ["method", "engine", "100 devices, ms", "1,000 devices, ms", "ratio", "goal", "MiB per added device"]
+    ]
     for method, engine in (("fedproto", "cohort"), ("fedavg", "cohort")):
-        few, many = ([timed("ours.py", method, "mlp", n, engine, MNIST) for _ in range(REPEATS)] for n in ("100", "1000"))
+        few, many = (
+            [timed("ours.py", method, "mlp", n, engine, MNIST) for _ in range(REPEATS)] for n in ("100", "1000")
+        )
         shares = [b.ms_per_device_round / a.ms_per_device_round for a, b in zip(few, many, strict=True)]
         figures = [median([each.ms_per_device_round for each in side]) for side in (few, many)]
         added = (median([each.peak_mib for each in many]) - median([each.peak_mib for each in few])) / 900
@@ -125,7 +131,9 @@ def stub() -> Found:
         found = timed("stub_fleet.py", str(devices))
         rows.append([f"{devices:,}", f"{found.ms_per_device_round:.3f}", f"{found.peak_mib:,.0f}"])
         print(rows[-1], flush=True)
-    return Found(rows, ["FedProto with a model that answers at once; both sides of every frame, in one process.", load()])
+    return Found(
+        rows, ["FedProto with a model that answers at once; both sides of every frame, in one process.", load()]
+    )
 
 
 SECTIONS = {

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 from nets import FEATURES, FLEETS
@@ -75,7 +76,7 @@ def peak_mib(children: int = 0) -> float:
 def tell(round_ends_s: Sequence[float], devices: int, started_s: float, children: int = 0) -> None:
     """Print a Timing as JSON; round_ends_s on the monotonic clock, started_s on the wall clock."""
     offset_s = time.time() - time.monotonic()
-    each_s = [b - a for a, b in zip(round_ends_s, round_ends_s[1:], strict=False)][: ROUNDS - 2]
+    each_s = [b - a for a, b in pairwise(round_ends_s)][: ROUNDS - 2]
     timing = Timing(
         ms_per_device_round=statistics.median(each_s) * 1000 / devices,
         first_round_s=round_ends_s[0] + offset_s - started_s,

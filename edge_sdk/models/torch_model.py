@@ -218,8 +218,10 @@ class TorchModel:
         return out
 
     def _switch(self, *, train: bool) -> None:
-        """Between training and inference mode; asked for at every step, so nothing is done where nothing changes, nor
-        where no layer knows the difference."""
+        """Between training and inference mode; nothing is done where no layer knows the difference, or nothing changes.
+
+        It is asked for at every step.
+        """
         if self._net.training != train and (self._draws or self.spec.batch_norm):
             self._net.train(train)
 

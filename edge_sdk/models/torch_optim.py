@@ -17,7 +17,6 @@ from torch import Tensor
 from edge_sdk.models.optim import BETA1, BETA2, EPSILON, adam_scales, moment_count, pack_optim
 from edge_sdk.objectives import Optim
 
-
 Moments: TypeAlias = list[list[Tensor]]
 """One list for each kind of moment, aligned with the parameters."""
 

@@ -96,7 +96,9 @@ def encode(
     if type(message) not in _TAGS:
         raise LocalProtocolError(f"{type(message).__name__} is no message: it travels only inside one")
     plain = schema.to_plain(message)
-    parts = body.pack_tagged(_TAGS[type(message)], plain, packed) if packed else body.pack([_TAGS[type(message)], plain])
+    parts = (
+        body.pack_tagged(_TAGS[type(message)], plain, packed) if packed else body.pack([_TAGS[type(message)], plain])
+    )
     header = _header(sum(map(len, parts)), stamp, _SIGNED if sign else 0)
     header = header[:_CRC_AT] + _checksum(header, *parts).to_bytes(4, "little") + header[_CRC_AT + 4 :]
     if sign is None:

@@ -120,7 +120,7 @@ class Contract(Generic[P]):
         for key, each in fields.items():
             if key not in table and each.default is each.default_factory is dataclasses.MISSING:
                 raise UsageError(f"method.{key}: missing, and {self.name} has no default for it")
-        types = _types_of(self.params)
+        types = _types_of(typing.cast("type", self.params))
         try:
             return self.params(**{key: _typed(key, value, types[key]) for key, value in table.items()})
         except ValueError as error:

@@ -122,7 +122,9 @@ def test_what_stacks(fleet: configs.Config) -> None:
     (one, *_) = asked(run, lambda *_: ClassMeans())
     assert stacking.stackable(one)
     assert not Cohort(frozenset({"cnn"})).stackable(one)
-    (one, *_) = asked(run, lambda rng, bench, job: Fit(
-        source=job.private_batches(1), objective=(term(terms.HeadMatch, rng, 0),), optim=OPTIM
-    ))  # fmt: skip
+
+    def on_the_head(rng: np.random.Generator, _bench: Any, job: Job) -> Fit:
+        return Fit(source=job.private_batches(1), objective=(term(terms.HeadMatch, rng, 0),), optim=OPTIM)
+
+    (one, *_) = asked(run, on_the_head)
     assert not stacking.stackable(one)

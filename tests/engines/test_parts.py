@@ -61,7 +61,8 @@ def test_a_field_that_was_packed_before_gives_the_same_frame(size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("samples", "batch", "epochs", "steps"), [(100, 32, 1, 4), (96, 32, 1, 3), (20, 32, 1, 1), (20, 32, 3, 3), (100, 32, 2, 7)]
+    ("samples", "batch", "epochs", "steps"),
+    [(100, 32, 1, 4), (96, 32, 1, 3), (20, 32, 1, 1), (20, 32, 3, 3), (100, 32, 2, 7)],
 )
 def test_local_epochs(samples: int, batch: int, epochs: int, steps: int) -> None:
     train = TrainSpec(batch_size=batch, local_epochs=epochs, local_steps=99)
@@ -110,7 +111,11 @@ def test_means_over_any_number_of_holders(devices: int, seed: int) -> None:
 
 
 def test_arrays_survive_packing() -> None:
-    arrays = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "steps": np.array(3, np.int64), "c": np.ones(1, np.int32)}
+    arrays = {
+        "a": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "steps": np.array(3, np.int64),
+        "c": np.ones(1, np.int32),
+    }
     found = unpack_arrays(pack_arrays(arrays))
     assert found.keys() == arrays.keys()
     for name, array in arrays.items():
