@@ -12,7 +12,6 @@ An upload counts only once it is durable: `Received` is answered by `Persist`, a
 
 from __future__ import annotations
 
-from dataclasses import replace
 
 from coordinator.grown import GrownSet
 from coordinator.round_state import (
@@ -40,6 +39,7 @@ from coordinator.round_state import (
     Tick,
     TurnedAway,
 )
+from edge_sdk.protocol.frozen import changed
 from edge_sdk.protocol.table import SAME, Machine, Rule
 
 __all__ = [
@@ -90,7 +90,7 @@ def _gather_tick(state: RoundState, event: Tick) -> Outcome:
 def _gather_gone(state: RoundState, event: TurnedAway | Left) -> Outcome:
     """Where nobody else is expected now, the next tick opens."""
     state = _absent(state, event.device)
-    return _fail_without_quorum(state if state.quorum_here else replace(state, opens_at_s=None))
+    return _fail_without_quorum(state if state.quorum_here else changed(state, opens_at_s=None))
 
 
 def _join_running(state: RoundState, event: Joined) -> Outcome:
@@ -112,7 +112,7 @@ def _leave_finishing(state: RoundState, event: TurnedAway | Left) -> Outcome:
 
 
 def _lose(state: RoundState, event: Lost) -> Outcome:
-    return replace(state, away=state.away | ({event.device} & state.members)), ()
+    return changed(state, away=state.away | ({event.device} & state.members)), ()
 
 
 def _receive(state: RoundState, event: Received) -> Outcome:
@@ -141,7 +141,7 @@ def _fold(state: RoundState, event: Persisted) -> Outcome:
         return state, (_answer(state, event),)
     invited = state.invited if event.device in state.invited else state.invited | {event.device}
     folded = state.folded if isinstance(state.folded, GrownSet) else GrownSet(state.folded)
-    state = replace(state, invited=invited, folded=folded.added(event.device))
+    state = changed(state, invited=invited, folded=folded.added(event.device))
     state, closing = _close_if_complete(state)
     return state, (Fold(event.device, event.place), *closing)
 
@@ -149,12 +149,12 @@ def _fold(state: RoundState, event: Persisted) -> Outcome:
 def _tick(state: RoundState, event: Tick) -> Outcome:
     policy = state.policy
     if event.now_s >= state.due_s:
-        state = replace(state, away=state.away | (state.missing & state.members))
+        state = changed(state, away=state.away | (state.missing & state.members))
         if len(state.folded) >= policy.quorum:
             return _close(state)
         if state.misses >= policy.patience:
             return _fail(state, _too_silent(state))
-        state = replace(
+        state = changed(
             state,
             invited=state.invited | state.members,  # newcomers, too: those who were invited are too few
             due_s=event.now_s + policy.deadline_s,
@@ -163,7 +163,7 @@ def _tick(state: RoundState, event: Tick) -> Outcome:
         )
     if event.now_s >= state.retry_at_s and state.missing:
         wait_s = min(max(state.retry_wait_s, policy.retry_s) * 2, policy.deadline_s)
-        state = replace(state, retry_at_s=event.now_s + wait_s, retry_wait_s=wait_s)
+        state = changed(state, retry_at_s=event.now_s + wait_s, retry_wait_s=wait_s)
         return state, (_invite(state, state.missing, event.now_s),)
     return state, ()
 
@@ -172,8 +172,8 @@ def _next(state: RoundState, event: Finished) -> Outcome:
     """On to the next exchange, the next round, or the closing exchange."""
     round_, exchange = state.place.round, state.place.exchange + 1
     if exchange < state.policy.exchanges:
-        return _open(replace(state, place=Place(round_, exchange), folded=frozenset()), event.now_s)
-    after = replace(state, place=Place(round_ + 1, 0), folded=frozenset())
+        return _open(changed(state, place=Place(round_, exchange), folded=frozenset()), event.now_s)
+    after = changed(state, place=Place(round_ + 1, 0), folded=frozenset())
     after, commands = _open(after, event.now_s)
     return after, (RoundDone(round_), *commands)
 
@@ -186,7 +186,7 @@ def _break(state: RoundState, event: Broken) -> Outcome:
 
 
 def _present(state: RoundState, device: str) -> RoundState:
-    return replace(
+    return changed(
         state,
         members=state.members | {device},
         away=state.away - {device},
@@ -196,11 +196,11 @@ def _present(state: RoundState, device: str) -> RoundState:
 
 def _seen(state: RoundState, device: str) -> RoundState:
     """Any sign of life of a member ends its being away."""
-    return replace(state, away=state.away - {device}) if device in state.away else state
+    return changed(state, away=state.away - {device}) if device in state.away else state
 
 
 def _absent(state: RoundState, device: str) -> RoundState:
-    return replace(
+    return changed(
         state,
         members=state.members - {device},
         away=state.away - {device},
@@ -212,14 +212,14 @@ def _absent(state: RoundState, device: str) -> RoundState:
 def _await_rest(state: RoundState, now_s: float) -> RoundState:
     """From the moment that a quorum is here, the rest have the join grace."""
     if state.quorum_here and state.opens_at_s is None:
-        return replace(state, opens_at_s=now_s + state.policy.join_grace_s)
+        return changed(state, opens_at_s=now_s + state.policy.join_grace_s)
     return state
 
 
 def _begin(state: RoundState, now_s: float) -> Outcome:
     """The first exchange after gathering."""
     ended: tuple[Command, ...] = () if state.unrecorded is None else (RoundDone(state.unrecorded),)
-    state, commands = _open(replace(state, unrecorded=None), now_s)
+    state, commands = _open(changed(state, unrecorded=None), now_s)
     return state, (*ended, *commands)
 
 
@@ -231,7 +231,7 @@ def _open(state: RoundState, now_s: float) -> Outcome:
     invited = (here if len(here | state.folded) >= state.policy.quorum else state.members) | state.folded
     if len(state.folded) >= state.policy.expected:  # closed before a restart, perhaps: nobody new may change it
         invited = frozenset(state.folded)
-    state = replace(
+    state = changed(
         state,
         phase=Phase.COLLECTING,
         invited=invited,
@@ -257,10 +257,10 @@ def _close_if_complete(state: RoundState) -> Outcome:
 
 def _close(state: RoundState) -> Outcome:
     if state.closing:
-        return replace(state, phase=Phase.DONE), (End(""),)
+        return changed(state, phase=Phase.DONE), (End(""),)
     partial = len(state.folded) < state.policy.expected or not state.members <= state.folded
     reduce = Reduce(state.place, tuple(sorted(state.folded)), partial)
-    return replace(state, phase=Phase.FINISHING), (reduce,)
+    return changed(state, phase=Phase.FINISHING), (reduce,)
 
 
 def _fail_without_quorum(state: RoundState) -> Outcome:
@@ -296,7 +296,7 @@ def _too_silent(state: RoundState) -> str:
 
 
 def _fail(state: RoundState, reason: str) -> Outcome:
-    return replace(state, phase=Phase.FAILED, reason=reason), (End(reason),)
+    return changed(state, phase=Phase.FAILED, reason=reason), (End(reason),)
 
 
 _G, _C, _F, _D, _X = Phase.GATHERING, Phase.COLLECTING, Phase.FINISHING, Phase.DONE, Phase.FAILED

@@ -8,7 +8,7 @@ before the division by the sum of counts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +21,21 @@ MOST_COUNT = 2**33
 MOST_UPLOADS = 2**17
 """Remainders of at most a half, so many of them, stay below 2^53 multiples of 2^-36."""
 _FINE = 2.0**36
+_TOGETHER = 16
+"""Uploads that wait for one another: their frames are in memory meanwhile."""
+_PIECE = 4096
+"""Scalars: of so many uploads, in f8, they fit into a core's cache."""
 
 Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightedSum:
-    """The sum of count * values over some devices; also the upload of the lowest-numbered one, as it came."""
+    """The sum of count * values over some devices; also the upload of the lowest-numbered one, as it came.
+
+    Uploads wait until there are some, and are added together, piece by piece of the weights: so the sum goes through
+    the processor's cache once for all of them.
+    """
 
     coarse: Doubles | None = None  # (p,) whole numbers
     fine: Doubles | None = None  # (p,) multiples of 2^-36
@@ -35,20 +43,17 @@ class WeightedSum:
     uploads: int = 0
     first: tuple[int, Weights] | None = None
     """(device number, weights) of the lowest number."""
+    waiting: tuple[Weights, ...] = ()
+    """Counted above, and not yet in the sums."""
 
     def add(self, number: int, weights: Weights) -> WeightedSum:
         """With the upload of one more device, weighted by its count."""
-        product = weights.values.astype(np.float64) * weights.count  # (p,)
-        coarse = np.rint(product)
-        fine = np.rint((product - coarse) * _FINE) / _FINE
-        return self.merge(WeightedSum(coarse, fine, weights.count, 1, (number, weights)))
+        return self.merge(WeightedSum(None, None, weights.count, 1, (number, weights), (weights,)))
 
     def merge(self, other: WeightedSum) -> WeightedSum:
         """Both together.  Raises RunFailed where so many would not add up exactly."""
-        if self.coarse is None or self.fine is None:
-            return other
-        if other.coarse is None or other.fine is None:
-            return self
+        if not self.uploads or not other.uploads:
+            return self if self.uploads else other
         count, uploads = self.count + other.count, self.uploads + other.uploads
         if count > MOST_COUNT or uploads > MOST_UPLOADS:
             raise RunFailed(
@@ -56,14 +61,32 @@ class WeightedSum:
                 'add up exactly; use weighting = "uniform", or fewer devices'
             )
         first = min((each for each in (self.first, other.first) if each is not None), key=lambda each: each[0])
-        return WeightedSum(self.coarse + other.coarse, self.fine + other.fine, count, uploads, first)
+        coarse, fine = _both(self.coarse, other.coarse), _both(self.fine, other.fine)
+        merged = WeightedSum(coarse, fine, count, uploads, first, self.waiting + other.waiting)
+        return merged._added_up() if len(merged.waiting) >= _TOGETHER else merged
+
+    def _added_up(self) -> WeightedSum:
+        """With nothing waiting.  Raises ValueError for no uploads."""
+        if self.first is None:
+            raise ValueError("no weights")
+        size = self.first[1].values.size
+        coarse, fine = (np.zeros(size) if part is None else part.copy() for part in (self.coarse, self.fine))
+        counts = np.array([each.count for each in self.waiting], np.float64)[:, None]
+        for begin in range(0, size, _PIECE) if self.waiting else ():
+            piece = slice(begin, begin + _PIECE)
+            product = np.stack([each.values[piece] for each in self.waiting]) * counts  # (n, piece)
+            whole = np.rint(product)
+            coarse[piece] += whole.sum(axis=0)
+            fine[piece] += (np.rint((product - whole) * _FINE) / _FINE).sum(axis=0)
+        return replace(self, coarse=coarse, fine=fine, waiting=())
 
     def mean(self) -> Weights:
         """The weighted mean, as f4; its count is the sum's, at most 2^31 - 1.  Raises ValueError for no uploads."""
-        if self.coarse is None or self.fine is None or self.first is None:
+        total = self._added_up()
+        if total.coarse is None or total.fine is None or total.first is None:
             raise ValueError("no weights")
-        values = ((self.coarse + self.fine) / self.count).astype(np.float32)
-        return Weights(values=values, layout=self.first[1].layout)
+        values = ((total.coarse + total.fine) / total.count).astype(np.float32)
+        return Weights(values=values, layout=total.first[1].layout)
 
     def start(self, how: str) -> Weights:
         """What round 0 makes of models that may have nothing in common: see contracts.sharing.check_mean."""
@@ -71,3 +94,7 @@ class WeightedSum:
             return self.mean()
         _, weights = self.first
         return Weights(values=weights.values, layout=weights.layout)
+
+
+def _both(a: Doubles | None, b: Doubles | None) -> Doubles | None:
+    return a if b is None else b if a is None else a + b

@@ -53,7 +53,7 @@ def opened(table: RunTable, fleet: Fleet) -> Engine:
     from edge_sim.torch_engines import cohort, workers  # noqa: PLC0415  # torch only where a device has it
 
     if table.engine == "cohort":
-        return cohort(table)
+        return cohort(table, fleet)
     if table.engine == "workers":
         if os.name != "posix":
             raise UsageError('run.engine: "workers" needs a system that hands files down to processes; use "cohort"')

@@ -20,6 +20,7 @@ from edge_sdk.models.torch_optim import TorchOptimiser
 from edge_sdk.objectives import Floats, Optim, softmax
 from edge_sdk.workbench import Workbench, slices
 from edge_sim.engine import Answer, Asked, served
+from edge_sim.torch_places import Places
 from edge_sim.torch_stack import Stack, stacks
 from edge_sim.torch_stack_terms import Pass, shape_of, stacked_loss
 
@@ -32,17 +33,22 @@ Serve = Callable[[Sequence[Asked]], list[Answer]]
 class Cohort:
     """Stacks what can be stacked, in this process."""
 
-    def __init__(self, names: frozenset[str] | None = None) -> None:
-        """names: of the models to stack; None: whatever can be."""
+    def __init__(self, names: frozenset[str] | None = None, places: Places | None = None) -> None:
+        """names: of the models to stack; None: whatever can be.  places: for the weights, so that they need no copy."""
         self._names = names
+        self._places = places or Places()
         self.peak_bytes = 0
         self._kinds: WeakKeyDictionary[TorchModel, str] = WeakKeyDictionary()
 
     def attach(self, number: int, bench: Workbench) -> None:
         """See Engine."""
+        if self._kind(bench.model):
+            self._places.attach(number, bench)
 
     def serve(self, asked: Sequence[Asked]) -> list[Answer]:
         """See Engine."""
+        if self._places.models and not self._places.ready:
+            self._places.divide({})
         groups: dict[Hashable, list[int]] = {}
         for at, each in enumerate(asked):
             groups.setdefault(self._group(each), []).append(at)
@@ -56,6 +62,7 @@ class Cohort:
 
     def close(self) -> None:
         """See Engine."""
+        self._places.close()
 
     def stackable(self, asked: Asked) -> bool:
         """Whether it would be served together with its like."""
@@ -95,7 +102,13 @@ def _steps_taken(model: object, request: Fit) -> int:
 
 def _chunks(members: Sequence[int], asked: Sequence[Asked]) -> list[list[int]]:
     """Stacks, of devices with about as much to do: what is smaller is padded."""
-    ordered = sorted(members, key=lambda at: _size(asked[at]), reverse=True)
+
+    def order(at: int) -> tuple[int, ...]:
+        """Of those with equally much, as they lie in memory (see torch_places.py)."""
+        model = asked[at].bench.model
+        return *(-each for each in _size(asked[at])), model.trained[0].data_ptr() if isinstance(model, TorchModel) else 0
+
+    ordered = sorted(members, key=order)
     return [ordered[at : at + AT_A_TIME] for at in range(0, len(ordered), AT_A_TIME)]
 
 

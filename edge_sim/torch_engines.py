@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from edge_sdk.methods.base import Fit, Job
-from edge_sdk.objectives import CrossEntropy
+from edge_sdk.models.optim import moment_count
+from edge_sdk.objectives import CrossEntropy, Optim
 from edge_sdk.workbench import Workbench
 from edge_sim import fleet as fleets
 from edge_sim.config import RunTable
@@ -17,28 +18,30 @@ from edge_sim.engine import Asked, Engine, Exact
 from edge_sim.engines import Measured
 from edge_sim.fleet import Device, Fleet
 from edge_sim.torch_cohort import AT_A_TIME, Cohort
+from edge_sim.torch_places import Places
 from edge_sim.torch_threads import one_thread
 from edge_sim.torch_workers import Workers
 
 _REPEATS = 3
 
 
-def cohort(table: RunTable) -> Cohort:
+def cohort(table: RunTable, fleet: Fleet) -> Cohort:
     """Stacking in this process."""
-    return Cohort(None if table.stacked is None else frozenset(table.stacked))
+    return Cohort(None if table.stacked is None else frozenset(table.stacked), places(table, fleet))
 
 
 def workers(table: RunTable, fleet: Fleet) -> Workers:
     """Processes, their weights in memory or, above the table's cap, on disk."""
     count = table.workers or os.cpu_count() or 1
+    return Workers(fleet, min(count, len(fleet.devices)), places(table, fleet), frozenset(table.stacked or ()))
+
+
+def places(table: RunTable, fleet: Fleet) -> Places:
+    """Memory for weights and for the moments of the federation's optimiser; above the table's cap, on disk."""
+    train = fleet.federation.spec.train
+    optim = Optim(kind=train.optimiser, learning_rate=train.learning_rate, momentum=train.momentum)
     spill = None if table.memory_bytes is None else Path(tempfile.gettempdir())
-    return Workers(
-        fleet,
-        min(count, len(fleet.devices)),
-        stacked=frozenset(table.stacked or ()),
-        spill=spill,
-        memory_bytes=table.memory_bytes or 0,
-    )
+    return Places(moment_count(optim), spill, table.memory_bytes or 0)
 
 
 def calibrated(fleet: Fleet) -> list[Measured]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from typing import TypeAlias
 
@@ -39,8 +40,12 @@ class Stack:
     def __init__(self, models: Sequence[TorchModel]) -> None:
         """models: of equal nets that stack (see `stacks`)."""
         self._models = models
-        with torch.no_grad():
-            self.weights = [torch.stack(each) for each in zip(*(model.trained for model in models), strict=True)]
+        views = [_side_by_side(each) for each in zip(*(model.trained for model in models), strict=True)]
+        self._copied = any(view is None for view in views)
+        self.weights = [view for view in views if view is not None]
+        if self._copied:
+            with torch.no_grad():
+                self.weights = [torch.stack(each) for each in zip(*(model.trained for model in models), strict=True)]
         self._layers = _layers(models[0].net)
 
     def first(self, count: int) -> list[Tensor]:
@@ -65,10 +70,24 @@ class Stack:
 
     @torch.no_grad()
     def write(self) -> None:
-        """Give each model its weights."""
+        """Give each model its weights, if it does not have them anyway."""
+        if not self._copied:
+            return
         for at, model in enumerate(self._models):
             for parameter, stacked in zip(model.trained, self.weights, strict=True):
                 parameter.copy_(stacked[at])
+
+
+def _side_by_side(tensors: Sequence[Tensor]) -> Tensor | None:
+    """Equal tensors at equal distances in one piece of memory as one tensor (c, ...); None: they lie otherwise."""
+    first = tensors[0].detach()
+    places = [each.data_ptr() for each in tensors]
+    gaps = {after - before for before, after in pairwise(places)} or {first.nbytes}
+    pieces = {each.untyped_storage().data_ptr() for each in tensors}
+    if len(gaps) > 1 or len(pieces) > 1 or min(gaps) < first.nbytes or min(gaps) % first.element_size():
+        return None
+    stride = min(gaps) // first.element_size()
+    return first.as_strided((len(tensors), *first.shape), (stride, *first.stride()), first.storage_offset())
 
 
 def stacks(model: object) -> bool:

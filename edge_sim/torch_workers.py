@@ -4,57 +4,39 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from edge_sdk.models.optim import moment_count
 from edge_sdk.models.torch_model import TorchModel
-from edge_sdk.objectives import Optim
 from edge_sdk.workbench import Workbench
 from edge_sim import meter_totals
 from edge_sim.engine import LOST, Answer, Asked, served
 from edge_sim.fleet import Fleet
-from edge_sim.torch_slab import Slab, row_bytes, settle, settle_moments, take_moments
+from edge_sim.torch_places import Places
+from edge_sim.torch_slab import settle_moments, take_moments
 from edge_sim.workers import COMPUTED, Delivery, Gone, Order, Setup, Worker
 
 
 class Workers:
     """Divides the devices among some processes for the whole run; what has no torch model is served here."""
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        count: int,
-        *,
-        stacked: frozenset[str] = frozenset(),
-        spill: Path | None = None,
-        memory_bytes: int = 0,
-    ) -> None:
-        """stacked: names of models that they stack (torch_cohort.py).
+    def __init__(self, fleet: Fleet, count: int, places: Places, stacked: frozenset[str] = frozenset()) -> None:
+        """places: empty, with room for the moments of the federation's optimiser.
 
-        spill: a folder for weights of more than memory_bytes; None: they are always in memory.
+        stacked: names of models that the workers stack (torch_cohort.py).
         """
-        self._memory_bytes = memory_bytes
-        self._fleet, self._count, self._stacked, self._spill = fleet, count, stacked, spill
-        train = fleet.federation.spec.train
-        self._moments = moment_count(
-            Optim(kind=train.optimiser, learning_rate=train.learning_rate, momentum=train.momentum)
-        )
-        self._benches: dict[int, Workbench] = {}
-        self._rows: dict[int, tuple[int, int]] = {}
+        self._fleet, self._count, self._places, self._stacked = fleet, count, places, stacked
+        self._costs: dict[int, float] = {}
         self._owner: dict[int, int] = {}
-        self._slab: Slab | None = None
         self._workers: list[Worker] = []
         self.peak_bytes = 0
 
     def attach(self, number: int, bench: Workbench) -> None:
         """See Engine."""
-        self._benches[number] = bench
-        if self._slab is not None:
-            self._settle(number)
+        self._places.attach(number, bench)
+        self._costs[number] = bench.model.spec.flops_per_sample * len(bench.data.train)  # about what a round costs
 
     def serve(self, asked: Sequence[Asked]) -> list[Answer]:
         """See Engine."""
-        if self._slab is None:
+        if not self._places.ready:
             self._begin()
         answers: list[Answer] = [None] * len(asked)
         shares: dict[int, list[int]] = {}
@@ -75,8 +57,7 @@ class Workers:
         """See Engine."""
         self.peak_bytes += sum(worker.close() for worker in self._workers)
         self._workers = []
-        if self._slab is not None:
-            self._slab.close()
+        self._places.close()
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -86,41 +67,22 @@ class Workers:
     # -- who and where ----------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Everybody is there: divide the memory and the devices."""
-        at = 0
-        for number, bench in sorted(self._benches.items()):
-            if isinstance(bench.model, TorchModel):
-                size = row_bytes(bench.model, self._moments)
-                self._rows[number] = at, at + size
-                at += size
-        self._slab = Slab(at, self._spill if at > self._memory_bytes else None)
-        for number in self._rows:
-            self._settle(number)
-        self._owner = _divided({number: _cost(self._benches[number]) for number in self._rows}, self._count)
+        """Everybody is there: divide the devices and the memory."""
+        self._owner = _divided({number: self._costs[number] for number in self._places.models}, self._count)
+        self._places.divide(self._owner)
         self._workers = [self._worker(owner) for owner in range(self._count)]
 
     def _worker(self, owner: int) -> Worker:
         own = [number for number, whose in self._owner.items() if whose == owner]
         setup = Setup(
             devices=tuple(self._fleet.devices[number] for number in own),
-            rows={number: self._rows[number] for number in own},
+            rows={number: self._places.rows[number] for number in own},
             spec=self._fleet.federation.spec,
-            moments=self._moments,
+            moments=self._places.moments,
             stacked=self._stacked,
             modules=tuple(sys.path),
         )
-        return Worker(self._require_slab().descriptor, setup)
-
-    def _settle(self, number: int) -> None:
-        model = self._benches[number].model
-        if isinstance(model, TorchModel):
-            begin, end = self._rows[number]
-            settle(model, self._require_slab().memory[begin:end], fresh=True)
-
-    def _require_slab(self) -> Slab:
-        if self._slab is None:
-            raise RuntimeError("no memory is divided yet")
-        return self._slab
+        return Worker(self._places.slab.descriptor, setup)
 
     # -- orders and deliveries --------------------------------------------------------------------------------------
 
@@ -137,8 +99,7 @@ class Workers:
         model, number = asked.bench.model, asked.job.number
         optimiser = model.optimiser if isinstance(model, TorchModel) else None
         if isinstance(model, TorchModel):
-            begin, end = self._rows[number]
-            settle_moments(model, self._require_slab().memory[begin:end])
+            settle_moments(model, self._places.row(number))
         return Order(
             number=number,
             request=asked.request,
@@ -160,17 +121,11 @@ class Workers:
         self._workers[owner] = self._worker(owner)
 
     def _taken(self, asked: Asked, delivery: Delivery) -> Answer:
-        model, (begin, end) = asked.bench.model, self._rows[asked.job.number]
+        model, number = asked.bench.model, asked.job.number
         if isinstance(model, TorchModel):
-            row = self._require_slab().memory[begin:end]
-            take_moments(model, row, delivery.optim, delivery.steps, self._moments)
+            take_moments(model, self._places.row(number), delivery.optim, delivery.steps, self._places.moments)
         meter_totals.add(asked.bench.meter, delivery.spent)
         return delivery.answer
-
-
-def _cost(bench: Workbench) -> float:
-    """About what a round costs this device."""
-    return bench.model.spec.flops_per_sample * len(bench.data.train)
 
 
 def _divided(costs: dict[int, float], count: int) -> dict[int, int]:

@@ -51,16 +51,7 @@ class Slot:
 
     def expect(self, expect: Expect) -> Expect:
         """What a payload in this slot must fit, where the federation expects `expect`."""
-        width = expect.feature_dim + self.extra_columns if expect.feature_dim else 0
-        left_out = expect.head_count if self.without_head else 0
-        count = expect.weight_count + self.extra_columns - left_out if expect.weight_count else 0
-        return dataclasses.replace(
-            expect,
-            rows=self.rows or expect.rows,
-            feature_dim=width,
-            weight_count=count,
-            probabilities=self.probabilities,
-        )
+        return _expected(self, expect)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +174,21 @@ def check_roles(given: Mapping[str, Payload], slots: Mapping[str, Slot], expect:
     for role, slot in slots.items():
         if role not in given and not slot.optional:
             raise RemoteProtocolError("knowledge", f"role {role!r} is missing")
+
+
+@functools.lru_cache(maxsize=2**12)
+def _expected(slot: Slot, expect: Expect) -> Expect:
+    """The same for all devices of a kind, in every exchange."""
+    width = expect.feature_dim + slot.extra_columns if expect.feature_dim else 0
+    left_out = expect.head_count if slot.without_head else 0
+    count = expect.weight_count + slot.extra_columns - left_out if expect.weight_count else 0
+    return dataclasses.replace(
+        expect,
+        rows=slot.rows or expect.rows,
+        feature_dim=width,
+        weight_count=count,
+        probabilities=slot.probabilities,
+    )
 
 
 def expectation(spec: FederationSpec) -> Expect:

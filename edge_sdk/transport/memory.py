@@ -70,6 +70,8 @@ class Hub:
         self._clients: dict[str, MemoryTransport] = {}
         self._linked = 0
         self._routes: Routes[MemoryTransport] = Routes()
+        self._found: dict[str, tuple[MemoryTransport, ...]] = {}
+        """By topic, until somebody's subscriptions change."""
         self._retained: dict[str, bytes] = {}
         self.fates: Counter[str] = Counter()
         """How often each of the faults has struck."""
@@ -91,13 +93,20 @@ class Hub:
         elif retain:
             self._retained.pop(topic, None)
         up_s = sender.transfer_s(len(frame), up=True)
-        hearers = {client.place: client for client in self._routes.find(topic)}
-        for place in sorted(hearers):
-            if hearers[place].online:
-                self._carry(hearers[place], topic, frame, up_s)
+        for client in self._hearers(topic):
+            if client.online:
+                self._carry(client, topic, frame, up_s)
+
+    def _hearers(self, topic: str) -> tuple[MemoryTransport, ...]:
+        """Who subscribed, each once, in the order in which they were linked."""
+        if topic not in self._found:
+            hearers = {client.place: client for client in self._routes.find(topic)}
+            self._found[topic] = tuple(hearers[place] for place in sorted(hearers))
+        return self._found[topic]
 
     def subscribe(self, client: MemoryTransport, patterns: Sequence[str], before: Sequence[str] = ()) -> None:
         """From now on a client hears these, and no more what it heard before."""
+        self._found.clear()
         for pattern in before:
             self._routes.remove(pattern, client)
         for pattern in patterns:

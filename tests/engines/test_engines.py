@@ -20,7 +20,7 @@ from edge_sdk.errors import RunFailed, StoreError, UsageError
 from edge_sdk.methods.base import Evaluate, Job
 from edge_sim import config as configs
 from edge_sim import engines
-from edge_sim.config import Config
+from edge_sim.config import Config, RunTable
 from edge_sim.engine import LOST, Answer, Asked, Exact
 from edge_sim.runner import run
 
@@ -28,6 +28,7 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from edge_sim.torch_cohort import Cohort  # noqa: E402  # torch is there
+from edge_sim.torch_engines import places  # noqa: E402
 from edge_sim.torch_threads import one_thread  # noqa: E402
 from edge_sim.torch_workers import Workers  # noqa: E402
 
@@ -44,6 +45,10 @@ def tables(pictures: Path, method: str, families: str = "cycle:mlp,cnn,mlp", **t
     return found
 
 
+def workers(fleet: fleets.Fleet, count: int) -> Workers:
+    return Workers(fleet, count, places(RunTable(), fleet))
+
+
 def config(pictures: Path, method: str, families: str = "cycle:mlp,cnn,mlp", **train: Any) -> Config:
     return configs.parse(tables(pictures, method, families, **train), Path("test.toml"))
 
@@ -56,7 +61,7 @@ def exactly(chosen: Config) -> fleets.Run:
 def test_workers_compute_the_same_bits(pictures: Path, method: str) -> None:
     chosen = config(pictures, method, "cycle:mlp,cnn,softmax" if method != "fedproto" else "cycle:mlp,cnn")
     alone, shared = exactly(chosen), fleets.Run(chosen)
-    engine = Workers(shared.fleet, 2)
+    engine = workers(shared.fleet, 2)
     divided = fleets.Run(shared.fleet, engine=engine).finished()
     engine.close()
     assert divided.model_bytes == alone.model_bytes
@@ -122,7 +127,7 @@ def test_a_killed_worker_is_replaced(pictures: Path) -> None:
     chosen = config(pictures, "fedproto")
     killer = Killer()
     fleet = exactly(chosen)
-    killer.engine = engine = Workers(fleet.fleet, 2)
+    killer.engine = engine = workers(fleet.fleet, 2)
     again = fleets.Run(fleet.fleet, engine=engine, watcher=killer).finished()
     assert killer.killed
     assert killer.killed[0] not in engine.pids
@@ -151,7 +156,7 @@ def test_a_worker_that_cannot_begin_says_why(pictures: Path, monkeypatch: pytest
     monkeypatch.setattr("edge_sim.torch_workers.sys.path", ["/nowhere"])
     for device in fleet.devices:
         object.__setattr__(device.kit, "family", "nowhere:factory")
-    engine = Workers(fleet, 1)
+    engine = workers(fleet, 1)
     benches = fleets.Run(chosen)
     for device in benches.devices:
         engine.attach(device.device.kit.number, device.agent.bench)
