@@ -30,6 +30,7 @@ CREATE TABLE IF NOT EXISTS closed (
 CREATE TABLE IF NOT EXISTS checkpoint (round INTEGER NOT NULL, state BLOB NOT NULL, record TEXT NOT NULL);
 """
 
+_INSERT_UPLOAD = "INSERT OR IGNORE INTO uploads VALUES (?, ?, ?, ?)"
 _PAGE_BYTES = 16384
 """Uploads of 40 kB are durable in half the time that they take with pages of 4 kB; single ones of 2 kB 0.1 ms later."""
 
@@ -70,6 +71,7 @@ class Ledger:
                 self._fill(contents)
             rows = self._rows("SELECT round, exchange, device FROM uploads")
             self._known = {(Place(round_, exchange), device) for round_, exchange, device in rows}
+            self._frames = self._held_frames()
             for device, number in self._rows("SELECT id, number FROM devices"):
                 self._number(device, int(number))
             self.epoch = int(self._get("epoch") or b"0") + 1
@@ -83,6 +85,14 @@ class Ledger:
         with guarded(contents), closing(sqlite3.connect(f"{contents.absolute().as_uri()}?mode=ro", uri=True)) as source:
             check_ours(source)
             source.backup(self._db)
+
+    def _held_frames(self) -> dict[tuple[Place, str], bytes]:
+        """In memory, the uploads themselves: SQLite would copy each of them twice, and gain nothing."""
+        if self._path is not None:
+            return {}
+        rows = self._rows("SELECT round, exchange, device, frame FROM uploads")
+        self._db.execute("DELETE FROM uploads")
+        return {(Place(round_, exchange), device): bytes(frame) for round_, exchange, device, frame in rows}
 
     def bind(self, spec: bytes) -> bool:
         """Whether this ledger belongs to the federation with this spec; a new one takes it as its own."""
@@ -127,12 +137,16 @@ class Ledger:
     def commit(self, rows: Iterable[Row]) -> None:
         """Make a group of uploads durable with one sync; the first one of a (place, device) wins."""
         fresh = [row for row in rows if not self.has(row.place, row.device)]
-        with transaction(self._db, self._path):
-            self._db.executemany("INSERT OR REPLACE INTO closed VALUES (?, ?, ?)", self._closing)
-            self._db.executemany(
-                "INSERT OR IGNORE INTO uploads VALUES (?, ?, ?, ?)",
-                [(row.place.round, row.place.exchange, row.device, row.frame) for row in fresh],
-            )
+        if self._path is None:
+            for row in fresh:
+                self._frames.setdefault((row.place, row.device), row.frame)
+            fresh_rows = []
+        else:
+            fresh_rows = [(row.place.round, row.place.exchange, row.device, row.frame) for row in fresh]
+        if fresh_rows or self._closing:
+            with transaction(self._db, self._path):
+                self._db.executemany("INSERT OR REPLACE INTO closed VALUES (?, ?, ?)", self._closing)
+                self._db.executemany(_INSERT_UPLOAD, fresh_rows)
         self._closing = []
         self._known.update((row.place, row.device) for row in fresh)
 
@@ -153,6 +167,8 @@ class Ledger:
 
     def uploads(self, place: Place) -> dict[str, bytes]:
         """Frames by device for one exchange."""
+        if self._path is None:
+            return {device: frame for (there, device), frame in self._frames.items() if there == place}
         query = "SELECT device, frame FROM uploads WHERE round = ? AND exchange = ?"
         return dict(self._rows(query, place.round, place.exchange))
 
@@ -165,6 +181,7 @@ class Ledger:
             self._db.execute("DELETE FROM closed WHERE round < ?", (round_,))
         self._closing = [row for row in self._closing if row[0] >= round_]
         self._known = {(place, device) for place, device in self._known if place.round >= round_}
+        self._frames = {key: frame for key, frame in self._frames.items() if key[0].round >= round_}
 
     def last_checkpoint(self) -> Checkpoint | None:
         """Where the last round began."""
@@ -178,6 +195,9 @@ class Ledger:
             path.unlink(missing_ok=True)
             with closing(sqlite3.connect(path)) as target:
                 self._db.backup(target)
+                rows = [(at.round, at.exchange, device, frame) for (at, device), frame in self._frames.items()]
+                target.executemany(_INSERT_UPLOAD, rows)
+                target.commit()
 
     def close(self) -> None:
         """Release the file."""

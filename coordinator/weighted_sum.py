@@ -77,7 +77,9 @@ class WeightedSum:
             product = np.stack([each.values[piece] for each in self.waiting]) * counts  # (n, piece)
             whole = np.rint(product)
             coarse[piece] += whole.sum(axis=0)
-            fine[piece] += (np.rint((product - whole) * _FINE) / _FINE).sum(axis=0)
+            product -= whole
+            product *= _FINE
+            fine[piece] += np.rint(product, out=product).sum(axis=0) / _FINE
         return replace(self, coarse=coarse, fine=fine, waiting=())
 
     def mean(self) -> Weights:
