@@ -68,7 +68,7 @@ def refusal(
         or _width(hello, spec, contract)
         or _encodings(hello, spec, contract)
         or _layout(hello, agreed, contract)
-        or _body(hello, contract)
+        or _body(hello, spec, contract)
     )
 
 
@@ -91,6 +91,13 @@ def _public_set(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> 
     return None
 
 
+_REMEDIES = {
+    "weights": "; or, if its owner agrees, let weights leave: App(share_weights=True)",
+    "cosine-head": '; or build it with head="cosine", as TorchModel, NumpyModel and OnnxModel can be',
+}
+"""What is as easy as another model, by the capability that is missing."""
+
+
 def _abilities(hello: Hello, contract: Contract[Any]) -> Turned | None:
     if learns(hello, contract):
         return None
@@ -99,7 +106,7 @@ def _abilities(hello: Hello, contract: Contract[Any]) -> Turned | None:
         return None
     missing = sorted(contract.needs - held)
     if missing:
-        allow = "; or, if its owner agrees, let weights leave: App(share_weights=True)" if "weights" in missing else ""
+        allow = "".join(text for ability, text in _REMEDIES.items() if ability in missing)
         return Turned(
             "capability",
             f"{hello.device}: {contract.name} needs {', '.join(missing)}, which its {hello.runtime or 'unknown'} model "
@@ -151,9 +158,9 @@ def _layout(hello: Hello, agreed: Hello | None, contract: Contract[Any]) -> Turn
     )
 
 
-def _body(hello: Hello, contract: Contract[Any]) -> Turned | None:
+def _body(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> Turned | None:
     """For a method that shares all weights but those of the last layer: whether there are any."""
-    slots = [slot for row in contract.exchanges(contract.params()) for slot in row.up.values()]
+    slots = [slot for row in contract.exchanges(contract.read(spec.params)) for slot in row.up.values()]
     if not any(slot.without_head for slot in slots):
         return None
     if hello.weight_count > hello.classes * (hello.feature_dim + 1):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from coordinator import remarks, traffic
 from edge_sdk.protocol.schema import tag_of
 from edge_sdk.protocol.transforms import encodings_for
 from edge_sdk.protocol.wires import Contract, Exchange, Slot, load_registered, registered_names
@@ -30,6 +31,7 @@ def _row(contract: Contract[Any]) -> dict[str, Any]:
         "exchanges_per_round": len(exchanges),
         "exchanges": [_exchange(row) for row in exchanges],
         "closing": _exchange(contract.closing(params)),
+        "bytes_per_round": {way: _bytes(exchanges, way) for way in ("up", "down")},
         "up": sorted({f"{role}: {slot.kind.__name__}" for row in exchanges for role, slot in row.up.items()}),
         "down": sorted(
             {_down(role, slot) for row in (*exchanges, contract.closing(params)) for role, slot in row.down.items()}
@@ -38,12 +40,20 @@ def _row(contract: Contract[Any]) -> dict[str, Any]:
         "needs": sorted(contract.needs),
         "enough_to_teach": sorted(contract.teaches),
         "needs_public_set": contract.needs_public_set,
+        "runs_nets": contract.runs_nets,
         "same_width": contract.same_width,
         "shares_weights": contract.shares_weights,
         "same_layout": contract.same_layout,
         "discloses": contract.discloses,
+        "warnings": list(remarks.cautions(contract)),
         "parameters": {field.name: getattr(params, field.name) for field in dataclasses.fields(params)},
     }
+
+
+def _bytes(exchanges: Sequence[Exchange], way: str) -> dict[str, Any]:
+    """Of one device, at most: with every class held and every optional role there."""
+    coefficients = traffic.scalars(slot for row in exchanges for slot in getattr(row, way).values())
+    return {"formula": traffic.formula(coefficients), "example": traffic.in_bytes(coefficients)}
 
 
 def _exchange(row: Exchange) -> dict[str, Any]:
@@ -63,7 +73,12 @@ def _down(role: str, slot: Slot) -> str:
 
 def render(rows: list[dict[str, Any]]) -> str:
     """For the terminal."""
-    return "\n\n".join(_paragraph(row) for row in rows)
+    sizes = traffic.EXAMPLE
+    legend = (
+        "bytes: of one device in a round, at most; K classes, feature width d, P weights; the number is for "
+        f"K = {sizes.classes}, d = {sizes.feature_dim}, P = {sizes.weights:,}"
+    )
+    return "\n\n".join([*map(_paragraph, rows), legend])
 
 
 def _paragraph(row: Mapping[str, Any]) -> str:
@@ -73,14 +88,21 @@ def _paragraph(row: Mapping[str, Any]) -> str:
         f"  exchanges   {row['exchanges_per_round']} a round",
         f"  up          {', '.join(row['up']) or 'nothing'}",
         f"  down        {', '.join(row['down']) or 'nothing'}",
+        f"  bytes       {_weight(row)}",
         f"  encodings   {_encodings(row)}",
         f"  needs       {_needs(row)}",
         f"  may teach   {', '.join(row['enough_to_teach']) or 'nobody without learning'}",
         f"  weights     {_weights(row)}",
         f"  discloses   {row['discloses']}",
         f"  parameters  {parameters}",
+        *(f"  warns       {warning}" for warning in row["warnings"]),
     ]
     return "\n".join(lines)
+
+
+def _weight(row: Mapping[str, Any]) -> str:
+    found = row["bytes_per_round"]
+    return "; ".join(f"{way} {each['formula']} = {each['example']:,}" for way, each in found.items())
 
 
 def _encodings(row: Mapping[str, Any]) -> str:
@@ -88,7 +110,11 @@ def _encodings(row: Mapping[str, Any]) -> str:
 
 
 def _needs(row: Mapping[str, Any]) -> str:
-    more = {"a public set": row["needs_public_set"], "the federation's feature_dim": row["same_width"]}
+    more = {
+        "a public set": row["needs_public_set"],
+        "nets and a public set on the coordinator": row["runs_nets"],
+        "the federation's feature_dim": row["same_width"],
+    }
     return "; ".join([", ".join(row["needs"]), *(what for what, wanted in more.items() if wanted)])
 
 

@@ -17,6 +17,7 @@ def _coordinator_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="SECTION.KEY=VALUE")
     parser.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/NAME)")
     parser.add_argument("--resume", action="store_true", help="go on with the run in that directory")
+    parser.add_argument("--trace", action="store_true", help="keep the message log, for edge-sdk replay")
     add_cloud_safe_option(parser)
     add_tls_options(parser)
 
@@ -32,6 +33,7 @@ def _coordinator(args: argparse.Namespace) -> int:
         tls=tls_files(args),
         cloud_safe=args.cloud_safe,
         resume=args.resume,
+        trace=args.trace,
     )
 
 
@@ -64,12 +66,33 @@ def _report_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _report(args: argparse.Namespace) -> int:
-    from coordinator.report.running import is_running  # noqa: PLC0415
-
-    found = [_running(folder, args) if is_running(folder) else _finished(folder, args) for folder in args.folders]
+    found = [_shown(folder, args) for folder in args.folders]
     if args.json:
         sys.stdout.write(json.dumps(found, indent=2) + "\n")
     return 0
+
+
+def _shown(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    from coordinator.report.comparison_files import is_comparison  # noqa: PLC0415
+    from coordinator.report.running import is_running  # noqa: PLC0415
+
+    if is_comparison(folder):
+        return _compared(folder, args)
+    return _running(folder, args) if is_running(folder) else _finished(folder, args)
+
+
+def _compared(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    from coordinator.report.comparison import comparison_summary  # noqa: PLC0415
+    from coordinator.report.comparison_files import read_comparison  # noqa: PLC0415
+    from coordinator.report.comparison_plots import draw_comparison  # noqa: PLC0415
+    from coordinator.report.comparison_table import render  # noqa: PLC0415
+
+    comparison = read_comparison(folder)
+    if not args.json:
+        sys.stdout.write(render(comparison) + "\n")
+        for path in draw_comparison(comparison, folder / "plots"):
+            sys.stdout.write(f"drawn: {path}\n")
+    return comparison_summary(comparison)
 
 
 def _running(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
@@ -118,7 +141,7 @@ METHODS = Command(
 )
 REPORT = Command(
     name="report",
-    help="table and plots of finished or running runs",
+    help="table and plots of finished or running runs, and of comparisons",
     example="edge-sdk report runs/demo",
     arguments=_report_arguments,
     run=_report,

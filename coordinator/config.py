@@ -18,7 +18,7 @@ from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.protocol import schema
 from edge_sdk.protocol.encodings import ENCODINGS
 from edge_sdk.protocol.messages import EncodingSpec, FederationSpec, PublicSetSpec, Scalar, TrainSpec, Word
-from edge_sdk.protocol.schema import Count, Id, Real, Whole
+from edge_sdk.protocol.schema import Count, Id, Real, Text, Whole
 from edge_sdk.protocol.transforms import unfit_encoding
 from edge_sdk.protocol.wires import Contract, load_registered, registered_names
 from edge_sdk.public import PublicSet
@@ -32,7 +32,7 @@ T = TypeVar("T")
 Plain = dict[str, Any]
 
 SECTIONS = ("federation", "method", "train", "public", "encoding")
-SIMULATION = ("data", "partition", "fleet", "faults", "run")
+SIMULATION = ("data", "partition", "fleet", "faults", "scenario", "run")
 """Read by the simulator alone; a coordinator lets them stand, so that one file serves both."""
 
 
@@ -46,7 +46,11 @@ class FederationTable:
     devices: Annotated[int, Whole(1, 10**6)]
     """How many devices the run is made for."""
     quorum: Annotated[int, Whole(1, 10**6)] | None = None
-    """Fewest uploads that an exchange may close with; default: all devices."""
+    """Fewest uploads that an exchange may close with; default: all devices, or all participants."""
+    participants: Annotated[int, Whole(1, 10**6)] | None = None
+    """Answers that a round is content with, of devices drawn for it; default: it asks everybody."""
+    over_selection: bool = False
+    """Ask more devices than that, as many as the measured share of answers demands; the first answers count."""
     classes: Annotated[int, Whole(2, 65535)] | None = None
     """Needed where no data set tells."""
     seed: Annotated[int, Whole(0, 2**32 - 1)] = 0
@@ -58,6 +62,8 @@ class FederationTable:
     patience: Annotated[int, Whole(0, 1000)] = 3
     feature_dim: Count = 0
     """Width of the features of every model; needed by methods that trade rows of them."""
+    nets: Annotated[str, Text(200)] | None = None
+    """MODULE:FACTORY that returns a model of each architecture, for methods that run them on the coordinator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +82,8 @@ class Federation:
     spec: FederationSpec
     policy: Policy
     roster: tuple[str, ...]
+    nets: str | None = None
+    """Where the coordinator finds the devices' architectures."""
 
 
 def load_toml(path: Path, overrides: Sequence[str] = ()) -> Plain:
@@ -151,9 +159,18 @@ def federation(
     table = read_table(FederationTable, tables["federation"], "federation", file)
     train = read_table(TrainSpec, tables.get("train", {}), "train", file)
     encoding = encodings(tables.get("encoding", {}), file)
-    quorum = table.devices if table.quorum is None else table.quorum
-    if quorum > table.devices:
-        raise UsageError(f"{file}: federation.quorum: expected at most the {table.devices} devices, found {quorum}")
+    asked, word = (table.devices, "devices") if table.participants is None else (table.participants, "participants")
+    if asked > table.devices:
+        raise UsageError(
+            f"{file}: federation.participants: expected at most the {table.devices} devices, found {asked}"
+        )
+    quorum = asked if table.quorum is None else table.quorum
+    if quorum > asked:
+        raise UsageError(f"{file}: federation.quorum: expected at most the {asked} {word}, found {quorum}")
+    if table.over_selection and table.participants is None:
+        raise UsageError(
+            f"{file}: federation.over_selection: of no use without federation.participants, the answers wanted"
+        )
     if table.roster and len(set(table.roster)) != table.devices:
         raise UsageError(
             f"{file}: federation.roster: expected {table.devices} different ids, one for each device, "
@@ -163,13 +180,14 @@ def federation(
     if known_classes is None:
         raise UsageError(f"{file}: federation.classes: missing, and there is no data set here that would tell")
     contract, params = _method(table.method, tables.get("method", {}), file)
+    contract = contract.under(dataclasses.asdict(params))
     misfit = contract.misfit(params, table.devices)
     if misfit:
         raise UsageError(f"{file}: method.{misfit}")
     public = public or _public(tables, file)
-    if contract.needs_public_set and public is None:
+    if (contract.needs_public_set or contract.runs_nets) and public is None:
         raise UsageError(
-            f"{file}: {contract.name} exchanges logits on a public set: give [public] path = FILE.npz, "
+            f"{file}: {contract.name} needs a public set: give [public] path = FILE.npz, "
             "or in a simulation data.public = COUNT"
         )
     if contract.same_width and not table.feature_dim:
@@ -202,8 +220,11 @@ def federation(
         retry_s=table.retry_s,
         join_grace_s=table.join_grace_s,
         patience=table.patience,
+        participants=table.participants or 0,
+        over_select=table.over_selection,
+        seed=table.seed,
     )
-    return Federation(spec, policy, tuple(sorted(table.roster)))
+    return Federation(spec, policy, tuple(sorted(table.roster)), table.nets)
 
 
 def encodings(table: Any, file: Path) -> EncodingSpec:
@@ -247,10 +268,8 @@ def _method(name: str, table: Mapping[str, Any], file: Path) -> tuple[Contract[A
 
 
 def _public(tables: Mapping[str, Any], file: Path) -> PublicSetSpec | None:
-    if "public" not in tables:
-        return None
-    table = read_table(PublicTable, tables["public"], "public", file)
-    return PublicSet.load(file.parent / table.path).spec
+    found = public_set(tables, file)
+    return None if found is None else found.spec
 
 
 def public_to_serve(tables: Mapping[str, Any], file: Path) -> PublicSet | None:
@@ -258,7 +277,14 @@ def public_to_serve(tables: Mapping[str, Any], file: Path) -> PublicSet | None:
     if "public" not in tables:
         return None
     table = read_table(PublicTable, tables["public"], "public", file)
-    return PublicSet.load(file.parent / table.path) if table.serve else None
+    return public_set(tables, file) if table.serve else None
+
+
+def public_set(tables: Mapping[str, Any], file: Path) -> PublicSet | None:
+    """The public set of a deployment; None: there is none.  Raises UsageError."""
+    if "public" not in tables:
+        return None
+    return PublicSet.load(file.parent / read_table(PublicTable, tables["public"], "public", file).path)
 
 
 def to_toml(tables: Mapping[str, Any]) -> str:

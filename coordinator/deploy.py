@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import shlex
 import sys
@@ -10,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coordinator.config import Federation, federation, load_toml, public_to_serve, to_toml
+from coordinator import final_prototypes, traced
+from coordinator.config import Federation, federation, load_toml, public_set, public_to_serve, to_toml
+from coordinator.equipment import Equipment, load_nets, ready_method
 from coordinator.ledger import Ledger
 from coordinator.outcome import device_result
 from coordinator.outcome import result as outcome
@@ -21,7 +24,7 @@ from coordinator.report.plots import draw_all
 from coordinator.report.progress import Progress, Several
 from coordinator.report.progress_file import About, ProgressFile
 from coordinator.report.table import show
-from coordinator.server import Server
+from coordinator.trace import keeping
 from edge_sdk.errors import MissingExtra, UsageError
 from edge_sdk.protocol.wires import load_registered
 from edge_sdk.transport import pace as pacing
@@ -40,6 +43,7 @@ def run_coordinator(
     tls: TlsFiles,
     cloud_safe: bool,
     resume: bool,
+    trace: bool,
 ) -> int:
     """Serve a federation until it is over; the exit code."""
     tables = load_toml(file, overrides)
@@ -52,34 +56,37 @@ def run_coordinator(
     )
     ledger = open_ledger(folder, resume=resume)
     progress = Progress(ready.spec.federation)
-    server = Server(
-        spec=ready.spec,
-        policy=ready.policy,
-        method=load_registered("coordinator.methods", ready.spec.method),
-        transport=transport,
-        ledger=ledger,
-        roster=ready.roster,
-        shelf=_shelf(ready, tables, file, folder),
-        watcher=Several(progress, _progress_file(ready, folder, progress), Log(folder / "log.jsonl")),
-    )
-    for warning in server.warnings:
-        progress.noted(warning)
-    if resume:
-        progress.noted(
-            f"going on at round {min(server.rounds.place.round + 1, ready.spec.rounds)} of {ready.spec.rounds}"
-        )
-    progress.noted(f"waiting for {ready.policy.quorum} of {ready.policy.expected} devices on {broker}")
     begun_s, start_s = time.monotonic(), time.time()
-    try:
-        server.run()
-    except KeyboardInterrupt:
-        options = "".join(f" --set {shlex.quote(each)}" for each in overrides)
-        options += f" --broker {broker}{_options(tls, cloud_safe=cloud_safe)} --out {folder}"
-        again = f"edge-sdk coordinator {file}{options} --resume"
-        progress.noted(f"interrupted; go on with: {again}")
-        raise
+    with keeping(folder, tables, file, wanted=trace, resume=resume) as kept:
+        server = traced.server(
+            kept,
+            spec=ready.spec,
+            policy=ready.policy,
+            method=ready_method(ready.spec.method, _equipment(ready, tables, file)),
+            transport=transport,
+            ledger=ledger,
+            roster=ready.roster,
+            shelf=_shelf(ready, tables, file, folder),
+            watcher=Several(progress, _progress_file(ready, folder, progress), Log(folder / "log.jsonl")),
+        )
+        for warning in server.warnings:
+            progress.noted(warning)
+        if resume:
+            progress.noted(
+                f"going on at round {min(server.rounds.place.round + 1, ready.spec.rounds)} of {ready.spec.rounds}"
+            )
+        progress.noted(f"waiting for {ready.policy.quorum} of {ready.policy.expected} devices on {broker}")
+        try:
+            server.run()
+        except KeyboardInterrupt:
+            options = "".join(f" --set {shlex.quote(each)}" for each in overrides)
+            options += f" --broker {broker}{_options(tls, cloud_safe=cloud_safe)}{' --trace' * trace} --out {folder}"
+            again = f"edge-sdk coordinator {file}{options} --resume"
+            progress.noted(f"interrupted; go on with: {again}")
+            raise
     devices = tuple(device_result(server, name) for name in sorted(server.hellos))
     result = outcome(server, devices, broker, {"wall_s": time.monotonic() - begun_s, "start_s": start_s})
+    result = dataclasses.replace(result, insight=final_prototypes.insight(server))
     write_run(result, to_toml(tables), folder)
     show(result, sys.stdout)
     try:
@@ -90,9 +97,13 @@ def run_coordinator(
     return 0 if result.completed else 1
 
 
+def _equipment(ready: Federation, tables: Mapping[str, Any], file: Path) -> Equipment:
+    return Equipment(nets=lambda: load_nets(ready.nets), public=lambda: public_set(tables, file))
+
+
 def _shelf(ready: Federation, tables: Mapping[str, Any], file: Path, folder: Path) -> PublicShelf | None:
     """What devices that lack the public set fetch it from; None where none is served, or the method needs none."""
-    if not load_registered("coordinator.methods", ready.spec.method).contract.needs_public_set:
+    if not load_registered("coordinator.methods", ready.spec.method).contract.under(ready.spec.params).needs_public_set:
         return None
     public = public_to_serve(tables, file)
     return None if public is None else PublicShelf(public, folder)

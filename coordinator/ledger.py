@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
@@ -27,6 +28,7 @@ CREATE TABLE IF NOT EXISTS uploads (
     PRIMARY KEY (round, exchange, device));
 CREATE TABLE IF NOT EXISTS closed (
     round INTEGER NOT NULL, exchange INTEGER NOT NULL, contributors TEXT NOT NULL, PRIMARY KEY (round, exchange));
+CREATE TABLE IF NOT EXISTS slots (device TEXT PRIMARY KEY, round INTEGER NOT NULL, frame BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS checkpoint (round INTEGER NOT NULL, state BLOB NOT NULL, record TEXT NOT NULL);
 """
 
@@ -42,6 +44,16 @@ class Row:
     place: Place
     device: str
     frame: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """What a checkpoint does to the slots: uploads of the round that ends take theirs, and old ones are given up."""
+
+    filled: tuple[str, ...] = ()
+    """Devices whose upload of that round's first exchange takes their slot."""
+    oldest: int = 0
+    """Slots of earlier rounds are given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +177,23 @@ class Ledger:
         rows = self._rows("SELECT exchange, contributors FROM closed WHERE round = ?", round_)
         return {exchange: tuple(json.loads(text)) for exchange, text in rows}
 
+    def contributors(self, place: Place) -> tuple[str, ...]:
+        """Whom an exchange closed with, on record or not yet."""
+        waiting = {Place(row[0], row[1]): row[2] for row in self._closing}
+        if place in waiting:
+            return tuple(json.loads(waiting[place]))
+        return self.closed(place.round).get(place.exchange, ())
+
+    def slot(self, device: str) -> bytes | None:
+        """The frame in a device's slot."""
+        rows = self._rows("SELECT frame FROM slots WHERE device = ?", device)
+        return rows[0][0] if rows else None
+
+    def slots_before(self, round_: int) -> tuple[str, ...]:
+        """The devices whose slots are of earlier rounds."""
+        rows = self._rows("SELECT device FROM slots WHERE round < ? ORDER BY device", round_)
+        return tuple(device for (device,) in rows)
+
     def uploads(self, place: Place) -> dict[str, bytes]:
         """Frames by device for one exchange."""
         if self._path is None:
@@ -172,9 +201,16 @@ class Ledger:
         query = "SELECT device, frame FROM uploads WHERE round = ? AND exchange = ?"
         return dict(self._rows(query, place.round, place.exchange))
 
-    def checkpoint(self, round_: int, state: bytes, record: dict[str, Any]) -> None:
-        """Begin a round: forget the rows before it."""
+    def checkpoint(self, round_: int, state: bytes, record: dict[str, Any], slots: Slots | None = None) -> None:
+        """Begin a round: forget the rows before it, but for uploads that go into slots."""
+        slots = slots or Slots()
+        fill = "INSERT OR REPLACE INTO slots SELECT device, round, frame FROM uploads"
         with transaction(self._db, self._path):
+            self._db.executemany(
+                f"{fill} WHERE round = ? AND exchange = 0 AND device = ?",
+                [(round_ - 1, device) for device in slots.filled],
+            )
+            self._db.execute("DELETE FROM slots WHERE round < ?", (slots.oldest,))
             self._db.execute("DELETE FROM checkpoint")
             self._db.execute("INSERT INTO checkpoint VALUES (?, ?, ?)", (round_, state, json.dumps(record)))
             self._db.execute("DELETE FROM uploads WHERE round < ?", (round_,))
@@ -198,6 +234,16 @@ class Ledger:
                 rows = [(at.round, at.exchange, device, frame) for (at, device), frame in self._frames.items()]
                 target.executemany(_INSERT_UPLOAD, rows)
                 target.commit()
+
+    def free_bytes(self) -> int | None:
+        """Room where this lies: on its disk, or in memory; None where the system does not tell."""
+        if self._path is not None:
+            with guarded(self._path):
+                return shutil.disk_usage(self._path.parent).free
+        try:
+            return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (AttributeError, ValueError, OSError):  # not every system counts them
+            return None
 
     def close(self) -> None:
         """Release the file."""

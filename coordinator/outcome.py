@@ -11,9 +11,11 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from coordinator import admission
-from coordinator.report.result import DeviceResult, Result, RoundResult
+from coordinator.report.metrics import CURVES
+from coordinator.report.result import VERDICTS, DeviceResult, Result, RoundResult
 from coordinator.rounds import Phase
 from coordinator.server import Server
+from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import Hello
 from edge_sdk.protocol.transforms import encodings_in_use
 from edge_sdk.protocol.wires import Contract
@@ -27,8 +29,7 @@ def history(server: Server) -> tuple[RoundResult, ...]:
     return tuple(
         dataclasses.replace(
             r,
-            accuracy=record.accuracy.get(r.round, {}),
-            local_accuracy=record.local_accuracy.get(r.round, {}),
+            **{name: getattr(record, name).get(r.round, {}) for name in CURVES},
         )
         for r in record.rounds
     )
@@ -43,8 +44,8 @@ def device_result(server: Server, name: str) -> DeviceResult:
         board=hello.board,
         model=hello.model,
         runtime=hello.runtime,
-        note=_note(hello, server.method.contract),
-        learns=admission.learns(hello, server.method.contract),
+        note=_note(hello, server.contract),
+        learns=admission.learns(hello, server.contract),
         samples=hello.samples,
         class_counts=hello.class_counts,
         accuracy=record.last_accuracy(name),
@@ -52,6 +53,8 @@ def device_result(server: Server, name: str) -> DeviceResult:
         bytes_up=record.bytes_up[name],
         bytes_down=record.bytes_down[name],
         rounds_done=record.rounds_done[name],
+        waited_s=float(record.waiting.total_s[name]),
+        withheld=record.withheld[name],
     )
 
 
@@ -67,7 +70,7 @@ def result(server: Server, devices: tuple[DeviceResult, ...], transport: str, ti
         rounds_done=len(record.rounds),
         devices=devices,
         history=history(server),
-        updates={name: record.updates[name] for name in ("accepted", "duplicate", "stale", "refused")},
+        updates={name: record.updates[name] for name in VERDICTS},
         refused_frames={sender: dict(kinds) for sender, kinds in sorted(record.refused_frames.items())},
         refused_devices=tuple(record.refused_devices[name] for name in sorted(record.refused_devices)),
         warnings=server.warnings,
@@ -75,9 +78,16 @@ def result(server: Server, devices: tuple[DeviceResult, ...], transport: str, ti
         time=dict(time),
         versions=versions(),
         transport=transport,
-        encoding=encodings_in_use(spec, server.method.contract),
+        one_model=one_model(server.contract),
+        encoding=encodings_in_use(spec, server.contract),
         reason=server.rounds.reason,
     )
+
+
+def one_model(contract: Contract[Any]) -> bool:
+    """Whether every device ends with, and measures, the same averaged model: the closing Assign brings all of it."""
+    closing = contract.closing(contract.params()).down.values()
+    return contract.same_layout and any(slot.kind is Weights and not slot.without_head for slot in closing)
 
 
 def means(metrics: Mapping[str, Mapping[str, float]], devices: Collection[str]) -> dict[str, float]:

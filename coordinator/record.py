@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from coordinator.report.metrics import CURVES
 from coordinator.report.result import RoundResult
+from coordinator.waiting import Waiting
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Payload
 
 MISSED_SHARE = 0.1
@@ -21,8 +23,8 @@ MAX_SENDERS = 10_000
 memory."""
 
 
-KEPT = ("contributors", "exchanges", "wall_s")
-BOOKS = ("bytes_up", "bytes_down", "scalars_up", "scalars_down", "device_flops", "device_s")
+KEPT = ("contributors", "exchanges", "wall_s", "waited_for", "waited_s")
+BOOKS = ("bytes_up", "bytes_down", "scalars_up", "scalars_down", "device_flops", "device_s", "device_j")
 """Of a round: what is counted from the beginning of the run, and closed as a difference."""
 
 
@@ -36,6 +38,7 @@ class Work(NamedTuple):
 
     flops: int = 0
     busy_s: float = 0.0
+    used_j: float = 0.0
 
 
 NO_WORK = Work()
@@ -52,6 +55,7 @@ class _Totals(NamedTuple):
     scalars_down: int = 0
     device_flops: int = 0
     device_s: float = 0.0
+    device_j: float = 0.0
 
 
 @dataclass
@@ -62,6 +66,9 @@ class Record:
     """By completed rounds, then device."""
     local_accuracy: dict[int, dict[str, float]] = field(default_factory=dict)
     """The same on each device's own task."""
+    pm_v: dict[int, dict[str, float]] = field(default_factory=dict)
+    """FedNH's PM(V), and PM(L)."""
+    pm_l: dict[int, dict[str, float]] = field(default_factory=dict)
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     """Everything else of a device's newest evaluation, by device, then name."""
     rounds: list[RoundResult] = field(default_factory=list)
@@ -69,6 +76,12 @@ class Record:
     updates: Counter[str] = field(default_factory=Counter)
     refused_frames: dict[str, Counter[str]] = field(default_factory=dict)
     refused_devices: dict[str, dict[str, str]] = field(default_factory=dict)
+    withheld: Counter[str] = field(default_factory=Counter)
+    """Exchanges by device that it had nothing to give to, because what it learned diverged."""
+    why_withheld: dict[str, str] = field(default_factory=dict)
+    """The newest reason, by device."""
+    outliers: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """By device: how many of its updates were far larger than the others', and the most times the median."""
     left: dict[str, str] = field(default_factory=dict)
     """Devices that said goodbye before the end, and why."""
     bytes_up: Counter[str] = field(default_factory=Counter)
@@ -82,15 +95,21 @@ class Record:
     """Uploads of this round by class that they have a row for; not kept over a restart, which folds them again."""
     sharers: int = 0
     """Uploads of this round that have rows at all."""
+    asked: int = 0
+    """Devices of which is known whether they answered, each round anew: see RoundState."""
+    answered: int = 0
+    """How many of them did."""
     started_s: float | None = None
     """When the first exchange opened, on the server's clock; not kept over a restart."""
+    waiting: Waiting = field(default_factory=Waiting)
+    """Begins anew after a restart, as `started_s` does."""
     _mark: _Totals = field(default_factory=_Totals)
 
     def measured(self, device: str, rounds: int, metrics: Mapping[str, float]) -> None:
         """Note a device's own evaluation."""
-        for name, curve in (("accuracy", self.accuracy), ("local_accuracy", self.local_accuracy)):
+        for name in CURVES:
             if name in metrics and rounds > 0:
-                curve.setdefault(rounds, {})[device] = metrics[name]
+                getattr(self, name).setdefault(rounds, {})[device] = metrics[name]
         if metrics and rounds > 0:
             self.metrics[device] = {name: value for name, value in metrics.items() if name != "accuracy"}
 
@@ -116,6 +135,16 @@ class Record:
         if device in self.refused_devices or len(self.refused_devices) < MAX_SENDERS:
             self.refused_devices[device] = note
 
+    def diverged(self, device: str, reason: str) -> None:
+        """Note an upload that was withheld."""
+        self.withheld[device] += 1
+        self.why_withheld[device] = reason
+
+    def outlier(self, device: str, times: float) -> None:
+        """Note an update whose norm was so many times the median."""
+        count, most = self.outliers.get(device, (0, 0.0))
+        self.outliers[device] = count + 1, max(most, times)
+
     def travelled(self, way: str, knowledge: Mapping[str, Payload]) -> None:
         """Count the numbers of an upload (`up`), or of what one device is sent (`down`)."""
         self.scalars[way] += sum(_scalars(payload) for payload in knowledge.values())
@@ -129,11 +158,14 @@ class Record:
     def round_done(self, contributors: int, exchanges: int, now_s: float, work: Work = NO_WORK) -> RoundResult:
         """Close the books of a round; `work` is what the devices have computed since they were switched on."""
         then, now = self._mark, self._totals(now_s, work)
+        waited_for, waited_s = self.waiting.round_done()
         result = RoundResult(
             round=len(self.rounds) + 1,
             contributors=contributors,
             exchanges=exchanges,
             wall_s=now.wall_s - then.wall_s,
+            waited_for=waited_for,
+            waited_s=waited_s,
             **{name: getattr(now, name) - getattr(then, name) for name in BOOKS},
         )
         self._mark = now
@@ -150,6 +182,7 @@ class Record:
             scalars_down=self.scalars["down"],
             device_flops=work.flops,
             device_s=work.busy_s,
+            device_j=work.used_j,
         )
 
     def laggards(self) -> tuple[str, ...]:
@@ -169,14 +202,18 @@ class Record:
             "refused_frames",
             "refused_devices",
             "left",
+            "withheld",
+            "why_withheld",
+            "outliers",
             "bytes_up",
             "bytes_down",
             "scalars",
             "contributed",
             "rounds_done",
-            "accuracy",
-            "local_accuracy",
+            *CURVES,
             "metrics",
+            "asked",
+            "answered",
         )
         plain: dict[str, Any] = {name: getattr(self, name) for name in names}
         rounds = [{name: getattr(r, name) for name in (*KEPT, *BOOKS)} for r in self.rounds]
@@ -185,18 +222,23 @@ class Record:
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Record:
         """What to_json gave."""
+        curves: dict[str, Any] = {name: {int(r): dict(found) for r, found in plain[name].items()} for name in CURVES}
         return cls(
-            accuracy={int(r): dict(found) for r, found in plain["accuracy"].items()},
-            local_accuracy={int(r): dict(found) for r, found in plain["local_accuracy"].items()},
+            **curves,
             metrics={device: dict(found) for device, found in plain["metrics"].items()},
             rounds=[RoundResult(round=i, **books) for i, books in enumerate(plain["rounds"], 1)],
             updates=Counter(plain["updates"]),
             refused_frames={sender: Counter(kinds) for sender, kinds in plain["refused_frames"].items()},
             refused_devices=dict(plain["refused_devices"]),
             left=dict(plain["left"]),
+            withheld=Counter(plain["withheld"]),
+            why_withheld=dict(plain["why_withheld"]),
+            outliers={device: (count, most) for device, (count, most) in plain["outliers"].items()},
             bytes_up=Counter(plain["bytes_up"]),
             bytes_down=Counter(plain["bytes_down"]),
             scalars=Counter(plain["scalars"]),
             contributed=Counter(plain["contributed"]),
             rounds_done=Counter(plain["rounds_done"]),
+            asked=plain["asked"],
+            answered=plain["answered"],
         )

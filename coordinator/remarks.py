@@ -1,4 +1,4 @@
-"""What only a run can show, and its operator should hear of."""
+"""What the operator of a run, and whoever chooses a method, should hear of: warnings W1 to W18."""
 
 from __future__ import annotations
 
@@ -6,11 +6,57 @@ import statistics
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from coordinator.report.units import human_bytes
+from edge_sdk.errors import RemoteProtocolError
+from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Payload
 from edge_sdk.protocol.messages import Hello
 from edge_sdk.protocol.wires import Contract
 
 LEAST_PARTICIPATION = 0.3
 """The share of devices below which published results of prototype methods fall behind local training."""
+
+
+def labels_told(contract: Contract[Any]) -> str | None:
+    """Warning W18, to be said once: what the uploads of a method that trades by class tell of a device's labels."""
+    return f"W18: {contract.name} tells the coordinator {contract.discloses}" if contract.holders_wanted else None
+
+
+def check_classes(contract: Contract[Any], hello: Hello, knowledge: Mapping[str, Payload]) -> None:
+    """Raise RemoteProtocolError (W16) for rows of a class that the device, by its Hello, did not hold when it joined.
+
+    Where a class is shared by its holders alone; a device whose owner withholds the counts is believed.
+    """
+    if not (contract.holders_wanted and hello.class_counts):
+        return
+    for payload in knowledge.values():
+        if isinstance(payload, (ClassRows, HyperKnowledge)):
+            strange = [int(each) for each in payload.classes if not hello.class_counts[each]]
+            if strange:
+                raise RemoteProtocolError(
+                    "knowledge",
+                    f"W16: {hello.device} uploads class {strange[0]}, of which it had no samples when it joined: its "
+                    "data has changed; restart its app, so that it joins anew",
+                )
+
+
+def cautions(contract: Contract[Any]) -> tuple[str, ...]:
+    """What a method is warned about or refused for, each with its condition, in the order of their numbers."""
+    found = [*contract.cautions, "W17: an update withheld because it diverged, or far larger than the others'"]
+    if contract.holders_wanted:
+        found += [
+            f"W3: under {LEAST_PARTICIPATION:.0%} of the devices, or {contract.holders_wanted} holders of a class",
+            "W16: refused with rows of a class that the device did not hold when it joined",
+            "W18: uploads tell which classes a device holds",
+        ]
+    if contract.lock_step:
+        found.append("W5: a device that misses more than a tenth of the exchanges")
+    if contract.needs_public_set:
+        found.append("W6: refused without the very same public set")
+    if contract.same_width:
+        found.append("W12: refused with another feature width")
+    if contract.shares_weights:
+        found.append("W13: BatchNorm")
+    return tuple(sorted(found, key=lambda words: int(words[1:].split(":")[0])))
 
 
 def few_holders(contract: Contract[Any], holders: Collection[int], sharers: int, expected: int) -> str | None:
@@ -34,6 +80,21 @@ def few_holders(contract: Contract[Any], holders: Collection[int], sharers: int,
     return None
 
 
+def slot_room(contract: Contract[Any], devices: int, weight_count: int, free_bytes: int | None) -> str | None:
+    """Warning W8, for a method that keeps a slot for every device: whether they and a round's uploads have room.
+
+    free_bytes: where the ledger lies, on disk or in memory; None: not known.
+    """
+    need_bytes = 2 * devices * 4 * weight_count
+    if free_bytes is None or need_bytes <= free_bytes:
+        return None
+    return (
+        f"W8: the slots of {devices} devices with {weight_count:,} weights, and the uploads of a round, take up to "
+        f"{human_bytes(need_bytes)}; {human_bytes(free_bytes)} are free: {contract.name} stands still once they are "
+        "used up; make room, set method.max_slot_age, or encoding.weights"
+    )
+
+
 def batch_norm(contract: Contract[Any], hellos: Mapping[str, Hello]) -> tuple[str, ...]:
     """Warning W13, for a method that averages weights: the devices whose models keep running statistics."""
     found = sorted(device for device, hello in hellos.items() if hello.batch_norm)
@@ -45,3 +106,21 @@ def batch_norm(contract: Contract[Any], hellos: Mapping[str, Hello]) -> tuple[st
         "stay on each device, and do not fit one another where devices hold different classes; use GroupNorm"
     )
     return (warning,)
+
+
+def diverged(withheld: Mapping[str, int], why: Mapping[str, str]) -> tuple[str, ...]:
+    """Warning W17: the devices that withheld uploads, how many, and the newest reason of each."""
+    return tuple(
+        f"W17: {device} withheld {count} uploads and went back to its last good state each time: {why[device]}; lower "
+        "train.learning_rate, and look for extreme values in its samples"
+        for device, count in sorted(withheld.items())
+    )
+
+
+def far_off(outliers: Mapping[str, tuple[int, float]]) -> tuple[str, ...]:
+    """Warning W17: the devices whose updates were far larger than the others', by count and most times the median."""
+    return tuple(
+        f"W17: {count} updates of {device} had norms of up to {most:.0f} times the median of their exchange; they were "
+        "counted: look at its samples, or take it off the roster"
+        for device, (count, most) in sorted(outliers.items())
+    )

@@ -48,6 +48,12 @@ class Policy:
     """Wait for the rest once a quorum has joined."""
     patience: int = 3
     """Deadlines that an exchange may miss its quorum before the run ends."""
+    participants: int = 0
+    """Answers that a round is content with, of as many devices that it asks; 0: it asks everybody."""
+    over_select: bool = False
+    """Ask for more than `participants`, as the measured share of answers demands; the first ones count."""
+    seed: int = 0
+    """Of the draw of participants."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +72,8 @@ class RoundState:
     invited: frozenset[str] = frozenset()
     folded: AbstractSet[str] = frozenset()
     """Whose uploads for this exchange are durable."""
+    withheld: frozenset[str] = frozenset()
+    """Who answered this exchange with nothing, because what it learned diverged."""
     opens_at_s: float | None = None
     """While gathering: when to open without the rest; None: a quorum was not seen yet."""
     due_s: float = 0.0
@@ -74,7 +82,18 @@ class RoundState:
     misses: int = 0
     unrecorded: int | None = None
     """A round whose exchanges are all closed, and whose end is not on record: what a restart can find."""
+    asked: int = 0
+    """Devices of which is known whether they answered the first exchange of a round, each round anew."""
+    answered: int = 0
+    """How many of them did."""
+    unheard: frozenset[str] = frozenset()
+    """Of whom it is not known, because the last round had enough answers before theirs."""
     reason: str = ""
+
+    @property
+    def wanted(self) -> int | None:
+        """Answers after which this exchange closes at once; None: it waits for everybody whom it asked."""
+        return self.policy.participants or None if not self.closing else None
 
     @property
     def closing(self) -> bool:
@@ -111,6 +130,13 @@ class RoundState:
     def quorum_possible(self) -> bool:
         """Whether enough devices are here, or may still come."""
         return self.quorum_here or self.policy.expected - len(self.gone - self.counted) >= self.policy.quorum
+
+    @property
+    def yield_possible(self) -> bool:
+        """Whether, besides those who withheld theirs, enough devices may still give this exchange an upload."""
+        lost = (self.gone - self.counted) | self.withheld
+        most = max(len(self.counted - self.withheld), self.policy.expected - len(lost))
+        return most >= self.policy.quorum
 
 
 # -- events ---------------------------------------------------------------------------------------------------------
@@ -155,6 +181,14 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
+class Withheld:
+    """A device answers that it has no upload to give: it need not be waited for, and does not count."""
+
+    device: str
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
 class Persisted:
     """That upload is durable now."""
 
@@ -184,7 +218,7 @@ class Broken:
     reason: str
 
 
-Event: TypeAlias = Joined | TurnedAway | Left | Lost | Received | Persisted | Tick | Finished | Broken
+Event: TypeAlias = Joined | TurnedAway | Left | Lost | Received | Withheld | Persisted | Tick | Finished | Broken
 
 
 # -- commands -------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ An upload counts only once it is durable: `Received` is answered by `Persist`, a
 
 from __future__ import annotations
 
-
+from coordinator import selection
 from coordinator.grown import GrownSet
 from coordinator.round_state import (
     Answer,
@@ -38,6 +38,7 @@ from coordinator.round_state import (
     RoundState,
     Tick,
     TurnedAway,
+    Withheld,
 )
 from edge_sdk.protocol.frozen import changed
 from edge_sdk.protocol.table import SAME, Machine, Rule
@@ -67,6 +68,7 @@ __all__ = [
     "RoundState",
     "Tick",
     "TurnedAway",
+    "Withheld",
     "advance",
     "next_due_s",
     "resumed",
@@ -116,7 +118,7 @@ def _lose(state: RoundState, event: Lost) -> Outcome:
 
 
 def _receive(state: RoundState, event: Received) -> Outcome:
-    state = _seen(state, event.device)
+    state = _heard_late(_seen(state, event.device), event)
     if event.place != state.place or event.device in state.folded:
         return state, (_answer(state, event),)
     if event.device not in state.invited:
@@ -124,8 +126,8 @@ def _receive(state: RoundState, event: Received) -> Outcome:
     return state, (Persist(event.device, event.place),)
 
 
-def _receive_closed(state: RoundState, event: Received | Persisted) -> Outcome:
-    return _seen(state, event.device), (_answer(state, event),)
+def _receive_closed(state: RoundState, event: Received | Withheld | Persisted) -> Outcome:
+    return _heard_late(_seen(state, event.device), event), (_answer(state, event),)
 
 
 def _receive_gathering(state: RoundState, event: Received) -> Outcome:
@@ -135,13 +137,30 @@ def _receive_gathering(state: RoundState, event: Received) -> Outcome:
     return state, ()
 
 
+def _withhold(state: RoundState, event: Withheld) -> Outcome:
+    """Not waited for in this exchange, and not asked again: it would say the same."""
+    state = _seen(state, event.device)
+    if event.device in state.withheld and event.place == state.place:
+        return state, (Answer(event.device, event.place, "duplicate", ""),)
+    if event.place != state.place or event.device in state.folded:
+        return state, (_answer(state, event),)
+    if state.closing or event.device not in state.invited:
+        return state, (Answer(event.device, event.place, "refused", "nothing was asked of it that it could withhold"),)
+    state = changed(state, invited=state.invited - {event.device}, withheld=state.withheld | {event.device})
+    noted = Answer(event.device, event.place, "withheld", "")
+    state, commands = _close_if_complete(state) if state.yield_possible else _fail(state, _too_diverged(state))
+    return state, (noted, *commands)
+
+
 def _fold(state: RoundState, event: Persisted) -> Outcome:
     """What is durable in time counts, also of a device that left meanwhile: a restart would find it and count it."""
     if event.place != state.place or event.device in state.folded:
         return state, (_answer(state, event),)
-    invited = state.invited if event.device in state.invited else state.invited | {event.device}
+    one = event.device
+    invited = state.invited if one in state.invited else state.invited | {one}
+    withheld = state.withheld - {one} if one in state.withheld else state.withheld
     folded = state.folded if isinstance(state.folded, GrownSet) else GrownSet(state.folded)
-    state = changed(state, invited=invited, folded=folded.added(event.device))
+    state = changed(state, invited=invited, folded=folded.added(one), withheld=withheld)
     state, closing = _close_if_complete(state)
     return state, (Fold(event.device, event.place), *closing)
 
@@ -156,7 +175,8 @@ def _tick(state: RoundState, event: Tick) -> Outcome:
             return _fail(state, _too_silent(state))
         state = changed(
             state,
-            invited=state.invited | state.members,  # newcomers, too: those who were invited are too few
+            # newcomers, too: those who were invited are too few
+            invited=state.invited | _asked(state, state.members - state.withheld, len(state.invited)),
             due_s=event.now_s + policy.deadline_s,
             misses=state.misses + 1,
             retry_at_s=event.now_s,
@@ -228,7 +248,8 @@ def _open(state: RoundState, now_s: float) -> Outcome:
     if not state.quorum_possible:
         return _fail(state, _too_few(state))
     here = state.members - state.away
-    invited = (here if len(here | state.folded) >= state.policy.quorum else state.members) | state.folded
+    pool = here if len(here | state.folded) >= state.policy.quorum else state.members
+    invited = _asked(state, pool) | state.folded
     if len(state.folded) >= state.policy.expected:  # closed before a restart, perhaps: nobody new may change it
         invited = frozenset(state.folded)
     state = changed(
@@ -239,10 +260,41 @@ def _open(state: RoundState, now_s: float) -> Outcome:
         retry_at_s=now_s + state.policy.retry_s,
         retry_wait_s=state.policy.retry_s,
         misses=0,
+        withheld=frozenset(),
     )
-    if state.missing:
-        return state, (_invite(state, state.missing, now_s),)
-    return _close_if_complete(state)
+    state, closing = _close_if_complete(state)
+    if closing or not state.missing:
+        return state, closing
+    return state, (_invite(state, state.missing, now_s),)
+
+
+def _asked(state: RoundState, pool: frozenset[str], more: int = 0) -> frozenset[str]:
+    """Those of a pool whom this exchange asks, and so many more who were not asked at first."""
+    policy = state.policy
+    if state.wanted is None:
+        return pool
+    count = selection.invitations(state.wanted, state.asked, state.answered) if policy.over_select else state.wanted
+    return selection.select(pool, count + more, policy.seed, state.place.round)
+
+
+def _heard_late(state: RoundState, event: Received | Withheld | Persisted) -> RoundState:
+    """An answer to a round's first exchange that was not needed any more: it did come."""
+    if event.device not in state.unheard or event.place.exchange or event.place >= state.place:
+        return state
+    return changed(state, asked=state.asked + 1, answered=state.answered + 1, unheard=state.unheard - {event.device})
+
+
+def _measured(state: RoundState) -> RoundState:
+    """With the answers to a round's first exchange counted.
+
+    Where enough came before the deadline, nobody knows of the rest; those of the round before who are away by now never
+    answered.
+    """
+    if state.place.exchange or state.closing:
+        return state
+    unheard = state.missing if state.wanted is not None and len(state.folded) >= state.wanted else frozenset()
+    asked = state.asked + len(state.invited - unheard) + len(state.unheard & state.away)
+    return changed(state, asked=asked, answered=state.answered + len(state.folded), unheard=unheard)
 
 
 def _invite(state: RoundState, devices: frozenset[str] | set[str], now_s: float) -> Invite:
@@ -250,9 +302,10 @@ def _invite(state: RoundState, devices: frozenset[str] | set[str], now_s: float)
 
 
 def _close_if_complete(state: RoundState) -> Outcome:
-    if state.waited_for or len(state.folded) < state.policy.quorum:
+    if len(state.folded) < state.policy.quorum:
         return state, ()
-    return _close(state)
+    enough = state.wanted is not None and len(state.folded) >= state.wanted
+    return _close(state) if enough or not state.waited_for else (state, ())
 
 
 def _close(state: RoundState) -> Outcome:
@@ -260,7 +313,7 @@ def _close(state: RoundState) -> Outcome:
         return changed(state, phase=Phase.DONE), (End(""),)
     partial = len(state.folded) < state.policy.expected or not state.members <= state.folded
     reduce = Reduce(state.place, tuple(sorted(state.folded)), partial)
-    return changed(state, phase=Phase.FINISHING), (reduce,)
+    return changed(_measured(state), phase=Phase.FINISHING), (reduce,)
 
 
 def _fail_without_quorum(state: RoundState) -> Outcome:
@@ -269,7 +322,7 @@ def _fail_without_quorum(state: RoundState) -> Outcome:
     return state, ()
 
 
-def _answer(state: RoundState, upload: Received | Persisted) -> Answer:
+def _answer(state: RoundState, upload: Received | Withheld | Persisted) -> Answer:
     """To an upload that is not wanted (any more)."""
     if upload.place > state.place:
         return Answer(upload.device, upload.place, "refused", "this exchange has not begun")
@@ -282,6 +335,13 @@ def _too_few(state: RoundState) -> str:
     return (
         f"the quorum of {state.policy.quorum} cannot be reached: of {state.policy.expected} devices "
         f"{len(state.gone)} were refused or left ({', '.join(sorted(state.gone)) or 'none'})"
+    )
+
+
+def _too_diverged(state: RoundState) -> str:
+    return (
+        f"round {state.place.round}, exchange {state.place.exchange}: the quorum of {state.policy.quorum} cannot be "
+        f"reached: what {', '.join(sorted(state.withheld))} learned diverged; lower train.learning_rate or the quorum"
     )
 
 
@@ -318,6 +378,8 @@ MACHINE: Machine[RoundState] = Machine(
             (_C,), Received, (_C,), _receive, "persisted if invited and new; else answered late, duplicate or refused"
         ),
         Rule((_F, _D, _X), Received, (SAME,), _receive_closed, "answered late or duplicate"),
+        Rule((_C,), Withheld, (_C, _F, _X), _withhold, "no longer waited for in this exchange; counts in no quorum"),
+        Rule((_F, _D, _X), Withheld, (SAME,), _receive_closed, "answered late or duplicate"),
         Rule((_C,), Persisted, (_C, _F, _D), _fold, "folded once; the last one closes the exchange"),
         Rule((_F, _D, _X), Persisted, (SAME,), _receive_closed, "too late to count, and answered so"),
         Rule((_C,), Tick, (_C, _F, _D, _X), _tick, "the silent are invited again; the deadline closes with a quorum"),
@@ -332,14 +394,16 @@ def advance(state: RoundState, event: Event) -> Outcome:
     return MACHINE.advance(state, event)
 
 
-def resumed(policy: Policy, place: Place, folded: frozenset[str]) -> RoundState:
+def resumed(policy: Policy, place: Place, folded: frozenset[str], *, asked: int = 0, answered: int = 0) -> RoundState:
     """Where a coordinator stands after a restart: gathering again, at an exchange that holds these uploads.
 
+    asked, answered: as far as they were measured when the last round ended.
     `place` may stand one past the last exchange of a round, where all of them are closed and its end is not on record.
     """
     if place.exchange == policy.exchanges:
-        return RoundState(policy=policy, place=Place(place.round + 1, 0), unrecorded=place.round)
-    return RoundState(policy=policy, place=place, folded=folded)
+        after = Place(place.round + 1, 0)
+        return RoundState(policy=policy, place=after, unrecorded=place.round, asked=asked, answered=answered)
+    return RoundState(policy=policy, place=place, folded=folded, asked=asked, answered=answered)
 
 
 def next_due_s(state: RoundState) -> float | None:

@@ -16,12 +16,13 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from coordinator import admission, remarks, rounds
-from coordinator.ledger import Ledger, Row
+from coordinator.ledger import Ledger, Row, Slots
 from coordinator.methods.base import At, Contribution, CoordinatorMethod
 from coordinator.public_shelf import PublicShelf
 from coordinator.record import NO_WORK, Record, Work
 from coordinator.report.result import RoundResult
 from coordinator.rounds import Place, Policy, RoundState
+from coordinator.update_norms import outliers, update_norm
 from edge_sdk.errors import EdgeError, LocalProtocolError, RemoteProtocolError, StoreError, TransportError, UsageError
 from edge_sdk.protocol import codec, keep, topics, transforms
 from edge_sdk.protocol.body import Part
@@ -126,12 +127,14 @@ class Server:
         """The public set, for devices that lack it; None: they must bring it."""
         self._clock, self._work = clock, work
         params = method.contract.read(spec.params)
-        self._rows: tuple[Exchange, ...] = method.contract.exchanges(params)
-        self._closing: Exchange = method.contract.closing(params)
+        self.contract = method.contract.under(spec.params)
+        self._rows: tuple[Exchange, ...] = self.contract.exchanges(params)
+        self._closing: Exchange = self.contract.closing(params)
+        self._caching = self.contract.caching(params)
         self._limits = frame_limits((*self._rows, self._closing), expectation(spec))
         self.transport.accept_up_to(self._limits.frame_bytes)
         self._chain = transforms.chain(spec)
-        self._warnings = method.contract.warnings(params, spec)
+        self._warnings = self.contract.warnings(params, spec)
         self.hellos: dict[str, Hello] = {}
         """Of those who take part."""
         self.numbers: dict[str, int] = {}
@@ -148,6 +151,12 @@ class Server:
         """What waits for the disk: the round stands still, and devices send again what came meanwhile."""
         self._disk_again_s = 0.0
         self._aggregate: Any = method.zero()
+        self._sent: Mapping[str, Payload] = {}
+        """What everybody was given in the present exchange."""
+        self._norms: dict[str, float] = {}
+        """Of the updates of the present exchange, by device; those from before a restart are not among them."""
+        self._contributors = 0
+        """To the exchange that was closed last."""
         self.method_state: Any = method.init(spec)
         self.rounds = RoundState(policy=policy)
         self._resume(policy)
@@ -193,8 +202,11 @@ class Server:
     def warnings(self) -> tuple[str, ...]:
         """What the method's users should know: of its parameters, and of how this run went."""
         left = tuple(f"{device} left{reason and ': '}{reason}" for device, reason in sorted(self.record.left.items()))
-        left = (*left, *remarks.batch_norm(self.method.contract, self.hellos))
-        laggards = self.record.laggards() if self.method.contract.lock_step else ()
+        left = (*left, *remarks.batch_norm(self.contract, self.hellos))
+        left = (*left, *remarks.diverged(self.record.withheld, self.record.why_withheld))
+        left = (*left, *remarks.far_off(self.record.outliers))
+        everybody = not self.rounds.policy.participants
+        laggards = self.record.laggards() if self.contract.lock_step and everybody else ()
         if not laggards:
             return (*self._warnings, *left)
         late = f"W5: {', '.join(laggards)} missed more than a tenth of the exchanges of a lock-step method; use fedmd"
@@ -322,8 +334,7 @@ class Server:
     def _take_hello(self, hello: Hello, frame: bytes, now_s: float) -> None:
         device = hello.device
         serving = self._shelf is not None
-        contract = self.method.contract
-        turned = admission.refusal(hello, self.spec, contract, self.roster, self._first, serving=serving)
+        turned = admission.refusal(hello, self.spec, self.contract, self.roster, self._first, serving=serving)
         if turned is not None:
             self._turn_away(device, turned, now_s)
             return
@@ -331,7 +342,7 @@ class Server:
         self.record.refused_devices.pop(device, None)
         self.record.left.pop(device, None)
         self.record.bytes_up[device] += len(frame)
-        fetching = admission.fetches(hello, self.spec, self.method.contract)
+        fetching = admission.fetches(hello, self.spec, self.contract)
         if fetching and device not in self.numbers:
             self.watcher.noted(f"{device} fetches the public set")
         self.numbers[device] = number
@@ -351,7 +362,11 @@ class Server:
             return  # nobody counts on it until its hello names the set
         new = device not in self.hellos
         self.hellos[device] = hello
+        told = remarks.labels_told(self.contract)
+        if told and len(self.hellos) == 1 and new:
+            self.watcher.noted(told)
         if new:
+            self._look_for_room(hello)
             self.watcher.joined(device, len(self.hellos), self.rounds.policy.expected)
         self._feed(rounds.Joined(device, now_s), now_s)
 
@@ -402,6 +417,10 @@ class Server:
             self._answer(upload.device, place, "duplicate")
             incoming.acknowledge()
             return
+        if upload.withheld:
+            self._take_withheld(upload, place, now_s)
+            incoming.acknowledge()
+            return
         if place == self.rounds.place:
             try:
                 upload = self._checked(upload, place)
@@ -413,6 +432,14 @@ class Server:
         self._feed(rounds.Received(upload.device, place), now_s)
         if len(self._pending) == before:
             incoming.acknowledge()
+
+    def _take_withheld(self, upload: Upload, place: Place, now_s: float) -> None:
+        """A device whose learning diverged says so: nothing of it counts, and nobody waits for it."""
+        if upload.knowledge or upload.closing:
+            self._answer(upload.device, place, "refused", "withheld, and yet something to take")
+            raise RemoteProtocolError("knowledge", f"withheld {upload.withheld!r}, and yet something to take")
+        self._withheld = upload.withheld
+        self._feed(rounds.Withheld(upload.device, place), now_s)
 
     def _undone(self, upload: Upload) -> Upload:
         """With the knowledge as the device's half of the method gave it."""
@@ -429,7 +456,7 @@ class Server:
         slots = self._rows[place.exchange].up
         hello = self.hellos[upload.device]
         expect = dataclasses.replace(expectation(self.spec), contributors=1, samples=hello.samples)
-        if self.method.contract.shares_weights:
+        if self.contract.shares_weights:
             expect = expected_weights(
                 expect, count=hello.weight_count, feature_dim=hello.feature_dim, layout=hello.layout or b""
             )
@@ -439,6 +466,7 @@ class Server:
             batch = batch_digest(self.spec, batch_indices(self.spec, place.round, place.exchange, size))
             expect = dataclasses.replace(expect, rows=size, batch=batch)
         check_roles(upload.knowledge, slots, expect)
+        remarks.check_classes(self.contract, hello, upload.knowledge)
         return upload
 
     # -- commands out -----------------------------------------------------------------------------------------------
@@ -465,9 +493,11 @@ class Server:
             self._pending.append(self._incoming)
         elif isinstance(command, rounds.Fold):
             self._fold(command)
+            self.record.waiting.answered(command.device, now_s)
         elif isinstance(command, rounds.Answer):
             self._answer(command.device, command.place, command.verdict, command.reason)
         elif isinstance(command, rounds.Reduce):
+            self.record.waiting.closed(self.rounds.missing, now_s)
             self._reduce(command, now_s)
         elif isinstance(command, rounds.RoundDone):
             self._round_done(command.round, now_s)
@@ -475,12 +505,12 @@ class Server:
             self._announce()
 
     def _invite(self, invite: rounds.Invite, now_s: float) -> None:
-        if not any(admission.learns(self.hellos[device], self.method.contract) for device in self.rounds.members):
-            missing = ", ".join(sorted(self.method.contract.needs - {"predict"}))
+        if not any(admission.learns(self.hellos[device], self.contract) for device in self.rounds.members):
+            missing = ", ".join(sorted(self.contract.needs - {"predict"}))
             self._feed(
                 rounds.Broken(
                     f"no device can learn: {', '.join(sorted(self.rounds.members))} can only predict, and "
-                    f"{self.method.contract.name} needs {missing} on at least one"
+                    f"{self.contract.name} needs {missing} on at least one"
                 ),
                 now_s,
             )
@@ -489,7 +519,7 @@ class Server:
         at = At(invite.place.round, invite.place.exchange)
         try:
             shared = self.method.common(self.method_state, at)
-            common = self._packed_common(self._chain.apply(shared), at)
+            self._sent, common = shared, self._packed_common(self._chain.apply(shared), at)
             for device in invite.devices:
                 then, frame = self._long.get(device, (None, b""))
                 if then == at:
@@ -529,13 +559,17 @@ class Server:
         return codec.pack_field(assign, "common")
 
     def _fold(self, fold: rounds.Fold) -> None:
+        self._norms[fold.device] = update_norm(self._durable.knowledge, self._sent)
         self._add(self._durable)
         self._answer(fold.device, fold.place, "accepted")
 
     def _add(self, upload: Upload) -> None:
         declared = self.hellos[upload.device].samples or upload.samples
         contribution = Contribution(
-            number=self.numbers[upload.device], samples=min(upload.samples, declared), knowledge=upload.knowledge
+            number=self.numbers[upload.device],
+            samples=min(upload.samples, declared),
+            knowledge=upload.knowledge,
+            before={} if upload.closing else self._slot(upload.device),
         )
         if not upload.closing:
             self._aggregate = self.method.add(self._aggregate, contribution)
@@ -550,7 +584,11 @@ class Server:
     def _answer(self, device: str, place: Place, verdict: str, reason: str = "") -> None:
         word = "stale" if verdict == "late" else verdict
         self.record.updates[word] += 1
-        if verdict != "accepted":
+        if verdict == "withheld":
+            self.watcher.noted(f"{device} withheld its upload of round {place.round + 1}: {self._withheld}")
+            self.record.diverged(device, self._withheld)
+            verdict = "accepted"  # it has nothing to send again
+        elif verdict != "accepted":
             self.record.refused_frame(device, word)
         receipt = Receipt(
             federation=self.spec.federation,
@@ -565,28 +603,75 @@ class Server:
 
     def _reduce(self, reduce: rounds.Reduce, now_s: float) -> None:
         try:
+            self._contributors = len(reduce.contributors)
             self.ledger.close_exchange(reduce.place, reduce.contributors, now=reduce.partial)
-            at = At(reduce.place.round, reduce.place.exchange)
-            self.method_state = self.method.finish(self.spec, self.method_state, at, self._aggregate)
+            self._finish(reduce.place, reduce.contributors)
         except StoreError:
             raise
         except EdgeError as error:
             self._feed(rounds.Broken(str(error)), now_s)
             return
-        self._aggregate = self.method.zero()
+        self._look_for_outliers(reduce.place)
         self._feed(rounds.Finished(now_s), now_s)
+
+    def _finish(self, place: Place, contributors: tuple[str, ...]) -> None:
+        """Let the method reduce; slots that are now too old count no longer."""
+        aggregate = self._aggregate
+        if self._caching:
+            for device in self.ledger.slots_before(self._caching.oldest(place.round)):
+                if device not in contributors:
+                    expired = Contribution(
+                        number=self.numbers[device], samples=0, knowledge={}, before=self._slot(device)
+                    )
+                    aggregate = self.method.add(aggregate, expired)
+        at = At(place.round, place.exchange)
+        self.method_state = self.method.finish(self.spec, self.method_state, at, aggregate)
+        self._aggregate = self.method.zero()
+
+    def _slot(self, device: str) -> Mapping[str, Payload]:
+        """What lies in a device's slot; nothing where the method keeps none."""
+        frame = self.ledger.slot(device) if self._caching else None
+        if frame is None:
+            return {}
+        message = codec.decode(frame, self._limits).message
+        return self._chain.undo(message.knowledge) if isinstance(message, Upload) else {}
+
+    def _slots(self, round_: int) -> Slots | None:
+        """What the end of a round does to them."""
+        if not self._caching:
+            return None
+        oldest = self._caching.oldest(round_)
+        kept = round_ >= self._caching.first_round
+        return Slots(self.ledger.contributors(Place(round_, 0)) if kept else (), oldest)
+
+    def _look_for_outliers(self, place: Place) -> None:
+        """Name the devices whose update was far larger than the others' (W17)."""
+        for device, times in outliers(self._norms).items():
+            self.record.outlier(device, times)
+            self.watcher.noted(f"W17: round {place.round + 1}: the update of {device} is {times:.0f} times the median")
+        self._norms, self._sent = {}, {}
 
     def _round_done(self, round_: int, now_s: float) -> None:
         if len(self.record.rounds) == round_:  # else the disk refused the checkpoint, and this is another try
             self._look_for_holders()
-            self.record.round_done(len(self.rounds.invited), len(self._rows), now_s, self._work())
-        self.ledger.checkpoint(round_ + 1, keep.to_bytes(self.method_state), self.record.to_json())
+            self.record.round_done(self._contributors, len(self._rows), now_s, self._work())
+        self.record.asked, self.record.answered = self.rounds.asked, self.rounds.answered
+        state, record = keep.to_bytes(self.method_state), self.record.to_json()
+        self.ledger.checkpoint(round_ + 1, state, record, self._slots(round_))
         self.watcher.round_done(self.record.rounds[-1], self.spec.rounds, self.record)
+
+    def _look_for_room(self, hello: Hello) -> None:
+        """Warn, when the first device joins and its model is known, where its fellows' slots have no room (W8)."""
+        if self._caching and len(self.hellos) == 1:
+            expected, free_bytes = self.rounds.policy.expected, self.ledger.free_bytes()
+            self._warn(remarks.slot_room(self.contract, expected, hello.weight_count, free_bytes))
 
     def _look_for_holders(self) -> None:
         """Warn, once, where too few devices stand behind the rows of a class (W3)."""
         record, expected = self.record, self.rounds.policy.expected
-        warning = remarks.few_holders(self.method.contract, record.holders.values(), record.sharers, expected)
+        self._warn(remarks.few_holders(self.contract, record.holders.values(), record.sharers, expected))
+
+    def _warn(self, warning: str | None) -> None:
         if warning is not None and warning not in self.warnings:
             self._warnings = (*self._warnings, warning)
             self.watcher.noted(warning)
@@ -626,7 +711,7 @@ class Server:
             envelope = codec.decode(frame)
             if isinstance(envelope.message, Hello):
                 self.numbers[device] = number
-                if not admission.fetches(envelope.message, self.spec, self.method.contract):
+                if not admission.fetches(envelope.message, self.spec, self.contract):
                     self.hellos[device] = envelope.message
                 self._lives[device] = envelope.stamp
         checkpoint = self.ledger.last_checkpoint()
@@ -639,12 +724,12 @@ class Server:
         for exchange in sorted(closed):
             place = Place(round_, exchange)
             self._add_stored(place, closed[exchange])
-            self.method_state = self.method.finish(self.spec, self.method_state, At(round_, exchange), self._aggregate)
-            self._aggregate = self.method.zero()
+            self._contributors = len(closed[exchange])
+            self._finish(place, closed[exchange])
         place = Place(round_, len(closed))
         folded = frozenset(self.ledger.uploads(place))
         self._add_stored(place, tuple(sorted(folded)))
-        self.rounds = rounds.resumed(policy, place, folded)
+        self.rounds = rounds.resumed(policy, place, folded, asked=self.record.asked, answered=self.record.answered)
 
     def _add_stored(self, place: Place, contributors: tuple[str, ...]) -> None:
         frames = self.ledger.uploads(place)

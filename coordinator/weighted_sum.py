@@ -60,19 +60,20 @@ class WeightedSum:
                 f"weights of {uploads} devices with {count} samples together: at most {MOST_UPLOADS} and {MOST_COUNT} "
                 'add up exactly; use weighting = "uniform", or fewer devices'
             )
-        first = min((each for each in (self.first, other.first) if each is not None), key=lambda each: each[0])
+        named = [each for each in (self.first, other.first) if each is not None]
+        first = min(named, key=lambda each: each[0], default=None)
         coarse, fine = _both(self.coarse, other.coarse), _both(self.fine, other.fine)
         merged = WeightedSum(coarse, fine, count, uploads, first, self.waiting + other.waiting)
         return merged._added_up() if len(merged.waiting) >= _TOGETHER else merged
 
     def _added_up(self) -> WeightedSum:
-        """With nothing waiting.  Raises ValueError for no uploads."""
-        if self.first is None:
-            raise ValueError("no weights")
-        size = self.first[1].values.size
+        """With nothing waiting."""
+        if not self.waiting:
+            return self
+        size = self.waiting[0].values.size
         coarse, fine = (np.zeros(size) if part is None else part.copy() for part in (self.coarse, self.fine))
         counts = np.array([each.count for each in self.waiting], np.float64)[:, None]
-        for begin in range(0, size, _PIECE) if self.waiting else ():
+        for begin in range(0, size, _PIECE):
             piece = slice(begin, begin + _PIECE)
             product = np.stack([each.values[piece] for each in self.waiting]) * counts  # (n, piece)
             whole = np.rint(product)
@@ -82,13 +83,30 @@ class WeightedSum:
             fine[piece] += np.rint(product, out=product).sum(axis=0) / _FINE
         return replace(self, coarse=coarse, fine=fine, waiting=())
 
+    def minus(self, part: WeightedSum) -> WeightedSum:
+        """Without uploads that are in it, and without a word on which is the first: to the bit the sum of the rest."""
+        whole, part = self._added_up(), part._added_up()
+        if whole.coarse is None or whole.fine is None or part.coarse is None or part.fine is None:
+            return self
+        count, uploads = self.count - part.count, self.uploads - part.uploads
+        if not uploads:
+            return WeightedSum()
+        return WeightedSum(whole.coarse - part.coarse, whole.fine - part.fine, count, uploads)
+
     def mean(self) -> Weights:
-        """The weighted mean, as f4; its count is the sum's, at most 2^31 - 1.  Raises ValueError for no uploads."""
+        """The weighted mean, as f4.  Raises ValueError for no uploads."""
+        values = self.mean_values()
+        if self.first is None:
+            raise ValueError("no layout")
+        return Weights(values=values, layout=self.first[1].layout)
+
+    def mean_values(self) -> NDArray[np.float32]:
+        """The weighted mean alone: f4 (p,).  Raises ValueError for no uploads."""
         total = self._added_up()
-        if total.coarse is None or total.fine is None or total.first is None:
+        if total.coarse is None or total.fine is None:
             raise ValueError("no weights")
-        values = ((total.coarse + total.fine) / total.count).astype(np.float32)
-        return Weights(values=values, layout=total.first[1].layout)
+        values: NDArray[np.float32] = ((total.coarse + total.fine) / total.count).astype(np.float32)
+        return values
 
     def start(self, how: str) -> Weights:
         """What round 0 makes of models that may have nothing in common: see contracts.sharing.check_mean."""

@@ -44,7 +44,8 @@ class Agent(Participant):
     like it.  state: a folder for what must survive a power cut (or any Store); None keeps it in memory.  model: any
     `edge_sdk.models.base.Model`.  public: the public set, for methods that need one; None: it is fetched from the
     coordinator, once, into public_cache, by default the folder `public` in state.  One larger than max_public_bytes
-    is not.  Callbacks run in the agent's thread, and should be short.
+    is not.  secret: for simulations, where noise must repeat; b"": the one that state keeps.  Callbacks run in the
+    agent's thread, and should be short.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Agent(Participant):
         public_cache: str | Path | None = None,
         max_public_bytes: int = MAX_PUBLIC_BYTES,
         share_weights: bool = False,
+        secret: bytes = b"",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         device = Path(identity).name
@@ -96,6 +98,7 @@ class Agent(Participant):
             public_cache=_cache(public_cache, state),
             max_public_bytes=max_public_bytes,
             share_weights=share_weights,
+            secret=secret,
         )
         self._jitter = random.Random(f"{federation}{device}{self.store.boot_epoch}")  # noqa: S311  # spreads retries
 

@@ -1,35 +1,45 @@
 """Boards and links: what a device can compute and how fast it can talk, read from firmware_profiles' data.
 
-One TOML file per board or link; a new file there is a new board here.  Each group of figures says whether it was
-measured, stands in a data sheet, or is an estimate.
+One TOML file per board or link; a new file there is a new board here, and so is a path that ends in .toml.  Each group
+of figures says whether it was measured, stands in a data sheet, or is an estimate.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 import platform
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import NamedTuple
 
+from edge_sdk.board_toml import check_range, check_source, check_verified, read_profile
 from edge_sdk.errors import UsageError
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 RUNTIMES = ("numpy", "onnx", "torch")
-PROVENANCE = ("measured", "datasheet", "estimate")
 DEVICE_TREE_MODEL = Path("/proc/device-tree/model")
+BOARD_GROUPS = ("memory", "cpu", "speed", "storage", "power", "thermal")
+"""Figures of a board that are vouched for together."""
+LINK_GROUPS = ("rate", "latency", "packets", "loss", "power")
+SUFFIX = ".toml"
 _X86_NAMES = frozenset({"x86_64", "amd64", "i386", "i686"})
 
-_Profile = TypeVar("_Profile", "Board", "Link")
+
+class Effort(NamedTuple):
+    """What some computing takes, on whatever board."""
+
+    flops: float = 0
+    bytes: float = 0
+    """Moved between memory and processor: activations and weights."""
+    calls: float = 0
+    """Of a layer: each costs something, however small it is."""
+
+    def __sub__(self, before: Effort) -> Effort:
+        return Effort(self.flops - before.flops, self.bytes - before.bytes, self.calls - before.calls)
+
+
+NOTHING = Effort()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,32 +53,52 @@ class Board:
     cpu_hz: int
     cores: int
     train_flops_per_s: float
-    """Sustained f32 operations per second of a small model: forward, backward and update."""
+    """f32 operations per second in layers that are large enough: forward, backward and update."""
     infer_flops_per_s: float
     """The same, forward only."""
+    memory_bytes_per_s: float
+    """What layers that compute little get through: activations and weights, in and out."""
+    call_s: float
+    """What a call of a layer costs besides: Python and the runtime."""
+    disk_bytes_per_s: float
+    """Until what is written is durable."""
     idle_w: float
     busy_w: float
+    """While it computes; the radio, which has its own figure in the link, is not in it."""
+    throttles_after_s: float
+    """Seconds of computing until it is hot, and how long it must rest to be cold again; 0: it never throttles."""
+    throttled_share: float
+    """Of its speed, once it is hot: in (0, 1]."""
     runtimes: tuple[str, ...]
     """Which of RUNTIMES make sense on it."""
     link: str
     """The link that it usually has: a name of `links()`."""
     verified: Mapping[str, str]
-    """Where the groups memory, cpu, speed and power come from: one of PROVENANCE each."""
+    """Where each of BOARD_GROUPS comes from: one of PROVENANCE each."""
     source_url: str
     flash_bytes: int = 0
     """Storage on the board; 0: none, it boots from a card."""
+    battery_wh: float = 0.0
+    """0: none, it hangs on the mains."""
     device_tree_model: str = ""
     """Part of the model name that Linux gives on this board."""
     note: str = ""
 
-    def compute_s(self, train_flops: float, infer_flops: float) -> float:
-        """Seconds that so many operations of training and of inference take."""
-        return train_flops / self.train_flops_per_s + infer_flops / self.infer_flops_per_s
+    def compute_s(self, train: Effort, infer: Effort = NOTHING) -> float:
+        """Seconds that so much training and so much inference take while it is cold.
+
+        For each of them max(flops / speed, bytes / memory rate) + calls * call_s: the roofline, and what Python adds.
+        """
+        return self._kind_s(train, self.train_flops_per_s) + self._kind_s(infer, self.infer_flops_per_s)
+
+    def _kind_s(self, effort: Effort, flops_per_s: float) -> float:
+        roofline_s = max(effort.flops / flops_per_s, effort.bytes / self.memory_bytes_per_s)
+        return roofline_s + effort.calls * self.call_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A network profile, as the device's own application sees it."""
+    """A network profile."""
 
     name: str
     title: str
@@ -76,17 +106,39 @@ class Link:
     """One way."""
     up_bytes_per_s: float
     down_bytes_per_s: float
+    packet_bytes: int
+    """What one packet carries of a message."""
+    packet_overhead_bytes: int
+    """What travels with it: headers of IP, TCP and the link."""
+    message_overhead_bytes: int
+    """What MQTT, and TLS where it is used, adds to a message: topic, headers, acknowledgement."""
     loss: float
     """Share of packets that must be sent again, in [0, 1)."""
+    resend_s: float
+    """How long the sender takes to notice that one is lost."""
+    radio_w: float
+    """What the interface draws while it sends or receives, above what the board draws idle."""
     verified: Mapping[str, str]
-    """Where the groups rate, latency and loss come from: one of PROVENANCE each."""
-    source: str
+    """Where each of LINK_GROUPS comes from: one of PROVENANCE each."""
+    source_url: str
     note: str = ""
 
     def transfer_s(self, size_bytes: int, *, up: bool) -> float:
-        """Seconds until so many bytes are across: latency + size / (rate * (1 - loss))."""
+        """Seconds until a message of so many bytes is across, on average over what may be lost.
+
+        latency + air time + packets * loss / (1 - loss) * resend_s.
+        """
+        packets = self._packets(size_bytes)
+        return self.latency_s + self.air_s(size_bytes, up=up) + packets * self.loss / (1.0 - self.loss) * self.resend_s
+
+    def air_s(self, size_bytes: int, *, up: bool) -> float:
+        """Seconds that its bits take, lost packets included: (message + packets * overhead) / (rate * (1 - loss))."""
         rate = self.up_bytes_per_s if up else self.down_bytes_per_s
-        return self.latency_s + size_bytes / (rate * (1.0 - self.loss))
+        whole = size_bytes + self.message_overhead_bytes + self._packets(size_bytes) * self.packet_overhead_bytes
+        return whole / (rate * (1.0 - self.loss))
+
+    def _packets(self, size_bytes: int) -> int:
+        return math.ceil((size_bytes + self.message_overhead_bytes) / self.packet_bytes)
 
 
 def boards() -> tuple[str, ...]:
@@ -100,35 +152,41 @@ def links() -> tuple[str, ...]:
 
 
 def load_board(name: str) -> Board:
-    """The board of that name.  Raises UsageError where there is none or its file is wrong."""
-    return parse_board(_text("boards", "board", name), f"boards/{name}.toml")
+    """The board of that name, or in that .toml file.  Raises UsageError where there is none or its file is wrong."""
+    return parse_board(*_text("boards", "board", name))
 
 
 def load_link(name: str) -> Link:
-    """The link of that name.  Raises UsageError where there is none or its file is wrong."""
-    return parse_link(_text("links", "link", name), f"links/{name}.toml")
+    """The link of that name, or in that .toml file.  Raises UsageError where there is none or its file is wrong."""
+    return parse_link(*_text("links", "link", name))
 
 
 def parse_board(text: str, where: str) -> Board:
     """A board from TOML.  Raises UsageError naming `where`, the key and what is allowed."""
-    board = _parse(Board, text, where)
-    _check_verified(board.verified, ("memory", "cpu", "speed", "power"), where)
+    board = read_profile(Board, text, where)
+    check_source(board.source_url, where)
+    check_verified(board.verified, BOARD_GROUPS, where)
     unknown = sorted(set(board.runtimes) - set(RUNTIMES))
     if unknown:
         raise UsageError(f"{where}: runtimes: {unknown[0]!r} is not one of {', '.join(RUNTIMES)}")
-    positive = ("ram_bytes", "cpu_hz", "cores", "train_flops_per_s", "infer_flops_per_s", "busy_w")
-    _check_range(board, positive, lambda value: value > 0, "above 0", where)
-    _check_range(board, ("idle_w", "flash_bytes"), lambda value: value >= 0, "0 or above", where)
+    rates = ("train_flops_per_s", "infer_flops_per_s", "memory_bytes_per_s", "disk_bytes_per_s")
+    check_range(board, ("ram_bytes", "cpu_hz", "cores", *rates, "busy_w"), lambda value: value > 0, "above 0", where)
+    rest = ("call_s", "idle_w", "flash_bytes", "battery_wh", "throttles_after_s")
+    check_range(board, rest, lambda value: value >= 0, "0 or above", where)
+    check_range(board, ("throttled_share",), lambda value: 0 < value <= 1, "above 0, at most 1", where)
     return board
 
 
 def parse_link(text: str, where: str) -> Link:
     """A link from TOML.  Raises UsageError naming `where`, the key and what is allowed."""
-    link = _parse(Link, text, where)
-    _check_verified(link.verified, ("rate", "latency", "loss"), where)
-    _check_range(link, ("up_bytes_per_s", "down_bytes_per_s"), lambda value: value > 0, "above 0", where)
-    _check_range(link, ("latency_s",), lambda value: value >= 0, "0 or above", where)
-    _check_range(link, ("loss",), lambda value: 0 <= value < 1, "from 0 to below 1", where)
+    link = read_profile(Link, text, where)
+    check_source(link.source_url, where)
+    check_verified(link.verified, LINK_GROUPS, where)
+    positive = ("up_bytes_per_s", "down_bytes_per_s", "packet_bytes")
+    check_range(link, positive, lambda value: value > 0, "above 0", where)
+    rest = ("latency_s", "packet_overhead_bytes", "message_overhead_bytes", "resend_s", "radio_w")
+    check_range(link, rest, lambda value: value >= 0, "0 or above", where)
+    check_range(link, ("loss",), lambda value: 0 <= value < 1, "from 0 to below 1", where)
     return link
 
 
@@ -148,126 +206,27 @@ def detect(model_file: Path = DEVICE_TREE_MODEL, machine: str | None = None) -> 
     return "x86" if arch in _X86_NAMES else arch or "unknown"
 
 
-def render_boards(as_json: bool) -> str:
-    """All profiles, for people or as JSON."""
-    every_board, every_link = [load_board(name) for name in boards()], [load_link(name) for name in links()]
-    if as_json:
-        board_tables = [dataclasses.asdict(board) for board in every_board]
-        link_tables = [dataclasses.asdict(link) for link in every_link]
-        return json.dumps({"boards": board_tables, "links": link_tables}, indent=2)
-    board_head = ("board", "what", "memory", "cores", "train / infer GFLOP/s", "power", "link", "runtimes")
-    link_head = ("link", "what", "up / down MB/s", "latency", "loss")
-    board_rows = [board_head, *map(_board_row, every_board)]
-    link_rows = [link_head, *map(_link_row, every_link)]
-    return f"{_columns(board_rows)}\n\n{_columns(link_rows)}"
-
-
-def _board_row(board: Board) -> tuple[str, ...]:
-    return (
-        board.name,
-        board.title,
-        f"{board.ram_bytes / 2**30:g} GiB",
-        f"{board.cores} x {board.cpu_hz / 1e9:g} GHz",
-        f"{board.train_flops_per_s / 1e9:g} / {board.infer_flops_per_s / 1e9:g} ({board.verified['speed']})",
-        f"{board.idle_w:g} - {board.busy_w:g} W",
-        board.link,
-        " ".join(board.runtimes),
-    )
-
-
-def _link_row(link: Link) -> tuple[str, ...]:
-    return (
-        link.name,
-        link.title,
-        f"{link.up_bytes_per_s / 1e6:g} / {link.down_bytes_per_s / 1e6:g} ({link.verified['rate']})",
-        f"{link.latency_s * 1e3:g} ms",
-        f"{100 * link.loss:g} %",
-    )
-
-
-def _columns(rows: list[tuple[str, ...]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
-
-
 def _names(folder: str) -> tuple[str, ...]:
     entries = (files("firmware_profiles") / folder).iterdir()
-    return tuple(sorted(entry.name[: -len(".toml")] for entry in entries if entry.name.endswith(".toml")))
+    return tuple(sorted(entry.name[: -len(SUFFIX)] for entry in entries if entry.name.endswith(SUFFIX)))
 
 
-def _text(folder: str, kind: str, name: str) -> str:
-    if name not in _names(folder):
-        raise UsageError(f"{kind} {name!r}: there is none of that name; there are {', '.join(_names(folder))}")
-    return (files("firmware_profiles") / folder / f"{name}.toml").read_text(encoding="utf-8")
-
-
-def _parse(profile: type[_Profile], text: str, where: str) -> _Profile:
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{where}: is not TOML: {error}") from None
-    fields = {field.name: field for field in dataclasses.fields(profile)}
-    for key in table:
-        if key not in fields:
-            raise UsageError(f"{where}: {key}: {_unknown(key, list(fields))}")
-    missing = [key for key, field in fields.items() if field.default is dataclasses.MISSING and key not in table]
-    if missing:
-        raise UsageError(f"{where}: {missing[0]}: is missing; it must be {_TYPES[str(fields[missing[0]].type)][0]}")
-    return profile(**{key: _value(str(fields[key].type), value, f"{where}: {key}") for key, value in table.items()})
-
-
-def _unknown(key: str, allowed: list[str]) -> str:
-    """What to say of a key that is not known; most often its unit was left out."""
-    full = [name for name in allowed if name.startswith(f"{key}_")]
-    if full:
-        return f"the unit is missing from the name; write {' or '.join(full)}"
-    return f"unknown key; allowed are {', '.join(allowed)}"
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-_TYPES: Mapping[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
-    "str": ("a string", lambda value: isinstance(value, str), str),
-    "int": ("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool), int),
-    "float": ("a number", _is_number, float),
-    "tuple[str, ...]": (
-        "a list of strings",
-        lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
-        tuple,
-    ),
-    "Mapping[str, str]": (
-        "a table of strings",
-        lambda value: isinstance(value, dict) and all(isinstance(each, str) for each in value.values()),
-        dict,
-    ),
-}
-"""For a field's type as written above: what it is called, how it is recognised in TOML, how it is kept."""
-
-
-def _value(annotation: str, value: object, where: str) -> Any:
-    expected, fits, keep = _TYPES[annotation]
-    if not fits(value):
-        raise UsageError(f"{where}: expected {expected}, found {value!r}")
-    return keep(value)
-
-
-def _check_verified(verified: Mapping[str, str], groups: tuple[str, ...], where: str) -> None:
-    if set(verified) != set(groups):
+def _text(folder: str, kind: str, name: str) -> tuple[str, str]:
+    """A profile's TOML, and what to call it in an error."""
+    if name in _names(folder):
+        return (files("firmware_profiles") / folder / f"{name}.toml").read_text(
+            encoding="utf-8"
+        ), f"{folder}/{name}.toml"
+    if not name.endswith(SUFFIX):
         raise UsageError(
-            f"{where}: verified: needs exactly {', '.join(groups)}; it has {', '.join(verified) or 'none'}"
+            f"{kind} {name!r}: there is none of that name; there are {', '.join(_names(folder))}, "
+            f"or name a file that ends in {SUFFIX}"
         )
-    for group, word in verified.items():
-        if word not in PROVENANCE:
-            raise UsageError(f"{where}: verified.{group}: {word!r} is not one of {', '.join(PROVENANCE)}")
-
-
-def _check_range(
-    profile: Board | Link, keys: tuple[str, ...], fits: Callable[[float], bool], words: str, where: str
-) -> None:
-    for key in keys:
-        if not fits(getattr(profile, key)):
-            raise UsageError(f"{where}: {key}: must be {words}, found {getattr(profile, key)!r}")
+    try:
+        return Path(name).read_text(encoding="utf-8"), name
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not text"
+        raise UsageError(
+            f"{kind} {name!r}: cannot be read ({why}); the boards and links that come with it: "
+            f"{', '.join(_names(folder))}"
+        ) from None

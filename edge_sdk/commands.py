@@ -48,7 +48,7 @@ def _boards_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _boards(args: argparse.Namespace) -> int:
-    from edge_sdk.board import render_boards  # noqa: PLC0415
+    from edge_sdk.board_table import render_boards  # noqa: PLC0415
 
     sys.stdout.write(render_boards(args.json) + "\n")
     return 0

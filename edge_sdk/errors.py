@@ -10,7 +10,8 @@
     ├── TransportError            the broker cannot be reached, refused us, or was lost for too long
     ├── StoreError                the disk is full, unwritable or holds something that is not ours
     ├── ModelError                a model does not do what its owner declared (shape, width, layer name)
-    │   └── Unsupported           a model lacks a capability or a loss term that the method needs
+    │   ├── Unsupported           a model lacks a capability or a loss term that the method needs
+    │   └── Diverged              what a model learned is no longer finite: withheld, and undone
     └── RunFailed                 the federation ended without a result
         └── EmptyRound            an exchange ended with nothing to aggregate: never a guess
 
@@ -104,6 +105,12 @@ class Unsupported(ModelError):
     """A model lacks what was asked of it."""
 
     code = "unsupported"
+
+
+class Diverged(ModelError):
+    """Loss, weights or knowledge are NaN, infinite or beyond what is legal."""
+
+    code = "diverged"
 
 
 class RunFailed(EdgeError):

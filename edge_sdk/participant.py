@@ -16,9 +16,19 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import edge_sdk
-from edge_sdk import session
+from edge_sdk import divergence, session
 from edge_sdk.data import LocalData
-from edge_sdk.errors import ProtocolError, Refused, RemoteProtocolError, RunFailed, StoreError, UsageError
+from edge_sdk.errors import (
+    Diverged,
+    LocalProtocolError,
+    ProtocolError,
+    Refused,
+    RemoteProtocolError,
+    RunFailed,
+    StoreError,
+    UsageError,
+)
+from edge_sdk.meter import Meter
 from edge_sdk.methods.base import ClientMethod, Evaluate, Job, Request
 from edge_sdk.models.base import Model
 from edge_sdk.protocol import codec, keep, topics, transforms
@@ -55,7 +65,7 @@ from edge_sdk.public import PublicSet
 from edge_sdk.public_fetch import MAX_PUBLIC_BYTES, PublicFetch
 from edge_sdk.store import Done, RoundStart, Store
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent, Will
-from edge_sdk.workbench import Meter, Workbench
+from edge_sdk.workbench import Workbench
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +85,8 @@ class _Taken:
 
     welcome: Welcome
     method: ClientMethod[Any]
+    contract: Contract[Any]
+    """The method's, under the federation's parameters."""
     rows: tuple[Exchange, ...]
     closing: Exchange
     limits: Limits
@@ -108,6 +120,8 @@ class _Work:
     measured: _Measured
     slices: _Slices
     result: tuple[Any, Mapping[str, Payload]] | None = None
+    withheld: str = ""
+    """Why nothing is shared: what was learned diverged."""
     done: Done | None = None
     """The result as it is stored and sent."""
 
@@ -123,6 +137,8 @@ class RoundReport:
     """What the device measured of itself in it; empty where it did not."""
     metrics_round: int
     """The number of completed rounds that the metrics describe."""
+    withheld: str = ""
+    """Why the device shared nothing and went back to its state before the round; empty: it did not."""
 
 
 class Participant:
@@ -143,19 +159,24 @@ class Participant:
         public_cache: Path | None = None,
         max_public_bytes: int = MAX_PUBLIC_BYTES,
         share_weights: bool = False,
+        secret: bytes = b"",
     ) -> None:
+        """secret: what noise is drawn from, in place of the store's own; for simulations, which must repeat."""
         self.federation, self.device, self.board = federation, device, board
         self.bench = Workbench(model, data, public, discloses_classes=disclose_classes)
         self._class_counts = data.class_counts(model.spec.classes)
         self._disclosed = self._class_counts if disclose_classes else ()
         self._shares_weights = share_weights and "weights" in model.spec.capabilities
         self.transport, self.store = transport, store
+        self._secret = secret or store.secret
         transport.accept_up_to(CONTROL_LIMITS.frame_bytes)
         self._sequence = 0
         self._taken: _Taken | None = None
         self._public_bytes = 0
         self._method_state: Any = None
         self._work: _Work | None = None
+        self._diverged: tuple[int, str] | None = None
+        """The round that this device sits out, and why."""
         self._save_again_s: float | None = None
         """When to try again to save an exchange that the disk refused."""
         self._newest: tuple[Assign, bytes] | None = None
@@ -184,6 +205,10 @@ class Participant:
 
     def on_exchange(self, report: RoundReport) -> None:
         """Called after each exchange, once it is durable; for whoever wants to know."""
+
+    def answer(self, assign: Assign, knowledge: Mapping[str, Payload]) -> Mapping[str, Payload]:  # noqa: ARG002  # for heirs
+        """What is sent of what an exchange computed; a simulation of devices that lie has its own."""
+        return knowledge
 
     # -- driven from outside ----------------------------------------------------------------------------------------
 
@@ -274,12 +299,25 @@ class Participant:
         except StopIteration as stop:
             work.result = stop.value
             return True
+        except Diverged as error:
+            self._withhold(work, str(error))
+            return True
         except RemoteProtocolError as error:  # knowledge that came down does not fit: as if the frame never came
             self.refused_frames[error.kind] += 1
             log.warning("%s: refused an Assign: %s", self.device, error)
             self._rebuild()
             self._stand(session.Phase.IDLE)
         return False
+
+    def _withhold(self, work: _Work, reason: str) -> None:
+        """Share nothing of this exchange, and stand again where the round began."""
+        start = work.start or self.store.start()
+        if start is not None:
+            self._reload(start)
+        if work.assign.round != (self._diverged or (-1, ""))[0]:
+            self._diverged = work.assign.round, reason
+            self.on_news(f"round {work.assign.round}: {reason}; withheld and undone: {divergence.REMEDY}")
+        work.result, work.withheld, work.measured = (self._method_state, {}), one_line(reason), _Measured()
 
     def finish_work(self, now_s: float) -> None:
         """Make the computed exchange durable and send it; where the disk refuses, keep it and let `tick` try again."""
@@ -304,12 +342,25 @@ class Participant:
         self._feed(session.WorkDone(now_s))
         assign, measured = work.assign, work.measured
         self.on_exchange(
-            RoundReport(assign.round, assign.exchange, assign.closing, measured.metrics, measured.rounds_done)
+            RoundReport(
+                assign.round, assign.exchange, assign.closing, measured.metrics, measured.rounds_done, work.withheld
+            )
         )
 
     def _packed(self, work: _Work, knowledge: Mapping[str, Payload]) -> Done | None:
         """The exchange with the frame of its upload; None where that would not be legal, and nobody waits for it."""
         assign, taken = work.assign, self._require_taken()
+        try:
+            knowledge = self.answer(assign, knowledge)
+            divergence.check_knowledge(knowledge)
+            check_roles(knowledge, self._row_of(assign).up if not work.withheld else {}, self._expect(taken.spec))
+            knowledge = taken.chain.apply(knowledge)
+        except (Diverged, LocalProtocolError) as error:  # not finite; or too large for the federation's encoding
+            self._withhold(work, str(error))
+            knowledge = {}
+        except ProtocolError as error:
+            self._give_up(Refused("method", f"round {assign.round}: {error}", "upgrade this device's SDK"))
+            return None
         upload = Upload(
             federation=self.federation,
             device=self.device,
@@ -319,18 +370,13 @@ class Participant:
             samples=len(self.bench.data.train),
             metrics=work.measured.metrics,
             metrics_round=work.measured.rounds_done,
+            withheld="" if assign.closing else work.withheld,
+            knowledge=knowledge,
         )
-        try:
-            check_roles(knowledge, self._row_of(assign).up, self._expect(taken.spec))
-            upload = dataclasses.replace(upload, knowledge=taken.chain.apply(knowledge))
-            return Done(assign.round, assign.exchange, work.frame, codec.encode(upload, self._stamp()))
-        except ProtocolError as error:
-            remedy = "lower train.learning_rate, and look for extreme values in this device's samples"
-            self._give_up(Refused("model", f"round {assign.round}: {error}", remedy))
-            return None
+        return Done(assign.round, assign.exchange, work.frame, codec.encode(upload, self._stamp()))
 
     def _give_up(self, why: Refused) -> None:
-        """End our part, for we cannot go on (the model has run away, say): nobody must wait for us any more."""
+        """End our part, for we cannot go on: nobody must wait for us any more."""
         self.farewell(leaving=one_line(why.message))
         self._turn_away(why)
 
@@ -394,7 +440,7 @@ class Participant:
     def _missing_public(self) -> PublicSetSpec | None:
         """The public set that must be fetched before anything is computed; None: none."""
         taken = self._taken
-        if self._fetch is None or taken is None or not taken.method.contract.needs_public_set:
+        if self._fetch is None or taken is None or not taken.contract.needs_public_set:
             return None
         held = self.bench.public.spec if self.bench.public else None
         return None if held == taken.spec.public else taken.spec.public
@@ -526,6 +572,8 @@ class Participant:
     def _slices(self, assign: Assign, measured: _Measured, serve: Serve) -> _Slices:
         """The method's requests, served one by one, pausing between batches."""
         taken = self._require_taken()
+        if self._diverged is not None and self._diverged[0] == assign.round:
+            raise Diverged(self._diverged[1])
         job = Job(
             spec=taken.spec,
             number=taken.welcome.number,
@@ -534,7 +582,8 @@ class Participant:
             closing=assign.closing,
             samples=len(self.bench.data.train),
             class_counts=self._class_counts,
-            learns=taken.method.contract.learnt_by(self.bench.model.spec.capabilities, self.bench.model.spec.terms),
+            secret=self._secret,
+            learns=taken.contract.learnt_by(self.bench.model.spec.capabilities, self.bench.model.spec.terms),
         )
         step = taken.method.step(self._method_state, assign.down, job)
         result: Any = None
@@ -617,11 +666,12 @@ class Participant:
             raise RemoteProtocolError("knowledge", f"{error}: install or upgrade this device's SDK") from None
         if contract.digest(params) != spec.contract:
             raise RemoteProtocolError("knowledge", f"{spec.method}: the two halves differ: upgrade the older side")
+        contract = contract.under(spec.params)
         if contract.shares_weights and not self._shares_weights:
             raise RemoteProtocolError("knowledge", f"{spec.method}: shares weights, and share_weights is not set here")
         rows, closing = contract.exchanges(params), contract.closing(params)
         limits = frame_limits((*rows, closing), self._expect(spec))
-        self._taken = _Taken(welcome, method, rows, closing, limits, transforms.chain(spec))
+        self._taken = _Taken(welcome, method, contract, rows, closing, limits, transforms.chain(spec))
         self.transport.accept_up_to(limits.frame_bytes)
         self._method_state = method.init(spec)
         missing = self._missing_public()
@@ -685,15 +735,30 @@ class Participant:
             self._replay()
 
     def _replay(self) -> None:
-        self._work = None
-        taken, start = self._require_taken(), self.store.start()
+        self._work = self._diverged = None
+        start = self.store.start()
         if start is None:
             return
-        self.bench.model.load_state(start.model)
-        self._method_state = keep.from_bytes(type(taken.method.init(taken.spec)), start.method)
-        for done in self.store.done() if self._missing_public() is None else ():  # else when it has been fetched
+        self._reload(start)
+        dones = self.store.done() if self._missing_public() is None else ()  # else when it has been fetched
+        withheld = self._withheld_in(dones[-1]) if dones else ""
+        if withheld:  # and so the whole round was undone
+            self._diverged = dones[-1].round, withheld
+            return
+        for done in dones:
             slices = self._slices(self._decode_assign(done.assign), _Measured(), self.bench.serve)
             self._method_state, _ = _to_the_end(slices)
+
+    def _reload(self, start: RoundStart) -> None:
+        """Stand where a round began."""
+        taken = self._require_taken()
+        with self.model_lock:
+            self.bench.model.load_state(start.model)
+            self._method_state = keep.from_bytes(type(taken.method.init(taken.spec)), start.method)
+
+    def _withheld_in(self, done: Done) -> str:
+        message: Message = codec.decode(done.upload, self._require_taken().limits).message
+        return message.withheld if isinstance(message, Upload) else ""
 
     def _decode_assign(self, frame: bytes) -> Assign:
         message: Message = codec.decode(frame, self._require_taken().limits).message

@@ -6,11 +6,13 @@ goes.  After a crash the device is rebuilt from the round's start by replaying t
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from edge_sdk.durable import guarded, open_database, transaction
+from edge_sdk.noise import SECRET_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class Store(Protocol):
 
     boot_epoch: int
     """Starts of this device so far; no clock needed."""
+    secret: bytes
+    """32 bytes drawn once, which never leave this device: noise is drawn from them."""
 
     def welcome(self) -> bytes | None:
         """The frame of the last Welcome."""
@@ -77,6 +81,7 @@ class MemoryStore:
     """For simulation: nothing outlives the process."""
 
     boot_epoch: int = 1
+    secret: bytes = field(default_factory=lambda: secrets.token_bytes(SECRET_BYTES), repr=False)
     _welcome: bytes | None = None
     _start: RoundStart | None = None
     _done: dict[tuple[int, int], Done] = field(default_factory=dict)
@@ -147,6 +152,10 @@ class SqliteStore:
             row = self._one("SELECT value FROM meta WHERE name = 'boot_epoch'")
             self.boot_epoch = (int(row[0]) if row else 0) + 1
             self._put("boot_epoch", str(self.boot_epoch).encode())
+            row = self._one("SELECT value FROM meta WHERE name = 'secret'")
+            self.secret = bytes(row[0]) if row else secrets.token_bytes(SECRET_BYTES)
+            if not row:
+                self._put("secret", self.secret)
         except BaseException:
             self._db.close()
             raise

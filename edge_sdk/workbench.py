@@ -6,19 +6,22 @@ look for news, and stop.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk import divergence
 from edge_sdk.data import LocalData
 from edge_sdk.errors import ModelError, UsageError
 from edge_sdk.evaluation import personalised_accuracies
+from edge_sdk.meter import Meter
 from edge_sdk.methods.base import (
     ClassMeans,
     Evaluate,
+    Features,
     Fit,
     HyperMeans,
     Job,
@@ -28,25 +31,18 @@ from edge_sdk.methods.base import (
     ReadHead,
     ReadWeights,
     Request,
+    SetScale,
     Source,
     WriteHead,
     WriteWeights,
 )
 from edge_sdk.models.base import Batches, FitReport, Model
-from edge_sdk.objectives import CrossEntropy, Floats, Ints, Seen, at_step, softmax
+from edge_sdk.objectives import NORM_FLOOR, CrossEntropy, Floats, Ints, Seen, at_step, softmax
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights
 from edge_sdk.public import PublicSet
 
 INFERENCE_BATCH = 256
 """Samples between two pauses, where a whole data set passes through the model."""
-
-
-@dataclass
-class Meter:
-    """What the work cost, in forward and training FLOPs: simulated boards turn them into time and energy."""
-
-    infer_flops: int = 0
-    train_flops: int = 0
 
 
 @dataclass
@@ -98,11 +94,16 @@ class Workbench:
             raise ModelError(f"the model gave {logits.shape} for one sample, expected (1, {classes})")
 
     def serve(self, request: Request, job: Job) -> Generator[None, None, Any]:
-        """Carry one request out, pausing between batches; returns its result (of an Evaluate: the metrics by name)."""
+        """Carry one request out, pausing between batches; returns its result (of an Evaluate: the metrics by name).
+
+        Raises Diverged where training leaves the model unfit to use.
+        """
         if isinstance(request, Fit):
             return (yield from self._fit(request, job))
         if isinstance(request, Logits):
-            return (yield from self._logits(request))
+            return (yield from self._ask(request.source, self._infer))
+        if isinstance(request, Features):
+            return (yield from self._ask(request.source, self._features))
         if isinstance(request, ClassMeans):
             return (yield from self._class_means(request))
         if isinstance(request, HyperMeans):
@@ -123,6 +124,9 @@ class Workbench:
         if isinstance(request, WriteHead):
             self.model.set_head_rows(request.classes, request.rows)
             return None
+        if isinstance(request, SetScale):
+            self.model.set_scale(request.value, trains=request.trains)
+            return None
         return {**(yield from self._evaluate(request)), **(yield from self._evaluate_held_out())}
 
     def _fit(self, request: Fit, job: Job) -> Generator[None, None, FitReport]:
@@ -139,18 +143,20 @@ class Workbench:
                     np.random.default_rng([job.spec.seed, job.round, job.exchange, job.number, step]).integers(2**31)
                 ),
             )
-            report = self.model.fit(batches, at_step(request.objective, step), request.optim)
-            self.count_training(indices.shape[1])
+            report = self.model.fit(batches, at_step(request.objective, step), request.optim, request.part)
+            self.meter.trained(self.model.spec, indices.shape[1], request.part, report.extra_flops)
+            divergence.check_loss(report, step)
             yield
+        divergence.check_weights(self.model)
         return FitReport(steps=len(indices), loss=report.loss)
 
-    def _logits(self, request: Logits) -> Generator[None, None, Floats]:
-        inputs, _, _ = self.source(request.source)
+    def _ask(self, source: Source, answer: Callable[[Floats], Floats]) -> Generator[None, None, Floats]:
+        inputs, _, _ = self.source(source)
         steps = []
-        for chosen in request.source.indices:
-            steps.append(self._infer(inputs[chosen]))
+        for chosen in source.indices:
+            steps.append(answer(inputs[chosen]))
             yield
-        return np.stack(steps)  # (steps, b, k)
+        return np.stack(steps)  # (steps, b, k), or d
 
     def _class_means(self, request: ClassMeans) -> Generator[None, None, ClassRows]:
         """One pass in inference mode; sums and counts are divided once."""
@@ -177,7 +183,7 @@ class Workbench:
         soft = np.zeros((len(classes), self.model.spec.classes))  # (m, k)
         for part in slices(len(self._private)):
             f = self._features(self._private[part])
-            add_by_class(features, at[part], f)
+            add_by_class(features, at[part], shortened(f, request.clip))
             add_by_class(soft, at[part], softmax(self.model.head(f), request.temperature))
             yield
         return HyperKnowledge(
@@ -254,12 +260,8 @@ class Workbench:
         return self.model.features(x)
 
     def count_inference(self, samples: int) -> None:
-        """So many samples went through the model."""
-        self.meter.infer_flops += self.model.spec.flops_per_sample * samples
-
-    def count_training(self, samples: int) -> None:
-        """So many samples went through the model and back."""
-        self.meter.train_flops += 3 * self.model.spec.flops_per_sample * samples
+        """So many samples went through the model, as one batch."""
+        self.meter.inferred(self.model.spec, samples)
 
     def source(self, source: Source) -> tuple[Floats, Ints | None, bool]:
         """Samples (n, c, h, w), their labels (n,) if any, and whether they are private.  Raises UsageError."""
@@ -268,6 +270,15 @@ class Workbench:
         if self._public is None:
             raise UsageError("this method needs the public set, and this device was given none: pass public=")
         return self._public, None, False
+
+
+def shortened(rows: Floats, most: float) -> Floats:
+    """Rows (n, d), those that are longer than `most` shortened to it."""
+    if most == np.inf:
+        return rows
+    lengths = np.sqrt((rows.astype(np.float64) ** 2).sum(axis=1, keepdims=True))  # (n, 1)
+    out: Floats = (rows * np.minimum(1.0, most / np.maximum(lengths, NORM_FLOOR))).astype(np.float32)
+    return out
 
 
 def add_by_class(sums: NDArray[np.float64], at: Ints, rows: Floats) -> None:

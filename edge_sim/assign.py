@@ -20,8 +20,8 @@ from edge_sim import families
 
 RULES = ("board", "cycle", "random")
 FOR_BOARDS = "mlp,cnn,resnet"
-FAST_FLOPS_PER_S = 1e9
-"""Training speed from which a board takes the second model of a list; ten times as much, the third, and so on."""
+FAST_FLOPS_PER_S, STEP = 5e9, 4
+"""Training speed from which a board takes the second model of a list; STEP times as much, the third, and so on."""
 
 
 def model_of(rule: str, board: Board, number: int, seed: int) -> str:
@@ -45,7 +45,7 @@ def model_of(rule: str, board: Board, number: int, seed: int) -> str:
 
 def _for_board(names: list[str], board: Board) -> str:
     """The model at the place of the board's speed, or the largest before it that the board has a runtime for."""
-    place = sum(board.train_flops_per_s >= FAST_FLOPS_PER_S * 10**i for i in range(len(names) - 1))
+    place = sum(board.train_flops_per_s >= FAST_FLOPS_PER_S * STEP**i for i in range(len(names) - 1))
     for name in reversed(names[: place + 1]):
         if families.runtime(name) in board.runtimes:
             return name

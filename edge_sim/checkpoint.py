@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from coordinator.ledger import Ledger
 from edge_sdk.errors import StoreError, UsageError
@@ -13,6 +15,7 @@ from edge_sdk.store import MemoryStore, SqliteStore, Store
 
 EVERY_S = 30.0
 """Real seconds between two checkpoints."""
+WORLD = "world.json"
 
 
 class Checkpoints:
@@ -26,13 +29,14 @@ class Checkpoints:
         """Whether it is time for the next one."""
         return time.monotonic() - self._last_s >= EVERY_S
 
-    def save(self, ledger: Ledger, stores: Mapping[str, Store]) -> None:
-        """Copy everything to disk."""
+    def save(self, ledger: Ledger, stores: Mapping[str, Store], world: Mapping[str, Any]) -> None:
+        """Copy everything to disk; world: plain values of the simulation's own."""
         fresh, old = self._folder.with_name("checkpoint.new"), self._folder.with_name("checkpoint.old")
         shutil.rmtree(fresh, ignore_errors=True)
         try:
             fresh.mkdir(parents=True)
             ledger.copy_to(fresh / "ledger.db")
+            (fresh / WORLD).write_text(json.dumps(world), encoding="utf-8")
             for name, store in stores.items():
                 _copy(store, fresh / f"{name}.db")
             if self._folder.exists():
@@ -44,8 +48,11 @@ class Checkpoints:
             raise StoreError(f"{fresh}: {error}; check free space and the folder's rights") from error
         self._last_s = time.monotonic()
 
-    def load(self) -> tuple[Ledger, dict[str, Store]]:
-        """The ledger and the devices' stores of the last checkpoint.  Raises UsageError where there is none."""
+    def load(self) -> tuple[Ledger, dict[str, Store], dict[str, Any]]:
+        """The ledger, the devices' stores and the world of the last checkpoint.
+
+        Raises UsageError where there is none.
+        """
         folder = self._folder if self._folder.exists() else self._folder.with_name("checkpoint.old")
         if not (folder / "ledger.db").exists():
             raise UsageError(f"{self._folder.parent}: nothing to resume here; start without --resume")
@@ -62,7 +69,11 @@ class Checkpoints:
             raise UsageError(
                 f"{folder}: keeps no state of {missing[0]}: the run was begun over a broker, go on with one (--broker)"
             )
-        return ledger, stores
+        try:
+            world: dict[str, Any] = json.loads((folder / WORLD).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{folder / WORLD}: cannot be read ({type(error).__name__}); start anew") from None
+        return ledger, stores, world
 
 
 def _copy(store: Store, path: Path) -> None:

@@ -36,6 +36,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         help="what devices compute on in memory: shorthand for --set run.engine=ENGINE",
     )
     parser.add_argument("--resume", action="store_true", help="go on with the run in that directory")
+    parser.add_argument("--trace", action="store_true", help="keep the message log, for edge-sdk replay")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON instead of the table")
 
 
@@ -65,6 +66,7 @@ def _simulate(args: argparse.Namespace) -> int:
             out=out,
             resume=args.resume,
             watcher=lambda part: _watcher(config, out, part),
+            trace=args.trace,
         )
     except KeyboardInterrupt:
         sys.stderr.write(f"\ninterrupted; {_how_to_go_on(args, out)}\n")
@@ -85,7 +87,9 @@ def _how_to_go_on(args: argparse.Namespace, out: Path) -> str:
     if not (out / "checkpoint").exists():
         return "the federation had not begun, so there is nothing to resume: start again"
     overrides = "".join(f" --set {shlex.quote(each)}" for each in args.overrides)
-    again = f"edge-sdk simulate {args.file}{overrides} --broker {args.broker} --out {out} --resume"
+    again = (
+        f"edge-sdk simulate {args.file}{overrides} --broker {args.broker}{' --trace' * args.trace} --out {out} --resume"
+    )
     return f"the state is kept, go on with: {again}"
 
 

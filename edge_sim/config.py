@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +14,8 @@ from edge_sdk.protocol.messages import TrainSpec
 from edge_sdk.protocol.schema import Count, Real, Text, Whole
 from edge_sdk.transport.memory import Faults
 from edge_sim import assign
+from edge_sim.hardships import Hardships
+from edge_sim.scenario import ScenarioTable
 
 Share = Annotated[float, Real(0.0, 1.0)]
 Seed = Annotated[int, Whole(0, 2**32 - 1)]
@@ -72,16 +74,17 @@ class PartitionTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FleetRow:
+class FleetRow(Hardships):
     """One [[fleet]]: some devices that are alike."""
 
     count: Annotated[int, Whole(1, 10**6)] = 1
     model: Annotated[str, Text(1000)] = "mlp"
     """A family (edge_sim/families.py), MODULE:FACTORY, or a rule that picks one for each device: board, board:LIST,
     random:LIST or cycle:LIST (edge_sim/assign.py)."""
-    board: Annotated[str, Text(64)] = "rpi4"
-    link: Annotated[str, Text(64)] | None = None
-    """Default: the board's own."""
+    board: Annotated[str, Text(4096)] = "rpi4"
+    """A profile's name, or a .toml file of one's own; relative to the TOML file."""
+    link: Annotated[str, Text(4096)] | None = None
+    """The same; default: the board's own."""
     size: tuple[Side, ...] | None = None
     """Height and width that these devices resize samples to."""
     feature_dim: Annotated[int, Whole(1, 65536)] | None = None
@@ -135,6 +138,7 @@ class Config:
     fleet: tuple[FleetRow, ...]
     faults: Faults
     faults_seed: int
+    scenario: ScenarioTable
     run: RunTable
 
     @property
@@ -164,6 +168,7 @@ def parse(tables: dict[str, Any], file: Path) -> Config:
     rows = tables.get("fleet", [{"count": federation.devices}])
     if not isinstance(rows, list):
         raise UsageError(f"{file}: fleet: write [[fleet]], once for each kind of device")
+    rows = [_with_files(row, file) if isinstance(row, dict) else row for row in rows]
     fleet = tuple(read_table(FleetRow, row, f"fleet[{i}]", file) for i, row in enumerate(rows))
     counted = sum(row.count for row in fleet)
     if counted != federation.devices:
@@ -172,6 +177,8 @@ def parse(tables: dict[str, Any], file: Path) -> Config:
         )
     for i, row in enumerate(fleet):
         _check_row(row, f"{file}: fleet[{i}]", federation.seed)
+    scenario = read_table(ScenarioTable, tables.get("scenario", {}), "scenario", file)
+    scenario.check(f"{file}: scenario")
     if federation.roster:
         raise UsageError(f"{file}: federation.roster: a simulated fleet names its own devices; leave it out")
     encodings(tables.get("encoding", {}), file)
@@ -179,7 +186,7 @@ def parse(tables: dict[str, Any], file: Path) -> Config:
     faults = read_table(FaultsTable, tables.get("faults", {}), "faults", file)
     return Config(
         file=file,
-        tables=_resolved(tables, file),
+        tables=_resolved({**tables, "fleet": rows} if "fleet" in tables else tables, file),
         federation=federation,
         train=read_table(TrainSpec, tables.get("train", {}), "train", file),
         data=data,
@@ -194,6 +201,7 @@ def parse(tables: dict[str, Any], file: Path) -> Config:
             disconnect_s=faults.disconnect_s,
         ),
         faults_seed=faults.seed,
+        scenario=scenario,
         run=read_table(RunTable, tables.get("run", {}), "run", file),
     )
 
@@ -232,6 +240,7 @@ def _check_row(row: FleetRow, where: str, seed: int) -> None:
     _check_name(lambda rule: assign.model_of(rule, profile, 0, seed), row.model, f"{where}.model")
     if row.link is not None:
         _check_name(board.load_link, row.link, f"{where}.link")
+    row.check(where)
 
 
 def _check_name(check: Callable[[str], object], name: str, where: str) -> None:
@@ -239,6 +248,12 @@ def _check_name(check: Callable[[str], object], name: str, where: str) -> None:
         check(name)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
+
+
+def _with_files(row: dict[str, Any], file: Path) -> dict[str, Any]:
+    """A [[fleet]] row whose profiles, where they are files, hold in any folder."""
+    own = {key: row[key] for key in ("board", "link") if str(row.get(key, "")).endswith(board.SUFFIX)}
+    return {**row, **{key: str((file.parent / path).resolve()) for key, path in own.items()}}
 
 
 def _resolved(tables: dict[str, Any], file: Path) -> dict[str, Any]:
@@ -250,8 +265,16 @@ def _resolved(tables: dict[str, Any], file: Path) -> dict[str, Any]:
     return found
 
 
+SOME_TAKE_PART = ("participants", "over_selection", "quorum")
+"""Of [federation]: what is about rounds without some devices, which nobody alone has."""
+
+
 def alone(config: Config) -> Config:
     """The same devices, data, seeds and private steps, with nothing exchanged."""
-    tables = {name: table for name, table in config.tables.items() if name not in ("method", "faults")}
-    tables["federation"] = {**config.tables["federation"], "method": "local"}
+    tables = {name: table for name, table in config.tables.items() if name not in ("method", "faults", "scenario")}
+    if "fleet" in tables:
+        trials = {field.name for field in fields(Hardships)}
+        tables["fleet"] = [{key: row[key] for key in row if key not in trials} for row in tables["fleet"]]
+    federation = {key: value for key, value in config.tables["federation"].items() if key not in SOME_TAKE_PART}
+    tables["federation"] = {**federation, "method": "local"}
     return parse(tables, config.file)

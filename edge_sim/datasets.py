@@ -32,6 +32,8 @@ class Dataset:
     users: NDArray[Any] | None  # (n,)
     """Who recorded each private sample, where the source tells."""
     public: PublicSet | None
+    public_labels: Ints | None  # (m,)
+    """Which no device is told: for pictures."""
     test: Samples
     classes: int
     scale: float
@@ -80,6 +82,7 @@ def load(table: DataTable, seed: int, folder: Path, classes: int | None = None) 
         source_samples=len(whole.train),
         users=whole.users[kept][rest] if whole.users is not None else None,
         public=PublicSet(x[chosen]) if table.public else None,
+        public_labels=y[chosen] if table.public else None,
         test=test,
         classes=classes or found,
         scale=whole.scale if table.scale is None else table.scale,

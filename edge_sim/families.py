@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from edge_sdk.models.numpy_model import NumpyModel
 
 Shape: TypeAlias = tuple[int, int, int]
 File: TypeAlias = "str | PathLike[str]"
+HeadKind: TypeAlias = Literal["linear", "cosine"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +102,14 @@ def build(
     extractor_path: File | None = None,
     public: Raw | None = None,
     feature_dim: int = 0,
+    head: HeadKind = "linear",
 ) -> Model:
     """A model of a family for raw samples of `raw_shape` ((d,), (h, w) or (h, w, c)), the same for the same seed.
 
     feature_dim: width of the features in front of the last layer; 0: the family's own.  Families that can choose it
     (`chooses_width`) take it; the others keep theirs, and a method that cares about it refuses them when they join.
+
+    head: `cosine` for one that compares directions, as FedNH needs; a factory is told where it takes `head`.
 
     The onnx families read `extractor_path`; without one, onnx-random makes its filters from the seed and onnx-kmeans
     from the raw public samples (n, ...).  MODULE:FACTORY calls FACTORY(classes, input_shape, seed), which returns a
@@ -116,17 +120,17 @@ def build(
     """
     check(name)
     if ":" in name:
-        return _own(name, classes, raw_shape, preprocess, seed)
+        return _own(name, classes, raw_shape, preprocess, seed=seed, head=head)
     shape = _input_shape(preprocess, raw_shape)
     runtime = FAMILIES[name].runtime
     if runtime == "numpy":
-        return NumpyModel(classes, shape, seed=seed, preprocess=preprocess, name=name)
+        return NumpyModel(classes, shape, seed=seed, preprocess=preprocess, name=name, head=head)
     if runtime == "torch":
-        return _torch(name, classes, shape, preprocess=preprocess, seed=seed, feature_dim=feature_dim)
+        return _torch(name, classes, shape, preprocess=preprocess, seed=seed, feature_dim=feature_dim, head=head)
     if extractor_path is not None:
-        return _onnx(name, classes, shape, preprocess=preprocess, seed=seed, file=extractor_path)
+        return _onnx(name, classes, shape, preprocess=preprocess, seed=seed, file=extractor_path, head=head)
     file = _generated(name, shape, preprocess, seed=seed, public=public, feature_dim=feature_dim)
-    return _onnx(name, classes, shape, preprocess=preprocess, seed=seed, file=file)
+    return _onnx(name, classes, shape, preprocess=preprocess, seed=seed, file=file, head=head)
 
 
 def _input_shape(preprocess: Preprocess, raw_shape: tuple[int, ...]) -> Shape:
@@ -134,19 +138,23 @@ def _input_shape(preprocess: Preprocess, raw_shape: tuple[int, ...]) -> Shape:
     return c, h, w
 
 
-def _torch(name: str, classes: int, shape: Shape, *, preprocess: Preprocess, seed: int, feature_dim: int) -> Model:
+def _torch(
+    name: str, classes: int, shape: Shape, *, preprocess: Preprocess, seed: int, feature_dim: int, head: HeadKind
+) -> Model:
     import edge_sdk.models.torch_model  # noqa: F401, PLC0415  # only now, and first: it names the missing extra
     from edge_sim.torch_families import torch_model  # noqa: PLC0415  # torch loads only where a net is asked for
 
-    return torch_model(name, classes, shape, preprocess, seed, feature_dim=feature_dim)
+    return torch_model(name, classes, shape, preprocess, seed, feature_dim=feature_dim, head=head)
 
 
-def _onnx(name: str, classes: int, shape: Shape, *, preprocess: Preprocess, seed: int, file: File | bytes) -> Model:
+def _onnx(
+    name: str, classes: int, shape: Shape, *, preprocess: Preprocess, seed: int, file: File | bytes, head: HeadKind
+) -> Model:
     from edge_sdk.models.onnx_model import OnnxModel, OnnxTeacher  # noqa: PLC0415  # loads only where asked for
 
     if name == "onnx-teacher":
         return OnnxTeacher(file, classes, preprocess=preprocess, input_shape=shape, name=name)
-    return OnnxModel(file, classes, seed=seed, preprocess=preprocess, input_shape=shape, name=name)
+    return OnnxModel(file, classes, seed=seed, preprocess=preprocess, input_shape=shape, name=name, head=head)
 
 
 def _generated(
@@ -164,12 +172,13 @@ def _generated(
     return kmeans_extractor(preprocess(public), seed, feature_dim=feature_dim)
 
 
-def _own(name: str, classes: int, raw_shape: tuple[int, ...], preprocess: Preprocess, seed: int) -> Model:
+def _own(
+    name: str, classes: int, raw_shape: tuple[int, ...], preprocess: Preprocess, *, seed: int, head: HeadKind
+) -> Model:
     factory = _factory(name)
-    if "preprocess" in inspect.signature(factory).parameters:
-        model = factory(classes, _input_shape(preprocess, raw_shape), seed, preprocess=preprocess)
-    else:
-        model = factory(classes, _input_shape(Preprocess(), raw_shape), seed)
+    offered: dict[str, Any] = {"preprocess": preprocess, "head": head}
+    taken = {key: offered[key] for key in inspect.signature(factory).parameters if key in offered}
+    model = factory(classes, _input_shape(taken.get("preprocess", Preprocess()), raw_shape), seed, **taken)
     found = getattr(getattr(model, "spec", None), "classes", None)
     if found != classes:
         raise UsageError(f"{name} gave {type(model).__name__} for {found} classes, expected a Model for {classes}")

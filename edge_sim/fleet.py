@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,23 @@ import numpy as np
 
 from coordinator.config import Federation
 from coordinator.config import federation as read_federation
+from coordinator.equipment import Equipment
 from edge_sdk import board
 from edge_sdk.data import LocalData, Preprocess, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.models.base import Model
 from edge_sdk.objectives import Ints
+from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.wires import load_registered
 from edge_sdk.public import PublicSet
 from edge_sim import assign, families, partition_file
 from edge_sim.config import Config, FleetRow
 from edge_sim.datasets import Dataset, load
 from edge_sim.draw import cut
+from edge_sim.hardships import NONE, Hardships
+from edge_sim.hardware import Hardware
 from edge_sim.partition import partition
+from edge_sim.scenario import QUIET, ScenarioTable
 from edge_sim.shared_inputs import SharedPreprocess
 
 PARTS = ("train", "test", "validation", "local_test")
@@ -45,6 +51,22 @@ class Kit:
     scale: float
     size: tuple[int, int] | None
     feature_dim: int = 0
+    head: families.HeadKind = "linear"
+
+    @property
+    def secret(self) -> bytes:
+        """What the device's noise is drawn from: in a simulation no secret, for it must repeat."""
+        return hashlib.sha256(f"noise/{self.seed}/{self.number}".encode()).digest()
+
+    @property
+    def board_name(self) -> str:
+        """Of the profile, which may be in a file."""
+        return board.load_board(self.board).name
+
+    @property
+    def link_name(self) -> str:
+        """Of the profile, which may be in a file."""
+        return board.load_link(self.link).name
 
     @property
     def preprocess(self) -> Preprocess:
@@ -61,6 +83,7 @@ class Kit:
             seed=self.seed,
             public=public.samples if public else None,
             feature_dim=self.feature_dim,
+            head=self.head,
         )
 
 
@@ -71,6 +94,7 @@ class Device:
     kit: Kit
     data: LocalData
     public: PublicSet | None
+    hardships: Hardships = NONE
 
     def write(self, folder: Path) -> None:
         """Leave everything that a process of its own needs in a folder."""
@@ -107,6 +131,17 @@ class Fleet:
     parts: tuple[Ints, ...]
     """Which of the private samples each device holds, before it divides them."""
     federation: Federation
+    scenario: ScenarioTable = QUIET
+
+    @property
+    def equipment(self) -> Equipment:
+        """For methods that run the devices' models on the coordinator: one of each architecture of the fleet."""
+        return Equipment(nets=self.nets, public=lambda: self.dataset.public)
+
+    def nets(self) -> list[Model]:
+        """A model of each architecture."""
+        kinds = {(kit.family, kit.size, kit.feature_dim): kit for kit in (device.kit for device in self.devices)}
+        return [kit.model(self.dataset.public) for kit in kinds.values()]
 
 
 def build(config: Config) -> Fleet:
@@ -127,18 +162,20 @@ def _build(config: Config) -> Fleet:
         classes=dataset.classes,
         public=dataset.public.spec if dataset.public else None,
     )
-    federation = Federation(federation.spec, federation.policy, config.ids)
+    federation = dataclasses.replace(federation, roster=config.ids)
     load_registered("coordinator.methods", federation.spec.method).init(federation.spec)  # tells now what it lacks
+    wanted = _wanted(federation.spec)
     parts = _parts(config, dataset)
     devices = tuple(
         Device(
-            kit=_kit(config, dataset, row, number, equal_start=federation.spec.params.get("start") == "equal"),
+            kit=_kit(config, dataset, row, number, wanted),
             data=_local_data(config, dataset, part, number),
             public=dataset.public,
+            hardships=row,
         )
         for number, (row, part) in enumerate(zip(config.rows, parts, strict=True))
     )
-    return Fleet(dataset=dataset, devices=devices, parts=tuple(parts), federation=federation)
+    return Fleet(dataset=dataset, devices=devices, parts=tuple(parts), federation=federation, scenario=config.scenario)
 
 
 def export_partition(config: Config, fleet: Fleet) -> None:
@@ -166,9 +203,22 @@ def _local_data(config: Config, dataset: Dataset, part: Ints, number: int) -> Lo
     return LocalData(train=train, test=dataset.test, validation=validation or None, local_test=local_test or None)
 
 
-def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, *, equal_start: bool) -> Kit:
-    """equal_start: models of one family begin with the same weights, as some methods that share them want."""
-    profile = board.load_board(row.board)
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What the method asks of the models."""
+
+    head: families.HeadKind
+    equal_start: bool
+    """Models of one family begin with the same weights, as some methods that share them want."""
+
+
+def _wanted(spec: FederationSpec) -> _Wanted:
+    contract = load_registered("coordinator.methods", spec.method).contract.under(spec.params)
+    return _Wanted("cosine" if "cosine-head" in contract.needs else "linear", spec.params.get("start") == "equal")
+
+
+def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _Wanted) -> Kit:
+    profile, start = board.load_board(row.board), 0 if wanted.equal_start else number
     model = assign.model_of(row.model, profile, number, config.federation.seed)
     if row.feature_dim and not families.chooses_width(model):
         raise UsageError(f"fleet.feature_dim: the models of {model} have features of their own width; leave it out")
@@ -177,19 +227,26 @@ def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, *, equal_
         number=number,
         family=model,
         board=row.board,
-        link=board.load_link(row.link or profile.link).name,
-        seed=int(np.random.default_rng([config.federation.seed, 4, 0 if equal_start else number]).integers(2**31)),
+        link=row.link or profile.link,
+        seed=int(np.random.default_rng([config.federation.seed, 4, start]).integers(2**31)),
         classes=dataset.classes,
         raw_shape=dataset.raw_shape,
         scale=dataset.scale,
         size=(row.size[0], row.size[1]) if row.size else None,
         feature_dim=row.feature_dim or config.federation.feature_dim,
+        head=wanted.head,
     )
 
 
-def timings(kit: Kit) -> tuple[Callable[[float, float], float], board.Link]:
-    """(train FLOPs, inference FLOPs) -> seconds on this device's board; and its link."""
-    return board.load_board(kit.board).compute_s, board.load_link(kit.link)
+def hardware(device: Device) -> Hardware:
+    """A device's board and link, cold and with a full battery."""
+    hardships = device.hardships
+    return Hardware(
+        board.load_board(device.kit.board),
+        board.load_link(device.kit.link),
+        battery_wh=hardships.battery_wh,
+        charge_w=hardships.charge_w,
+    )
 
 
 def needs_torch(family: str) -> bool:

@@ -38,9 +38,10 @@ def main() -> int:
                 data=device.data,
                 public=device.public,
                 state=folder,
-                board=device.kit.board,
+                board=device.kit.board_name,
                 disclose_classes=True,
                 share_weights=True,
+                secret=device.kit.secret,
             )
             for device, folder in zip(devices, args.folder, strict=True)
         ]

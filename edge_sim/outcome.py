@@ -11,6 +11,7 @@ from coordinator.outcome import result as known_result
 from coordinator.report.result import DeviceResult, Result, RoundResult
 from coordinator.server import Server
 from edge_sim.fleet import Device, Fleet
+from edge_sim.hardware import Spent
 
 NOTHING: Mapping[str, float] = MappingProxyType({})
 
@@ -21,12 +22,15 @@ def result(
     *,
     transport: str,
     time: Mapping[str, float],
-    memory: Mapping[str, float] = NOTHING,
     standalone: Result | None = None,
+    memory: Mapping[str, float] = NOTHING,
+    spent: Mapping[str, Spent] = MappingProxyType({}),
 ) -> Result:
-    """Everything that a report needs."""
+    """Everything that a report needs; spent: by device id, where it was metered."""
     alone = {device.id: device.accuracy for device in standalone.devices} if standalone else {}
-    devices = tuple(_device(server, device, alone.get(device.kit.id)) for device in fleet.devices)
+    devices = tuple(
+        _device(server, device, alone.get(device.kit.id), spent.get(device.kit.id, Spent())) for device in fleet.devices
+    )
     known = known_result(server, devices, transport, time)
     baseline = {f"standalone_{name}": value for name, value in standalone.metrics.items()} if standalone else {}
     return dataclasses.replace(
@@ -44,16 +48,17 @@ def _on_the_boards(history: tuple[RoundResult, ...]) -> tuple[RoundResult, ...]:
     return tuple(dataclasses.replace(entry, virtual_s=entry.wall_s, wall_s=0.0) for entry in history)
 
 
-def _device(server: Server, device: Device, standalone_accuracy: float | None) -> DeviceResult:
+def _device(server: Server, device: Device, standalone_accuracy: float | None, spent: Spent) -> DeviceResult:
     kit = device.kit
     if kit.id in server.hellos:
         known = device_result(server, kit.id)
     else:
-        known = DeviceResult(id=kit.id, number=kit.number, board=kit.board, model=kit.family, learns=False)
+        known = DeviceResult(id=kit.id, number=kit.number, board=kit.board_name, model=kit.family, learns=False)
     return dataclasses.replace(
         known,
-        link=kit.link,
+        link=kit.link_name,
         samples=len(device.data.train),
         class_counts=device.data.class_counts(kit.classes),
         standalone_accuracy=standalone_accuracy,
+        **spent._asdict(),
     )

@@ -14,12 +14,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
+from coordinator import traced
 from coordinator.broker import EmbeddedBroker
 from coordinator.deploy import open_ledger
+from coordinator.equipment import ready_method
 from coordinator.ledger import Ledger
 from coordinator.server import Server, Watcher
+from coordinator.trace import TraceWriter
 from edge_sdk.errors import UsageError
-from edge_sdk.protocol.wires import load_registered
 from edge_sdk.transport.mqtt import MqttTransport
 from edge_sim.config import Config
 from edge_sim.fleet import Fleet, needs_torch
@@ -31,7 +33,14 @@ STOP_S = 15.0
 
 
 def over_broker(
-    config: Config, fleet: Fleet, broker: str, out: Path, watcher: Watcher | None, *, resume: bool
+    config: Config,
+    fleet: Fleet,
+    broker: str,
+    out: Path,
+    watcher: Watcher | None,
+    *,
+    resume: bool,
+    trace: TraceWriter | None = None,
 ) -> tuple[Server, str]:
     """Run a federation over a broker; the server, and what the transport was.  Raises RunFailed."""
     out.mkdir(parents=True, exist_ok=True)
@@ -40,10 +49,11 @@ def over_broker(
         federation = fleet.federation
         _check_states(ledger, out, federation.spec.federation)
         name = f"coordinator-{federation.spec.federation}"
-        server = Server(
+        server = traced.server(
+            trace,
             spec=federation.spec,
             policy=federation.policy,
-            method=load_registered("coordinator.methods", federation.spec.method),
+            method=ready_method(federation.spec.method, fleet.equipment),
             transport=MqttTransport(url, name, manual_ack=True, seed=random.SystemRandom().getrandbits(32)),
             ledger=ledger,
             roster=federation.roster,

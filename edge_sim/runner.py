@@ -6,21 +6,25 @@ import itertools
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from coordinator import final_prototypes
 from coordinator.config import to_toml
 from coordinator.ledger import Ledger
 from coordinator.report.files import write_run
 from coordinator.report.result import Result
-from coordinator.server import Server, Watcher
+from coordinator.server import Watcher
+from coordinator.trace import TraceWriter, keeping
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.mqtt_url import parse_broker_url
 from edge_sim import config as configs
-from edge_sim import engines
+from edge_sim import engines, feasible
 from edge_sim import fleet as fleets
 from edge_sim.checkpoint import Checkpoints
 from edge_sim.config import Config
+from edge_sim.insight import gather
 from edge_sim.memory import MIB, peak_bytes
 from edge_sim.outcome import NOTHING, result
 from edge_sim.virtual import VirtualFleet
@@ -36,12 +40,14 @@ def run(
     out: str | Path | None = None,
     resume: bool = False,
     watcher: WatcherFor = lambda _label: None,
+    trace: bool = False,
 ) -> Result:
     """Run a federation and return what came of it.
 
     config: a TOML file, its tables, or a parsed Config.  broker: `memory` (virtual time, one thread, repeatable bit for
     bit), `embedded`, `embedded:amqtt`, `embedded:mosquitto` or `mqtt://HOST[:PORT]` (real processes, real time).
-    out: the run directory, needed for anything but memory.  Raises UsageError, RunFailed, StoreError.
+    out: the run directory, needed for anything but memory.  trace: keep the message log there.
+    Raises UsageError, RunFailed, StoreError.
     """
     parsed = _parsed(config)
     check_broker(broker)
@@ -49,22 +55,29 @@ def run(
         check_folder(Path(out), resume=resume)
     parsed, _ = engines.resolved(parsed, Path(out) if out else None)
     fleet = fleets.build(parsed)
+    if broker == "memory":
+        feasible.check(fleet)
     fleets.export_partition(parsed, fleet)
     begun_s, start_s = time.monotonic(), time.time()
     standalone = _standalone(parsed, watcher) if parsed.run.standalone and parsed.federation.method != "local" else None
     if standalone is not None and out is not None:
         write_run(standalone, to_toml(configs.alone(parsed).tables), Path(out) / "standalone")
-    if broker == "memory":
-        server, virtual_s, memory = _in_memory(parsed, fleet, Path(out) if out else None, watcher(""), resume=resume)
-        label = "memory"
-    else:
-        from edge_sim.processes import over_broker  # noqa: PLC0415  # paho only where there is a broker
+    folder = Path(out) if out else Path("runs") / parsed.federation.name
+    memory = NOTHING
+    with keeping(folder, parsed.tables, parsed.file, wanted=trace, resume=resume) as kept:
+        if broker == "memory":
+            where = Path(out) if out else None
+            virtual, memory = _in_memory(parsed, fleet, where, watcher(""), resume=resume, trace=kept)
+            server, label, virtual_s, spent = virtual.server, "memory", virtual.clock.now_s, virtual.spent
+            seen = gather(virtual, fleet.dataset)
+        else:
+            from edge_sim.processes import over_broker  # noqa: PLC0415  # paho only where there is a broker
 
-        folder = Path(out) if out else Path("runs") / parsed.federation.name
-        server, label = over_broker(parsed, fleet, broker, folder, watcher(""), resume=resume)
-        virtual_s, memory = 0.0, NOTHING
+            server, label = over_broker(parsed, fleet, broker, folder, watcher(""), resume=resume, trace=kept)
+            virtual_s, spent, seen = 0.0, {}, final_prototypes.insight(server)
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual_s, "start_s": start_s}
-    return result(server, fleet, transport=label, time=took, memory=memory, standalone=standalone)
+    found = result(server, fleet, transport=label, time=took, memory=memory, standalone=standalone, spent=spent)
+    return replace(found, insight=seen)
 
 
 def check_broker(broker: str) -> None:
@@ -104,16 +117,23 @@ def _standalone(config: Config, watcher: WatcherFor) -> Result:
     alone = configs.alone(config)
     fleet = fleets.build(alone)
     begun_s = time.monotonic()
-    server, virtual_s, memory = _in_memory(alone, fleet, None, watcher("alone"), resume=False)
-    took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual_s}
-    return result(server, fleet, transport="memory", time=took, memory=memory)
+    virtual, memory = _in_memory(alone, fleet, None, watcher("alone"), resume=False)
+    took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual.clock.now_s}
+    return result(virtual.server, fleet, transport="memory", time=took, memory=memory, spent=virtual.spent)
 
 
 def _in_memory(
-    config: Config, fleet: fleets.Fleet, out: Path | None, watcher: Watcher | None, *, resume: bool
-) -> tuple[Server, float, Mapping[str, float]]:
+    config: Config,
+    fleet: fleets.Fleet,
+    out: Path | None,
+    watcher: Watcher | None,
+    *,
+    resume: bool,
+    trace: TraceWriter | None = None,
+) -> tuple[VirtualFleet, Mapping[str, float]]:
+    """The run, over, and what memory it took."""
     keeper = Checkpoints(out / "checkpoint") if out else None
-    ledger, stores = keeper.load() if keeper and resume else (Ledger(None), {})
+    ledger, stores, world = keeper.load() if keeper and resume else (Ledger(None), {}, None)
     if any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
         from edge_sim.torch_threads import one_thread  # noqa: PLC0415  # torch only where a device has it
 
@@ -128,6 +148,8 @@ def _in_memory(
         watcher=watcher,
         keeper=keeper,
         engine=engine,
+        world=world,
+        trace=trace,
     )
     try:
         virtual.run()
@@ -135,7 +157,7 @@ def _in_memory(
         engine.close()
         virtual.server.close()
     peak_mib = (peak_bytes() + engine.peak_bytes) / MIB
-    return virtual.server, virtual.clock.now_s, {"peak_mib": peak_mib} if peak_mib else NOTHING
+    return virtual, {"peak_mib": peak_mib} if peak_mib else NOTHING
 
 
 def _parsed(config: Config | Mapping[str, Any] | str | Path) -> Config:

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from edge_sdk import divergence
+from edge_sdk.errors import Diverged
 from edge_sdk.methods.base import ClassMeans, Fit, Logits, Private
 from edge_sdk.models.base import Batches, FitReport
 from edge_sdk.models.checks import check_fit
@@ -75,9 +77,9 @@ class Cohort:
         if not kind:
             return None
         if isinstance(request, Fit):
-            shape = shape_of(request.objective)
+            shape = shape_of(request.objective) if request.part == "all" else None
             steps = _steps_taken(model, request)
-            return shape and (Fit, kind, shape, request.optim, type(request.source), steps)
+            return shape and (Fit, kind, shape, request.optim, request.part, type(request.source), steps)
         if isinstance(request, ClassMeans):
             return ClassMeans, kind, request.of
         if isinstance(request, Logits):
@@ -94,10 +96,11 @@ class Cohort:
         return self._kinds[model]
 
 
-def _steps_taken(model: object, request: Fit) -> int:
-    """By the optimiser that a fit would go on with."""
+def _steps_taken(model: object, request: Fit) -> bytes:
+    """By the optimiser that a fit would go on with, of each parameter; empty: it begins with a new one."""
     optimiser = model.optimiser if isinstance(model, TorchModel) else None
-    return optimiser.steps if optimiser is not None and optimiser.optim == request.optim and optimiser.moments else 0
+    goes_on = optimiser is not None and optimiser.optim == request.optim and optimiser.moments
+    return optimiser.steps.tobytes() if optimiser is not None and goes_on else b""
 
 
 def _chunks(members: Sequence[int], asked: Sequence[Asked]) -> list[list[int]]:
@@ -106,7 +109,9 @@ def _chunks(members: Sequence[int], asked: Sequence[Asked]) -> list[list[int]]:
     def order(at: int) -> tuple[int, ...]:
         """Of those with equally much, as they lie in memory (see torch_places.py)."""
         model = asked[at].bench.model
-        return *(-each for each in _size(asked[at])), model.trained[0].data_ptr() if isinstance(model, TorchModel) else 0
+        return *(-each for each in _size(asked[at])), model.trained[0].data_ptr() if isinstance(
+            model, TorchModel
+        ) else 0
 
     ordered = sorted(members, key=order)
     return [ordered[at : at + AT_A_TIME] for at in range(0, len(ordered), AT_A_TIME)]
@@ -136,7 +141,6 @@ def _fit(asked: Sequence[Asked]) -> list[Answer]:
         inputs, labels, private = each.bench.source(request.source)
         batches = Batches(inputs=inputs, labels=labels, indices=request.source.indices, stochastic=private)
         check_fit(each.bench.model.spec, batches, request.objective)
-        each.bench.count_training(request.source.indices.size)
     stack = Stack(models)
     optimiser = _StackedOptimiser(models, requests[0].optim, stack)
     loss_of = stacked_loss([request.objective for request in requests], models[0].spec.classes)
@@ -155,7 +159,21 @@ def _fit(asked: Sequence[Asked]) -> list[Answer]:
         optimiser.step(active, step, torch.autograd.grad(each_loss.sum(), weights))
     stack.write()
     optimiser.write(models, steps)
-    return [FitReport(steps=each, loss=float(loss)) for each, loss in zip(steps, losses, strict=True)]
+    return [_fitted(*each) for each in zip(asked, requests, losses.tolist(), strict=True)]
+
+
+def _fitted(asked: Asked, request: Fit, loss: float) -> Answer:
+    """What a fit costs and says; Diverged where it left the model unfit to use."""
+    steps, batch = request.source.indices.shape
+    for _ in range(steps):
+        asked.bench.meter.trained(asked.bench.model.spec, batch, request.part)
+    report = FitReport(steps=steps, loss=loss)
+    try:
+        divergence.check_loss(report, steps - 1)
+        divergence.check_weights(asked.bench.model)
+    except Diverged as error:
+        return error
+    return report
 
 
 def _share(sizes: Sequence[int]) -> Tensor:
@@ -187,7 +205,7 @@ class _StackedOptimiser:
         self._optim, self._weights = optim, stack.weights
         own = [each.optimiser for each in models]
         goes_on = [each for each in own if each is not None and each.optim == optim]
-        self.begun = goes_on[0].steps if len(goes_on) == len(models) else 0
+        self._begun = goes_on[0].steps if len(goes_on) == len(models) else np.zeros(len(stack.weights), np.int64)
         self._moments = TorchOptimiser(optim, stack.weights).moments
         if len(goes_on) == len(models):
             kinds = zip(*(each.moments for each in goes_on), strict=True)
@@ -197,13 +215,13 @@ class _StackedOptimiser:
         """Step the first `count` devices; `step`: of this fit, from 0."""
         moments = [[each[:count] for each in kind] for kind in self._moments]
         weights = [each.detach()[:count] for each in self._weights]
-        TorchOptimiser(self._optim, weights, moments, self.begun + step).step(gradients)
+        TorchOptimiser(self._optim, weights, moments, self._begun + step).step(gradients)
 
     def write(self, models: Sequence[TorchModel], steps: Sequence[int]) -> None:
         """Give each model its own."""
         for at, (model, taken) in enumerate(zip(models, steps, strict=True)):
             moments = [[each[at].clone() for each in kind] for kind in self._moments]
-            model.optimiser = TorchOptimiser(self._optim, model.trained, moments, self.begun + taken)
+            model.optimiser = TorchOptimiser(self._optim, model.trained, moments, self._begun + taken)
 
 
 # -- inference ------------------------------------------------------------------------------------------------------
@@ -223,7 +241,8 @@ def _class_means(asked: Sequence[Asked]) -> list[Answer]:
             if part.start < size:
                 parts[at].append(rows[at, : size - part.start])
     for each, size in zip(asked, sizes, strict=True):
-        each.bench.count_inference(size)
+        for part in slices(size):
+            each.bench.count_inference(min(part.stop, size) - part.start)
     return [each.bench.class_means(own) for each, own in zip(asked, parts, strict=True)]
 
 
@@ -245,7 +264,8 @@ def _logits(asked: Sequence[Asked]) -> list[Answer]:
         x, _ = _batch(asked, requests, step, requests[0].source.indices.shape[1])
         found.append(stack.outcome(stack.weights, x).logits.numpy())
     for each, request in zip(asked, requests, strict=True):
-        each.bench.count_inference(request.source.indices.size)
+        for chosen in request.source.indices:
+            each.bench.count_inference(len(chosen))
     return list(np.stack(found, axis=1))  # (c, steps, b, k)
 
 

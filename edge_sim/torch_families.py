@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from torch import Tensor, nn
 
@@ -17,7 +17,14 @@ Shape: TypeAlias = tuple[int, int, int]
 
 
 def torch_model(
-    name: str, classes: int, input_shape: Shape, preprocess: Preprocess, seed: int, *, feature_dim: int = 0
+    name: str,
+    classes: int,
+    input_shape: Shape,
+    preprocess: Preprocess,
+    seed: int,
+    *,
+    feature_dim: int = 0,
+    head: Literal["linear", "cosine"] = "linear",
 ) -> TorchModel:
     """A net of a family, its weights drawn from `seed`; torch's own generators stay as they are.
 
@@ -27,7 +34,7 @@ def torch_model(
         net = NETS[name](classes, input_shape)
         if feature_dim:
             net = _at_width(net, feature_dim)
-    return TorchModel(net, classes, input_shape=input_shape, preprocess=preprocess, name=name)
+        return TorchModel(net, classes, input_shape=input_shape, preprocess=preprocess, name=name, head=head)
 
 
 def _at_width(net: nn.Module, width: int) -> nn.Module:

@@ -12,7 +12,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from edge_sdk.models.torch_model import TorchModel
@@ -74,10 +76,10 @@ def settle_moments(model: TorchModel, row: Tensor) -> None:
                 own[j] = place
 
 
-def take_moments(model: TorchModel, row: Tensor, optim: Optim | None, steps: int, kinds: int) -> None:
+def take_moments(model: TorchModel, row: Tensor, optim: Optim | None, steps: NDArray[np.int64], kinds: int) -> None:
     """Give a model the optimiser whose moments are in its row, after so many steps; optim None: it has none."""
     moments = _moments(model, row, kinds)
-    model.optimiser = None if optim is None else TorchOptimiser(optim, model.trained, moments, steps)
+    model.optimiser = None if optim is None else TorchOptimiser(optim, model.trained, moments, steps.copy())
 
 
 def _moments(model: TorchModel, row: Tensor, kinds: int) -> Moments:

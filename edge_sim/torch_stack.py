@@ -97,8 +97,8 @@ def stacks(model: object) -> bool:
     layers = _layers(model.net)
     last = layers[-1] if layers else None
     return (
-        isinstance(last, nn.Linear)
-        and all(isinstance(layer, (nn.Linear, *_PLAIN)) or _flattens(layer) for layer in layers)
+        type(last) is nn.Linear
+        and all(type(layer) in (nn.Linear, *_PLAIN) or _flattens(layer) for layer in layers)
         and all(p.requires_grad for p in model.net.parameters())
         and model.taps_last_input
     )

@@ -5,14 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from edge_sdk.methods.base import Fit
+from edge_sdk.models.torch_cosine import CosineHead
 from edge_sdk.models.torch_model import TorchModel
+from edge_sdk.objectives import DataFree
 from edge_sdk.workbench import Workbench
 from edge_sim import meter_totals
 from edge_sim.engine import LOST, Answer, Asked, served
 from edge_sim.fleet import Fleet
 from edge_sim.torch_places import Places
 from edge_sim.torch_slab import settle_moments, take_moments
-from edge_sim.workers import COMPUTED, Delivery, Gone, Order, Setup, Worker
+from edge_sim.workers import COMPUTED, NO_STEPS, Delivery, Gone, Order, Setup, Worker
 
 
 class Workers:
@@ -31,6 +34,8 @@ class Workers:
 
     def attach(self, number: int, bench: Workbench) -> None:
         """See Engine."""
+        if isinstance(bench.model, TorchModel) and any(isinstance(m, CosineHead) for m in bench.model.net.modules()):
+            return  # whether its scale trains is told to the model here
         self._places.attach(number, bench)
         self._costs[number] = bench.model.spec.flops_per_sample * len(bench.data.train)  # about what a round costs
 
@@ -41,11 +46,11 @@ class Workers:
         answers: list[Answer] = [None] * len(asked)
         shares: dict[int, list[int]] = {}
         for at, each in enumerate(asked):
-            if each.job.number in self._owner and isinstance(each.request, COMPUTED):
+            if self._goes_out(each):
                 shares.setdefault(self._owner[each.job.number], []).append(at)
         lost = [owner for owner, share in shares.items() if not self._order(owner, [asked[at] for at in share])]
         for at, each in enumerate(asked):
-            if each.job.number not in self._owner or not isinstance(each.request, COMPUTED):
+            if not self._goes_out(each):
                 answers[at] = served(each)  # while the workers are at it
         for owner, share in shares.items():
             found = None if owner in lost else self._found(owner)
@@ -63,6 +68,13 @@ class Workers:
     def pids(self) -> tuple[int, ...]:
         """Of the processes."""
         return tuple(worker.pid for worker in self._workers)
+
+    def _goes_out(self, asked: Asked) -> bool:
+        """Whether a worker serves it; what keeps state beside weights and moments stays here."""
+        if asked.job.number not in self._owner or not isinstance(asked.request, COMPUTED):
+            return False
+        keeps = isinstance(asked.request, Fit) and any(isinstance(term, DataFree) for term in asked.request.objective)
+        return not keeps
 
     # -- who and where ----------------------------------------------------------------------------------------------
 
@@ -106,7 +118,7 @@ class Workers:
             round=asked.job.round,
             exchange=asked.job.exchange,
             optim=optimiser.optim if optimiser else None,
-            steps=optimiser.steps if optimiser else 0,
+            steps=optimiser.steps if optimiser else NO_STEPS,
         )
 
     def _found(self, owner: int) -> list[Delivery] | None:

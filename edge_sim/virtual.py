@@ -10,22 +10,28 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from coordinator.config import Federation
+from coordinator import traced
+from coordinator.equipment import ready_method
 from coordinator.ledger import Ledger
 from coordinator.public_shelf import PublicShelf
 from coordinator.record import NO_WORK, Work
 from coordinator.server import Server, Watcher
+from coordinator.trace import TraceWriter
 from edge_sdk.agent import Agent
+from edge_sdk.board import Effort
 from edge_sdk.errors import RunFailed
-from edge_sdk.protocol.wires import load_registered
 from edge_sdk.store import Store
 from edge_sdk.transport.memory import Faults, Hub, MemoryTransport
+from edge_sim.byzantine import agent_for
 from edge_sim.checkpoint import Checkpoints
-from edge_sim.clock import VirtualClock
+from edge_sim.clock import LocalClock, VirtualClock
 from edge_sim.engine import Engine, Exact, ask
-from edge_sim.fleet import Device, Fleet, timings
+from edge_sim.fleet import Device, Fleet, hardware
 from edge_sim.gather import Computation, Gatherer
+from edge_sim.hardware import Spent
+from edge_sim.troubles import Fate, impose
 
 
 class VirtualFleet:
@@ -43,19 +49,23 @@ class VirtualFleet:
         keeper: Checkpoints | None = None,
         shelf: PublicShelf | None = None,
         caches: Path | None = None,
+        world: Mapping[str, Any] | None = None,
+        trace: TraceWriter | None = None,
         engine: Engine | None = None,
     ) -> None:
-        """engine: what devices compute on; None: one after the other, in this process.
+        """caches: devices are given no public set, and fetch it from the shelf into folders in here.
 
-        caches: devices are given no public set, and fetch it from the shelf into folders in here.
+        world: what `to_json` gave, to go on from.  engine: what devices compute on; None: one after the other, in this
+        process.
         """
-        self.clock = VirtualClock()
+        world = world or {"now_s": 0.0, "hardware": {}}
+        self.clock = VirtualClock(world["now_s"])
         self.hub = Hub(self.clock, faults, faults_seed)
         self._keeper = keeper
         self._gatherer = Gatherer(engine or Exact())
         self.devices: tuple[VirtualDevice, ...] = ()
         self._coordinator = VirtualCoordinator(
-            fleet.federation, ledger, self.hub, self.clock, watcher, shelf=shelf, work=self._work
+            fleet, ledger, self.hub, self.clock, watcher, shelf=shelf, work=self._work, trace=trace
         )
         stores = stores or {}
         name = fleet.federation.spec.federation
@@ -65,6 +75,12 @@ class VirtualFleet:
             )
             for device in fleet.devices
         )
+        for each in self.devices:
+            if each.device.kit.id in world["hardware"]:
+                each.hardware.restore(world["hardware"][each.device.kit.id], self.clock.now_s)
+        self._running = list(self.devices)
+        """Those not known to be over."""
+        impose(self, fleet.scenario, fleet.federation.spec.seed)
 
     @property
     def server(self) -> Server:
@@ -72,7 +88,23 @@ class VirtualFleet:
         return self._coordinator.server
 
     def _work(self) -> Work:
-        return Work(sum(d.flops for d in self.devices), sum(d.busy_s for d in self.devices))
+        now_s, boards = self.clock.now_s, [device.hardware for device in self.devices]
+        return Work(
+            flops=sum(board.flops for board in boards),
+            busy_s=sum(board.busy_s(now_s) for board in boards),
+            used_j=sum(board.used_j(now_s) for board in boards),
+        )
+
+    @property
+    def spent(self) -> dict[str, Spent]:
+        """What the run has cost each device so far, by id."""
+        now_s = self.clock.now_s
+        return {d.device.kit.id: Spent(d.hardware.busy_s(now_s), d.hardware.used_j(now_s)) for d in self.devices}
+
+    def to_json(self) -> dict[str, Any]:
+        """Time, heat, batteries and joules as plain values: what neither the ledger nor the stores hold."""
+        now_s = self.clock.now_s
+        return {"now_s": now_s, "hardware": {d.device.kit.id: d.hardware.to_json(now_s) for d in self.devices}}
 
     def run(self) -> None:
         """Let time pass until the run is over.
@@ -81,7 +113,8 @@ class VirtualFleet:
         """
         self._coordinator.server.connect()
         for device in self.devices:
-            device.agent.connect()
+            if device.powered:
+                device.connect()
         try:
             self._pass_time()
         except BaseException:
@@ -89,12 +122,7 @@ class VirtualFleet:
             raise
 
     def _pass_time(self) -> None:
-        running = list(self.devices)  # but for those that are known to be over: looked at once, not at every event
-        while True:
-            while self.server.over and running and running[-1].agent.over:
-                running.pop()
-            if self.server.over and not running:
-                return
+        while not (self.server.over and self._all_over()):
             if self.clock.next_s > self.clock.now_s:
                 self._gatherer.compute()
             if not self.clock.step():
@@ -103,6 +131,14 @@ class VirtualFleet:
                 return
             if self._keeper is not None and self._keeper.due():
                 self._save()
+
+    def _all_over(self) -> bool:
+        """Whether nobody has anything left to do; asked after every event, so those known to be over are left out."""
+        while self._running and (self._running[-1].over or self._running[-1].excused):
+            self._running.pop()
+        if not self._running:  # and nobody who was excused has come back
+            self._running = [device for device in self.devices if not (device.over or device.excused)]
+        return not self._running
 
     def power_cut(self, who: str, at_s: float, for_s: float) -> None:
         """Cut the power of a device, or of the `coordinator`, at some time; after a while it starts again by itself.
@@ -121,7 +157,8 @@ class VirtualFleet:
 
     def _save(self) -> None:
         if self._keeper is not None:
-            self._keeper.save(self.server.ledger, {d.device.kit.id: d.agent.store for d in self.devices})
+            stores = {d.device.kit.id: d.agent.store for d in self.devices}
+            self._keeper.save(self.server.ledger, stores, self.to_json())
 
 
 class VirtualCoordinator:
@@ -129,7 +166,7 @@ class VirtualCoordinator:
 
     def __init__(
         self,
-        federation: Federation,
+        fleet: Fleet,
         ledger: Ledger,
         hub: Hub,
         clock: VirtualClock,
@@ -137,9 +174,11 @@ class VirtualCoordinator:
         *,
         shelf: PublicShelf | None = None,
         work: Callable[[], Work] = lambda: NO_WORK,
+        trace: TraceWriter | None = None,
     ) -> None:
         self._work = work
-        self._federation, self._hub, self._clock, self._watcher = federation, hub, clock, watcher
+        self._trace = trace
+        self._fleet, self._hub, self._clock, self._watcher = fleet, hub, clock, watcher
         self._shelf = shelf
         self.powered = True
         self._start(ledger)
@@ -167,13 +206,14 @@ class VirtualCoordinator:
 
     def _start(self, ledger: Ledger) -> None:
         self._transport = self._hub.link("coordinator")
-        self.server = Server(
-            spec=self._federation.spec,
-            policy=self._federation.policy,
-            method=load_registered("coordinator.methods", self._federation.spec.method),
+        self.server = traced.server(
+            self._trace,
+            spec=self._fleet.federation.spec,
+            policy=self._fleet.federation.policy,
+            method=ready_method(self._fleet.federation.spec.method, self._fleet.equipment),
             transport=self._transport,
             ledger=ledger,
-            roster=self._federation.roster,
+            roster=self._fleet.federation.roster,
             watcher=self._watcher,
             shelf=self._shelf,
             work=self._work,
@@ -208,11 +248,14 @@ class VirtualDevice:
         self._cache = caches / device.kit.id if caches else None
         self.device, self.clock = device, clock
         self._hub, self._federation = hub, federation
-        self._compute_s, self._link = timings(device.kit)
-        self.busy_s = 0.0
-        self.flops = 0
-        """Computed so far, in all its lives."""
+        self.hardware = hardware(device)
+        self.fate: Fate | None = None
         self.powered = True
+        self.excused = False
+        """Whether a run may end without it: a scenario keeps it off."""
+        hardships = device.hardships
+        self._own = LocalClock(clock, offset_s=hardships.clock_offset_s, drift=hardships.clock_drift)
+        self._agent_type = agent_for(hardships.byzantine, federation, device.kit.seed)
         self._start(store)
 
     @property
@@ -220,9 +263,17 @@ class VirtualDevice:
         """Whether its part in the run has ended."""
         return self.agent.over
 
+    def connect(self) -> None:
+        """Switch it on and let it look for the broker."""
+        self.hardware.power_on(self.clock.now_s)
+        self.agent.connect()
+        if self.fate is not None:
+            self.fate.look_at_battery()
+
     def power_off(self) -> None:
         """The board is dark: what it was computing is lost."""
         self.powered = False
+        self.hardware.power_off(self.clock.now_s)
         self._hub.cut_power(self.device.kit.id)
         self._waker.stop()
 
@@ -232,11 +283,11 @@ class VirtualDevice:
         store = self.agent.store
         store.boot_epoch += 1
         self._start(store)
-        self.agent.connect()
+        self.connect()
 
     def _start(self, store: Store | None) -> None:
-        self._transport: MemoryTransport = self._hub.link(self.device.kit.id, self._link.transfer_s)
-        self.agent = Agent(
+        self._transport: MemoryTransport = self._hub.link(self.device.kit.id, self.hardware.transfer_s)
+        self.agent: Agent = self._agent_type(
             federation=self._federation,
             broker=self._transport,
             identity=self.device.kit.id,
@@ -245,46 +296,54 @@ class VirtualDevice:
             public=self.device.public if self._cache is None else None,
             public_cache=self._cache,
             state=store,
-            board=self.device.kit.board,
+            board=self.device.kit.board_name,
             disclose_classes=True,
             share_weights=True,
-            clock=lambda: self.clock.now_s,
+            secret=self.device.kit.secret,
+            clock=lambda: self._own.now_s,
         )
         self.agent.serve = partial(ask, self.agent.bench)
         self._gatherer.attach(self.device.kit.number, self.agent.bench)
         self._computed = 0
-        self._waker = _Waker(self.clock, self._wake, self.agent.next_due_s)
+        self._waker = _Waker(self.clock, self._wake, self._due_s)
         self._transport.on_news = self._waker.soon
+
+    def _due_s(self) -> float | None:
+        due_s = self.agent.next_due_s()
+        return None if due_s is None else self._own.true_s(due_s)
 
     def _wake(self) -> None:
         while (event := self._transport.poll(0.0)) is not None:
-            self.agent.handle(event, self.clock.now_s)
-        self.agent.tick(self.clock.now_s)
+            self.agent.handle(event, self._own.now_s)
+        self.agent.tick(self._own.now_s)
         if self.agent.working and self.agent.begun != self._computed:
             self._compute()
 
     def _compute(self) -> None:
         """Have the work done at once; let it be finished when the board would be."""
         self._computed = self.agent.begun
-        before = (self.agent.meter.train_flops, self.agent.meter.infer_flops)
-        agent, place = self.agent, self.clock.place()
-        self._gatherer.add(Computation(agent, lambda: self._computed_all(agent, before, place)))
+        agent, place, meter = self.agent, self.clock.place(), self.agent.meter
+        train, infer = meter.train, meter.infer
+        self._gatherer.add(Computation(agent, lambda: self._computed_all(agent, (train, infer), place)))
 
-    def _computed_all(self, agent: Agent, before: tuple[int, int], place: int) -> None:
+    def _computed_all(self, agent: Agent, before: tuple[Effort, Effort], place: int) -> None:
+        """Before: what was trained and inferred until then; place: kept among the events of that moment."""
         if agent is not self.agent:
             return  # the board lost its power at this very moment
         begun = self._computed = agent.begun
-        trained, inferred = self.agent.meter.train_flops - before[0], self.agent.meter.infer_flops - before[1]
-        took_s = self._compute_s(trained, inferred)
-        self.busy_s += took_s
-        self.flops += trained + inferred
+        trained, inferred = agent.meter.train - before[0], agent.meter.infer - before[1]
+        exchange = agent.session.place
+        slow_factor = self.fate.slow_factor(exchange) if self.fate is not None else 1.0
+        took_s = self.hardware.compute(trained, inferred, self.clock.now_s, slow_factor=slow_factor)
+        if self.fate is not None:
+            self.fate.computing(exchange, took_s)
         self.clock.at(self.clock.now_s + took_s, lambda: self._finish(agent, begun), place)
 
     def _finish(self, agent: Agent, begun: int) -> None:
         if not self.powered or agent is not self.agent:
             return  # the board that computed this has lost its power
         if agent.working and agent.begun == begun:  # else a newer Assign came meanwhile
-            agent.finish_work(self.clock.now_s)
+            agent.finish_work(self._own.now_s)
             self._waker.soon()
 
 

@@ -6,14 +6,15 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from edge_sdk.meter import Meter
 from edge_sdk.methods.base import Job
 from edge_sdk.models.torch_model import TorchModel
-from edge_sdk.workbench import Meter, Workbench
+from edge_sdk.workbench import Workbench
 from edge_sim.engine import Asked, Engine, Exact
 from edge_sim.torch_cohort import Cohort
 from edge_sim.torch_slab import Slab, settle, settle_moments, take_moments
 from edge_sim.torch_threads import one_thread
-from edge_sim.workers import Delivery, Order, Setup, connection
+from edge_sim.workers import NO_STEPS, Delivery, Order, Setup, connection
 
 
 class Workshop:
@@ -63,7 +64,7 @@ class Workshop:
             answer=answer,
             spent=asked.bench.meter,
             optim=optimiser.optim if optimiser else None,
-            steps=optimiser.steps if optimiser else 0,
+            steps=optimiser.steps if optimiser else NO_STEPS,
         )
 
 

@@ -15,15 +15,20 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edge_sdk.errors import RunFailed
-from edge_sdk.methods.base import ClassMeans, Evaluate, Fit, HyperMeans, Logits, MeanLoss, Request
+from edge_sdk.methods.base import ClassMeans, Evaluate, Features, Fit, HyperMeans, Logits, MeanLoss, Request
 from edge_sdk.objectives import Optim
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sim.fleet import Device
 from edge_sim.memory import as_bytes
 from edge_sim.meter_totals import Spent
 
-COMPUTED: tuple[type, ...] = (Fit, Logits, ClassMeans, HyperMeans, MeanLoss, Evaluate)
+NO_STEPS = np.zeros(0, np.int64)
+"""Of a model that has no optimiser."""
+COMPUTED: tuple[type, ...] = (Fit, Logits, Features, ClassMeans, HyperMeans, MeanLoss, Evaluate)
 """Requests that are worth a worker's time; the others only move numbers."""
 
 
@@ -52,8 +57,8 @@ class Order:
     round: int
     exchange: int
     optim: Optim | None
-    """Whose moments, after so many steps, are in the row."""
-    steps: int
+    """Whose moments, after so many steps of each parameter, are in the row."""
+    steps: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +68,7 @@ class Delivery:
     answer: Any
     spent: Spent
     optim: Optim | None
-    steps: int
+    steps: NDArray[np.int64]
 
 
 class Gone(Exception):  # never leaves this package

@@ -13,6 +13,7 @@ from coordinator.ledger import Ledger
 from coordinator.public_shelf import PublicShelf
 from coordinator.report.result import Result
 from coordinator.server import Watcher
+from coordinator.trace import TraceWriter
 from edge_sdk.data import Preprocess
 from edge_sdk.models.base import ModelSpec
 from edge_sdk.models.predict_only import PredictOnly
@@ -103,6 +104,7 @@ class Run(VirtualFleet):
         serving: bool = True,
         engine: Engine | None = None,
         watcher: Watcher | None = None,
+        trace: TraceWriter | None = None,
     ) -> None:
         """caches: devices must fetch the public set; serving: whether the coordinator has it for them."""
         self.fleet = fleets.build(fleet) if isinstance(fleet, Config) else fleet
@@ -118,6 +120,7 @@ class Run(VirtualFleet):
             caches=caches,
             engine=engine,
             watcher=watcher,
+            trace=trace,
         )
         self.clock.at(LIMIT_S, self._hung)
 
@@ -130,16 +133,14 @@ class Run(VirtualFleet):
     def finished(self) -> Run:
         """Run to the end."""
         self.run()
-        self.server.ledger.close()
-        if self.shelf is not None:
-            self.shelf.close()
+        self.server.close()
         return self
 
     def slow_down(self, device: str, compute_s: float) -> None:
         """Let every exchange take this long on one device."""
         for each in self.devices:
             if each.device.kit.id == device:
-                each._compute_s = lambda _train, _infer: compute_s
+                each.hardware.compute = lambda *_, **__: compute_s  # type: ignore[method-assign]
 
     def tap(self) -> list[Message]:
         """A list that fills with everything that is sent from now on."""
@@ -156,7 +157,9 @@ class Run(VirtualFleet):
     @property
     def result(self) -> Result:
         """What came of it."""
-        return result(self.server, self.fleet, transport="memory", time={"virtual_s": self.clock.now_s})
+        return result(
+            self.server, self.fleet, transport="memory", time={"virtual_s": self.clock.now_s}, spent=self.spent
+        )
 
     @property
     def coordinator_bytes(self) -> bytes:

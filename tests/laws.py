@@ -13,14 +13,20 @@ from typing import Any
 
 import numpy as np
 
+from coordinator.equipment import Equipment
 from coordinator.methods.base import At, Contribution, CoordinatorMethod
+from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.protocol import keep
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, LogitGradients, Payload, PublicLogits, Weights
 from edge_sdk.protocol.messages import FederationSpec, PublicSetSpec
 from edge_sdk.protocol.wires import Contract, Slot
+from edge_sdk.public import PublicSet
 
 CLASSES, WIDTH = 5, 3
 BATCH = bytes(8)
+NET = NumpyModel(CLASSES, (1, 3, 3), seed=0)
+"""The architecture that all weights here are of, and what coordinators that run it are given."""
+EQUIPMENT = Equipment(nets=lambda: [NET], public=lambda: PublicSet(np.eye(9, dtype=np.float32).reshape(9, 3, 3)))
 
 
 def check_merge_laws(
@@ -138,8 +144,8 @@ def _payload(slot: Slot, rng: np.random.Generator, device: int) -> Payload:
     if slot.kind is LogitGradients:
         return LogitGradients(values=awkward(rng, (slot.rows, CLASSES), device), batch=BATCH)
     if slot.kind is Weights:
-        values = awkward(rng, (50 + slot.extra_columns,), device)
-        return Weights(values=values, layout=bytes(16), count=int(rng.integers(1, 100)))
+        values = awkward(rng, (NET.spec.parameters + slot.extra_columns,), device)
+        return Weights(values=values, layout=NET.spec.layout, count=int(rng.integers(1, 100)))
     classes = np.arange(2, dtype=np.int32)
     counts = rng.integers(1, 100, 2).astype(np.int32)
     rows = awkward(rng, (2, WIDTH + slot.extra_columns), device)

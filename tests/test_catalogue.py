@@ -38,6 +38,39 @@ def test_the_roles_of_fedmd():
     assert ROWS["fedmd"]["closing"] == {"down": down, "up": {}}
 
 
+def test_bytes_are_those_of_the_table_of_methods():
+    """methods.md G.2, with K = 10, d = 500 and P = 2,621,558; class ids and counts beside rows, where it has counts."""
+    up = {name: row["bytes_per_round"]["up"]["example"] for name, row in ROWS.items()}
+    down = {name: row["bytes_per_round"]["down"]["example"] for name, row in ROWS.items()}
+    assert up["fedavg"] == down["fedavg"] == 10_486_232
+    assert up["qffl"] == 10_486_236
+    assert down["fedgkd"] == 20_972_464
+    assert (up["fedal"], down["fedal"]) == (6_400, 12_800)
+    assert up["fedmd"] == 1_280
+    assert up["fd"] == 400 + 80
+    assert up["fedproto"] == 20_000 + 80
+    assert up["fedper"] == 10_486_232 - 4 * 10 * 501
+    assert ROWS["fedhkd"]["bytes_per_round"]["up"]["formula"] == "4 (P + K d + K K + 2 K)"
+    assert ROWS["local"]["bytes_per_round"]["up"] == {"formula": "0", "example": 0}
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("local", "17"),
+        ("fedavg", "13 17"),
+        ("qffl", "13 15 17"),
+        ("fedproto", "3 12 16 17 18"),
+        ("fedssa", "3 11 12 16 17 18"),
+        ("fedal", "4 5 5 6 17"),
+        ("fedhkd", "1 2 3 12 13 16 17 18"),
+        ("lg_fedavg", "12 17"),
+    ],
+)
+def test_warnings_are_listed(name, numbers):
+    assert [warning.split(":")[0] for warning in ROWS[name]["warnings"]] == [f"W{n}" for n in numbers.split()]
+
+
 def test_the_command_prints_both_forms(capsys):
     assert cli.main(["methods", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(describe()))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from coordinator.config import to_toml
+from coordinator.report.comparison_table import render
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
 from edge_sim import compare as comparing
@@ -165,7 +166,7 @@ def test_the_command_prints_a_table_draws_and_exits_with_0(file, tmp_path, capsy
     assert [line.split()[0] for line in shown.out.splitlines()[2:5]] == ["alone", "fedmd", "fedal"]
     assert "fedal, seed 7 (3 of 3): 100% round 2/2" in shown.err
     kinds = [path.suffix for path in (out / "plots").iterdir()]
-    assert {kind: kinds.count(kind) for kind in kinds} == {".csv": 6, ".png": 6, ".svg": 6}
+    assert {kind: kinds.count(kind) for kind in kinds} == {".csv": 9, ".png": 9, ".svg": 9}
     assert (out / "table.tex").read_text().count(r"\\") == 4
     assert cli.main([*arguments, "--json"]) == 0
     whole = json.loads(capsys.readouterr().out)
@@ -193,3 +194,29 @@ def test_a_run_directory_that_lost_its_files_is_no_finished_run(config, tmp_path
     ran(config, tmp_path, seeds=(0,))
     shutil.rmtree(tmp_path / "alone")
     assert ran(config, tmp_path, seeds=(0,))[1] == ["alone, seed 0"]
+
+
+def test_report_shows_a_comparison_again(config, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    comparison, _ = ran(config, tmp_path)
+    assert cli.main(["report", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(render(comparison))
+    assert f"drawn: {tmp_path / 'plots' / 'accuracy_by_bytes.png'}" in shown
+    assert cli.main(["report", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [json.loads((tmp_path / "compare.json").read_text())]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("compare.json", "{", "compare.json: does not read"),
+        ("compare.json", '{"version": 9, "methods": [], "baseline": "x"}', "version 9"),
+        ("sweep.json", "{}", "the same edge-sdk sweep command again"),
+    ],
+)
+def test_report_of_what_cannot_be_shown_is_one_line(tmp_path, capsys, name, text, message):
+    (tmp_path / name).write_text(text)
+    assert cli.main(["report", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line

@@ -11,6 +11,7 @@ from edge_sdk.objectives import (
     Distill,
     LessForgetting,
     LogitGradient,
+    LogitMatch,
     PrototypePull,
     Proximal,
     Seen,
@@ -36,6 +37,8 @@ def terms(rng: np.random.Generator, b: int, k: int, temperature: float) -> list[
         Distill(logits=teacher, temperature=temperature, weight=1.5),
         LessForgetting(logits=snapshot, temperature=temperature, weight=0.25),
         LogitGradient(gradient=gradient, weight=2.0),
+        LogitMatch(logits=teacher, error="squared", weight=0.5),
+        LogitMatch(logits=teacher, weight=0.5),
         ClassTarget(classes=np.arange(1, k - 1), rows=rng.dirichlet(np.ones(k), k - 2), weight=0.5),
     ]
 
@@ -115,6 +118,15 @@ def test_the_gradient_of_fedal_for_its_first_client() -> None:
     )
     g = logit_gradient(objective, Seen(row(2, 0)[0], None, 0))
     np.testing.assert_allclose(g, [[0.874675, -0.874675]], atol=1e-6)
+
+
+def test_logits_are_matched_by_the_mean_over_samples_and_classes() -> None:
+    """Own (2, 0) and (0, 1), mean (1, 1) and (1, 1): errors 1, 1, 1 and 0, so 3/4 either way."""
+    logits, mean = np.array([[2, 0], [0, 1]], np.float32), np.ones((1, 2, 2), np.float32)
+    absolute, squared = LogitMatch(logits=mean), LogitMatch(logits=mean, error="squared")
+    assert [term.value(Seen(logits)) for term in (absolute, squared)] == [0.75, 0.75]
+    np.testing.assert_array_equal(absolute.slope(Seen(logits)), [[0.25, -0.25], [-0.25, 0]])
+    np.testing.assert_array_equal(squared.slope(Seen(logits)), [[0.5, -0.5], [-0.5, 0]])
 
 
 def test_the_batch_divides_once() -> None:

@@ -24,6 +24,7 @@ def test_it_survives_as_json() -> None:
     record.bytes_up["a"] += 10
     record.contributed["a"] += 2
     record.round_done(contributors=1, exchanges=1, now_s=1.0)
+    record.asked, record.answered = 7, 5
     again = Record.from_json(json.loads(json.dumps(record.to_json())))
     assert again.to_json() == record.to_json()
     assert again.last_accuracy("a") == 0.5

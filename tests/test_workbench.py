@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from edge_sdk.data import LocalData, Samples
+from edge_sdk.meter import Meter
 from edge_sdk.methods.base import ClassMeans, Evaluate, ReadHead, WriteHead
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.protocol.knowledge import ClassRows
@@ -96,6 +97,32 @@ def test_every_pass_is_metered() -> None:
     assert bench.meter.infer_flops == 2 * per_sample
     serve(bench, Evaluate(1, means))
     assert bench.meter.infer_flops == (2 + 3 + 3) * per_sample
+    spec = bench.model.spec
+    # passes of 2, 3 and 3 samples: each writes and reads its activations, and reads the weights
+    assert bench.meter.infer_bytes == 2 * 8 * spec.activation_bytes_per_sample + 3 * 4 * spec.parameters
+    assert bench.meter.infer_calls == 3 * spec.calls_per_pass
+    assert bench.meter.train == (0, 0, 0)
+
+
+@pytest.mark.torch
+def test_what_a_net_costs_is_counted_layer_by_layer() -> None:
+    torch = pytest.importorskip("torch")
+    from edge_sdk.models.torch_model import TorchModel  # noqa: PLC0415  # only where torch is installed
+
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 2, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(2 * 2 * 2, CLASSES)
+    )
+    spec = TorchModel(net, CLASSES, input_shape=(1, 4, 4)).spec
+    assert spec.flops_per_sample == 2 * (9 * 2 * 4) + 2 * 8 * CLASSES
+    assert spec.activation_bytes_per_sample == 4 * (8 + 8 + 8 + CLASSES)
+    assert spec.calls_per_pass == 4
+    meter = Meter()
+    meter.trained(spec, 5, "all")
+    assert meter.train == (
+        3 * 5 * spec.flops_per_sample,
+        3 * (2 * 5 * spec.activation_bytes_per_sample + 4 * (2 * 9 + 2 + 9 * CLASSES)),
+        3 * 4,
+    )
 
 
 @pytest.mark.torch

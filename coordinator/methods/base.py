@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from edge_sdk.protocol.knowledge import Payload
@@ -24,11 +24,16 @@ class At:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Contribution:
-    """One device's accepted upload."""
+    """One device's accepted upload.
+
+    Where the method keeps slots (Contract.caching): also the upload that is in the device's slot until then; and
+    without knowledge one whose slot is given up for its age.
+    """
 
     number: int
     samples: int
     knowledge: Mapping[str, Payload]
+    before: Mapping[str, Payload] = field(default_factory=dict)
 
 
 class CoordinatorMethod(Protocol[S, A]):

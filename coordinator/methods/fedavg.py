@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from coordinator.methods.base import At, Contribution
+from coordinator.slots import Change, SlotSum, over_slots
 from coordinator.weighted_sum import WeightedSum
 from edge_sdk.errors import EmptyRound
 from edge_sdk.protocol.contracts.fedavg import FEDAVG
@@ -24,6 +25,8 @@ class FedAvgCoordinatorState:
     weights: Weights | None = None
     rounds: Count
     """After these it goes out only where the method's closing Assign brings it."""
+    slots: SlotSum | None = None
+    """Where the mean goes over all slots."""
 
 
 class FedAvgCoordinator:
@@ -46,24 +49,26 @@ class FedAvgCoordinator:
         """Nothing."""
         return {}
 
-    def zero(self) -> WeightedSum:
+    def zero(self) -> Change:
         """No uploads."""
-        return WeightedSum()
+        return Change()
 
-    def add(self, aggregate: WeightedSum, contribution: Contribution) -> WeightedSum:
+    def add(self, aggregate: Change, contribution: Contribution) -> Change:
         """One more."""
-        return aggregate.add(contribution.number, cast("Weights", contribution.knowledge["weights"]))
+        return aggregate.add(contribution)
 
-    def merge(self, a: WeightedSum, b: WeightedSum) -> WeightedSum:
+    def merge(self, a: Change, b: Change) -> Change:
         """Both sums together."""
         return a.merge(b)
 
     def finish(
-        self, spec: FederationSpec, state: FedAvgCoordinatorState, at: At, aggregate: WeightedSum
+        self, spec: FederationSpec, state: FedAvgCoordinatorState, at: At, aggregate: Change
     ) -> FedAvgCoordinatorState:
         """Divide; in the first round, see to a common start."""
-        start = self.contract.read(spec.params).start
-        return replace(state, weights=next_weights(at, aggregate, start, state.weights))
+        params = self.contract.read(spec.params)
+        active = next_weights(at, aggregate.now, params.start, state.weights)
+        weights, slots = over_slots(self.contract.caching(params), at, aggregate, active, state.slots)
+        return replace(state, weights=weights, slots=slots)
 
 
 def next_weights(at: At, aggregate: WeightedSum, start: str, before: Weights | None) -> Weights:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
 
 from coordinator.aggregate import mean_in_order
 from coordinator.methods.base import At, Contribution
 from coordinator.methods.fedavg import next_weights
-from coordinator.weighted_sum import WeightedSum
+from coordinator.slots import Change, SlotSum, over_slots
 from edge_sdk.protocol.contracts.fedgkd import FEDGKD
 from edge_sdk.protocol.knowledge import Payload, Weights
 from edge_sdk.protocol.messages import FederationSpec
@@ -26,6 +25,8 @@ class FedGKDCoordinatorState:
 
     models: tuple[Weights, ...] = ()
     rounds: Count
+    slots: SlotSum | None = None
+    """Where the means go over all slots."""
 
 
 class FedGKDCoordinator:
@@ -51,26 +52,29 @@ class FedGKDCoordinator:
         """Nothing."""
         return {}
 
-    def zero(self) -> WeightedSum:
+    def zero(self) -> Change:
         """No uploads."""
-        return WeightedSum()
+        return Change()
 
-    def add(self, aggregate: WeightedSum, contribution: Contribution) -> WeightedSum:
+    def add(self, aggregate: Change, contribution: Contribution) -> Change:
         """One more."""
-        return aggregate.add(contribution.number, cast("Weights", contribution.knowledge["weights"]))
+        return aggregate.add(contribution)
 
-    def merge(self, a: WeightedSum, b: WeightedSum) -> WeightedSum:
+    def merge(self, a: Change, b: Change) -> Change:
         """Both sums together."""
         return a.merge(b)
 
     def finish(
-        self, spec: FederationSpec, state: FedGKDCoordinatorState, at: At, aggregate: WeightedSum
+        self, spec: FederationSpec, state: FedGKDCoordinatorState, at: At, aggregate: Change
     ) -> FedGKDCoordinatorState:
         """Divide, and let go of the oldest mean."""
         params = self.contract.read(spec.params)
         before = state.models[-1] if state.models else None
-        newest = next_weights(at, aggregate, params.start, before)
-        return FedGKDCoordinatorState(models=(*state.models, newest)[-params.buffer :], rounds=state.rounds)
+        active = next_weights(at, aggregate.now, params.start, before)
+        newest, slots = over_slots(self.contract.caching(params), at, aggregate, active, state.slots)
+        return FedGKDCoordinatorState(
+            models=(*state.models, newest)[-params.buffer :], rounds=state.rounds, slots=slots
+        )
 
 
 METHOD = FedGKDCoordinator()

@@ -2,12 +2,14 @@
 
 A class that nobody brings in a round keeps its row, on which the paper is silent.  Round 0 begins with a random header,
 the same for all devices; where no feature width is agreed on there is none.
+
+`cached`: the mean is over the last rows of every device that ever answered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import numpy as np
@@ -33,6 +35,9 @@ class FedSSACoordinatorState:
     header: ClassRows | None  # (m, d + 1)
     rounds: Count
     """After these nobody needs it: a device's result is its model as it was trained last."""
+    cache: Mapping[str, ClassRows] = field(default_factory=dict)
+    """The last rows of each device, by its number; empty unless `cached`.  Whole, for a sum could not let go of a
+    device's former rows without rounding."""
 
 
 class FedSSACoordinator(InBag):
@@ -57,10 +62,14 @@ class FedSSACoordinator(InBag):
         self, spec: FederationSpec, state: FedSSACoordinatorState, at: At, aggregate: Bag
     ) -> FedSSACoordinatorState:
         """Average over the holders of each class."""
-        ups = [cast("ClassRows", up.knowledge["header"]) for up in aggregate]  # in number order
+        ups = {str(up.number): cast("ClassRows", up.knowledge["header"]) for up in aggregate}
         if not ups:
             raise EmptyRound(f"round {at.round}: no header rows arrived; wait for devices, or lower the quorum")
-        return replace(state, header=carried_over(state.header, mean_over_holders(ups)))
+        if self.contract.read(spec.params).cached:
+            ups = {**state.cache, **ups}
+            state = replace(state, cache=ups)
+        in_order = [ups[number] for number in sorted(ups, key=int)]
+        return replace(state, header=carried_over(state.header, mean_over_holders(in_order)))
 
 
 def _random_header(spec: FederationSpec) -> ClassRows:

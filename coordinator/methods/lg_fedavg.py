@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from edge_sdk.protocol.contracts.lg_fedavg import LG_FEDAVG
 from edge_sdk.protocol.knowledge import ClassRows, Payload
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import Count, wire
+from edge_sdk.protocol.wires import Contract
 
 
 @wire("lg-fedavg-coordinator-state")
@@ -31,7 +32,9 @@ class LGFedAvgCoordinatorState:
 class LGFedAvgCoordinator(InBag):
     """Averages whole last layers."""
 
-    contract = LG_FEDAVG
+    def __init__(self, contract: Contract[Any] = LG_FEDAVG) -> None:
+        """Of LG-FedAvg, or of a method that differs from it on the device only."""
+        self.contract = contract
 
     def init(self, spec: FederationSpec) -> LGFedAvgCoordinatorState:
         """None yet."""

@@ -20,6 +20,7 @@ ALONE = "alone"
 ACCURACIES: Mapping[str, tuple[str, str]] = {
     "mean": ("accuracy", "mean"),
     "worst": ("accuracy", "worst"),
+    "gm": ("accuracy", "gm"),
     "amp": ("own_task", "amp"),
     "fm": ("own_task", "fm"),
     "wlp": ("own_task", "wlp"),

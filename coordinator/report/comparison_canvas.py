@@ -64,6 +64,11 @@ def what(comparison: Comparison) -> str:
     return printable(DOT.join(words))
 
 
+def over_seeds(comparison: Comparison) -> str:
+    """Of a line that is a mean over seeds, what to say of it; nothing of one seed."""
+    return f", mean over {len(comparison.seeds)} seeds" if len(comparison.seeds) > 1 else ""
+
+
 def shared(curves: Sequence[Mapping[int, object]]) -> list[int]:
     """The rounds that all seeds measured."""
     return sorted(set.intersection(*(set(curve) for curve in curves)))

@@ -20,11 +20,18 @@ from coordinator.report.comparison_canvas import (
     height_in,
     looks,
     nothing,
+    over_seeds,
     shared,
     what,
     write_points,
 )
-from coordinator.report.cost_plots import accuracy_by_bytes, accuracy_by_time, accuracy_for_its_cost
+from coordinator.report.cost_plots import (
+    accuracy_by_bytes,
+    accuracy_by_energy,
+    accuracy_by_time,
+    accuracy_for_its_cost,
+)
+from coordinator.report.insight_plots import Seen, draw_insights
 from coordinator.report.lines import round_axis, tick_percent
 
 _PANEL_IN = 2.2
@@ -71,12 +78,16 @@ def draw_comparison(comparison: Comparison, directory: str | os.PathLike[str]) -
         accuracy_of_devices,
         accuracy_by_bytes,
         accuracy_by_time,
+        accuracy_by_energy,
         accuracy_for_its_cost,
     )
     paths = [folder / f"{draw.__name__}.png" for draw in drawings]
     for draw, path in zip(drawings, paths, strict=True):
         draw(comparison, path)
-    return paths
+    firsts = [(line.method, line.trials[0].result) for line in comparison.lines]
+    seen = [Seen(name, run.data.get("name", ""), run.insight) for name, run in firsts if run.insight is not None]
+    which = f", here {comparison.seeds[0]}" if len(comparison.seeds) > 1 else ""
+    return [*paths, *draw_insights(seen, f"{what(comparison)}{which}", folder)]
 
 
 def accuracy_by_round(comparison: Comparison, path: Path) -> None:
@@ -105,7 +116,7 @@ def own_task_by_round(comparison: Comparison, path: Path) -> None:
     """AMP, FM and WLP by round, on each device's own task: FedKF's three figures, one above the other."""
     points = {line.method: own_task_points(line) for line in comparison.lines}
     write_points(path, OwnTaskPoint._fields, (point._asdict() for row in points.values() for point in row))
-    subtitle = f"{what(comparison)}{DOT}on the devices' own tasks, mean over seeds"
+    subtitle = f"{what(comparison)}{DOT}on the devices' own tasks{over_seeds(comparison)}"
     tall_in = height_in(len(points), HEIGHT_IN + _PANEL_IN)
     with picture(path, WIDTH_IN, tall_in, "AMP, FM and WLP by round", subtitle) as figure:
         if not any(points.values()):

@@ -18,12 +18,13 @@ from coordinator.report.comparison_canvas import (
     height_in,
     looks,
     nothing,
+    over_seeds,
     shared,
     what,
     write_points,
 )
 from coordinator.report.lines import accuracy_axis
-from coordinator.report.units import human_bytes, human_flops, human_seconds, percent
+from coordinator.report.units import human_bytes, human_flops, human_joules, human_seconds, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,13 +35,18 @@ _WIDEST_PT, _NARROWEST_PT = 26.0, 5.0
 
 
 class SpentPoint(NamedTuple):
-    """A row of accuracy_by_bytes.csv and accuracy_by_time.csv; since the run began, means over the seeds."""
+    """A row of accuracy_by_bytes.csv, accuracy_by_time.csv and accuracy_by_energy.csv.
+
+    Since the run began, means over the seeds.
+    """
 
     method: str
     round: int
     bytes_per_device: float
     """Sent and received."""
     time_s: float
+    device_j: float
+    """Of all devices together; 0 where nobody metered them."""
     mean: float
 
 
@@ -62,6 +68,11 @@ def accuracy_by_bytes(comparison: Comparison, path: Path) -> None:
 def accuracy_by_time(comparison: Comparison, path: Path) -> None:
     """Mean accuracy against time: on the boards' clock in a simulation, on the wall's over a broker."""
     _by_spent(comparison, path, "Accuracy by time", "time_s", _time_axis)
+
+
+def accuracy_by_energy(comparison: Comparison, path: Path) -> None:
+    """Mean accuracy against the joules that all devices drew until then; empty over a broker, where nobody knows."""
+    _by_spent(comparison, path, "Accuracy for its energy", "device_j", _energy_axis)
 
 
 def accuracy_for_its_cost(comparison: Comparison, path: Path) -> None:
@@ -109,6 +120,7 @@ def spent_points(line: Line) -> list[SpentPoint]:
             number,
             statistics.fmean([curve[number].bytes_per_device for curve in curves]),
             statistics.fmean([curve[number].time_s for curve in curves]),
+            statistics.fmean([curve[number].device_j for curve in curves]),
             statistics.fmean([curve[number].accuracy for curve in curves]),
         )
         for number in shared(curves)
@@ -132,7 +144,7 @@ def _whole_bytes(totals: dict[str, float], devices: int) -> float:
 def _by_spent(comparison: Comparison, path: Path, title: str, key: str, bottom: Callable[[Axes], None]) -> None:
     points = {line.method: spent_points(line) for line in comparison.lines}
     write_points(path, SpentPoint._fields, (point._asdict() for row in points.values() for point in row))
-    subtitle = f"{what(comparison)}{DOT}each line from the first to the last round, mean over seeds"
+    subtitle = f"{what(comparison)}{DOT}each line from the first to the last round{over_seeds(comparison)}"
     with picture(path, WIDTH_IN, height_in(len(points)), title, subtitle) as figure:
         axes = figure.add_subplot()
         ends = []
@@ -150,6 +162,13 @@ def _time_axis(axes: Axes) -> None:
     axes.locator_params(axis="x", nbins=5)
     axes.xaxis.set_major_formatter(lambda value, _position: human_seconds(value) if value else "0")
     axes.set_xlabel("time so far")
+
+
+def _energy_axis(axes: Axes) -> None:
+    axes.set_xlim(left=0)
+    axes.locator_params(axis="x", nbins=5)
+    axes.xaxis.set_major_formatter(lambda value, _position: human_joules(value) if value else "0")
+    axes.set_xlabel("drawn by all devices so far")
 
 
 def _byte_axis(axes: Axes) -> None:

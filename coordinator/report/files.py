@@ -5,6 +5,7 @@
     rounds.csv        one row per round
     devices.csv       one row per device, for spreadsheets
     accuracy.csv      one row per round and evaluated device
+    insight.npz       what the models held at the end, for pictures
 
 Each file is replaced at once, so that a reader never sees half of one; summary.json comes last.
 """
@@ -16,18 +17,23 @@ import io
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coordinator.report import text_files
+from coordinator.report import insight, text_files
+from coordinator.report.metrics import CURVES, SHARES
 from coordinator.report.result import SUMMARY_VERSION, DeviceResult, Result, RoundResult, spread, summary
 from coordinator.report.text_files import csv_text
 from edge_sdk.errors import StoreError, UsageError
 
-OWN_TASK = ("amp", "fm", "wlp")
+OWN_TASK = ("amp", "fm", "wlp", "sd", *(f"q{round(100 * share)}" for share in SHARES))
 """Of the accuracies on the devices' own tasks."""
+PERSONAL = ("pm_v", "pm_l")
+"""FedNH's, as means over the learning devices."""
 COUNTS = ("contributors", "exchanges", "bytes_up", "bytes_down", "scalars_up", "scalars_down", "device_flops")
-SECONDS = ("wall_s", "virtual_s", "device_s")
+SECONDS = ("wall_s", "virtual_s", "device_s", "waited_s")
+DEVICE_COSTS = ("waited_s", "busy_s", "energy_j")
 ROUND_COLUMNS = (
     "round",
     "accuracy_mean",
@@ -35,9 +41,13 @@ ROUND_COLUMNS = (
     "accuracy_max",
     "accuracy_std",
     "standalone_mean",
+    "gm",
     *OWN_TASK,
+    *(f"{name}_mean" for name in PERSONAL),
     *COUNTS,
     *SECONDS,
+    "device_j",
+    "waited_for",
 )
 DEVICE_COLUMNS = (
     "id",
@@ -55,9 +65,11 @@ DEVICE_COLUMNS = (
     "bytes_up",
     "bytes_down",
     "rounds_done",
+    "withheld",
+    *DEVICE_COSTS,
     "note",
 )
-ACCURACY_COLUMNS = ("round", "device", "accuracy", "local_accuracy", "standalone_accuracy")
+ACCURACY_COLUMNS = ("round", "device", *CURVES, "standalone_accuracy")
 
 
 def write_run(result: Result, resolved_toml: str, directory: str | os.PathLike[str]) -> None:
@@ -66,11 +78,12 @@ def write_run(result: Result, resolved_toml: str, directory: str | os.PathLike[s
     Raises UsageError where `directory` cannot be a directory, StoreError where it cannot be written.
     """
     folder = Path(directory)
-    files = {
+    files: dict[str, str | bytes] = {
         "federation.toml": resolved_toml,
         "rounds.csv": csv_text(ROUND_COLUMNS, _round_rows(result)),
         "devices.csv": csv_text(DEVICE_COLUMNS, (_device_row(device) for device in result.devices)),
         "accuracy.csv": csv_text(ACCURACY_COLUMNS, _accuracy_rows(result)),
+        **({insight.NAME: insight.to_bytes(result.insight)} if result.insight is not None else {}),
         "summary.json": json.dumps(summary(result), indent=2, allow_nan=False) + "\n",
     }
     try:
@@ -94,7 +107,7 @@ def read_run(directory: str | os.PathLike[str]) -> Result:
     rounds = _read_table(folder / "rounds.csv", ROUND_COLUMNS)
     measured = _read_table(folder / "accuracy.csv", ACCURACY_COLUMNS)
     try:
-        return _result(whole, rounds, measured)
+        return replace(_result(whole, rounds, measured), insight=insight.read(folder))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(
             f"{folder}: its files do not fit together ({type(error).__name__}: {error}); run it again"
@@ -111,8 +124,10 @@ def _round_rows(result: Result) -> Iterable[dict[str, object]]:
             "round": entry.round,
             **{f"accuracy_{key}": federated[key] for key in ("mean", "min", "max", "std") if federated},
             "standalone_mean": spread(list(result.learned(standalone).values())).get("mean"),
+            "gm": result.gm(entry.accuracy),
             **{key: own_task.get(key) for key in OWN_TASK},
-            **{key: getattr(entry, key) for key in (*COUNTS, *SECONDS)},
+            **{f"{key}_mean": spread([*result.learned(getattr(entry, key)).values()]).get("mean") for key in PERSONAL},
+            **{key: getattr(entry, key) for key in (*COUNTS, *SECONDS, "device_j", "waited_for")},
         }
 
 
@@ -127,8 +142,7 @@ def _device_row(device: DeviceResult) -> dict[str, object]:
 
 def _accuracy_rows(result: Result) -> Iterable[dict[str, object]]:
     columns = {
-        "accuracy": {entry.round: entry.accuracy for entry in result.history},
-        "local_accuracy": {entry.round: entry.local_accuracy for entry in result.history},
+        **{name: {entry.round: getattr(entry, name) for entry in result.history} for name in CURVES},
         "standalone_accuracy": {entry.round: entry.accuracy for entry in result.standalone_history},
     }
     for number in sorted({number for rounds in columns.values() for number in rounds}):
@@ -174,15 +188,17 @@ def _read_table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
 
 
 def _result(whole: Mapping[str, Any], rounds: list[dict[str, str]], measured: list[dict[str, str]]) -> Result:
-    accuracy, own, alone = (_by_round(measured, name) for name in ("accuracy", "local_accuracy", "standalone_accuracy"))
+    curves = {name: _by_round(measured, name) for name in CURVES}
+    alone = _by_round(measured, "standalone_accuracy")
     return Result(
         devices=tuple(_device_from(entry) for entry in whole["per_device"]),
-        history=tuple(_round_from(row, accuracy, own) for row in rounds),
+        history=tuple(_round_from(row, curves) for row in rounds),
         standalone_history=tuple(RoundResult(round=number, accuracy=alone[number]) for number in sorted(alone)),
         refused_devices=tuple(whole["refused_devices"]),
         warnings=tuple(whole["warnings"]),
         encoding=whole.get("encoding", {}),  # runs of before there was a choice do not say
         memory=whole.get("memory", {}),  # nor those of before it was measured
+        one_model=whole.get("one_model", False),
         **{
             key: whole[key]
             for key in (
@@ -218,16 +234,8 @@ def _device_from(entry: Mapping[str, Any]) -> DeviceResult:
     return DeviceResult(**values | {"class_counts": tuple(entry.get("class_counts", ()))})
 
 
-def _round_from(
-    row: Mapping[str, str], accuracy: Mapping[int, Mapping[str, float]], own: Mapping[int, Mapping[str, float]]
-) -> RoundResult:
+def _round_from(row: Mapping[str, str], curves: Mapping[str, Mapping[int, Mapping[str, float]]]) -> RoundResult:
     number = int(row["round"])
-    return RoundResult(
-        round=number,
-        accuracy=accuracy.get(number, {}),
-        local_accuracy=own.get(number, {}),
-        wall_s=float(row["wall_s"]),
-        virtual_s=float(row["virtual_s"]),
-        device_s=float(row["device_s"]),
-        **{key: int(row[key]) for key in COUNTS},
-    )
+    values: dict[str, Any] = {name: curve.get(number, {}) for name, curve in curves.items()}
+    values |= {key: int(row[key]) for key in COUNTS} | {key: float(row[key]) for key in SECONDS}
+    return RoundResult(round=number, device_j=float(row["device_j"]), waited_for=row["waited_for"], **values)

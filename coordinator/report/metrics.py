@@ -13,6 +13,9 @@ from typing import NamedTuple
 
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
 """The quantiles over devices that a summary has."""
+CURVES = ("accuracy", "local_accuracy", "pm_v", "pm_l")
+"""What is kept of every device by round: on the shared test, on its own task, and FedNH's two, which are
+`edge_sdk.evaluation.personalised_accuracies`."""
 TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 """Mean accuracies for which a summary says what it took to get there."""
 
@@ -20,7 +23,8 @@ TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 class Point(NamedTuple):
     """A run up to the end of a round: what was spent since it began.
 
-    Bytes are sent and received, per device; device_flops and device_s are those of all devices, 0 where nobody meters.
+    Bytes are sent and received, per device; device_flops, device_s and device_j are those of all devices, 0 where
+    nobody meters.
     """
 
     round: int
@@ -29,6 +33,7 @@ class Point(NamedTuple):
     time_s: float
     device_flops: int = 0
     device_s: float = 0.0
+    device_j: float = 0.0
 
 
 def averaged_performance(accuracy: Mapping[str, float], samples: Mapping[str, int]) -> float:
@@ -55,6 +60,17 @@ def worst_performance(accuracy: Mapping[str, float]) -> float:
     By its Theorem 5.1 no mixture of the devices' data has a lower accuracy.
     """
     return min(accuracy.values())
+
+
+def global_model(accuracy: Mapping[str, float]) -> float | None:
+    """GM, FedNH's section on evaluation metrics: the accuracy of the global model on the balanced test.
+
+    accuracy: on the shared test (`data.balance_test` makes it balanced), by device, of a method whose devices measure
+    the averaged model as it arrives.  Then all of them measure the same model, and GM is what they all found; where
+    they did not find the same (tests of their own, or running statistics that stay on each device), there is none.
+    """
+    found = set(accuracy.values())
+    return found.pop() if len(found) == 1 else None
 
 
 def quantile(values: Sequence[float], share: float) -> float:

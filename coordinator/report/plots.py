@@ -29,10 +29,12 @@ from coordinator.report.canvas import (
 from coordinator.report.comparison import Comparison, Line, Trial
 from coordinator.report.comparison_canvas import write_points
 from coordinator.report.comparison_plots import own_task_by_round
-from coordinator.report.cost_plots import accuracy_by_time
+from coordinator.report.cost_plots import accuracy_by_bytes, accuracy_by_energy, accuracy_by_time
+from coordinator.report.insight_plots import Seen, draw_insights
 from coordinator.report.lines import End, accuracy_axis, end_labels, round_axis, tick_percent
 from coordinator.report.result import DeviceResult, Result, RoundResult
 from coordinator.report.units import human_bytes, percent, printable
+from coordinator.report.waiting_plot import who_was_waited_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,14 +59,17 @@ def draw_all(result: Result, directory: str | os.PathLike[str]) -> list[Path]:
         bytes_by_direction,
         who_holds_what,
         samples_by_class,
+        who_was_waited_for,
     )
     paths = [folder / f"{draw.__name__}.png" for draw in drawings]
     for draw, path in zip(drawings, paths, strict=True):
         draw(result, path)
     only = Comparison((Line(result.method, (Trial(result.seed, result),)),), result.method)
-    for curve in (own_task_by_round, accuracy_by_time):
+    for curve in (own_task_by_round, accuracy_by_bytes, accuracy_by_time, accuracy_by_energy):
         paths.append(folder / f"{curve.__name__}.png")
         curve(only, paths[-1])
+    if result.insight is not None:
+        paths += draw_insights([Seen(result.method, result.data.get("name", ""), result.insight)], _run(result), folder)
     return paths
 
 

@@ -8,9 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator.report.metrics import TARGETS, Point, over_devices, to_target
+from coordinator.report.insight import Insight
+from coordinator.report.metrics import TARGETS, Point, global_model, over_devices, to_target
 
 SUMMARY_VERSION = 1
+VERDICTS = ("accepted", "duplicate", "stale", "refused", "withheld")
+"""What can become of an upload."""
 WORST_SHARE = 0.1
 """The share of devices whose mean accuracy is reported as `worst`."""
 
@@ -40,6 +43,14 @@ class DeviceResult:
     bytes_up: int = 0
     bytes_down: int = 0
     rounds_done: int = 0
+    waited_s: float = 0.0
+    """Seconds in which exchanges were open for its sake: coordinator/waiting.py."""
+    busy_s: float = 0.0
+    """Seconds of computing, by its board's profile; 0 where nobody meters it, as over a broker."""
+    energy_j: float = 0.0
+    """What it drew from the beginning to the end of the run; 0 where nobody meters it."""
+    withheld: int = 0
+    """Uploads that it withheld because what it learned diverged."""
 
     @property
     def classes(self) -> tuple[int, ...]:
@@ -57,6 +68,10 @@ class RoundResult:
     """By device id; only devices that were evaluated after this round."""
     local_accuracy: Mapping[str, float] = field(default_factory=dict)
     """The same on each device's own task: its own test part, or the test's samples of the classes that it holds."""
+    pm_v: Mapping[str, float] = field(default_factory=dict)
+    """FedNH's PM(V) by device id; of devices whose owners disclose their classes."""
+    pm_l: Mapping[str, float] = field(default_factory=dict)
+    """FedNH's PM(L), likewise."""
     contributors: int = 0
     wall_s: float = 0.0
     virtual_s: float = 0.0
@@ -70,6 +85,12 @@ class RoundResult:
     """Of all devices together, evaluations included; 0 where nobody meters them, as over a broker."""
     device_s: float = 0.0
     """Seconds of computing, of all devices together, by their boards' profiles; 0 where nobody meters them."""
+    device_j: float = 0.0
+    """Joules that all devices together drew, waiting and talking included; 0 where nobody meters them."""
+    waited_for: str = ""
+    """The device that this round waited for longest; empty: none."""
+    waited_s: float = 0.0
+    """How long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +108,7 @@ class Result:
     history: tuple[RoundResult, ...] = ()
     standalone_history: tuple[RoundResult, ...] = ()
     updates: Mapping[str, int] = field(default_factory=dict)
-    """Uploads by verdict: accepted, duplicate, stale, refused."""
+    """Uploads by verdict: accepted, duplicate, stale, refused, withheld."""
     refused_frames: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Frames that broke the protocol: sender -> kind -> count."""
     refused_devices: tuple[Mapping[str, str], ...] = ()
@@ -104,8 +125,12 @@ class Result:
     """How the payload kinds of the method travelled: tag -> encoding."""
     versions: Mapping[str, str] = field(default_factory=dict)
     transport: str = "memory"
+    one_model: bool = False
+    """Whether what devices measure is one averaged model, and so has a GM."""
     reason: str = ""
     """Why it ended early; empty where it did not."""
+    insight: Insight | None = field(default=None, compare=False)
+    """What its models held at the end, for pictures."""
 
     @property
     def learners(self) -> frozenset[str]:
@@ -121,18 +146,24 @@ class Result:
         """AMP, FM, WLP and their like over the learning devices, of accuracies by device id."""
         return over_devices(self.learned(accuracy), {device.id: device.samples for device in self.devices})
 
+    def gm(self, accuracy: Mapping[str, float]) -> float | None:
+        """GM of accuracies by device id; None where there is no one model."""
+        return global_model(self.learned(accuracy)) if self.one_model else None
+
     def points(self) -> list[Point]:
         """Round by round where accuracy was measured: its mean, and what had been spent by then."""
-        found, spent, time_s, flops, device_s = [], 0, 0.0, 0, 0.0
+        found, spent, time_s, flops, device_s, device_j = [], 0, 0.0, 0, 0.0, 0.0
         for entry in self.history:
             spent += entry.bytes_up + entry.bytes_down
             time_s += entry.virtual_s or entry.wall_s
             flops += entry.device_flops
             device_s += entry.device_s
+            device_j += entry.device_j
             learned = self.learned(entry.accuracy)
             if learned:
                 mean = statistics.fmean(learned.values())
-                found.append(Point(entry.round, mean, spent / max(1, len(self.devices)), time_s, flops, device_s))
+                per_device = spent / max(1, len(self.devices))
+                found.append(Point(entry.round, mean, per_device, time_s, flops, device_s, device_j))
         return found
 
 
@@ -165,7 +196,9 @@ def summary(result: Result) -> dict[str, Any]:
         "devices": len(result.devices),
         "completed": result.completed,
         "reason": result.reason,
-        "accuracy": _accuracy(result.devices),
+        "accuracy": _accuracy(result.devices)
+        | _known([("gm", result.gm(_known((d.id, d.accuracy) for d in result.devices)))]),
+        "one_model": result.one_model,
         "own_task": result.own_task(_own_accuracies(result.devices)),
         "metrics": _known(result.metrics.items()),
         "bytes": _bytes(result.devices),
@@ -179,7 +212,7 @@ def summary(result: Result) -> dict[str, Any]:
         "memory": _known(result.memory.items()),
         "transport": result.transport,
         "encoding": dict(result.encoding),
-        "updates": {key: result.updates.get(key, 0) for key in ("accepted", "duplicate", "stale", "refused")},
+        "updates": {key: result.updates.get(key, 0) for key in VERDICTS},
         "refused_frames": {sender: dict(kinds) for sender, kinds in sorted(result.refused_frames.items())},
         "refused_devices": [dict(refusal) for refusal in result.refused_devices],
         "warnings": list(result.warnings),
@@ -192,6 +225,9 @@ def summary(result: Result) -> dict[str, Any]:
 def without_times(whole: Mapping[str, Any]) -> dict[str, Any]:
     """A summary less what depends on the clock or the machine: the same seed twice gives the same."""
     kept = {key: value for key, value in whole.items() if key not in {"time", "memory", "versions"}}
+    kept["per_device"] = [
+        {key: value for key, value in device.items() if key != "waited_s"} for device in kept["per_device"]
+    ]
     return kept | {"metrics": {name: value for name, value in whole["metrics"].items() if not name.endswith("_s")}}
 
 
@@ -222,7 +258,7 @@ def _own_accuracies(devices: Sequence[DeviceResult]) -> dict[str, float]:
 
 def _work(history: Sequence[RoundResult]) -> dict[str, float]:
     """What all devices together computed, over the run and in a round on average; nothing where nobody metered it."""
-    totals = {"device_flops": sum(r.device_flops for r in history), "device_s": sum(r.device_s for r in history)}
+    totals = {name: sum(getattr(r, name) for r in history) for name in ("device_flops", "device_s", "device_j")}
     return {
         f"{name}{of}": total / by
         for name, total in totals.items()
@@ -266,4 +302,6 @@ def _device(device: DeviceResult) -> dict[str, Any]:
         "bytes_up": device.bytes_up,
         "bytes_down": device.bytes_down,
         "rounds_done": device.rounds_done,
+        **{name: value for name in ("waited_s", "busy_s", "energy_j") if (value := getattr(device, name))},
+        "withheld": device.withheld,
     }

@@ -221,6 +221,8 @@ def _own_task(result: Result) -> list[str]:
     if not found:
         return []
     words = [f"AMP {percent(found['amp'])}", f"FM {found['fm']:.4f}", f"WLP {percent(found['wlp'])}"]
+    gm = summary(result)["accuracy"].get("gm")
+    words += [f"GM {percent(gm)}"] if gm is not None else []
     personal = (("PM(V)", "pm_v_mean"), ("PM(L)", "pm_l_mean"))
     words += [f"{name} {percent(result.metrics[key])}" for name, key in personal if key in result.metrics]
     return [f"own tasks: {', '.join(words)}"]

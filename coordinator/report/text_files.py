@@ -1,4 +1,4 @@
-"""Files that a reader never sees half of."""
+"""Files that a reader never sees half of.  Text is UTF-8, its line ends as they are."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 
-def replace(path: Path, text: str) -> None:
+def replace(path: Path, content: str | bytes) -> None:
     """Write a whole file at once: whoever reads meanwhile gets the old one or the new one.  Raises OSError."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
         Path(temporary).chmod(0o644)  # mkstemp makes a file that only its owner reads; a report is for others
         Path(temporary).replace(path)
     except BaseException:

@@ -29,6 +29,16 @@ def human_flops(count: float) -> str:
     return f"{value:.1f} PFLOP"
 
 
+def human_joules(count: float) -> str:
+    """Energy: 12 J, 1.5 kJ, 3.2 MJ."""
+    value = float(count)
+    for unit in ("J", "kJ", "MJ"):
+        if round(value) < _BYTE_STEP:
+            return f"{value:.1f} {unit}" if value < _PRECISE_BELOW and unit != "J" else f"{value:.0f} {unit}"
+        value /= _BYTE_STEP
+    return f"{value:.1f} GJ"
+
+
 def human_seconds(seconds: float) -> str:
     """A duration: 0.42 s, 12.3 s, 3 min 20 s, 2 h 05 min."""
     if seconds < 1:

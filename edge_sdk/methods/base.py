@@ -7,13 +7,15 @@ many devices into one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
 from edge_sdk.errors import RemoteProtocolError
+from edge_sdk.models.base import Part
 from edge_sdk.objectives import Floats, Ints, Objective, Optim
 from edge_sdk.protocol.knowledge import ClassRows, LogitGradients, Payload, PublicLogits
 from edge_sdk.protocol.messages import FederationSpec
@@ -47,11 +49,20 @@ class Fit:
     source: Source
     objective: Objective
     optim: Optim
+    part: Part = "all"
+    """The rest of the model stays as it is."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Logits:
     """Answered with the logits of the source: f4 (steps, b, k)."""
+
+    source: Source
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Features:
+    """Answered with the features of the source, as in inference: f4 (steps, b, d)."""
 
     source: Source
 
@@ -74,6 +85,8 @@ class HyperMeans:
     """
 
     temperature: float
+    clip: float = math.inf
+    """Longer features are shortened to this L2 norm before they are averaged; predictions are of the whole feature."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +100,14 @@ class WriteHead:
 
     classes: Ints  # (m,)
     rows: Floats  # (m, d + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class SetScale:
+    """Of a cosine head: another scale, None: as it is; whether fits that train the body change it, from now on."""
+
+    value: float | None
+    trains: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +143,18 @@ class Evaluate:
 
 
 Request: TypeAlias = (
-    Fit | Logits | ClassMeans | HyperMeans | ReadHead | WriteHead | ReadWeights | WriteWeights | MeanLoss | Evaluate
+    Fit
+    | Logits
+    | Features
+    | ClassMeans
+    | HyperMeans
+    | ReadHead
+    | WriteHead
+    | SetScale
+    | ReadWeights
+    | WriteWeights
+    | MeanLoss
+    | Evaluate
 )
 Up: TypeAlias = Mapping[str, Payload]
 Stage: TypeAlias = Generator[Request, Any, S]
@@ -146,6 +178,8 @@ class Job:
     """False: a predict-only model, which takes part as a teacher."""
     class_counts: tuple[int, ...] = ()
     """Private training samples of each class, on this device."""
+    secret: bytes = field(default=b"", repr=False)
+    """What noise is drawn from: 32 bytes that nobody else knows."""
 
     @property
     def optim(self) -> Optim:

@@ -66,10 +66,13 @@ def nothing(_params: Any, _job: Job) -> Stage[Mapping[str, Payload]]:
 class FedAvgClient:
     """Takes over the mean, trains, gives its weights back."""
 
-    def __init__(self, contract: Contract[Any], loss: Loss, more: More = nothing) -> None:
-        """`loss`: what this method minimises on the device; `more`: what it shares beside the weights."""
+    def __init__(self, contract: Contract[Any], loss: Loss, more: More = nothing, *, measured: str = "weights") -> None:
+        """`loss`: what this method minimises on the device; `more`: what it shares beside the weights.
+
+        `measured`: the role, where it came, whose weights are the method's result; training begins with `weights`.
+        """
         self.contract = contract
-        self._loss, self._more = loss, more
+        self._loss, self._more, self._measured = loss, more, measured
 
     def init(self, spec: FederationSpec) -> FedAvgState:
         """Nothing beside the model."""
@@ -78,11 +81,14 @@ class FedAvgClient:
     def step(self, state: FedAvgState, down: Mapping[str, Payload], job: Job) -> Step[FedAvgState]:
         """Take over, measure, train, share."""
         params = self.contract.read(job.spec.params)
-        yield from take_over(down)
+        measured = self._measured if self._measured in down else "weights"
+        yield from take_over(down, measured)
         if job.evaluates_last:
             yield Evaluate(job.round)
         if job.closing:
             return state, {}
+        if measured != "weights":
+            yield from take_over(down)
         if job.local_steps:
             source = job.private_batches(job.local_steps)
             objective = yield from self._loss(params, down, source)

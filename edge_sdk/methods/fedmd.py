@@ -1,7 +1,8 @@
-"""FedMD (client half): Li and Wang 2019, arXiv:1910.03581, in the form that FedAL compares with.
+"""FedMD (client half): Li and Wang 2019, arXiv:1910.03581, in the form that FedAL compares with, and in its own.
 
-A round: digest the consensus on the last round's public batch, train on private batches, score the next public batch.
-So the consensus of a round arrives with the next Assign, and the last one with the closing Assign.
+A round: digest the consensus on the last round's public samples, train on private batches (the paper's "revisit"),
+score the next public samples.  So the consensus of a round arrives with the next Assign, and the last one with the
+closing Assign.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import cast
 import numpy as np
 
 from edge_sdk.methods.base import Evaluate, Fit, Job, Logits, Public, Stage, Step, check_batch
-from edge_sdk.objectives import CrossEntropy, Distill, Floats
+from edge_sdk.objectives import CrossEntropy, Distill, Floats, LogitMatch, Term
 from edge_sdk.protocol.contracts.fedmd import FEDMD, FedMDParams
 from edge_sdk.protocol.knowledge import Payload, PublicLogits
 from edge_sdk.protocol.messages import FederationSpec
@@ -59,27 +60,32 @@ class FedMDClient:
         if job.learns and job.local_steps:
             batches = job.private_batches(job.local_steps)
             yield Fit(source=batches, objective=(CrossEntropy(),), optim=job.optim)
-        indices = batch_indices(job.spec, job.round, 0, params.public_batch)
+        indices = batch_indices(job.spec, job.round, 0, params.scored)
         logits = (yield Logits(Public(indices[None])))[0]  # (b, k)
         up = PublicLogits(values=logits, batch=batch_digest(job.spec, indices))
         return FedMDState(round=job.round, sent=logits), {"logits": up}
 
 
 def _digest(state: FedMDState, down: Mapping[str, Payload], params: FedMDParams, job: Job) -> Stage[None]:
-    """Steps on the public batch that the mean was made on: that of the round before."""
+    """Steps on the public samples that the mean was made on: those of the round before."""
     last = job.round - 1
     mean = cast("PublicLogits", down["mean"])
-    indices = batch_indices(job.spec, last, 0, params.public_batch)
+    indices = batch_indices(job.spec, last, 0, params.scored)
     check_batch(mean, job.spec, indices)
     target: Floats | None = mean.values.astype(np.float32)
     inside = state.sent is not None and state.round == last and "others" not in down
-    if params.target == "leave-one-out" and inside:
+    if params.leaves_out and inside:
         target = leave_one_out(mean.values, cast("Floats", state.sent), mean.contributors)
     if target is not None:
-        steps = params.digest_steps
-        source = Public(np.repeat(indices[None], steps, axis=0))  # (steps, b)
-        term = Distill(logits=np.repeat(target[None], steps, axis=0), temperature=params.temperature)
-        yield Fit(source=source, objective=(term,), optim=job.optim)
+        size = min(params.public_batch, params.scored)
+        chosen = np.resize(np.arange(params.scored), (params.steps, size))  # (steps, b), pass after pass
+        yield Fit(source=Public(indices[chosen]), objective=(_term(params, target[chosen]),), optim=job.optim)
+
+
+def _term(params: FedMDParams, targets: Floats) -> Term:
+    if params.form == "fedal":
+        return Distill(logits=targets, temperature=params.temperature)
+    return LogitMatch(logits=targets, error="squared" if params.error == "squared" else "absolute")
 
 
 METHOD = FedMDClient()

@@ -8,7 +8,7 @@ Learning", IJCAI 2024, equations 4-6 and Algorithm 1.
     share    the rows of those classes
 
 Equation 4 lacks the division, and multiplies the rows by 1 + mu^t in every round; it is there as fusion = "literal".
-Rows of other classes and the extractor stay the device's own.
+Rows of other classes, unless takes = "all", and the extractor stay the device's own.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ def _held(state: FedSSAState, job: Job) -> Ints:
 
 
 def _fuse(header: ClassRows, held: Ints, params: FedSSAParams, job: Job) -> Stage[None]:
-    """Rows that came down and belong to classes held; the others keep the local value."""
+    """Rows that came down and belong to classes held, or all that came; the others keep the local value."""
     own: Floats = yield ReadHead()  # (k, d + 1)
-    shared = np.isin(header.classes, held)
+    shared = np.isin(header.classes, held) | (params.takes == "all")
     classes = header.classes[shared].astype(np.int64)
     if len(classes):
         yield WriteHead(classes, fused(header.rows[shared], own[classes], params, job.round))

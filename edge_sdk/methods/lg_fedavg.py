@@ -7,18 +7,22 @@ share        the whole last layer
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
 from edge_sdk.methods.base import Evaluate, Fit, Job, ReadHead, Step, WriteHead
-from edge_sdk.objectives import CrossEntropy, Floats
+from edge_sdk.objectives import CrossEntropy, Floats, Objective
 from edge_sdk.protocol.contracts.lg_fedavg import LG_FEDAVG
 from edge_sdk.protocol.knowledge import ClassRows, Payload
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import wire
+from edge_sdk.protocol.wires import Contract
+
+Loss: TypeAlias = Callable[[Any, "ClassRows | None"], Objective]
+"""(parameters, the last layer that came) -> what to minimise."""
 
 
 @wire("lg-fedavg-state")
@@ -30,7 +34,10 @@ class LGFedAvgState:
 class LGFedAvgClient:
     """Shares its last layer, and nothing of what is in front of it."""
 
-    contract = LG_FEDAVG
+    def __init__(self, contract: Contract[Any], loss: Loss) -> None:
+        """`loss`: what this method minimises on the device."""
+        self.contract = contract
+        self._loss = loss
 
     def init(self, spec: FederationSpec) -> LGFedAvgState:
         """Nothing beside the model."""
@@ -41,12 +48,13 @@ class LGFedAvgClient:
         if job.closing:
             yield Evaluate(job.round)
             return state, {}
-        if "header" in down:
-            header = cast("ClassRows", down["header"])
+        header = cast("ClassRows | None", down.get("header"))
+        if header is not None:
             yield WriteHead(header.classes.astype(np.int64), header.rows.astype(np.float32))
         if job.local_steps:
             source = job.private_batches(job.local_steps)
-            yield Fit(source=source, objective=(CrossEntropy(),), optim=job.optim)
+            objective = self._loss(self.contract.read(job.spec.params), header)
+            yield Fit(source=source, objective=objective, optim=job.optim)
         if job.evaluates:
             yield Evaluate(job.round + 1)
         rows: Floats = yield ReadHead()  # (k, d + 1)
@@ -54,4 +62,9 @@ class LGFedAvgClient:
         return state, {"header": ClassRows(classes=classes, rows=rows, counts=np.ones_like(classes))}
 
 
-METHOD = LGFedAvgClient()
+def cross_entropy(_params: Any, _header: ClassRows | None) -> Objective:
+    """Plain training."""
+    return (CrossEntropy(),)
+
+
+METHOD = LGFedAvgClient(LG_FEDAVG, cross_entropy)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from edge_sdk.models.base import Batches, FitReport, Model, ModelSpec
-    from edge_sdk.models.numpy_model import LinearHead, NumpyModel
+    from edge_sdk.models.linear_head import LinearHead
+    from edge_sdk.models.numpy_model import NumpyModel
     from edge_sdk.models.onnx_model import OnnxModel, OnnxTeacher
     from edge_sdk.models.torch_model import TorchModel
 
@@ -31,7 +32,7 @@ _HOMES = {
     "FitReport": "base",
     "Model": "base",
     "ModelSpec": "base",
-    "LinearHead": "numpy_model",
+    "LinearHead": "linear_head",
     "NumpyModel": "numpy_model",
     "OnnxModel": "onnx_model",
     "OnnxTeacher": "onnx_model",

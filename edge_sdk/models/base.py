@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgpack
 import numpy as np
@@ -42,6 +42,10 @@ class ModelSpec:
     """Whether it keeps running statistics of batches, which are no trainable scalars and are not shared."""
     flops_per_sample: int = 0
     """Floating-point operations of one forward pass."""
+    activation_bytes_per_sample: int = 0
+    """What the layers of one forward pass write."""
+    calls_per_pass: int = 0
+    """Layers that one forward pass runs through."""
     note: str = ""
     """What a report should say of it, such as where a frozen extractor comes from."""
 
@@ -67,11 +71,21 @@ class FitReport:
     steps: int
     loss: float
     """Of the last step, before it."""
+    extra_flops: int = 0
+    """Floating-point operations beyond a training pass over its batches."""
 
 
 def layout_digest(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> bytes:
     """The layout of weights that are these named arrays one after the other, each in C order: 16 bytes."""
     return hashlib.sha256(repr([(name, tuple(shape)) for name, shape in shapes]).encode()).digest()[:16]
+
+
+Part: TypeAlias = Literal["all", "body", "head"]
+"""What a fit trains: the whole model, what stands in front of its last layer, or its last layer."""
+COSINE_SCALE = 20.0
+"""s of a cosine head, unless a method says otherwise: what FedNH's authors start a ResNet from."""
+NORM_LEAST = 1e-12
+"""What lengths are divided by at least."""
 
 
 class Model(Protocol):
@@ -93,14 +107,17 @@ class Model(Protocol):
     def head(self, f: Floats) -> Floats:
         """(n, d) -> (n, k): logits = head(features(x))."""
 
-    def fit(self, batches: Batches, objective: Objective, optim: Optim) -> FitReport:
-        """One optimiser step per row of `batches.indices`."""
+    def fit(self, batches: Batches, objective: Objective, optim: Optim, part: Part = "all") -> FitReport:
+        """One optimiser step per row of `batches.indices`; what does not belong to `part` stays, its moments, too."""
 
     def head_rows(self) -> Floats:
         """The last layer's weights with the bias as last column: (k, d + 1)."""
 
     def set_head_rows(self, classes: Ints, rows: Floats) -> None:
         """Overwrite the rows of some classes: classes (m,), rows (m, d + 1); optimiser moments are reset."""
+
+    def set_scale(self, value: float | None, *, trains: bool) -> None:
+        """Of a cosine head: its scale, None: as it is; whether fits that train the body change it, from now on."""
 
     def weights(self) -> Floats:
         """All trainable scalars, flat: (p,)."""
@@ -109,7 +126,7 @@ class Model(Protocol):
         """Overwrite all trainable scalars; optimiser moments are reset."""
 
     def head_mask(self) -> NDArray[np.bool_]:
-        """Which of the weights are those of the last layer: (p,)."""
+        """Which of the weights are those of the last layer, the scale of a cosine head not included: (p,)."""
 
     def state_bytes(self) -> bytes:
         """Weights, buffers and optimiser moments, to survive a restart."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from edge_sdk.data import Preprocess
 from edge_sdk.models.base import ModelSpec
 from edge_sdk.models.checks import ALL_TERMS, check_width
+from edge_sdk.models.cosine_head import head_of
 from edge_sdk.models.feature_cache import FeatureCache
-from edge_sdk.models.numpy_model import HeadModel, LinearHead
+from edge_sdk.models.numpy_model import HeadModel
 from edge_sdk.models.onnx_session import OnnxFile, OnnxSession
 from edge_sdk.models.predict_only import PredictOnly
 from edge_sdk.objectives import Floats, Ints, names_on
 
 
 class OnnxModel(HeadModel):
-    """A frozen extractor from an .onnx file under a LinearHead that is trained in numpy."""
+    """A frozen extractor from an .onnx file under a head that is trained in numpy."""
 
     def __init__(
         self,
@@ -26,28 +29,31 @@ class OnnxModel(HeadModel):
         name: str = "onnx",
         flops_per_sample: int = 0,
         note: str = "",
+        head: Literal["linear", "cosine"] = "linear",
     ) -> None:
-        """`extractor`: (n, c, h, w) -> (n, d), a path or the file's bytes.
+        """`extractor`: (n, c, h, w) -> (n, d), a path or the file's bytes; head: of logits, or of scaled cosines.
 
         `flops_per_sample` and `note` tell of it what the file itself does not (its metadata entry `flops_per_sample`,
         its description).  Raises ModelError where the file does not load or does not give (n, d).
         """
         session = OnnxSession(extractor, name=name, input_shape=input_shape)
-        head = LinearHead(session.width, classes, seed)
+        layer = head_of(head, session.width, classes, seed)
         spec = ModelSpec(
             name=name,
             runtime="onnx",
             classes=classes,
             feature_dim=session.width,
-            capabilities=frozenset({"predict", "logit-gradients", "features", "head-rows"}),
-            terms=ALL_TERMS,
+            capabilities=layer.abilities | {"predict", "logit-gradients", "features", "head-rows"},
+            terms=ALL_TERMS - names_on("fakes"),
             inert_terms=names_on("features"),
             preprocess=preprocess or Preprocess(),
-            parameters=head.rows.size,
+            parameters=layer.values().size,
             flops_per_sample=(flops_per_sample or session.flops_per_sample) + 2 * session.width * classes,
+            activation_bytes_per_sample=4 * (session.width + classes),
+            calls_per_pass=2,
             note=note or session.description or "frozen extractor: only the head learns",
         )
-        super().__init__(spec, head)
+        super().__init__(spec, layer)
         self._cache = FeatureCache(session.rows, session.width)
 
     def feature_rows(self, x: Floats, index: Ints) -> Floats:
@@ -81,6 +87,8 @@ class OnnxTeacher(PredictOnly):
             classes=classes,
             preprocess=preprocess or Preprocess(),
             flops_per_sample=flops_per_sample or self._session.flops_per_sample,
+            activation_bytes_per_sample=4 * classes,
+            calls_per_pass=1,
             note=note or self._session.description or "predict-only: teaches, does not learn",
         )
         super().__init__(spec)

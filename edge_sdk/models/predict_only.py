@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.errors import StoreError
-from edge_sdk.models.base import Batches, FitReport, ModelSpec
+from edge_sdk.models.base import Batches, FitReport, ModelSpec, Part
 from edge_sdk.models.checks import lacks
 from edge_sdk.objectives import Floats, Ints, Objective, Optim
 
@@ -31,7 +31,7 @@ class PredictOnly(ABC):
         """Raises Unsupported."""
         raise lacks(self.spec, "features")
 
-    def fit(self, _batches: Batches, _objective: Objective, _optim: Optim) -> FitReport:
+    def fit(self, _batches: Batches, _objective: Objective, _optim: Optim, _part: Part = "all") -> FitReport:
         """Raises Unsupported."""
         raise lacks(self.spec, "logit-gradients")
 
@@ -42,6 +42,10 @@ class PredictOnly(ABC):
     def set_head_rows(self, _classes: Ints, _rows: Floats) -> None:
         """Raises Unsupported."""
         raise lacks(self.spec, "head-rows")
+
+    def set_scale(self, _value: float | None, *, trains: bool) -> None:  # noqa: ARG002  the protocol's name
+        """Raises Unsupported."""
+        raise lacks(self.spec, "cosine-head")
 
     def weights(self) -> Floats:
         """Raises Unsupported."""

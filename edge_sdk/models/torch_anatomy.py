@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,19 @@ Tap: TypeAlias = Callable[[Tensor], "tuple[Tensor, Tensor]"]
 """A batch in, the logits (n, k) and the features (n, d) of its samples out, by one forward pass."""
 
 
+class Cost(NamedTuple):
+    """Of the forward pass of one sample."""
+
+    flops: int = 0
+    activation_bytes: int = 0
+    """What its layers write."""
+    calls: int = 0
+    """Of layers."""
+
+
+UNMEASURED = Cost()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anatomy:
     """What survey found."""
@@ -27,8 +40,7 @@ class Anatomy:
     head: nn.Linear | None = None
     """Makes the logits from the tap's features; None: nothing linear does."""
     feature_dim: int = 0
-    flops_per_sample: int = 0
-    """0: not measured."""
+    cost: Cost = UNMEASURED
 
 
 @torch.inference_mode()
@@ -48,10 +60,10 @@ def survey(
         if features is not None:
             raise ModelError(f"features={features!r}: pass input_shape=(c, h, w), so that their width can be measured")
         return Anatomy(tap=tap, head=last, feature_dim=last.in_features if last else 0)
-    logits, f, flops = _run_zero(net, tap, input_shape, name)
+    logits, f, cost = _run_zero(net, tap, input_shape, name)
     check_width(name, tuple(logits.shape), 1, classes)
     head = last if last and f is not None and _leads_to(logits, last, f) else None
-    return Anatomy(tap=tap, head=head, feature_dim=0 if f is None else f.shape[1], flops_per_sample=flops)
+    return Anatomy(tap=tap, head=head, feature_dim=0 if f is None else f.shape[1], cost=cost)
 
 
 def draws_random_numbers(net: nn.Module) -> bool:
@@ -112,33 +124,39 @@ def _flat(seen: list[Tensor], layer: nn.Module) -> Tensor:
 
 def _run_zero(
     net: nn.Module, tap: Tap | None, input_shape: tuple[int, int, int], name: str
-) -> tuple[Tensor, Tensor | None, int]:
-    """(logits (1, k), features (1, d) if any, operations) of one zero sample."""
+) -> tuple[Tensor, Tensor | None, Cost]:
+    """(logits (1, k), features (1, d) if any, what it cost) of one zero sample."""
     like = next(net.parameters(), torch.zeros(()))
     zero = torch.zeros((1, *input_shape), device=like.device)
     try:
-        logits, flops = _count_flops(net, zero)
-        return logits, tap(zero)[1] if tap else None, flops
+        logits, cost = count_cost(net, zero)
+        return logits, tap(zero)[1] if tap else None, cost
     except (RuntimeError, ValueError, TypeError, IndexError) as error:  # what torch raises for shapes that clash
         raise ModelError(f"model {name!r}: one sample of shape {input_shape} does not run: {error}") from error
 
 
-def _count_flops(net: nn.Module, x: Tensor) -> tuple[Tensor, int]:
-    """The net's answer, and the operations of its linear and convolution layers; the rest is a few per cent.
+def count_cost(net: nn.Module, x: Tensor) -> tuple[Tensor, Cost]:
+    """The net's answer, and its cost: operations of its linear and convolution layers (the rest is a few per cent).
 
-    Equal to torch's FlopCounterMode for these, without loading torch's compiler as that does (seconds on a board).
+    These equal those of torch's FlopCounterMode, without loading torch's compiler as that does (seconds on a board).
     """
-    found: list[int] = []
+    flops: list[int] = []
+    written: list[int] = []
 
-    def count(layer: nn.Module, _args: tuple[Tensor, ...], out: Tensor) -> None:
+    def multiply(layer: nn.Module, _args: tuple[Tensor, ...], out: Tensor) -> None:
         weight = layer.get_parameter("weight")  # (outputs, ...): used once per position of the output
-        found.append(2 * weight.numel() * (out.numel() // len(weight)))
+        flops.append(2 * weight.numel() * (out.numel() // len(weight)))
+
+    def write(_layer: nn.Module, _args: tuple[Tensor, ...], out: object) -> None:
+        written.append(out.numel() * out.element_size() if isinstance(out, Tensor) else 0)
 
     with ExitStack() as hooks:
         for layer in net.modules():
             if isinstance(layer, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):
-                hooks.enter_context(layer.register_forward_hook(count))
-        return net(x), sum(found)
+                hooks.enter_context(layer.register_forward_hook(multiply))
+            if next(layer.children(), None) is None:
+                hooks.enter_context(layer.register_forward_hook(write))
+        return net(x), Cost(sum(flops), sum(written), len(written))
 
 
 def _leads_to(logits: Tensor, head: nn.Linear, f: Tensor) -> bool:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.data import Preprocess
 from edge_sdk.errors import MissingExtra, ModelError
-from edge_sdk.models.base import Batches, FitReport, ModelSpec, layout_digest, pack_arrays, unpack_arrays
+from edge_sdk.models.base import Batches, FitReport, ModelSpec, Part, layout_digest, pack_arrays, unpack_arrays
 from edge_sdk.models.checks import (
     ALL_TERMS,
     check_fit,
@@ -24,7 +24,7 @@ from edge_sdk.models.checks import (
     require,
 )
 from edge_sdk.models.optim import unpack_optim
-from edge_sdk.objectives import Floats, Ints, Objective, Optim, names_on, on_features
+from edge_sdk.objectives import DataFree, Floats, Ints, Objective, Optim, names_on, on_features
 
 try:
     import torch
@@ -34,6 +34,9 @@ except ImportError as error:
 from torch import Tensor, nn
 
 from edge_sdk.models.torch_anatomy import Anatomy, draws_random_numbers, survey
+from edge_sdk.models.torch_cosine import CosineHead, never_negative, with_cosine_head
+from edge_sdk.models.torch_data_free import Imitator, Maker
+from edge_sdk.models.torch_generators import is_picture
 from edge_sdk.models.torch_optim import TorchOptimiser
 from edge_sdk.models.torch_seed import seeded
 from edge_sdk.models.torch_terms import Pass, objective_loss, to_tensor
@@ -61,14 +64,20 @@ class TorchModel:
         name: str | None = None,
         device: str = "cpu",
         note: str = "",
+        head: Literal["linear", "cosine"] = "linear",
     ) -> None:
         """`net` is taken over: moved to `device` and trained in place.
+
+        With head = "cosine" its last nn.Linear becomes a CosineHead, which compares directions (FedNH needs one), and
+        features are those of length 1 that it is given; a nn.ReLU right in front of it is taken out.
 
         With `input_shape` (c, h, w) one zero sample is run, which checks the number of logits and measures features
         and cost; without it, wrong logits show at the first batch, and the last nn.Linear is taken to make the logits.
         Raises ModelError where the net does not fit.
         """
         name = name or type(net).__name__.lower()
+        if head == "cosine":
+            net = with_cosine_head(net, classes, name)
         _check_types(net, name)
         self._device = torch.device(device)
         self._net = net.to(self._device).eval()
@@ -78,23 +87,27 @@ class TorchModel:
         """Its trainable parameters, in order of registration."""
         self._named: dict[str, Tensor] = {f"net.{name}": p for name, p in net.named_parameters()}
         self._has_buffers = next(net.buffers(), None) is not None
+        self._scale_trains = True
         self._draws = draws_random_numbers(net)
         self.optimiser: TorchOptimiser | None = None
         """Of the last fit; None: the next one begins with a new one."""
+        self._imitator = Imitator(net, self._anatomy.tap, self._device) if self._anatomy.tap else None
         self.spec = ModelSpec(
             name=name,
             runtime="torch",
             classes=classes,
             feature_dim=self._anatomy.feature_dim,
             capabilities=_capabilities(self._anatomy, trains=bool(self.trained)),
-            terms=_terms(self._anatomy, trains=bool(self.trained)),
+            terms=_terms(self._anatomy, input_shape, trains=bool(self.trained)),
             inert_terms=_inert_terms(self._anatomy, self.trained),
             preprocess=preprocess or Preprocess(),
             parameters=sum(p.numel() for p in self.trained),
             layout=_layout(net) if self.trained else b"",
             batch_norm=any(getattr(layer, "running_mean", None) is not None for layer in net.modules()),
-            flops_per_sample=self._anatomy.flops_per_sample,
-            note=note,
+            flops_per_sample=self._anatomy.cost.flops,
+            activation_bytes_per_sample=self._anatomy.cost.activation_bytes,
+            calls_per_pass=self._anatomy.cost.calls,
+            note="; ".join(filter(None, (note, _limited(net, self._anatomy, input_shape)))),
         )
 
     @property
@@ -128,38 +141,41 @@ class TorchModel:
             raise lacks(self.spec, "head-rows")
         return self._infer(self._anatomy.head, f)
 
-    def fit(self, batches: Batches, objective: Objective, optim: Optim) -> FitReport:
-        """One optimiser step per row of `batches.indices`, in training mode if they are stochastic.
+    def fit(self, batches: Batches, objective: Objective, optim: Optim, part: Part = "all") -> FitReport:
+        """One optimiser step of `part` per row of `batches.indices`, in training mode if they are stochastic.
 
         Raises Unsupported for a term that the model cannot minimise, UsageError for an unknown optimiser, ModelError
         where the net answers with another shape than (b, k).
         """
         check_fit(self.spec, batches, objective)
         check_samples(self.spec.name, batches.inputs, self._input_shape)
-        optimiser = self._optimiser_for(optim)
+        optimiser, trained = self._optimiser_for(optim), self._trained(part)
         loss_of = objective_loss(objective, self._device)
         tap = self._anatomy.tap if on_features(objective) else None
-        self._switch(train=batches.stochastic)
+        fakes_for = self._fakes(objective, batches)
         loss = torch.zeros(())
         with self._randomness(batches):
             for step, index in enumerate(batches.indices):
+                self._switch(train=batches.stochastic)
                 x = to_tensor(batches.inputs[index], self._device)
                 logits, features = tap(x) if tap else (self._net(x), None)
                 check_width(self.spec.name, tuple(logits.shape), len(index), self.spec.classes)
-                done = Pass(logits, features, self._labels(batches.labels, index), self._anatomy.head, self.trained)
+                labels, fakes = self._labels(batches.labels, index), fakes_for(len(index))
+                done = Pass(logits, features, labels, self._anatomy.head, self.trained, fakes)
                 loss = loss_of(done, step)
-                optimiser.step(torch.autograd.grad(loss, self.trained, allow_unused=True))
-        return FitReport(steps=len(batches.indices), loss=loss.item())
+                optimiser.step(_gradients(loss, self.trained, trained))
+        return FitReport(steps=len(batches.indices), loss=loss.item(), extra_flops=self._extra(objective, batches))
 
     def head_rows(self) -> Floats:
         """(k, d + 1), a copy.  Raises Unsupported without a linear head that has a bias."""
         head = self._head_with_bias()
-        return np.concatenate([_array(head.weight), _array(head.bias)[:, None]], axis=1)
+        rows = head.scaled_rows() if isinstance(head, CosineHead) else head.weight
+        return np.concatenate([_array(rows), _array(head.bias)[:, None]], axis=1)
 
     def set_head_rows(self, classes: Ints, rows: Floats) -> None:
         """Overwrite the rows of some classes: classes (m,), rows (m, d + 1), and reset the moments.
 
-        Raises ModelError for other shapes.
+        Of a cosine head, lengths and biases of rows have no effect.  Raises ModelError for other shapes.
         """
         head = self._head_with_bias()
         check_rows(self.spec, classes, rows)
@@ -167,8 +183,19 @@ class TorchModel:
         values = to_tensor(rows, self._device)
         with torch.no_grad():
             head.weight[index] = values[:, :-1]
-            head.bias[index] = values[:, -1]
+            if not isinstance(head, CosineHead):
+                head.bias[index] = values[:, -1]
         self.optimiser = None
+
+    def set_scale(self, value: float | None, *, trains: bool) -> None:
+        """The scale of the cosine head, None: as it is; whether it trains with the body, until this is called again."""
+        head = self._anatomy.head
+        if not isinstance(head, CosineHead):
+            raise lacks(self.spec, "cosine-head")
+        self._scale_trains = trains
+        if value is not None:
+            with torch.no_grad():
+                head.scale.fill_(value)
 
     def weights(self) -> Floats:
         """(p,), the trainable parameters in order of registration, a copy."""
@@ -177,7 +204,7 @@ class TorchModel:
 
     def head_mask(self) -> NDArray[np.bool_]:
         """(p,).  Raises Unsupported without a linear head that has a bias."""
-        head = set(map(id, self._head_with_bias().parameters()))
+        head = self._of_head()
         return np.concatenate([np.full(p.numel(), id(p) in head) for p in self.trained])
 
     def set_weights(self, values: Floats) -> None:
@@ -191,8 +218,8 @@ class TorchModel:
         self.optimiser = None
 
     def state_bytes(self) -> bytes:
-        """Parameters, buffers and moments."""
-        return pack_arrays(self._arrays(self.optimiser))
+        """Parameters, buffers and moments; of a generator that goes on, likewise."""
+        return pack_arrays(self._arrays(self.optimiser, self._imitator.kept if self._imitator else None))
 
     def load_state(self, state: bytes) -> None:
         """Back to what state_bytes gave, exactly.  Raises StoreError where it does not fit; then nothing changed."""
@@ -200,12 +227,17 @@ class TorchModel:
         optimiser = None
         if "optim" in arrays:
             optimiser = TorchOptimiser(unpack_optim(arrays["optim"]), self.trained)
-        check_state(arrays, self._arrays(optimiser))
+        maker = Maker.like(arrays, self._device)
+        check_state(arrays, self._arrays(optimiser, maker))
         with torch.no_grad():
             for name, tensor in self._tensors().items():
                 tensor.copy_(torch.from_numpy(arrays[name]))
         if optimiser is not None:
             optimiser.load(arrays)
+        if maker is not None:
+            maker.load(arrays)
+        if self._imitator is not None:
+            self._imitator.maker = maker
         self.optimiser = optimiser
 
     def _infer(self, function: Callable[[Tensor], Tensor], x: Floats) -> Floats:
@@ -235,6 +267,41 @@ class TorchModel:
             self.optimiser = TorchOptimiser(optim, self.trained)
         return self.optimiser
 
+    def _trained(self, part: Part) -> list[bool]:
+        """Which of the parameters a fit of `part` changes."""
+        scale = getattr(self._anatomy.head, "scale", None)
+        held = set() if self._scale_trains else {id(scale)}
+        if part == "all":
+            return [id(p) not in held for p in self.trained]
+        head = self._of_head()
+        return [(id(p) in head) == (part == "head") and id(p) not in held for p in self.trained]
+
+    def _of_head(self) -> set[int]:
+        """Weight and bias of the last layer, by identity."""
+        head = self._head_with_bias()
+        return {id(head.weight), id(head.bias)}
+
+    def _fakes(self, objective: Objective, batches: Batches) -> Callable[[int], tuple[Tensor, Tensor] | None]:
+        """What a step says of so many samples that are made up: a teacher's logits and the net's; None: not asked."""
+        term, imitator = _data_free(objective), self._imitator
+        if term is None or imitator is None:
+            return lambda _: None
+        maker = imitator.take_up(term, batches.inputs, batches.seed)
+        draws = torch.Generator().manual_seed(batches.seed + 1)  # not those that a new generator was drawn from
+
+        def fakes(count: int) -> tuple[Tensor, Tensor]:
+            self._switch(train=False)  # after the real batch: its statistics are as they will be differentiated
+            noise = torch.randn((count, term.noise_dim), generator=draws).to(self._device)
+            return imitator.step(term, maker, noise)
+
+        return fakes
+
+    def _extra(self, objective: Objective, batches: Batches) -> int:
+        term, imitator = _data_free(objective), self._imitator
+        if term is None or imitator is None:
+            return 0
+        return batches.indices.size * imitator.flops(term, self.spec.flops_per_sample)
+
     def _labels(self, labels: Ints | None, index: Ints) -> Tensor | None:
         return None if labels is None else torch.tensor(labels[index], dtype=torch.int64, device=self._device)
 
@@ -249,16 +316,32 @@ class TorchModel:
         buffers = self._net.named_buffers() if self._has_buffers else ()
         return {**self._named, **{f"net.{name}": tensor for name, tensor in buffers}}
 
-    def _arrays(self, optimiser: TorchOptimiser | None) -> dict[str, NDArray[Any]]:
-        """The net as it is, beside the moments of an optimiser."""
+    def _arrays(self, optimiser: TorchOptimiser | None, maker: Maker | None) -> dict[str, NDArray[Any]]:
+        """The net as it is, beside the moments of an optimiser and a generator."""
         own = {name: _array(tensor) for name, tensor in self._tensors().items()}
-        return {**own, **(optimiser.arrays() if optimiser else {})}
+        return {**own, **(optimiser.arrays() if optimiser else {}), **(maker.arrays() if maker else {})}
 
 
 def _array(tensor: Tensor) -> NDArray[Any]:
     """Its values; a view where they are on the CPU."""
     values: NDArray[Any] = tensor.detach().cpu().numpy()
     return values
+
+
+def _gradients(loss: Tensor, parameters: Sequence[Tensor], trained: Sequence[bool]) -> list[Tensor | None]:
+    """Of those that are trained; None for the others, and for those that the loss does not depend on."""
+    wanted = [p for p, trains in zip(parameters, trained, strict=True) if trains]
+    found = iter(torch.autograd.grad(loss, wanted, allow_unused=True) if wanted and loss.requires_grad else ())
+    return [next(found, None) if trains else None for trains in trained]
+
+
+def _limited(net: nn.Module, anatomy: Anatomy, input_shape: tuple[int, int, int] | None) -> str:
+    """Warning W10, for a cosine head on features that are never negative."""
+    if input_shape is None or not isinstance(anatomy.head, CosineHead):
+        return ""
+    if not never_negative(net, anatomy.head, input_shape):
+        return ""
+    return "W10: features are never negative (a last ReLU?), so no cosine can be much above 0.7"
 
 
 def _check_types(net: nn.Module, name: str) -> None:
@@ -278,16 +361,23 @@ def _capabilities(anatomy: Anatomy, *, trains: bool) -> frozenset[str]:
         "weights": trains,
         "features": anatomy.tap is not None,
         "head-rows": anatomy.head is not None and anatomy.head.bias is not None,
+        "cosine-head": isinstance(anatomy.head, CosineHead),
     }
     return frozenset(capability for capability, given in has.items() if given)
 
 
-def _terms(anatomy: Anatomy, *, trains: bool) -> frozenset[str]:
+def _data_free(objective: Objective) -> DataFree | None:
+    return next((term for term in objective if isinstance(term, DataFree)), None)
+
+
+def _terms(anatomy: Anatomy, input_shape: tuple[int, int, int] | None, *, trains: bool) -> frozenset[str]:
     if not trains:
         return frozenset()
     missing = frozenset[str]()
     if anatomy.tap is None:
-        missing |= names_on("features")
+        missing |= names_on("features", "fakes")
+    if input_shape is not None and not is_picture(input_shape):
+        missing |= names_on("fakes")
     if anatomy.head is None:
         missing |= names_on("head")
     return ALL_TERMS - missing

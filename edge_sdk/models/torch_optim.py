@@ -25,10 +25,16 @@ class TorchOptimiser:
     """Keeps one list of tensors per moment, aligned with the parameters."""
 
     def __init__(
-        self, optim: Optim, parameters: Sequence[Tensor], moments: Moments | None = None, steps: int = 0
+        self,
+        optim: Optim,
+        parameters: Sequence[Tensor],
+        moments: Moments | None = None,
+        steps: NDArray[np.int64] | None = None,
     ) -> None:
         """moments: those after so many steps, taken over; None: of an optimiser that has not stepped yet."""
-        self.optim, self.steps = optim, steps
+        self.optim = optim
+        self.steps = np.zeros(len(parameters), np.int64) if steps is None else steps
+        """Taken so far with each of them."""
         self._parameters = parameters
         self.moments = moments or [
             [torch.zeros_like(p, memory_format=torch.contiguous_format) for p in parameters]
@@ -37,17 +43,19 @@ class TorchOptimiser:
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor | None]) -> None:
-        """Change the parameters in place; one without a gradient stays as it is."""
-        self.steps += 1
+        """Change the parameters in place; one without a gradient stays as it is, and so do its moments."""
+        self.steps += [gradient is not None for gradient in gradients]
         if self.optim.kind == "adam":
             self._adam(gradients)
         else:
             self._sgd(gradients)
 
     def _adam(self, gradients: Sequence[Tensor | None]) -> None:
-        rate, root = adam_scales(self.optim, self.steps)
-        for value, gradient, first, second in zip(self._parameters, gradients, *self.moments, strict=True):
+        for steps, value, gradient, first, second in zip(
+            self.steps.tolist(), self._parameters, gradients, *self.moments, strict=True
+        ):
             if gradient is not None:
+                rate, root = adam_scales(self.optim, steps)
                 first.lerp_(gradient, 1 - BETA1)
                 second.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
                 value.addcdiv_(first, second.sqrt().div_(root).add_(EPSILON), value=-rate)
@@ -68,11 +76,11 @@ class TorchOptimiser:
             for i, tensors in enumerate(self.moments)
             for j, tensor in enumerate(tensors)
         }
-        return {"optim": pack_optim(self.optim), "steps": np.array(self.steps, np.int64), **moments}
+        return {"optim": pack_optim(self.optim), "steps": self.steps.copy(), **moments}
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take over what `arrays` of an equal optimiser gave."""
-        self.steps = int(arrays["steps"])
+        self.steps = arrays["steps"].copy()
         for i, tensors in enumerate(self.moments):
             for j, tensor in enumerate(tensors):
                 tensor.copy_(torch.from_numpy(arrays[f"moment{i}.{j}"]))

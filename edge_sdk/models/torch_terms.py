@@ -12,17 +12,24 @@ import torch.nn.functional as nnf
 from torch import Tensor
 
 from edge_sdk.objectives import (
+    FAKES,
     FEATURES,
     HEAD,
     LABELS,
     NORM_FLOOR,
+    ClassContrast,
     ClassTarget,
     CrossEntropy,
+    DataFree,
     Distill,
     Floats,
+    HeadLabels,
     HeadMatch,
+    HeadProximal,
     LessForgetting,
     LogitGradient,
+    LogitMatch,
+    ModelContrast,
     Objective,
     PrototypeDistance,
     PrototypePull,
@@ -30,6 +37,7 @@ from edge_sdk.objectives import (
     Term,
     needed,
 )
+from edge_sdk.objectives.contrast import APART
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +49,7 @@ class Pass:
     labels: Tensor | None  # (b,)
     head: Callable[[Tensor], Tensor] | None  # features (m, d) -> logits (m, k)
     parameters: Sequence[Tensor]  # p scalars together
+    fakes: tuple[Tensor, Tensor] | None = None  # (b, k), (b, k): of samples made up, a teacher's and the net's logits
 
 
 Loss: TypeAlias = Callable[[Pass, int], Tensor]
@@ -76,6 +85,12 @@ def _distill(term: Distill, device: torch.device) -> Loss:
     return divergence
 
 
+def _logit_match(term: LogitMatch, device: torch.device) -> Loss:
+    targets = to_tensor(term.logits, device)  # (steps, b, k)
+    error = nnf.mse_loss if term.error == "squared" else nnf.l1_loss
+    return lambda done, step: term.weight * error(done.logits, targets[step])
+
+
 def _prototype_pull(term: PrototypePull, device: torch.device) -> Loss:
     rows_of = _rows_by_label(term, device)
 
@@ -104,6 +119,50 @@ def _head_match(term: HeadMatch, device: torch.device) -> Loss:
         return term.weight * _norms(own - soft).sum() / soft.shape[1]
 
     return match
+
+
+def _head_labels(term: HeadLabels, device: torch.device) -> Loss:
+    features = to_tensor(term.features, device)  # (m, d)
+    labels = torch.tensor(term.labels, dtype=torch.int64, device=device)  # (m,)
+    return lambda done, _: term.weight * nnf.cross_entropy(needed(done.head, HEAD)(features), labels)
+
+
+def _head_proximal(term: HeadProximal, device: torch.device) -> Loss:
+    anchor, asked = to_tensor(term.rows.T, device), to_tensor(term.asks(), device)  # (d + 1, k), (d + 1, d)
+
+    def pull(done: Pass, _: int) -> Tensor:
+        logits = needed(done.head, HEAD)(asked)  # (d + 1, k)
+        rows = torch.cat([logits[:-1] - logits[-1], logits[-1:]])
+        return term.weight * 0.5 * (rows - anchor).square().sum()
+
+    return pull
+
+
+def _model_contrast(term: ModelContrast, device: torch.device) -> Loss:
+    near, away = to_tensor(term.near, device), to_tensor(term.away, device)  # (steps, b, d) each
+
+    def contrast(done: Pass, step: int) -> Tensor:
+        z = _unit(needed(done.features, FEATURES))
+        margins = (z * (_unit(away[step]) - _unit(near[step]))).sum(dim=-1) / term.temperature  # (b,)
+        return term.weight * nnf.softplus(margins).mean()
+
+    return contrast
+
+
+def _class_contrast(term: ClassContrast, _device: torch.device) -> Loss:
+    def contrast(done: Pass, _: int) -> Tensor:
+        z, labels = _unit(needed(done.features, FEATURES)), needed(done.labels, LABELS)
+        itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
+        likeness = (z @ z.T / term.temperature).masked_fill(itself, APART)  # (b, b)
+        same = ((labels[:, None] == labels) & ~itself).to(z.dtype)
+        shares = same / same.sum(dim=1, keepdim=True).clamp(min=1)
+        return -term.weight * (shares * nnf.log_softmax(likeness, dim=1)).sum() / len(z)
+
+    return contrast
+
+
+def _unit(rows: Tensor) -> Tensor:
+    return rows / _norms(rows)[..., None]
 
 
 def _norms(rows: Tensor) -> Tensor:
@@ -144,6 +203,16 @@ def _proximal(term: Proximal, device: torch.device) -> Loss:
     return pull
 
 
+def _data_free(term: DataFree, _device: torch.device) -> Loss:
+    return lambda done, _: term.weight * divergence(*needed(done.fakes, FAKES))
+
+
+def divergence(teacher: Tensor, own: Tensor) -> Tensor:
+    """KL(softmax(teacher) || softmax(own)), the mean over rows: (b, k), (b, k) -> a scalar."""
+    given, said = nnf.log_softmax(teacher, dim=-1), nnf.log_softmax(own, dim=-1)
+    return nnf.kl_div(said, given, reduction="batchmean", log_target=True)
+
+
 def to_tensor(values: Floats, device: torch.device) -> Tensor:
     """An f4 tensor of the values; on the CPU a view where the array is writable, for torch takes no other."""
     return torch.from_numpy(np.require(values, np.float32, ["C", "W"])).to(device)
@@ -154,9 +223,15 @@ _LOSSES: dict[type[Term], Callable[[Any, torch.device], Loss]] = {
     Distill: _distill,
     LessForgetting: _distill,
     LogitGradient: _logit_gradient,
+    LogitMatch: _logit_match,
     ClassTarget: _class_target,
     PrototypePull: _prototype_pull,
     PrototypeDistance: _prototype_distance,
+    ModelContrast: _model_contrast,
+    ClassContrast: _class_contrast,
     HeadMatch: _head_match,
+    HeadLabels: _head_labels,
+    HeadProximal: _head_proximal,
     Proximal: _proximal,
+    DataFree: _data_free,
 }

@@ -1,9 +1,9 @@
 """Loss terms as data, with their reference mathematics in numpy.
 
 A term says what to minimise; a model runtime says which terms it can.  Every term is a function of the logits of one
-mini-batch, or else of its features, of the head alone or of the weights alone (`Term.on`), so the reference gives its
-value and its gradient with respect to those; the torch runtime computes the same loss with autograd, equal to 1e-5.
-The total loss is the batch mean of the weighted sum.
+mini-batch, or else of its features, of the head alone, of the weights alone or of samples that are made up (`Term.on`),
+so the reference gives its value and its gradient with respect to those; the torch runtime computes the same loss with
+autograd, equal to 1e-5.  The total loss is the batch mean of the weighted sum.
 
 Knowledge that a term carries is aligned with the batches of the fit that it is used in: first axis the step, second the
 sample.  Knowledge of classes is looked up by label instead, and serves every step.
@@ -11,10 +11,26 @@ sample.  Knowledge of classes is looked up by label instead, and serves every st
 
 from __future__ import annotations
 
-from edge_sdk.objectives.base import FEATURES, HEAD, LABELS, WEIGHTS, Floats, Head, Ints, On, Seen, Shapes, Term, needed
+from edge_sdk.objectives.base import (
+    FAKES,
+    FEATURES,
+    HEAD,
+    LABELS,
+    WEIGHTS,
+    Floats,
+    Head,
+    Ints,
+    On,
+    Seen,
+    Shapes,
+    Term,
+    needed,
+)
+from edge_sdk.objectives.contrast import ClassContrast, ModelContrast
+from edge_sdk.objectives.on_fakes import LEAST_SHARE, DataFree
 from edge_sdk.objectives.on_features import PrototypeDistance, PrototypePull
-from edge_sdk.objectives.on_head import HeadMatch
-from edge_sdk.objectives.on_logits import ClassTarget, CrossEntropy, Distill, LessForgetting, LogitGradient
+from edge_sdk.objectives.on_head import HeadLabels, HeadMatch, HeadProximal, HeadTerm
+from edge_sdk.objectives.on_logits import ClassTarget, CrossEntropy, Distill, LessForgetting, LogitGradient, LogitMatch
 from edge_sdk.objectives.on_weights import Proximal
 from edge_sdk.objectives.optim import Optim
 from edge_sdk.objectives.softmax import NORM_FLOOR, log_softmax, norms, softmax
@@ -33,11 +49,17 @@ TERMS: tuple[type[Term], ...] = (
     Distill,
     LessForgetting,
     LogitGradient,
+    LogitMatch,
     ClassTarget,
     PrototypePull,
     PrototypeDistance,
+    ModelContrast,
+    ClassContrast,
     HeadMatch,
+    HeadLabels,
+    HeadProximal,
     Proximal,
+    DataFree,
 )
 """Every term there is."""
 
@@ -48,21 +70,30 @@ def names_on(*on: On) -> frozenset[str]:
 
 
 __all__ = [
+    "FAKES",
     "FEATURES",
     "HEAD",
     "LABELS",
+    "LEAST_SHARE",
     "NORM_FLOOR",
     "TERMS",
     "WEIGHTS",
+    "ClassContrast",
     "ClassTarget",
     "CrossEntropy",
+    "DataFree",
     "Distill",
     "Floats",
     "Head",
+    "HeadLabels",
     "HeadMatch",
+    "HeadProximal",
+    "HeadTerm",
     "Ints",
     "LessForgetting",
     "LogitGradient",
+    "LogitMatch",
+    "ModelContrast",
     "Objective",
     "On",
     "Optim",

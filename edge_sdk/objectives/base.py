@@ -14,7 +14,7 @@ Floats: TypeAlias = NDArray[np.float32]
 Ints: TypeAlias = NDArray[np.int64]
 Head: TypeAlias = Callable[[Floats], Floats]
 """Features (m, d) -> logits (m, k)."""
-On: TypeAlias = Literal["logits", "features", "head", "weights"]
+On: TypeAlias = Literal["logits", "features", "head", "weights", "fakes"]
 """What a term is a function of."""
 L = TypeVar("L")
 
@@ -29,6 +29,7 @@ class Seen:
     features: Floats | None = None  # (b, d)
     head: Head | None = None
     weights: Floats | None = None  # (p,)
+    fakes: tuple[Floats, Floats] | None = None  # (b, k), (b, k): a teacher's and the net's logits of samples made up
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Term(ABC):
         """d(weighted loss) / d(what the term is on).
 
         On logits: (b, k); on features: (b, d); on the head: (m, k), of the m logits that it gives for the term's own
-        features; on weights: (p,).
+        features; on weights: (p,); on fakes: (b, k), of the logits that the net gives for them.
         """
 
     def at(self, steps: slice) -> Term:
@@ -86,3 +87,4 @@ LABELS = "this objective needs labels; public samples have none"
 FEATURES = "a term on features needs them beside the logits"
 HEAD = "a term on the head needs it beside the logits"
 WEIGHTS = "a term on weights needs them beside the logits"
+FAKES = "a term on samples that are made up needs the logits of two models for them"

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from edge_sdk.objectives.base import HEAD, Floats, On, Seen, Shapes, Term, needed
-from edge_sdk.objectives.softmax import norms, softmax
+from edge_sdk.objectives.base import HEAD, Floats, Ints, On, Seen, Shapes, Term, needed
+from edge_sdk.objectives.softmax import log_softmax, norms, softmax
+
+
+class HeadTerm(Term):
+    """A term on the head, which it asks for logits of features of its own."""
+
+    __slots__ = ()
+    on: ClassVar[On] = "head"
+
+    @abstractmethod
+    def asks(self) -> Floats:
+        """The features that it asks the head about: (m, d)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class HeadMatch(Term):
+class HeadMatch(HeadTerm):
     """(1/k) sum over rows of |softmax(G(h) / T) - q|, the L2 norm, not squared (FedHKD eq. 11, second term)."""
 
     name: ClassVar[str] = "head-match"
-    on: ClassVar[On] = "head"
     features: Floats  # (m, d)
     soft: Floats  # (m, k) on the simplex
     temperature: float = 0.5
     weight: float = 1.0
+
+    def asks(self) -> Floats:
+        """The mean features of the classes."""
+        return self.features
 
     def value(self, seen: Seen) -> float:
         """The sum over rows, over k; no mean over a batch."""
@@ -41,3 +56,74 @@ class HeadMatch(Term):
         rows = len(self.features)
         found, expected = (self.features.shape, self.soft.shape), ((rows, shapes.feature_dim), (rows, shapes.classes))
         return "" if found == expected else f"carries {found}, the model needs {expected}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HeadLabels(HeadTerm):
+    """CE(y, softmax(G(h))), the mean over features that somebody else made for their labels (FedGen eq. 5)."""
+
+    name: ClassVar[str] = "head-labels"
+    features: Floats  # (m, d)
+    labels: Ints  # (m,)
+    weight: float = 1.0
+
+    def asks(self) -> Floats:
+        """The features that were made."""
+        return self.features
+
+    def value(self, seen: Seen) -> float:
+        """The mean over m; no mean over a batch."""
+        logits = needed(seen.head, HEAD)(self.features)  # (m, k)
+        return float(-self.weight * log_softmax(logits)[np.arange(len(logits)), self.labels].mean())
+
+    def slope(self, seen: Seen) -> Floats:
+        """Softmax - onehot, over m: (m, k)."""
+        rows = softmax(needed(seen.head, HEAD)(self.features))
+        rows[np.arange(len(rows)), self.labels] -= 1
+        out: Floats = rows * np.float32(self.weight / len(rows))
+        return out
+
+    def misfit(self, shapes: Shapes) -> str:
+        """As many labels as features, each as wide as the model's own."""
+        expected = (len(self.labels), shapes.feature_dim)
+        return "" if self.features.shape == expected else f"carries {self.features.shape}, the model needs {expected}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HeadProximal(HeadTerm):
+    """(1/2) |C - anchor|^2 over the rows of the last layer, bias included (FedClassAvg's L_R).
+
+    The head gives its bias for a feature of zeros, and a column of weights more for each unit vector.
+    """
+
+    name: ClassVar[str] = "head-proximal"
+    rows: Floats  # (k, d + 1), the bias as last column
+    weight: float = 1.0
+
+    def asks(self) -> Floats:
+        """The unit vectors, and zeros: (d + 1, d)."""
+        width = self.rows.shape[1] - 1
+        return np.eye(width + 1, width, dtype=np.float32)
+
+    def value(self, seen: Seen) -> float:
+        """No mean over a batch."""
+        return float(self.weight * 0.5 * np.sum(self._gaps(seen) ** 2))
+
+    def slope(self, seen: Seen) -> Floats:
+        """Such that columns of weights and the bias, which all the logits share, each get their gap: (d + 1, k)."""
+        gaps = self._gaps(seen)
+        slopes = gaps.T.copy()  # (d + 1, k)
+        slopes[-1] -= gaps[:, :-1].sum(axis=1)
+        out: Floats = slopes * np.float32(self.weight)
+        return out
+
+    def _gaps(self, seen: Seen) -> Floats:
+        """C - anchor: (k, d + 1)."""
+        logits = needed(seen.head, HEAD)(self.asks())  # (d + 1, k)
+        out: Floats = np.vstack([logits[:-1] - logits[-1], logits[-1:]]).T - self.rows
+        return out
+
+    def misfit(self, shapes: Shapes) -> str:
+        """A row for each class, one wider than the features."""
+        expected = (shapes.classes, shapes.feature_dim + 1)
+        return "" if self.rows.shape == expected else f"carries {self.rows.shape}, the model needs {expected}"

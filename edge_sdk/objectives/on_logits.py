@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -65,6 +65,34 @@ class LessForgetting(Distill):
     """KL to the device's own earlier predictions (FedAL eq. 5 and 6); mathematically a Distill."""
 
     name: ClassVar[str] = "less-forgetting"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LogitMatch(Term):
+    """The mean over b k of |f - t|, or of (f - t)^2: logits themselves, not what softmax makes of them (FedMD)."""
+
+    name: ClassVar[str] = "logit-match"
+    logits: Floats  # (steps, b, k)
+    error: Literal["absolute", "squared"] = "absolute"
+    weight: float = 1.0
+
+    def value(self, seen: Seen) -> float:
+        """The mean error."""
+        gaps = seen.logits - self.logits[seen.step]  # (b, k)
+        return float(self.weight * np.mean(gaps**2 if self.error == "squared" else np.abs(gaps)))
+
+    def slope(self, seen: Seen) -> Floats:
+        """2 (f - t), or its sign, over b k."""
+        gaps = seen.logits - self.logits[seen.step]
+        return _mean_slope(2 * gaps if self.error == "squared" else np.sign(gaps), self.weight / gaps.shape[1])
+
+    def at(self, steps: slice) -> Term:
+        """The targets of these steps."""
+        return replace(self, logits=self.logits[steps])
+
+    def misfit(self, shapes: Shapes) -> str:
+        """A row of logits for each sample of each step."""
+        return _step_misfit(self.logits, shapes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -24,7 +24,8 @@ def changed(value: D, **changes: Any) -> D:
 
     State machines do little else.
     """
-    names, read = _fields(type(value))
+    cls: type = type(value)
+    names, read = _fields(cls)
     return type(value)(**dict(zip(names, read(value), strict=True)) | changes)
 
 

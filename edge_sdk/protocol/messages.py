@@ -191,6 +191,8 @@ class Upload:
     metrics: Annotated[Mapping[Word, float], Items()] = field(default_factory=FrozenDict)
     metrics_round: Count = 0
     """The number of completed rounds that `metrics` describe; 0 where there are none."""
+    withheld: Line = field(default="", metadata=LATER)
+    """Why there is no knowledge in it, though the exchange asked for some: what the device learned diverged."""
 
 
 @wire("receipt")

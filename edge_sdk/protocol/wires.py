@@ -25,9 +25,9 @@ from edge_sdk.protocol.schema import tag_of
 
 P = TypeVar("P")
 
-CAPABILITIES = ("predict", "logit-gradients", "features", "head-rows", "weights")
+CAPABILITIES = ("predict", "logit-gradients", "features", "head-rows", "weights", "cosine-head")
 """What a model can do: give logits; train on a gradient at its logits; give features; trade the rows of its last
-layer; trade all of its weights."""
+layer; trade all of its weights; compare directions in its last layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,20 @@ class Slot:
     """Weights without those of the last layer."""
     probabilities: bool = False
     """Class rows that are predictions: as wide as there are classes, and each on the simplex (W14)."""
+    times: int = 1
+    """Class rows of so many vectors as wide as the features, side by side."""
+    class_columns: bool = False
+    """Class rows with one more column for each class."""
+    remainder: bool = False
+    """Class rows of the classes that another slot beside it leaves out: together they are of all classes."""
 
     def expect(self, expect: Expect) -> Expect:
         """What a payload in this slot must fit, where the federation expects `expect`."""
         return _expected(self, expect)
+
+    def columns(self, classes: int) -> int:
+        """Columns of class rows beyond the width of the features."""
+        return self.extra_columns + (classes if self.class_columns else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +70,20 @@ class Exchange:
 
     down: Mapping[str, Slot] = field(default_factory=dict)
     up: Mapping[str, Slot] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Caching:
+    """Which uploads outlive their round on the coordinator: the newest one of each device, in its slot."""
+
+    first_round: int
+    """Uploads of earlier rounds do not fit together, and get no slot."""
+    max_age: int = 0
+    """Rounds after which a slot whose device stays away is given up; 0: never."""
+
+    def oldest(self, round_: int) -> int:
+        """The earliest round whose uploads still count once this one is done."""
+        return max(self.first_round, round_ - self.max_age) if self.max_age else self.first_round
 
 
 @dataclass(frozen=True)
@@ -88,13 +112,26 @@ class Contract(Generic[P]):
     shares_weights: bool = False
     same_layout: bool = True
     """Where weights are shared: whether all models must have one layout, or each layout is averaged by itself."""
+    runs_nets: bool = False
+    """Whether the coordinator runs models of the devices' architectures, on public samples of its own."""
     lock_step: bool = False
     """Every exchange waits for every device: a device that misses many holds up or misses out."""
+    caching: Callable[[P], Caching | None] = lambda _params: None
+    """The slots that the coordinator keeps, of a method with one exchange; None: uploads go with their round."""
     discloses: str = ""
     """What an upload tells the coordinator about the device's data."""
     misfit: Callable[[P, int], str] = lambda _params, _devices: ""
     """What is wrong with these parameters for so many devices: `key: what is allowed`; empty: nothing."""
     warnings: Callable[[P, FederationSpec], tuple[str, ...]] = lambda _params, _spec: ()
+    cautions: tuple[str, ...] = ()
+    """When `warnings` has something to say, as `W0: condition`: for whoever chooses a method."""
+    variant: Callable[[P], Mapping[str, Any]] = lambda _params: {}
+    """The fields of this contract that are others under these parameters."""
+
+    def under(self, table: Mapping[str, Scalar]) -> Contract[P]:
+        """The contract as these parameters make it.  Raises UsageError as `read` does."""
+        changed = self.variant(self.read(table))
+        return dataclasses.replace(self, **changed) if changed else self
 
     def learnt_by(self, capabilities: Collection[str], terms: Collection[str]) -> bool:
         """Whether a model with these can train under the method; else it may at most teach."""
@@ -143,6 +180,8 @@ def _described(roles: Mapping[str, Slot]) -> list[tuple[object, ...]]:
         (role, tag_of(slot.kind), slot.personal, slot.optional, slot.rows, slot.extra_columns)
         + (("probabilities",) if slot.probabilities else ())
         + (("without-head",) if slot.without_head else ())
+        + (("class-columns",) if slot.class_columns else ())
+        + ((slot.times,) if slot.times > 1 else ())
         for role, slot in sorted(roles.items())
     ]
 
@@ -179,7 +218,7 @@ def check_roles(given: Mapping[str, Payload], slots: Mapping[str, Slot], expect:
 @functools.lru_cache(maxsize=2**12)
 def _expected(slot: Slot, expect: Expect) -> Expect:
     """The same for all devices of a kind, in every exchange."""
-    width = expect.feature_dim + slot.extra_columns if expect.feature_dim else 0
+    width = expect.feature_dim * slot.times + slot.columns(expect.classes) if expect.feature_dim else 0
     left_out = expect.head_count if slot.without_head else 0
     count = expect.weight_count + slot.extra_columns - left_out if expect.weight_count else 0
     return dataclasses.replace(
@@ -227,7 +266,8 @@ MAX_WEIGHT_COUNT = 2**26
 
 def _tensor_bytes(slot: Slot, expect: Expect) -> tuple[int, ...]:
     """The sizes of the tensors in the largest payload that fits a slot."""
-    classes, width = expect.classes, (expect.feature_dim or MAX_FEATURE_DIM) + slot.extra_columns
+    classes = expect.classes
+    width = (expect.feature_dim or MAX_FEATURE_DIM) * slot.times + slot.columns(classes)
     if slot.probabilities:
         width = classes
     if slot.kind in (PublicLogits, LogitGradients):

@@ -73,6 +73,8 @@ class Hub:
         self._found: dict[str, tuple[MemoryTransport, ...]] = {}
         """By topic, until somebody's subscriptions change."""
         self._retained: dict[str, bytes] = {}
+        self.down = False
+        """Whether the broker itself is gone."""
         self.fates: Counter[str] = Counter()
         """How often each of the faults has struck."""
 
@@ -130,6 +132,25 @@ class Hub:
         else:
             self.clock.at(self.clock.now_s + for_s, client.back)
 
+    def restart(self, for_s: float) -> None:
+        """Be gone for a while: everybody loses the link, no will is published, and retained frames are kept.
+
+        Only with a clock.
+        """
+        if self.clock is None or self.down:
+            return
+        self.down = True
+        for client in self._clients.values():
+            if client.online:
+                client.online = False
+                client.push(Disconnected("the broker went away"))
+        self.clock.at(self.clock.now_s + for_s, self._come_back)
+
+    def _come_back(self) -> None:
+        self.down = False
+        for client in list(self._clients.values()):
+            client.back()
+
     def cut_power(self, client_id: str) -> None:
         """End a client without a word: its will is published, and it hears nothing any more."""
         client = self._clients.pop(client_id)
@@ -178,7 +199,7 @@ class MemoryTransport:
         self._inbox: deque[TransportEvent] = deque()
         self.will: Will | None = None
         self.online = False
-        self._closed = False
+        self._begun, self._closed = False, False
         self.on_news: Callable[[], None] = lambda: None
         """Called when an event waits; how a simulator wakes its participants."""
 
@@ -186,11 +207,12 @@ class MemoryTransport:
         """See Transport."""
         self._hub.subscribe(self, subscriptions, self._subscriptions)
         self._subscriptions, self.will = tuple(subscriptions), will
+        self._begun = True
         self.back()
 
     def back(self) -> None:
-        """The link is up (again); one that was closed stays closed."""
-        if self._closed:
+        """The link is up (again), where there is a broker; one that was closed stays closed."""
+        if self._closed or self.online or self._hub.down or not self._begun:
             return
         self.online = True
         self.push(Connected())

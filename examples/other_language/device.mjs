@@ -13,7 +13,7 @@ import {
 } from "./protocol.mjs";
 
 const PARAMETERS = {
-  fedmd: ["digest_steps", "public_batch", "target", "temperature"],
+  fedmd: ["align", "digest_steps", "error", "form", "public_batch", "target", "temperature"],
 };
 const TICK_MS = 100;
 
@@ -108,7 +108,7 @@ function work({ round, exchange, closing = false }) {
 }
 
 function logits(round, exchange) {
-  const size = spec.params.public_batch;
+  const size = spec.params.form === "digest" ? spec.params.align : spec.params.public_batch;
   const indices = drawBatch({ seed: spec.seed ?? 0, round, iteration: exchange, size, count: spec.public.count });
   return { values: tensorF4(teacher.logits(indices)), batch: batchDigest(setName, indices) };
 }

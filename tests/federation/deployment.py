@@ -68,10 +68,10 @@ class Deployment:
         """Ids."""
         return self.fleet.federation.roster
 
-    def start_coordinator(self, *, resume: bool = False) -> None:
+    def start_coordinator(self, *options: str, resume: bool = False) -> None:
         """In a process of its own."""
         arguments = ["coordinator", "federation.toml", "--broker", self._broker, "--out", str(self.out)]
-        self._start("coordinator", [*arguments, *(["--resume"] if resume else [])])
+        self._start("coordinator", [*arguments, *options, *(["--resume"] if resume else [])])
 
     def start_device(self, device: str, *options: str, public: bool = True) -> None:
         """In a process of its own; a second start goes on from its state.  public: whether its app has the set."""

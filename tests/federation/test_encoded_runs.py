@@ -195,13 +195,15 @@ def test_a_device_says_what_it_speaks(pictures: Path) -> None:
 # -- numbers that do not fit ----------------------------------------------------------------------------------------
 
 
-def test_a_device_whose_numbers_do_not_fit_leaves_and_says_why(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_whose_numbers_do_not_fit_withholds_them_and_says_why(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [{"count": 5, "model": "softmax"}, {"count": 1, "model": "fleets:teacher"}]
     logits = fleets.Teacher.logits
     monkeypatch.setattr(fleets.Teacher, "logits", lambda self, x: 1e5 * np.sign(logits(self, x)))
     run = fleets.Run(built(pictures, "fedmd", "f16", rows, quorum=5)).finished()
     assert run.result.completed
-    (warning,) = (line for line in run.result.warnings if line.startswith("device-05 left"))
+    (warning,) = (line for line in run.result.warnings if line.startswith("W17: device-05 withheld"))
     assert "logits: a number of 100000, f16 holds at most 65504: choose f32 or int8" in warning
 
 

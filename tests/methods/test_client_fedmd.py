@@ -10,6 +10,8 @@ from coordinator.methods.base import At, Contribution
 from coordinator.methods.fedmd import FedMDCoordinator
 from edge_sdk.errors import EmptyRound, RemoteProtocolError
 from edge_sdk.methods.fedmd import FedMDClient, FedMDState, leave_one_out
+from edge_sdk.objectives import LogitMatch, Seen
+from edge_sdk.protocol.contracts.fedmd import FEDMD
 from edge_sdk.protocol.knowledge import PublicLogits
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.public import batch_digest, batch_indices
@@ -118,6 +120,38 @@ def test_logits_of_other_samples_are_refused(device: FakeDevice) -> None:
     assert caught.value.kind == "knowledge"
 
 
+def test_the_original_form_regresses_on_the_mean_of_all(device: FakeDevice) -> None:
+    """One pass over the samples scored, in mini-batches; the last one is filled from the front."""
+    spec = spec_of("fedmd", form="digest", align=BATCH, public_batch=3, error="squared")
+    sent = np.ones((BATCH, 3), np.float32)
+    mean = mean_of(spec, 1)
+    _, up = device.run(METHOD.step(FedMDState(round=1, sent=sent), {"mean": mean}, job(spec, 2)))
+    assert device.kinds == ["fit public: logit-match", "evaluate 2", "fit private: cross-entropy", "logits of public"]
+    digest, (term,) = device.requests[0], device.requests[0].objective
+    order = [[0, 1, 2], [3, 0, 1]]
+    assert np.array_equal(digest.source.indices, batch_indices(spec, 1, 0, BATCH)[order])
+    assert np.array_equal(term.logits, mean.values[order])
+    assert term.error == "squared"
+    assert up["logits"].values.shape == (BATCH, 3)
+
+
+@pytest.mark.parametrize(
+    ("params", "left_out"),
+    [({}, True), ({"form": "digest"}, False), ({"form": "digest", "target": "leave-one-out"}, True)],
+)
+def test_whose_mean_is_learnt_from(params: dict, left_out: bool) -> None:
+    read = FEDMD.read(params)
+    assert read.leaves_out is left_out
+    assert FEDMD.under(params).terms == {"cross-entropy", "logit-match" if "form" in params else "distill"}
+
+
+def test_how_much_is_scored_and_digested() -> None:
+    fedal, original = FEDMD.read({}), FEDMD.read({"form": "digest", "align": 100})
+    assert [(each.scored, each.steps) for each in (fedal, original)] == [(32, 1), (100, 4)]
+    assert FEDMD.exchanges(original)[0].up["logits"].rows == 100
+    assert FEDMD.read({"digest_steps": 3}).steps == 3
+
+
 # -- the mean -----------------------------------------------------------------------------------------------------------
 
 EXAMPLE = np.array([[[2, 0], [0, 1]], [[0, 2], [2, 1]]], np.float32)
@@ -136,6 +170,14 @@ def test_the_example_of_two_devices() -> None:
     assert mean.contributors == 2
     assert leave_one_out(mean.values, EXAMPLE[0], 2).tolist() == [[0, 2], [2, 1]]
     assert [set(method.personal(state, At(1, 0), number)) for number in (0, 1, 2)] == [set(), set(), {"others"}]
+
+
+def test_the_example_in_the_original_form() -> None:
+    """docs/reference/methods/fedmd.md: the first device is off by .75, with a class that all agree on by .5."""
+    for logits, expected in ((EXAMPLE, 0.75), (np.concatenate([EXAMPLE, np.full((2, 2, 1), 3)], axis=2), 0.5)):
+        mean = logits.mean(axis=0, dtype=np.float32)[None]
+        for error in ("absolute", "squared"):
+            assert LogitMatch(logits=mean, error=error).value(Seen(logits[0])) == pytest.approx(expected)
 
 
 def test_leave_one_out_needs_another() -> None:

@@ -19,6 +19,7 @@ from edge_sdk.methods.fedssa import FedSSAState, fused
 from edge_sdk.protocol import keep
 from edge_sdk.protocol.contracts.fedssa import FEDSSA, FedSSAParams, inflation
 from edge_sdk.protocol.knowledge import ClassRows, payload_bytes
+from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.wires import expectation, frame_limits
 
 SPEC = spec_of("fedssa", feature_dim=2)
@@ -35,10 +36,14 @@ def near(expected: object) -> object:
 
 
 def reduced(*ups: ClassRows, header: ClassRows | None = None) -> FedSSACoordinatorState:
+    return finished(SPEC, FedSSACoordinatorState(header=header, rounds=5), dict(enumerate(ups)))
+
+
+def finished(spec: FederationSpec, state: FedSSACoordinatorState, ups: dict[int, ClassRows]) -> FedSSACoordinatorState:
     bag = COORDINATOR.zero()
-    for number, rows in enumerate(ups):
+    for number, rows in ups.items():
         bag = COORDINATOR.add(bag, Contribution(number=number, samples=9, knowledge={"header": rows}))
-    return COORDINATOR.finish(SPEC, FedSSACoordinatorState(header=header, rounds=5), At(0, 0), bag)
+    return COORDINATOR.finish(spec, state, At(0, 0), bag)
 
 
 def test_the_global_header() -> None:
@@ -87,6 +92,53 @@ def test_rows_of_other_classes_stay_local_through_the_client_half() -> None:
     assert write.classes.tolist() == [0, 1]
     assert write.rows == near([[1.738796, 0.738796, 0.173880], [0, 1, 0]])
     assert device.head[2].tolist() == [8, 8, 8]  # as it was, and trained
+
+
+@pytest.mark.parametrize(
+    ("mu0", "third"),
+    [(0.5, [1.089631, 1.089631, 1.976186]), (0.0, [-1, -1, 0.2])],
+    ids=["fused", "case A of Table 3"],
+)
+def test_all_rows_are_taken_in_where_asked_for(mu0: float, third: list[float]) -> None:
+    spec = spec_of("fedssa", feature_dim=2, takes="all", mu0=mu0)
+    device = FakeDevice(head=[[1, 0, 0.1], [0, 1, 0], [7, 7, 7]])
+    device.run(CLIENT.step(CLIENT.init(spec), {"header": HEADER}, job(spec, 1, class_counts=(4, 5, 0))))
+    (write,) = [request for request in device.requests if isinstance(request, WriteHead)]
+    assert write.classes.tolist() == [0, 1, 2]
+    assert write.rows[2] == near(third)
+
+
+def test_without_history_the_rows_of_classes_seen_are_replaced() -> None:
+    """Case B of Table 3."""
+    spec = spec_of("fedssa", feature_dim=2, mu0=0.0)
+    device = FakeDevice(head=[[1, 0, 0.1], [0, 1, 0], [7, 7, 7]])
+    device.run(CLIENT.step(CLIENT.init(spec), {"header": HEADER}, job(spec, 0, class_counts=(4, 5, 0))))
+    (write,) = [request for request in device.requests if isinstance(request, WriteHead)]
+    assert write.classes.tolist() == [0, 1]
+    assert write.rows == near(HEADER.rows[:2])
+
+
+def test_cached_rows_count_on_while_their_device_pauses() -> None:
+    spec = spec_of("fedssa", feature_dim=2, cached=True)
+    state = finished(spec, FedSSACoordinatorState(header=None, rounds=5), {2: A, 10: B})
+    assert state.header == HEADER
+    back = keep.from_bytes(FedSSACoordinatorState, keep.to_bytes(state))
+    state = finished(spec, back, {2: rows_of([0, 1], [[5, 4, 1], [0, 1, 0]])})
+    assert state.header.rows == near([[4, 3, 0.65], [0, 1, 0], [-1, -1, 0.2]])
+    assert sorted(state.cache) == ["10", "2"]
+    assert reduced(A, B).cache == {}
+
+
+def test_the_cached_mean_is_summed_in_the_order_of_numbers() -> None:
+    """As if all had answered at once, bit for bit, whoever came when."""
+    spec = spec_of("fedssa", feature_dim=2, cached=True)
+    rng = np.random.default_rng(3)
+    ups = {n: rows_of([0], (10.0 ** rng.uniform(-8, 3, (1, 3))).tolist()) for n in (1, 2, 9, 10, 11)}
+    empty = FedSSACoordinatorState(header=None, rounds=5)
+    at_once, state = finished(spec, empty, ups), empty
+    for number in (10, 1, 11, 9, 2):
+        state = finished(spec, state, {number: ups[number]})
+    assert keep.to_bytes(state) == keep.to_bytes(at_once)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +228,9 @@ def test_bytes_are_those_of_the_table() -> None:
     assert limits.frame_bytes - frame_limits((), expectation(spec)).frame_bytes == payload_bytes(header)
 
 
-@pytest.mark.parametrize("table", [{"mu0": 1.1}, {"t_stable": 0}, {"fusion": "sum"}, {"weighting": "mean"}])
+@pytest.mark.parametrize(
+    "table", [{"mu0": 1.1}, {"t_stable": 0}, {"fusion": "sum"}, {"weighting": "mean"}, {"takes": "own"}, {"cached": 1}]
+)
 def test_impossible_parameters_are_refused(table: dict[str, object]) -> None:
     with pytest.raises(UsageError, match=f"method.{next(iter(table))}"):
         FEDSSA.read(table)

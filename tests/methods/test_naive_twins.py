@@ -55,9 +55,9 @@ def softmax_step(rows: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
     rows -= RATE * error.T @ x / len(x)
 
 
-@pytest.mark.parametrize("fusion", ["convex", "literal"])
-def test_fedssa(pictures: Path, fusion: str) -> None:
-    run = fleets.Run(made(pictures, "fedssa", "softmax", fusion=fusion, mu0=0.8))
+@pytest.mark.parametrize(("fusion", "takes"), [("convex", "seen"), ("literal", "seen"), ("convex", "all")])
+def test_fedssa(pictures: Path, fusion: str, takes: str) -> None:
+    run = fleets.Run(made(pictures, "fedssa", "softmax", fusion=fusion, mu0=0.8, takes=takes))
     devices = run.fleet.devices
     start = FEDSSA_COORDINATOR.init(run.fleet.federation.spec).header
     header = {int(label): row.astype(np.float64) for label, row in zip(start.classes, start.rows, strict=True)}
@@ -68,7 +68,7 @@ def test_fedssa(pictures: Path, fusion: str) -> None:
         for device, rows in zip(devices, own, strict=True):
             x, y = samples(device)
             flat = np.concatenate([x.reshape(len(x), -1), np.ones((len(x), 1))], axis=1)
-            for label in np.unique(y):
+            for label in np.unique(y) if takes == "seen" else range(len(rows)):
                 rows[label] = (header[label] + mu * rows[label]) / (1 + mu if fusion == "convex" else 1)
             for batch in private(run, device, round_):
                 softmax_step(rows, flat[batch], y[batch])

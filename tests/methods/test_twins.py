@@ -45,8 +45,10 @@ SGD = {"optimiser": "sgd", "learning_rate": 0.5}
         ({}, {}),
         ({"target": "all", "temperature": 3.0}, {}),
         ({"digest_steps": 4}, SGD),
+        ({"form": "digest", "align": 12, "public_batch": 4}, SGD),
+        ({"form": "digest", "align": 8, "public_batch": 8, "error": "squared"}, {}),
     ],
-    ids=["as it comes", "all, E = 3", "four steps of sgd"],
+    ids=["as it comes", "all, E = 3", "four steps of sgd", "original", "original, squared"],
 )
 def test_fedmd(pictures: Path, params: dict[str, Any], train: dict[str, Any]) -> None:
     run = prepared(pictures, "fedmd", params, train)

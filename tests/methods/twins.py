@@ -97,9 +97,11 @@ def public_batch(run: Run, round_: int, iteration: int, size: int) -> torch.Tens
 
 
 def fedmd(run: Run, twins: list[Twin]) -> None:
-    """Train, score a public batch, learn from the mean of the others on it."""
+    """Train, score a public batch, learn from the mean of the others on it; or in the original form, of all."""
     spec = run.fleet.federation.spec
-    temperature, size = spec.params["temperature"], spec.params["public_batch"]
+    temperature, batch_size = spec.params["temperature"], spec.params["public_batch"]
+    original = spec.params["form"] == "digest"
+    size = spec.params["align"] if original else batch_size
     for t in range(spec.rounds):
         for twin in twins:
             for batch in twin.private_batches(t):
@@ -108,8 +110,14 @@ def fedmd(run: Run, twins: list[Twin]) -> None:
         scores = [twin.net(twin.public[chosen]).detach() for twin in twins]
         for n, twin in enumerate(twins):
             everybody = torch.stack(scores).mean(dim=0)
-            target = everybody if spec.params["target"] == "all" else mean_of_others(scores, n)
-            for _ in range(spec.params["digest_steps"]):
+            to_all = original or spec.params["target"] == "all"
+            target = everybody if to_all else mean_of_others(scores, n)
+            if original:
+                for start in range(0, size, batch_size):
+                    part = slice(start, start + batch_size)
+                    gap = twin.net(twin.public[chosen[part]]) - target[part]
+                    twin.step(gap.abs().mean() if spec.params["error"] == "absolute" else gap.square().mean())
+            for _ in range(0 if original else max(1, spec.params["digest_steps"])):
                 twin.step(kl(target, twin.net(twin.public[chosen]), temperature))
 
 

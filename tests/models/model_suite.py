@@ -8,12 +8,18 @@ import pytest
 from edge_sdk.errors import ModelError, StoreError, Unsupported, UsageError
 from edge_sdk.models.base import Batches, Model, pack_arrays, unpack_arrays
 from edge_sdk.objectives import (
+    ClassContrast,
     ClassTarget,
     CrossEntropy,
     Distill,
+    HeadLabels,
     HeadMatch,
+    HeadProximal,
+    HeadTerm,
     LessForgetting,
     LogitGradient,
+    LogitMatch,
+    ModelContrast,
     Objective,
     Optim,
     PrototypeDistance,
@@ -57,6 +63,8 @@ def objectives(steps: int) -> dict[str, Objective]:
         "distill": Distill(logits=3 * teacher, temperature=2.5, weight=1.5),
         "less-forgetting": LessForgetting(logits=snapshot, temperature=0.8, weight=0.5),
         "logit-gradient": LogitGradient(gradient=gradient, weight=2.0),
+        "logit-match": LogitMatch(logits=teacher, weight=0.5),
+        "logit-match squared": LogitMatch(logits=teacher, error="squared", weight=0.5),
         "class-target": ClassTarget(classes=np.arange(2), rows=np.full((2, CLASSES), 0.25, np.float32), weight=0.5),
     }
     return {**{name: (term,) for name, term in single.items()}, "all": tuple(single.values())}
@@ -129,15 +137,38 @@ class ModelSuite:
         expected = objective_loss((CrossEntropy(), head, near), Seen(logits, labels, 0, features, head=model.head))
         assert model.fit(work, (CrossEntropy(), head, near), ADAM).loss == pytest.approx(expected, abs=1e-5)
 
-    def test_a_head_match_moves_the_head_as_the_reference_says(self) -> None:
+    def test_terms_of_contrast_count_as_the_reference_says(self, model: Model) -> None:
+        work, rng = batches(2), np.random.default_rng(5)
+        near, away = rng.normal(size=(2, 2, BATCH, model.spec.feature_dim)).astype(np.float32)
+        models = ModelContrast(near=near, away=away, temperature=0.3, weight=2.0)
+        classes = ClassContrast(temperature=0.5, weight=0.5)
+        index = work.indices[-1]
+        first = Batches(inputs=work.inputs, labels=work.labels, indices=work.indices[:1], stochastic=False)
+        model.fit(first, (CrossEntropy(), models.at(slice(0, 1)), classes), ADAM)
+        logits, labels = model.logits(work.inputs[index]), work.labels[index]
+        seen = Seen(logits, labels, 0, model.features(work.inputs[index]))
+        objective = (CrossEntropy(), models.at(slice(1, 2)), classes)
+        second = Batches(inputs=work.inputs, labels=work.labels, indices=work.indices[1:], stochastic=False)
+        assert model.fit(second, objective, ADAM).loss == pytest.approx(objective_loss(objective, seen), abs=1e-5)
+
+    @pytest.mark.parametrize("kind", ["head-match", "head-labels", "head-proximal"])
+    def test_a_term_on_the_head_moves_the_head_as_the_reference_says(self, kind: str) -> None:
         """And nothing else: one step of sgd down the reference's gradient, rows with the bias as last column."""
         model, rng = self.make(), np.random.default_rng(5)
         rows = rng.normal(size=(2, model.spec.feature_dim)).astype(np.float32)
-        term = HeadMatch(features=rows, soft=rng.dirichlet(np.ones(CLASSES), 2).astype(np.float32))
-        before, slopes = model.head_rows(), term.slope(Seen(head=model.head))
+        anchor = rng.normal(size=(CLASSES, model.spec.feature_dim + 1)).astype(np.float32)
+        term: HeadTerm = {
+            "head-match": HeadMatch(features=rows, soft=rng.dirichlet(np.ones(CLASSES), 2).astype(np.float32)),
+            "head-labels": HeadLabels(features=rows, labels=np.array([3, 0]), weight=0.7),
+            "head-proximal": HeadProximal(rows=anchor, weight=0.1),
+        }[kind]
+        before, slopes, asked = model.head_rows(), term.slope(Seen(head=model.head)), term.asks()
         features = model.features(batches(1).inputs)
-        expected = before - 0.5 * slopes.T @ np.hstack([rows, np.ones((2, 1), np.float32)])
-        model.fit(batches(1), (term,), Optim(kind="sgd", learning_rate=0.5))
+        expected = before - 0.5 * slopes.T @ np.hstack([asked, np.ones((len(asked), 1), np.float32)])
+        loss = model.fit(batches(1), (term,), Optim(kind="sgd", learning_rate=0.5)).loss
+        assert loss == pytest.approx(term.value(Seen(head=lambda f: f @ before[:, :-1].T + before[:, -1])), rel=1e-4)
+        if isinstance(term, HeadProximal):
+            np.testing.assert_allclose(expected, before - 0.05 * (before - anchor), atol=1e-5)
         np.testing.assert_allclose(model.head_rows(), expected, atol=1e-5)
         np.testing.assert_array_equal(model.features(batches(1).inputs), features)
 
@@ -193,6 +224,24 @@ class ModelSuite:
         assert whole.state_bytes() == cut.state_bytes()
 
     @pytest.mark.parametrize("optim", OPTIMS.values(), ids=OPTIMS)
+    def test_a_fit_of_one_part_holds_the_other_and_its_moments(self, optim: Optim) -> None:
+        """Two fits of one part, one of the other between them: the part is as if there had been no other."""
+        model, x = self.make(), samples()[0]
+        model.fit(batches(2), (CrossEntropy(),), optim, "head")
+        rows, features = model.head_rows(), model.features(x)
+        np.testing.assert_array_equal(features, self.make().features(x))
+        assert (rows != self.make().head_rows()).any()
+        model.fit(batches(2), (CrossEntropy(weight=0.0),), optim, "body")
+        held, alone = unpack_arrays(model.state_bytes()), self.make()
+        alone.fit(batches(2), (CrossEntropy(),), optim, "head")
+        of_head = [name for name, array in unpack_arrays(alone.state_bytes()).items() if array.any()]
+        for name in of_head:
+            if name in held and not name.endswith("steps"):
+                np.testing.assert_array_equal(held[name], unpack_arrays(alone.state_bytes())[name])
+        directions = [each / np.linalg.norm(each) for each in (model.head_rows(), rows)]
+        np.testing.assert_allclose(*directions, atol=1e-6)
+
+    @pytest.mark.parametrize("optim", OPTIMS.values(), ids=OPTIMS)
     def test_resumes_to_the_bit(self, optim: Optim) -> None:
         straight, resumed = self.make(1), self.make(2)
         straight.fit(batches(3), (CrossEntropy(),), optim)
@@ -236,7 +285,7 @@ class ModelSuite:
         fresh.fit(batches(1), (CrossEntropy(),), OPTIMS["sgd"])
         kept.fit(batches(1), (CrossEntropy(),), OPTIMS["sgd"])
         assert kept.state_bytes() == fresh.state_bytes()
-        assert unpack_arrays(kept.state_bytes())["steps"] == 1
+        assert unpack_arrays(kept.state_bytes())["steps"].max() == 1
 
     def test_head_rows_are_replaced_one_by_one(self, model: Model) -> None:
         old = model.head_rows()

@@ -1,15 +1,22 @@
 from __future__ import annotations
 
 import numpy as np
+from cosine_suite import CosineSuite
 from model_suite import BATCH, CLASSES, SHAPE, ModelSuite, WeightSuite, samples
 
-from edge_sdk.models.numpy_model import LinearHead, NumpyModel
+from edge_sdk.models.linear_head import LinearHead
+from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import CrossEntropy, Optim, Seen, logit_gradient
 
 
 class TestNumpyModel(ModelSuite, WeightSuite):
     def make(self, seed: int = 0) -> NumpyModel:
         return NumpyModel(CLASSES, SHAPE, seed=seed)
+
+
+class TestCosineNumpyModel(CosineSuite):
+    def make(self, seed: int = 0) -> NumpyModel:
+        return NumpyModel(CLASSES, SHAPE, seed=seed, head="cosine")
 
 
 def test_the_head_starts_within_torchs_bounds() -> None:
@@ -24,7 +31,7 @@ def test_one_sgd_step_by_hand() -> None:
     """Zero rows: softmax is uniform, so the step is lr * mean over the batch of (onehot - 1/k) [x, 1]."""
     x, y = samples()
     head = LinearHead(36, CLASSES, seed=0)
-    head.reset(np.zeros((CLASSES, 37), np.float32))
+    head.set_values(np.zeros(CLASSES * 37, np.float32))
     f, labels = x[:BATCH].reshape(BATCH, -1), y[:BATCH]
     gradient = logit_gradient((CrossEntropy(),), Seen(head.logits(f), labels, 0))
     head.step(f, gradient, Optim(kind="sgd", learning_rate=0.5))

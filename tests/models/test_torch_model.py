@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from copy import deepcopy
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from cosine_suite import CosineSuite
 from model_suite import (
     ADAM,
     BATCH,
@@ -21,10 +24,10 @@ from model_suite import (
 )
 
 from edge_sdk.data import Preprocess
-from edge_sdk.errors import ModelError, StoreError, UsageError
+from edge_sdk.errors import ModelError, StoreError, Unsupported, UsageError
 from edge_sdk.models.base import Batches
 from edge_sdk.models.numpy_model import NumpyModel
-from edge_sdk.objectives import CrossEntropy, LogitGradient, Optim, Seen, names_on
+from edge_sdk.objectives import CrossEntropy, HeadMatch, LogitGradient, Optim, Proximal, Seen, names_on
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -32,6 +35,7 @@ pytestmark = pytest.mark.torch
 from torch import nn  # noqa: E402  # only where torch is installed
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402  # likewise
 
+from edge_sdk.models.torch_cosine import CosineHead, Unit  # noqa: E402  # likewise
 from edge_sdk.models.torch_model import TorchModel  # noqa: E402  # likewise
 from edge_sdk.models.torch_optim import TorchOptimiser  # noqa: E402  # likewise
 from edge_sdk.models.torch_seed import seeded  # noqa: E402  # likewise
@@ -55,6 +59,11 @@ class TestCnn(FamilySuite):
 
 class TestResnet(FamilySuite):
     family = "resnet"
+
+
+class TestCosineMlp(CosineSuite):
+    def make(self, seed: int = 0) -> TorchModel:
+        return torch_model("mlp", CLASSES, SHAPE, Preprocess(), seed, head="cosine")
 
 
 def linear() -> nn.Module:
@@ -92,6 +101,82 @@ class TestAgainstNumpy:
         assert ours.spec.flops_per_sample == oracle.spec.flops_per_sample
         assert ours.spec.parameters == oracle.spec.parameters == CLASSES * 37
         assert ours.spec.capabilities == oracle.spec.capabilities
+
+
+class TestCosineAgainstNumpy:
+    """The same for a head that compares directions, part by part."""
+
+    def pair(self) -> tuple[TorchModel, NumpyModel]:
+        ours, oracle = wrap(linear(), head="cosine"), NumpyModel(CLASSES, SHAPE, seed=1, head="cosine")
+        ours.set_weights(self.in_torchs_order(oracle.weights()))
+        return ours, oracle
+
+    def in_torchs_order(self, values: np.ndarray) -> np.ndarray:
+        """Rows with the bias as last column, scale -> weights, biases, scale."""
+        rows = values[:-1].reshape(CLASSES, -1)
+        return np.concatenate([rows[:, :-1].ravel(), rows[:, -1], values[-1:]])
+
+    @pytest.mark.parametrize("part", ["all", "body", "head"])
+    @pytest.mark.parametrize("optim", OPTIMS.values(), ids=OPTIMS)
+    @pytest.mark.parametrize("name", ["cross-entropy", "all"])
+    def test_five_steps(self, name: str, optim: Optim, part: str) -> None:
+        ours, oracle = self.pair()
+        before, rng = oracle.weights(), np.random.default_rng(5)
+        head = HeadMatch(
+            features=rng.normal(size=(2, 36)).astype(np.float32), soft=np.full((2, CLASSES), 0.25, np.float32)
+        )
+        anchor = before + rng.normal(0, 0.1, len(before)).astype(np.float32)
+        slow = replace(optim, learning_rate=optim.learning_rate / 10)
+        losses = []
+        for model, at in ((ours, self.in_torchs_order(anchor)), (oracle, anchor)):
+            more = (head, Proximal(anchor=at)) if name == "all" else ()
+            losses.append(model.fit(batches(5), (*objectives(5)[name], *more), slow, part).loss)
+        assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+        np.testing.assert_allclose(ours.weights(), self.in_torchs_order(oracle.weights()), atol=1e-5)
+        moved = np.abs(oracle.weights() - before) > 1e-5
+        assert moved[oracle.head_mask()].any() == (part != "body")
+        assert moved[-1] == (part != "head")
+
+    def test_rows_of_any_length(self) -> None:
+        ours, oracle = self.pair()
+        rows = np.random.default_rng(0).normal(0, 5, (CLASSES, 37)).astype(np.float32)
+        rows[2] = 0
+        for model in (ours, oracle):
+            model.set_head_rows(np.arange(CLASSES), rows)
+        np.testing.assert_allclose(ours.logits(samples()[0]), oracle.logits(samples()[0]), atol=1e-4)
+        assert (oracle.logits(samples()[0])[:, 2] == 0).all()
+
+
+class TestPuttingOnACosineHead:
+    def test_the_relu_in_front_goes_and_layouts_differ(self) -> None:
+        plain = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, CLASSES))
+        layout = wrap(deepcopy(plain)).spec.layout
+        model = wrap(plain, head="cosine")
+        assert [type(layer).__name__ for layer in plain] == ["Flatten", "Linear", "Identity", "Sequential"]
+        assert model.spec.note == ""
+        assert model.spec.layout != layout
+        assert model.features(samples()[0]).min() < 0
+
+    def test_features_that_are_never_negative_are_told_of(self) -> None:
+        pooled = nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, CLASSES)
+        )
+        assert wrap(pooled, head="cosine", note="mine").spec.note.startswith("mine; W10: features are never negative")
+
+    def test_a_net_that_is_one_layer_and_one_that_has_none(self) -> None:
+        only = TorchModel(nn.Linear(3, CLASSES), CLASSES, head="cosine")
+        assert "cosine-head" in only.spec.capabilities
+        with pytest.raises(ModelError, match=r"no last nn\.Linear with 4 outputs that a cosine head could replace"):
+            wrap(nn.Sequential(nn.Flatten(), nn.Linear(36, 5)), head="cosine")
+
+    def test_a_plain_head_has_no_scale(self) -> None:
+        for model in (wrap(linear()), NumpyModel(CLASSES, SHAPE, seed=0)):
+            with pytest.raises(Unsupported, match="cannot do 'cosine-head'"):
+                model.set_scale(1.0, trains=True)
+
+    def test_one_that_has_been_put_on_stays(self) -> None:
+        net = nn.Sequential(nn.Flatten(), Unit(), CosineHead(36, CLASSES, scale=3.0))
+        assert np.linalg.norm(wrap(net, head="cosine").head_rows()[0]) == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize("optim", OPTIMS.values(), ids=OPTIMS)

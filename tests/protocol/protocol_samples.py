@@ -152,6 +152,7 @@ MESSAGES: dict[str, Message] = {
         )
         for kind, payload in {**PAYLOADS, **CODED}.items()
     },
+    "upload-withheld": Upload(**ADDRESS, round=9, exchange=1, samples=60, withheld="the loss was nan in step 3"),
     "upload-closing": Upload(**ADDRESS, round=100, exchange=0, closing=True, metrics={"accuracy": 1.0}),
 }
 

@@ -53,7 +53,8 @@ def test_an_empty_table_gives_the_defaults(contract):
 def test_an_unknown_key_lists_the_known_ones():
     text = refused(FEDMD, temprature=2.0)
     assert (
-        text == "method.temprature: fedmd has no such parameter; it has digest_steps, public_batch, target, temperature"
+        text
+        == "method.temprature: fedmd has no such parameter; it has align, digest_steps, error, form, public_batch, target, temperature"
     )
     assert refused(LOCAL, tau=1) == "method.tau: local has no such parameter; it has none"
 

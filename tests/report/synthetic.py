@@ -30,6 +30,9 @@ def device(number, rng, count):
         bytes_up=rng.randint(300_000, 420_000),
         bytes_down=rng.randint(380_000, 520_000),
         rounds_done=20,
+        waited_s=float(number),
+        busy_s=200.0,
+        energy_j=2500.0,
     )
 
 
@@ -46,6 +49,8 @@ def result(count=8, rounds=20, seed=0, **changes):
             round=index + 1,
             accuracy=accuracy,
             local_accuracy={name: min(1.0, value + 0.05) for name, value in accuracy.items()} if bytes_up else {},
+            pm_v={name: value - 0.04 for name, value in accuracy.items()} if bytes_up else {},
+            pm_l={name: value - 0.01 for name, value in accuracy.items()} if bytes_up else {},
             contributors=count if bytes_up else 0,
             wall_s=0.31 if bytes_up else 0.0,
             virtual_s=12.5 if bytes_up else 0.0,
@@ -55,6 +60,9 @@ def result(count=8, rounds=20, seed=0, **changes):
             scalars_down=bytes_up // 4,
             device_flops=3 * 10**9 if bytes_up else 0,
             device_s=80.5 if bytes_up else 0.0,
+            device_j=1000.0 if bytes_up else 0.0,
+            waited_for="device-7" if bytes_up else "",
+            waited_s=1.5 if bytes_up else 0.0,
             exchanges=6 if bytes_up else 0,
         )
 
@@ -68,7 +76,7 @@ def result(count=8, rounds=20, seed=0, **changes):
         "devices": devices,
         "history": tuple(line(i, lambda d: d.accuracy, 16_000) for i in range(rounds)),
         "standalone_history": tuple(line(i, lambda d: d.standalone_accuracy, 0) for i in range(rounds)),
-        "updates": {"accepted": 960, "duplicate": 0, "stale": 0, "refused": 0},
+        "updates": {"accepted": 960, "duplicate": 0, "stale": 0, "refused": 0, "withheld": 0},
         "metrics": {"discriminator_loss": 1.93},
         "time": {"wall_s": 6.4, "virtual_s": 250.0, "start_s": 1.75e9},
         "data": {"name": "digits", "sha256": "ab" * 32},

@@ -209,6 +209,7 @@ NAMES = [
     "accuracy_of_devices",
     "accuracy_by_bytes",
     "accuracy_by_time",
+    "accuracy_by_energy",
     "accuracy_for_its_cost",
 ]
 

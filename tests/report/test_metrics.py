@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+from pathlib import Path
 
 import fleets as tiny
 import numpy as np
@@ -18,6 +20,7 @@ from coordinator.report.metrics import Point
 from coordinator.report.result import DeviceResult, Result, RoundResult, summary
 from edge_sdk.evaluation import personalised_accuracies, weighted_accuracy
 from edge_sdk.protocol.knowledge import ClassRows
+from edge_sim import config as configs
 from edge_sim.runner import run
 
 SAMPLES = {"a": 10, "b": 30, "c": 60}
@@ -154,3 +157,30 @@ def test_a_simulation_meters_every_round_and_a_file_keeps_it(pictures, tmp_path)
     assert result.devices[0].metrics["pm_v"] == result.devices[0].metrics["local_accuracy"]  # no test of its own
     write_run(result, "", tmp_path)
     assert read_run(tmp_path) == result
+
+
+def test_gm_is_what_all_devices_found_of_one_model():
+    assert metrics.global_model({"a": 0.5, "b": 0.5}) == 0.5
+    assert metrics.global_model({"a": 0.5, "b": 0.6}) is None
+    assert metrics.global_model({}) is None
+
+
+@pytest.mark.parametrize(("method", "known"), [("fedavg", True), ("fedgkd", True), ("ditto", False), ("fedmd", False)])
+def test_gm_by_round_and_at_the_end(pictures, tmp_path, method, known):
+    tables = tiny.tables(pictures, method, devices=3, rounds=3)
+    found = run(configs.parse(tables, Path("f.toml")))
+    write_run(found, "", tmp_path)
+    with (tmp_path / "rounds.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    gm = summary(found)["accuracy"].get("gm")
+    assert (gm is not None) is known
+    if known:
+        assert [float(row["gm"]) for row in rows] == pytest.approx([float(row["accuracy_mean"]) for row in rows])
+    else:
+        assert [row["gm"] for row in rows] == [""] * 3
+    assert summary(read_run(tmp_path)) == summary(found)
+    last = rows[-1]
+    assert float(last["sd"]) == pytest.approx(summary(found)["own_task"]["sd"])
+    assert float(last["q50"]) == pytest.approx(summary(found)["own_task"]["q50"])
+    assert float(last["pm_v_mean"]) == pytest.approx(summary(found)["metrics"]["pm_v_mean"])
+    assert float(last["pm_l_mean"]) == pytest.approx(summary(found)["metrics"]["pm_l_mean"])

@@ -15,8 +15,11 @@ NAMES = [
     "bytes_by_direction.png",
     "who_holds_what.png",
     "samples_by_class.png",
+    "who_was_waited_for.png",
     "own_task_by_round.png",
+    "accuracy_by_bytes.png",
     "accuracy_by_time.png",
+    "accuracy_by_energy.png",
 ]
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -57,8 +60,8 @@ def test_all_pictures_with_their_words(tmp_path, texts):
         width, height, dpi = size(path)
         assert dpi == 150
         assert width > 700
-        assert height > 500
-    accuracy, devices, sizes, classes, heat, own_task, by_time = texts
+        assert height > 300
+    accuracy, devices, sizes, classes, heat, waited, own_task, _, by_time, by_energy = texts
     mean = sum(device.accuracy for device in result.devices) / 8
     assert f"federated {100 * mean:.1f} %" in accuracy
     assert any(text.startswith("alone ") for text in accuracy)
@@ -67,7 +70,9 @@ def test_all_pictures_with_their_words(tmp_path, texts):
     assert {"class", "samples", "device-7"} <= classes
     assert {"class", "device-7", str(max(result.devices[0].class_counts))} <= heat
     assert {"AMP", "FM", "WLP", "fedal"} <= own_task
-    assert f"fedal {100 * mean:.1f} %" in by_time
+    assert f"fedal {100 * mean:.1f} %" in by_time & by_energy
+    assert {"10.0 kJ", "drawn by all devices so far"} <= by_energy
+    assert {"device-7 \N{MIDDLE DOT} x86 \N{MIDDLE DOT} wifi", "7.0 s"} <= waited
     for words in texts[:5]:
         assert any("digits-demo \N{MIDDLE DOT} fedal \N{MIDDLE DOT} 8 devices" in text for text in words)
     assert dict(mpl.rcParams) == before
@@ -83,17 +88,19 @@ def test_the_same_run_gives_the_same_bytes(tmp_path):
 
 def test_what_is_not_known_is_said(tmp_path, texts):
     result = synthetic.result(count=3, rounds=1, history=(), standalone_history=())
-    shy = dataclasses.replace(result.devices[0], class_counts=(), accuracy=None, standalone_accuracy=None)
-    teacher = dataclasses.replace(result.devices[1], learns=False, model="a$b$" + "x" * 60)
-    result = dataclasses.replace(result, devices=(shy, teacher, result.devices[2]), completed=False, rounds_done=0)
+    shy = dataclasses.replace(result.devices[0], class_counts=(), accuracy=None, standalone_accuracy=None, waited_s=0.0)
+    teacher = dataclasses.replace(result.devices[1], learns=False, model="a$b$" + "x" * 60, waited_s=0.0)
+    still = dataclasses.replace(result.devices[2], waited_s=0.0)
+    result = dataclasses.replace(result, devices=(shy, teacher, still), completed=False, rounds_done=0)
     plots.draw_all(result, tmp_path)
-    accuracy, devices, _, classes, heat, own_task, by_time = texts
+    accuracy, devices, _, classes, heat, waited, own_task, _, by_time, by_energy = texts
     assert "no accuracy was measured" in accuracy
     assert any("0 of 1 round" in text for text in accuracy)
     assert "not measured" in devices
     assert any(text.startswith("a$b$x") and text.endswith("teaches only") and len(text) < 60 for text in devices)
     assert "withheld by its owner" in classes & heat
-    assert "no accuracy was measured" in own_task & by_time
+    assert "no accuracy was measured" in own_task & by_time & by_energy
+    assert "no round waited for anybody" in waited
 
 
 def test_without_a_standalone_run_there_is_no_empty_bar(tmp_path, texts):

@@ -98,7 +98,7 @@ def test_a_crash_while_writing_keeps_the_old_run_whole(tmp_path, monkeypatch):
 
     def full_disk(descriptor, *arguments, **options):
         file = real(descriptor, *arguments, **options)
-        file.write("half")
+        file.write(b"half")
         file.flush()
         file.close()
         raise OSError(28, "No space left on device")

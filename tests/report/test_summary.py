@@ -81,7 +81,7 @@ def test_the_contract_is_kept_and_json_takes_it():
     assert set(whole["accuracy"]) == {"standalone_mean", "mean", "min", "max", "std", "worst"}
     assert set(whole["bytes"]) == {"up_total", "down_total", "up_per_device_round", "down_per_device_round"}
     assert set(whole["time"]) == {"wall_s", "virtual_s", "start_s"}
-    assert set(whole["updates"]) == {"accepted", "duplicate", "stale", "refused"}
+    assert set(whole["updates"]) == {"accepted", "duplicate", "stale", "refused", "withheld"}
     for entry in whole["per_device"]:
         assert set(entry) >= DEVICE_CONTRACT | {"class_counts", "note", "link", "number"}
         assert entry["classes"] == 3
@@ -106,7 +106,7 @@ def test_worked_figures():
         "down_per_device_round": 4.0,
     }
     assert whole["exchange"] == {"total": 6, "per_round": 3}
-    assert whole["updates"] == {"accepted": 0, "duplicate": 0, "stale": 0, "refused": 0}
+    assert whole["updates"] == {"accepted": 0, "duplicate": 0, "stale": 0, "refused": 0, "withheld": 0}
     assert whole["per_device"][0]["classes"] == 2
     assert two_devices().devices[0].classes == (0, 2)
     assert two_devices().learners == {"a", "b"}

@@ -152,6 +152,7 @@ def check_state(state: RoundState) -> None:
         assert state.folded <= state.invited
     assert state.away <= state.members
     assert not state.members & state.gone
+    assert not state.withheld & state.invited, "waits for somebody who said that nothing will come"
     if state.phase is Phase.COLLECTING:
         assert state.missing <= state.members, "waits for somebody who is not here"
     assert Place(0, 0) <= state.place <= Place(state.policy.rounds, 0)
@@ -200,6 +201,9 @@ def check_step(
                 assert len(after.folded) >= policy.quorum, "done below the quorum"
     if isinstance(event, rounds.Received):
         _check_upload(before, event, commands)
+    if isinstance(event, rounds.Withheld) and before.phase is Phase.COLLECTING:
+        assert after.folded == before.folded, "counted what is not there"
+        assert isinstance(commands[0], rounds.Answer)
     if isinstance(event, (rounds.Left, rounds.TurnedAway)) and before.phase in (Phase.GATHERING, Phase.COLLECTING):
         _check_leaving(before, event, after)
 

@@ -20,9 +20,13 @@ MOST_TO_END = 600
 @st.composite
 def policies(draw: st.DrawFn) -> Policy:
     expected = draw(st.integers(1, 4))
+    participants = draw(st.integers(0, expected))
     return Policy(
         expected=expected,
-        quorum=draw(st.integers(1, expected)),
+        quorum=draw(st.integers(1, participants or expected)),
+        participants=participants,
+        over_select=draw(st.booleans()),
+        seed=draw(st.integers(0, 9)),
         rounds=draw(st.integers(1, 3)),
         exchanges=draw(st.integers(1, 3)),
         deadline_s=draw(st.sampled_from([1.0, 10.0, 60.0, 60.0])),
@@ -66,6 +70,8 @@ def play(model: Model, script: bytes, *, leaving: bool) -> None:
             again = model.pending[who % len(model.pending)]
             model.commit(who)
             model.feed(rounds.Persisted(*again, model.now_s))
+        elif kind < 248 and leaving and what < 64:
+            model.feed(rounds.Withheld(device, model.state.place))
         elif kind < 247 and leaving:
             model.leave(device)
         elif kind < 248 and leaving:

@@ -112,6 +112,10 @@ def misfit(params: FedALParams, devices: int) -> str:
 
 ROUND_TRIP_BUDGET = 5000
 """Round trips above which a lock-step method is worth a warning: the paper's own longest runs are of that order."""
+ROUND_TRIP_CAUTIONS = (
+    "W4: tau = 1, at which the less-forgetting terms have no effect",
+    f"W5: more than {ROUND_TRIP_BUDGET} blocking round trips in a run",
+)
 
 FEDAL: Contract[FedALParams] = Contract(
     name="fedal",
@@ -128,4 +132,5 @@ FEDAL: Contract[FedALParams] = Contract(
     discloses="logits on the public samples, which can tell what the private samples are like",
     misfit=misfit,
     warnings=round_trip_warnings,
+    cautions=ROUND_TRIP_CAUTIONS,
 )

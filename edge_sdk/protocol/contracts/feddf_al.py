@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edge_sdk.protocol.contracts import fedal, sharing
-from edge_sdk.protocol.contracts.fedal import FedALParams, round_trip_warnings
+from edge_sdk.protocol.contracts.fedal import ROUND_TRIP_CAUTIONS, FedALParams, round_trip_warnings
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.wires import Contract, Exchange, Slot
 
@@ -54,4 +54,5 @@ FEDDF_AL: Contract[FedDFALParams] = Contract(
     discloses=f"{sharing.DISCLOSES}; logits on the public samples",
     misfit=fedal.misfit,
     warnings=round_trip_warnings,
+    cautions=ROUND_TRIP_CAUTIONS,
 )

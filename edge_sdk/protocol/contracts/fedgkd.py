@@ -27,12 +27,17 @@ class FedGKDParams:
     """The mean over devices: by their `samples` or `uniform`."""
     start: str = "first"
     """Round 0: `first`, the lowest-numbered contributor's model is everybody's start; `equal`: all start alike."""
+    cached: bool = False
+    """Whether the mean goes over the newest upload of every device ever seen (FedKF's T1), not over a round's alone."""
+    max_slot_age: int = 0
+    """With `cached`: rounds after which the upload of a device that stays away no longer counts; 0: never."""
 
     def __post_init__(self) -> None:
         ranges.real("gamma", self.gamma, 0, 1000, paper="0.2")
         ranges.real("temperature", self.temperature, 0.01, 100, paper="1")
         ranges.whole("buffer", self.buffer, 1, 100, paper="5")
         sharing.check_mean(self.weighting, self.start)
+        sharing.check_slots(self.max_slot_age)
 
 
 _DOWN = {**sharing.DOWN, "teacher": Slot(Weights, optional=True)}
@@ -47,5 +52,6 @@ FEDGKD: Contract[FedGKDParams] = Contract(
     needs=frozenset({"predict", "logit-gradients", "weights"}),
     terms=frozenset({"cross-entropy", "distill"}),
     shares_weights=True,
+    caching=lambda params: sharing.slots(params.start, params.max_slot_age) if params.cached else None,
     discloses=sharing.DISCLOSES,
 )

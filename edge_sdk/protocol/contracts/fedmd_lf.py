@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from edge_sdk.protocol.contracts import ranges
-from edge_sdk.protocol.contracts.fedal import FedALParams, round_trip_warnings
+from edge_sdk.protocol.contracts.fedal import ROUND_TRIP_CAUTIONS, FedALParams, round_trip_warnings
 from edge_sdk.protocol.knowledge import PublicLogits
 from edge_sdk.protocol.wires import Contract, Exchange, Slot
 
@@ -65,4 +65,5 @@ FEDMD_LF: Contract[FedMDLFParams] = Contract(
     lock_step=True,
     discloses="logits on the public samples, which can tell what the private samples are like",
     warnings=round_trip_warnings,
+    cautions=ROUND_TRIP_CAUTIONS,
 )

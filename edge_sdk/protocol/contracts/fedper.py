@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edge_sdk.protocol.contracts import sharing
-from edge_sdk.protocol.knowledge import Weights
-from edge_sdk.protocol.wires import Contract, Exchange, Slot
+from edge_sdk.protocol.wires import Contract, Exchange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,15 +29,10 @@ FEDPER: Contract[FedPerParams] = Contract(
     title="FedPer: one architecture, averaged but for its last layer",
     citation="Arivazhagan et al. 2019, arXiv:1912.00818",
     params=FedPerParams,
-    exchanges=lambda _params: (
-        Exchange(
-            down={"weights": Slot(Weights, optional=True, without_head=True)},
-            up={"weights": Slot(Weights, without_head=True)},
-        ),
-    ),
+    exchanges=lambda _params: (sharing.BODY_ROUND,),
     closing=lambda _params: Exchange(),
     needs=frozenset({"predict", "logit-gradients", "head-rows", "weights"}),
     terms=frozenset({"cross-entropy"}),
     shares_weights=True,
-    discloses="all weights in front of the last layer, and the number of samples",
+    discloses=sharing.DISCLOSES_BODY,
 )

@@ -27,12 +27,18 @@ class FedSSAParams:
     """`convex`: (global + mu own) / (1 + mu).  `literal`: global + mu own, eq. 4, which inflates the rows."""
     weighting: str = "uniform"
     """The mean over holders: `uniform`, eq. 3, or by their `samples` of the class."""
+    takes: str = "seen"
+    """Which of the rows that come down a device takes in: those of the classes that it has `seen`, or `all`.  With
+    mu0 = 0, `all` is case A of the paper's Table 3, and `seen` case B."""
+    cached: bool = False
+    """Whether rows of earlier rounds count on in the mean while their devices pause, as in the paper's code."""
 
     def __post_init__(self) -> None:
         ranges.real("mu0", self.mu0, 0, 1)
         ranges.whole("t_stable", self.t_stable, 1, 10**9)
         ranges.choice("fusion", self.fusion, "convex", "literal")
         ranges.choice("weighting", self.weighting, "uniform", "samples")
+        ranges.choice("takes", self.takes, "seen", "all")
 
     def mu(self, round_: int) -> float:
         """mu^t = mu_0 cos(pi t / (2 T_stable)) until T_stable, then 0; t is the federation's round."""
@@ -73,4 +79,5 @@ FEDSSA: Contract[FedSSAParams] = Contract(
     holders_wanted=3,
     discloses="which classes the device holds, its last layer's rows of them, and with weighting by samples how many",
     warnings=_warnings,
+    cautions=(f"W11: literal fusion that blows rows up more than {MOST_INFLATION:g} times",),
 )

@@ -45,4 +45,5 @@ QFFL: Contract[QFFLParams] = Contract(
     shares_weights=True,
     discloses="all weights of the model, from which training samples can be reconstructed, and the mean loss on them",
     warnings=_warnings,
+    cautions=("W15: an optimiser other than sgd without momentum",),
 )

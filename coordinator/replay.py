@@ -1,0 +1,167 @@
+"""A trace, again: the same server on the same events gives the same frames and the same state, bit for bit."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from coordinator.equipment import Equipment, ready_method
+from coordinator.ledger import Ledger
+from coordinator.public_shelf import PublicShelf
+from coordinator.server import Server
+from coordinator.trace import Ended, Entry, Flushed, Heard, Life, Sent, Ticked
+from coordinator.traced import state_hash
+from edge_sdk.errors import RemoteProtocolError, RunFailed
+from edge_sdk.protocol import codec
+from edge_sdk.transport.base import TransportEvent, Will
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What came of it."""
+
+    server: Server
+    """The last life, as it ended."""
+    lives: int
+    heard: int
+    frames: int
+    """Sent, all equal to the recorded ones."""
+    state: bytes
+    """The hash of the method's state, 32 bytes."""
+    ended: bool
+    """Whether the trace holds the run to its end."""
+
+
+def replay(entries: Iterable[Entry], equipment: Equipment) -> Replayed:
+    """Feed a trace to a fresh server.  Of the equipment only what the run needed is asked for.
+
+    Raises RunFailed at the first frame that differs from what was recorded, or where the state at the end does.
+    """
+    checker = _Checker()
+    server: Server | None = None
+    lives = heard = 0
+    ended = False
+    with ExitStack() as all_lives:
+        for entry in entries:
+            if isinstance(entry, Life):
+                checker.sent.clear()  # a life that was killed may not have written down the last frames that it sent
+                server, lives, ended = _begin(entry, checker, equipment), lives + 1, False
+                all_lives.callback(server.close)
+                server.connect()
+            elif isinstance(entry, Sent):
+                checker.expect(entry)
+            elif server is None:
+                raise RunFailed("the trace begins in the middle: it has lost its first entries")
+            elif isinstance(entry, Ended):
+                checker.settle()
+                ended = True
+                _check_state(entry, server)
+            else:
+                checker.settle()
+                heard += isinstance(entry, Heard)
+                _act(server, entry)
+    if server is None:
+        raise RunFailed("the trace holds nothing: the coordinator ended before it began")
+    return Replayed(
+        server=server,
+        lives=lives,
+        heard=heard,
+        frames=checker.frames,
+        state=state_hash(server.method_state),
+        ended=ended,
+    )
+
+
+def _begin(life: Life, checker: _Checker, equipment: Equipment) -> Server:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger.db"
+        path.write_bytes(life.ledger)
+        ledger = Ledger(None, path)
+    ledger.epoch = life.epoch
+    return Server(
+        spec=life.spec,
+        policy=life.policy,
+        method=ready_method(life.spec.method, equipment),
+        transport=checker,
+        ledger=ledger,
+        roster=life.roster,
+        shelf=PublicShelf(equipment.samples) if life.serves else None,
+    )
+
+
+def _act(server: Server, entry: Heard | Flushed | Ticked) -> None:
+    if isinstance(entry, Heard):
+        server.handle(entry.event, entry.now_s)
+    elif isinstance(entry, Flushed):
+        server.flush(entry.now_s)
+    else:
+        server.tick(entry.now_s)
+
+
+def _check_state(ended: Ended, server: Server) -> None:
+    state, phase = state_hash(server.method_state), server.rounds.phase.name
+    if (state, phase) != (ended.state, ended.phase):
+        raise RunFailed(
+            f"the replay ended as {phase} with state {state.hex()[:16]}, the run as {ended.phase} with "
+            f"{ended.state.hex()[:16]}: another version of a method, or a computation that is not repeatable"
+        )
+
+
+class Nowhere:
+    """A transport that goes nowhere, and keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.subscriptions: tuple[str, ...] = ()
+        self.sent: deque[Sent] = deque()
+
+    def connect(self, subscriptions: Sequence[str], will: Will | None = None) -> None:
+        """See Transport."""
+        del will
+        self.subscriptions = tuple(subscriptions)
+
+    def send(self, topic: str, frame: bytes, *, retain: bool = False) -> None:
+        """See Transport."""
+        self.sent.append(Sent(topic, frame, retain))
+
+    def accept_up_to(self, frame_bytes: int) -> None:
+        """See Transport."""
+
+    def poll(self, timeout_s: float) -> TransportEvent | None:
+        """See Transport."""
+
+    def close(self) -> None:
+        """See Transport."""
+
+
+class _Checker(Nowhere):
+    """Holds what is sent against what was sent."""
+
+    frames = 0
+
+    def expect(self, recorded: Sent) -> None:
+        """The next frame that should have gone.  Raises RunFailed where another one has."""
+        if not self.sent:
+            raise RunFailed(f"frame {self.frames + 1}: the run sent {_named(recorded)}, the replay nothing")
+        replayed = self.sent.popleft()
+        if replayed != recorded:
+            raise RunFailed(f"frame {self.frames + 1}: the run sent {_named(recorded)}, the replay {_named(replayed)}")
+        self.frames += 1
+
+    def settle(self) -> None:
+        """Raise RunFailed where more was sent than was recorded."""
+        if self.sent:
+            raise RunFailed(f"after frame {self.frames}: the replay sent {_named(self.sent[0])}, the run nothing")
+
+
+def _named(sent: Sent) -> str:
+    """A frame in words: what, of which exchange, where to."""
+    try:
+        message = codec.decode(sent.frame).message
+    except RemoteProtocolError:
+        return f"{len(sent.frame)} bytes on {sent.topic}"
+    at = "".join(f" {name} {getattr(message, name)}" for name in ("round", "exchange") if hasattr(message, name))
+    return f"{type(message).__name__}{at} on {sent.topic} ({len(sent.frame)} bytes)"

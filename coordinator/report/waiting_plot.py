@@ -1,0 +1,52 @@
+"""Who was waited for: the picture and its CSV."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from coordinator.report.canvas import DOT, ORANGE, SOFT, bar_labels, picture, short
+from coordinator.report.comparison_canvas import write_points
+from coordinator.report.result import Result
+from coordinator.report.units import human_seconds, printable
+
+WAIT_COLUMNS = ("device", "board", "link", "waited_s", "rounds")
+SHOWN = 20
+"""Bars: the devices that were waited for longest."""
+_ROW_IN = 0.28
+
+
+def who_was_waited_for(result: Result, path: Path) -> None:
+    """Seconds in which exchanges were open for the sake of a device, and in how many rounds nobody took longer."""
+    longest = [entry.waited_for for entry in result.history]
+    rows = [
+        {
+            "device": device.id,
+            "board": device.board,
+            "link": device.link,
+            "waited_s": device.waited_s,
+            "rounds": longest.count(device.id),
+        }
+        for device in sorted(result.devices, key=lambda device: (-device.waited_s, device.number))
+    ]
+    write_points(path, WAIT_COLUMNS, rows)
+    shown = [device for device in sorted(result.devices, key=lambda d: (-d.waited_s, d.number)) if device.waited_s > 0]
+    shown = shown[:SHOWN]
+    words = (result.federation, result.method, f"of {len(result.devices)} devices the {len(shown)} waited for longest")
+    tall_in = 1.5 + _ROW_IN * max(len(shown), 2)
+    with picture(path, 7.2, tall_in, "Who was waited for", printable(DOT.join(words))) as figure:
+        axes = figure.add_subplot()
+        if not shown:
+            axes.set_axis_off()
+            axes.text(0.5, 0.5, "no round waited for anybody", ha="center", color=SOFT, transform=axes.transAxes)
+            return
+        waits_s: list[float | None] = [device.waited_s for device in shown]
+        axes.barh(range(len(shown)), [device.waited_s for device in shown], height=0.62, color=ORANGE)
+        names = (DOT.join(filter(None, (device.id, device.board, device.link))) for device in shown)
+        axes.set_yticks(range(len(shown)), [short(printable(name)) for name in names])
+        axes.set_ylim(len(shown) - 0.4, -0.6)
+        axes.set_xlim(0, 1.2 * max(device.waited_s for device in shown))
+        axes.locator_params(axis="x", nbins=4)
+        axes.xaxis.set_major_formatter(lambda value, _position: human_seconds(value) if value else "0")
+        axes.set_xlabel("waited for, over the whole run")
+        axes.grid(visible=False, axis="y")
+        bar_labels(axes, waits_s, 0, human_seconds)

@@ -1,0 +1,102 @@
+"""A server that leaves a trace: it does what a Server does, and writes down what happened."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from coordinator.server import Server
+from coordinator.trace import Ended, Flushed, Heard, Life, Sent, Ticked, TraceWriter
+from edge_sdk.protocol import keep
+from edge_sdk.transport.base import Transport, TransportEvent, Will
+
+
+class TracedServer(Server):
+    """Writes each thing down before it acts on it, and each frame before it goes."""
+
+    def __init__(self, trace: TraceWriter, **parts: Any) -> None:
+        """`parts`: what a Server takes."""
+        self._trace = trace
+        super().__init__(**{**parts, "transport": _Tap(parts["transport"], trace)})
+        trace.write(
+            Life(
+                spec=self.spec,
+                policy=self.rounds.policy,
+                roster=self.roster,
+                epoch=self.ledger.epoch,
+                ledger=self._copy_of_ledger(),
+                serves=self._shelf is not None,
+            )
+        )
+
+    def handle(self, event: TransportEvent, now_s: float) -> None:
+        """See Server."""
+        self._trace.write(Heard(now_s, event))
+        super().handle(event, now_s)
+
+    def flush(self, now_s: float) -> None:
+        """See Server."""
+        if self._pending:
+            self._trace.write(Flushed(now_s))
+            super().flush(now_s)
+        self._trace.flush()
+
+    def tick(self, now_s: float) -> None:
+        """See Server."""
+        due_s = self.next_due_s()
+        if due_s is not None and now_s >= due_s:
+            self._trace.write(Ticked(now_s))
+            super().tick(now_s)
+
+    def close(self) -> None:
+        """See Server."""
+        super().close()
+        self._trace.write(Ended(self.rounds.phase.name, state_hash(self.method_state)))
+        self._trace.flush()
+
+    def _copy_of_ledger(self) -> bytes:
+        with TemporaryDirectory() as folder:
+            copy = Path(folder) / "ledger.db"
+            self.ledger.copy_to(copy)
+            return copy.read_bytes()
+
+
+def state_hash(state: object) -> bytes:
+    """Of what a method has made of all uploads: 32 bytes."""
+    return hashlib.sha256(keep.to_bytes(state)).digest()
+
+
+def server(trace: TraceWriter | None, **parts: Any) -> Server:
+    """A Server of these parts; one that leaves a trace, where there is one to leave."""
+    return Server(**parts) if trace is None else TracedServer(trace, **parts)
+
+
+class _Tap:
+    """A transport that writes down what is sent through it."""
+
+    def __init__(self, transport: Transport, trace: TraceWriter) -> None:
+        self._transport, self._trace = transport, trace
+
+    def connect(self, subscriptions: Sequence[str], will: Will | None = None) -> None:
+        """See Transport."""
+        self._transport.connect(subscriptions, will)
+
+    def send(self, topic: str, frame: bytes, *, retain: bool = False) -> None:
+        """See Transport."""
+        self._trace.write(Sent(topic, frame, retain))
+        self._transport.send(topic, frame, retain=retain)
+
+    def accept_up_to(self, frame_bytes: int) -> None:
+        """See Transport."""
+        self._transport.accept_up_to(frame_bytes)
+
+    def poll(self, timeout_s: float) -> TransportEvent | None:
+        """See Transport."""
+        return self._transport.poll(timeout_s)
+
+    def close(self) -> None:
+        """See Transport."""
+        self._transport.close()

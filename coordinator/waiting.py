@@ -1,0 +1,47 @@
+"""Who was waited for: seconds in which an exchange was open for the sake of one device, or of a few.
+
+From one answer to the next, a round waits for the next one to answer: the wait between the last two answers was for the
+last device alone.  Where a deadline closes an exchange, the rest of the time was for those who were silent.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+
+class Waiting:
+    """The waits of one run."""
+
+    def __init__(self) -> None:
+        self.total_s: Counter[str] = Counter()
+        """By device, over the run."""
+        self._round_s: Counter[str] = Counter()
+        self._last_s: float | None = None
+        """When somebody last answered the present exchange; None: nobody has."""
+
+    def answered(self, device: str, now_s: float) -> None:
+        """An answer counted."""
+        if self._last_s is not None:
+            self._note(device, now_s - self._last_s)
+        self._last_s = now_s
+
+    def closed(self, silent: Collection[str], now_s: float) -> None:
+        """The exchange is closed without the silent ones."""
+        if self._last_s is not None:
+            for device in sorted(silent):
+                self._note(device, (now_s - self._last_s) / len(silent))
+        self._last_s = None
+
+    def round_done(self) -> tuple[str, float]:
+        """The device that this round waited for longest, and how long; no device where there was no wait."""
+        waits_s, self._round_s = self._round_s, Counter()
+        if not waits_s:
+            return "", 0.0
+        device = min(waits_s, key=lambda name: (-waits_s[name], name))
+        return device, waits_s[device]
+
+    def _note(self, device: str, waited_s: float) -> None:
+        if waited_s > 0:
+            self.total_s[device] += waited_s  # type: ignore[assignment]  # a Counter of seconds
+            self._round_s[device] += waited_s  # type: ignore[assignment]

@@ -1,0 +1,51 @@
+"""When what a device learned has diverged: loss, weights and knowledge that are no longer fit to use.
+
+A diverged exchange is withheld and undone, not sent: one NaN in a mean would reach every device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.errors import Diverged
+from edge_sdk.models.base import FitReport, Model
+from edge_sdk.protocol.knowledge import MAX_MAGNITUDE, Payload
+
+REMEDY = "lower train.learning_rate, and look for extreme values in this device's samples"
+
+
+def check_loss(report: FitReport, step: int) -> None:
+    """Raise Diverged where the loss of a training step is NaN or infinite."""
+    if not math.isfinite(report.loss):
+        raise Diverged(f"the loss was {report.loss:g} in step {step + 1}")
+
+
+def check_weights(model: Model) -> None:
+    """Raise Diverged where what a fit changes holds NaN or Inf: all weights, or those of the last layer alone."""
+    held = model.spec.capabilities
+    if "weights" in held:
+        _check("weights", model.weights(), math.inf)
+    elif "head-rows" in held:
+        _check("last layer", model.head_rows(), math.inf)
+
+
+def check_knowledge(knowledge: Mapping[str, Payload]) -> None:
+    """Raise Diverged where an upload holds NaN, Inf, or a number beyond MAX_MAGNITUDE."""
+    for role, payload in knowledge.items():
+        for each in fields(payload):
+            value = getattr(payload, each.name)
+            if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+                _check(role, value, MAX_MAGNITUDE)
+
+
+def _check(name: str, values: NDArray[np.floating], most: float) -> None:
+    if not values.size:
+        return
+    low, high = float(values.min()), float(values.max())  # NaN where any value is
+    if not (math.isfinite(low) and math.isfinite(high) and max(-low, high) <= most):
+        raise Diverged(f"the {name} hold numbers from {low:g} to {high:g}")

@@ -1,0 +1,122 @@
+"""A numpy head that compares directions: s * (w / |w|) . (f / |f|), for boards without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.models.base import COSINE_SCALE, NORM_LEAST, Part
+from edge_sdk.models.checks import check_state
+from edge_sdk.models.linear_head import ArrayOptimiser, LinearHead, row_slopes, stepped
+from edge_sdk.models.optim import unpack_optim
+from edge_sdk.objectives import Floats, Ints, Optim
+
+_SCALE = "scale."
+"""Before the names of what belongs to the scale, in stored arrays."""
+
+
+class CosineHead(LinearHead):
+    """Logits are the scale times the cosine of features and rows; the column of biases is there and has no effect.
+
+    The rows are the last layer; the scale counts as part of the body, as in FedNH.
+    """
+
+    kind = "cosine-rows"
+    abilities = frozenset({"cosine-head"})
+
+    def __init__(self, features: int, classes: int, seed: int, scale: float = COSINE_SCALE) -> None:
+        super().__init__(features, classes, seed)
+        self.rows[:, -1] = 0
+        self.scale = np.array([scale], np.float32)
+        self._scale_trains = True
+        self._scale_optimiser: ArrayOptimiser | None = None
+
+    def features(self, f: Floats) -> Floats:
+        """Of length 1: (n, d) -> (n, d)."""
+        return unit(f)
+
+    def linear_rows(self) -> Floats:
+        """Of the length of the scale, the bias 0 as last column: (k, d + 1)."""
+        rows = np.zeros_like(self.rows)
+        rows[:, :-1] = self.scale * unit(self.rows[:, :-1])
+        return rows
+
+    def logits(self, f: Floats) -> Floats:
+        """Unit features (n, d) -> (n, k)."""
+        out: Floats = f @ (self.scale * unit(self.rows[:, :-1])).T
+        return out
+
+    def step(
+        self, f: Floats, gradient: Floats, optim: Optim, on_values: Floats | None = None, part: Part = "all"
+    ) -> None:
+        """As LinearHead.step, through the lengths: what would lengthen a row does not change it."""
+        at_linear = row_slopes(f, gradient)[:, :-1]  # (k, d)
+        directions = unit(self.rows[:, :-1])
+        along = (at_linear * directions).sum(axis=1, keepdims=True)  # (k, 1)
+        on_rows, on_scale = (None, None) if on_values is None else np.split(on_values, [self.rows.size])
+        if part != "body":
+            across = np.zeros_like(self.rows)
+            across[:, :-1] = self.scale * (at_linear - along * directions) / _lengths(self.rows[:, :-1])
+            self._optimiser = stepped(self._optimiser, optim, self.rows, across, on_rows)
+        if part != "head" and self._scale_trains:
+            self._scale_optimiser = stepped(
+                self._scale_optimiser, optim, self.scale, np.array([along.sum()], np.float32), on_scale
+            )
+
+    def set_rows(self, rows: Floats, classes: Ints) -> None:
+        """Start from other directions of some classes (m, d + 1), without moments."""
+        super().set_rows(np.hstack([rows[:, :-1], np.zeros((len(rows), 1), np.float32)]), classes)
+        self._scale_optimiser = None
+
+    def set_scale(self, value: float | None, *, trains: bool) -> None:
+        """Another scale, None: the same; whether steps of the body change it."""
+        self._scale_trains = trains
+        if value is not None:
+            self.scale[:] = value
+
+    def values(self) -> Floats:
+        """The rows, then the scale: (p,)."""
+        return np.append(super().values(), self.scale)
+
+    def set_values(self, values: Floats) -> None:
+        """Start from others, without moments: (p,)."""
+        super().set_values(values[:-1])
+        self.scale, self._scale_optimiser = values[-1:].copy(), None
+
+    def mask(self) -> NDArray[np.bool_]:
+        """All but the scale: (p,)."""
+        return np.append(super().mask(), False)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Everything that a restart must bring back."""
+        scale = {"value": self.scale, **(self._scale_optimiser.arrays() if self._scale_optimiser else {})}
+        return {**super().arrays(), **{_SCALE + name: array for name, array in scale.items()}}
+
+    def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Back to what `arrays` gave.  Raises StoreError where it does not fit."""
+        own = {name.removeprefix(_SCALE): array for name, array in arrays.items() if name.startswith(_SCALE)}
+        optimiser = ArrayOptimiser(unpack_optim(own["optim"]), self.scale.shape) if "optim" in own else None
+        check_state(own, {"value": self.scale, **(optimiser.arrays() if optimiser else {})})
+        super().load({name: array for name, array in arrays.items() if not name.startswith(_SCALE)})
+        if optimiser is not None:
+            optimiser.load(own)
+        self.scale, self._scale_optimiser = own["value"], optimiser
+
+
+def head_of(kind: Literal["linear", "cosine"], features: int, classes: int, seed: int) -> LinearHead:
+    """A new head, drawn from `seed`."""
+    return (CosineHead if kind == "cosine" else LinearHead)(features, classes, seed)
+
+
+def unit(rows: Floats) -> Floats:
+    """Each row by its length: (n, d) -> (n, d); a row of zeros stays one."""
+    out: Floats = rows / _lengths(rows)
+    return out
+
+
+def _lengths(rows: Floats) -> Floats:
+    lengths: Floats = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(NORM_LEAST))
+    return lengths

@@ -1,0 +1,140 @@
+"""The trainable linear head in numpy, that softmax regression and frozen extractors share, and its optimiser."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.models.base import Part
+from edge_sdk.models.checks import check_state
+from edge_sdk.models.optim import BETA1, BETA2, EPSILON, adam_scales, moment_count, pack_optim, unpack_optim
+from edge_sdk.objectives import Floats, Ints, Optim
+
+
+class ArrayOptimiser:
+    """SGD (with momentum) or Adam on one f4 array, step for step what torch.optim does by default."""
+
+    def __init__(self, optim: Optim, shape: tuple[int, ...]) -> None:
+        self.optim = optim
+        self.steps = 0
+        self.moments = [np.zeros(shape, np.float32) for _ in range(moment_count(optim))]
+
+    def step(self, values: Floats, gradient: Floats) -> None:
+        """Change `values` in place."""
+        self.steps += 1
+        if self.optim.kind == "adam":
+            first, second = self.moments
+            first += (gradient - first) * (1 - BETA1)
+            second *= BETA2
+            second += (1 - BETA2) * gradient * gradient
+            rate, root = adam_scales(self.optim, self.steps)
+            values -= rate * first / (np.sqrt(second) / root + EPSILON)
+            return
+        if self.moments:
+            self.moments[0] *= self.optim.momentum
+            self.moments[0] += gradient
+            gradient = self.moments[0]
+        values -= self.optim.learning_rate * gradient
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Everything that a restart must bring back."""
+        moments = {f"moment{i}": moment for i, moment in enumerate(self.moments)}
+        return {"optim": pack_optim(self.optim), "steps": np.array(self.steps, np.int64), **moments}
+
+    def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what `arrays` of an equal optimiser gave."""
+        self.steps = int(arrays["steps"])
+        self.moments = [arrays[f"moment{i}"] for i in range(len(self.moments))]
+
+
+class LinearHead:
+    """features (n, d) -> logits (n, k) by `rows` (k, d + 1), the bias as last column; moments live on between fits."""
+
+    kind = "rows"
+    abilities: frozenset[str] = frozenset()
+    """Capabilities beyond those of every head."""
+
+    def __init__(self, features: int, classes: int, seed: int) -> None:
+        """U(-1/sqrt d, 1/sqrt d) for weights and bias, the family that torch's Linear starts from."""
+        bound = features**-0.5
+        rng = np.random.default_rng(seed)
+        self.rows: Floats = rng.uniform(-bound, bound, (classes, features + 1)).astype(np.float32)
+        self._optimiser: ArrayOptimiser | None = None
+
+    def features(self, f: Floats) -> Floats:
+        """The features as they are multiplied by the rows: (n, d) -> (n, d)."""
+        return f
+
+    def linear_rows(self) -> Floats:
+        """What they are multiplied by, the bias as last column: (k, d + 1), a copy."""
+        rows: Floats = self.rows.copy()
+        return rows
+
+    def logits(self, f: Floats) -> Floats:
+        """(n, d) -> (n, k)."""
+        out: Floats = f @ self.rows[:, :-1].T + self.rows[:, -1]
+        return out
+
+    def step(
+        self, f: Floats, gradient: Floats, optim: Optim, on_values: Floats | None = None, part: Part = "all"
+    ) -> None:
+        """One optimiser step down a gradient at the logits: f (b, d), gradient (b, k), as a batch mean.
+
+        on_values (p,): a gradient at the trainable scalars themselves, to be added.
+        """
+        if part == "body":
+            return
+        self._optimiser = stepped(self._optimiser, optim, self.rows, row_slopes(f, gradient), on_values)
+
+    def set_rows(self, rows: Floats, classes: Ints) -> None:
+        """Start from other rows of some classes (m, d + 1), without moments."""
+        self.rows[classes] = rows
+        self._optimiser = None
+
+    def values(self) -> Floats:
+        """All trainable scalars: (p,), a copy."""
+        return self.rows.flatten()
+
+    def set_values(self, values: Floats) -> None:
+        """Start from others, without moments: (p,)."""
+        self.rows = values.reshape(self.rows.shape).copy()
+        self._optimiser = None
+
+    def mask(self) -> NDArray[np.bool_]:
+        """Which of them belong to the last layer proper: (p,)."""
+        return np.ones(self.rows.size, np.bool_)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Everything that a restart must bring back."""
+        return {"rows": self.rows, **(self._optimiser.arrays() if self._optimiser else {})}
+
+    def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Back to what `arrays` gave.  Raises StoreError where it does not fit."""
+        optimiser = None
+        if "optim" in arrays:
+            optimiser = ArrayOptimiser(unpack_optim(arrays["optim"]), self.rows.shape)
+        check_state(arrays, {"rows": self.rows, **(optimiser.arrays() if optimiser else {})})
+        if optimiser is not None:
+            optimiser.load(arrays)
+        self.rows, self._optimiser = arrays["rows"], optimiser
+
+
+def row_slopes(f: Floats, gradient: Floats) -> Floats:
+    """The gradient at linear rows, the bias as last column: f (b, d), gradient at the logits (b, k) -> (k, d + 1)."""
+    slopes = np.empty((gradient.shape[1], f.shape[1] + 1), np.float32)
+    slopes[:, :-1] = gradient.T @ f
+    slopes[:, -1] = gradient.sum(axis=0)
+    return slopes
+
+
+def stepped(
+    optimiser: ArrayOptimiser | None, optim: Optim, values: Floats, slopes: Floats, more: Floats | None
+) -> ArrayOptimiser:
+    """One step on `values`, in place, down both gradients; with a new optimiser where there was none like it."""
+    if optimiser is None or optimiser.optim != optim:
+        optimiser = ArrayOptimiser(optim, values.shape)
+    optimiser.step(values, slopes if more is None else slopes + more.reshape(slopes.shape))
+    return optimiser

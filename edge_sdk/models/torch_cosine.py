@@ -1,0 +1,81 @@
+"""A head that compares directions: s * (w / |w|) . (f / |f|), as in FedNH's equation 2."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as nnf
+from torch import Tensor, nn
+
+from edge_sdk.errors import ModelError
+from edge_sdk.models.base import COSINE_SCALE, NORM_LEAST
+
+_PROBE = 16
+"""Random samples that tell whether features ever are negative."""
+
+
+class Unit(nn.Module):
+    """Features of length 1: (n, d) -> (n, d); a feature of length 0 stays 0."""
+
+    def forward(self, f: Tensor) -> Tensor:
+        """Divide each by its length."""
+        return nnf.normalize(f, eps=NORM_LEAST)
+
+
+class CosineHead(nn.Linear):
+    """Unit features (n, d) -> logits (n, k): the scale times the cosine to each row.
+
+    Rows have any length and count by their direction.  The bias is there, so that the last layer has the shape of every
+    other one, and has no effect.
+    """
+
+    def __init__(self, features: int, classes: int, scale: float = COSINE_SCALE) -> None:
+        super().__init__(features, classes)
+        self.scale = nn.Parameter(torch.tensor(float(scale)))
+        with torch.no_grad():
+            self.bias.zero_()
+
+    def scaled_rows(self) -> Tensor:
+        """What the features are multiplied by: (k, d)."""
+        return self.scale * nnf.normalize(self.weight, eps=NORM_LEAST)
+
+    def forward(self, f: Tensor) -> Tensor:
+        """Multiply."""
+        return nnf.linear(f, self.scaled_rows())
+
+
+def with_cosine_head(net: nn.Module, classes: int, name: str) -> nn.Module:
+    """The net with its last nn.Linear replaced; a ReLU right in front of that goes, for it leaves half of the sphere.
+
+    Raises ModelError where the last nn.Linear does not give one number per class.
+    """
+    found = [(path, layer) for path, layer in net.named_modules() if isinstance(layer, nn.Linear)]
+    path, last = found[-1] if found else ("", None)
+    if last is None or last.out_features != classes:
+        raise ModelError(f"model {name!r}: no last nn.Linear with {classes} outputs that a cosine head could replace")
+    if isinstance(last, CosineHead):
+        return net
+    head = nn.Sequential(Unit(), CosineHead(last.in_features, classes).to(last.weight.device))
+    if not path:
+        return head
+    parent, _, own = path.rpartition(".")
+    around = net.get_submodule(parent)
+    setattr(around, own, head)
+    if isinstance(around, nn.Sequential):
+        _drop_relu_before(around, head)
+    return net
+
+
+def _drop_relu_before(layers: nn.Sequential, head: nn.Module) -> None:
+    at = list(layers).index(head)
+    if at > 0 and isinstance(layers[at - 1], nn.ReLU):
+        layers[at - 1] = nn.Identity()
+
+
+@torch.inference_mode()
+def never_negative(net: nn.Module, head: CosineHead, input_shape: tuple[int, int, int]) -> bool:
+    """Whether the features of random samples have no negative entry: then no cosine can be much above 0.7 (W10)."""
+    seen: list[Tensor] = []
+    x = torch.randn((_PROBE, *input_shape), generator=torch.Generator().manual_seed(0)).to(head.weight.device)
+    with head.register_forward_pre_hook(lambda _layer, args: seen.append(args[0])):
+        net(x)
+    return bool((seen[-1] >= 0).all())

@@ -1,0 +1,174 @@
+"""Data-free distillation: a generator that looks for samples on which a frozen teacher is sure, balanced and active.
+
+    c5   generator   one step of Adam on L_IE + lambda_1 L_CE + lambda_2 L_A, through the teacher; FedKF eq. 1 to 4
+    c6   model       its loss has gamma KL(teacher(x_G) || f(x_G)), x_G made of the same noise and held constant; eq. 5
+
+The teacher has the model's own layers: it is asked with its weights in their place, and no second net is held.
+Both answer as in inference, so samples that are made up touch no running statistics.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as nnf
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from edge_sdk.errors import StoreError
+from edge_sdk.models.torch_anatomy import Tap, count_cost
+from edge_sdk.models.torch_generators import WIDTHS, Generator, Plan, parameter_count, range_of
+from edge_sdk.models.torch_optim import TorchOptimiser
+from edge_sdk.models.torch_seed import seeded
+from edge_sdk.models.torch_terms import divergence, to_tensor
+from edge_sdk.objectives import LEAST_SHARE, DataFree, Floats, Optim
+
+log = logging.getLogger(__name__)
+
+_ABOUT, _NET, _OPTIM = "generator.about", "generator.net.", "generator.optim."
+_SIZES = tuple(sorted(WIDTHS))
+
+
+class Maker:
+    """A generator with its optimiser."""
+
+    def __init__(self, plan: Plan, rate: float, seed: int, device: torch.device) -> None:
+        """A new one, drawn from the seed.  Raises ModelError for samples that are no pictures."""
+        self.plan, self.device = plan, device
+        with seeded(seed):
+            self.net = Generator(plan).to(device)
+        self.parameters = list(self.net.parameters())
+        self.optimiser = TorchOptimiser(Optim(kind="adam", learning_rate=rate), self.parameters)
+        _, cost = count_cost(self.net, torch.zeros((1, plan.noise_dim), device=device))
+        self.flops_per_sample = cost.flops
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Everything that a restart must bring back."""
+        about = [_SIZES.index(self.plan.size), self.plan.noise_dim, *self.plan.shape]
+        net = {_NET + name: p.detach().cpu().numpy() for name, p in self.net.named_parameters()}
+        moments = {_OPTIM + name: values for name, values in self.optimiser.arrays().items()}
+        rate = np.array(self.optimiser.optim.learning_rate)
+        return {_ABOUT: np.array(about, np.int64), "generator.rate": rate, **net, **moments}
+
+    @classmethod
+    def like(cls, arrays: Mapping[str, NDArray[Any]], device: torch.device) -> Maker | None:
+        """One of the kind that gave these arrays, with nothing of them in it yet; None where none did."""
+        if _ABOUT not in arrays:
+            return None
+        try:
+            size, noise_dim, channels, height, width = (int(each) for each in arrays[_ABOUT])
+            plan = Plan(_SIZES[size], noise_dim, (channels, height, width))
+            return cls(plan, float(arrays["generator.rate"]), 0, device)
+        except (ValueError, IndexError, KeyError, TypeError, RuntimeError) as error:
+            raise StoreError("saved generator does not read: remove the state folder") from error
+
+    def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what an equal one gave."""
+        with torch.no_grad():
+            for name, parameter in self.net.named_parameters():
+                parameter.copy_(torch.from_numpy(arrays[_NET + name]))
+        ours = {name.removeprefix(_OPTIM): each for name, each in arrays.items() if name.startswith(_OPTIM)}
+        self.optimiser.load(ours)
+
+
+class Imitator:
+    """What a model asks for samples that nobody has, and what a teacher says to them."""
+
+    def __init__(self, net: nn.Module, tap: Tap, device: torch.device) -> None:
+        self.maker: Maker | None = None
+        """The generator in use."""
+        self._net, self._tapped, self._device = net, _Tapped(net, tap), device
+        self._named = [(f"net.{name}", p) for name, p in net.named_parameters() if p.requires_grad]
+        self._term: DataFree | None = None
+        self._inputs: Floats | None = None
+
+    @property
+    def kept(self) -> Maker | None:
+        """The generator, if it is to go on after a restart."""
+        return self.maker if self._term is None or self._term.warm else None
+
+    def take_up(self, term: DataFree, inputs: Floats, seed: int) -> Maker:
+        """Make ready for this term and samples of this kind (n, c, h, w); the generator to step."""
+        if self._inputs is not inputs:
+            self._inputs = inputs
+            self._low, self._high = range_of(to_tensor(inputs, self._device))
+        plan = Plan(term.generator, term.noise_dim, inputs.shape[1:])
+        if self._term is not term:
+            self._term = term
+            parts = torch.split(to_tensor(term.teacher, self._device), [p.numel() for _, p in self._named])
+            self._teacher = {name: part.view_as(p) for (name, p), part in zip(self._named, parts, strict=True)}
+            if self.maker and (not term.warm or self.maker.plan != plan):
+                self.maker = None
+        if self.maker is None:
+            self.maker = Maker(plan, term.rate, seed, self._device)
+            self._compare(self.maker)
+        return self.maker
+
+    def step(self, term: DataFree, maker: Maker, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """One step of the generator; then the teacher's and, to be differentiated, the net's logits: (b, k), (b, k).
+
+        noise (b, z).  The net must be in inference mode.
+        """
+        logits, features = self._ask(made := self._made(maker, noise))
+        loss = generator_loss(term, logits, features)
+        if term.adversarial:
+            loss = loss - term.weight * divergence(logits, self._net(made))
+        maker.optimiser.step(torch.autograd.grad(loss, maker.parameters))
+        with torch.no_grad():
+            made = self._made(maker, noise)
+            logits, _ = self._ask(made)
+        own: Tensor = self._net(made)
+        return logits, own
+
+    def flops(self, term: DataFree, flops_per_sample: int) -> int:
+        """Of one step for one sample: the generator forward, back and forward; the teacher likewise; the net."""
+        generator = self.maker.flops_per_sample if self.maker else 0
+        return 4 * generator + (10 if term.adversarial else 7) * flops_per_sample
+
+    def _made(self, maker: Maker, noise: Tensor) -> Tensor:
+        """Samples in the range of the device's own: (b, z) -> (b, c, h, w)."""
+        out: Tensor = self._low + (self._high - self._low) * maker.net(noise)
+        return out
+
+    def _ask(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The teacher's logits and features: (b, c, h, w) -> (b, k), (b, d)."""
+        answer: tuple[Tensor, Tensor] = functional_call(self._tapped, self._teacher, (x,))
+        return answer
+
+    def _compare(self, maker: Maker) -> None:
+        own, made = sum(p.numel() for _, p in self._named), parameter_count(maker.net)
+        if made > own:
+            log.warning(
+                "W7: the generator (%s, noise_dim %d) has %d weights, the model %d: it decides what a round costs",
+                maker.plan.size,
+                maker.plan.noise_dim,
+                made,
+                own,
+            )
+
+
+class _Tapped(nn.Module):
+    """A net that gives its features, too."""
+
+    def __init__(self, net: nn.Module, tap: Tap) -> None:
+        super().__init__()
+        self.net, self._tap = net, tap
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(b, c, h, w) -> logits (b, k), features (b, d)."""
+        return self._tap(x)
+
+
+def generator_loss(term: DataFree, logits: Tensor, features: Tensor) -> Tensor:
+    """As DataFree.generator_loss: logits (b, k), features (b, d) -> a scalar."""
+    shares = nnf.softmax(logits, dim=-1).mean(dim=0)  # (k,)
+    entropy = (shares * shares.clamp_min(LEAST_SHARE).log()).sum()
+    balance = entropy if term.raw else 1 + entropy / float(np.log(max(logits.shape[1], 2)))
+    certain = nnf.cross_entropy(logits, logits.argmax(dim=-1))
+    active = -features.abs().sum(dim=-1).mean() / (1 if term.raw else features.shape[1])
+    return balance + term.certain * certain + term.active * active

@@ -1,0 +1,86 @@
+"""Generators: noise in, pictures out.  For knowledge that is to be distilled where there is no data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from edge_sdk.errors import ModelError
+
+LEAST_SIDE = 4
+"""Pixels; below that there is no picture to make up."""
+WIDTHS: Mapping[str, tuple[int, int, int]] = {"board": (16, 16, 8), "paper": (128, 128, 64)}
+"""Channels of a generator's three maps, by its size."""
+_SLOPE = 0.2
+_NORM_FLOOR = 0.8
+"""Under the root of the later two normalisations, as in the code that FedKF and DAFL run."""
+
+
+def is_picture(shape: tuple[int, ...]) -> bool:
+    """Whether samples of (c, h, w) are pictures that a generator can make up."""
+    return len(shape) == 3 and min(shape[1:]) >= LEAST_SIDE
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a generator is built by."""
+
+    size: str
+    """A key of WIDTHS."""
+    noise_dim: int
+    shape: tuple[int, int, int]  # (c, h, w)
+
+
+class Generator(nn.Module):
+    """Noise (b, z) -> pictures (b, c, h, w) in [0, 1]: a linear layer, and twice as large a map two times.
+
+    `paper` is that of DAFL (Chen et al. 2019), which FedKF takes, with a sigmoid at its end: 8.42 M parameters for
+    32 x 32 in colour and 1000 numbers of noise.  `board` is the same with an eighth of the channels.  It normalises by
+    the batch that it makes, always: it keeps no running statistics.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        """Raises ModelError for samples that are no pictures."""
+        super().__init__()
+        if not is_picture(plan.shape):
+            raise ModelError(
+                f"samples of shape {plan.shape}: a generator makes up pictures (c, h, w) of at least "
+                f"{LEAST_SIDE} x {LEAST_SIDE}; choose a method without one, such as fedavg with cached = true"
+            )
+        channels, self._height, self._width = plan.shape
+        rows, columns = -(-self._height // 4), -(-self._width // 4)
+        first, second, third = WIDTHS[plan.size]
+        self.layers = nn.Sequential(
+            nn.Linear(plan.noise_dim, first * rows * columns),
+            nn.Unflatten(1, (first, rows, columns)),
+            nn.Upsample(scale_factor=2),
+            nn.BatchNorm2d(first, track_running_stats=False),
+            nn.Conv2d(first, second, 3, padding=1),
+            nn.BatchNorm2d(second, _NORM_FLOOR, track_running_stats=False),
+            nn.LeakyReLU(_SLOPE),
+            nn.Upsample(scale_factor=2),
+            nn.Conv2d(second, third, 3, padding=1),
+            nn.BatchNorm2d(third, _NORM_FLOOR, track_running_stats=False),
+            nn.LeakyReLU(_SLOPE),
+            nn.Conv2d(third, channels, 3, padding=1),
+            nn.Sigmoid(),
+        )
+
+    def forward(self, noise: Tensor) -> Tensor:
+        """(b, z) -> (b, c, h, w)."""
+        out: Tensor = self.layers(noise)
+        return out[:, :, : self._height, : self._width]
+
+
+def parameter_count(generator: nn.Module) -> int:
+    """Its trainable scalars."""
+    return sum(p.numel() for p in generator.parameters())
+
+
+def range_of(samples: Tensor) -> tuple[Tensor, Tensor]:
+    """The least and the largest value of each channel: (n, c, h, w) -> (c, 1, 1), (c, 1, 1)."""
+    dims = (0, 2, 3)
+    return torch.amin(samples, dims)[:, None, None], torch.amax(samples, dims)[:, None, None]

@@ -1,0 +1,74 @@
+"""Terms on samples that the model's runtime makes up: what a net is asked where there is no data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from edge_sdk.objectives.base import FAKES, Floats, On, Seen, Shapes, Term, needed
+from edge_sdk.objectives.softmax import log_softmax, softmax
+
+LEAST_SHARE = 1e-12
+"""Below every share of a class whose logarithm is taken: 0 log 0 is 0, and has a slope."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DataFree(Term):
+    """KL(softmax(teacher(x_G)) || softmax(f(x_G))) on samples x_G of a generator (FedKF eq. 5).
+
+    The teacher is a model of the same architecture, given by its weights.  At each step the generator takes one step on
+    `generator_loss` through the frozen teacher, and then makes as many samples as there are in the mini-batch.  Only a
+    runtime that differentiates a net with respect to its inputs can do this.
+    """
+
+    name: ClassVar[str] = "data-free"
+    on: ClassVar[On] = "fakes"
+    teacher: Floats  # (p,)
+    generator: str = "board"
+    """Its size: `board`, or `paper`."""
+    noise_dim: int = 32
+    rate: float = 1e-3
+    """Of the generator's Adam."""
+    certain: float = 0.1
+    """lambda_1, of L_CE."""
+    active: float = 0.1
+    """lambda_2, of L_A."""
+    raw: bool = False
+    """The generator's loss literally as in the paper, instead of in its authors' scale-free form."""
+    adversarial: bool = False
+    """Whether the generator also looks for samples on which f and the teacher differ."""
+    warm: bool = True
+    """Whether a generator goes on from the fit before; else it begins anew."""
+    weight: float = 1.0
+
+    def value(self, seen: Seen) -> float:
+        """The mean over the samples made up."""
+        teacher, own = (log_softmax(logits) for logits in needed(seen.fakes, FAKES))  # (b, k), (b, k)
+        return float(self.weight * (np.exp(teacher) * (teacher - own)).sum(axis=-1).mean())
+
+    def slope(self, seen: Seen) -> Floats:
+        """At the logits f(x_G): (b, k)."""
+        teacher, own = needed(seen.fakes, FAKES)
+        out: Floats = (softmax(own) - softmax(teacher)) * np.float32(self.weight / len(own))
+        return out
+
+    def misfit(self, shapes: Shapes) -> str:
+        """A teacher with as many weights as the model."""
+        if self.teacher.shape == (shapes.parameters,):
+            return ""
+        return f"carries a teacher of {self.teacher.shape}, the model has {shapes.parameters} weights"
+
+    def generator_loss(self, logits: Floats, features: Floats) -> float:
+        """L_IE + lambda_1 L_CE + lambda_2 L_A (FedKF eq. 1 to 4): the teacher's logits (b, k) and features (b, d).
+
+        raw: L_IE = sum_c p_c log p_c, p the batch mean of softmax, and L_A = -(1/b) sum |features|_1.  Otherwise L_IE
+        is 1 + that / log k, in [0, 1], and L_A is per feature.
+        """
+        shares = softmax(logits).mean(axis=0)  # (k,)
+        entropy = float((shares * np.log(np.maximum(shares, LEAST_SHARE))).sum())
+        balance = entropy if self.raw else 1 + entropy / np.log(max(logits.shape[1], 2))
+        certain = -log_softmax(logits).max(axis=-1).mean()
+        active = -np.abs(features).sum(axis=-1).mean() / (1 if self.raw else features.shape[1])
+        return float(balance + self.certain * certain + self.active * active)

@@ -1,0 +1,64 @@
+"""When a device is there: windows of virtual day time, such as "22:00-06:00"."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from edge_sdk.errors import UsageError
+
+DAY_S = 86_400.0
+_TIME = r"([01]\d|2[0-3]):([0-5]\d)"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Every day from `opens_s` to `closes_s` seconds after midnight; over midnight where it closes before it opens."""
+
+    opens_s: float
+    closes_s: float
+
+    def holds(self, day_s: float) -> bool:
+        """Whether it is open at this time, in seconds since some midnight."""
+        return (day_s - self.opens_s) % DAY_S < self.length_s
+
+    def next_edge(self, now_s: float, starts_s: float) -> tuple[float, bool]:
+        """The first time after `now_s` at which it opens (True) or closes (False).
+
+        Time 0 is `starts_s` after midnight.  Each edge is computed from midnight and not from the edge before it, so
+        that rounding cannot make one come twice.
+        """
+        edges = ((self.opens_s, True), (self.closes_s, False))
+        return min(
+            (edge_s - starts_s + self._days(now_s + starts_s - edge_s) * DAY_S, opens) for edge_s, opens in edges
+        )
+
+    @staticmethod
+    def _days(since_s: float) -> int:
+        """How many days after a first edge, `since_s` ago, the next one comes."""
+        return math.floor(since_s / DAY_S) + 1
+
+    @property
+    def length_s(self) -> float:
+        """How long it is open each day."""
+        return (self.closes_s - self.opens_s) % DAY_S
+
+
+def read_time(text: str, where: str) -> float:
+    """Seconds after midnight of HH:MM.  Raises UsageError."""
+    found = re.fullmatch(_TIME, text)
+    if found is None:
+        raise UsageError(f'{where}: expected a time of day such as "22:00", found {text!r}')
+    return 3600.0 * int(found[1]) + 60.0 * int(found[2])
+
+
+def read_window(text: str, where: str) -> Window:
+    """A window from HH:MM-HH:MM.  Raises UsageError."""
+    opens, _, closes = text.partition("-")
+    if re.fullmatch(rf"{_TIME}-{_TIME}", text) is None:
+        raise UsageError(f'{where}: expected two times of day such as "22:00-06:00", found {text!r}')
+    window = Window(read_time(opens, where), read_time(closes, where))
+    if not window.length_s:
+        raise UsageError(f"{where}: opens when it closes, {text!r}; leave it out for devices that are always there")
+    return window

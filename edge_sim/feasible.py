@@ -1,0 +1,145 @@
+"""What cannot come to anything, said before a run starts: models that no memory holds, deadlines that nobody meets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from edge_sdk import board
+from edge_sdk.board import Board, Link
+from edge_sdk.errors import UsageError
+from edge_sdk.meter import Meter
+from edge_sdk.models.base import ModelSpec
+from edge_sdk.protocol.encodings import PLAIN
+from edge_sdk.protocol.knowledge import Weights
+from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.protocol.wires import Contract, load_registered
+from edge_sim.fleet import PARTS, Device, Fleet
+
+MIB = 2**20
+SYSTEM_BYTES = 128 * MIB
+"""What Linux without a desktop keeps for itself."""
+RUNTIME_BYTES = {"numpy": 64 * MIB, "onnx": 128 * MIB, "torch": 280 * MIB}
+"""Python with a runtime loaded, before any model."""
+_F4 = 4
+
+
+@dataclass(frozen=True)
+class Need:
+    """Memory that one device needs, in bytes."""
+
+    runtime: int
+    model: int
+    activations: int
+    data: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.runtime + self.model + self.activations + self.data
+
+
+def check(fleet: Fleet) -> None:
+    """Raise UsageError for a fleet that cannot hold its models, or cannot meet its deadline."""
+    specs = dict(_specs(fleet))
+    check_memory(fleet, specs)
+    check_deadline(fleet, specs)
+
+
+def check_memory(fleet: Fleet, specs: dict[str, ModelSpec]) -> None:
+    """Raise UsageError, with the numbers, where some device's memory is too small for its model.
+
+    specs: of each device's model, by device id.
+    """
+    lacking = [
+        (device, found)
+        for device in fleet.devices
+        if (found := need(device, specs[device.kit.id], fleet.federation.spec)).total + SYSTEM_BYTES
+        > board.load_board(device.kit.board).ram_bytes
+    ]
+    if not lacking:
+        return
+    device, found = max(lacking, key=lambda each: each[1].total)
+    profile = board.load_board(device.kit.board)
+    others = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+    raise UsageError(
+        f"fleet: {device.kit.id}{others} cannot hold the model: {device.kit.family} on {profile.name} needs about "
+        f"{_mib(found.total)} (weights, gradients, moments and a copy {_mib(found.model)}, activations of a batch "
+        f"{_mib(found.activations)}, samples {_mib(found.data)}, runtime {_mib(found.runtime)}), and of its "
+        f"{_mib(profile.ram_bytes)} the system leaves {_mib(profile.ram_bytes - SYSTEM_BYTES)}: give it a smaller "
+        "model, fewer samples, a smaller train.batch_size or another board"
+    )
+
+
+def check_deadline(fleet: Fleet, specs: dict[str, ModelSpec]) -> None:
+    """Raise UsageError where even the fastest device needs longer for a round's training than an exchange may take."""
+    spec, deadline_s = fleet.federation.spec, fleet.federation.policy.deadline_s
+    times_s = {device.kit.id: least_s(device, specs[device.kit.id], spec) for device in fleet.devices}
+    fastest = min(times_s, key=lambda name: times_s[name])
+    if times_s[fastest] <= deadline_s:
+        return
+    device = next(each for each in fleet.devices if each.kit.id == fastest)
+    raise UsageError(
+        f"federation.deadline_s: {deadline_s:g} s, and no device can meet it: the fastest, {fastest} "
+        f"({device.kit.family} on {device.kit.board_name}, {device.kit.link_name}), needs {times_s[fastest]:.3g} s at "
+        f"least for {spec.train.local_steps} steps and its messages; allow more, or give fewer train.local_steps"
+    )
+
+
+def need(device: Device, spec: ModelSpec, federation: FederationSpec) -> Need:
+    """Memory for training one device's model: an estimate from above its sizes, not from a run.
+
+    Weights, gradients, the optimiser's moments, what is saved of them at a round's start, and a message with them.
+    """
+    moments = 2 if federation.train.optimiser == "adam" else int(federation.train.momentum > 0)
+    copies = 2 + moments + (1 + moments) + 2 * _sends_weights(federation)
+    return Need(
+        runtime=RUNTIME_BYTES[spec.runtime],
+        model=_F4 * spec.parameters * copies,
+        activations=2 * spec.activation_bytes_per_sample * federation.train.batch_size,
+        data=sum(raw_bytes + _F4 * values for raw_bytes, values in _samples(device)),
+    )
+
+
+def least_s(device: Device, spec: ModelSpec, federation: FederationSpec) -> float:
+    """Seconds that a round's training and the messages around it take at least, on a cold board."""
+    profile: Board = board.load_board(device.kit.board)
+    link: Link = board.load_link(device.kit.link)
+    meter = Meter()
+    for _ in range(federation.train.local_steps if spec.terms else 0):
+        meter.trained(spec, federation.train.batch_size, "all")
+    sent_bytes = _F4 * spec.parameters if _sends_weights(federation) and federation.encoding.weights == PLAIN else 0
+    return link.transfer_s(0, up=False) + profile.compute_s(meter.train) + link.transfer_s(sent_bytes, up=True)
+
+
+def _sends_weights(federation: FederationSpec) -> bool:
+    """Whether an upload has all weights in it."""
+    contract: Contract[Any] = load_registered("coordinator.methods", federation.method).contract
+    rows = contract.exchanges(contract.read(federation.params))
+    return any(slot.kind is Weights and not slot.without_head for row in rows for slot in row.up.values())
+
+
+def _specs(fleet: Fleet) -> Iterator[tuple[str, ModelSpec]]:
+    """Of each device's model; one is built for all that are alike."""
+    known: dict[tuple[object, ...], ModelSpec] = {}
+    for device in fleet.devices:
+        kit = device.kit
+        kind = (kit.family, kit.size, kit.feature_dim, kit.classes, kit.raw_shape)
+        if kind not in known:
+            known[kind] = kit.model(device.public).spec
+        yield kit.id, known[kind]
+
+
+def _samples(device: Device) -> Iterator[tuple[int, int]]:
+    """(raw bytes, numbers) of each part that a device holds; it keeps them preprocessed, too, as f4."""
+    for part in PARTS:
+        samples = getattr(device.data, part)
+        if samples is not None:
+            yield samples.x.nbytes, samples.x.size
+    if device.public is not None:
+        yield device.public.samples.nbytes, device.public.samples.size
+
+
+def _mib(count: int) -> str:
+    return f"{count / MIB:,.0f} MiB"

@@ -1,0 +1,167 @@
+"""One simulated board: the seconds and joules that computing, talking and waiting take on it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from edge_sdk.board import Board, Effort, Link
+
+J_PER_WH = 3600.0
+
+
+class Spent(NamedTuple):
+    """What a run has cost one device."""
+
+    busy_s: float = 0.0
+    energy_j: float = 0.0
+
+
+@dataclass
+class _Books:
+    """What a board has done so far, in all its lives."""
+
+    flops: int = 0
+    computed_s: float = 0.0
+    """Promised included: until `busy_until_s` the last of it is still going on."""
+    air_s: float = 0.0
+    """Sending and receiving."""
+    on_s: float = 0.0
+    """With the power on, before `since_s`."""
+    hot_s: float = 0.0
+    """Computing that it has not rested from, at `rested_s`."""
+    stored_j: float = 0.0
+    """In the battery, at `settled_j`."""
+
+
+class Hardware:
+    """A board and its link.  Times are virtual seconds; `now_s` never goes back.
+
+    A board throttles after `throttles_after_s` of computing and is cold again after as much rest; in between, computing
+    and resting add up.
+    """
+
+    def __init__(self, board: Board, link: Link, *, battery_wh: float | None = None, charge_w: float = 0.0) -> None:
+        """battery_wh: instead of the board's own; 0: on the mains.  charge_w: into the battery while it is off."""
+        self.board, self.link = board, link
+        self._capacity_j = J_PER_WH * (board.battery_wh if battery_wh is None else battery_wh)
+        self._charge_w = charge_w
+        self._books = _Books(stored_j=self._capacity_j)
+        self._since_s: float | None = None
+        """Since when it has power; None: it has none."""
+        self._busy_until_s = 0.0
+        self._rested_s = 0.0
+        self._off_s = 0.0
+        """Since when it has been off, where it is."""
+        self._settled_j = 0.0
+
+    # -- what happens to it -----------------------------------------------------------------------------------------
+
+    def power_on(self, now_s: float) -> None:
+        """It has power from now on; the battery was charged meanwhile."""
+        if self._since_s is not None:
+            return
+        charged_j = self._charge_w * (now_s - self._off_s)
+        self._books.stored_j = min(self._capacity_j, self._books.stored_j + charged_j)
+        self._since_s = now_s
+
+    def power_off(self, now_s: float) -> None:
+        """It has none any more; what it was computing ends here."""
+        if self._since_s is None:
+            return
+        self._abandon(now_s)
+        self._settle(now_s)
+        self._books.on_s += now_s - self._since_s
+        self._since_s, self._off_s = None, now_s
+
+    def compute(self, train: Effort, infer: Effort, now_s: float, *, slow_factor: float = 1.0) -> float:
+        """Begin some computing, in place of what it may still be at; the seconds that it takes."""
+        self._abandon(now_s)
+        self._books.flops += int(train.flops + infer.flops)
+        took_s = self.throttled_s(self.board.compute_s(train, infer) * slow_factor, now_s)
+        self._books.computed_s += took_s
+        self._busy_until_s = now_s + took_s
+        return took_s
+
+    def throttled_s(self, cold_s: float, now_s: float) -> float:
+        """Seconds that `cold_s` of computing take from now on, given how hot it is; notes that it gets hotter."""
+        limit_s = self.board.throttles_after_s
+        if not limit_s:
+            return cold_s
+        hot_s = max(0.0, self._books.hot_s - max(0.0, now_s - self._rested_s))
+        fast_s = min(cold_s, limit_s - hot_s)
+        took_s = fast_s + (cold_s - fast_s) / self.board.throttled_share
+        self._books.hot_s, self._rested_s = hot_s + fast_s, now_s + took_s
+        return took_s
+
+    def transfer_s(self, size_bytes: int, *, up: bool) -> float:
+        """Seconds until a message is across; counts what the radio is on for.  A TransferTime."""
+        self._books.air_s += self.link.air_s(size_bytes, up=up)
+        return self.link.transfer_s(size_bytes, up=up)
+
+    # -- what it has come to ----------------------------------------------------------------------------------------
+
+    @property
+    def flops(self) -> int:
+        """Computed so far."""
+        return self._books.flops
+
+    def busy_s(self, now_s: float) -> float:
+        """Seconds of computing so far."""
+        return self._books.computed_s - max(0.0, self._busy_until_s - now_s)
+
+    def used_j(self, now_s: float) -> float:
+        """idle_w * seconds with power + (busy_w - idle_w) * seconds of computing + radio_w * seconds on the air."""
+        board, on_s = self.board, self._books.on_s
+        if self._since_s is not None:
+            on_s += now_s - self._since_s
+        busy_j = (board.busy_w - board.idle_w) * self.busy_s(now_s)
+        return board.idle_w * on_s + busy_j + self.link.radio_w * self._books.air_s
+
+    def left_j(self, now_s: float) -> float | None:
+        """In the battery; None without one."""
+        if not self._capacity_j:
+            return None
+        return max(0.0, self._books.stored_j - (self.used_j(now_s) - self._settled_j))
+
+    def left_share(self, now_s: float) -> float | None:
+        """Of the battery; None without one."""
+        left_j = self.left_j(now_s)
+        return None if left_j is None else left_j / self._capacity_j
+
+    def empty_at_s(self, now_s: float) -> float | None:
+        """When the battery will be empty if all goes on as it does now; None: it has none, or draws nothing."""
+        left_j, draw_w = self.left_j(now_s), self.board.idle_w
+        if now_s < self._busy_until_s:
+            draw_w = self.board.busy_w
+        if left_j is None or self._since_s is None or not draw_w:
+            return None
+        return now_s + left_j / draw_w
+
+    def full_at_s(self, now_s: float) -> float | None:
+        """When a board that is off will have a full battery; None: nothing charges it."""
+        if not self._capacity_j or not self._charge_w:
+            return None
+        return now_s + (self._capacity_j - self._books.stored_j) / self._charge_w
+
+    def to_json(self, now_s: float) -> dict[str, Any]:
+        """As plain values, for a checkpoint."""
+        self._settle(now_s)
+        on_s = self._books.on_s + (now_s - self._since_s if self._since_s is not None else 0.0)
+        return {**asdict(self._books), "on_s": on_s, "computed_s": self.busy_s(now_s)}
+
+    def restore(self, plain: dict[str, Any], now_s: float) -> None:
+        """Go on from what to_json gave, switched off; `now_s` is the time that it was given."""
+        self._books = _Books(**plain)
+        self._rested_s = self._off_s = now_s
+        self._settled_j = self.used_j(now_s)
+
+    def _abandon(self, now_s: float) -> None:
+        self._books.computed_s = self.busy_s(now_s)
+        self._busy_until_s = min(self._busy_until_s, now_s)
+
+    def _settle(self, now_s: float) -> None:
+        """Take what was used since the last time out of the battery."""
+        used_j = self.used_j(now_s)
+        self._books.stored_j = max(0.0, self._books.stored_j - (used_j - self._settled_j))
+        self._settled_j = used_j

@@ -1,0 +1,171 @@
+"""A device whose learning diverges: its update is withheld and undone, the report names it, the others lose nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import fleets
+import numpy as np
+import pytest
+
+from coordinator.report import files
+from coordinator.report.result import summary
+from edge_sdk.data import LocalData, Samples
+from edge_sdk.models.base import FitReport
+from edge_sdk.protocol import topics
+from edge_sdk.protocol.messages import Bye, Receipt, Upload
+from edge_sim import config as configs
+from edge_sim import fleet as sim_fleet
+from edge_sim.fleet import Fleet
+
+HOT = "device-02"
+METHODS = ["fedmd", "fedavg", "local", pytest.param("fedal", marks=pytest.mark.torch)]
+POLICY = {"quorum": 5, "deadline_s": 30.0, "rounds": 4}
+NEVER_S = 1e6
+
+pytestmark = pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value", "ignore:divide by zero")
+
+
+def runs_away(run: fleets.Run, rounds: tuple[int, ...]) -> None:
+    """Let the loss of every training step of these rounds be NaN on one device, and its model full of it."""
+    agent = run.devices[2].agent
+    model, healthy = agent.bench.model, agent.bench.model.fit
+
+    def fit(*args: object) -> FitReport:
+        report = healthy(*args)
+        if agent._work.assign.round not in rounds:
+            return report
+        model.set_head_rows(np.arange(4), np.full_like(model.head_rows(), np.nan))
+        return FitReport(steps=report.steps, loss=float("nan"))
+
+    model.fit = fit
+
+
+def uploads(sent: list, device: str = HOT) -> dict[tuple[int, int], Upload]:
+    return {(m.round, m.exchange): m for m in sent if isinstance(m, Upload) and m.device == device}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_others_finish_as_if_it_had_not_answered(pictures: Path, method: str) -> None:
+    diverged = fleets.Run(fleets.built(pictures, method, **POLICY))
+    runs_away(diverged, (0, 1, 2, 3))
+    silent = fleets.Run(fleets.built(pictures, method, **POLICY))
+    silent.slow_down(HOT, NEVER_S)
+    diverged.finished()
+    silent.finished()
+    assert diverged.result.completed
+    assert diverged.clock.now_s < 2.0 < silent.clock.now_s  # nobody waited for it
+    assert diverged.coordinator_bytes == silent.coordinator_bytes
+    others = {device: state for device, state in silent.model_bytes.items() if device != HOT}
+    assert {device: diverged.model_bytes[device] for device in others} == others
+    assert np.isfinite(diverged.devices[2].agent.bench.model.head_rows()).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_bad_round_is_undone_and_the_next_one_counts(pictures: Path, method: str) -> None:
+    run = fleets.Run(fleets.built(pictures, method, **POLICY))
+    runs_away(run, (1,))
+    news: list[str] = []
+    run.devices[2].agent.on_link(news.append)
+    sent = run.tap()
+    run.finished()
+    mine = uploads(sent)
+    assert {place[0] for place, upload in mine.items() if upload.withheld} == {1}
+    for (round_, _), upload in mine.items():
+        if round_ == 1:
+            assert upload.withheld == "the loss was nan in step 1"
+            assert not upload.knowledge
+            assert not upload.metrics
+    assert {m.verdict for m in sent if isinstance(m, Receipt) and m.device == HOT} == {"accepted"}
+    (line,) = [each for each in news if "withheld" in each]
+    assert "lower train.learning_rate" in line
+    assert [entry.contributors for entry in run.result.history] == [6, 5, 6, 6]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_was_withheld_survives_a_restart_of_either_side(pictures: Path, method: str) -> None:
+    whole = fleets.Run(fleets.built(pictures, method, **POLICY))
+    runs_away(whole, (1,))
+    whole.finished()
+    cut = fleets.Run(fleets.built(pictures, method, **POLICY))
+    runs_away(cut, (1,))
+    publish, cuts = cut.hub.publish, []
+
+    def listen(sender: object, topic: str, frame: bytes, *, retain: bool) -> None:
+        publish(sender, topic, frame, retain=retain)
+        if topic == topics.up("tiny", HOT, "upd") and not cuts and b"the loss was nan" in frame:
+            cuts.append(cut.clock.now_s)
+            cut.power_cut(HOT, cut.clock.now_s, 0.5)
+            cut.power_cut("coordinator", cut.clock.now_s + 1e-4, 0.7)
+
+    cut.hub.publish = listen
+    cut.finished()
+    assert cuts
+    assert cut.result.completed
+    assert cut.coordinator_bytes == whole.coordinator_bytes
+    assert cut.model_bytes == whole.model_bytes
+
+
+def test_the_report_names_it(pictures: Path, tmp_path: Path) -> None:
+    run = fleets.Run(fleets.built(pictures, "fedmd", **POLICY))
+    runs_away(run, (1, 2))
+    result = run.finished().result
+    files.write_run(result, "", tmp_path)
+    found = summary(files.read_run(tmp_path))
+    assert found["updates"]["withheld"] == 2
+    assert [device["withheld"] for device in found["per_device"]] == [0, 0, 2, 0, 0, 0]
+    (warning,) = found["warnings"]
+    assert warning.startswith(f"W17: {HOT} withheld 2 uploads")
+    assert "the loss was nan in step 1" in warning
+    assert "withheld" in (tmp_path / "devices.csv").read_text().splitlines()[0].split(",")
+
+
+def with_extreme_values(fleet: Fleet, factor: float) -> Fleet:
+    """Samples that make the model of one device run away in its first step."""
+    device = fleet.devices[2]
+    train = Samples(device.data.train.x * np.float32(factor), device.data.train.y)
+    device = replace(device, data=LocalData(train=train, test=device.data.test))
+    return replace(fleet, devices=(*fleet.devices[:2], device, *fleet.devices[3:]))
+
+
+@pytest.mark.parametrize(
+    ("factor", "reason"),
+    [(1e30, "the loss was nan"), (1e10, "hold numbers from")],
+    ids=["NaN", "finite"],
+)
+@pytest.mark.parametrize("method", ["fedmd", pytest.param("fedal", marks=pytest.mark.torch)])
+def test_what_is_finite_but_too_large_is_withheld_too(pictures: Path, method: str, factor: float, reason: str) -> None:
+    tables = fleets.tables(pictures, method, quorum=5)
+    tables["train"]["optimiser"] = "sgd"
+    fleet = sim_fleet.build(configs.parse(tables, Path("test.toml")))
+    run = fleets.Run(with_extreme_values(fleet, factor))
+    sent = run.tap()
+    run.finished()
+    assert run.result.completed
+    assert run.clock.now_s < 1.0
+    assert not [m for m in sent if isinstance(m, Bye)]
+    assert all(reason in upload.withheld for upload in uploads(sent).values() if not upload.closing)
+    assert run.result.updates["refused"] == 0
+
+
+def test_it_ends_at_once_a_run_that_needs_it(pictures: Path) -> None:
+    run = fleets.Run(fleets.built(pictures, "fedmd"))
+    runs_away(run, (1,))
+    run.finished()
+    assert not run.result.completed
+    assert f"round 1, exchange 0: the quorum of 6 cannot be reached: what {HOT} learned diverged" in run.result.reason
+    assert run.clock.now_s < 1.0
+
+
+def test_whoever_withholds_and_uploads_all_the_same_is_refused(pictures: Path) -> None:
+    run = fleets.Run(fleets.built(pictures, "local", **POLICY))
+    run.slow_down(HOT, 5.0)
+    link = run.hub.link("rogue")
+    link.connect([])
+    rogue = Upload(federation="tiny", device=HOT, round=4, exchange=0, closing=True, withheld="because")
+    run.clock.at(2.0, lambda: link.send(topics.up("tiny", HOT, "upd"), fleets.codec.encode(rogue)))
+    run.finished()
+    assert run.result.completed
+    assert run.result.updates["withheld"] == 0
+    assert run.result.refused_frames[HOT].items() >= {"refused": 1, "knowledge": 1}.items()

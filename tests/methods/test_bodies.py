@@ -1,0 +1,199 @@
+"""FedRep and FedBABU: worked numbers, who trains what, and whole runs against plain torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fleets
+import numpy as np
+import pytest
+from laws import spec_of
+
+from coordinator.methods.base import At, Contribution
+from edge_sdk.methods.base import Fit, Job, ReadHead
+from edge_sdk.methods.fedbabu import common_head
+from edge_sdk.protocol.knowledge import Weights
+from edge_sdk.protocol.wires import load_registered
+from edge_sim import config as configs
+
+RATE = 0.1
+UPS = {"fedrep": ([1, 2], [5, -2], [3, 0]), "fedbabu": ([1, 2], [5, -2], [2.6, 0.4])}
+
+
+@pytest.mark.parametrize("name", UPS)
+def test_the_worked_mean(name: str) -> None:
+    method = load_registered("coordinator.methods", name)
+    spec, aggregate = spec_of(method.contract, start="equal"), method.zero()
+    uniform = method.contract.params().weighting == "uniform"
+    *ups, expected = UPS[name]
+    for number, (values, samples) in enumerate(zip(ups, (12, 8), strict=True)):
+        up = Weights(values=np.array(values, np.float32), layout=bytes(16), count=1 if uniform else samples)
+        aggregate = method.add(aggregate, Contribution(number=number, samples=samples, knowledge={"weights": up}))
+    after = method.finish(spec, method.init(spec), At(0, 0), aggregate)
+    np.testing.assert_allclose(after.weights.values, expected, atol=1e-6)
+
+
+def asked(name: str, round_: int, **params: Any) -> list[Any]:
+    """What one exchange asks of a device."""
+    method = load_registered("edge_sdk.methods", name)
+    spec = spec_of(method.contract, **params)
+    job = Job(spec=spec, number=0, round=round_, exchange=0, closing=round_ == spec.rounds, samples=9, learns=True)
+    down = {"weights": Weights(values=np.ones(2, np.float32), layout=bytes(16))} if round_ else {}
+    step = method.step(method.init(spec), down, job)
+    requests, answer = [], None
+    while True:
+        try:
+            request = step.send(answer)
+        except StopIteration:
+            return requests
+        requests.append(request)
+        read = np.zeros((5, 4), np.float32) if isinstance(request, ReadHead) else None
+        answer = read if read is not None else Weights(values=np.ones(2, np.float32), layout=bytes(16))
+
+
+def kinds(requests: list[Any]) -> list[str]:
+    return [f"fit {each.part}" if isinstance(each, Fit) else type(each).__name__ for each in requests]
+
+
+def test_fedrep_trains_the_head_first() -> None:
+    requests = asked("fedrep", 0, head_steps=4)
+    assert kinds(requests) == ["fit head", "fit body", "Evaluate", "ReadWeights"]
+    head, body = (each.source.indices for each in requests[:2])
+    assert (len(head), len(body)) == (4, 5)
+    assert not np.array_equal(head, body[:4])
+    assert kinds(asked("fedrep", 1)) == ["Evaluate"]
+
+
+def test_fedbabu_tunes_what_it_measures_and_nothing_else() -> None:
+    took = ["ReadHead", "WriteHead", "WriteWeights"]
+    assert kinds(asked("fedbabu", 0)) == ["ReadHead", "WriteHead", "fit body", "ReadWeights"]
+    assert kinds(asked("fedbabu", 1)) == [*took, "fit head", "Evaluate"]
+    assert kinds(asked("fedbabu", 1, tune="all", tune_steps=3))[3:] == ["fit all", "Evaluate"]
+    assert kinds(asked("fedbabu", 1, tune_steps=0))[3:] == ["Evaluate"]
+
+
+def test_a_head_for_all_is_a_function_of_the_seed() -> None:
+    spec = spec_of(load_registered("coordinator.methods", "fedbabu").contract)
+    head = common_head(spec, 100)
+    np.testing.assert_array_equal(head, common_head(spec, 100))
+    assert head.shape == (spec.classes, 101)
+    assert 0.09 < np.abs(head).max() <= 0.1
+
+
+# -- whole runs -----------------------------------------------------------------------------------------------------
+
+
+def made(pictures: Path, name: str, **method: Any) -> fleets.Run:
+    tables = fleets.tables(pictures, name, devices=3)
+    tables["method"] = {"start": "equal", **method}
+    tables["train"] |= {"optimiser": "sgd", "learning_rate": RATE}
+    tables["fleet"] = [{"count": 3, "model": "mlp"}]
+    return fleets.Run(configs.parse(tables, Path("test.toml")))
+
+
+class Twin:
+    """A device in plain torch, in f8: a body, a head, its samples."""
+
+    def __init__(self, run: fleets.Run, device: Any) -> None:
+        import torch  # noqa: PLC0415  # only where it is installed
+
+        self.torch, self.spec, self.number = torch, run.fleet.federation.spec, device.kit.number
+        self.net = device.kit.model(None)._net.double()
+        self.head = list(self.net[-1][-1].parameters())
+        self.body = list(self.net.parameters())[:-2]
+        self.x = torch.tensor(device.kit.model(None).spec.preprocess(device.data.train.x)).double()
+        self.y = torch.tensor(device.data.train.y)
+
+    def batches(self, round_: int, steps: int) -> np.ndarray:
+        job = Job(
+            spec=self.spec,
+            number=self.number,
+            round=round_,
+            exchange=0,
+            closing=False,
+            samples=len(self.x),
+            learns=True,
+        )
+        return job.private_batches(steps).indices
+
+    def steps(self, weights: list[Any], batches: np.ndarray) -> None:
+        for batch in batches:
+            loss = self.torch.nn.functional.cross_entropy(self.net(self.x[batch]), self.y[batch])
+            for weight, slope in zip(weights, self.torch.autograd.grad(loss, weights), strict=True):
+                weight.data.sub_(RATE * slope)
+
+
+def fedrep_round(twin: Twin, round_: int) -> None:
+    batches = twin.batches(round_, 4 + 3)
+    twin.steps(twin.head, batches[:4])
+    twin.steps(twin.body, batches[4:])
+
+
+def fedbabu_round(twin: Twin, round_: int) -> None:
+    twin.steps(twin.body, twin.batches(round_, 3))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("name", "round_of", "params"),
+    [("fedrep", fedrep_round, {"head_steps": 4}), ("fedbabu", fedbabu_round, {"tune_steps": 4})],
+)
+def test_a_whole_run_is_that_of_its_twin(
+    pictures: Path, name: str, round_of: Callable[[Twin, int], None], params: dict[str, Any]
+) -> None:
+    torch = pytest.importorskip("torch")
+    run = made(pictures, name, **params)
+    twins = [Twin(run, device) for device in run.fleet.devices]
+    if name == "fedbabu":
+        rows = torch.tensor(common_head(twins[0].spec, fleets.WIDTH)).double()
+        for twin in twins:
+            twin.head[0].data.copy_(rows[:, :-1])
+            twin.head[1].data.copy_(rows[:, -1])
+    begun = flat(twins[0].body)
+    uniform = run.fleet.federation.spec.params["weighting"] == "uniform"
+    counts = [1 if uniform else len(twin.x) for twin in twins]
+    for round_ in range(twins[0].spec.rounds):
+        for twin in twins:
+            round_of(twin, round_)
+        for same in zip(*(twin.body for twin in twins), strict=True):
+            mean = sum(n * part.data for n, part in zip(counts, same, strict=True)) / sum(counts)
+            if name == "fedbabu" or round_ < twins[0].spec.rounds - 1:  # fedrep's devices keep their last bodies
+                for part in same:
+                    part.data.copy_(mean)
+    if name == "fedbabu":
+        for twin in twins:
+            twin.steps(twin.head, twin.batches(twin.spec.rounds, 4))
+    run.finished()
+    for virtual, twin in zip(run.devices, twins, strict=True):
+        found = virtual.agent.bench.model.weights()
+        np.testing.assert_allclose(found, flat([*twin.body, *twin.head]), atol=1e-5)
+    assert np.abs(flat(twins[0].body) - begun).max() > 0.02  # the tolerance means something
+
+
+def flat(parameters: list[Any]) -> np.ndarray:
+    return np.concatenate([each.detach().numpy().ravel() for each in parameters]).copy()
+
+
+@pytest.mark.torch
+def test_the_worked_steps_of_fedrep() -> None:
+    """docs/reference/methods/fedrep.md: one step of the head, then one of the body."""
+    torch = pytest.importorskip("torch")
+    from edge_sdk.models.base import Batches  # noqa: PLC0415  # beside the torch model
+    from edge_sdk.models.torch_model import TorchModel  # noqa: PLC0415  # needs torch
+    from edge_sdk.objectives import CrossEntropy, Optim  # noqa: PLC0415
+
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 2))
+    net[1].weight.data.fill_(2)
+    net[2].weight.data.copy_(torch.tensor([[1.0], [-1.0]]))
+    net[2].bias.data.zero_()
+    net[2].bias.requires_grad_(requires_grad=False)
+    model = TorchModel(net, 2, input_shape=(1, 1, 1))
+    one = Batches(inputs=np.ones((1, 1, 1, 1), np.float32), labels=np.zeros(1, np.int64), indices=np.zeros((1, 1), int))
+    half = Optim(kind="sgd", learning_rate=0.5)
+    model.fit(one, (CrossEntropy(),), half, "head")
+    np.testing.assert_allclose(net[2].weight.data[:, 0], [1.017986, -1.017986], atol=1e-6)
+    assert net[1].weight.item() == 2
+    model.fit(one, (CrossEntropy(),), half, "body")
+    assert net[1].weight.item() == pytest.approx(2.017060, abs=1e-6)

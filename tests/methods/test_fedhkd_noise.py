@@ -1,0 +1,329 @@
+"""FedHKD's noise: what it promises, who can predict it, what the coordinator makes of noised sums; and without weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import fleets
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from laws import check_merge_laws, spec_of
+from method_specs import job, rows_of
+
+from coordinator.methods.base import At, Contribution
+from coordinator.methods.fedhkd import METHOD, FedHKDCoordinatorState, on_simplex
+from edge_sdk.errors import EmptyRound, UsageError
+from edge_sdk.methods.base import HyperMeans
+from edge_sdk.methods.fedhkd import hyper_knowledge
+from edge_sdk.noise import gaussian
+from edge_sdk.protocol.contracts.fedhkd import FEDHKD, FedHKDParams
+from edge_sdk.protocol.contracts.gaussian import delta, epsilon
+from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge
+from edge_sdk.store import MemoryStore, SqliteStore
+from edge_sdk.workbench import shortened
+from edge_sim import config as configs
+
+NOISES = ("noise_features", "noise_soft", "noise_counts")
+SECRET = bytes(range(32))
+
+
+def noises(z: float) -> dict[str, float]:
+    return dict.fromkeys(NOISES, z)
+
+
+# -- what it promises -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mu", "at", "expected"),
+    [
+        (1 / 7, 1e-2, 0.161),
+        (32**0.5 / 7, 1e-2, 1.74),
+        (64**0.5 / 7, 1e-2, 2.775),
+        (500**0.5 / 7, 1e-2, 11.8),
+        (64**0.5 / 7, 1e-5, 5.11),
+        (64**0.5 / 7 * 50**0.5, 1e-5, 66.3),
+    ],
+)
+def test_epsilon_of_the_papers_noise(mu: float, at: float, expected: float) -> None:
+    """methods.md A.5, 3: sigma = 7; the paper claims 0.5 where d = 64 gives 2.8."""
+    assert epsilon(at, mu) == pytest.approx(expected, rel=0.005)
+
+
+@pytest.mark.parametrize(("z", "rounds", "expected"), [(20, 1, 0.29), (20, 50, 2.50), (7, 1, 0.92), (7, 50, 8.49)])
+def test_epsilon_of_the_recommended_noise(z: float, rounds: int, expected: float) -> None:
+    """methods.md A.5, and what the warning says of it."""
+    params = FedHKDParams(**noises(z))
+    assert params.mu == pytest.approx(3**0.5 / z)
+    assert epsilon(1e-5, params.mu * rounds**0.5) == pytest.approx(expected, abs=0.005)
+    spec = _spec(**noises(z), rounds=rounds)
+    (warning,) = FEDHKD.warnings(params, spec)
+    assert warning.startswith("W2")
+    assert f"epsilon = {epsilon(1e-5, params.mu * rounds**0.5):.3g} for all {rounds};" in warning
+    assert "no epsilon" in warning
+    assert FEDHKD.warnings(FedHKDParams(), spec) == ()
+
+
+@given(st.floats(1e-3, 200), st.floats(1e-9, 0.09))
+def test_epsilon_is_the_inverse_of_delta(mu: float, at: float) -> None:
+    found = epsilon(at, mu)
+    assert delta(found, mu) <= at
+    if found > 1e-6:
+        assert delta(found * (1 - 1e-6), mu) >= at * (1 - 1e-3)
+
+
+def test_delta_at_epsilon_0_is_the_total_variation() -> None:
+    """Of N(0, 1) and N(1, 1): 2 Phi(1/2) - 1; far out the series continues the function."""
+    assert delta(0, 1) == pytest.approx(0.382925, abs=1e-6)
+    assert delta(24.9 * 10 - 50, 10) == pytest.approx(delta(25.1 * 10 - 50, 10), rel=1e3)
+    assert 0 < delta(25.1 * 10 - 50, 10) < delta(24.9 * 10 - 50, 10)
+
+
+# -- who can predict it ---------------------------------------------------------------------------------------------
+
+
+def test_noise_is_standard_normal_and_its_draws_are_independent() -> None:
+    drawn = gaussian(SECRET, np.zeros(200_000))
+    assert drawn.mean() == pytest.approx(0, abs=0.01)
+    assert drawn.std() == pytest.approx(1, abs=0.01)
+    assert np.mean(np.abs(drawn) < 1) == pytest.approx(0.682689, abs=0.005)
+    assert np.mean(drawn[1:] * drawn[:-1]) == pytest.approx(0, abs=0.01)
+    assert np.isfinite(drawn).all()
+
+
+def test_noise_repeats_for_the_same_values_and_secret_only() -> None:
+    values = np.arange(12.0).reshape(3, 4)
+    drawn = gaussian(SECRET, values)
+    np.testing.assert_array_equal(drawn, gaussian(SECRET, values))
+    others = [
+        gaussian(SECRET[::-1], values),
+        gaussian(SECRET, np.nextafter(values, 9.0)),
+        gaussian(SECRET, values.reshape(4, 3)).reshape(3, 4),
+    ]
+    for other in others:
+        assert abs(np.corrcoef(drawn.ravel(), other.ravel())[0, 1]) < 0.9
+        assert not np.isin(other, drawn).any()
+
+
+def test_noise_without_a_secret_is_refused() -> None:
+    with pytest.raises(ValueError, match="a secret of 32 bytes, found 0"):
+        gaussian(b"", np.zeros(3))
+
+
+def test_each_device_draws_a_secret_and_keeps_it(tmp_path: Path) -> None:
+    one, other = (SqliteStore(tmp_path / name) for name in ("a.db", "b.db"))
+    assert len(one.secret) == 32
+    assert one.secret != other.secret
+    assert MemoryStore().secret != MemoryStore().secret
+    assert one.secret.hex() not in repr(MemoryStore(secret=one.secret))
+    one.close()
+    again = SqliteStore(tmp_path / "a.db")
+    assert again.secret == one.secret
+    for store in (again, other):
+        store.close()
+
+
+# -- the device -----------------------------------------------------------------------------------------------------
+
+MEANS = HyperKnowledge(
+    classes=np.array([0, 2], np.int32),
+    features=np.array([[0.5, 0], [0, 1]], np.float32),
+    soft=np.array([[0.5, 0.25, 0.25], [0, 0, 1]], np.float32),
+    counts=np.array([4, 2], np.int32),
+)
+SUMS = np.array([[2, 0, 2, 1, 1, 4], [0, 0, 0, 0, 0, 0], [0, 2, 0, 0, 2, 2]], np.float64)
+
+
+def shared(secret: bytes = SECRET, **params: Any) -> ClassRows:
+    read = FedHKDParams(**{**noises(1.0), **params})
+    stage = hyper_knowledge(read, _with(job(_spec(classes=3), 0), secret))
+    assert next(stage) == HyperMeans(read.temperature, read.clip)
+    with pytest.raises(StopIteration) as done:
+        stage.send(MEANS)
+    return done.value.value["sums"]
+
+
+def _with(given: Any, secret: bytes) -> Any:
+    object.__setattr__(given, "secret", secret)
+    return given
+
+
+def test_a_device_tells_of_every_class_in_noised_sums() -> None:
+    quiet = shared(noise_features=1e-6, noise_soft=1e-6, noise_counts=1e-6)
+    assert (quiet.classes.tolist(), quiet.counts.tolist()) == ([0, 1, 2], [1, 1, 1])
+    assert quiet.rows == pytest.approx(SUMS, abs=1e-4)
+    np.testing.assert_array_equal(shared().rows, shared().rows)
+    assert not np.isclose(shared().rows, shared(SECRET[::-1]).rows).any()
+
+
+def test_each_column_has_its_own_noise() -> None:
+    """Deviations z_h C of features, z_q of predictions, z_n of counts."""
+    draws = gaussian(SECRET, SUMS)
+    found = shared(noise_features=2.0, noise_soft=3.0, noise_counts=5.0, clip=7.0).rows - SUMS
+    assert found == pytest.approx(draws * np.array([14, 14, 3, 3, 3, 5]), rel=1e-4, abs=1e-4)
+
+
+def test_features_are_shortened_and_never_lengthened() -> None:
+    rows = np.array([[3, 4], [0.3, 0.4], [0, 0]], np.float32)
+    assert shortened(rows, 1.0) == pytest.approx(np.array([[0.6, 0.8], [0.3, 0.4], [0, 0]]))
+    assert shortened(rows, np.inf) is rows
+
+
+# -- the coordinator ------------------------------------------------------------------------------------------------
+
+
+def _spec(classes: int = 3, rounds: int = 5, **params: Any) -> Any:
+    spec = spec_of(FEDHKD, share_weights=False, **params)
+    for key, value in (("classes", classes), ("feature_dim", 2), ("rounds", rounds)):
+        object.__setattr__(spec, key, value)
+    return spec
+
+
+def made_of(*ups: ClassRows, samples: int = 100, **params: Any) -> HyperKnowledge | None:
+    spec = _spec(**{**noises(1.0), **params})
+    aggregate = METHOD.zero()
+    for number, rows in enumerate(ups):
+        aggregate = METHOD.add(aggregate, Contribution(number=number, samples=samples, knowledge={"sums": rows}))
+    state = METHOD.finish(spec, METHOD.init(spec), At(0, 0), aggregate)
+    assert state.weights is None
+    return state.hyper
+
+
+def test_sums_are_divided_by_noised_counts_and_put_on_the_simplex() -> None:
+    """By hand: class 0 has (2, 0; 2, 1, 1; 4) + (1, 3; 1, -2, 1; 1) over 5; classes below min_count are absent."""
+    a = rows_of([0, 1, 2], SUMS)
+    b = rows_of([0, 1, 2], [[1, 3, 1, -2, 1, 1], [9, 9, 9, 9, 9, 1.9], [0, 0, 0, 0, 0, -3]])
+    hyper = made_of(a, b, min_count=2)
+    assert hyper.classes.tolist() == [0]
+    assert hyper.features == pytest.approx(np.array([[0.6, 0.6]]))
+    # (.6, -.2, .4): its nearest point on the simplex is (.6, 0, .4)
+    assert hyper.soft == pytest.approx(np.array([[0.6, 0, 0.4]]), abs=1e-6)
+    assert hyper.counts.tolist() == [5]
+    assert made_of(a, b, min_count=6) is None
+
+
+def test_a_count_beyond_what_was_declared_is_cut() -> None:
+    rogue = rows_of([0, 1, 2], [[0, 0, 0, 0, 0, 1e6], [0, 0, 0, 0, 0, -1e6], [0] * 6])
+    honest = rows_of([0, 1, 2], [[40, 0, 40, 0, 0, 40]] * 3)
+    hyper = made_of(rogue, honest, samples=40, min_count=1)
+    assert hyper.counts.tolist() == [40 + 46, 40 - 6, 40]
+
+
+def test_noise_is_of_use_with_many_contributors_only() -> None:
+    """methods.md A.5: d = 64, z = 20: the noise on a mean is 1.6 C of 100 samples, and 0.16 C of 10^4 on 100 devices."""
+    for devices, expected in ((1, 1.6), (100, 0.16)):
+        drawn = [20 * gaussian(bytes([i]) * 32, np.zeros((30, 64))) for i in range(devices)]  # 30 classes
+        lengths = np.linalg.norm(np.sum(drawn, axis=0) / (100 * devices), axis=1)
+        assert lengths.mean() == pytest.approx(expected, rel=0.05)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(2, 6))
+def test_the_nearest_point_of_the_simplex(seed: int, k: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(0, 3, (20, k))
+    found = on_simplex(rows)
+    assert (found >= 0).all()
+    assert found.sum(axis=1) == pytest.approx(np.ones(20))
+    for other in rng.dirichlet(np.ones(k), 50):
+        assert (((rows - found) ** 2).sum(axis=1) <= ((rows - other) ** 2).sum(axis=1) + 1e-9).all()
+    inside = rng.dirichlet(np.ones(k), 5)
+    assert on_simplex(inside) == pytest.approx(inside)
+
+
+def test_merge_laws_of_noised_sums() -> None:
+    spec = _spec(**noises(2.0), min_count=1)
+    rng = np.random.default_rng(5)
+    ups = [
+        Contribution(number=n, samples=50, knowledge={"sums": rows_of([0, 1, 2], 10 ** rng.uniform(-6, 2, (3, 6)))})
+        for n in (3, 0, 7, 5)
+    ]
+    check_merge_laws(METHOD, spec, At(0, 0), ups)
+
+
+# -- parameters -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [
+        ({"noise_features": 1.0}, "noise_soft"),
+        ({"noise_counts": 1.0}, "noise_counts"),
+        ({**noises(1.0), "nu": 0.25}, "nu"),
+        ({"clip": 0.0}, "clip"),
+        ({"delta": 0.0}, "delta"),
+    ],
+)
+def test_impossible_parameters_are_refused(table: dict[str, float], key: str) -> None:
+    with pytest.raises(UsageError, match=f"method.{key}: expected"):
+        FEDHKD.read(table)
+
+
+def test_without_weights_the_contract_asks_for_no_permission() -> None:
+    whole, part = FEDHKD.under({}), FEDHKD.under({"share_weights": False})
+    assert (whole.shares_weights, part.shares_weights) == (True, False)
+    assert whole.needs - part.needs == {"weights"}
+    assert "weights" not in part.discloses
+    (row,) = part.exchanges(FedHKDParams(share_weights=False))
+    assert (set(row.down), set(row.up)) == ({"hyper"}, {"hyper"})
+
+
+def test_no_upload_is_no_round_without_weights_too() -> None:
+    spec = _spec()
+    with pytest.raises(EmptyRound, match="round 2"):
+        METHOD.finish(spec, FedHKDCoordinatorState(), At(2, 0), METHOD.zero())
+
+
+# -- whole runs -----------------------------------------------------------------------------------------------------
+
+
+def _config(pictures: Path, **params: Any) -> configs.Config:
+    tables = fleets.tables(pictures, "fedhkd", devices=3, rounds=3)
+    tables["method"] = {"min_count": 1, **params}
+    return configs.parse(tables, Path("test.toml"))
+
+
+def run_of(pictures: Path, **params: Any) -> fleets.Run:
+    run = fleets.Run(_config(pictures, **params))
+    if not params.get("share_weights", True):
+        for device in run.devices:
+            device.agent._shares_weights = False
+    return run.finished()
+
+
+def test_a_noised_run_repeats_and_survives_a_power_cut(pictures: Path) -> None:
+    """In a simulation the secret is made from the seed; a round that is computed again draws the same noise."""
+    clean = run_of(pictures, **noises(0.5))
+    cut = fleets.Run(_config(pictures, **noises(0.5)))
+    cut.power_cut("device-01", 0.4 * clean.clock.now_s, 0.1)
+    cut.power_cut("coordinator", 0.6 * clean.clock.now_s, 0.1)
+    assert cut.finished().coordinator_bytes == clean.coordinator_bytes
+    assert cut.model_bytes == clean.model_bytes
+    assert run_of(pictures, **noises(0.25)).model_bytes != clean.model_bytes
+    assert any(text.startswith("W2") for text in clean.result.warnings)
+
+
+def test_without_weights_devices_that_keep_theirs_learn_from_one_another(pictures: Path) -> None:
+    run = run_of(pictures, share_weights=False)
+    assert run.result.completed
+    assert run.server.method_state.weights is None
+    assert run.server.method_state.hyper is not None
+    rows = [device.agent.bench.model.head_rows() for device in run.devices]
+    assert not np.array_equal(rows[0], rows[1])
+    alone = run_of(pictures, share_weights=False, soft_weight=0.0, feature_weight=0.0)
+    assert alone.model_bytes != run.model_bytes
+
+
+@pytest.mark.torch
+def test_without_weights_architectures_may_differ_with_noise_too(pictures: Path) -> None:
+    pytest.importorskip("torch")
+    tables = fleets.tables(pictures, "fedhkd", devices=2, rounds=2, feature_dim=64)
+    tables["fleet"] = [{"count": 1, "model": "mlp"}, {"count": 1, "model": "cnn"}]
+    tables["method"] = {"share_weights": False, "min_count": 1, **noises(0.1)}
+    run = fleets.Run(configs.parse(tables, Path("test.toml"))).finished()
+    assert run.result.updates["refused"] == 0
+    assert run.server.method_state.hyper.features.shape[1] == 64
+    assert len({device.agent.bench.model.spec.parameters for device in run.devices}) == 2

@@ -1,0 +1,54 @@
+"""Warnings of a run that concern its classes: W16 refuses drift, W18 says once what is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import fleets
+import numpy as np
+import pytest
+
+from coordinator import remarks
+from coordinator.server import Silent
+from edge_sdk.errors import RemoteProtocolError
+from edge_sdk.protocol.knowledge import ClassRows
+from edge_sdk.protocol.messages import Hello
+from edge_sdk.protocol.wires import load_registered
+
+
+def contract(name: str) -> Any:
+    return load_registered("coordinator.methods", name).contract
+
+
+def rows(*classes: int) -> ClassRows:
+    count = len(classes)
+    return ClassRows(
+        classes=np.array(classes, np.int32), rows=np.zeros((count, 2), np.float32), counts=np.ones(count, np.int32)
+    )
+
+
+def test_rows_of_a_class_that_was_not_held_at_join_are_refused() -> None:
+    hello = Hello(federation="lab", device="cam", classes=3, class_counts=(4, 0, 2))
+    remarks.check_classes(contract("fedproto"), hello, {"prototypes": rows(0, 2)})
+    with pytest.raises(RemoteProtocolError, match=r"W16: cam uploads class 1, .*joins anew"):
+        remarks.check_classes(contract("fedproto"), hello, {"prototypes": rows(0, 1)})
+    remarks.check_classes(contract("lg_fedavg"), hello, {"header": rows(0, 1, 2)})  # shares the rows of all classes
+    silent = Hello(federation="lab", device="cam", classes=3)
+    remarks.check_classes(contract("fedproto"), silent, {"prototypes": rows(0, 1)})
+
+
+@pytest.mark.parametrize(("method", "times"), [("fedproto", 1), ("fd", 1), ("fedmd", 0), ("fedavg", 0)])
+def test_what_labels_tell_is_said_once(pictures: Path, method: str, times: int) -> None:
+    run = fleets.Run(fleets.built(pictures, method))
+    lines: list[str] = []
+
+    class Listener(Silent):
+        def noted(self, message: str) -> None:
+            lines.append(message)
+
+    run.server.watcher = Listener()
+    run.finished()
+    said = [line for line in lines if line.startswith("W18")]
+    assert len(said) == times
+    assert all("which classes the device holds" in line for line in said)

@@ -1,0 +1,61 @@
+"""Warning W17 on the coordinator: an update far beyond the others is named, and counts all the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import fleets
+import numpy as np
+import pytest
+
+from coordinator.record import Record
+from coordinator.update_norms import OUTLIER, outliers, update_norm
+from edge_sdk.data import LocalData, Samples
+from edge_sdk.protocol.knowledge import ClassRows, Weights
+from edge_sim import config as configs
+from edge_sim import fleet as sim_fleet
+
+LAYOUT = bytes(16)
+
+
+def weights(*values: float) -> Weights:
+    return Weights(values=np.array(values, np.float32), layout=LAYOUT)
+
+
+def test_of_weights_the_change_counts_and_of_rows_the_rows() -> None:
+    assert update_norm({"weights": weights(1, 5)}, {"weights": weights(1, 1)}) == 4.0
+    assert update_norm({"weights": weights(3, 4)}, {}) == 5.0
+    assert update_norm({"weights": weights(3, 4)}, {"weights": weights(1, 1, 1)}) == 5.0  # another architecture
+    rows = ClassRows(
+        classes=np.array([1], np.int32), rows=np.array([[6, 8]], np.float32), counts=np.array([3], np.int32)
+    )
+    assert update_norm({"rows": rows}, {"rows": rows}) == 10.0
+    assert update_norm({}, {}) == 0.0
+
+
+def test_an_outlier_is_more_than_z_times_the_median() -> None:
+    assert outliers({"a": 1.0, "b": 1.0, "c": OUTLIER * 1.01}) == {"c": pytest.approx(OUTLIER * 1.01)}
+    assert outliers({"a": 1.0, "b": 1.0, "c": OUTLIER}) == {}
+    assert outliers({"a": 1.0, "c": 1e9}) == {}  # two: neither can be told to be the odd one
+    assert outliers({"a": 0.0, "b": 0.0, "c": 1.0}) == {}  # the others stood still
+
+
+def test_a_run_names_it_and_counts_it(pictures: Path) -> None:
+    tables = fleets.tables(pictures, "fedavg")
+    tables["train"] |= {"optimiser": "sgd", "learning_rate": 0.01}
+    fleet = sim_fleet.build(configs.parse(tables, Path("test.toml")))
+    loud = fleet.devices[3]
+    train = Samples(loud.data.train.x * np.float32(100), loud.data.train.y)
+    loud = replace(loud, data=LocalData(train=train, test=loud.data.test))
+    run = fleets.Run(replace(fleet, devices=(*fleet.devices[:3], loud, *fleet.devices[4:]))).finished()
+    (warning,) = run.result.warnings
+    assert "updates of device-03 had norms of up to" in warning
+    assert run.result.updates["accepted"] == 6 * 4
+    again = Record.from_json(run.server.record.to_json())
+    assert again.outliers == run.server.record.outliers
+
+
+def test_a_healthy_run_names_nobody(pictures: Path) -> None:
+    for method in ("fedavg", "fedmd"):
+        assert not fleets.Run(fleets.built(pictures, method)).finished().result.warnings

@@ -1,0 +1,76 @@
+"""Models that no memory holds and deadlines that nobody meets are named before a run starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import fleets
+import pytest
+
+from edge_sdk.board import load_board, load_link
+from edge_sdk.errors import UsageError
+from edge_sdk.meter import Meter
+from edge_sim import config as configs
+from edge_sim import feasible
+from edge_sim import fleet as simulated
+from edge_sim.runner import run
+
+
+def built(pictures: Path, method: str = "fedmd", **row: Any) -> simulated.Fleet:
+    tables = fleets.tables(pictures, method, 2)
+    tables["fleet"] = [{"count": 2, "model": "softmax", **row}]
+    return simulated.build(configs.parse(tables, Path("f.toml")))
+
+
+def test_a_small_model_fits_everywhere(pictures: Path) -> None:
+    feasible.check(built(pictures, board="rpi-zero-2w"))
+
+
+def test_what_a_device_needs_by_hand(pictures: Path) -> None:
+    fleet = built(pictures)
+    device, federation = fleet.devices[0], fleet.federation.spec
+    spec = device.kit.model(device.public).spec
+    need = feasible.need(device, spec, federation)
+    assert spec.parameters == 4 * 17
+    assert need.model == 4 * 68 * (1 + 1 + 2 + 3)  # weights, gradients, two moments, and saved weights and moments
+    assert need.activations == 2 * 4 * 4 * 8
+    samples = len(device.data.train) + len(device.data.test) + 40
+    assert need.data == samples * 16 * (4 + 4)
+    shared = built(pictures, "fedavg")
+    assert feasible.need(shared.devices[0], spec, shared.federation.spec).model == 4 * 68 * 9
+
+
+def test_what_no_memory_holds_is_named_with_its_numbers(pictures: Path, tmp_path: Path) -> None:
+    board = Path(simulated.board.__file__).parents[1] / "firmware_profiles" / "boards" / "rpi4.toml"
+    small = board.read_text().replace("4_294_967_296", str(192 * feasible.MIB)).replace('"rpi4"', '"rpi-tiny"')
+    (tmp_path / "tiny.toml").write_text(small)
+    fleet = built(pictures, board=str(tmp_path / "tiny.toml"))
+    with pytest.raises(UsageError) as caught:
+        feasible.check(fleet)
+    message = str(caught.value)
+    for words in ("device-00 and 1 more", "softmax on rpi-tiny", "runtime 64 MiB", "of its 192 MiB", "leaves 64 MiB"):
+        assert words in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("method", ["fedmd", "fedavg"])
+def test_a_deadline_that_nobody_meets_is_told_before_the_first_round(pictures: Path, method: str) -> None:
+    tables = fleets.tables(pictures, method, 2, deadline_s=0.005)
+    tables["fleet"] = [{"model": "softmax"}, {"model": "softmax", "board": "x86"}]
+    with pytest.raises(
+        UsageError, match=r"deadline_s: 0\.005 s, .* the fastest, device-01 \(softmax on x86, ethernet\)"
+    ):
+        run(configs.parse({**tables, "train": {"local_steps": 1000}}, Path("f.toml")))
+    tables["federation"]["deadline_s"] = 60.0
+    assert run(configs.parse(tables, Path("f.toml"))).completed
+
+
+def test_the_least_time_by_hand(pictures: Path) -> None:
+    fleet = built(pictures, "fedavg", link="lte-cat1")
+    device = fleet.devices[0]
+    spec, link, meter = device.kit.model(None).spec, load_link("lte-cat1"), Meter()
+    for _ in range(3):
+        meter.trained(spec, 8)
+    by_hand_s = link.transfer_s(0, up=False) + load_board("rpi4").compute_s(meter.train) + link.transfer_s(272, up=True)
+    assert feasible.least_s(device, spec, fleet.federation.spec) == by_hand_s
