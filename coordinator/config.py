@@ -57,9 +57,13 @@ class FederationTable:
     roster: tuple[Id, ...] = ()
     """Device ids that may join; empty: whoever comes."""
     deadline_s: Annotated[float, Real(0.001, 1e7)] = 60.0
+    """After which an exchange closes with a quorum."""
     retry_s: Annotated[float, Real(0.001, 1e6)] = 5.0
+    """First wait before a silent device is invited again; doubles up to the deadline."""
     join_grace_s: Annotated[float, Real(0.0, 1e6)] = 5.0
+    """Wait for the rest once a quorum has joined."""
     patience: Annotated[int, Whole(0, 1000)] = 3
+    """Deadlines that an exchange may miss its quorum before the run ends."""
     feature_dim: Count = 0
     """Width of the features of every model; needed by methods that trade rows of them."""
     nets: Annotated[str, Text(200)] | None = None

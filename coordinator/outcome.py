@@ -16,7 +16,7 @@ from coordinator.report.result import VERDICTS, DeviceResult, Result, RoundResul
 from coordinator.rounds import Phase
 from coordinator.server import Server
 from edge_sdk.protocol.knowledge import Weights
-from edge_sdk.protocol.messages import Hello
+from edge_sdk.protocol.messages import FederationSpec, Hello
 from edge_sdk.protocol.transforms import encodings_in_use
 from edge_sdk.protocol.wires import Contract
 
@@ -78,16 +78,19 @@ def result(server: Server, devices: tuple[DeviceResult, ...], transport: str, ti
         time=dict(time),
         versions=versions(),
         transport=transport,
-        one_model=one_model(server.contract),
+        one_model=one_model(server.contract, spec),
         encoding=encodings_in_use(spec, server.contract),
         reason=server.rounds.reason,
     )
 
 
-def one_model(contract: Contract[Any]) -> bool:
-    """Whether every device ends with, and measures, the same averaged model: the closing Assign brings all of it."""
-    closing = contract.closing(contract.params()).down.values()
-    return contract.same_layout and any(slot.kind is Weights and not slot.without_head for slot in closing)
+def one_model(contract: Contract[Any], spec: FederationSpec) -> bool:
+    """Whether devices may end with, and measure, one averaged model: the closing Assign brings weights to all of them.
+
+    Where part of the model stays on the device, they find different accuracies, and there is no GM (global_model).
+    """
+    closing = contract.closing(contract.read(spec.params)).down.values()
+    return contract.same_layout and any(slot.kind is Weights for slot in closing)
 
 
 def means(metrics: Mapping[str, Mapping[str, float]], devices: Collection[str]) -> dict[str, float]:

@@ -10,7 +10,7 @@ from coordinator.report.units import human_bytes
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Payload
 from edge_sdk.protocol.messages import Hello
-from edge_sdk.protocol.wires import Contract
+from edge_sdk.protocol.wires import Contract, Slot
 
 LEAST_PARTICIPATION = 0.3
 """The share of devices below which published results of prototype methods fall behind local training."""
@@ -21,15 +21,18 @@ def labels_told(contract: Contract[Any]) -> str | None:
     return f"W18: {contract.name} tells the coordinator {contract.discloses}" if contract.holders_wanted else None
 
 
-def check_classes(contract: Contract[Any], hello: Hello, knowledge: Mapping[str, Payload]) -> None:
+def check_classes(
+    contract: Contract[Any], hello: Hello, knowledge: Mapping[str, Payload], slots: Mapping[str, Slot]
+) -> None:
     """Raise RemoteProtocolError (W16) for rows of a class that the device, by its Hello, did not hold when it joined.
 
-    Where a class is shared by its holders alone; a device whose owner withholds the counts is believed.
+    Where a class is shared by its holders alone, and not hidden among all of them; a device whose owner withholds the
+    counts is believed.
     """
     if not (contract.holders_wanted and hello.class_counts):
         return
-    for payload in knowledge.values():
-        if isinstance(payload, (ClassRows, HyperKnowledge)):
+    for role, payload in knowledge.items():
+        if isinstance(payload, (ClassRows, HyperKnowledge)) and not slots[role].class_columns:
             strange = [int(each) for each in payload.classes if not hello.class_counts[each]]
             if strange:
                 raise RemoteProtocolError(
@@ -44,14 +47,21 @@ def cautions(contract: Contract[Any]) -> tuple[str, ...]:
     found = [*contract.cautions, "W17: an update withheld because it diverged, or far larger than the others'"]
     if contract.holders_wanted:
         found += [
-            f"W3: under {LEAST_PARTICIPATION:.0%} of the devices, or {contract.holders_wanted} holders of a class",
             "W16: refused with rows of a class that the device did not hold when it joined",
             "W18: uploads tell which classes a device holds",
         ]
+    if contract.holders_wanted > 1:
+        found.append(
+            f"W3: under {LEAST_PARTICIPATION:.0%} of the devices, or {contract.holders_wanted} holders of a class"
+        )
     if contract.lock_step:
         found.append("W5: a device that misses more than a tenth of the exchanges")
     if contract.needs_public_set:
         found.append("W6: refused without the very same public set")
+    if contract.caching(contract.params()):
+        found.append("W8: no room for a slot for every device")
+    if "cosine-head" in contract.needs:
+        found.append("W10: features that are never negative; frozen extractors that are not all the same")
     if contract.same_width:
         found.append("W12: refused with another feature width")
     if contract.shares_weights:
@@ -65,7 +75,7 @@ def few_holders(contract: Contract[Any], holders: Collection[int], sharers: int,
     holders: for each class that came in a round, how many devices brought it.  sharers: devices that brought any class,
     of `expected` ones.  The text tells of no round, so that it is given once.
     """
-    if not contract.holders_wanted or not holders:
+    if contract.holders_wanted < 2 or not holders:
         return None
     if sharers < LEAST_PARTICIPATION * expected:
         return (
@@ -104,6 +114,24 @@ def batch_norm(contract: Contract[Any], hellos: Mapping[str, Hello]) -> tuple[st
     warning = (
         f"W13: the models of {named} have BatchNorm: {contract.name} averages its weights while its running statistics "
         "stay on each device, and do not fit one another where devices hold different classes; use GroupNorm"
+    )
+    return (warning,)
+
+
+def frozen(contract: Contract[Any], hellos: Mapping[str, Hello]) -> tuple[str, ...]:
+    """Warning W10, for a method that brings all features to common directions: devices whose features cannot move.
+
+    Where all have the same frozen extractor there is nothing to warn of: then directions come to the features.
+    """
+    found = sorted(device for device, hello in hellos.items() if hello.inert_terms)
+    if "cosine-head" not in contract.needs or not found:
+        return ()
+    if len({(hello.model, hello.note) for hello in hellos.values()}) == 1:
+        return ()
+    named = ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
+    warning = (
+        f"W10: the extractors of {named} are frozen and others' are not the same: their features never come to "
+        f"{contract.name}'s prototypes, and pull these away from the others'; leave them out, or give all one extractor"
     )
     return (warning,)
 

@@ -126,7 +126,7 @@ class Server:
         self._shelf = shelf
         """The public set, for devices that lack it; None: they must bring it."""
         self._clock, self._work = clock, work
-        params = method.contract.read(spec.params)
+        self._params = params = method.contract.read(spec.params)
         self.contract = method.contract.under(spec.params)
         self._rows: tuple[Exchange, ...] = self.contract.exchanges(params)
         self._closing: Exchange = self.contract.closing(params)
@@ -203,6 +203,9 @@ class Server:
         """What the method's users should know: of its parameters, and of how this run went."""
         left = tuple(f"{device} left{reason and ': '}{reason}" for device, reason in sorted(self.record.left.items()))
         left = (*left, *remarks.batch_norm(self.contract, self.hellos))
+        told = [hello.class_counts for hello in self.hellos.values() if hello.class_counts]
+        left = (*left, *self.contract.population(self._params, told))
+        left = (*left, *remarks.frozen(self.contract, self.hellos))
         left = (*left, *remarks.diverged(self.record.withheld, self.record.why_withheld))
         left = (*left, *remarks.far_off(self.record.outliers))
         everybody = not self.rounds.policy.participants
@@ -466,7 +469,7 @@ class Server:
             batch = batch_digest(self.spec, batch_indices(self.spec, place.round, place.exchange, size))
             expect = dataclasses.replace(expect, rows=size, batch=batch)
         check_roles(upload.knowledge, slots, expect)
-        remarks.check_classes(self.contract, hello, upload.knowledge)
+        remarks.check_classes(self.contract, hello, upload.knowledge, slots)
         return upload
 
     # -- commands out -----------------------------------------------------------------------------------------------

@@ -70,14 +70,16 @@ def changed(slots: SlotSum | None, change: Change, layout: bytes) -> SlotSum:
     )
 
 
-def over_slots(
-    caching: Caching | None, at: At, change: Change, active: Weights, slots: SlotSum | None
-) -> tuple[Weights, SlotSum | None]:
-    """The mean over all slots, and the slots; where the method keeps none, or none yet, what it has: `active`."""
+def next_slots(caching: Caching | None, at: At, change: Change, layout: bytes, slots: SlotSum | None) -> SlotSum | None:
+    """The slots after a round; what they were, where the method keeps none, or none yet."""
     if caching is None or at.round < caching.first_round:
-        return active, slots
-    slots = changed(slots, change, active.layout)
-    return slots.mean(), slots
+        return slots
+    return changed(slots, change, layout)
+
+
+def over_slots(slots: SlotSum | None, active: Weights) -> Weights:
+    """w^T; w^S, the mean over those who answered, where there are no slots."""
+    return slots.mean() if slots else active
 
 
 def _bits(values: Doubles | None) -> NDArray[np.uint8]:

@@ -10,6 +10,7 @@ import math
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
@@ -161,6 +162,7 @@ def load_link(name: str) -> Link:
     return parse_link(*_text("links", "link", name))
 
 
+@lru_cache(maxsize=64)
 def parse_board(text: str, where: str) -> Board:
     """A board from TOML.  Raises UsageError naming `where`, the key and what is allowed."""
     board = read_profile(Board, text, where)
@@ -177,6 +179,7 @@ def parse_board(text: str, where: str) -> Board:
     return board
 
 
+@lru_cache(maxsize=64)
 def parse_link(text: str, where: str) -> Link:
     """A link from TOML.  Raises UsageError naming `where`, the key and what is allowed."""
     link = read_profile(Link, text, where)
@@ -207,16 +210,21 @@ def detect(model_file: Path = DEVICE_TREE_MODEL, machine: str | None = None) -> 
 
 
 def _names(folder: str) -> tuple[str, ...]:
-    entries = (files("firmware_profiles") / folder).iterdir()
-    return tuple(sorted(entry.name[: -len(SUFFIX)] for entry in entries if entry.name.endswith(SUFFIX)))
+    return tuple(_shipped(folder))
+
+
+@cache
+def _shipped(folder: str) -> Mapping[str, str]:
+    """The profiles that come along, as TOML by name, sorted."""
+    entries = [entry for entry in (files("firmware_profiles") / folder).iterdir() if entry.name.endswith(SUFFIX)]
+    texts = {entry.name[: -len(SUFFIX)]: entry.read_text(encoding="utf-8") for entry in entries}
+    return dict(sorted(texts.items()))
 
 
 def _text(folder: str, kind: str, name: str) -> tuple[str, str]:
     """A profile's TOML, and what to call it in an error."""
-    if name in _names(folder):
-        return (files("firmware_profiles") / folder / f"{name}.toml").read_text(
-            encoding="utf-8"
-        ), f"{folder}/{name}.toml"
+    if name in _shipped(folder):
+        return _shipped(folder)[name], f"{folder}/{name}.toml"
     if not name.endswith(SUFFIX):
         raise UsageError(
             f"{kind} {name!r}: there is none of that name; there are {', '.join(_names(folder))}, "

@@ -45,12 +45,48 @@ def _device(args: argparse.Namespace) -> int:
 
 def _boards_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="as JSON")
+    measuring = parser.add_argument_group("a profile of this machine (docs/reference/boards.md)")
+    measuring.add_argument("--measure", action="store_true", help="time this machine, and print its profile as TOML")
+    measuring.add_argument("--name", default="this-board", help="the profile's name (default: this-board)")
+    measuring.add_argument("--write", type=Path, metavar="DIR", help="write NAME.toml there instead of printing it")
+    measuring.add_argument(
+        "--state", type=Path, metavar="DIR", default=Path(), help="on the disk of devices' states (default: here)"
+    )
+    measuring.add_argument("--broker", metavar="URL", help="also measure the link to this broker, as NAME-link")
 
 
 def _boards(args: argparse.Namespace) -> int:
+    if args.measure:
+        return _measure(args)
     from edge_sdk.board_table import render_boards  # noqa: PLC0415
 
     sys.stdout.write(render_boards(args.json) + "\n")
+    return 0
+
+
+def _measure(args: argparse.Namespace) -> int:
+    import secrets  # noqa: PLC0415
+
+    from edge_sdk.board import Board, Link  # noqa: PLC0415  # nothing is timed before the arguments are read
+    from edge_sdk.errors import StoreError  # noqa: PLC0415
+    from edge_sdk.measure.link import measure_link  # noqa: PLC0415
+    from edge_sdk.measure.profile import measure_board, to_toml  # noqa: PLC0415
+
+    profiles: list[Board | Link] = [
+        measure_board(args.name, args.state, say=lambda line: print(line, file=sys.stderr))  # noqa: T201
+    ]
+    if args.broker:
+        profiles.append(measure_link(f"{args.name}-link", args.broker, f"doctor-{secrets.token_hex(6)}"))
+    for profile in profiles:
+        if args.write is None:
+            sys.stdout.write(to_toml(profile))
+            continue
+        file = args.write / f"{profile.name}.toml"
+        try:
+            file.write_text(to_toml(profile), encoding="utf-8")
+        except OSError as error:
+            raise StoreError(f"{file}: cannot be written ({error.strerror}); give --write another folder") from None
+        sys.stdout.write(f'{file}: in a [[fleet]] row, write {type(profile).__name__.lower()} = "{file.name}"\n')
     return 0
 
 
@@ -90,8 +126,8 @@ DEVICE = Command(
 )
 BOARDS = Command(
     name="boards",
-    help="list the board and link profiles that simulations use",
-    example="edge-sdk boards --json",
+    help="list the board and link profiles that simulations use, or measure this machine's",
+    example="edge-sdk boards --measure --name lab-pi --write .",
     arguments=_boards_arguments,
     run=_boards,
 )

@@ -235,6 +235,14 @@ class Participant:
         return self._work is not None and self._work.result is None
 
     @property
+    def unsaved_bytes(self) -> int:
+        """What the exchange under way will make durable, but for its upload: the Assign, and a round's start."""
+        if self._work is None:
+            return 0
+        start = self._work.start
+        return len(self._work.frame) + (len(start.model) + len(start.method) if start is not None else 0)
+
+    @property
     def meter(self) -> Meter:
         """What the work has cost so far."""
         return self.bench.meter

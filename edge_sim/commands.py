@@ -54,6 +54,10 @@ def _simulate(args: argparse.Namespace) -> int:
         args.overrides.append(f"run.engine={args.engine}")
     config = configs.load(args.file, args.overrides)
     name = config.federation.name
+    if args.broker != "memory" and configs.troubled(config):
+        sys.stderr.write(
+            "edge-sdk: [scenario] and what [[fleet]] rows have to bear are for the memory broker: left out\n"
+        )
     out = args.out or (Path("runs") / name if args.resume else unused(Path("runs") / name))
     check_folder(out, resume=args.resume)
     if args.broker == "memory":

@@ -14,7 +14,7 @@ from edge_sdk.protocol.messages import TrainSpec
 from edge_sdk.protocol.schema import Count, Real, Text, Whole
 from edge_sdk.transport.memory import Faults
 from edge_sim import assign
-from edge_sim.hardships import Hardships
+from edge_sim.hardships import NONE, Hardships
 from edge_sim.scenario import ScenarioTable
 
 Share = Annotated[float, Real(0.0, 1.0)]
@@ -96,13 +96,19 @@ class FaultsTable:
     """The section [faults], for the memory broker."""
 
     drop: Annotated[float, Real(0.0, 0.95)] = 0.0
-    """Above 0.95 next to nothing arrives, and a run would not end."""
+    """Chance that a frame is lost; above 0.95 next to nothing arrives, and a run would not end."""
     duplicate: Share = 0.0
+    """Chance that it comes twice."""
     delay: Share = 0.0
+    """Chance that it is held up."""
     delay_s: Annotated[float, Real(0.0, 1e6)] = 1.0
+    """For how long at most; frames overtake each other within it."""
     disconnect: Annotated[float, Real(0.0, 0.95)] = 0.0
+    """Chance that its receiver loses the link instead."""
     disconnect_s: Annotated[float, Real(0.0, 1e6)] = 5.0
+    """For how long."""
     seed: Seed = 0
+    """Of these draws."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,6 +269,13 @@ def _resolved(tables: dict[str, Any], file: Path) -> dict[str, Any]:
         if key in found.get(section, {}):
             found[section] = {**found[section], key: str((file.parent / found[section][key]).resolve())}
     return found
+
+
+def troubled(config: Config) -> bool:
+    """Whether the file has something go wrong that only the memory broker imitates."""
+    trials = [field.name for field in fields(Hardships)]
+    worse = any(getattr(row, name) != getattr(NONE, name) for row in config.fleet for name in trials)
+    return worse or config.scenario != ScenarioTable()
 
 
 SOME_TAKE_PART = ("participants", "over_selection", "quorum")

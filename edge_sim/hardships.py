@@ -33,7 +33,7 @@ class Hardships:
     power_cut_s: Seconds = 60.0
     """For how long."""
     fails_after_s: Annotated[float, Real(0.001, 1e10)] | None = None
-    """It breaks after so many seconds with power on average, for good."""
+    """It breaks at a random time, after so many virtual seconds on average, for good."""
     slow_share: Share = 0.0
     """Share of the exchanges in which it is slow: a straggler."""
     slow_factor: Annotated[float, Real(1.0, 1e4)] = 5.0

@@ -74,11 +74,14 @@ class Hardware:
         self._books.on_s += now_s - self._since_s
         self._since_s, self._off_s = None, now_s
 
-    def compute(self, train: Effort, infer: Effort, now_s: float, *, slow_factor: float = 1.0) -> float:
-        """Begin some computing, in place of what it may still be at; the seconds that it takes."""
+    def compute(
+        self, train: Effort, infer: Effort, now_s: float, *, slow_factor: float = 1.0, saved_bytes: int = 0
+    ) -> float:
+        """Begin some computing, in place of what it may still be at; the seconds that it and its saving take."""
         self._abandon(now_s)
         self._books.flops += int(train.flops + infer.flops)
         took_s = self.throttled_s(self.board.compute_s(train, infer) * slow_factor, now_s)
+        took_s += saved_bytes / self.board.disk_bytes_per_s
         self._books.computed_s += took_s
         self._busy_until_s = now_s + took_s
         return took_s

@@ -22,9 +22,11 @@ class ScenarioTable:
     broker_lost_at_s: tuple[Seconds, ...] = ()
     """Times at which the broker is restarted: everybody loses the link."""
     broker_lost_for_s: Seconds = 10.0
+    """Until it is back."""
     coordinator_lost_at_s: tuple[Seconds, ...] = ()
     """Times at which the coordinator loses its power; it goes on from its ledger."""
     coordinator_lost_for_s: Seconds = 30.0
+    """Until it is back."""
 
     def check(self, where: str) -> None:
         """Raise UsageError, naming `where` and the key, for what no type can tell."""

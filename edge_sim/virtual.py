@@ -334,7 +334,9 @@ class VirtualDevice:
         trained, inferred = agent.meter.train - before[0], agent.meter.infer - before[1]
         exchange = agent.session.place
         slow_factor = self.fate.slow_factor(exchange) if self.fate is not None else 1.0
-        took_s = self.hardware.compute(trained, inferred, self.clock.now_s, slow_factor=slow_factor)
+        took_s = self.hardware.compute(
+            trained, inferred, self.clock.now_s, slow_factor=slow_factor, saved_bytes=agent.unsaved_bytes
+        )
         if self.fate is not None:
             self.fate.computing(exchange, took_s)
         self.clock.at(self.clock.now_s + took_s, lambda: self._finish(agent, begun), place)

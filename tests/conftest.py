@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from pathlib import Path
 
 import fleets
@@ -12,3 +14,9 @@ import pytest
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small data set of four classes."""
     return fleets.write_pictures(tmp_path_factory.mktemp("pictures") / "pictures.npz")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """One thread for torch: results are promised to the bit for that, and more would only wait for each other here."""
+    if item.get_closest_marker("torch") and importlib.util.find_spec("torch"):
+        importlib.import_module("torch").set_num_threads(1)

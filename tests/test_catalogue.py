@@ -65,6 +65,7 @@ def test_bytes_are_those_of_the_table_of_methods():
         ("fedal", "4 5 5 6 17"),
         ("fedhkd", "1 2 3 12 13 16 17 18"),
         ("lg_fedavg", "12 17"),
+        ("fedkf", "7 8 13 17"),
     ],
 )
 def test_warnings_are_listed(name, numbers):

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_sdk.objectives import (
+    BalancedCrossEntropy,
     ClassTarget,
     CrossEntropy,
     Distill,
@@ -34,6 +35,7 @@ def terms(rng: np.random.Generator, b: int, k: int, temperature: float) -> list[
     teacher, snapshot, gradient = rng.normal(size=(3, 1, b, k))
     return [
         CrossEntropy(weight=0.7),
+        BalancedCrossEntropy(counts=rng.integers(1, 9, k).astype(np.float64), gamma=temperature, weight=0.7),
         Distill(logits=teacher, temperature=temperature, weight=1.5),
         LessForgetting(logits=snapshot, temperature=temperature, weight=0.25),
         LogitGradient(gradient=gradient, weight=2.0),
@@ -66,7 +68,7 @@ def test_distributions_pull_nothing_towards_all_classes(seed: int, temperature: 
     """Cross-entropy and the divergences do not change when all logits of a sample do: gradient rows sum to 0."""
     rng = np.random.default_rng(seed)
     logits, labels = rng.normal(size=(4, 3)), rng.integers(0, 3, 4)
-    for term in terms(rng, 4, 3, temperature)[:3]:
+    for term in terms(rng, 4, 3, temperature)[:4]:
         np.testing.assert_allclose(term.slope(Seen(logits, labels, 0)).sum(axis=1), 0, atol=1e-7)
 
 
@@ -127,6 +129,17 @@ def test_logits_are_matched_by_the_mean_over_samples_and_classes() -> None:
     assert [term.value(Seen(logits)) for term in (absolute, squared)] == [0.75, 0.75]
     np.testing.assert_array_equal(absolute.slope(Seen(logits)), [[0.25, -0.25], [-0.25, 0]])
     np.testing.assert_array_equal(squared.slope(Seen(logits)), [[0.5, -0.5], [-0.5, 0]])
+
+
+def test_a_balanced_loss_by_hand() -> None:
+    """Logits (1, 0, 5), samples (1, 3, 0), label 0: e / (e + 3), the absent class takes no part."""
+    seen = Seen(np.array([[1, 0, 5]], np.float32), np.array([0]))
+    counts = np.array([1, 3, 0], np.float32)
+    balanced = BalancedCrossEntropy(counts=counts)
+    assert balanced.value(seen) == pytest.approx(0.743668, abs=1e-6)
+    assert balanced.slope(seen)[0] == pytest.approx(np.array([0.475367 - 1, 1 - 0.475367, 0]), abs=1e-6)
+    assert BalancedCrossEntropy(counts=counts, gamma=0.0).value(seen) == CrossEntropy().value(seen)
+    assert CrossEntropy().value(seen) == pytest.approx(4.024745, abs=1e-6)
 
 
 def test_the_batch_divides_once() -> None:

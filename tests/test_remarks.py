@@ -14,11 +14,15 @@ from coordinator.server import Silent
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.messages import Hello
-from edge_sdk.protocol.wires import load_registered
+from edge_sdk.protocol.wires import Slot, load_registered
+from edge_sim import config as configs
 
 
 def contract(name: str) -> Any:
     return load_registered("coordinator.methods", name).contract
+
+
+PROTOTYPES = {"prototypes": Slot(ClassRows)}
 
 
 def rows(*classes: int) -> ClassRows:
@@ -30,12 +34,20 @@ def rows(*classes: int) -> ClassRows:
 
 def test_rows_of_a_class_that_was_not_held_at_join_are_refused() -> None:
     hello = Hello(federation="lab", device="cam", classes=3, class_counts=(4, 0, 2))
-    remarks.check_classes(contract("fedproto"), hello, {"prototypes": rows(0, 2)})
+    remarks.check_classes(contract("fedproto"), hello, {"prototypes": rows(0, 2)}, PROTOTYPES)
     with pytest.raises(RemoteProtocolError, match=r"W16: cam uploads class 1, .*joins anew"):
-        remarks.check_classes(contract("fedproto"), hello, {"prototypes": rows(0, 1)})
-    remarks.check_classes(contract("lg_fedavg"), hello, {"header": rows(0, 1, 2)})  # shares the rows of all classes
+        remarks.check_classes(contract("fedproto"), hello, {"prototypes": rows(0, 1)}, PROTOTYPES)
+    remarks.check_classes(contract("lg_fedavg"), hello, {"header": rows(0, 1, 2)}, {})  # shares the rows of all classes
     silent = Hello(federation="lab", device="cam", classes=3)
-    remarks.check_classes(contract("fedproto"), silent, {"prototypes": rows(0, 1)})
+    remarks.check_classes(contract("fedproto"), silent, {"prototypes": rows(0, 1)}, PROTOTYPES)
+
+
+def test_noised_sums_over_every_class_are_no_drift(pictures: Path) -> None:
+    tables = fleets.tables(pictures, "fedhkd", devices=3)
+    tables["method"] = {"noise_features": 0.5, "noise_soft": 0.5, "noise_counts": 0.5}
+    run = fleets.Run(configs.parse(tables, Path("test.toml"))).finished()
+    assert run.result.completed
+    assert run.result.updates["refused"] == 0
 
 
 @pytest.mark.parametrize(("method", "times"), [("fedproto", 1), ("fd", 1), ("fedmd", 0), ("fedavg", 0)])
@@ -52,3 +64,27 @@ def test_what_labels_tell_is_said_once(pictures: Path, method: str, times: int) 
     said = [line for line in lines if line.startswith("W18")]
     assert len(said) == times
     assert all("which classes the device holds" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("nu", "counts", "warned"),
+    [
+        (0.6, [(5, 5), (5, 5), (9, 1)], True),  # two of three have no class of six tenths
+        (0.6, [(5, 5), (9, 1), (9, 1)], False),
+        (0.5, [(5, 5), (5, 5), (5, 5)], False),
+        (0.0, [(1, 1, 1)] * 3, False),
+        (0.6, [], False),
+    ],
+)
+def test_a_threshold_that_most_devices_cannot_pass(nu: float, counts: list[tuple[int, ...]], warned: bool) -> None:
+    of = contract("fedhkd")
+    found = of.population(of.read({"nu": nu}), counts)
+    assert len(found) == warned
+    assert all(text.startswith("W1: the threshold nu = 0.6 leaves 2 of 3 devices") for text in found)
+
+
+def test_the_threshold_is_told_of_a_run(pictures: Path) -> None:
+    tables = fleets.tables(pictures, "fedhkd", devices=3)
+    tables["method"] = {"nu": 0.9}
+    run = fleets.Run(configs.parse(tables, Path("test.toml"))).finished()
+    assert any(text.startswith("W1: the threshold nu = 0.9 leaves 3 of 3") for text in run.result.warnings)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coordinator.methods.base import At, Contribution
-from coordinator.slots import Change, SlotSum, over_slots
+from coordinator.slots import Change, SlotSum, next_slots, over_slots
 from coordinator.weighted_sum import WeightedSum
 from edge_sdk.errors import EmptyRound
 from edge_sdk.protocol.contracts.fedavg import FEDAVG
@@ -26,7 +26,7 @@ class FedAvgCoordinatorState:
     rounds: Count
     """After these it goes out only where the method's closing Assign brings it."""
     slots: SlotSum | None = None
-    """Where the mean goes over all slots."""
+    """Where the result is the mean over all slots."""
 
 
 class FedAvgCoordinator:
@@ -42,8 +42,11 @@ class FedAvgCoordinator:
         return FedAvgCoordinatorState(rounds=spec.rounds)
 
     def common(self, state: FedAvgCoordinatorState, at: At) -> Mapping[str, Payload]:
-        """The mean, from the second round on."""
-        return {} if state.weights is None or (at.round == state.rounds and self._own) else {"weights": state.weights}
+        """The mean, from the second round on; at the end the one over slots, where there are any."""
+        closing = at.round == state.rounds
+        if state.weights is None or (closing and self._own):
+            return {}
+        return {"weights": over_slots(state.slots, state.weights) if closing else state.weights}
 
     def personal(self, state: FedAvgCoordinatorState, at: At, number: int) -> Mapping[str, Payload]:
         """Nothing."""
@@ -66,8 +69,8 @@ class FedAvgCoordinator:
     ) -> FedAvgCoordinatorState:
         """Divide; in the first round, see to a common start."""
         params = self.contract.read(spec.params)
-        active = next_weights(at, aggregate.now, params.start, state.weights)
-        weights, slots = over_slots(self.contract.caching(params), at, aggregate, active, state.slots)
+        weights = next_weights(at, aggregate.now, params.start, state.weights)
+        slots = next_slots(self.contract.caching(params), at, aggregate, weights.layout, state.slots)
         return replace(state, weights=weights, slots=slots)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from coordinator.aggregate import mean_in_order
 from coordinator.methods.base import At, Contribution
 from coordinator.methods.fedavg import next_weights
-from coordinator.slots import Change, SlotSum, over_slots
+from coordinator.slots import Change, SlotSum, next_slots, over_slots
 from edge_sdk.protocol.contracts.fedgkd import FEDGKD
 from edge_sdk.protocol.knowledge import Payload, Weights
 from edge_sdk.protocol.messages import FederationSpec
@@ -26,7 +26,7 @@ class FedGKDCoordinatorState:
     models: tuple[Weights, ...] = ()
     rounds: Count
     slots: SlotSum | None = None
-    """Where the means go over all slots."""
+    """Where the result is the mean over all slots."""
 
 
 class FedGKDCoordinator:
@@ -39,11 +39,13 @@ class FedGKDCoordinator:
         return FedGKDCoordinatorState(rounds=spec.rounds)
 
     def common(self, state: FedGKDCoordinatorState, at: At) -> Mapping[str, Payload]:
-        """The newest mean and the teacher; only one of them where they are the same, or where nobody trains again."""
+        """The newest mean and the teacher; one where they are the same; at the end the result alone."""
         if not state.models:
             return {}
+        if at.round == state.rounds:
+            return {"weights": over_slots(state.slots, state.models[-1])}
         newest = {"weights": state.models[-1]}
-        if len(state.models) == 1 or at.round == state.rounds:
+        if len(state.models) == 1:
             return newest
         teacher = mean_in_order(each.values for each in state.models)
         return {**newest, "teacher": Weights(values=teacher, layout=state.models[-1].layout)}
@@ -70,8 +72,8 @@ class FedGKDCoordinator:
         """Divide, and let go of the oldest mean."""
         params = self.contract.read(spec.params)
         before = state.models[-1] if state.models else None
-        active = next_weights(at, aggregate.now, params.start, before)
-        newest, slots = over_slots(self.contract.caching(params), at, aggregate, active, state.slots)
+        newest = next_weights(at, aggregate.now, params.start, before)
+        slots = next_slots(self.contract.caching(params), at, aggregate, newest.layout, state.slots)
         return FedGKDCoordinatorState(
             models=(*state.models, newest)[-params.buffer :], rounds=state.rounds, slots=slots
         )

@@ -13,7 +13,7 @@ import numpy as np
 
 from coordinator.methods.base import At, Contribution
 from coordinator.methods.fedavg import next_weights
-from coordinator.slots import Change, SlotSum, over_slots
+from coordinator.slots import Change, SlotSum, next_slots, over_slots
 from edge_sdk.protocol.contracts.fedkf import FEDKF
 from edge_sdk.protocol.knowledge import Payload, Weights
 from edge_sdk.protocol.messages import FederationSpec
@@ -23,10 +23,9 @@ from edge_sdk.protocol.schema import Count, wire
 @wire("fedkf-coordinator-state")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedKFCoordinatorState:
-    """w^S, w^T and the slots; none before the first round, for the coordinator has no model."""
+    """w^S and the slots, whose mean is w^T; none before the first round, for the coordinator has no model."""
 
     student: Weights | None = None
-    teacher: Weights | None = None
     rounds: Count
     slots: SlotSum | None = None
 
@@ -42,13 +41,12 @@ class FedKFCoordinator:
 
     def common(self, state: FedKFCoordinatorState, at: At) -> Mapping[str, Payload]:
         """Both means, or one where they are the same; at the end the one over all slots."""
-        if state.student is None or state.teacher is None:
+        if state.student is None:
             return {}
-        if at.round == state.rounds:
-            return {"weights": state.teacher}
-        if np.array_equal(state.student.values, state.teacher.values):
-            return {"weights": state.student}
-        return {"weights": state.student, "teacher": state.teacher}
+        teacher = over_slots(state.slots, state.student)
+        if at.round == state.rounds or np.array_equal(state.student.values, teacher.values):
+            return {"weights": teacher}
+        return {"weights": state.student, "teacher": teacher}
 
     def personal(self, state: FedKFCoordinatorState, at: At, number: int) -> Mapping[str, Payload]:
         """Nothing."""
@@ -72,8 +70,8 @@ class FedKFCoordinator:
         """Divide both sums; in the first round, see to a common start."""
         params = self.contract.read(spec.params)
         student = next_weights(at, aggregate.now, params.start, state.student)
-        teacher, slots = over_slots(self.contract.caching(params), at, aggregate, student, state.slots)
-        return FedKFCoordinatorState(student=student, teacher=teacher, rounds=state.rounds, slots=slots)
+        slots = next_slots(self.contract.caching(params), at, aggregate, student.layout, state.slots)
+        return FedKFCoordinatorState(student=student, rounds=state.rounds, slots=slots)
 
 
 METHOD = FedKFCoordinator()

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from coordinator.class_rows import mean_over_holders
 from coordinator.methods.base import At
 from coordinator.methods.fedavg import next_weights
+from coordinator.mixed_sum import InMixedSum, MixedSum
 from coordinator.prototypes import first_prototypes
-from coordinator.weights_and_rest import InSumAndBag, SumAndBag
 from edge_sdk.errors import EmptyRound, UsageError
 from edge_sdk.protocol.contracts.fednh import FEDNH
 from edge_sdk.protocol.knowledge import ClassRows, Payload, Weights
@@ -40,7 +40,7 @@ class FedNHCoordinatorState:
     prototypes: ClassRows
 
 
-class FedNHCoordinator(InSumAndBag):
+class FedNHCoordinator(InMixedSum):
     """Averages bodies, moves prototypes."""
 
     contract = FEDNH
@@ -62,7 +62,7 @@ class FedNHCoordinator(InSumAndBag):
         return {}
 
     def finish(
-        self, spec: FederationSpec, state: FedNHCoordinatorState, at: At, aggregate: SumAndBag
+        self, spec: FederationSpec, state: FedNHCoordinatorState, at: At, aggregate: MixedSum
     ) -> FedNHCoordinatorState:
         """Divide, and move."""
         params = self.contract.read(spec.params)

@@ -3,28 +3,31 @@
 A class that nobody brings in a round keeps its row, on which the paper is silent.  Round 0 begins with a random header,
 the same for all devices; where no feature width is agreed on there is none.
 
-`cached`: the mean is over the last rows of every device that ever answered.
+`cached`: the mean is over the slots, the newest rows of every device that ever answered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
 
 from coordinator.aggregate import Bag, InBag
-from coordinator.class_rows import carried_over, mean_over_holders
+from coordinator.class_rows import MOST, carried_over, mean_over_holders
 from coordinator.methods.base import At
+from coordinator.slots import Change, SlotSum, changed
 from edge_sdk.errors import EmptyRound
 from edge_sdk.protocol.contracts.fedssa import FEDSSA
-from edge_sdk.protocol.knowledge import ClassRows, Payload
+from edge_sdk.protocol.knowledge import ClassRows, Payload, Weights
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import Count, wire
 
 _HEADER_STREAM = 0x68656164
 """Keeps this draw apart from those of devices, whose seeds end in their number."""
+_LAYOUT = bytes(16)
+"""Of the tables that slots add up: there is only one."""
 
 
 @wire("fedssa-coordinator-state")
@@ -35,9 +38,8 @@ class FedSSACoordinatorState:
     header: ClassRows | None  # (m, d + 1)
     rounds: Count
     """After these nobody needs it: a device's result is its model as it was trained last."""
-    cache: Mapping[str, ClassRows] = field(default_factory=dict)
-    """The last rows of each device, by its number; empty unless `cached`.  Whole, for a sum could not let go of a
-    device's former rows without rounding."""
+    slots: SlotSum | None = None
+    """Of `cached`: for each class the sum of its rows, weighted, and of their weights."""
 
 
 class FedSSACoordinator(InBag):
@@ -62,14 +64,44 @@ class FedSSACoordinator(InBag):
         self, spec: FederationSpec, state: FedSSACoordinatorState, at: At, aggregate: Bag
     ) -> FedSSACoordinatorState:
         """Average over the holders of each class."""
-        ups = {str(up.number): cast("ClassRows", up.knowledge["header"]) for up in aggregate}
+        ups = [cast("ClassRows", up.knowledge["header"]) for up in aggregate if up.knowledge]  # in number order
         if not ups:
             raise EmptyRound(f"round {at.round}: no header rows arrived; wait for devices, or lower the quorum")
-        if self.contract.read(spec.params).cached:
-            ups = {**state.cache, **ups}
-            state = replace(state, cache=ups)
-        in_order = [ups[number] for number in sorted(ups, key=int)]
-        return replace(state, header=carried_over(state.header, mean_over_holders(in_order)))
+        if not self.contract.read(spec.params).cached:
+            return replace(state, header=carried_over(state.header, mean_over_holders(ups)))
+        slots = slots_after(state.slots, aggregate, spec.classes)
+        return replace(state, header=carried_over(state.header, mean_of_slots(slots, spec.classes)), slots=slots)
+
+
+def slots_after(slots: SlotSum | None, round_: Bag, classes: int) -> SlotSum:
+    """The slots with the rows that came, without those that they take the place of or that expired."""
+    change = Change()
+    for up in round_:
+        knowledge, before = (_table(each, classes) for each in (up.knowledge, up.before))
+        change = change.add(replace(up, knowledge=knowledge, before=before))
+    return changed(slots, change, _LAYOUT)
+
+
+def _table(known: Mapping[str, Payload], classes: int) -> Mapping[str, Payload]:
+    """Rows of all classes, each times its weight and with it as one more column, flat: what SlotSum adds up."""
+    if not known:
+        return {}
+    header = cast("ClassRows", known["header"])
+    table = np.zeros((classes, header.rows.shape[1] + 1))  # (k, d + 2)
+    table[header.classes, :-1] = header.rows.astype(np.float64) * header.counts[:, None]
+    table[header.classes, -1] = header.counts
+    return {"weights": Weights(values=table.reshape(-1), layout=_LAYOUT)}  # f8: products are exact
+
+
+def mean_of_slots(slots: SlotSum, classes: int) -> ClassRows:
+    """The mean row of each class that a slot has."""
+    total = slots.sum()
+    table = (np.asarray(total.coarse) + np.asarray(total.fine)).reshape(classes, -1)  # (k, d + 2)
+    held = np.flatnonzero(table[:, -1])
+    weights = table[held, -1:]  # (m, 1)
+    counts = np.minimum(weights[:, 0], MOST).astype(np.int32)
+    rows = (table[held, :-1] / weights).astype(np.float32)
+    return ClassRows(classes=held.astype(np.int32), rows=rows, counts=counts)
 
 
 def _random_header(spec: FederationSpec) -> ClassRows:

@@ -92,5 +92,6 @@ def _loss(
 
 def sameness(noise: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
     """exp(-mean over all pairs of |e - e'|^2 / z times |f - f'| / d): 1 where features do not follow the noise."""
-    apart = (features[:, None] - features).abs().mean(dim=2)  # (b, b)
-    return torch.exp(-((noise[:, None] - noise).square().mean(dim=2) * apart).mean())
+    apart = torch.cdist(features, features, p=1) / features.shape[1]  # (b, b)
+    squares = torch.cdist(noise, noise).square() / noise.shape[1]  # (b, b)
+    return torch.exp(-(squares * apart).mean())

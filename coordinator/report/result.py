@@ -126,7 +126,7 @@ class Result:
     versions: Mapping[str, str] = field(default_factory=dict)
     transport: str = "memory"
     one_model: bool = False
-    """Whether what devices measure is one averaged model, and so has a GM."""
+    """Whether all devices may measure one averaged model: then, and if they found the same, there is a GM."""
     reason: str = ""
     """Why it ended early; empty where it did not."""
     insight: Insight | None = field(default=None, compare=False)

@@ -68,6 +68,26 @@ def look_at(url: str, name: str, patience: Patience = Patience(), open_link: Ope
         return Seen(reason=str(error))
 
 
+def echo_times_s(
+    url: str,
+    name: str,
+    *,
+    size_bytes: int,
+    count: int,
+    patience: Patience = Patience(),  # frozen
+    open_link: OpenLink = open_mqtt,
+) -> list[float]:
+    """Times of echoes of so many bytes between two links to one broker; empty where one does not come back.
+
+    Raises UsageError for a URL that names none.
+    """
+    parse_broker_url(url)
+    try:
+        return _Tester(url, name, patience, open_link).echoes(size_bytes, count)
+    except _NoLinkError:
+        return []
+
+
 class _NoLinkError(Exception):
     """There is no link; the text says why."""
 
@@ -92,6 +112,12 @@ class _Tester:
                 echo_s=_echo_s((near, there), (far, back), self.patience),
             )
             return seen if seen.echo_s is None else replace(seen, large=_large(near, there, far, self.patience))
+
+    def echoes(self, size_bytes: int, count: int) -> list[float]:
+        """Times of echoes; empty where one is lost."""
+        there, back = topics.up(self.name, "doctor", "echo"), topics.down(self.name, "doctor", "echo")
+        with self._linked("near", back) as near, self._linked("far", there) as far:
+            return _echo_times_s((near, there), (far, back), self.patience, size_bytes, count)
 
     def wildcards(self, seen: Seen) -> Seen:
         """Subscribe as the coordinator and a device do."""
@@ -152,16 +178,24 @@ def _echo_s(near: tuple[Link, str], far: tuple[Link, str], patience: Patience) -
 
     It takes two links: the delay of a side without TCP_NODELAY shows only where a frame follows an acknowledgement.
     """
+    times_s = _echo_times_s(near, far, patience, ECHO_BYTES, ECHOES)
+    return statistics.median(times_s) if times_s else None
+
+
+def _echo_times_s(
+    near: tuple[Link, str], far: tuple[Link, str], patience: Patience, size_bytes: int, count: int
+) -> list[float]:
+    """The time of each echo; empty where one is lost."""
     times_s = []
-    for number in range(ECHOES):
-        frame = number.to_bytes(4, "little") * (ECHO_BYTES // 4)
+    for number in range(count):
+        frame = number.to_bytes(4, "little") * (size_bytes // 4)
         begun_s = time.perf_counter()
         for (sender, topic), (listener, _) in ((near, far), (far, near)):
             sender.send(topic, frame)
             if not _heard(listener, [(topic, frame)], patience.frame_s):
-                return None
+                return []
         times_s.append(time.perf_counter() - begun_s)
-    return statistics.median(times_s)
+    return times_s
 
 
 def _large(sender: Link, topic: str, listener: Link, patience: Patience) -> bool:

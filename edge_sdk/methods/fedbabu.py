@@ -9,7 +9,7 @@ share        the body
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 import numpy as np
@@ -74,7 +74,8 @@ def common_head(spec: FederationSpec, width: int) -> Floats:
 def _tune(params: FedBABUParams, job: Job) -> Stage[None]:
     if params.tune_steps:
         source, part = job.private_batches(params.tune_steps), cast("Literal['head', 'all']", params.tune)
-        yield Fit(source=source, objective=(CrossEntropy(),), optim=job.optim, part=part)
+        optim = replace(job.optim, learning_rate=params.tune_rate * job.optim.learning_rate)
+        yield Fit(source=source, objective=(CrossEntropy(),), optim=optim, part=part)
 
 
 METHOD = FedBABUClient()

@@ -85,8 +85,7 @@ class HeadModel(ABC):
             gradient = logit_gradient(objective, seen)
             for term in objective:
                 if isinstance(term, HeadTerm):  # more rows that the head is asked about
-                    asked = self._head.features(term.asks())
-                    f, gradient = np.vstack([f, asked]), np.vstack([gradient, term.slope(seen)])
+                    f, gradient = np.vstack([f, term.asks()]), np.vstack([gradient, term.slope(seen)])
             self._head.step(f, gradient, optim, pull, part)
         return FitReport(steps=len(batches.indices), loss=loss)
 

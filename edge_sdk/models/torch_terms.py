@@ -17,6 +17,7 @@ from edge_sdk.objectives import (
     HEAD,
     LABELS,
     NORM_FLOOR,
+    BalancedCrossEntropy,
     ClassContrast,
     ClassTarget,
     CrossEntropy,
@@ -68,6 +69,11 @@ def objective_loss(objective: Objective, device: torch.device) -> Loss:
 
 def _cross_entropy(term: CrossEntropy, _device: torch.device) -> Loss:
     return lambda done, _: term.weight * nnf.cross_entropy(done.logits, needed(done.labels, LABELS))
+
+
+def _balanced_cross_entropy(term: BalancedCrossEntropy, device: torch.device) -> Loss:
+    shifts = to_tensor(term.shifts(), device)  # (k,)
+    return lambda done, _: term.weight * nnf.cross_entropy(done.logits + shifts, needed(done.labels, LABELS))
 
 
 def _logit_gradient(term: LogitGradient, device: torch.device) -> Loss:
@@ -220,6 +226,7 @@ def to_tensor(values: Floats, device: torch.device) -> Tensor:
 
 _LOSSES: dict[type[Term], Callable[[Any, torch.device], Loss]] = {
     CrossEntropy: _cross_entropy,
+    BalancedCrossEntropy: _balanced_cross_entropy,
     Distill: _distill,
     LessForgetting: _distill,
     LogitGradient: _logit_gradient,

@@ -30,7 +30,15 @@ from edge_sdk.objectives.contrast import ClassContrast, ModelContrast
 from edge_sdk.objectives.on_fakes import LEAST_SHARE, DataFree
 from edge_sdk.objectives.on_features import PrototypeDistance, PrototypePull
 from edge_sdk.objectives.on_head import HeadLabels, HeadMatch, HeadProximal, HeadTerm
-from edge_sdk.objectives.on_logits import ClassTarget, CrossEntropy, Distill, LessForgetting, LogitGradient, LogitMatch
+from edge_sdk.objectives.on_logits import (
+    BalancedCrossEntropy,
+    ClassTarget,
+    CrossEntropy,
+    Distill,
+    LessForgetting,
+    LogitGradient,
+    LogitMatch,
+)
 from edge_sdk.objectives.on_weights import Proximal
 from edge_sdk.objectives.optim import Optim
 from edge_sdk.objectives.softmax import NORM_FLOOR, log_softmax, norms, softmax
@@ -46,6 +54,7 @@ from edge_sdk.objectives.whole import (
 
 TERMS: tuple[type[Term], ...] = (
     CrossEntropy,
+    BalancedCrossEntropy,
     Distill,
     LessForgetting,
     LogitGradient,
@@ -78,6 +87,7 @@ __all__ = [
     "NORM_FLOOR",
     "TERMS",
     "WEIGHTS",
+    "BalancedCrossEntropy",
     "ClassContrast",
     "ClassTarget",
     "CrossEntropy",

@@ -11,6 +11,9 @@ from edge_sdk.objectives.base import LABELS, Floats, Ints, Seen, Shapes, Term, n
 from edge_sdk.objectives.by_class import misfit, rows_of
 from edge_sdk.objectives.softmax import log_softmax, softmax
 
+ABSENT = -1e9
+"""What raises the logits of a class without samples: nothing is left of it after softmax, and it is finite."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CrossEntropy(Term):
@@ -29,6 +32,43 @@ class CrossEntropy(Term):
         rows = softmax(seen.logits)  # (b, k)
         rows[np.arange(len(rows)), needed(seen.labels, LABELS)] -= 1
         return _mean_slope(rows, self.weight)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BalancedCrossEntropy(Term):
+    """CE(y, softmax(f + gamma log n)), n the device's samples of each class (FedRoD's balanced softmax).
+
+    A class without samples takes no part, unless gamma is 0.  Needs labels.
+    """
+
+    name: ClassVar[str] = "balanced-cross-entropy"
+    counts: Floats  # (k,)
+    gamma: float = 1.0
+    weight: float = 1.0
+
+    def shifts(self) -> Floats:
+        """Gamma log n: (k,), far below all others for a class without samples."""
+        if self.gamma == 0:
+            return np.zeros_like(self.counts)
+        present = self.counts > 0
+        logs = np.log(np.where(present, self.counts, 1))
+        return np.where(present, self.gamma * logs, ABSENT).astype(self.counts.dtype)
+
+    def value(self, seen: Seen) -> float:
+        """That of the cross-entropy at the raised logits."""
+        return CrossEntropy(weight=self.weight).value(self._raised(seen))
+
+    def slope(self, seen: Seen) -> Floats:
+        """That of the cross-entropy at the raised logits."""
+        return CrossEntropy(weight=self.weight).slope(self._raised(seen))
+
+    def _raised(self, seen: Seen) -> Seen:
+        return replace(seen, logits=seen.logits + self.shifts())
+
+    def misfit(self, shapes: Shapes) -> str:
+        """A count for each class."""
+        found, expected = self.counts.shape, (shapes.classes,)
+        return "" if found == expected else f"carries counts of shape {found}, the model has classes {expected}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

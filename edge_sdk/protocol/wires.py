@@ -13,7 +13,7 @@ import hashlib
 import importlib.metadata
 import math
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -108,7 +108,8 @@ class Contract(Generic[P]):
     same_width: bool = False
     """Whether all models must have the federation's feature_dim: rows of other widths cannot be averaged (W12)."""
     holders_wanted: int = 0
-    """Holders that a class should have in a round; with fewer its row follows the last few devices (W3).  0: any."""
+    """Holders that a class should have in a round; with fewer its row follows the last few devices (W3).
+    1: any will do; 0: no rows of classes travel."""
     shares_weights: bool = False
     same_layout: bool = True
     """Where weights are shared: whether all models must have one layout, or each layout is averaged by itself."""
@@ -123,6 +124,8 @@ class Contract(Generic[P]):
     misfit: Callable[[P, int], str] = lambda _params, _devices: ""
     """What is wrong with these parameters for so many devices: `key: what is allowed`; empty: nothing."""
     warnings: Callable[[P, FederationSpec], tuple[str, ...]] = lambda _params, _spec: ()
+    population: Callable[[P, Sequence[tuple[int, ...]]], tuple[str, ...]] = lambda _params, _class_counts: ()
+    """What else to warn of, once it is known how many samples of each class the devices hold that tell."""
     cautions: tuple[str, ...] = ()
     """When `warnings` has something to say, as `W0: condition`: for whoever chooses a method."""
     variant: Callable[[P], Mapping[str, Any]] = lambda _params: {}

@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of the federation (%(default)s)")
     parser.add_argument("--points", type=int, default=POINTS, help="of each arm (%(default)s)")
     parser.add_argument("--epochs", type=int, default=10, help="of a device by itself, at the end (%(default)s)")
-    parser.add_argument("--out", type=Path, default=HERE / "spiral.png", help="the picture (%(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("spiral.png"), help="the picture (%(default)s)")
     options = parser.parse_args()
     one_thread()
     (x, y), (x_test, y_test) = arms(options.points, seed=0), arms(options.points // 4, seed=1)

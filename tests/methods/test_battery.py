@@ -101,7 +101,10 @@ def test_a_parameter_out_of_range_is_one_line_with_its_key(name: str) -> None:
 
 # -- the reduction --------------------------------------------------------------------------------------------------
 
-VARIANTS: tuple[dict[str, Any], ...] = ({}, {"target": "all", "start": "equal", "weighting": "uniform", "cached": True})
+VARIANTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"target": "all", "start": "equal", "weighting": "uniform", "cached": True, "update": "paper", "share_body": False},
+)
 
 
 @EVERY
@@ -259,6 +262,7 @@ BYTES: dict[str, tuple[int, int]] = {
     "fedbabu": (S.r * S.body, S.r * S.body),
     "fednh": (S.r * (S.body + 1 + S.k * (S.d + ROW)), S.r * (S.body + 1) + (S.r + 1) * S.k * (S.d + ROW)),
     "moon": (S.r * S.p, S.r * S.p),
+    "fedrod": (S.r * S.p, (S.r - 1) * S.p),
     "fedgen": (
         S.r * (S.p + S.k * (S.d + 1 + ROW)),
         S.r * S.p + (S.r - 1) * S.k * (SMALL["samples_per_class"] * S.d + ROW),

@@ -123,6 +123,21 @@ def test_adam_is_torchs() -> None:
         assert ours == pytest.approx(theirs.detach().numpy(), abs=1e-6)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that torch can use")
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+def test_a_gpu_computes_what_a_cpu_does(optimiser: str) -> None:
+    state, f = fresh(), some_logits(3)
+    on_cpu, on_gpu = (
+        discriminator.iterate(
+            state, f, SLOTS, discriminator.Training(temperature=2.0, rate=0.05, optimiser=optimiser, device=device)
+        )
+        for device in ("cpu", "cuda:0")
+    )
+    np.testing.assert_allclose(on_gpu.gradients, on_cpu.gradients, atol=1e-4)
+    for gpu, cpu in zip(on_gpu.state.weights, on_cpu.state.weights, strict=True):
+        np.testing.assert_allclose(gpu, cpu, atol=1e-4)
+
+
 def test_clip_shortens_each_sample_by_itself() -> None:
     gradients = np.array([[[3.0, -4.0], [0.3, -0.4]], [[0.0, 0.0], [-6.0, 8.0]]], np.float32)
     clipped = clip(gradients, 1.0)

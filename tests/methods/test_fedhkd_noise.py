@@ -267,6 +267,9 @@ def test_without_weights_the_contract_asks_for_no_permission() -> None:
     assert (whole.shares_weights, part.shares_weights) == (True, False)
     assert whole.needs - part.needs == {"weights"}
     assert "weights" not in part.discloses
+    noised = FEDHKD.under(noises(1.0))
+    assert (noised.holders_wanted, whole.holders_wanted) == (0, 3)  # every device tells of every class
+    assert "noised" in noised.discloses
     (row,) = part.exchanges(FedHKDParams(share_weights=False))
     assert (set(row.down), set(row.up)) == ({"hyper"}, {"hyper"})
 

@@ -217,17 +217,17 @@ def test_a_run_is_its_literal_twin(pictures: Path, params: dict[str, Any]) -> No
             trained.append(twin.round(round_, shared, source.indices))
         shared = np.average(trained, axis=0, weights=counts)
     run.finished()
-    found = run.server.method_state.teacher.values
+    found = run.server.method_state.slots.mean().values
     np.testing.assert_allclose(found, shared, atol=1e-5)
     for virtual in run.devices:  # the closing Assign brought the last mean
         np.testing.assert_array_equal(virtual.agent.bench.model.weights(), found)
     plain = made(pictures, gamma=0.0, **params).finished()
-    assert np.abs(plain.server.method_state.teacher.values - found).max() > 1e-2  # the tolerance means something
+    assert np.abs(plain.server.method_state.slots.mean().values - found).max() > 1e-2  # the tolerance means something
 
 
 @pytest.mark.torch
 def test_the_device_pays_for_the_generator_and_the_teacher(pictures: Path) -> None:
     pytest.importorskip("torch")
     plain, full = (made(pictures, gamma=gamma).finished() for gamma in (0.0, 1.0))
-    flops = [sum(device.flops for device in run.devices) for run in (plain, full)]
+    flops = [sum(device.agent.meter.train_flops for device in run.devices) for run in (plain, full)]
     assert flops[1] > 3 * flops[0]

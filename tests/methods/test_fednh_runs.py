@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from coordinator import admission
 from coordinator.methods.fednh import METHOD
 from edge_sdk.methods.base import Job
 from edge_sdk.protocol.contracts.fednh import FEDNH
+from edge_sdk.protocol.knowledge import payload_bytes
+from edge_sdk.protocol.messages import Assign, Upload
 from edge_sim import config as configs
 
 
@@ -43,6 +45,78 @@ def test_any_architecture_may_trade_prototypes_alone(pictures: Path) -> None:
         scale = np.linalg.norm(rows[0])
         np.testing.assert_allclose(rows[:, :-1] / scale, prototypes, atol=1e-6)
         assert scale != pytest.approx(20, abs=1e-3)  # it was trained
+
+
+def test_frozen_extractors_are_told_of_unless_all_have_the_same(pictures: Path) -> None:
+    """And where they have, prototypes come to the features: everybody learns classes that it never saw."""
+    run = fleets.Run(config(pictures, ["softmax"] * 3, share_body=False, rho=0.5)).finished()
+    assert not run.result.warnings
+    alone = fleets.Run(fleets.config(pictures, "local", devices=3)).finished()
+    assert mean_accuracy(run) > mean_accuracy(alone) + 0.2
+
+
+def mean_accuracy(run: fleets.Run) -> float:
+    return float(np.mean([device.accuracy for device in run.result.devices]))
+
+
+@pytest.mark.torch
+def test_frozen_extractors_beside_others_are_told_of(pictures: Path) -> None:
+    pytest.importorskip("torch")
+    run = fleets.Run(config(pictures, ["mlp", "softmax", "mlp"], share_body=False)).finished()
+    (told,) = [warning for warning in run.result.warnings if warning.startswith("W10")]
+    assert told.startswith("W10: the extractors of device-01 are frozen")
+
+
+@pytest.mark.torch
+def test_power_cuts_change_no_bit_where_bodies_stay_at_home(pictures: Path) -> None:
+    """Each device's body and scale are the only ones there are."""
+    pytest.importorskip("torch")
+    clean, run = (fleets.Run(config(pictures, ["mlp", "softmax"], share_body=False)) for _ in range(2))
+    end_s = clean.finished().clock.now_s
+    run.power_cut("device-00", 0.4 * end_s, 0.1)
+    run.power_cut("device-01", 0.6 * end_s, 0.1)
+    run.finished()
+    assert run.model_bytes == clean.model_bytes
+    assert run.coordinator_bytes == clean.coordinator_bytes
+
+
+@pytest.mark.torch
+def test_prototypes_that_travel_in_eight_bits_are_directions_again(pictures: Path) -> None:
+    pytest.importorskip("torch")
+    tables = config(pictures, ["mlp"] * 2, train_scale=False).tables
+    tables["encoding"] = {"class_rows": "int8-row"}
+    run = fleets.Run(configs.parse(tables, Path("test.toml"))).finished()
+    assert run.result.completed
+    assert run.result.updates["refused"] == 0
+    prototypes = run.server.method_state.prototypes.rows
+    for each in run.devices:
+        rows = each.agent.bench.model.head_rows()[:, :-1]
+        np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 20, atol=1e-4)
+        np.testing.assert_allclose(rows / 20, prototypes, atol=0.01)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("share_body", [True, False])
+def test_what_a_round_costs(pictures: Path, share_body: bool) -> None:
+    """methods.md G.2: P - K (d + 1) with the scale among P, and K (d + 2) of prototypes and means, each way."""
+    pytest.importorskip("torch")
+    tables = config(pictures, ["mlp"] * 2, share_body=share_body).tables
+    tables["partition"] = {"kind": "iid"}
+    run = fleets.Run(configs.parse(tables, Path("test.toml")))
+    sent = run.tap()
+    run.finished()
+    k, d = fleets.CLASSES, fleets.WIDTH
+    spec = run.devices[0].agent.bench.model.spec
+    body = spec.parameters - k * (d + 1) if share_body else 0
+    ups = {m.round: m for m in sent if isinstance(m, Upload) and m.device == "device-00"}
+    downs = {m.round: m for m in sent if isinstance(m, Assign) and m.device == "device-00"}
+    assert [of(ups[r].knowledge) for r in range(4)] == [body + k * (d + 2)] * 3 + [0]
+    assert [of(downs[r].down) for r in range(4)] == [k * (d + 2)] + [body + k * (d + 2)] * 3
+
+
+def of(knowledge: Mapping[str, Any]) -> int:
+    """Scalars in what travels."""
+    return sum(map(payload_bytes, knowledge.values())) // 4
 
 
 @pytest.mark.torch

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 
+import fleets
 import numpy as np
 import pytest
 from method_specs import FakeDevice, job, rows_of, spec_of
 
+from coordinator.class_rows import mean_over_holders
 from coordinator.methods.base import At, Contribution
 from coordinator.methods.fedssa import METHOD as COORDINATOR
 from coordinator.methods.fedssa import FedSSACoordinatorState
@@ -21,6 +25,7 @@ from edge_sdk.protocol.contracts.fedssa import FEDSSA, FedSSAParams, inflation
 from edge_sdk.protocol.knowledge import ClassRows, payload_bytes
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.wires import expectation, frame_limits
+from edge_sim import config as configs
 
 SPEC = spec_of("fedssa", feature_dim=2)
 A = rows_of([0, 1], [[1, 0, 0.1], [0, 1, 0]])
@@ -118,27 +123,72 @@ def test_without_history_the_rows_of_classes_seen_are_replaced() -> None:
     assert write.rows == near(HEADER.rows[:2])
 
 
+def after(
+    spec: FederationSpec,
+    state: FedSSACoordinatorState,
+    slots: dict[int, ClassRows],
+    gone: Sequence[int] = (),
+    **ups: ClassRows,
+) -> FedSSACoordinatorState:
+    """A round of devices d0, d1 ..., each with what its slot holds; `gone`: slots that expired."""
+    bag = COORDINATOR.zero()
+    for name, rows in ups.items():
+        number = int(name[1:])
+        before = {"header": slots[number]} if number in slots else {}
+        up = Contribution(number=number, samples=9, knowledge={"header": rows}, before=before)
+        bag, slots[number] = COORDINATOR.add(bag, up), rows
+    for number in gone:
+        up = Contribution(number=number, samples=0, knowledge={}, before={"header": slots.pop(number)})
+        bag = COORDINATOR.add(bag, up)
+    return COORDINATOR.finish(spec, keep.from_bytes(FedSSACoordinatorState, keep.to_bytes(state)), At(0, 0), bag)
+
+
+CACHED = spec_of("fedssa", feature_dim=2, cached=True)
+EMPTY = FedSSACoordinatorState(header=None, rounds=5)
+
+
 def test_cached_rows_count_on_while_their_device_pauses() -> None:
-    spec = spec_of("fedssa", feature_dim=2, cached=True)
-    state = finished(spec, FedSSACoordinatorState(header=None, rounds=5), {2: A, 10: B})
+    slots: dict[int, ClassRows] = {}
+    state = after(CACHED, EMPTY, slots, d2=A, d10=B)
     assert state.header == HEADER
-    back = keep.from_bytes(FedSSACoordinatorState, keep.to_bytes(state))
-    state = finished(spec, back, {2: rows_of([0, 1], [[5, 4, 1], [0, 1, 0]])})
+    state = after(CACHED, state, slots, d2=rows_of([0, 1], [[5, 4, 1], [0, 1, 0]]))
     assert state.header.rows == near([[4, 3, 0.65], [0, 1, 0], [-1, -1, 0.2]])
-    assert sorted(state.cache) == ["10", "2"]
-    assert reduced(A, B).cache == {}
+    assert reduced(A, B).slots is None
 
 
-def test_the_cached_mean_is_summed_in_the_order_of_numbers() -> None:
-    """As if all had answered at once, bit for bit, whoever came when."""
-    spec = spec_of("fedssa", feature_dim=2, cached=True)
+def test_an_expired_slot_counts_no_more_and_a_class_that_it_alone_had_keeps_its_row() -> None:
+    slots: dict[int, ClassRows] = {}
+    state = after(CACHED, EMPTY, slots, d0=A, d1=B)
+    state = after(CACHED, state, slots, gone=[1], d0=A)
+    assert state.header.rows == near([[1, 0, 0.1], [0, 1, 0], [-1, -1, 0.2]])
+
+
+def test_slots_leave_no_trace_of_what_they_held_before() -> None:
+    """As if the newest rows had all come at once, bit for bit, whoever came when."""
+    spec = spec_of("fedssa", feature_dim=2, cached=True, weighting="samples")
     rng = np.random.default_rng(3)
-    ups = {n: rows_of([0], (10.0 ** rng.uniform(-8, 3, (1, 3))).tolist()) for n in (1, 2, 9, 10, 11)}
-    empty = FedSSACoordinatorState(header=None, rounds=5)
-    at_once, state = finished(spec, empty, ups), empty
-    for number in (10, 1, 11, 9, 2):
-        state = finished(spec, state, {number: ups[number]})
+
+    def drawn() -> ClassRows:
+        return rows_of([0, 2], (10.0 ** rng.uniform(-8, 3, (2, 3))).tolist(), rng.integers(1, 99, 2).tolist())
+
+    slots: dict[int, ClassRows] = {}
+    state = EMPTY
+    for number in (10, 1, 11, 10, 9, 1, 2, 10):
+        state = after(spec, state, slots, **{f"d{number}": drawn()})
+    at_once = after(spec, EMPTY, {}, **{f"d{number}": rows for number, rows in slots.items()})
     assert keep.to_bytes(state) == keep.to_bytes(at_once)
+    literal = mean_over_holders([slots[number] for number in sorted(slots)])
+    assert state.header.rows == pytest.approx(literal.rows, rel=1e-6, abs=1e-10)
+    assert state.header.counts.tolist() == literal.counts.tolist()
+
+
+def test_a_run_with_slots_forgets_no_device(pictures: Path) -> None:
+    tables = fleets.tables(pictures, "fedssa", devices=4, rounds=4, quorum=3, deadline_s=2.0)
+    tables["method"] = {"cached": True}
+    run = fleets.Run(configs.parse(tables, Path("test.toml")))
+    run.power_cut("device-03", 0.3, 100.0)
+    run.finished()
+    assert run.server.method_state.slots.slots == 4
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,10 @@ import pytest
 from model_suite import ADAM, CLASSES, ModelSuite, WeightSuite, batches, samples
 
 from edge_sdk.models.base import Model
-from edge_sdk.objectives import CrossEntropy, HeadMatch
+from edge_sdk.objectives import CrossEntropy, HeadLabels, HeadMatch, HeadProximal, HeadTerm
+
+SCALE = 3.0
+"""Of the models here: logits of a usual size, whose squares and exponentials f4 tells apart."""
 
 
 class CosineSuite(ModelSuite, WeightSuite):
@@ -18,9 +21,9 @@ class CosineSuite(ModelSuite, WeightSuite):
         x, _ = samples()
         f, rows = model.features(x), model.head_rows()
         np.testing.assert_allclose(np.linalg.norm(f, axis=1), 1, atol=1e-6)
-        np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 20, atol=1e-5)
+        np.testing.assert_allclose(np.linalg.norm(rows, axis=1), SCALE, atol=1e-5)
         assert (rows[:, -1] == 0).all()
-        assert np.abs(model.logits(x)).max() <= 20 + 1e-4
+        assert np.abs(model.logits(x)).max() <= SCALE + 1e-5
 
     def test_the_scale(self) -> None:
         """It may be set; it trains with the body, never with the head, and only where it is let."""
@@ -43,14 +46,20 @@ class CosineSuite(ModelSuite, WeightSuite):
         new = np.random.default_rng(0).normal(size=(2, old.shape[1])).astype(np.float32)
         model.set_head_rows(np.array([3, 0]), new)
         expected = old.copy()
-        expected[[3, 0], :-1] = 20 * new[:, :-1] / np.linalg.norm(new[:, :-1], axis=1, keepdims=True)
+        expected[[3, 0], :-1] = SCALE * new[:, :-1] / np.linalg.norm(new[:, :-1], axis=1, keepdims=True)
         np.testing.assert_allclose(model.head_rows(), expected, atol=1e-5)
 
-    def test_a_head_match_moves_the_head_as_the_reference_says(self) -> None:
-        """The head alone, and downhill; what the reference's gradient becomes through the lengths, twins compare."""
+    @pytest.mark.parametrize("kind", ["head-match", "head-labels", "head-proximal"])
+    def test_a_term_on_the_head_moves_the_head_as_the_reference_says(self, kind: str) -> None:
+        """Downhill, and nothing else; what the gradient becomes through the lengths, the runtimes' twins compare."""
         model, rng = self.make(), np.random.default_rng(5)
         rows = rng.normal(size=(2, model.spec.feature_dim)).astype(np.float32)
-        term = HeadMatch(features=rows, soft=rng.dirichlet(np.ones(CLASSES), 2).astype(np.float32), temperature=20.0)
+        anchor = rng.normal(size=(CLASSES, model.spec.feature_dim + 1)).astype(np.float32)
+        term: HeadTerm = {
+            "head-match": HeadMatch(features=rows, soft=rng.dirichlet(np.ones(CLASSES), 2).astype(np.float32)),
+            "head-labels": HeadLabels(features=rows, labels=np.array([3, 0]), weight=0.7),
+            "head-proximal": HeadProximal(rows=anchor, weight=0.1),
+        }[kind]
         features = model.features(batches(1).inputs)
         losses = [model.fit(batches(1), (term,), ADAM).loss for _ in range(20)]
         assert losses[-1] < losses[0]

@@ -8,6 +8,7 @@ import pytest
 from edge_sdk.errors import ModelError, StoreError, Unsupported, UsageError
 from edge_sdk.models.base import Batches, Model, pack_arrays, unpack_arrays
 from edge_sdk.objectives import (
+    BalancedCrossEntropy,
     ClassContrast,
     ClassTarget,
     CrossEntropy,
@@ -60,6 +61,7 @@ def objectives(steps: int) -> dict[str, Objective]:
     teacher, snapshot, gradient = rng.normal(size=(3, steps, BATCH, CLASSES)).astype(np.float32)
     single = {
         "cross-entropy": CrossEntropy(weight=0.7),
+        "balanced-cross-entropy": BalancedCrossEntropy(counts=np.arange(1, CLASSES + 1, dtype=np.float32), weight=0.7),
         "distill": Distill(logits=3 * teacher, temperature=2.5, weight=1.5),
         "less-forgetting": LessForgetting(logits=snapshot, temperature=0.8, weight=0.5),
         "logit-gradient": LogitGradient(gradient=gradient, weight=2.0),
@@ -111,7 +113,7 @@ class ModelSuite:
         index = work.indices[0]
         logits, labels = by_term.logits(work.inputs[index]), work.labels[index]
         gradient = logit_gradient(objective, Seen(logits, labels, 0)) * BATCH
-        small = Optim(kind="sgd", learning_rate=0.01)
+        small = Optim(kind="sgd", learning_rate=0.005)
         report = by_term.fit(work, objective, small)
         by_gradient.fit(work, (LogitGradient(gradient=gradient[None]),), small)
         assert report.loss == pytest.approx(objective_loss(objective, Seen(logits, labels, 0)), abs=1e-5)
@@ -325,7 +327,7 @@ class ModelSuite:
 
     def test_takes_read_only_samples_and_knowledge(self, model: Model) -> None:
         work, objective = batches(1), objectives(1)["all"]
-        arrays = (work.inputs, work.labels, work.indices, objective[1].logits, objective[3].gradient)
+        arrays = (work.inputs, work.labels, work.indices, objective[2].logits, objective[4].gradient)
         for array in arrays:
             array.setflags(write=False)
         model.fit(work, objective, ADAM)

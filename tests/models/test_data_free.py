@@ -181,7 +181,7 @@ def test_steps_one_by_one_keep_the_generator_and_the_teacher() -> None:
         model.fit(one, (CrossEntropy(), term), SGD)
         makers.append(model._imitator.maker)
     assert makers[0] is makers[1] is makers[2]
-    assert makers[0].optimiser.steps == 3
+    assert set(makers[0].optimiser.steps.tolist()) == {3}
     model.fit(work, (CrossEntropy(), term_for(model, warm=False)), SGD)
     assert model._imitator.maker is not makers[0]
 

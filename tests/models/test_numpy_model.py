@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
-from cosine_suite import CosineSuite
+from cosine_suite import SCALE, CosineSuite
 from model_suite import BATCH, CLASSES, SHAPE, ModelSuite, WeightSuite, samples
 
 from edge_sdk.models.linear_head import LinearHead
@@ -16,7 +16,9 @@ class TestNumpyModel(ModelSuite, WeightSuite):
 
 class TestCosineNumpyModel(CosineSuite):
     def make(self, seed: int = 0) -> NumpyModel:
-        return NumpyModel(CLASSES, SHAPE, seed=seed, head="cosine")
+        model = NumpyModel(CLASSES, SHAPE, seed=seed, head="cosine")
+        model.set_scale(SCALE, trains=True)
+        return model
 
 
 def test_the_head_starts_within_torchs_bounds() -> None:

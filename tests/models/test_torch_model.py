@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cosine_suite import CosineSuite
+from cosine_suite import SCALE, CosineSuite
 from model_suite import (
     ADAM,
     BATCH,
@@ -63,7 +63,9 @@ class TestResnet(FamilySuite):
 
 class TestCosineMlp(CosineSuite):
     def make(self, seed: int = 0) -> TorchModel:
-        return torch_model("mlp", CLASSES, SHAPE, Preprocess(), seed, head="cosine")
+        model = torch_model("mlp", CLASSES, SHAPE, Preprocess(), seed, head="cosine")
+        model.set_scale(SCALE, trains=True)
+        return model
 
 
 def linear() -> nn.Module:
@@ -108,6 +110,7 @@ class TestCosineAgainstNumpy:
 
     def pair(self) -> tuple[TorchModel, NumpyModel]:
         ours, oracle = wrap(linear(), head="cosine"), NumpyModel(CLASSES, SHAPE, seed=1, head="cosine")
+        oracle.set_scale(SCALE, trains=True)
         ours.set_weights(self.in_torchs_order(oracle.weights()))
         return ours, oracle
 
@@ -217,7 +220,7 @@ class TestPullOnFeatures:
         gradient = term.slope(Seen(labels=work.labels[index], features=oracle.features(work.inputs[index])))
         oracle._anatomy.tap(torch.tensor(work.inputs[index]))[1].backward(torch.tensor(gradient))
         model.fit(work, (term,), Optim(kind="sgd", learning_rate=rate))
-        for ours, theirs in zip(model._parameters, oracle._parameters, strict=True):
+        for ours, theirs in zip(model.trained, oracle.trained, strict=True):
             moved = theirs - rate * theirs.grad if theirs.grad is not None else theirs
             torch.testing.assert_close(ours, moved, atol=1e-6, rtol=0)
         assert model.weights().tolist() != torch_model("mlp", CLASSES, SHAPE, Preprocess(), 0).weights().tolist()

@@ -165,7 +165,9 @@ def test_gm_is_what_all_devices_found_of_one_model():
     assert metrics.global_model({}) is None
 
 
-@pytest.mark.parametrize(("method", "known"), [("fedavg", True), ("fedgkd", True), ("ditto", False), ("fedmd", False)])
+@pytest.mark.parametrize(
+    ("method", "known"), [("fedavg", True), ("fednh", True), ("lg_fedavg", False), ("ditto", False), ("fedmd", False)]
+)
 def test_gm_by_round_and_at_the_end(pictures, tmp_path, method, known):
     tables = tiny.tables(pictures, method, devices=3, rounds=3)
     found = run(configs.parse(tables, Path("f.toml")))

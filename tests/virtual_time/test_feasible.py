@@ -71,6 +71,6 @@ def test_the_least_time_by_hand(pictures: Path) -> None:
     device = fleet.devices[0]
     spec, link, meter = device.kit.model(None).spec, load_link("lte-cat1"), Meter()
     for _ in range(3):
-        meter.trained(spec, 8)
+        meter.trained(spec, 8, "all")
     by_hand_s = link.transfer_s(0, up=False) + load_board("rpi4").compute_s(meter.train) + link.transfer_s(272, up=True)
     assert feasible.least_s(device, spec, fleet.federation.spec) == by_hand_s

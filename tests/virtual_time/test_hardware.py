@@ -18,6 +18,7 @@ BOARD = dataclasses.replace(
     infer_flops_per_s=200.0,
     memory_bytes_per_s=1e9,
     call_s=0.0,
+    disk_bytes_per_s=50.0,
     idle_w=2.0,
     busy_w=5.0,
     throttles_after_s=10.0,
@@ -50,6 +51,12 @@ def test_energy_is_idle_computing_and_radio() -> None:
     assert board.used_j(7.0) == 2.0 * 7 + (5.0 - 2.0) * 2 + 10.0
     assert board.used_j(20.0) == 2.0 * 20 + (5.0 - 2.0) * 4 + 10.0
     assert (board.busy_s(7.0), board.busy_s(20.0), board.flops) == (2.0, 4.0, 500)
+
+
+def test_what_is_saved_takes_its_time() -> None:
+    board = hardware()
+    assert board.compute(Effort(flops=300), NOTHING, 0.0, saved_bytes=100) == 3.0 + 2.0
+    assert board.compute(Effort(flops=300), NOTHING, 9.0, slow_factor=2.0, saved_bytes=100) == 6.0 + 2.0
 
 
 def test_a_board_that_is_off_draws_nothing_and_its_computing_ends() -> None:

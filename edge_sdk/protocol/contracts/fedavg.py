@@ -21,7 +21,7 @@ class FedAvgParams:
     start: str = "first"
     """Round 0: `first`, the lowest-numbered contributor's model is everybody's start; `equal`: all start alike."""
     cached: bool = False
-    """Whether the mean goes over the newest upload of every device ever seen (FedKF's T1), not over a round's alone."""
+    """Whether the result is the mean over the newest uploads of all devices ever seen: FedKF's technique T1."""
     max_slot_age: int = 0
     """With `cached`: rounds after which the upload of a device that stays away no longer counts; 0: never."""
 

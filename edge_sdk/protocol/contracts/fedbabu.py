@@ -20,6 +20,8 @@ class FedBABUParams:
     """Steps of tuning before a device measures or uses its model; the paper takes one to five epochs.  0: none."""
     tune: str = "head"
     """What is tuned: the `head`, or `all` of the model."""
+    tune_rate: float = 1.0
+    """Times the learning rate of [train], in tuning."""
     weighting: str = "samples"
     """The mean over devices: by their `samples`, as in the paper, or `uniform`."""
     start: str = "first"
@@ -27,6 +29,7 @@ class FedBABUParams:
 
     def __post_init__(self) -> None:
         ranges.whole("tune_steps", self.tune_steps, 0, paper="1 to 5 epochs")
+        ranges.real("tune_rate", self.tune_rate, 1e-6, 1e3)
         ranges.choice("tune", self.tune, "head", "all")
         sharing.check_mean(self.weighting, self.start)
 

@@ -7,8 +7,9 @@ Data-Free Hyper-Knowledge Distillation", ICLR 2023 (arXiv:2301.08968).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from edge_sdk.protocol.contracts import gaussian, ranges, sharing
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge
@@ -120,8 +121,31 @@ def _threshold(params: FedHKDParams, spec: FederationSpec) -> tuple[str, ...]:
     return (text,)
 
 
+def _population(params: FedHKDParams, class_counts: Sequence[tuple[int, ...]]) -> tuple[str, ...]:
+    """W1, of the devices as they are."""
+    mute = sum(max(counts, default=0) < params.nu * sum(counts) for counts in class_counts)
+    if 2 * mute <= len(class_counts):
+        return ()
+    text = (
+        f"W1: the threshold nu = {params.nu:g} leaves {mute} of {len(class_counts)} devices with nothing to share, and "
+        "so FedHKD is FedAvg; use min_count instead"
+    )
+    return (text,)
+
+
 _NEEDS = frozenset({"predict", "logit-gradients", "features", "head-rows"})
-_OF_CLASSES = "which classes the device holds, their samples, mean features and mean predictions, unless noised"
+_OF_CLASSES = "which classes the device holds, their samples, mean features and mean predictions"
+_OF_SUMS = "noised sums of every class: of samples, features and predictions"
+
+
+def _variant(params: FedHKDParams) -> Mapping[str, Any]:
+    """Without weights nobody needs to allow them; with noise it is not told who holds a class."""
+    told = _OF_SUMS if params.noise_features else _OF_CLASSES
+    weights = {} if params.share_weights else {"needs": _NEEDS, "shares_weights": False}
+    held = {"holders_wanted": 0} if params.noise_features else {}
+    discloses = f"{sharing.DISCLOSES}; {told}" if params.share_weights else told
+    return {**weights, **held, "discloses": discloses}
+
 
 FEDHKD: Contract[FedHKDParams] = Contract(
     name="fedhkd",
@@ -137,8 +161,7 @@ FEDHKD: Contract[FedHKDParams] = Contract(
     shares_weights=True,
     discloses=f"{sharing.DISCLOSES}; {_OF_CLASSES}",
     warnings=_warnings,
-    variant=lambda params: (
-        {} if params.share_weights else {"needs": _NEEDS, "shares_weights": False, "discloses": _OF_CLASSES}
-    ),
-    cautions=("W1: a threshold nu that most devices cannot pass", "W2: noise = true"),
+    population=_population,
+    variant=_variant,
+    cautions=("W1: a threshold nu that most devices cannot pass", "W2: noise, for what it does not protect"),
 )

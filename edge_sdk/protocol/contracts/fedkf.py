@@ -81,4 +81,5 @@ FEDKF: Contract[FedKFParams] = Contract(
     caching=lambda params: sharing.slots(params.start, params.max_slot_age),
     discloses=sharing.DISCLOSES,
     warnings=_warnings,
+    cautions=("W7: a generator with more weights than the model; refused without pictures",),
 )

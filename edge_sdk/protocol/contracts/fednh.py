@@ -82,9 +82,10 @@ FEDNH: Contract[FedNHParams] = Contract(
     needs=_NEEDS | {"weights"},
     terms=frozenset({"cross-entropy"}),
     same_width=True,
-    holders_wanted=3,
+    holders_wanted=1,
     shares_weights=True,
     discloses=f"all weights in front of the last layer; {_TOLD}",
     warnings=_warnings,
+    cautions=("W9: more classes than features + 1",),
     variant=_variant,
 )

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from edge_sdk.protocol.contracts import ranges
+from edge_sdk.protocol.contracts import ranges, sharing
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.wires import Contract, Exchange, Slot
+from edge_sdk.protocol.wires import Caching, Contract, Exchange, Slot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,10 @@ class FedSSAParams:
     """Which of the rows that come down a device takes in: those of the classes that it has `seen`, or `all`.  With
     mu0 = 0, `all` is case A of the paper's Table 3, and `seen` case B."""
     cached: bool = False
-    """Whether rows of earlier rounds count on in the mean while their devices pause, as in the paper's code."""
+    """Whether the mean goes over the newest rows of every device ever seen, not over a round's alone, as in the paper's
+    code."""
+    max_slot_age: int = 0
+    """With `cached`: rounds after which the rows of a device that stays away no longer count; 0: never."""
 
     def __post_init__(self) -> None:
         ranges.real("mu0", self.mu0, 0, 1)
@@ -39,6 +42,7 @@ class FedSSAParams:
         ranges.choice("fusion", self.fusion, "convex", "literal")
         ranges.choice("weighting", self.weighting, "uniform", "samples")
         ranges.choice("takes", self.takes, "seen", "all")
+        sharing.check_slots(self.max_slot_age)
 
     def mu(self, round_: int) -> float:
         """mu^t = mu_0 cos(pi t / (2 T_stable)) until T_stable, then 0; t is the federation's round."""
@@ -77,6 +81,7 @@ FEDSSA: Contract[FedSSAParams] = Contract(
     terms=frozenset({"cross-entropy"}),
     same_width=True,
     holders_wanted=3,
+    caching=lambda params: Caching(first_round=0, max_age=params.max_slot_age) if params.cached else None,
     discloses="which classes the device holds, its last layer's rows of them, and with weighting by samples how many",
     warnings=_warnings,
     cautions=(f"W11: literal fusion that blows rows up more than {MOST_INFLATION:g} times",),

@@ -1,0 +1,144 @@
+"""What it takes a coordinator to train: FedAL's discriminator and FedDF's distillation, by number of devices.
+
+    python benchmarks/coordinator_training.py [SECTION ...]
+
+Each figure is one `finish`, everything that is done between the last upload of an exchange and the next Assign.  Where
+torch finds a GPU, each section has a column for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from figures import Found, Page, quantiles
+from torch import nn
+
+from coordinator.equipment import Equipment
+from coordinator.methods.base import At, Contribution
+from coordinator.methods.fedal import METHOD as FEDAL
+from coordinator.methods.feddf import METHOD as FEDDF
+from edge_sdk.models.torch_model import TorchModel
+from edge_sdk.protocol.knowledge import PublicLogits, Weights
+from edge_sdk.protocol.messages import FederationSpec, PublicSetSpec
+from edge_sdk.public import PublicSet, batch_digest, batch_indices
+
+CLASSES, BATCH = 10, 32
+COUNTS = (10, 100, 1000)
+REPEATS = 15
+PUBLIC = PublicSet(np.random.default_rng(0).random((1000, 28, 28)).astype(np.float32))
+
+
+def main() -> None:
+    """Measure, and write docs/results/coordinator-training.md."""
+    Page("coordinator-training", "What the coordinator trains", SECTIONS).main(__doc__ or "")
+
+
+def devices() -> list[str]:
+    """Where to compute."""
+    return ["cpu", *(["cuda:0"] if torch.cuda.is_available() else [])]
+
+
+def fedal() -> Found:
+    """One iteration of the transfer stage."""
+    rows = [_row("FedAL", f"{n} devices", lambda where, n=n: _fedal_finish(n, where)) for n in COUNTS]
+    return Found([_head(), *rows], [f"{BATCH} public samples, {CLASSES} classes, N outputs of the discriminator."])
+
+
+def feddf() -> Found:
+    """One round of an 85,002-weight net."""
+    rows = [_row("FedDF", f"{n} devices", lambda where, n=n: _feddf_finish(n, where)) for n in (10, 100)]
+    told = "All models answer for 1,000 public samples of 28 x 28; then 200 steps with batches of 128."
+    return Found([_head(), *rows], [told])
+
+
+def _head() -> list[str]:
+    return ["method", "devices", *(f"{where}: ms, {q}" for where in devices() for q in ("p50", "p95"))]
+
+
+def _row(name: str, what: str, work: Callable[[str], Callable[[], Any]]) -> list[str]:
+    cells: list[str] = []
+    for where in devices():
+        finish = work(where)
+        finish()
+        cells += quantiles([_took_ms(finish) for _ in range(REPEATS)])
+    return [name, what, *cells]
+
+
+def _took_ms(work: Callable[[], Any]) -> float:
+    begun_s = time.perf_counter()
+    work()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return (time.perf_counter() - begun_s) * 1000
+
+
+def _spec(contract: Any, **params: Any) -> FederationSpec:
+    made = contract.params(**params)
+    return FederationSpec(
+        federation="bench",
+        method=contract.name,
+        params={name: getattr(made, name) for name in made.__dataclass_fields__},
+        contract=contract.digest(made),
+        classes=CLASSES,
+        rounds=5,
+        public=PublicSetSpec(sha256=PUBLIC.spec.sha256, count=len(PUBLIC.samples)),
+    )
+
+
+def _gathered(method: Any, ups: Sequence[Contribution]) -> Any:
+    aggregate = method.zero()
+    for up in ups:
+        aggregate = method.add(aggregate, up)
+    return aggregate
+
+
+def _fedal_finish(count: int, where: str) -> Callable[[], Any]:
+    rng, at = np.random.default_rng(1), At(0, 0)
+    spec = _spec(FEDAL.contract, max_devices=count, device=where)
+    batch = batch_digest(spec, batch_indices(spec, 0, 0, BATCH))
+    ups = [
+        Contribution(
+            number=i,
+            samples=10,
+            knowledge={
+                "logits": PublicLogits(values=rng.normal(size=(BATCH, CLASSES)).astype(np.float32), batch=batch)
+            },
+        )
+        for i in range(count)
+    ]
+    state, aggregate = FEDAL.init(spec), _gathered(FEDAL, ups)
+    return lambda: FEDAL.finish(spec, state, at, aggregate)
+
+
+def _net(where: str) -> TorchModel:
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Flatten(), nn.Linear(784, 100), nn.ReLU(), nn.Linear(100, 60), nn.ReLU(), nn.Linear(60, CLASSES)
+    )
+    return TorchModel(net, CLASSES, input_shape=(1, 28, 28), device=where)
+
+
+def _feddf_finish(count: int, where: str) -> Callable[[], Any]:
+    model, rng, at = _net(where), np.random.default_rng(1), At(0, 0)
+    method = FEDDF.with_equipment(Equipment(nets=lambda: [model], public=lambda: PUBLIC))
+    spec, start = _spec(FEDDF.contract), model.weights()
+    ups = []
+    for i in range(count):
+        values = start + rng.normal(0, 0.01, start.shape).astype(np.float32)
+        weights = Weights(values=values, layout=model.spec.layout, count=10)
+        ups.append(Contribution(number=i, samples=10, knowledge={"weights": weights}))
+    aggregate = _gathered(method, ups)
+    return lambda: method.finish(spec, method.init(spec), at, aggregate)
+
+
+SECTIONS = {
+    "fedal": ("FedAL: an iteration of the discriminator", fedal),
+    "feddf": ("FedDF: a round's distillation", feddf),
+}
+
+if __name__ == "__main__":
+    main()

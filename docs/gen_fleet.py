@@ -1,0 +1,226 @@
+"""Writes docs/reference/boards.md and scenarios.md from the profiles and the classes that read them."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from pathlib import Path
+
+from coordinator.config import FederationTable
+from edge_sdk import board
+from edge_sdk.board import Board, Link, load_board, load_link
+from edge_sim.config import FaultsTable
+from edge_sim.hardships import Hardships
+from edge_sim.scenario import ScenarioTable
+
+PAGES = Path(__file__).parent / "reference"
+
+HEAD = """\
+# Boards and links
+
+What a simulated device computes with and talks over. A profile is one TOML file in `firmware_profiles/boards/` or
+`firmware_profiles/links/`; a `[[fleet]]` row names one (`board = "rpi4"`, `link = "lte-cat1"`), or a file of your own
+beside the federation's (`board = "my-board.toml"`). `edge-sdk boards` lists them, `edge-sdk boards --measure` makes one
+of the machine that it runs on. This page is written by `docs/gen_fleet.py`.
+
+Every figure has its unit in its name, and every group of figures says whether it was *measured*, stands in a
+*datasheet*, or is an *estimate*. `source_url` says where. A profile that lacks a field, a unit or a source is refused,
+in one line. An estimate is what it says: measure your board before you believe an hour of it.
+
+## How time comes of it
+
+Training and inference take, each, `max(flops / flops_per_s, bytes / memory_bytes_per_s) + calls * call_s`: the
+roofline, and what Python and the runtime add for each layer. The FLOPs, bytes and calls are those of the model at hand,
+counted once when it is built: FLOPs of its linear and convolution layers; bytes that its layers write and read, and its
+weights; calls of layers. A training step counts as three forward passes. A message takes
+`latency_s + (message + headers) / (rate * (1 - loss)) + packets * loss / (1 - loss) * resend_s`, on average over what
+is lost, so that a run repeats bit for bit. What a device makes durable in an exchange, at a
+round's start its model with the optimiser's moments, takes its size / `disk_bytes_per_s`.
+
+**How well.** `benchmarks/virtual_time.py` times nets that no fit has seen. With the x86 profile, on a machine that was
+busy with other work, predictions of training steps were typically off by a factor of 1.5, of inference passes by 1.9
+(twelve nets from 0.01 to 24 MFLOP a sample); by FLOPs alone, one net would be 23 times as fast as another. Profiles of
+other boards are scaled from that one, and are further off. Comparisons between methods on one fleet suffer least.
+
+**What it leaves out.** The coordinator's own computing takes no virtual time. Devices on one access point do not slow
+each other down. The radio's idle draw is in the board's.
+
+## Measure your own
+
+```sh
+edge-sdk boards --measure --name lab-pi --write . --state /path/to/state --broker mqtt://lab:1883
+```
+
+This times training and inference of small and large nets through the code that trains on a device (torch where it is
+installed, else numpy), fits the figures of speed, reads memory and clock, times the disk, and with `--broker` the link,
+as `lab-pi-link`. It says how far the fit is off, and warns where other programs keep the machine busy. Power and heat
+cannot be seen from inside: they are those of the nearest profile, marked as estimates, until you put your meter's
+figures in their place.
+"""
+
+POLICY = ("quorum", "participants", "over_selection", "deadline_s", "retry_s", "join_grace_s", "patience")
+"""Keys of [federation]."""
+
+SCENARIOS = """\
+# Scenarios
+
+What may go wrong in a simulated fleet, and what the coordinator does about it. All of it follows from
+`federation.seed`: the same file gives the same run, bit for bit. The session, the rounds, the codec and the ledger are
+those of a deployment; only power, links, clocks and time are made up. How to use it:
+[simulate a fleet](../how-to/simulate-a-fleet.md). This page is written by `docs/gen_fleet.py`.
+
+The devices alone, with which a run is compared, have none of it. Over a broker (`--broker embedded`, real boards) what
+is written here is not imitated: there things go wrong by themselves.
+
+## [[fleet]]: what happens to these devices
+
+{fleet}
+
+A device is off for as long as anything keeps it off: its hours, a power cut, an empty battery, its end. What it was
+computing is lost; when it starts again, it goes on from its store, as a board does. It draws no power meanwhile. A run
+ends without those that are off.
+
+`byzantine` functions that come along: `edge_sim.byzantine:flip_signs`, `edge_sim.byzantine:noise` and
+`edge_sim.byzantine:magnify`. Your own takes the knowledge of an upload and a random generator, and returns knowledge of
+the same shape.
+
+## [scenario]: what happens to all
+
+{scenario}
+
+## [faults]: single frames
+
+{faults}
+
+## [federation]: what the coordinator does about it
+
+{policy}
+
+A round with `participants` draws them by a hash of seed, round and device, and closes with so many answers. With
+`over_selection` it asks `participants / rate` devices, where rate = (answered + 2) / (asked + 2), at least 0.1. Those
+who miss the deadline have not answered; of those whose answer was not needed any more, it is known only if it comes
+later, or if they are gone by the next round. The closing exchange asks everybody.
+
+## Said before a run starts
+
+- a device whose memory does not hold its model, with the sum: runtime, weights, gradients, moments and a copy of them
+  (with two more where weights are shared), activations of a batch, samples; 128 MiB are left to the system;
+- a deadline that no device can meet: training, on a cold board, and the messages around it;
+- an unknown board or link, a window, a time or a function that does not read.
+"""
+
+FIELDS = """\
+## Fields
+
+Groups of `verified` for a board: {board_groups}; for a link: {link_groups}.
+"""
+
+
+def boards_page() -> str:
+    """docs/reference/boards.md."""
+    boards, links = [load_board(name) for name in board.boards()], [load_link(name) for name in board.links()]
+    groups = (", ".join(f"`{name}`" for name in names) for names in (board.BOARD_GROUPS, board.LINK_GROUPS))
+    fields = FIELDS.format(**dict(zip(("board_groups", "link_groups"), groups, strict=True)))
+    return "\n".join(
+        [
+            HEAD,
+            "## Boards\n",
+            *map(_board, boards),
+            "## Links\n",
+            *map(_link, links),
+            fields,
+            "### Of a board\n",
+            *_fields(Board),
+            "\n### Of a link\n",
+            *_fields(Link),
+            "",
+        ]
+    )
+
+
+def scenarios_page() -> str:
+    """docs/reference/scenarios.md."""
+    tables = {
+        "fleet": _fields(Hardships),
+        "scenario": _fields(ScenarioTable),
+        "faults": _fields(FaultsTable),
+        "policy": _fields(FederationTable, *POLICY),
+    }
+    return SCENARIOS.format(**{name: "\n".join(rows) for name, rows in tables.items()})
+
+
+def pages() -> dict[str, str]:
+    """Texts by file name."""
+    return {"boards.md": boards_page(), "scenarios.md": scenarios_page()}
+
+
+def _board(each: Board) -> str:
+    rows = (
+        ("memory", f"{each.ram_bytes / 2**30:g} GiB"),
+        ("cpu", f"{each.cores} x {each.cpu_hz / 1e9:g} GHz, {each.arch}"),
+        (
+            "speed",
+            (
+                f"training {each.train_flops_per_s / 1e9:g} GFLOP/s, inference {each.infer_flops_per_s / 1e9:g} GFLOP/s"
+                f", {each.memory_bytes_per_s / 1e9:g} GB/s, {each.call_s * 1e6:g} us a call"
+            ),
+        ),
+        ("storage", f"{each.disk_bytes_per_s / 1e6:g} MB/s"),
+        ("power", f"{each.idle_w:g} W idle, {each.busy_w:g} W busy"),
+        (
+            "thermal",
+            f"{each.throttled_share:.0%} of its speed after {each.throttles_after_s:g} s"
+            if each.throttles_after_s
+            else "never throttles",
+        ),
+    )
+    return _profile(each, rows)
+
+
+def _link(each: Link) -> str:
+    rows = (
+        ("rate", f"{each.up_bytes_per_s / 1e6:g} MB/s up, {each.down_bytes_per_s / 1e6:g} MB/s down"),
+        ("latency", f"{each.latency_s * 1e3:g} ms one way"),
+        (
+            "packets",
+            (
+                f"{each.packet_bytes} B of {each.packet_bytes + each.packet_overhead_bytes} B"
+                f", {each.message_overhead_bytes} B a message"
+            ),
+        ),
+        ("loss", f"{each.loss:.0%}, noticed after {each.resend_s * 1e3:g} ms"),
+        ("power", f"{each.radio_w:g} W while it sends or receives"),
+    )
+    return _profile(each, rows)
+
+
+def _profile(each: Board | Link, rows: tuple[tuple[str, str], ...]) -> str:
+    lines = [f"| {group} | {figures} | {each.verified[group]} |" for group, figures in rows]
+    head = f"### {each.name}\n\n{each.title}. {each.note}\nSource: <{each.source_url}>.\n"
+    return "\n".join([head, "| | figures | |", "|---|---|---|", *lines, ""])
+
+
+def _fields(profile: type, *names: str) -> list[str]:
+    """A table of a dataclass's fields, or of some, with the words that follow each in its source."""
+    source = inspect.getsource(profile)
+    rows = []
+    for field in dataclasses.fields(profile):
+        if names and field.name not in names:
+            continue
+        found = re.search(rf'^    {field.name}: [^\n]*\n    """(.+?)"""', source, re.MULTILINE | re.DOTALL)
+        default = "needed" if field.default is dataclasses.MISSING else _default(field.default)
+        rows.append(f"| `{field.name}` | {default} | {' '.join(found[1].split()) if found else ''} |")
+    return ["| key | default | |", "|---|---|---|", *rows]
+
+
+def _default(value: object) -> str:
+    """As TOML has it."""
+    if value is None or value in ("", ()):
+        return ""
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else f"{value}"
+
+
+if __name__ == "__main__":
+    for name, text in pages().items():
+        (PAGES / name).write_text(text, encoding="utf-8")

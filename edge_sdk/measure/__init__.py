@@ -1,0 +1,1 @@
+"""A board's profile, measured on the machine itself: `edge-sdk boards --measure`."""

@@ -1,0 +1,62 @@
+"""What a machine says of itself, and how fast its disk makes things durable."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+from pathlib import Path
+
+from edge_sdk.errors import StoreError
+
+CPU_INFO = Path("/proc/cpuinfo")
+MAX_FREQUENCY = Path("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
+"""In kHz."""
+_BLOCK_BYTES, _BLOCKS = 2**20, 16
+
+
+def ram_bytes() -> int:
+    """Physical memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def busy_share() -> float:
+    """Of the cores, what ran in the last minute: the load average for each; 0 where the system does not tell."""
+    try:
+        return os.getloadavg()[0] / cores()
+    except OSError:
+        return 0.0
+
+
+def cpu_hz(max_frequency: Path = MAX_FREQUENCY, cpu_info: Path = CPU_INFO) -> int:
+    """The processor's highest clock; 0 where the system does not tell."""
+    try:
+        return 1000 * int(max_frequency.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        pass
+    try:
+        found = re.findall(r"^cpu MHz\s*:\s*([\d.]+)", cpu_info.read_text(encoding="utf-8"), re.MULTILINE)
+    except OSError:
+        return 0
+    return round(1e6 * max(map(float, found), default=0.0))
+
+
+def disk_bytes_per_s(folder: Path) -> float:
+    """Megabyte blocks in a temporary file of a folder, each synced: bytes a second.  Raises StoreError."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            begun_s = time.perf_counter()
+            for _ in range(_BLOCKS):
+                os.write(file.fileno(), os.urandom(_BLOCK_BYTES))
+                os.fsync(file.fileno())
+            return _BLOCKS * _BLOCK_BYTES / (time.perf_counter() - begun_s)
+    except OSError as error:
+        raise StoreError(
+            f"{folder}: its speed cannot be measured ({error.strerror}); give --state a folder to write in"
+        ) from error

@@ -1,0 +1,97 @@
+"""FedRoD: a whole run against a literal twin, and what a device keeps to itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import fleets
+import numpy as np
+import pytest
+
+from edge_sdk.methods.base import Job
+from edge_sdk.methods.fedrod import FedRoDState
+from edge_sdk.protocol import keep
+from edge_sim import config as configs
+from edge_sim.fleet import Device
+
+RATE = 0.1
+
+
+def made(pictures: Path, model: str = "softmax", **params: Any) -> fleets.Run:
+    tables = fleets.tables(pictures, "fedrod", devices=4, rounds=3)
+    tables["train"] |= {"optimiser": "sgd", "learning_rate": RATE}
+    tables["method"] = {"start": "equal", **params}
+    tables["fleet"][0]["model"] = model
+    return fleets.Run(configs.parse(tables, Path("test.toml")))
+
+
+def batches(run: fleets.Run, device: Device, round_: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    drawn = Job(
+        spec=run.fleet.federation.spec,
+        number=device.kit.number,
+        round=round_,
+        exchange=0,
+        closing=False,
+        samples=len(device.data.train),
+        learns=True,
+    ).private_batches(3)
+    x = device.kit.model(None).spec.preprocess(device.data.train.x).astype(np.float64)
+    x = np.concatenate([x.reshape(len(x), -1), np.ones((len(x), 1))], axis=1)
+    return [(x[each], device.data.train.y[each]) for each in drawn.indices]
+
+
+def slope(logits: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Of the cross-entropy with respect to the rows that gave the logits."""
+    scores = np.exp(logits - logits.max(axis=1, keepdims=True))
+    shares = scores / scores.sum(axis=1, keepdims=True)
+    return (shares - np.eye(logits.shape[1])[y]).T @ x / len(x)
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.5])
+def test_a_run_is_its_naive_twin(pictures: Path, gamma: float) -> None:
+    """With a model that is all last layer: G and P side by side, as the paper writes them."""
+    run = made(pictures, gamma=gamma)
+    devices = run.fleet.devices
+    shared = devices[0].kit.model(None).head_rows().astype(np.float64)
+    begun = shared.copy()
+    own = [np.zeros_like(shared) for _ in devices]
+    samples = [len(device.data.train) for device in devices]
+    for round_ in range(3):
+        trained = []
+        for device, personal in zip(devices, own, strict=True):
+            held = np.bincount(device.data.train.y, minlength=len(shared))
+            with np.errstate(divide="ignore"):
+                raised = gamma * np.log(held)  # -inf: takes no part
+            generic = shared.copy()
+            for x, y in batches(run, device, round_):
+                generic -= RATE * slope(x @ generic.T + raised, x, y)
+            for x, y in batches(run, device, round_):
+                personal[...] -= RATE * slope(x @ (generic + personal).T, x, y)
+            trained.append(generic)
+        shared = np.average(trained, axis=0, weights=samples)
+    run.finished()
+    np.testing.assert_allclose(run.server.method_state.weights.values, shared.ravel(), atol=1e-5)
+    for virtual, generic, personal in zip(run.devices, trained, own, strict=True):
+        np.testing.assert_allclose(virtual.agent._method_state.personal, personal, atol=1e-5)
+        np.testing.assert_allclose(virtual.agent.bench.model.head_rows(), generic + personal, atol=1e-5)
+    assert np.abs(shared - begun).max() > 0.02  # the tolerance means something
+    assert np.abs(own[0]).max() > 0.02
+
+
+@pytest.mark.torch
+def test_the_personal_part_moves_the_last_layer_alone(pictures: Path) -> None:
+    """With bodies as shared: the mean's body is the mean of what the devices' models have."""
+    pytest.importorskip("torch")
+    run = made(pictures, "mlp").finished()
+    models = [device.agent.bench.model for device in run.devices]
+    bodies = [model.weights()[~model.head_mask()] for model in models]
+    samples = [len(device.data.train) for device in run.fleet.devices]
+    mean = run.server.method_state.weights.values[~models[0].head_mask()]
+    np.testing.assert_allclose(np.average(bodies, axis=0, weights=samples), mean, atol=1e-6)
+    assert not np.array_equal(models[0].head_rows(), models[1].head_rows())
+
+
+def test_what_a_device_adds_survives_a_restart() -> None:
+    state = FedRoDState(np.ones((2, 3), np.float32))
+    assert keep.from_bytes(FedRoDState, keep.to_bytes(state)).personal.tolist() == [[1, 1, 1]] * 2
