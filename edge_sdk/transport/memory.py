@@ -17,6 +17,7 @@ import numpy as np
 from edge_sdk.errors import LocalProtocolError
 from edge_sdk.protocol import topics
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, TransportEvent, Will
+from edge_sdk.transport.routes import Routes
 
 
 class Clock(Protocol):
@@ -44,6 +45,10 @@ class Faults:
     """For how long."""
 
 
+CALM = Faults()
+"""Nothing."""
+
+
 class TransferTime(Protocol):
     """How long a frame takes on one client's link."""
 
@@ -63,6 +68,10 @@ class Hub:
         self.clock, self.faults = clock, faults or Faults()
         self._rng = np.random.default_rng([seed, 0x48554221])
         self._clients: dict[str, MemoryTransport] = {}
+        self._linked = 0
+        self._routes: Routes[MemoryTransport] = Routes()
+        self._found: dict[str, tuple[MemoryTransport, ...]] = {}
+        """By topic, until somebody's subscriptions change."""
         self._retained: dict[str, bytes] = {}
         self.down = False
         """Whether the broker itself is gone."""
@@ -75,7 +84,8 @@ class Hub:
         if old is not None:
             old.push(Disconnected("another client took this id"))
             old.close()
-        self._clients[client_id] = client = MemoryTransport(self, client_id, transfer_s or instant)
+        self._clients[client_id] = client = MemoryTransport(self, client_id, transfer_s or instant, self._linked)
+        self._linked += 1
         return client
 
     def publish(self, sender: MemoryTransport, topic: str, frame: bytes, *, retain: bool) -> None:
@@ -85,9 +95,24 @@ class Hub:
         elif retain:
             self._retained.pop(topic, None)
         up_s = sender.transfer_s(len(frame), up=True)
-        for client in list(self._clients.values()):
-            if client.wants(topic):
+        for client in self._hearers(topic):
+            if client.online:
                 self._carry(client, topic, frame, up_s)
+
+    def _hearers(self, topic: str) -> tuple[MemoryTransport, ...]:
+        """Who subscribed, each once, in the order in which they were linked."""
+        if topic not in self._found:
+            hearers = {client.place: client for client in self._routes.find(topic)}
+            self._found[topic] = tuple(hearers[place] for place in sorted(hearers))
+        return self._found[topic]
+
+    def subscribe(self, client: MemoryTransport, patterns: Sequence[str], before: Sequence[str] = ()) -> None:
+        """From now on a client hears these, and no more what it heard before."""
+        self._found.clear()
+        for pattern in before:
+            self._routes.remove(pattern, client)
+        for pattern in patterns:
+            self._routes.add(pattern, client)
 
     def subscribed(self, client: MemoryTransport) -> None:
         """A client is (back) online: it hears what was retained."""
@@ -140,6 +165,9 @@ class Hub:
 
     def _carry(self, client: MemoryTransport, topic: str, frame: bytes, up_s: float) -> None:
         faults = self.faults
+        if faults == CALM:
+            self._deliver_after(client, topic, frame, up_s + client.transfer_s(len(frame), up=False))
+            return
         fate = self._rng.random(4)  # always four draws, so that one kind of fault does not shift another
         if fate[0] < faults.disconnect:
             self.fates["disconnect"] += 1
@@ -164,8 +192,9 @@ class Hub:
 class MemoryTransport:
     """One client of a Hub."""
 
-    def __init__(self, hub: Hub, client_id: str, transfer_s: TransferTime) -> None:
-        self._hub, self.client_id, self.transfer_s = hub, client_id, transfer_s
+    def __init__(self, hub: Hub, client_id: str, transfer_s: TransferTime, place: int) -> None:
+        """place: in the order in which the hub's clients were linked."""
+        self._hub, self.client_id, self.transfer_s, self.place = hub, client_id, transfer_s, place
         self._subscriptions: tuple[str, ...] = ()
         self._inbox: deque[TransportEvent] = deque()
         self.will: Will | None = None
@@ -176,6 +205,7 @@ class MemoryTransport:
 
     def connect(self, subscriptions: Sequence[str], will: Will | None = None) -> None:
         """See Transport."""
+        self._hub.subscribe(self, subscriptions, self._subscriptions)
         self._subscriptions, self.will = tuple(subscriptions), will
         self._begun = True
         self.back()
@@ -211,6 +241,7 @@ class MemoryTransport:
     def close(self) -> None:
         """See Transport."""
         self.online, self._closed = False, True
+        self._hub.subscribe(self, (), self._subscriptions)
         self._subscriptions = ()
 
     def wants(self, topic: str) -> bool:

@@ -1,0 +1,54 @@
+"""Who hears a topic: subscriptions as a tree of topic levels, so that a frame costs its levels, not all clients."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+C = TypeVar("C")
+
+
+class Routes(Generic[C]):
+    """Clients by the patterns that they subscribed to, under MQTT's rules (see topics.matches)."""
+
+    def __init__(self) -> None:
+        self.below: dict[str, Routes[C]] = {}
+        self.here: list[C] = []
+
+    def add(self, pattern: str, client: C) -> None:
+        """One subscription."""
+        node = self
+        for level in pattern.split("/"):
+            node = node.below.setdefault(level, Routes())
+        node.here.append(client)
+
+    def remove(self, pattern: str, client: C) -> None:
+        """Take one subscription back.  Raises KeyError or ValueError where there is none."""
+        path = [self]
+        levels = pattern.split("/")
+        for level in levels:
+            path.append(path[-1].below[level])
+        path[-1].here.remove(client)
+        for node, level in zip(reversed(path[:-1]), reversed(levels), strict=True):
+            below = node.below[level]
+            if not below.here and not below.below:
+                del node.below[level]
+
+    def find(self, topic: str) -> list[C]:
+        """Everybody who hears a topic, once per subscription that covers it."""
+        levels = topic.split("/")
+        found: list[C] = []
+        nodes = [self]
+        for depth, level in enumerate(levels):
+            wildcards = depth > 0 or not topic.startswith("$")
+            below: list[Routes[C]] = []
+            for node in nodes:
+                tree = node.below
+                if wildcards and "#" in tree:
+                    found += tree["#"].here
+                below += [tree[name] for name in ((level, "+") if wildcards else (level,)) if name in tree]
+            nodes = below
+        for node in nodes:
+            found += node.here
+            if "#" in node.below:
+                found += node.below["#"].here
+        return found
