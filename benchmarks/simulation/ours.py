@@ -16,7 +16,7 @@ from task import tables, tell  # noqa: E402  # the clock above sees the imports
 
 from coordinator.record import Record  # noqa: E402
 from coordinator.report.result import RoundResult  # noqa: E402
-from coordinator.server import Silent  # noqa: E402
+from coordinator.watcher import Silent  # noqa: E402
 from edge_sim.runner import run  # noqa: E402
 
 

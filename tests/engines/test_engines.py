@@ -15,7 +15,7 @@ import pytest
 
 from coordinator.record import Record
 from coordinator.report.result import RoundResult, summary
-from coordinator.server import Silent
+from coordinator.watcher import Silent
 from edge_sdk.errors import RunFailed, StoreError, UsageError
 from edge_sdk.methods.base import Evaluate, Job
 from edge_sim import config as configs
