@@ -15,8 +15,8 @@ from typing import Protocol
 import numpy as np
 
 from edge_sdk.errors import LocalProtocolError
-from edge_sdk.protocol import topics
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, TransportEvent, Will
+from edge_sdk.transport.routes import Tree
 
 
 class Clock(Protocol):
@@ -64,6 +64,10 @@ class Hub:
         self._rng = np.random.default_rng([seed, 0x48554221])
         self._clients: dict[str, MemoryTransport] = {}
         self._retained: dict[str, bytes] = {}
+        self._subscribers: Tree[MemoryTransport] = Tree()
+        self._kept: Tree[str] = Tree()
+        """The topics of retained frames."""
+        self._links = 0
         self.down = False
         """Whether the broker itself is gone."""
         self.fates: Counter[str] = Counter()
@@ -75,25 +79,36 @@ class Hub:
         if old is not None:
             old.push(Disconnected("another client took this id"))
             old.close()
-        self._clients[client_id] = client = MemoryTransport(self, client_id, transfer_s or instant)
+        self._links += 1
+        self._clients[client_id] = client = MemoryTransport(self, client_id, transfer_s or instant, self._links)
         return client
 
     def publish(self, sender: MemoryTransport, topic: str, frame: bytes, *, retain: bool) -> None:
         """Route a frame to everybody who subscribed; an empty retained one clears its topic."""
         if retain and frame:
             self._retained[topic] = frame
+            self._kept.add(topic, topic)
         elif retain:
             self._retained.pop(topic, None)
+            self._kept.remove(topic, topic)
         up_s = sender.transfer_s(len(frame), up=True)
-        for client in list(self._clients.values()):
-            if client.wants(topic):
+        for client in sorted(self._subscribers.covering(topic), key=lambda client: client.number):
+            if client.online:
                 self._carry(client, topic, frame, up_s)
 
     def subscribed(self, client: MemoryTransport) -> None:
         """A client is (back) online: it hears what was retained."""
-        for topic, frame in sorted(self._retained.items()):
-            if client.wants(topic):
-                self._deliver_after(client, topic, frame, client.transfer_s(len(frame), up=False))
+        for topic in sorted(set().union(*map(self._kept.covered, client.subscriptions))):
+            frame = self._retained[topic]
+            self._deliver_after(client, topic, frame, client.transfer_s(len(frame), up=False))
+
+    def route(self, client: MemoryTransport, subscriptions: tuple[str, ...]) -> None:
+        """Deliver to a client from now on what these subscriptions cover, and nothing else."""
+        for pattern in client.subscriptions:
+            self._subscribers.remove(pattern, client)
+        for pattern in subscriptions:
+            self._subscribers.add(pattern, client)
+        client.subscriptions = subscriptions
 
     def drop_link(self, client_id: str, for_s: float) -> None:
         """Cut a client off: its will is published, and after a while it is back; without a clock at once."""
@@ -164,9 +179,10 @@ class Hub:
 class MemoryTransport:
     """One client of a Hub."""
 
-    def __init__(self, hub: Hub, client_id: str, transfer_s: TransferTime) -> None:
-        self._hub, self.client_id, self.transfer_s = hub, client_id, transfer_s
-        self._subscriptions: tuple[str, ...] = ()
+    def __init__(self, hub: Hub, client_id: str, transfer_s: TransferTime, number: int) -> None:
+        """number: in the order of linking, in which frames are handed out."""
+        self._hub, self.client_id, self.transfer_s, self.number = hub, client_id, transfer_s, number
+        self.subscriptions: tuple[str, ...] = ()
         self._inbox: deque[TransportEvent] = deque()
         self.will: Will | None = None
         self.online = False
@@ -176,7 +192,8 @@ class MemoryTransport:
 
     def connect(self, subscriptions: Sequence[str], will: Will | None = None) -> None:
         """See Transport."""
-        self._subscriptions, self.will = tuple(subscriptions), will
+        self._hub.route(self, tuple(subscriptions))
+        self.will = will
         self._begun = True
         self.back()
 
@@ -211,11 +228,7 @@ class MemoryTransport:
     def close(self) -> None:
         """See Transport."""
         self.online, self._closed = False, True
-        self._subscriptions = ()
-
-    def wants(self, topic: str) -> bool:
-        """Whether a frame on this topic would reach this client now."""
-        return self.online and any(topics.matches(pattern, topic) for pattern in self._subscriptions)
+        self._hub.route(self, ())
 
     def arrive(self, event: Incoming) -> None:
         """A frame has travelled; it is lost if the link is down by now."""
