@@ -35,6 +35,12 @@ class Page:
     title: str
     sections: Mapping[str, tuple[str, Callable[[], Table | Found]]]
     """Title and measurement of each section."""
+    script: str = ""
+    """In benchmarks/; by default the page's name."""
+
+    @property
+    def _script(self) -> str:
+        return f"benchmarks/{self.script or self.name.replace('-', '_') + '.py'}"
 
     def main(self, description: str) -> None:
         """Measure the sections named on the command line, or all of them; or only write the page."""
@@ -70,7 +76,7 @@ class Page:
             "title": title,
             "table": found.table,
             "remarks": list(found.remarks),
-            "command": f"python benchmarks/{self.name.replace('-', '_')}.py {name}",
+            "command": f"python {self._script} {name}",
             "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
             "versions": versions(),
             "cores": os.cpu_count(),
@@ -80,8 +86,7 @@ class Page:
         return found.table
 
     def _text(self, known: Mapping[str, Any]) -> str:
-        script = f"benchmarks/{self.name.replace('-', '_')}.py"
-        lines = [f"# {self.title}", "", f"Written by `python {script}`; nothing here is typed by hand."]
+        lines = [f"# {self.title}", "", f"Written by `python {self._script}`; nothing here is typed by hand."]
         for told in (known[name] for name in self.sections if name in known):
             software = ", ".join(f"{package} {version}" for package, version in told["versions"].items())
             lines += ["", f"## {told['title']}", "", *markdown(told["table"]), ""]

@@ -15,6 +15,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.grown import GrownMap
 from coordinator.methods.base import Contribution
 
 
@@ -26,7 +27,8 @@ class Bag:
 
     def add(self, contribution: Contribution) -> Bag:
         """With one more device; one that is in already keeps its first upload: the first durable one wins."""
-        return self.merge(Bag({contribution.number: contribution}))
+        uploads = self.uploads if isinstance(self.uploads, GrownMap) else GrownMap(self.uploads)
+        return Bag(uploads.added(contribution.number, contribution))
 
     def merge(self, other: Bag) -> Bag:
         """The union.  Two different uploads of one device cannot meet here: the ledger lets only one through."""

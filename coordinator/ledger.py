@@ -32,6 +32,7 @@ CREATE TABLE IF NOT EXISTS slots (device TEXT PRIMARY KEY, round INTEGER NOT NUL
 CREATE TABLE IF NOT EXISTS checkpoint (round INTEGER NOT NULL, state BLOB NOT NULL, record TEXT NOT NULL);
 """
 
+_INSERT_UPLOAD = "INSERT OR IGNORE INTO uploads VALUES (?, ?, ?, ?)"
 _PAGE_BYTES = 16384
 """Uploads of 40 kB are durable in half the time that they take with pages of 4 kB; single ones of 2 kB 0.1 ms later."""
 
@@ -72,11 +73,19 @@ class Ledger:
         self._path = path
         self._db = open_database(path, _SCHEMA, page_bytes=_PAGE_BYTES)
         self._closing: list[tuple[int, int, str]] = []
+        self._numbers: dict[str, int] = {}
+        """Of the devices in the file."""
+        self._taken: set[int] = set()
+        self._next = 0
+        """The first number above all that are taken."""
         try:
             if contents is not None:
                 self._fill(contents)
             rows = self._rows("SELECT round, exchange, device FROM uploads")
             self._known = {(Place(round_, exchange), device) for round_, exchange, device in rows}
+            self._frames = self._held_frames()
+            for device, number in self._rows("SELECT id, number FROM devices"):
+                self._number(device, int(number))
             self.epoch = int(self._get("epoch") or b"0") + 1
             with transaction(self._db, path):
                 self._put("epoch", str(self.epoch).encode())
@@ -88,6 +97,14 @@ class Ledger:
         with guarded(contents), closing(sqlite3.connect(f"{contents.absolute().as_uri()}?mode=ro", uri=True)) as source:
             check_ours(source)
             source.backup(self._db)
+
+    def _held_frames(self) -> dict[tuple[Place, str], bytes]:
+        """In memory, the uploads themselves: SQLite would copy each of them twice, and gain nothing."""
+        if self._path is not None:
+            return {}
+        rows = self._rows("SELECT round, exchange, device, frame FROM uploads")
+        self._db.execute("DELETE FROM uploads")
+        return {(Place(round_, exchange), device): bytes(frame) for round_, exchange, device, frame in rows}
 
     def bind(self, spec: bytes) -> bool:
         """Whether this ledger belongs to the federation with this spec; a new one takes it as its own."""
@@ -107,13 +124,18 @@ class Ledger:
 
     def enrol(self, device: str, number: int | None, hello: bytes) -> int:
         """The number of a device: the one it had, the one given, or, where that is taken or None, the next free one."""
-        taken = {id_: int(held) for id_, held in self._rows("SELECT id, number FROM devices")}
-        if number is None or number in taken.values():
-            number = max(taken.values(), default=-1) + 1
-        number = taken.get(device, number)
+        if number is None or number in self._taken:
+            number = self._next
+        number = self._numbers.get(device, number)
         with transaction(self._db, self._path):
             self._db.execute("INSERT OR REPLACE INTO devices VALUES (?, ?, ?)", (device, number, hello))
+        self._number(device, number)
         return number
+
+    def _number(self, device: str, number: int) -> None:
+        self._numbers[device] = number
+        self._taken.add(number)
+        self._next = max(self._next, number + 1)
 
     def enrolled(self) -> dict[str, tuple[int, bytes]]:
         """Number and last Hello frame by device."""
@@ -127,12 +149,16 @@ class Ledger:
     def commit(self, rows: Iterable[Row]) -> None:
         """Make a group of uploads durable with one sync; the first one of a (place, device) wins."""
         fresh = [row for row in rows if not self.has(row.place, row.device)]
-        with transaction(self._db, self._path):
-            self._db.executemany("INSERT OR REPLACE INTO closed VALUES (?, ?, ?)", self._closing)
-            self._db.executemany(
-                "INSERT OR IGNORE INTO uploads VALUES (?, ?, ?, ?)",
-                [(row.place.round, row.place.exchange, row.device, row.frame) for row in fresh],
-            )
+        if self._path is None:
+            for row in fresh:
+                self._frames.setdefault((row.place, row.device), row.frame)
+            fresh_rows = []
+        else:
+            fresh_rows = [(row.place.round, row.place.exchange, row.device, row.frame) for row in fresh]
+        if fresh_rows or self._closing:
+            with transaction(self._db, self._path):
+                self._db.executemany("INSERT OR REPLACE INTO closed VALUES (?, ?, ?)", self._closing)
+                self._db.executemany(_INSERT_UPLOAD, fresh_rows)
         self._closing = []
         self._known.update((row.place, row.device) for row in fresh)
 
@@ -170,6 +196,8 @@ class Ledger:
 
     def uploads(self, place: Place) -> dict[str, bytes]:
         """Frames by device for one exchange."""
+        if self._path is None:
+            return {device: frame for (there, device), frame in self._frames.items() if there == place}
         query = "SELECT device, frame FROM uploads WHERE round = ? AND exchange = ?"
         return dict(self._rows(query, place.round, place.exchange))
 
@@ -189,6 +217,7 @@ class Ledger:
             self._db.execute("DELETE FROM closed WHERE round < ?", (round_,))
         self._closing = [row for row in self._closing if row[0] >= round_]
         self._known = {(place, device) for place, device in self._known if place.round >= round_}
+        self._frames = {key: frame for key, frame in self._frames.items() if key[0].round >= round_}
 
     def last_checkpoint(self) -> Checkpoint | None:
         """Where the last round began."""
@@ -202,6 +231,9 @@ class Ledger:
             path.unlink(missing_ok=True)
             with closing(sqlite3.connect(path)) as target:
                 self._db.backup(target)
+                rows = [(at.round, at.exchange, device, frame) for (at, device), frame in self._frames.items()]
+                target.executemany(_INSERT_UPLOAD, rows)
+                target.commit()
 
     def free_bytes(self) -> int | None:
         """Room where this lies: on its disk, or in memory; None where the system does not tell."""

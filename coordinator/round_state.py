@@ -5,6 +5,7 @@ All of them are values.  What they mean is in rounds.py.
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
@@ -69,7 +70,7 @@ class RoundState:
     gone: frozenset[str] = frozenset()
     """Refused, or left for good."""
     invited: frozenset[str] = frozenset()
-    folded: frozenset[str] = frozenset()
+    folded: AbstractSet[str] = frozenset()
     """Whose uploads for this exchange are durable."""
     withheld: frozenset[str] = frozenset()
     """Who answered this exchange with nothing, because what it learned diverged."""
@@ -100,12 +101,17 @@ class RoundState:
         return self.place.round == self.policy.rounds
 
     @property
+    def waited_for(self) -> bool:
+        """Whether any upload is not in; whoever is folded was invited."""
+        return len(self.invited) > len(self.folded)
+
+    @property
     def missing(self) -> frozenset[str]:
         """Invited devices whose upload is not in."""
         return self.invited - self.folded
 
     @property
-    def counted(self) -> frozenset[str]:
+    def counted(self) -> AbstractSet[str]:
         """Whom a quorum can be made of: the members, and in the closing exchange whoever has answered and gone home."""
         return self.members | self.folded if self.closing else self.members
 

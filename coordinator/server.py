@@ -10,8 +10,9 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from coordinator import admission, remarks, rounds
@@ -24,6 +25,7 @@ from coordinator.rounds import Place, Policy, RoundState
 from coordinator.update_norms import outliers, update_norm
 from edge_sdk.errors import EdgeError, LocalProtocolError, RemoteProtocolError, StoreError, TransportError, UsageError
 from edge_sdk.protocol import codec, keep, topics, transforms
+from edge_sdk.protocol.body import Part
 from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
@@ -520,7 +522,7 @@ class Server:
         at = At(invite.place.round, invite.place.exchange)
         try:
             shared = self.method.common(self.method_state, at)
-            self._sent, common = shared, self._chain.apply(shared)
+            self._sent, common = shared, self._packed_common(self._chain.apply(shared), at)
             for device in invite.devices:
                 then, frame = self._long.get(device, (None, b""))
                 if then == at:
@@ -531,9 +533,9 @@ class Server:
             self._feed(rounds.Broken(f"round {at.round}: nothing legal to send: {error}"), now_s)
 
     def _assign(
-        self, device: str, at: At, shared: Mapping[str, Payload], common: Mapping[str, Payload], left_s: float
+        self, device: str, at: At, shared: Mapping[str, Payload], common: Sequence[Part], left_s: float
     ) -> None:
-        """shared: what `common` is before it was encoded for all."""
+        """common: `shared` as it travels, packed once for all."""
         personal = self.method.personal(self.method_state, at, self.numbers[device])
         self.record.travelled("down", {**shared, **personal})
         assign = Assign(
@@ -543,14 +545,21 @@ class Server:
             exchange=at.exchange,
             closing=self.rounds.closing,
             deadline_s=left_s,
-            common=common,
             personal=self._chain.apply(personal),
         )
-        frame = self._frame(assign)
+        frame = self._frame(assign, {"common": common})
         self._long.pop(device, None)
         if len(frame) > CHUNK_BYTES:
             self._long[device] = at, frame
         self._hand(device, Assign, frame)
+
+    def _packed_common(self, common: Mapping[str, Payload], at: At) -> Sequence[Part]:
+        """What all Assigns of an exchange have in common, in its final form."""
+        anybody = next(iter(self.hellos))
+        assign = Assign(
+            federation=self.spec.federation, device=anybody, round=at.round, exchange=at.exchange, common=common
+        )
+        return codec.pack_field(assign, "common")
 
     def _fold(self, fold: rounds.Fold) -> None:
         self._norms[fold.device] = update_norm(self._durable.knowledge, self._sent)
@@ -677,9 +686,9 @@ class Server:
         self.record.bytes_down[device] += len(frame)
         self.transport.send(topics.down(self.spec.federation, device, _KINDS[kind]), frame)
 
-    def _frame(self, message: Message) -> bytes:
+    def _frame(self, message: Message, packed: Mapping[str, Sequence[Part]] = MappingProxyType({})) -> bytes:
         self._sequence += 1
-        return codec.encode(message, Stamp(self.ledger.epoch, self._sequence))
+        return codec.encode(message, Stamp(self.ledger.epoch, self._sequence), packed=packed)
 
     def _announce(self) -> None:
         """Say, retained, where the run stands."""

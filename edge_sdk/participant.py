@@ -10,7 +10,7 @@ import dataclasses
 import logging
 import threading
 from collections import Counter
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -29,7 +29,7 @@ from edge_sdk.errors import (
     UsageError,
 )
 from edge_sdk.meter import Meter
-from edge_sdk.methods.base import ClientMethod, Evaluate, Job
+from edge_sdk.methods.base import ClientMethod, Evaluate, Job, Request
 from edge_sdk.models.base import Model
 from edge_sdk.protocol import codec, keep, topics, transforms
 from edge_sdk.protocol.codec import CONTROL_LIMITS, Limits, Stamp
@@ -105,7 +105,9 @@ class _Measured:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
-_Slices: TypeAlias = Generator[None, None, tuple[Any, Mapping[str, Payload]]]
+_Slices: TypeAlias = Generator[Any, Any, tuple[Any, Mapping[str, Payload]]]
+Serve: TypeAlias = Callable[[Request, Job], Generator[Any, Any, Any]]
+"""Carries a method's request out, pausing now and then; what it yields in a pause is for whoever drives us."""
 
 
 @dataclass
@@ -185,6 +187,10 @@ class Participant:
         """Hellos said before the first Welcome."""
         self.begun = 0
         """Exchanges begun in this life."""
+        self.serve: Serve = self.bench.serve
+        """Who carries requests out; a simulator, which does so for many devices at once, puts itself here."""
+        self.asked: Any = None
+        """What was yielded in the last pause."""
         self.refused_frames: Counter[str] = Counter()
         self._fetch: PublicFetch | None = None
         """Where the public set comes from, if its owner gave none."""
@@ -287,14 +293,17 @@ class Participant:
         if due_s is not None and now_s >= due_s:
             self._go_on_fetching(now_s)
 
-    def work_slice(self) -> bool:
-        """Work until the next pause between batches; True when the exchange is computed."""
+    def work_slice(self, answer: Any = None) -> bool:
+        """Work until the next pause between batches; True when the exchange is computed.
+
+        answer: to what was asked in the pause before, where `serve` asks anything.
+        """
         work = self._work
         if work is None or work.result is not None:
             return False
         try:
             with self.model_lock:
-                next(work.slices)
+                self.asked = work.slices.send(answer)
         except StopIteration as stop:
             work.result = stop.value
             return True
@@ -561,9 +570,14 @@ class Participant:
             start = self._round_start(assign.round)
         self.begun += 1
         measured = _Measured()
-        self._work = _Work(assign, frame, start, measured, self._slices(assign, measured))
+        self._work = _Work(assign, frame, start, measured, self._slices(assign, measured, self.serve))
 
-    def _slices(self, assign: Assign, measured: _Measured) -> _Slices:
+    def start_over(self) -> None:
+        """Begin the exchange under way anew, from where it began: what was computed of it is not to be trusted."""
+        if self._work is not None:
+            self._start_work()
+
+    def _slices(self, assign: Assign, measured: _Measured, serve: Serve) -> _Slices:
         """The method's requests, served one by one, pausing between batches."""
         taken = self._require_taken()
         if self._diverged is not None and self._diverged[0] == assign.round:
@@ -587,7 +601,7 @@ class Participant:
             except StopIteration as stop:
                 state, knowledge = stop.value
                 return state, knowledge
-            result = yield from self.bench.serve(request, job)
+            result = yield from serve(request, job)
             if isinstance(request, Evaluate):
                 measured.rounds_done, measured.metrics = request.rounds_done, result
 
@@ -740,7 +754,7 @@ class Participant:
             self._diverged = dones[-1].round, withheld
             return
         for done in dones:
-            slices = self._slices(self._decode_assign(done.assign), _Measured())
+            slices = self._slices(self._decode_assign(done.assign), _Measured(), self.bench.serve)
             self._method_state, _ = _to_the_end(slices)
 
     def _reload(self, start: RoundStart) -> None:

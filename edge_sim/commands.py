@@ -30,6 +30,11 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="run directory (default: runs/NAME, or runs/NAME-2 and so on where that holds a run)",
     )
+    parser.add_argument(
+        "--engine",
+        choices=("exact", "cohort", "workers", "auto"),
+        help="what devices compute on in memory: shorthand for --set run.engine=ENGINE",
+    )
     parser.add_argument("--resume", action="store_true", help="go on with the run in that directory")
     parser.add_argument("--trace", action="store_true", help="keep the message log, for edge-sdk replay")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON instead of the table")
@@ -42,8 +47,11 @@ def _simulate(args: argparse.Namespace) -> int:
     from coordinator.report.result import summary  # noqa: PLC0415
     from coordinator.report.table import show  # noqa: PLC0415
     from edge_sim import config as configs  # noqa: PLC0415
+    from edge_sim.engines import resolved  # noqa: PLC0415
     from edge_sim.runner import check_folder, run, unused  # noqa: PLC0415
 
+    if args.engine:
+        args.overrides.append(f"run.engine={args.engine}")
     config = configs.load(args.file, args.overrides)
     name = config.federation.name
     if args.broker != "memory" and configs.troubled(config):
@@ -52,6 +60,9 @@ def _simulate(args: argparse.Namespace) -> int:
         )
     out = args.out or (Path("runs") / name if args.resume else unused(Path("runs") / name))
     check_folder(out, resume=args.resume)
+    if args.broker == "memory":
+        config, why = resolved(config, out)
+        sys.stderr.write(f"{why}\n" if why else "")
     try:
         result = run(
             config,

@@ -30,6 +30,7 @@ from edge_sim.hardships import NONE, Hardships
 from edge_sim.hardware import Hardware
 from edge_sim.partition import partition
 from edge_sim.scenario import QUIET, ScenarioTable
+from edge_sim.shared_inputs import SharedPreprocess
 
 PARTS = ("train", "test", "validation", "local_test")
 """Of LocalData."""
@@ -67,14 +68,18 @@ class Kit:
         """Of the profile, which may be in a file."""
         return board.load_link(self.link).name
 
+    @property
+    def preprocess(self) -> Preprocess:
+        """From this run's raw samples to this device's."""
+        return SharedPreprocess(size=self.size, scale=self.scale)
+
     def model(self, public: PublicSet | None) -> Model:
         """A fresh model, the same for the same kit; extractors may be fitted on the public samples."""
-        preprocess = Preprocess(size=self.size, scale=self.scale)
         return families.build(
             self.family,
             classes=self.classes,
             raw_shape=self.raw_shape,
-            preprocess=preprocess,
+            preprocess=self.preprocess,
             seed=self.seed,
             public=public.samples if public else None,
             feature_dim=self.feature_dim,

@@ -13,6 +13,8 @@ from coordinator.server import Server
 from edge_sim.fleet import Device, Fleet
 from edge_sim.hardware import Spent
 
+NOTHING: Mapping[str, float] = MappingProxyType({})
+
 
 def result(
     server: Server,
@@ -21,6 +23,7 @@ def result(
     transport: str,
     time: Mapping[str, float],
     standalone: Result | None = None,
+    memory: Mapping[str, float] = NOTHING,
     spent: Mapping[str, Spent] = MappingProxyType({}),
 ) -> Result:
     """Everything that a report needs; spent: by device id, where it was metered."""
@@ -35,6 +38,7 @@ def result(
         history=_on_the_boards(known.history) if transport == "memory" else known.history,
         metrics={**known.metrics, **baseline},
         standalone_history=standalone.history if standalone else (),
+        memory=memory,
         data={"name": fleet.dataset.name, "sha256": fleet.dataset.sha256},
     )
 

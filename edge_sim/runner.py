@@ -20,12 +20,13 @@ from coordinator.trace import TraceWriter, keeping
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.mqtt_url import parse_broker_url
 from edge_sim import config as configs
-from edge_sim import feasible
+from edge_sim import engines, feasible
 from edge_sim import fleet as fleets
 from edge_sim.checkpoint import Checkpoints
 from edge_sim.config import Config
 from edge_sim.insight import gather
-from edge_sim.outcome import result
+from edge_sim.memory import MIB, peak_bytes
+from edge_sim.outcome import NOTHING, result
 from edge_sim.virtual import VirtualFleet
 
 WatcherFor = Callable[[str], Watcher | None]
@@ -52,6 +53,7 @@ def run(
     check_broker(broker)
     if out is not None:
         check_folder(Path(out), resume=resume)
+    parsed, _ = engines.resolved(parsed, Path(out) if out else None)
     fleet = fleets.build(parsed)
     if broker == "memory":
         feasible.check(fleet)
@@ -61,10 +63,11 @@ def run(
     if standalone is not None and out is not None:
         write_run(standalone, to_toml(configs.alone(parsed).tables), Path(out) / "standalone")
     folder = Path(out) if out else Path("runs") / parsed.federation.name
+    memory = NOTHING
     with keeping(folder, parsed.tables, parsed.file, wanted=trace, resume=resume) as kept:
         if broker == "memory":
             where = Path(out) if out else None
-            virtual = _in_memory(parsed, fleet, where, watcher(""), resume=resume, trace=kept)
+            virtual, memory = _in_memory(parsed, fleet, where, watcher(""), resume=resume, trace=kept)
             server, label, virtual_s, spent = virtual.server, "memory", virtual.clock.now_s, virtual.spent
             seen = gather(virtual, fleet.dataset)
         else:
@@ -73,7 +76,7 @@ def run(
             server, label = over_broker(parsed, fleet, broker, folder, watcher(""), resume=resume, trace=kept)
             virtual_s, spent, seen = 0.0, {}, final_prototypes.insight(server)
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual_s, "start_s": start_s}
-    found = result(server, fleet, transport=label, time=took, standalone=standalone, spent=spent)
+    found = result(server, fleet, transport=label, time=took, memory=memory, standalone=standalone, spent=spent)
     return replace(found, insight=seen)
 
 
@@ -114,9 +117,9 @@ def _standalone(config: Config, watcher: WatcherFor) -> Result:
     alone = configs.alone(config)
     fleet = fleets.build(alone)
     begun_s = time.monotonic()
-    virtual = _in_memory(alone, fleet, None, watcher("alone"), resume=False)
+    virtual, memory = _in_memory(alone, fleet, None, watcher("alone"), resume=False)
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual.clock.now_s}
-    return result(virtual.server, fleet, transport="memory", time=took, spent=virtual.spent)
+    return result(virtual.server, fleet, transport="memory", time=took, memory=memory, spent=virtual.spent)
 
 
 def _in_memory(
@@ -127,9 +130,15 @@ def _in_memory(
     *,
     resume: bool,
     trace: TraceWriter | None = None,
-) -> VirtualFleet:
+) -> tuple[VirtualFleet, Mapping[str, float]]:
+    """The run, over, and what memory it took."""
     keeper = Checkpoints(out / "checkpoint") if out else None
     ledger, stores, world = keeper.load() if keeper and resume else (Ledger(None), {}, None)
+    if any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
+        from edge_sim.torch_threads import one_thread  # noqa: PLC0415  # torch only where a device has it
+
+        one_thread()
+    engine = engines.opened(config.run, fleet)
     virtual = VirtualFleet(
         fleet,
         ledger=ledger,
@@ -138,18 +147,17 @@ def _in_memory(
         faults_seed=config.faults_seed,
         watcher=watcher,
         keeper=keeper,
+        engine=engine,
         world=world,
         trace=trace,
     )
-    if any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
-        from edge_sim.torch_threads import one_thread  # noqa: PLC0415  # torch only where a device has it
-
-        one_thread()
     try:
         virtual.run()
     finally:
+        engine.close()
         virtual.server.close()
-    return virtual
+    peak_mib = (peak_bytes() + engine.peak_bytes) / MIB
+    return virtual, {"peak_mib": peak_mib} if peak_mib else NOTHING
 
 
 def _parsed(config: Config | Mapping[str, Any] | str | Path) -> Config:

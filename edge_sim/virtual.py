@@ -7,6 +7,7 @@ what the link's profile says, and nothing waits in between.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,13 +20,16 @@ from coordinator.record import NO_WORK, Work
 from coordinator.server import Server, Watcher
 from coordinator.trace import TraceWriter
 from edge_sdk.agent import Agent
+from edge_sdk.board import Effort
 from edge_sdk.errors import RunFailed
 from edge_sdk.store import Store
 from edge_sdk.transport.memory import Faults, Hub, MemoryTransport
 from edge_sim.byzantine import agent_for
 from edge_sim.checkpoint import Checkpoints
 from edge_sim.clock import LocalClock, VirtualClock
+from edge_sim.engine import Engine, Exact, ask
 from edge_sim.fleet import Device, Fleet, hardware
+from edge_sim.gather import Computation, Gatherer
 from edge_sim.hardware import Spent
 from edge_sim.troubles import Fate, impose
 
@@ -47,15 +51,18 @@ class VirtualFleet:
         caches: Path | None = None,
         world: Mapping[str, Any] | None = None,
         trace: TraceWriter | None = None,
+        engine: Engine | None = None,
     ) -> None:
         """caches: devices are given no public set, and fetch it from the shelf into folders in here.
 
-        world: what `to_json` gave, to go on from.
+        world: what `to_json` gave, to go on from.  engine: what devices compute on; None: one after the other, in this
+        process.
         """
         world = world or {"now_s": 0.0, "hardware": {}}
         self.clock = VirtualClock(world["now_s"])
         self.hub = Hub(self.clock, faults, faults_seed)
         self._keeper = keeper
+        self._gatherer = Gatherer(engine or Exact())
         self.devices: tuple[VirtualDevice, ...] = ()
         self._coordinator = VirtualCoordinator(
             fleet, ledger, self.hub, self.clock, watcher, shelf=shelf, work=self._work, trace=trace
@@ -63,12 +70,16 @@ class VirtualFleet:
         stores = stores or {}
         name = fleet.federation.spec.federation
         self.devices = tuple(
-            VirtualDevice(device, stores.get(device.kit.id), self.hub, self.clock, name, caches=caches)
+            VirtualDevice(
+                device, stores.get(device.kit.id), self.hub, self.clock, name, gatherer=self._gatherer, caches=caches
+            )
             for device in fleet.devices
         )
         for each in self.devices:
             if each.device.kit.id in world["hardware"]:
                 each.hardware.restore(world["hardware"][each.device.kit.id], self.clock.now_s)
+        self._running = list(self.devices)
+        """Those not known to be over."""
         impose(self, fleet.scenario, fleet.federation.spec.seed)
 
     @property
@@ -111,13 +122,23 @@ class VirtualFleet:
             raise
 
     def _pass_time(self) -> None:
-        while not (self.server.over and all(device.over or device.excused for device in self.devices)):
+        while not (self.server.over and self._all_over()):
+            if self.clock.next_s > self.clock.now_s:
+                self._gatherer.compute()
             if not self.clock.step():
                 raise RunFailed("the simulated fleet came to a standstill")
             if self.server.over and self.server.rounds.reason:
                 return
             if self._keeper is not None and self._keeper.due():
                 self._save()
+
+    def _all_over(self) -> bool:
+        """Whether nobody has anything left to do; asked after every event, so those known to be over are left out."""
+        while self._running and (self._running[-1].over or self._running[-1].excused):
+            self._running.pop()
+        if not self._running:  # and nobody who was excused has come back
+            self._running = [device for device in self.devices if not (device.over or device.excused)]
+        return not self._running
 
     def power_cut(self, who: str, at_s: float, for_s: float) -> None:
         """Cut the power of a device, or of the `coordinator`, at some time; after a while it starts again by itself.
@@ -220,8 +241,10 @@ class VirtualDevice:
         clock: VirtualClock,
         federation: str,
         *,
+        gatherer: Gatherer,
         caches: Path | None = None,
     ) -> None:
+        self._gatherer = gatherer
         self._cache = caches / device.kit.id if caches else None
         self.device, self.clock = device, clock
         self._hub, self._federation = hub, federation
@@ -279,6 +302,8 @@ class VirtualDevice:
             secret=self.device.kit.secret,
             clock=lambda: self._own.now_s,
         )
+        self.agent.serve = partial(ask, self.agent.bench)
+        self._gatherer.attach(self.device.kit.number, self.agent.bench)
         self._computed = 0
         self._waker = _Waker(self.clock, self._wake, self._due_s)
         self._transport.on_news = self._waker.soon
@@ -295,22 +320,26 @@ class VirtualDevice:
             self._compute()
 
     def _compute(self) -> None:
-        """Do the work at once; let it be finished when the board would be."""
-        self._computed = begun = self.agent.begun
-        meter = self.agent.meter
+        """Have the work done at once; let it be finished when the board would be."""
+        self._computed = self.agent.begun
+        agent, place, meter = self.agent, self.clock.place(), self.agent.meter
         train, infer = meter.train, meter.infer
-        while not self.agent.work_slice():
-            if not self.agent.working:
-                return
-        trained, inferred = meter.train - train, meter.infer - infer
-        agent, place = self.agent, self.agent.session.place
-        slow_factor = self.fate.slow_factor(place) if self.fate is not None else 1.0
+        self._gatherer.add(Computation(agent, lambda: self._computed_all(agent, (train, infer), place)))
+
+    def _computed_all(self, agent: Agent, before: tuple[Effort, Effort], place: int) -> None:
+        """Before: what was trained and inferred until then; place: kept among the events of that moment."""
+        if agent is not self.agent:
+            return  # the board lost its power at this very moment
+        begun = self._computed = agent.begun
+        trained, inferred = agent.meter.train - before[0], agent.meter.infer - before[1]
+        exchange = agent.session.place
+        slow_factor = self.fate.slow_factor(exchange) if self.fate is not None else 1.0
         took_s = self.hardware.compute(
             trained, inferred, self.clock.now_s, slow_factor=slow_factor, saved_bytes=agent.unsaved_bytes
         )
         if self.fate is not None:
-            self.fate.computing(place, took_s)
-        self.clock.at(self.clock.now_s + took_s, lambda: self._finish(agent, begun))
+            self.fate.computing(exchange, took_s)
+        self.clock.at(self.clock.now_s + took_s, lambda: self._finish(agent, begun), place)
 
     def _finish(self, agent: Agent, begun: int) -> None:
         if not self.powered or agent is not self.agent:

@@ -12,6 +12,7 @@ import numpy as np
 from coordinator.ledger import Ledger
 from coordinator.public_shelf import PublicShelf
 from coordinator.report.result import Result
+from coordinator.server import Watcher
 from coordinator.trace import TraceWriter
 from edge_sdk.data import Preprocess
 from edge_sdk.models.base import ModelSpec
@@ -25,6 +26,7 @@ from edge_sdk.transport.memory import Faults, MemoryTransport
 from edge_sim import config as configs
 from edge_sim import fleet as fleets
 from edge_sim.config import Config
+from edge_sim.engine import Engine
 from edge_sim.fleet import Fleet
 from edge_sim.outcome import result
 from edge_sim.virtual import VirtualFleet
@@ -100,6 +102,8 @@ class Run(VirtualFleet):
         stores: Mapping[str, Store] | None = None,
         caches: Path | None = None,
         serving: bool = True,
+        engine: Engine | None = None,
+        watcher: Watcher | None = None,
         trace: TraceWriter | None = None,
     ) -> None:
         """caches: devices must fetch the public set; serving: whether the coordinator has it for them."""
@@ -114,6 +118,8 @@ class Run(VirtualFleet):
             stores=stores,
             shelf=self.shelf,
             caches=caches,
+            engine=engine,
+            watcher=watcher,
             trace=trace,
         )
         self.clock.at(LIMIT_S, self._hung)

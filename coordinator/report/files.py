@@ -197,6 +197,7 @@ def _result(whole: Mapping[str, Any], rounds: list[dict[str, str]], measured: li
         refused_devices=tuple(whole["refused_devices"]),
         warnings=tuple(whole["warnings"]),
         encoding=whole.get("encoding", {}),  # runs of before there was a choice do not say
+        memory=whole.get("memory", {}),  # nor those of before it was measured
         one_model=whole.get("one_model", False),
         **{
             key: whole[key]

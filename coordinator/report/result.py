@@ -117,6 +117,8 @@ class Result:
     metrics: Mapping[str, float] = field(default_factory=dict)
     time: Mapping[str, float] = field(default_factory=dict)
     """wall_s, virtual_s, start_s (seconds since 1970)."""
+    memory: Mapping[str, float] = field(default_factory=dict)
+    """peak_mib: the most memory that a simulation had resident, worker processes included."""
     data: Mapping[str, str] = field(default_factory=dict)
     """name, sha256."""
     encoding: Mapping[str, str] = field(default_factory=dict)
@@ -207,6 +209,7 @@ def summary(result: Result) -> dict[str, Any]:
         "to_target": _to_target(result.points()),
         "exchange": _exchange(result.history),
         "time": _known(result.time.items()),
+        "memory": _known(result.memory.items()),
         "transport": result.transport,
         "encoding": dict(result.encoding),
         "updates": {key: result.updates.get(key, 0) for key in VERDICTS},
@@ -221,7 +224,7 @@ def summary(result: Result) -> dict[str, Any]:
 
 def without_times(whole: Mapping[str, Any]) -> dict[str, Any]:
     """A summary less what depends on the clock or the machine: the same seed twice gives the same."""
-    kept = {key: value for key, value in whole.items() if key not in {"time", "versions"}}
+    kept = {key: value for key, value in whole.items() if key not in {"time", "memory", "versions"}}
     kept["per_device"] = [
         {key: value for key, value in device.items() if key != "waited_s"} for device in kept["per_device"]
     ]

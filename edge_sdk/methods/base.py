@@ -202,6 +202,17 @@ class Job:
         """The classes that this device holds samples of, ascending: (m,)."""
         return np.flatnonzero(self.class_counts)
 
+    @property
+    def local_steps(self) -> int:
+        """Mini-batches of private data in this round: as many as prescribed, or as the prescribed epochs take.
+
+        Mini-batches are all of one size, so the last one of the last epoch may reach into another permutation.
+        """
+        train = self.spec.train
+        if not train.local_epochs:
+            return train.local_steps
+        return -(-train.local_epochs * self.samples // min(train.batch_size, self.samples))
+
     def private_batches(self, steps: int) -> Private:
         """`steps` mini-batches (at least one) of private samples, epoch after epoch; the same for every method.
 

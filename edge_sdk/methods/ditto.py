@@ -56,9 +56,9 @@ class DittoClient:
 
 def _train(job: Job, anchor: Floats | None = None, attraction: float = 0.0) -> Stage[None]:
     """The round's private steps, near the anchor if there is one."""
-    if job.spec.train.local_steps:
+    if job.local_steps:
         near = (Proximal(anchor=anchor, weight=attraction),) if anchor is not None and attraction else ()
-        source = job.private_batches(job.spec.train.local_steps)
+        source = job.private_batches(job.local_steps)
         yield Fit(source=source, objective=(CrossEntropy(), *near), optim=job.optim)
 
 

@@ -41,8 +41,8 @@ class FDClient:
             yield Evaluate(job.round)
             return state, {}
         params = self.contract.read(job.spec.params)
-        if job.spec.train.local_steps:
-            source = job.private_batches(job.spec.train.local_steps)
+        if job.local_steps:
+            source = job.private_batches(job.local_steps)
             objective = _objective(params, cast("ClassRows | None", down.get("targets")))
             yield Fit(source=source, objective=objective, optim=job.optim)
         if job.evaluates:

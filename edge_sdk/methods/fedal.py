@@ -90,9 +90,9 @@ class FedALClient:
 
 def _local_stage(params: TransferParams, job: Job) -> Stage[None]:
     """Private steps; run once a round, also by a device that comes in late."""
-    if not job.spec.train.local_steps:
+    if not job.local_steps:
         return
-    private = job.private_batches(job.spec.train.local_steps)
+    private = job.private_batches(job.local_steps)
     objective: Objective = (CrossEntropy(),)
     if job.round > 0 and params.less_forgetting > 0:
         before: Floats = yield Logits(private)

@@ -89,8 +89,8 @@ class FedAvgClient:
             return state, {}
         if measured != "weights":
             yield from take_over(down)
-        if job.spec.train.local_steps:
-            source = job.private_batches(job.spec.train.local_steps)
+        if job.local_steps:
+            source = job.private_batches(job.local_steps)
             objective = yield from self._loss(params, down, source)
             yield Fit(source=source, objective=objective, optim=job.optim)
         more = yield from self._more(params, job)

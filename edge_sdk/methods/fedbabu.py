@@ -52,8 +52,8 @@ class FedBABUClient:
             return state, {}
         if job.evaluates_last:
             yield from _take_over(down, job.spec)
-        if job.spec.train.local_steps:
-            source = job.private_batches(job.spec.train.local_steps)
+        if job.local_steps:
+            source = job.private_batches(job.local_steps)
             yield Fit(source=source, objective=(CrossEntropy(),), optim=job.optim, part="body")
         return state, (yield from body_up(job, params.weighting))
 

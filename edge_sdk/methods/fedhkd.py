@@ -80,8 +80,8 @@ class FedHKDClient(FedAvgClient):
         if job.closing:
             yield Evaluate(job.round)
             return state, {}
-        if job.spec.train.local_steps:
-            source = job.private_batches(job.spec.train.local_steps)
+        if job.local_steps:
+            source = job.private_batches(job.local_steps)
             objective = yield from distilling(params, down, source)
             yield Fit(source=source, objective=objective, optim=job.optim)
         if job.evaluates:

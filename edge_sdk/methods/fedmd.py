@@ -57,8 +57,8 @@ class FedMDClient:
             yield Evaluate(job.round)
         if job.closing:
             return state, {}
-        if job.learns and job.spec.train.local_steps:
-            batches = job.private_batches(job.spec.train.local_steps)
+        if job.learns and job.local_steps:
+            batches = job.private_batches(job.local_steps)
             yield Fit(source=batches, objective=(CrossEntropy(),), optim=job.optim)
         indices = batch_indices(job.spec, job.round, 0, params.scored)
         logits = (yield Logits(Public(indices[None])))[0]  # (b, k)

@@ -57,8 +57,8 @@ class FedNHClient:
             yield Evaluate(job.round)
         if job.closing:
             return state, {}
-        if job.spec.train.local_steps:
-            source = job.private_batches(job.spec.train.local_steps)
+        if job.local_steps:
+            source = job.private_batches(job.local_steps)
             yield Fit(source=source, objective=(CrossEntropy(),), optim=job.optim, part="body")
         return FedNHState(begun=True), (yield from _shared(params, job))
 

@@ -49,7 +49,7 @@ def body_up(job: Job, weighting: str) -> Stage[Up]:
 
 def whole(_params: Any, job: Job) -> Stage[None]:
     """All of the model at once."""
-    source = job.private_batches(job.spec.train.local_steps)
+    source = job.private_batches(job.local_steps)
     yield Fit(source=source, objective=(CrossEntropy(),), optim=job.optim)
 
 
@@ -72,7 +72,7 @@ class FedPerClient:
             return state, {}
         params = self.contract.read(job.spec.params)
         yield from body_down(down)
-        if job.spec.train.local_steps:
+        if job.local_steps:
             yield from self._train(params, job)
         if job.evaluates:
             yield Evaluate(job.round + 1)

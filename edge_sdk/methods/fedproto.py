@@ -48,8 +48,8 @@ class FedProtoClient:
             yield Evaluate(job.round, prototypes)
         if job.closing:
             return state, {}
-        if job.spec.train.local_steps:
-            source = job.private_batches(job.spec.train.local_steps)
+        if job.local_steps:
+            source = job.private_batches(job.local_steps)
             yield Fit(source=source, objective=_objective(params, prototypes), optim=job.optim)
         means: ClassRows = yield ClassMeans()
         return state, {"prototypes": _told(means, params)}

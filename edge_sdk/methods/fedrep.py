@@ -15,7 +15,7 @@ from edge_sdk.protocol.contracts.fedrep import FEDREP, FedRepParams
 
 def in_turn(params: FedRepParams, job: Job) -> Stage[None]:
     """The last layer on the round's first batches, the body on those that follow."""
-    batches = job.private_batches(params.head_steps + job.spec.train.local_steps).indices
+    batches = job.private_batches(params.head_steps + job.local_steps).indices
     head, body = Private(batches[: params.head_steps]), Private(batches[params.head_steps :])
     yield Fit(source=head, objective=(CrossEntropy(),), optim=job.optim, part="head")
     yield Fit(source=body, objective=(CrossEntropy(),), optim=job.optim, part="body")

@@ -54,8 +54,8 @@ class FedSSAClient:
         held = _held(state, job)
         if "header" in down:
             yield from _fuse(cast("ClassRows", down["header"]), held, params, job)
-        if job.spec.train.local_steps:
-            source = job.private_batches(job.spec.train.local_steps)
+        if job.local_steps:
+            source = job.private_batches(job.local_steps)
             yield Fit(source=source, objective=(CrossEntropy(),), optim=job.optim)
         if job.evaluates:
             yield Evaluate(job.round + 1)

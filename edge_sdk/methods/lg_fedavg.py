@@ -51,8 +51,8 @@ class LGFedAvgClient:
         header = cast("ClassRows | None", down.get("header"))
         if header is not None:
             yield WriteHead(header.classes.astype(np.int64), header.rows.astype(np.float32))
-        if job.spec.train.local_steps:
-            source = job.private_batches(job.spec.train.local_steps)
+        if job.local_steps:
+            source = job.private_batches(job.local_steps)
             objective = self._loss(self.contract.read(job.spec.params), header)
             yield Fit(source=source, objective=objective, optim=job.optim)
         if job.evaluates:

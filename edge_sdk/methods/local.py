@@ -33,8 +33,8 @@ class LocalClient:
         if job.closing:
             yield Evaluate(job.round)
             return state, {}
-        if job.learns and job.spec.train.local_steps:
-            source = job.private_batches(job.spec.train.local_steps)
+        if job.learns and job.local_steps:
+            source = job.private_batches(job.local_steps)
             yield Fit(source=source, objective=(CrossEntropy(),), optim=job.optim)
         if job.evaluates:
             yield Evaluate(job.round + 1)

@@ -31,7 +31,7 @@ class MoonClient:
     def step(self, state: FedAvgState, down: Mapping[str, Payload], job: Job) -> Step[FedAvgState]:
         """Ask for the former features, then do as FedAvg."""
         params: MoonParams = self.contract.read(job.spec.params)
-        steps = job.spec.train.local_steps
+        steps = job.local_steps
         former: Floats | None = None
         if "weights" in down and params.mu and steps and not job.closing:
             former = yield Features(job.private_batches(steps))  # (steps, b, d)

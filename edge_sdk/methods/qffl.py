@@ -38,8 +38,8 @@ class QFFLClient:
         if job.closing:
             return state, {}
         loss: float = yield MeanLoss()
-        if job.spec.train.local_steps:
-            source = job.private_batches(job.spec.train.local_steps)
+        if job.local_steps:
+            source = job.private_batches(job.local_steps)
             yield Fit(source=source, objective=(CrossEntropy(),), optim=job.optim)
         weights = yield from share(job, "uniform")
         return state, {"weights": replace(weights, values=np.append(weights.values, np.float32(loss)))}

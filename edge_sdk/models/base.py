@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
@@ -14,7 +15,6 @@ from numpy.typing import NDArray
 from edge_sdk.data import Preprocess
 from edge_sdk.errors import StoreError
 from edge_sdk.objectives import Floats, Ints, Objective, Optim
-from edge_sdk.protocol import body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,19 +137,21 @@ class Model(Protocol):
 
 def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """Named arrays as bytes, for state that stays on this machine."""
-    table = {name: [a.dtype.str, list(a.shape), body.raw(a)] for name, a in arrays.items()}
-    return b"".join(body.pack(table))
+    head: bytes = msgpack.packb({name: [a.dtype.str, list(a.shape)] for name, a in arrays.items()})
+    views = [np.ascontiguousarray(a).reshape(-1).view(np.uint8).data for a in arrays.values()]
+    return b"".join((len(head).to_bytes(4, "little"), head, *views))  # copies the arrays once
 
 
 def unpack_arrays(state: bytes) -> dict[str, NDArray[Any]]:
     """The arrays that pack_arrays stored, writable.  Raises StoreError for anything else."""
     try:
-        table = msgpack.unpackb(state)
-        return {
-            name: np.frombuffer(raw, np.dtype(dtype)).reshape(shape).copy()
-            for name, (dtype, shape, raw) in table.items()
-        }
+        at = 4 + int.from_bytes(state[:4], "little")
+        found: dict[str, NDArray[Any]] = {}
+        for name, (dtype, shape) in msgpack.unpackb(state[4:at]).items():
+            array = np.frombuffer(state, np.dtype(dtype), math.prod(shape), at).reshape(shape).copy()
+            found[name], at = array, at + array.nbytes
     except Exception as error:
         raise StoreError(
             f"saved model state does not read ({type(error).__name__}): remove the state folder"
         ) from error
+    return found

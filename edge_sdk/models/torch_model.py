@@ -83,28 +83,42 @@ class TorchModel:
         self._net = net.to(self._device).eval()
         self._anatomy = survey(net, classes, features=features, input_shape=input_shape, name=name)
         self._input_shape = input_shape
-        self._parameters = [p for p in net.parameters() if p.requires_grad]
+        self.trained = [p for p in net.parameters() if p.requires_grad]
+        """Its trainable parameters, in order of registration."""
+        self._named: dict[str, Tensor] = {f"net.{name}": p for name, p in net.named_parameters()}
+        self._has_buffers = next(net.buffers(), None) is not None
         self._scale_trains = True
         self._draws = draws_random_numbers(net)
-        self._optimiser: TorchOptimiser | None = None
+        self.optimiser: TorchOptimiser | None = None
+        """Of the last fit; None: the next one begins with a new one."""
         self._imitator = Imitator(net, self._anatomy.tap, self._device) if self._anatomy.tap else None
         self.spec = ModelSpec(
             name=name,
             runtime="torch",
             classes=classes,
             feature_dim=self._anatomy.feature_dim,
-            capabilities=_capabilities(self._anatomy, trains=bool(self._parameters)),
-            terms=_terms(self._anatomy, input_shape, trains=bool(self._parameters)),
-            inert_terms=_inert_terms(self._anatomy, self._parameters),
+            capabilities=_capabilities(self._anatomy, trains=bool(self.trained)),
+            terms=_terms(self._anatomy, input_shape, trains=bool(self.trained)),
+            inert_terms=_inert_terms(self._anatomy, self.trained),
             preprocess=preprocess or Preprocess(),
-            parameters=sum(p.numel() for p in self._parameters),
-            layout=_layout(net) if self._parameters else b"",
+            parameters=sum(p.numel() for p in self.trained),
+            layout=_layout(net) if self.trained else b"",
             batch_norm=any(getattr(layer, "running_mean", None) is not None for layer in net.modules()),
             flops_per_sample=self._anatomy.cost.flops,
             activation_bytes_per_sample=self._anatomy.cost.activation_bytes,
             calls_per_pass=self._anatomy.cost.calls,
             note="; ".join(filter(None, (note, _limited(net, self._anatomy, input_shape)))),
         )
+
+    @property
+    def net(self) -> nn.Module:
+        """What was given, as it is now."""
+        return self._net
+
+    @property
+    def taps_last_input(self) -> bool:
+        """Whether its features are what its last layer is given."""
+        return self._anatomy.head is not None and self._anatomy.tap is not None
 
     def logits(self, x: Floats) -> Floats:
         """(n, c, h, w) -> (n, k), before softmax.  Raises ModelError where the net answers with another shape."""
@@ -147,9 +161,9 @@ class TorchModel:
                 logits, features = tap(x) if tap else (self._net(x), None)
                 check_width(self.spec.name, tuple(logits.shape), len(index), self.spec.classes)
                 labels, fakes = self._labels(batches.labels, index), fakes_for(len(index))
-                done = Pass(logits, features, labels, self._anatomy.head, self._parameters, fakes)
+                done = Pass(logits, features, labels, self._anatomy.head, self.trained, fakes)
                 loss = loss_of(done, step)
-                optimiser.step(_gradients(loss, self._parameters, trained))
+                optimiser.step(_gradients(loss, self.trained, trained))
         return FitReport(steps=len(batches.indices), loss=loss.item(), extra_flops=self._extra(objective, batches))
 
     def head_rows(self) -> Floats:
@@ -171,7 +185,7 @@ class TorchModel:
             head.weight[index] = values[:, :-1]
             if not isinstance(head, CosineHead):
                 head.bias[index] = values[:, -1]
-        self._optimiser = None
+        self.optimiser = None
 
     def set_scale(self, value: float | None, *, trains: bool) -> None:
         """The scale of the cosine head, None: as it is; whether it trains with the body, until this is called again."""
@@ -186,33 +200,33 @@ class TorchModel:
     def weights(self) -> Floats:
         """(p,), the trainable parameters in order of registration, a copy."""
         require(self.spec, "weights")
-        return np.concatenate([_array(p).ravel() for p in self._parameters])
+        return np.concatenate([_array(p).ravel() for p in self.trained])
 
     def head_mask(self) -> NDArray[np.bool_]:
         """(p,).  Raises Unsupported without a linear head that has a bias."""
         head = self._of_head()
-        return np.concatenate([np.full(p.numel(), id(p) in head) for p in self._parameters])
+        return np.concatenate([np.full(p.numel(), id(p) in head) for p in self.trained])
 
     def set_weights(self, values: Floats) -> None:
         """Overwrite (p,) and reset the moments.  Raises ModelError for another size."""
         require(self.spec, "weights")
         check_weights(self.spec, values)
-        ends = np.cumsum([p.numel() for p in self._parameters])
+        ends = np.cumsum([p.numel() for p in self.trained])
         with torch.no_grad():
-            for parameter, part in zip(self._parameters, np.split(values, ends[:-1]), strict=True):
+            for parameter, part in zip(self.trained, np.split(values, ends[:-1]), strict=True):
                 parameter.copy_(to_tensor(part, self._device).view_as(parameter))  # copies a part, never the whole
-        self._optimiser = None
+        self.optimiser = None
 
     def state_bytes(self) -> bytes:
         """Parameters, buffers and moments; of a generator that goes on, likewise."""
-        return pack_arrays(self._arrays(self._optimiser, self._imitator.kept if self._imitator else None))
+        return pack_arrays(self._arrays(self.optimiser, self._imitator.kept if self._imitator else None))
 
     def load_state(self, state: bytes) -> None:
         """Back to what state_bytes gave, exactly.  Raises StoreError where it does not fit; then nothing changed."""
         arrays = unpack_arrays(state)
         optimiser = None
         if "optim" in arrays:
-            optimiser = TorchOptimiser(unpack_optim(arrays["optim"]), self._parameters)
+            optimiser = TorchOptimiser(unpack_optim(arrays["optim"]), self.trained)
         maker = Maker.like(arrays, self._device)
         check_state(arrays, self._arrays(optimiser, maker))
         with torch.no_grad():
@@ -224,7 +238,7 @@ class TorchModel:
             maker.load(arrays)
         if self._imitator is not None:
             self._imitator.maker = maker
-        self._optimiser = optimiser
+        self.optimiser = optimiser
 
     def _infer(self, function: Callable[[Tensor], Tensor], x: Floats) -> Floats:
         """A function of samples, chunk by chunk as in inference; the result shares no memory with x or the net."""
@@ -236,8 +250,11 @@ class TorchModel:
         return out
 
     def _switch(self, *, train: bool) -> None:
-        """Between training and inference mode; asked for at every step, so nothing is done where nothing changes."""
-        if self._net.training != train:
+        """Between training and inference mode; nothing is done where no layer knows the difference, or nothing changes.
+
+        It is asked for at every step.
+        """
+        if self._net.training != train and (self._draws or self.spec.batch_norm):
             self._net.train(train)
 
     def _randomness(self, batches: Batches) -> AbstractContextManager[None]:
@@ -246,18 +263,18 @@ class TorchModel:
         return nullcontext()
 
     def _optimiser_for(self, optim: Optim) -> TorchOptimiser:
-        if self._optimiser is None or self._optimiser.optim != optim:
-            self._optimiser = TorchOptimiser(optim, self._parameters)
-        return self._optimiser
+        if self.optimiser is None or self.optimiser.optim != optim:
+            self.optimiser = TorchOptimiser(optim, self.trained)
+        return self.optimiser
 
     def _trained(self, part: Part) -> list[bool]:
         """Which of the parameters a fit of `part` changes."""
         scale = getattr(self._anatomy.head, "scale", None)
         held = set() if self._scale_trains else {id(scale)}
         if part == "all":
-            return [id(p) not in held for p in self._parameters]
+            return [id(p) not in held for p in self.trained]
         head = self._of_head()
-        return [(id(p) in head) == (part == "head") and id(p) not in held for p in self._parameters]
+        return [(id(p) in head) == (part == "head") and id(p) not in held for p in self.trained]
 
     def _of_head(self) -> set[int]:
         """Weight and bias of the last layer, by identity."""
@@ -296,8 +313,8 @@ class TorchModel:
 
     def _tensors(self) -> dict[str, Tensor]:
         """Everything in the net that has a value."""
-        named = (*self._net.named_parameters(), *self._net.named_buffers())
-        return {f"net.{name}": tensor for name, tensor in named}
+        buffers = self._net.named_buffers() if self._has_buffers else ()
+        return {**self._named, **{f"net.{name}": tensor for name, tensor in buffers}}
 
     def _arrays(self, optimiser: TorchOptimiser | None, maker: Maker | None) -> dict[str, NDArray[Any]]:
         """The net as it is, beside the moments of an optimiser and a generator."""

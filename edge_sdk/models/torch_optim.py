@@ -7,7 +7,7 @@ megabytes that a small board does not have), and costs as much per step as a sma
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -17,16 +17,26 @@ from torch import Tensor
 from edge_sdk.models.optim import BETA1, BETA2, EPSILON, adam_scales, moment_count, pack_optim
 from edge_sdk.objectives import Optim
 
+Moments: TypeAlias = list[list[Tensor]]
+"""One list for each kind of moment, aligned with the parameters."""
+
 
 class TorchOptimiser:
     """Keeps one list of tensors per moment, aligned with the parameters."""
 
-    def __init__(self, optim: Optim, parameters: Sequence[Tensor]) -> None:
+    def __init__(
+        self,
+        optim: Optim,
+        parameters: Sequence[Tensor],
+        moments: Moments | None = None,
+        steps: NDArray[np.int64] | None = None,
+    ) -> None:
+        """moments: those after so many steps, taken over; None: of an optimiser that has not stepped yet."""
         self.optim = optim
-        self.steps = np.zeros(len(parameters), np.int64)
+        self.steps = np.zeros(len(parameters), np.int64) if steps is None else steps
         """Taken so far with each of them."""
         self._parameters = parameters
-        self._moments = [
+        self.moments = moments or [
             [torch.zeros_like(p, memory_format=torch.contiguous_format) for p in parameters]
             for _ in range(moment_count(optim))
         ]
@@ -42,7 +52,7 @@ class TorchOptimiser:
 
     def _adam(self, gradients: Sequence[Tensor | None]) -> None:
         for steps, value, gradient, first, second in zip(
-            self.steps.tolist(), self._parameters, gradients, *self._moments, strict=True
+            self.steps.tolist(), self._parameters, gradients, *self.moments, strict=True
         ):
             if gradient is not None:
                 rate, root = adam_scales(self.optim, steps)
@@ -51,11 +61,11 @@ class TorchOptimiser:
                 value.addcdiv_(first, second.sqrt().div_(root).add_(EPSILON), value=-rate)
 
     def _sgd(self, gradients: Sequence[Tensor | None]) -> None:
-        velocities = self._moments[0] if self._moments else gradients
+        velocities = self.moments[0] if self.moments else gradients
         for value, gradient, velocity in zip(self._parameters, gradients, velocities, strict=True):
             if gradient is None or velocity is None:
                 continue
-            if self._moments:
+            if self.moments:
                 velocity.mul_(self.optim.momentum).add_(gradient)
             value.add_(velocity, alpha=-self.optim.learning_rate)
 
@@ -63,7 +73,7 @@ class TorchOptimiser:
         """Everything that a restart must bring back."""
         moments = {
             f"moment{i}.{j}": tensor.cpu().numpy()
-            for i, tensors in enumerate(self._moments)
+            for i, tensors in enumerate(self.moments)
             for j, tensor in enumerate(tensors)
         }
         return {"optim": pack_optim(self.optim), "steps": self.steps.copy(), **moments}
@@ -71,6 +81,6 @@ class TorchOptimiser:
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take over what `arrays` of an equal optimiser gave."""
         self.steps = arrays["steps"].copy()
-        for i, tensors in enumerate(self._moments):
+        for i, tensors in enumerate(self.moments):
             for j, tensor in enumerate(tensors):
                 tensor.copy_(torch.from_numpy(arrays[f"moment{i}.{j}"]))

@@ -6,7 +6,7 @@ to the frame and once more on the way back, which a small board does not have ro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 import msgpack
@@ -37,6 +37,16 @@ def pack(plain: Any) -> list[Part]:
     arrays: list[NDArray[np.uint8]] = []
     whole = _packed(plain, default=arrays.append)  # an array within is noted, and nil packed in its place
     return list(_parts(plain, msgpack.Packer())) if arrays else [whole]
+
+
+def pack_tagged(tag: str, fields: Mapping[str, Any], packed: Mapping[str, Sequence[Part]]) -> list[Part]:
+    """What pack([tag, fields]) gives, where the values of some fields are packed already."""
+    packer = msgpack.Packer()
+    parts: list[Part] = [packer.pack_array_header(2), _packed(tag), packer.pack_map_header(len(fields))]
+    for name, value in fields.items():
+        parts.append(_packed(name))
+        parts += packed[name] if name in packed else pack(value)
+    return parts
 
 
 def unpack(body: memoryview, spans: list[Span], pairs: Callable[[list[tuple[Any, Any]]], Any]) -> Any:

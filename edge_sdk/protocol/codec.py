@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, cast, get_args
 
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
@@ -81,14 +82,23 @@ class Envelope:
     stamp: Stamp
 
 
-def encode(message: Message, stamp: Stamp = Stamp(), sign: Sign | None = None) -> bytes:  # frozen value
+def encode(
+    message: Message,
+    stamp: Stamp = Stamp(),  # frozen value
+    sign: Sign | None = None,
+    packed: Mapping[str, Sequence[Part]] = MappingProxyType({}),
+) -> bytes:
     """The frame of a message.  Raises LocalProtocolError where the message breaks its own schema.
 
-    `sign` gets the header and the body and returns 64 bytes.
+    `sign` gets the header and the body and returns 64 bytes.  `packed`: what pack_field gave, to stand in place of
+    these fields' own values.
     """
     if type(message) not in _TAGS:
         raise LocalProtocolError(f"{type(message).__name__} is no message: it travels only inside one")
-    parts = body.pack([_TAGS[type(message)], schema.to_plain(message)])
+    plain = schema.to_plain(message)
+    parts = (
+        body.pack_tagged(_TAGS[type(message)], plain, packed) if packed else body.pack([_TAGS[type(message)], plain])
+    )
     header = _header(sum(map(len, parts)), stamp, _SIGNED if sign else 0)
     header = header[:_CRC_AT] + _checksum(header, *parts).to_bytes(4, "little") + header[_CRC_AT + 4 :]
     if sign is None:
@@ -97,6 +107,11 @@ def encode(message: Message, stamp: Stamp = Stamp(), sign: Sign | None = None) -
     if len(signature) != SIGNATURE_BYTES:
         raise LocalProtocolError(f"a signature has {SIGNATURE_BYTES} bytes, this one {len(signature)}")
     return b"".join((header, signature, *parts))
+
+
+def pack_field(message: Message, field: str) -> list[Part]:
+    """One field of a message in its final form, for messages to many that have it in common."""
+    return body.pack(schema.to_plain(message)[field])
 
 
 def _header(length: int, stamp: Stamp, flags: int) -> bytes:

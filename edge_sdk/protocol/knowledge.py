@@ -7,6 +7,7 @@ does not fit is refused before any arithmetic sees it.
 from __future__ import annotations
 
 import dataclasses
+import operator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias
 
@@ -86,23 +87,21 @@ def _check_batch(name: str, batch: bytes, values: NDArray[Any], expect: Expect) 
 
 def _check_magnitude(name: str, values: NDArray[Any]) -> None:
     low, high = float(values.min()), float(values.max())
-    _require(
-        low >= -MAX_MAGNITUDE and high <= MAX_MAGNITUDE,  # NaN is in no range, so it is refused here, too
-        f"{name}: numbers from {low:g} to {high:g}, at most {MAX_MAGNITUDE:g} is legal: the sender's model ran away",
-    )
+    if not (low >= -MAX_MAGNITUDE and high <= MAX_MAGNITUDE):  # NaN is in no range, so it is refused here, too
+        told = f"numbers from {low:g} to {high:g}, at most {MAX_MAGNITUDE:g} is legal: the sender's model ran away"
+        raise RemoteProtocolError("knowledge", f"{name}: {told}")
 
 
 def _check_rows(name: str, classes: NDArray[Any], counts: NDArray[Any], rows: int, expect: Expect) -> None:
     _require(
         0 < len(classes) == rows == len(counts), f"{name}: {len(classes)} classes, {rows} rows, {len(counts)} counts"
     )
-    # Compared, not subtracted: a difference of two i4 can wrap around.
-    _require(bool((classes[1:] > classes[:-1]).all()), f"{name}: class ids must ascend without repeats")
-    _require(
-        int(classes[0]) >= 0 and int(classes[-1]) < expect.classes, f"{name}: class id outside 0..{expect.classes - 1}"
-    )
-    _require(bool((counts > 0).all()), f"{name}: a count below 1: a class without samples must be left out")
-    total = int(counts.sum(dtype=np.int64))
+    ids = classes.tolist()
+    _require(all(map(operator.lt, ids, ids[1:])), f"{name}: class ids must ascend without repeats")
+    _require(ids[0] >= 0 and ids[-1] < expect.classes, f"{name}: class id outside 0..{expect.classes - 1}")
+    samples = counts.tolist()
+    _require(min(samples) > 0, f"{name}: a count below 1: a class without samples must be left out")
+    total = sum(samples)
     _require(
         expect.samples == 0 or total <= max(expect.samples, rows),  # rows that all weigh 1 are no claim
         f"{name}: counts of {total} samples together, at most {expect.samples} were declared",

@@ -161,14 +161,24 @@ def _text(rule: Text) -> tuple[Encoder, Decoder]:
     else:
         expected = f"at most {rule.most} characters of {rule.pattern}"
 
+    passed: set[str] = set()  # names that come again with every frame
+
     def check(value: Plain, path: str) -> str:
         if type(value) is not str:
             raise wrong_type(path, "a string", value)
+        if value in passed:
+            return value
         if len(value) > rule.most or not pattern.fullmatch(value):
             raise RemoteProtocolError("schema", f"{path}: expected {expected}")
+        if len(passed) < _REMEMBERED and len(value) <= _SHORT:
+            passed.add(value)
         return value
 
     return same_both_ways(check)
+
+
+_REMEMBERED, _SHORT = 2**14, 64
+"""So many texts of so many characters are remembered by each rule: a megabyte, whatever anybody sends."""
 
 
 def _blob(rule: Blob) -> tuple[Encoder, Decoder]:

@@ -56,6 +56,8 @@ class TrainSpec:
     batch_size: Annotated[int, Whole(1, 65536)] = 32
     local_steps: Annotated[int, Whole(0, 10**6)] = 5
     """Mini-batches of private data per round."""
+    local_epochs: Annotated[int, Whole(0, 10**6)] = field(default=0, metadata=LATER)
+    """Passes over the private data per round, in place of local_steps; 0: local_steps says how much."""
     evaluate_every: Annotated[int, Whole(1, 10**6)] = 1
     """Rounds between two evaluations on the device; the last round is always evaluated."""
 

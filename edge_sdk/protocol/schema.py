@@ -125,13 +125,25 @@ def tag_of(cls: type) -> str:
 
 def to_plain(value: object) -> Plain:
     """A registered object as msgpack values.  Raises LocalProtocolError where it breaks its own annotations."""
-    return _codec(type(value))[0](value, type(value).__name__)
+    encode, name = _codec(type(value))[0], type(value).__name__
+    try:
+        return encode(value, _NO_PATH)
+    except LocalProtocolError:
+        return encode(value, name)  # raises once more, and says where
 
 
 def from_plain(cls: type[_T], plain: Plain) -> _T:
     """The object that `plain` describes.  Raises RemoteProtocolError, with the field's path, and nothing else."""
-    value: _T = _codec(cls)[1](plain, cls.__name__)
+    decode = _codec(cls)[1]
+    try:
+        value: _T = decode(plain, _NO_PATH)
+    except RemoteProtocolError:
+        value = decode(plain, cls.__name__)  # raises once more, and says where
     return value
+
+
+_NO_PATH = ""
+"""Spelling out where each field stands costs more than checking it: it is done only where an error will tell."""
 
 
 _CODECS: dict[Any, _Pair] = {}
@@ -190,12 +202,12 @@ def _sequence(item: Any) -> _Pair:
     def encode(value: Any, path: str) -> Plain:
         if not isinstance(value, (tuple, list)):
             raise LocalProtocolError(f"{path}: expected a tuple, found {type(value).__name__}")
-        return [item_encode(each, f"{path}[{i}]") for i, each in enumerate(value)]
+        return [item_encode(each, path and f"{path}[{i}]") for i, each in enumerate(value)]
 
     def decode(value: Plain, path: str) -> tuple[Any, ...]:
         if type(value) is not list:
             raise wrong_type(path, "a list", value)
-        return tuple(item_decode(each, f"{path}[{i}]") for i, each in enumerate(value))
+        return tuple(item_decode(each, path and f"{path}[{i}]") for i, each in enumerate(value))
 
     return encode, decode
 
@@ -208,14 +220,15 @@ def _mapping(key: Any, item: Any) -> _Pair:
     def encode(value: Any, path: str) -> Plain:
         if not isinstance(value, Mapping):
             raise LocalProtocolError(f"{path}: expected a mapping, found {type(value).__name__}")
-        keys = sorted(key_encode(each, f"{path}: key") for each in value)
-        return {each: item_encode(value[each], f"{path}.{each}") for each in keys}
+        keys = sorted(key_encode(each, path and f"{path}: key") for each in value)
+        return {each: item_encode(value[each], path and f"{path}.{each}") for each in keys}
 
     def decode(value: Plain, path: str) -> FrozenDict[Any, Any]:
         if type(value) is not dict:
             raise wrong_type(path, "a map", value)
         # The key is checked before it becomes part of a path: nothing foreign is quoted in an error.
-        return FrozenDict({key_decode(k, f"{path}: key"): item_decode(v, f"{path}.{k}") for k, v in value.items()})
+        keys = [key_decode(each, path and f"{path}: key") for each in value]
+        return FrozenDict({key: item_decode(value[key], path and f"{path}.{key}") for key in keys})
 
     return encode, decode
 
@@ -280,15 +293,17 @@ def _record(cls: type) -> _Pair:
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     ]
 
+    encoders = [(name, codec[0]) for name, codec in codecs.items()]
+    decoders = [(name, codec[1]) for name, codec in codecs.items()]
     left_out = {field.name: field.default for field in fields if field.metadata.get("later")}
 
     def encode(value: Any, path: str) -> Plain:
         if type(value) is not cls:
             raise LocalProtocolError(f"{path}: expected {cls.__name__}, found {type(value).__name__}")
-        given = {name: getattr(value, name) for name in codecs}
+        given = [(name, each_encode, getattr(value, name)) for name, each_encode in encoders]
         return {
-            name: codecs[name][0](each, f"{path}.{name}")
-            for name, each in given.items()
+            name: each_encode(each, path and f"{path}.{name}")
+            for name, each_encode, each in given
             if name not in left_out or each != left_out[name]
         }
 
@@ -298,7 +313,9 @@ def _record(cls: type) -> _Pair:
         for name in required:
             if name not in value:
                 raise RemoteProtocolError("schema", f"{path}.{name}: missing")
-        known = {name: codec[1](value[name], f"{path}.{name}") for name, codec in codecs.items() if name in value}
+        known = {
+            name: each_decode(value[name], path and f"{path}.{name}") for name, each_decode in decoders if name in value
+        }
         try:
             return cls(**known)
         except (TypeError, ValueError) as error:  # a class's own check in __post_init__

@@ -11,6 +11,7 @@ Round, exchange and sender stand in the message; the topic only routes, and says
 
 from __future__ import annotations
 
+import functools
 import re
 import zlib
 
@@ -25,6 +26,7 @@ def _is_id(name: str) -> bool:
     return len(name) <= ID.most and re.fullmatch(ID.pattern, name) is not None
 
 
+@functools.lru_cache(maxsize=2**16)
 def _level(name: str) -> str:
     """An id as one level of a topic.  One with `+`, `#` or `/` in it would be heard, or listen, where it must not."""
     if not _is_id(name):

@@ -57,16 +57,7 @@ class Slot:
 
     def expect(self, expect: Expect) -> Expect:
         """What a payload in this slot must fit, where the federation expects `expect`."""
-        width = expect.feature_dim * self.times + self.columns(expect.classes) if expect.feature_dim else 0
-        left_out = expect.head_count if self.without_head else 0
-        count = expect.weight_count + self.extra_columns - left_out if expect.weight_count else 0
-        return dataclasses.replace(
-            expect,
-            rows=self.rows or expect.rows,
-            feature_dim=width,
-            weight_count=count,
-            probabilities=self.probabilities,
-        )
+        return _expected(self, expect)
 
     def columns(self, classes: int) -> int:
         """Columns of class rows beyond the width of the features."""
@@ -160,7 +151,7 @@ class Contract(Generic[P]):
         for key, each in fields.items():
             if key not in table and each.default is each.default_factory is dataclasses.MISSING:
                 raise UsageError(f"method.{key}: missing, and {self.name} has no default for it")
-        types = typing.get_type_hints(self.params)
+        types = _types_of(typing.cast("type", self.params))
         try:
             return self.params(**{key: _typed(key, value, types[key]) for key, value in table.items()})
         except ValueError as error:
@@ -175,6 +166,12 @@ class Contract(Generic[P]):
         rows = [(_described(row.down), _described(row.up)) for row in (*self.exchanges(params), self.closing(params))]
         table = sorted(_table(self.read(_table(params))).items())  # read once more: 1 and 1.0 are the same temperature
         return hashlib.sha256(repr((self.name, rows, table)).encode()).digest()[:16]
+
+
+@functools.cache
+def _types_of(params: type) -> dict[str, Any]:
+    """Asked for in every exchange, and slow to find out: the annotations are compiled each time."""
+    return typing.get_type_hints(params)
 
 
 def _table(params: Any) -> dict[str, Scalar]:
@@ -219,6 +216,21 @@ def check_roles(given: Mapping[str, Payload], slots: Mapping[str, Slot], expect:
     for role, slot in slots.items():
         if role not in given and not slot.optional:
             raise RemoteProtocolError("knowledge", f"role {role!r} is missing")
+
+
+@functools.lru_cache(maxsize=2**12)
+def _expected(slot: Slot, expect: Expect) -> Expect:
+    """The same for all devices of a kind, in every exchange."""
+    width = expect.feature_dim * slot.times + slot.columns(expect.classes) if expect.feature_dim else 0
+    left_out = expect.head_count if slot.without_head else 0
+    count = expect.weight_count + slot.extra_columns - left_out if expect.weight_count else 0
+    return dataclasses.replace(
+        expect,
+        rows=slot.rows or expect.rows,
+        feature_dim=width,
+        weight_count=count,
+        probabilities=slot.probabilities,
+    )
 
 
 def expectation(spec: FederationSpec) -> Expect:

@@ -15,8 +15,9 @@ from typing import Protocol
 import numpy as np
 
 from edge_sdk.errors import LocalProtocolError
+from edge_sdk.protocol import topics
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, TransportEvent, Will
-from edge_sdk.transport.routes import Tree
+from edge_sdk.transport.routes import Routes
 
 
 class Clock(Protocol):
@@ -44,6 +45,10 @@ class Faults:
     """For how long."""
 
 
+CALM = Faults()
+"""Nothing."""
+
+
 class TransferTime(Protocol):
     """How long a frame takes on one client's link."""
 
@@ -63,11 +68,11 @@ class Hub:
         self.clock, self.faults = clock, faults or Faults()
         self._rng = np.random.default_rng([seed, 0x48554221])
         self._clients: dict[str, MemoryTransport] = {}
+        self._linked = 0
+        self._routes: Routes[MemoryTransport] = Routes()
+        self._found: dict[str, tuple[MemoryTransport, ...]] = {}
+        """By topic, until somebody's subscriptions change."""
         self._retained: dict[str, bytes] = {}
-        self._subscribers: Tree[MemoryTransport] = Tree()
-        self._kept: Tree[str] = Tree()
-        """The topics of retained frames."""
-        self._links = 0
         self.down = False
         """Whether the broker itself is gone."""
         self.fates: Counter[str] = Counter()
@@ -79,36 +84,41 @@ class Hub:
         if old is not None:
             old.push(Disconnected("another client took this id"))
             old.close()
-        self._links += 1
-        self._clients[client_id] = client = MemoryTransport(self, client_id, transfer_s or instant, self._links)
+        self._clients[client_id] = client = MemoryTransport(self, client_id, transfer_s or instant, self._linked)
+        self._linked += 1
         return client
 
     def publish(self, sender: MemoryTransport, topic: str, frame: bytes, *, retain: bool) -> None:
         """Route a frame to everybody who subscribed; an empty retained one clears its topic."""
         if retain and frame:
             self._retained[topic] = frame
-            self._kept.add(topic, topic)
         elif retain:
             self._retained.pop(topic, None)
-            self._kept.remove(topic, topic)
         up_s = sender.transfer_s(len(frame), up=True)
-        for client in sorted(self._subscribers.covering(topic), key=lambda client: client.number):
+        for client in self._hearers(topic):
             if client.online:
                 self._carry(client, topic, frame, up_s)
 
+    def _hearers(self, topic: str) -> tuple[MemoryTransport, ...]:
+        """Who subscribed, each once, in the order in which they were linked."""
+        if topic not in self._found:
+            hearers = {client.place: client for client in self._routes.find(topic)}
+            self._found[topic] = tuple(hearers[place] for place in sorted(hearers))
+        return self._found[topic]
+
+    def subscribe(self, client: MemoryTransport, patterns: Sequence[str], before: Sequence[str] = ()) -> None:
+        """From now on a client hears these, and no more what it heard before."""
+        self._found.clear()
+        for pattern in before:
+            self._routes.remove(pattern, client)
+        for pattern in patterns:
+            self._routes.add(pattern, client)
+
     def subscribed(self, client: MemoryTransport) -> None:
         """A client is (back) online: it hears what was retained."""
-        for topic in sorted(set().union(*map(self._kept.covered, client.subscriptions))):
-            frame = self._retained[topic]
-            self._deliver_after(client, topic, frame, client.transfer_s(len(frame), up=False))
-
-    def route(self, client: MemoryTransport, subscriptions: tuple[str, ...]) -> None:
-        """Deliver to a client from now on what these subscriptions cover, and nothing else."""
-        for pattern in client.subscriptions:
-            self._subscribers.remove(pattern, client)
-        for pattern in subscriptions:
-            self._subscribers.add(pattern, client)
-        client.subscriptions = subscriptions
+        for topic, frame in sorted(self._retained.items()):
+            if client.wants(topic):
+                self._deliver_after(client, topic, frame, client.transfer_s(len(frame), up=False))
 
     def drop_link(self, client_id: str, for_s: float) -> None:
         """Cut a client off: its will is published, and after a while it is back; without a clock at once."""
@@ -155,6 +165,9 @@ class Hub:
 
     def _carry(self, client: MemoryTransport, topic: str, frame: bytes, up_s: float) -> None:
         faults = self.faults
+        if faults == CALM:
+            self._deliver_after(client, topic, frame, up_s + client.transfer_s(len(frame), up=False))
+            return
         fate = self._rng.random(4)  # always four draws, so that one kind of fault does not shift another
         if fate[0] < faults.disconnect:
             self.fates["disconnect"] += 1
@@ -179,10 +192,10 @@ class Hub:
 class MemoryTransport:
     """One client of a Hub."""
 
-    def __init__(self, hub: Hub, client_id: str, transfer_s: TransferTime, number: int) -> None:
-        """number: in the order of linking, in which frames are handed out."""
-        self._hub, self.client_id, self.transfer_s, self.number = hub, client_id, transfer_s, number
-        self.subscriptions: tuple[str, ...] = ()
+    def __init__(self, hub: Hub, client_id: str, transfer_s: TransferTime, place: int) -> None:
+        """place: in the order in which the hub's clients were linked."""
+        self._hub, self.client_id, self.transfer_s, self.place = hub, client_id, transfer_s, place
+        self._subscriptions: tuple[str, ...] = ()
         self._inbox: deque[TransportEvent] = deque()
         self.will: Will | None = None
         self.online = False
@@ -192,8 +205,8 @@ class MemoryTransport:
 
     def connect(self, subscriptions: Sequence[str], will: Will | None = None) -> None:
         """See Transport."""
-        self._hub.route(self, tuple(subscriptions))
-        self.will = will
+        self._hub.subscribe(self, subscriptions, self._subscriptions)
+        self._subscriptions, self.will = tuple(subscriptions), will
         self._begun = True
         self.back()
 
@@ -228,7 +241,12 @@ class MemoryTransport:
     def close(self) -> None:
         """See Transport."""
         self.online, self._closed = False, True
-        self._hub.route(self, ())
+        self._hub.subscribe(self, (), self._subscriptions)
+        self._subscriptions = ()
+
+    def wants(self, topic: str) -> bool:
+        """Whether a frame on this topic would reach this client now."""
+        return self.online and any(topics.matches(pattern, topic) for pattern in self._subscriptions)
 
     def arrive(self, event: Incoming) -> None:
         """A frame has travelled; it is lost if the link is down by now."""

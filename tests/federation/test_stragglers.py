@@ -11,6 +11,8 @@ from coordinator.rounds import Place
 from edge_sdk.protocol.messages import Assign, CoordinatorStatus, Receipt, Upload
 from edge_sdk.store import MemoryStore
 from edge_sdk.transport.memory import Hub
+from edge_sim.engine import Exact
+from edge_sim.gather import Gatherer
 from edge_sim.virtual import VirtualDevice
 
 SLOW = "device-02"
@@ -108,9 +110,10 @@ def test_what_was_superseded_leaves_no_trace(pictures: Path, method: str) -> Non
     run, sent = superseded(pictures, method)
     done = set(places(sent, Upload, SLOW))
     (slow,) = [d for d in run.devices if d.device.kit.id == SLOW]
-    fresh = VirtualDevice(slow.device, MemoryStore(), Hub(run.clock), run.clock, "tiny")
+    fresh = VirtualDevice(slow.device, MemoryStore(), Hub(run.clock), run.clock, "tiny", gatherer=Gatherer(Exact()))
     welcome = next(m for m in sent if type(m).__name__ == "Welcome" and m.device == SLOW)
     participant = fresh.agent
+    participant.serve = participant.bench.serve  # computed here, step by step
     participant._enter(welcome)
     for message in sent:
         if isinstance(message, Assign) and message.device == SLOW and (message.round, message.exchange) in done:

@@ -53,12 +53,12 @@ def trains(net: TorchModel, shape: tuple[int, int, int]) -> None:
         indices=np.arange(4)[None],
         stochastic=False,
     )
-    before = [parameter.detach().clone() for parameter in net._parameters]
+    before = [parameter.detach().clone() for parameter in net.trained]
     first = net.fit(batches, (CrossEntropy(),), Optim(learning_rate=1e-4))
     second = net.fit(batches, (CrossEntropy(),), Optim(learning_rate=1e-4))
     assert 0.8 < first.loss < 5  # ln 10 is 2.3
     assert second.loss < first.loss
-    assert all((old != new).any() for old, new in zip(before, net._parameters, strict=True))
+    assert all((old != new).any() for old, new in zip(before, net.trained, strict=True))
     assert np.isfinite(net.weights()).all()
 
 

@@ -220,7 +220,7 @@ class TestPullOnFeatures:
         gradient = term.slope(Seen(labels=work.labels[index], features=oracle.features(work.inputs[index])))
         oracle._anatomy.tap(torch.tensor(work.inputs[index]))[1].backward(torch.tensor(gradient))
         model.fit(work, (term,), Optim(kind="sgd", learning_rate=rate))
-        for ours, theirs in zip(model._parameters, oracle._parameters, strict=True):
+        for ours, theirs in zip(model.trained, oracle.trained, strict=True):
             moved = theirs - rate * theirs.grad if theirs.grad is not None else theirs
             torch.testing.assert_close(ours, moved, atol=1e-6, rtol=0)
         assert model.weights().tolist() != torch_model("mlp", CLASSES, SHAPE, Preprocess(), 0).weights().tolist()

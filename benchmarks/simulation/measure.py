@@ -1,0 +1,149 @@
+"""Measures what docs/results/simulation.md says, and writes that page: no figure in it is typed by hand.
+
+    python benchmarks/simulation/measure.py SECTION...     measure some sections (default: all), then write the page
+    python benchmarks/simulation/measure.py --page         only write the page
+
+Each figure of ours is a ratio to the bare sequential loop (bare.py), which runs right before it, in a process of its
+own; medians over several such pairs.  EDGE_REPEATS (default 3) says how many; EDGE_MNIST names an npz of MNIST, without
+which the section `scale` cannot be measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.append(str(HERE.parent))
+
+from figures import Found, Page, Table  # noqa: E402  # benchmarks that lie beside this folder
+from task import Timing  # noqa: E402
+
+REPEATS = int(os.environ.get("EDGE_REPEATS", "3"))
+MNIST = os.environ.get("EDGE_MNIST", "")
+GOALS = {
+    ("fedproto", "mlp", 20): 0.4,
+    ("fedproto", "mlp", 100): 0.5,
+    ("fedssa", "mlp", 20): 0.4,
+    ("fedssa", "mlp", 100): 0.5,
+    ("fedproto", "cnn", 20): 0.65,
+    ("fedproto", "cnn", 100): 0.65,
+    ("fedproto", "mixed", 20): 0.65,
+    ("fedproto", "mixed", 100): 0.65,
+    ("fedavg", "mlp", 20): 0.8,
+    ("fedavg", "mlp", 100): 0.8,
+    ("fedavg", "cnn", 20): 0.7,
+    ("fedavg", "cnn", 100): 0.7,
+}
+"""At most this share of the bare loop's time."""
+
+
+def timed(script: str, *arguments: str) -> Timing:
+    """One run in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, str(HERE / script), *arguments], cwd=HERE, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"{script} {' '.join(arguments)} failed:\n{done.stderr[-2000:]}")
+    return Timing(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def median(values: Sequence[float]) -> float:
+    """The middle one."""
+    return statistics.median(values)
+
+
+def ratios(engine: str) -> Found:
+    """Each case of the goals on one engine, against the bare loop."""
+    head = ["method", "fleet", "devices", "bare loop, ms", "ours, ms", "ours / bare (each pair)", "goal"]
+    rows: Table = [[*head, "first round done after, s (bare)", "peak, MiB (bare)"]]
+    for (method, fleet, devices), goal in GOALS.items():
+        bare, ours = [], []
+        for _ in range(REPEATS):
+            bare.append(timed("bare.py", method, fleet, str(devices)))
+            ours.append(timed("ours.py", method, fleet, str(devices), engine))
+        shares = [a.ms_per_device_round / b.ms_per_device_round for a, b in zip(ours, bare, strict=True)]
+        figures = [median([each.ms_per_device_round for each in side]) for side in (bare, ours)]
+        starts = [median([each.first_round_s for each in side]) for side in (ours, bare)]
+        peaks = [median([each.peak_mib for each in side]) for side in (ours, bare)]
+        spread = ", ".join(f"{share:.2f}" for share in sorted(shares))
+        rows.append(
+            [
+                method,
+                fleet,
+                str(devices),
+                *(f"{figure:.2f}" for figure in figures),
+                f"**{median(shares):.2f}** ({spread})",
+                f"{goal:g}" + (" met" if median(shares) <= goal else ""),
+                f"{starts[0]:.1f} ({starts[1]:.1f})",
+                f"{peaks[0]:,.0f} ({peaks[1]:,.0f})",
+            ]
+        )
+        print(rows[-1], flush=True)
+    return Found(rows, [HOW, load()])
+
+
+def load() -> str:
+    """How busy the machine was, in words."""
+    one, five, _ = os.getloadavg()
+    return (
+        f"Load of the machine when this section ended: {one:.1f} over a minute, {five:.1f} over five (our own counts)."
+    )
+
+
+HOW = (
+    "Milliseconds per device and round, median over rounds 2 to 10. Ours is a whole simulated federation: sessions, "
+    "rounds, every frame through the codec, the ledger in memory. The bare loop shares objects and encodes nothing. "
+    "Peak memory counts worker processes fully, also the pages that they share."
+)
+
+
+def scale() -> Found:
+    """1,000 devices against 100, 60 samples of MNIST each: time and memory per device."""
+    if not MNIST:
+        raise SystemExit("EDGE_MNIST: name an npz of MNIST")
+    rows: Table = [
+        ["method", "engine", "100 devices, ms", "1,000 devices, ms", "ratio", "goal", "MiB per added device"]
+    ]
+    for method, engine in (("fedproto", "cohort"), ("fedavg", "cohort")):
+        few, many = (
+            [timed("ours.py", method, "mlp", n, engine, MNIST) for _ in range(REPEATS)] for n in ("100", "1000")
+        )
+        shares = [b.ms_per_device_round / a.ms_per_device_round for a, b in zip(few, many, strict=True)]
+        figures = [median([each.ms_per_device_round for each in side]) for side in (few, many)]
+        added = (median([each.peak_mib for each in many]) - median([each.peak_mib for each in few])) / 900
+        rows.append(
+            [method, engine, *(f"{figure:.2f}" for figure in figures), f"{median(shares):.2f}", "1.1", f"{added:.2f}"]
+        )
+        print(rows[-1], flush=True)
+    return Found(rows, ["The MLP has 269,322 parameters, 1.03 MiB; the goal for memory is that and 1 MiB.", load()])
+
+
+def stub() -> Found:
+    """Rounds of very many devices whose model is nothing: what a message costs the coordinator."""
+    rows: Table = [["devices", "ms per device and round", "peak, MiB"]]
+    for devices in (100, 1000, 10_000):
+        found = timed("stub_fleet.py", str(devices))
+        rows.append([f"{devices:,}", f"{found.ms_per_device_round:.3f}", f"{found.peak_mib:,.0f}"])
+        print(rows[-1], flush=True)
+    return Found(
+        rows, ["FedProto with a model that answers at once; both sides of every frame, in one process.", load()]
+    )
+
+
+SECTIONS = {
+    "workers": ("Worker processes, dense nets stacked", lambda: ratios("workers")),
+    "cohort": ("One process, dense nets stacked", lambda: ratios("cohort")),
+    "scale": ("1,000 devices", scale),
+    "stub": ("10,000 devices", stub),
+}
+
+
+if __name__ == "__main__":
+    page = Page("simulation", "The simulator: measured", SECTIONS, script="simulation/measure.py")
+    page.main(__doc__ or "")

@@ -1,0 +1,85 @@
+"""The task that all sides are timed on: who holds what, which mini-batches, and how a timing is told.
+
+Digits or MNIST, a Dirichlet partition, one local epoch of 32 samples a batch, SGD; everybody takes part in every round.
+The bare loop gets the very mini-batches of the simulated devices.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+from nets import FEATURES, FLEETS
+
+ROUNDS = 11
+"""The last one is not timed: devices measure themselves in it."""
+RATE = 0.05
+BATCH = 32
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What one process measured of one run."""
+
+    ms_per_device_round: float
+    """The median over the rounds after the first."""
+    first_round_s: float
+    """From the start of the process to the end of the first round."""
+    peak_mib: float
+    """Of this process and its children."""
+
+
+def tables(method: str, fleet: str, devices: int, *, npz: str = "", engine: str = "") -> dict[str, Any]:
+    """The run as a TOML's tables."""
+    families = [f"nets:{family}" for family in FLEETS[fleet]]
+    data: dict[str, Any] = {"source": "digits", "test_fraction": 0.2, "public": 0}
+    partition: dict[str, Any] = {"kind": "dirichlet", "alpha": 0.5, "min_samples": 4}
+    if npz:
+        data = {"source": "npz", "path": npz, "train_samples": 60 * devices, "test_samples": 1000, "public": 0}
+        partition = {"kind": "iid"}
+    return {
+        "federation": {
+            "name": "bench",
+            "method": method,
+            "devices": devices,
+            "rounds": ROUNDS,
+            "seed": 0,
+            "feature_dim": FEATURES[fleet],
+        },
+        "train": {
+            "optimiser": "sgd",
+            "learning_rate": RATE,
+            "batch_size": BATCH,
+            "local_epochs": 1,
+            "evaluate_every": 10**6,
+        },
+        "data": data,
+        "partition": partition,
+        "fleet": [{"count": devices, "model": "cycle:" + ",".join(families)}],
+        "run": {"standalone": False, "engine": engine or "exact", "stacked": ["mlp"]},
+    }
+
+
+def peak_mib(children: int = 0) -> float:
+    """Of this process, and the largest of its ended children as often as there were some."""
+    kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return (kib + children * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) / 1024
+
+
+def tell(round_ends_s: Sequence[float], devices: int, started_s: float, children: int = 0) -> None:
+    """Print a Timing as JSON; round_ends_s on the monotonic clock, started_s on the wall clock."""
+    offset_s = time.time() - time.monotonic()
+    each_s = [b - a for a, b in pairwise(round_ends_s)][: ROUNDS - 2]
+    timing = Timing(
+        ms_per_device_round=statistics.median(each_s) * 1000 / devices,
+        first_round_s=round_ends_s[0] + offset_s - started_s,
+        peak_mib=peak_mib(children),
+    )
+    sys.stdout.write(json.dumps(asdict(timing)) + "\n")

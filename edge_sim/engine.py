@@ -1,0 +1,89 @@
+"""What simulated devices compute on: an engine serves the requests of many devices at once.
+
+`exact` serves them one after the other with each device's own model, as a board would, and is what every other engine
+is compared with.  Which engine serves changes how long a simulation takes, never what happens in it or when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from edge_sdk.errors import RunFailed
+from edge_sdk.methods.base import Job, Request
+from edge_sdk.workbench import Workbench
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """One request of one device."""
+
+    bench: Workbench
+    request: Request
+    job: Job
+
+
+Answer: TypeAlias = Any
+"""The result of a request; or an exception, to be raised where it was asked; or LOST."""
+
+
+class Lost:
+    """In place of an answer: what computed it is gone, and the device's model is in no known state."""
+
+
+LOST = Lost()
+
+
+class Engine(Protocol):
+    """Serves requests."""
+
+    peak_bytes: int
+    """Resident at most in processes of its own, known once it is closed."""
+
+    def attach(self, number: int, bench: Workbench) -> None:
+        """A device is switched on, perhaps again; before it asks anything."""
+
+    def serve(self, asked: Sequence[Asked]) -> list[Answer]:
+        """One answer to each, in order; each device asks once at most."""
+
+    def close(self) -> None:
+        """Let go of processes and memory."""
+
+
+class Exact:
+    """In this process, one after the other."""
+
+    peak_bytes = 0
+
+    def attach(self, number: int, bench: Workbench) -> None:
+        """See Engine."""
+
+    def serve(self, asked: Sequence[Asked]) -> list[Answer]:
+        """See Engine."""
+        return [served(each) for each in asked]
+
+    def close(self) -> None:
+        """See Engine."""
+
+
+def served(asked: Asked) -> Answer:
+    """By the device's own workbench, to the end."""
+    steps = asked.bench.serve(asked.request, asked.job)
+    try:
+        while True:
+            next(steps)
+    except StopIteration as stop:
+        return stop.value
+    except Exception as error:  # noqa: BLE001  # raised again where the device asked
+        return error
+
+
+def ask(bench: Workbench, request: Request, job: Job) -> Generator[Asked, Answer, Any]:
+    """Leave a request to whoever drives the participant: with its bench, what a Participant takes as `serve`."""
+    answer = yield Asked(bench, request, job)
+    if isinstance(answer, Exception):
+        raise answer
+    if answer is LOST:
+        raise RunFailed("a lost computation was not begun anew")
+    return answer

@@ -1,0 +1,16 @@
+"""What work cost elsewhere, added to a device's own meter."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TypeAlias
+
+from edge_sdk.meter import Meter
+
+Spent: TypeAlias = Meter
+
+
+def add(meter: Meter, spent: Spent) -> None:
+    """Add every figure of one to the other."""
+    for field in dataclasses.fields(meter):
+        setattr(meter, field.name, getattr(meter, field.name) + getattr(spent, field.name))

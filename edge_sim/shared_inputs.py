@@ -1,0 +1,29 @@
+"""Preprocessing that many devices of one process share: the public set and the test set are preprocessed once."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from edge_sdk.data import Preprocess, Raw
+from edge_sdk.objectives import Floats
+
+_KEPT = 8
+"""Arrays that are remembered: a public and a test set for a few kinds of devices, and what was asked for in between."""
+_known: deque[tuple[Raw, Preprocess, Floats]] = deque(maxlen=_KEPT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedPreprocess(Preprocess):
+    """The same array in gives the same array out, as long as it is among the last few."""
+
+    def __call__(self, raw: Raw) -> Floats:
+        """See Preprocess; nobody may change what comes out."""
+        for at, (known, by, found) in enumerate(_known):
+            if known is raw and by == self:
+                del _known[at]
+                _known.append((raw, self, found))
+                return found
+        found = Preprocess.__call__(self, raw)
+        _known.append((raw, self, found))
+        return found

@@ -1,0 +1,274 @@
+"""The engine that stacks: equal requests of devices with equal nets are served as one.
+
+What stacks are fits, class means and logits of dense nets; everything else is served one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from edge_sdk import divergence
+from edge_sdk.errors import Diverged
+from edge_sdk.methods.base import ClassMeans, Fit, Logits, Private
+from edge_sdk.models.base import Batches, FitReport
+from edge_sdk.models.checks import check_fit
+from edge_sdk.models.torch_model import TorchModel
+from edge_sdk.models.torch_optim import TorchOptimiser
+from edge_sdk.objectives import Floats, Optim, softmax
+from edge_sdk.workbench import Workbench, slices
+from edge_sim.engine import Answer, Asked, served
+from edge_sim.torch_places import Places
+from edge_sim.torch_stack import Stack, stacks
+from edge_sim.torch_stack_terms import Pass, shape_of, stacked_loss
+
+AT_A_TIME = 10
+"""Devices in a stack: their weights fit into a core's cache."""
+
+Serve = Callable[[Sequence[Asked]], list[Answer]]
+
+
+class Cohort:
+    """Stacks what can be stacked, in this process."""
+
+    def __init__(self, names: frozenset[str] | None = None, places: Places | None = None) -> None:
+        """names: of the models to stack; None: whatever can be.  places: for the weights, so that they need no copy."""
+        self._names = names
+        self._places = places or Places()
+        self.peak_bytes = 0
+        self._kinds: WeakKeyDictionary[TorchModel, str] = WeakKeyDictionary()
+
+    def attach(self, number: int, bench: Workbench) -> None:
+        """See Engine."""
+        if self._kind(bench.model):
+            self._places.attach(number, bench)
+
+    def serve(self, asked: Sequence[Asked]) -> list[Answer]:
+        """See Engine."""
+        if self._places.models and not self._places.ready:
+            self._places.divide({})
+        groups: dict[Hashable, list[int]] = {}
+        for at, each in enumerate(asked):
+            groups.setdefault(self._group(each), []).append(at)
+        answers: list[Answer] = [None] * len(asked)
+        for group, members in groups.items():
+            serve = _one_by_one if group is None else _SERVED[type(asked[members[0]].request)]
+            for chosen in _chunks(members, asked):
+                for at, answer in zip(chosen, serve([asked[at] for at in chosen]), strict=True):
+                    answers[at] = answer
+        return answers
+
+    def close(self) -> None:
+        """See Engine."""
+        self._places.close()
+
+    def stackable(self, asked: Asked) -> bool:
+        """Whether it would be served together with its like."""
+        return self._group(asked) is not None
+
+    def _group(self, asked: Asked) -> Hashable:
+        """What requests that are served as one have in common; None: this one is served by itself."""
+        model, request = asked.bench.model, asked.request
+        kind = self._kind(model)
+        if not kind:
+            return None
+        if isinstance(request, Fit):
+            shape = shape_of(request.objective) if request.part == "all" else None
+            steps = _steps_taken(model, request)
+            return shape and (Fit, kind, shape, request.optim, request.part, type(request.source), steps)
+        if isinstance(request, ClassMeans):
+            return ClassMeans, kind, request.of
+        if isinstance(request, Logits):
+            return Logits, kind, type(request.source), request.source.indices.shape
+        return None
+
+    def _kind(self, model: object) -> str:
+        """The net in words, the same for all that stack; empty: this one does not."""
+        if not isinstance(model, TorchModel):
+            return ""
+        if model not in self._kinds:
+            chosen = (self._names is None or model.spec.name in self._names) and stacks(model)
+            self._kinds[model] = f"{model.spec.preprocess} {model.net}" if chosen else ""
+        return self._kinds[model]
+
+
+def _steps_taken(model: object, request: Fit) -> bytes:
+    """By the optimiser that a fit would go on with, of each parameter; empty: it begins with a new one."""
+    optimiser = model.optimiser if isinstance(model, TorchModel) else None
+    goes_on = optimiser is not None and optimiser.optim == request.optim and optimiser.moments
+    return optimiser.steps.tobytes() if optimiser is not None and goes_on else b""
+
+
+def _chunks(members: Sequence[int], asked: Sequence[Asked]) -> list[list[int]]:
+    """Stacks, of devices with about as much to do: what is smaller is padded."""
+
+    def order(at: int) -> tuple[int, ...]:
+        """Of those with equally much, as they lie in memory (see torch_places.py)."""
+        model = asked[at].bench.model
+        return *(-each for each in _size(asked[at])), model.trained[0].data_ptr() if isinstance(
+            model, TorchModel
+        ) else 0
+
+    ordered = sorted(members, key=order)
+    return [ordered[at : at + AT_A_TIME] for at in range(0, len(ordered), AT_A_TIME)]
+
+
+def _size(asked: Asked) -> tuple[int, ...]:
+    if isinstance(asked.request, (Fit, Logits)):
+        return asked.request.source.indices.shape
+    return (len(asked.bench.data.train),)
+
+
+def _one_by_one(asked: Sequence[Asked]) -> list[Answer]:
+    return [served(each) for each in asked]
+
+
+def _models(asked: Sequence[Asked]) -> list[TorchModel]:
+    return [each.bench.model for each in asked if isinstance(each.bench.model, TorchModel)]
+
+
+# -- fits -----------------------------------------------------------------------------------------------------------
+
+
+def _fit(asked: Sequence[Asked]) -> list[Answer]:
+    """By falling number of steps, so that those still at it are the first ones of the stack."""
+    models, requests = _models(asked), [each.request for each in asked if isinstance(each.request, Fit)]
+    for each, request in zip(asked, requests, strict=True):
+        inputs, labels, private = each.bench.source(request.source)
+        batches = Batches(inputs=inputs, labels=labels, indices=request.source.indices, stochastic=private)
+        check_fit(each.bench.model.spec, batches, request.objective)
+    stack = Stack(models)
+    optimiser = _StackedOptimiser(models, requests[0].optim, stack)
+    loss_of = stacked_loss([request.objective for request in requests], models[0].spec.classes)
+    steps = [len(request.source.indices) for request in requests]  # falling
+    losses = torch.zeros(len(asked))
+    share = _share([request.source.indices.shape[1] for request in requests])
+    weights: list[Tensor] = []
+    for step in range(steps[0]):
+        active = sum(step < each for each in steps)
+        if not weights or len(weights[0]) != active:
+            weights = stack.first(active)
+        x, y = _batch(asked[:active], requests[:active], step, share.shape[1])
+        done = Pass(stack.outcome(weights, x), y, share[:active], weights, step)
+        each_loss = loss_of(done)  # (c,)
+        losses[:active] = each_loss.detach()
+        optimiser.step(active, step, torch.autograd.grad(each_loss.sum(), weights))
+    stack.write()
+    optimiser.write(models, steps)
+    return [_fitted(*each) for each in zip(asked, requests, losses.tolist(), strict=True)]
+
+
+def _fitted(asked: Asked, request: Fit, loss: float) -> Answer:
+    """What a fit costs and says; Diverged where it left the model unfit to use."""
+    steps, batch = request.source.indices.shape
+    for _ in range(steps):
+        asked.bench.meter.trained(asked.bench.model.spec, batch, request.part)
+    report = FitReport(steps=steps, loss=loss)
+    try:
+        divergence.check_loss(report, steps - 1)
+        divergence.check_weights(asked.bench.model)
+    except Diverged as error:
+        return error
+    return report
+
+
+def _share(sizes: Sequence[int]) -> Tensor:
+    """1 / b for each sample, 0 for padding: (c, b)."""
+    share = torch.zeros(len(sizes), max(sizes))
+    for at, size in enumerate(sizes):
+        share[at, :size] = 1 / size
+    return share
+
+
+def _batch(asked: Sequence[Asked], requests: Sequence[Fit | Logits], step: int, size: int) -> tuple[Tensor, Tensor]:
+    """One mini-batch of each device, with zeros to one size: (c, b, ...), (c, b)."""
+    first = asked[0].bench.source(requests[0].source)[0]
+    x = np.zeros((len(asked), size, *first.shape[1:]), np.float32)
+    y = np.zeros((len(asked), size), np.int64)
+    for at, (each, request) in enumerate(zip(asked, requests, strict=True)):
+        inputs, labels, _ = each.bench.source(request.source)
+        index = request.source.indices[step]
+        np.take(inputs, index, axis=0, out=x[at, : len(index)])
+        if labels is not None:
+            np.take(labels, index, out=y[at, : len(index)])
+    return torch.from_numpy(x), torch.from_numpy(y)
+
+
+class _StackedOptimiser:
+    """One optimiser of each device of a stack, all after equally many steps."""
+
+    def __init__(self, models: Sequence[TorchModel], optim: Optim, stack: Stack) -> None:
+        self._optim, self._weights = optim, stack.weights
+        own = [each.optimiser for each in models]
+        goes_on = [each for each in own if each is not None and each.optim == optim]
+        self._begun = goes_on[0].steps if len(goes_on) == len(models) else np.zeros(len(stack.weights), np.int64)
+        self._moments = TorchOptimiser(optim, stack.weights).moments
+        if len(goes_on) == len(models):
+            kinds = zip(*(each.moments for each in goes_on), strict=True)
+            self._moments = [[torch.stack(each) for each in zip(*kind, strict=True)] for kind in kinds]
+
+    def step(self, count: int, step: int, gradients: Sequence[Tensor]) -> None:
+        """Step the first `count` devices; `step`: of this fit, from 0."""
+        moments = [[each[:count] for each in kind] for kind in self._moments]
+        weights = [each.detach()[:count] for each in self._weights]
+        TorchOptimiser(self._optim, weights, moments, self._begun + step).step(gradients)
+
+    def write(self, models: Sequence[TorchModel], steps: Sequence[int]) -> None:
+        """Give each model its own."""
+        for at, (model, taken) in enumerate(zip(models, steps, strict=True)):
+            moments = [[each[at].clone() for each in kind] for kind in self._moments]
+            model.optimiser = TorchOptimiser(self._optim, model.trained, moments, self._begun + taken)
+
+
+# -- inference ------------------------------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def _class_means(asked: Sequence[Asked]) -> list[Answer]:
+    stack = Stack(_models(asked))
+    sizes = [len(each.bench.data.train) for each in asked]
+    parts: list[list[Floats]] = [[] for _ in asked]
+    for part in slices(max(sizes)):
+        x = _rows(asked, part)
+        found = stack.outcome(stack.weights, torch.from_numpy(x))
+        of_features = isinstance(asked[0].request, ClassMeans) and asked[0].request.of == "features"
+        rows = found.features.numpy() if of_features else softmax(found.logits.numpy())
+        for at, size in enumerate(sizes):
+            if part.start < size:
+                parts[at].append(rows[at, : size - part.start])
+    for each, size in zip(asked, sizes, strict=True):
+        for part in slices(size):
+            each.bench.count_inference(min(part.stop, size) - part.start)
+    return [each.bench.class_means(own) for each, own in zip(asked, parts, strict=True)]
+
+
+def _rows(asked: Sequence[Asked], part: slice) -> Floats:
+    """A slice of each device's private samples, with zeros to one size: (c, b, ...)."""
+    own = [each.bench.source(PRIVATE)[0][part] for each in asked]
+    x = np.zeros((len(own), max(map(len, own)), *own[0].shape[1:]), np.float32)
+    for at, rows in enumerate(own):
+        x[at, : len(rows)] = rows
+    return x
+
+
+@torch.inference_mode()
+def _logits(asked: Sequence[Asked]) -> list[Answer]:
+    requests = [each.request for each in asked if isinstance(each.request, Logits)]
+    stack = Stack(_models(asked))
+    found = []
+    for step in range(len(requests[0].source.indices)):
+        x, _ = _batch(asked, requests, step, requests[0].source.indices.shape[1])
+        found.append(stack.outcome(stack.weights, x).logits.numpy())
+    for each, request in zip(asked, requests, strict=True):
+        for chosen in request.source.indices:
+            each.bench.count_inference(len(chosen))
+    return list(np.stack(found, axis=1))  # (c, steps, b, k)
+
+
+PRIVATE = Private(np.empty((0, 0), np.int64))
+"""All private samples, no batches of them."""
+_SERVED: dict[type, Serve] = {Fit: _fit, ClassMeans: _class_means, Logits: _logits}

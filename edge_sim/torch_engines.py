@@ -1,0 +1,93 @@
+"""The engines that need torch, as a run's table asks for them, and the calibration that chooses between them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from edge_sdk.methods.base import Fit, Job
+from edge_sdk.models.optim import moment_count
+from edge_sdk.objectives import CrossEntropy, Optim
+from edge_sdk.workbench import Workbench
+from edge_sim import fleet as fleets
+from edge_sim.config import RunTable
+from edge_sim.engine import Asked, Engine, Exact
+from edge_sim.engines import Measured
+from edge_sim.fleet import Device, Fleet
+from edge_sim.torch_cohort import AT_A_TIME, Cohort
+from edge_sim.torch_places import Places
+from edge_sim.torch_threads import one_thread
+from edge_sim.torch_workers import Workers
+
+_REPEATS = 3
+
+
+def cohort(table: RunTable, fleet: Fleet) -> Cohort:
+    """Stacking in this process."""
+    return Cohort(None if table.stacked is None else frozenset(table.stacked), places(table, fleet))
+
+
+def workers(table: RunTable, fleet: Fleet) -> Workers:
+    """Processes, their weights in memory or, above the table's cap, on disk."""
+    count = table.workers or os.cpu_count() or 1
+    return Workers(fleet, min(count, len(fleet.devices)), places(table, fleet), frozenset(table.stacked or ()))
+
+
+def places(table: RunTable, fleet: Fleet) -> Places:
+    """Memory for weights and for the moments of the federation's optimiser; above the table's cap, on disk."""
+    train = fleet.federation.spec.train
+    optim = Optim(kind=train.optimiser, learning_rate=train.learning_rate, momentum=train.momentum)
+    spill = None if table.memory_bytes is None else Path(tempfile.gettempdir())
+    return Places(moment_count(optim), spill, table.memory_bytes or 0)
+
+
+def calibrated(fleet: Fleet) -> list[Measured]:
+    """What a round's training costs each kind of model here, alone and stacked, on models that are thrown away."""
+    one_thread()
+    kinds: dict[tuple[object, ...], list[Device]] = {}
+    for device in fleet.devices:
+        if fleets.needs_torch(device.kit.family):
+            kit = device.kit
+            kinds.setdefault((kit.family, kit.size, kit.feature_dim), []).append(device)
+    return [_measured(fleet, devices) for devices in kinds.values()]
+
+
+def _measured(fleet: Fleet, devices: Sequence[Device]) -> Measured:
+    benches = [Workbench(each.kit.model(each.public), each.data, each.public) for each in devices[:AT_A_TIME]]
+    asked = [_fit(fleet, device, bench) for device, bench in zip(devices, benches, strict=False)]
+    alone_ms = _best_ms(Exact(), asked) / len(asked)
+    stacking = Cohort()
+    stackable = all(stacking.stackable(each) for each in asked) and len(asked) > 1
+    return Measured(
+        model=benches[0].model.spec.name,
+        devices=len(devices),
+        alone_ms=alone_ms,
+        stacked_ms=_best_ms(stacking, asked) / len(asked) if stackable else None,
+    )
+
+
+def _fit(fleet: Fleet, device: Device, bench: Workbench) -> Asked:
+    job = Job(
+        spec=fleet.federation.spec,
+        number=device.kit.number,
+        round=0,
+        exchange=0,
+        closing=False,
+        samples=len(device.data.train),
+        learns=True,
+    )
+    source = job.private_batches(max(job.local_steps, 1))
+    return Asked(bench, Fit(source=source, objective=(CrossEntropy(),), optim=job.optim), job)
+
+
+def _best_ms(engine: Engine, asked: Sequence[Asked]) -> float:
+    return min(_timed_s(lambda: engine.serve(asked)) for _ in range(_REPEATS)) * 1000
+
+
+def _timed_s(act: Callable[[], object]) -> float:
+    begun_s = time.perf_counter()
+    act()
+    return time.perf_counter() - begun_s

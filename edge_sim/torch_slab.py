@@ -1,0 +1,108 @@
+"""Models' weights in memory that somebody else provides: shared between processes, or backed by a file.
+
+A row holds one model's parameters and buffers, and the moments of its optimiser.  The model computes on the row itself,
+so whoever maps the same memory sees every step; nothing is copied, encoded or sent.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from edge_sdk.models.torch_model import TorchModel
+from edge_sdk.models.torch_optim import Moments, TorchOptimiser
+from edge_sdk.objectives import Optim
+
+_ALIGNED = 64
+"""Bytes: as torch's own allocator, so that the same instructions run on the same bits."""
+
+
+class Slab:
+    """Zeroed memory for rows, as one file: without a name in memory, or, given a folder, on its disk."""
+
+    def __init__(self, size_bytes: int, folder: Path | None = None, descriptor: int | None = None) -> None:
+        """descriptor: of a slab that another process made."""
+        self.descriptor = _file(folder) if descriptor is None else descriptor
+        if descriptor is None:
+            os.ftruncate(self.descriptor, max(size_bytes, mmap.PAGESIZE))
+        self.memory = torch.frombuffer(mmap.mmap(self.descriptor, 0), dtype=torch.uint8)
+
+    def close(self) -> None:
+        """Let go of the file; the memory goes with the last tensor in it."""
+        os.close(self.descriptor)
+
+
+def _file(folder: Path | None) -> int:
+    if folder is None and hasattr(os, "memfd_create"):
+        return os.memfd_create("edge-slab")
+    with tempfile.TemporaryFile(dir=folder) as file:
+        return os.dup(file.fileno())
+
+
+def row_bytes(model: TorchModel, kinds: int) -> int:
+    """Room for a model and so many kinds of moments."""
+    parameters = sum(_aligned(p) for p in model.trained)
+    return sum(map(_aligned, _tensors(model))) + kinds * parameters
+
+
+def settle(model: TorchModel, row: Tensor, *, fresh: bool) -> None:
+    """Let a model live in its row; fresh: what it holds now goes there, else what is there counts."""
+    at = 0
+    for tensor in _tensors(model):
+        there = _view(row, at, tensor)
+        if fresh:
+            there.copy_(tensor.detach())
+        tensor.data = there
+        at += _aligned(tensor)
+
+
+def settle_moments(model: TorchModel, row: Tensor) -> None:
+    """Let the moments of a model's optimiser, if it has any, live in its row, as they are now."""
+    optimiser = model.optimiser
+    if optimiser is None:
+        return
+    for own, there in zip(optimiser.moments, _moments(model, row, len(optimiser.moments)), strict=True):
+        for j, (moment, place) in enumerate(zip(own, there, strict=True)):
+            if moment.data_ptr() != place.data_ptr():
+                place.copy_(moment)
+                own[j] = place
+
+
+def take_moments(model: TorchModel, row: Tensor, optim: Optim | None, steps: NDArray[np.int64], kinds: int) -> None:
+    """Give a model the optimiser whose moments are in its row, after so many steps; optim None: it has none."""
+    moments = _moments(model, row, kinds)
+    model.optimiser = None if optim is None else TorchOptimiser(optim, model.trained, moments, steps.copy())
+
+
+def _moments(model: TorchModel, row: Tensor, kinds: int) -> Moments:
+    at = sum(map(_aligned, _tensors(model)))
+    found: Moments = []
+    for _ in range(kinds):
+        found.append([])
+        for parameter in model.trained:
+            found[-1].append(_view(row, at, parameter))
+            at += _aligned(parameter)
+    return found
+
+
+def _tensors(model: TorchModel) -> Iterator[Tensor]:
+    yield from model.net.parameters()
+    yield from model.net.buffers()
+
+
+def _aligned(tensor: Tensor) -> int:
+    size = tensor.numel() * tensor.element_size()
+    return -(-size // _ALIGNED) * _ALIGNED
+
+
+def _view(row: Tensor, at: int, like: Tensor) -> Tensor:
+    size = like.numel() * like.element_size()
+    return row[at : at + size].view(like.dtype).view(like.shape)

@@ -1,0 +1,186 @@
+"""The loss terms on a stack of devices, each with knowledge of its own: models/torch_terms.py, per device.
+
+Mini-batches may be of different sizes; `share` is 1 / b for a sample of a mini-batch of b, and 0 for padding, so that a
+weighted sum over samples is the mean over each device's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+import torch.nn.functional as nnf
+from torch import Tensor
+
+from edge_sdk.objectives import (
+    NORM_FLOOR,
+    ClassTarget,
+    CrossEntropy,
+    Distill,
+    LessForgetting,
+    LogitGradient,
+    Objective,
+    PrototypeDistance,
+    PrototypePull,
+    Proximal,
+    Term,
+)
+from edge_sim.torch_stack import Outcome
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pass:
+    """One step's forward pass of the first c devices of a stack."""
+
+    outcome: Outcome
+    labels: Tensor  # (c, b)
+    share: Tensor  # (c, b)
+    weights: Sequence[Tensor]  # (c, ...) each
+    step: int
+
+    @property
+    def count(self) -> int:
+        """Devices in it: c."""
+        return len(self.labels)
+
+    def mean(self, rows: Tensor) -> Tensor:
+        """(c, b) -> (c,), over each device's own samples."""
+        return (rows * self.share).sum(dim=1)
+
+
+Loss: TypeAlias = Callable[[Pass], Tensor]
+"""Each device's weighted loss: (c,)."""
+
+
+def stacked_loss(objectives: Sequence[Objective], classes: int) -> Loss:
+    """The sum of all terms; objectives: of each device, alike in the kinds of their terms."""
+    losses = [_LOSSES[type(terms[0])](terms, classes) for terms in zip(*objectives, strict=True)]
+    return lambda done: torch.stack([loss(done) for loss in losses]).sum(dim=0)
+
+
+def shape_of(objective: Objective) -> tuple[object, ...] | None:
+    """What objectives must have in common to stack; None: this one does not."""
+    if not all(type(term) in _LOSSES for term in objective):
+        return None
+    return tuple((type(term), getattr(term, "temperature", None)) for term in objective)
+
+
+def _weights(terms: Sequence[Any]) -> Tensor:
+    return torch.tensor([term.weight for term in terms])  # (c,)
+
+
+def _cross_entropy(terms: Sequence[CrossEntropy], _classes: int) -> Loss:
+    weights = _weights(terms)
+
+    def loss(done: Pass) -> Tensor:
+        rows = nnf.cross_entropy(done.outcome.logits.flatten(0, 1), done.labels.flatten(), reduction="none")
+        return weights[: done.count] * done.mean(rows.view_as(done.labels))
+
+    return loss
+
+
+def _logit_gradient(terms: Sequence[LogitGradient], _classes: int) -> Loss:
+    weights, gradients = _weights(terms), _padded([term.gradient for term in terms])  # (c,), (c, steps, b, k)
+
+    def loss(done: Pass) -> Tensor:
+        given = gradients[: done.count, done.step]
+        return weights[: done.count] * done.mean((given * done.outcome.logits).sum(dim=-1))
+
+    return loss
+
+
+def _distill(terms: Sequence[Distill], _classes: int) -> Loss:
+    weights, temperature = _weights(terms), terms[0].temperature
+    teachers = nnf.log_softmax(_padded([term.logits for term in terms]) / temperature, dim=-1)  # (c, steps, b, k)
+
+    def loss(done: Pass) -> Tensor:
+        teacher = teachers[: done.count, done.step]
+        own = nnf.log_softmax(done.outcome.logits / temperature, dim=-1)
+        rows = nnf.kl_div(own, teacher, reduction="none", log_target=True).sum(dim=-1)
+        return weights[: done.count] * done.mean(rows)
+
+    return loss
+
+
+def _class_target(terms: Sequence[ClassTarget], classes: int) -> Loss:
+    weights, rows_of = _weights(terms), _rows_by_label(terms, classes)
+
+    def loss(done: Pass) -> Tensor:
+        rows, known = rows_of(done)
+        own = nnf.log_softmax(done.outcome.logits, dim=-1)
+        return -weights[: done.count] * done.mean((rows * known * own).sum(dim=-1))
+
+    return loss
+
+
+def _prototype_pull(terms: Sequence[PrototypePull], classes: int) -> Loss:
+    weights, rows_of = _weights(terms), _rows_by_label(terms, classes)
+
+    def loss(done: Pass) -> Tensor:
+        rows, known = rows_of(done)
+        gaps = (done.outcome.features - rows) * known  # (c, b, d)
+        return weights[: done.count] * done.mean(gaps.square().mean(dim=-1))
+
+    return loss
+
+
+def _prototype_distance(terms: Sequence[PrototypeDistance], classes: int) -> Loss:
+    weights, rows_of = _weights(terms), _rows_by_label(terms, classes)
+
+    def loss(done: Pass) -> Tensor:
+        rows, known = rows_of(done)
+        gaps = (done.outcome.features - rows) * known  # (c, b, d)
+        return weights[: done.count] * done.mean((gaps.square().sum(dim=-1) + NORM_FLOOR).sqrt())
+
+    return loss
+
+
+def _proximal(terms: Sequence[Proximal], _classes: int) -> Loss:
+    weights = _weights(terms)
+    anchors = torch.from_numpy(np.stack([term.anchor for term in terms]))  # (c, p)
+
+    def loss(done: Pass) -> Tensor:
+        flat = torch.cat([each.flatten(1) for each in done.weights], dim=1)  # (c, p)
+        return weights[: done.count] * 0.5 * (flat - anchors[: done.count]).square().sum(dim=1)
+
+    return loss
+
+
+def _rows_by_label(terms: Sequence[Any], classes: int) -> Callable[[Pass], tuple[Tensor, Tensor]]:
+    """The row of each sample's class, and whether there is one: (c, b, d), (c, b, 1)."""
+    rows = torch.zeros(len(terms), classes, terms[0].rows.shape[1])  # (c, k, d)
+    known = torch.zeros(len(terms), classes, 1)
+    for at, term in enumerate(terms):
+        index = torch.from_numpy(term.classes)
+        rows[at, index] = torch.from_numpy(np.require(term.rows, np.float32, ["C", "W"]))
+        known[at, index] = 1
+
+    def look_up(done: Pass) -> tuple[Tensor, Tensor]:
+        device = torch.arange(done.count)[:, None]  # (c, 1)
+        return rows[device, done.labels], known[device, done.labels]
+
+    return look_up
+
+
+def _padded(arrays: Sequence[Any]) -> Tensor:
+    """(steps, b, k) of each device, with zeros to the largest of them: (c, steps, b, k)."""
+    steps, batch = (max(array.shape[axis] for array in arrays) for axis in (0, 1))
+    out = torch.zeros(len(arrays), steps, batch, arrays[0].shape[2])
+    for at, array in enumerate(arrays):
+        out[at, : array.shape[0], : array.shape[1]] = torch.from_numpy(np.require(array, np.float32, ["C", "W"]))
+    return out
+
+
+_LOSSES: dict[type[Term], Callable[[Sequence[Any], int], Loss]] = {
+    CrossEntropy: _cross_entropy,
+    Distill: _distill,
+    LessForgetting: _distill,
+    LogitGradient: _logit_gradient,
+    ClassTarget: _class_target,
+    PrototypePull: _prototype_pull,
+    PrototypeDistance: _prototype_distance,
+    Proximal: _proximal,
+}

@@ -1,0 +1,130 @@
+"""Every term that stacks gives each device of a stack the step that it would take alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import fleets
+import numpy as np
+import pytest
+
+from edge_sdk import objectives as terms
+from edge_sdk.methods.base import ClassMeans, Fit, Job, Logits, Public
+from edge_sdk.objectives import Optim
+from edge_sim import config as configs
+from edge_sim.engine import Asked, Exact
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from edge_sim.torch_cohort import Cohort  # noqa: E402  # torch is there
+from edge_sim.torch_threads import one_thread  # noqa: E402
+
+one_thread()  # as every simulation does
+
+K, D, B, STEPS = fleets.CLASSES, 6, 5, 3
+OPTIM = Optim(kind="sgd", learning_rate=0.1)
+
+
+def rows(rng: np.random.Generator, *shape: int) -> Any:
+    return rng.normal(size=shape).astype(np.float32)
+
+
+def term(kind: type[terms.Term], rng: np.random.Generator, parameters: int) -> terms.Term:
+    classes = np.sort(rng.permutation(K)[:3])
+    soft = rng.dirichlet(np.ones(K), 3).astype(np.float32)
+    known: dict[type[terms.Term], dict[str, Any]] = {
+        terms.CrossEntropy: {},
+        terms.Distill: {"logits": rows(rng, STEPS, B, K), "temperature": 2.0},
+        terms.LessForgetting: {"logits": rows(rng, STEPS, B, K)},
+        terms.LogitGradient: {"gradient": rows(rng, STEPS, B, K)},
+        terms.ClassTarget: {"classes": classes, "rows": soft},
+        terms.PrototypePull: {"classes": classes, "rows": rows(rng, 3, D)},
+        terms.PrototypeDistance: {"classes": classes, "rows": rows(rng, 3, D)},
+        terms.HeadMatch: {"features": rows(rng, 3, D), "soft": soft},
+        terms.Proximal: {"anchor": rows(rng, parameters)},
+    }
+    return kind(**known[kind], weight=float(rng.uniform(0.5, 2)))
+
+
+@pytest.fixture(scope="module")
+def fleet(pictures: Path) -> Any:
+    plain = fleets.tables(pictures, "fedmd", devices=7, feature_dim=D)
+    plain["fleet"] = [{"count": 7, "model": "mlp"}]
+    return configs.parse(plain, Path("test.toml"))
+
+
+def asked(run: fleets.Run, request_of: Any) -> list[Asked]:
+    rng = np.random.default_rng(3)
+    found = []
+    for device in run.devices:
+        bench, number = device.agent.bench, device.device.kit.number
+        job = Job(
+            spec=run.fleet.federation.spec,
+            number=number,
+            round=0,
+            exchange=0,
+            closing=False,
+            samples=len(bench.data.train),
+            learns=True,
+        )
+        found.append(Asked(bench, request_of(rng, bench, job), job))
+    return found
+
+
+@pytest.mark.parametrize("kind", terms.TERMS)
+def test_a_fit(fleet: configs.Config, kind: type[terms.Term]) -> None:
+    def request(rng: np.random.Generator, bench: Any, job: Job) -> Fit:
+        also = term(kind, rng, bench.model.spec.parameters)
+        steps = STEPS - job.number % 2  # of different length
+        aligned = isinstance(also, (terms.Distill, terms.LogitGradient))
+        source = type(job.private_batches(1))(rng.integers(0, job.samples, (STEPS if aligned else steps, B)))
+        return Fit(source=source, objective=(terms.CrossEntropy(), also), optim=OPTIM)
+
+    outcomes = []
+    for engine in (Exact(), Cohort()):
+        run = fleets.Run(fleet)
+        reports = engine.serve(asked(run, request))
+        outcomes.append((reports, [d.agent.bench.model.weights() for d in run.devices], run))
+    for one, other in zip(*(reports for reports, _, _ in outcomes), strict=True):
+        assert other.steps == one.steps
+        assert other.loss == pytest.approx(one.loss, rel=1e-4, abs=1e-5)
+    for one, other in zip(*(weights for _, weights, _ in outcomes), strict=True):
+        np.testing.assert_allclose(other, one, atol=1e-5)
+    meters = [[d.agent.bench.meter for d in run.devices] for _, _, run in outcomes]
+    assert meters[0] == meters[1]
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        lambda *_: ClassMeans(),
+        lambda *_: ClassMeans("probabilities"),
+        lambda rng, *_: Logits(Public(rng.integers(0, 40, (2, 8)))),
+        lambda rng, _bench, job: Logits(type(job.private_batches(1))(rng.integers(0, job.samples, (2, 8)))),
+    ],
+)
+def test_inference(fleet: configs.Config, request_of: Any) -> None:
+    answers = [engine.serve(asked(fleets.Run(fleet), request_of)) for engine in (Exact(), Cohort())]
+    for one, other in zip(*answers, strict=True):
+        if isinstance(one, np.ndarray):
+            np.testing.assert_allclose(other, one, atol=1e-5)
+        else:
+            np.testing.assert_array_equal(other.classes, one.classes)
+            np.testing.assert_array_equal(other.counts, one.counts)
+            np.testing.assert_allclose(other.rows, one.rows, atol=1e-5)
+
+
+def test_what_stacks(fleet: configs.Config) -> None:
+    stacking = Cohort()
+    run = fleets.Run(fleet)
+    (one, *_) = asked(run, lambda *_: ClassMeans())
+    assert stacking.stackable(one)
+    assert not Cohort(frozenset({"cnn"})).stackable(one)
+
+    def on_the_head(rng: np.random.Generator, _bench: Any, job: Job) -> Fit:
+        return Fit(source=job.private_batches(1), objective=(term(terms.HeadMatch, rng, 0),), optim=OPTIM)
+
+    (one, *_) = asked(run, on_the_head)
+    assert not stacking.stackable(one)

@@ -1,0 +1,215 @@
+"""Whatever computes, the run is the same: to the bit in worker processes, to rounding where devices are stacked."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import fleets
+import numpy as np
+import pytest
+
+from coordinator.record import Record
+from coordinator.report.result import RoundResult, summary
+from coordinator.server import Silent
+from edge_sdk.errors import RunFailed, StoreError, UsageError
+from edge_sdk.methods.base import Evaluate, Job
+from edge_sim import config as configs
+from edge_sim import engines
+from edge_sim.config import Config, RunTable
+from edge_sim.engine import LOST, Answer, Asked, Exact
+from edge_sim.runner import run
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from edge_sim.torch_cohort import Cohort  # noqa: E402  # torch is there
+from edge_sim.torch_engines import places  # noqa: E402
+from edge_sim.torch_threads import one_thread  # noqa: E402
+from edge_sim.torch_workers import Workers  # noqa: E402
+
+one_thread()  # as every simulation does
+
+METHODS = ("fedproto", "fedavg", "fedmd", "fedal")
+
+
+def tables(pictures: Path, method: str, families: str = "cycle:mlp,cnn,mlp", **train: Any) -> dict[str, Any]:
+    found = fleets.tables(pictures, method, feature_dim=6)
+    one = method == "fedavg"  # weights of one layout
+    found["fleet"] = [{"count": 6, "model": "mlp" if one else families}]
+    found["train"] = {**found["train"], "evaluate_every": 2, **train}
+    return found
+
+
+def workers(fleet: fleets.Fleet, count: int) -> Workers:
+    return Workers(fleet, count, places(RunTable(), fleet))
+
+
+def config(pictures: Path, method: str, families: str = "cycle:mlp,cnn,mlp", **train: Any) -> Config:
+    return configs.parse(tables(pictures, method, families, **train), Path("test.toml"))
+
+
+def exactly(chosen: Config) -> fleets.Run:
+    return fleets.Run(chosen).finished()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_workers_compute_the_same_bits(pictures: Path, method: str) -> None:
+    chosen = config(pictures, method, "cycle:mlp,cnn,softmax" if method != "fedproto" else "cycle:mlp,cnn")
+    alone, shared = exactly(chosen), fleets.Run(chosen)
+    engine = workers(shared.fleet, 2)
+    divided = fleets.Run(shared.fleet, engine=engine).finished()
+    engine.close()
+    assert divided.model_bytes == alone.model_bytes
+    assert divided.coordinator_bytes == alone.coordinator_bytes
+    assert divided.clock.now_s == alone.clock.now_s
+    assert summary(divided.result) == summary(alone.result)
+
+
+@pytest.mark.parametrize("train", [{"optimiser": "adam"}, {"optimiser": "sgd", "momentum": 0.9}, {"local_epochs": 1}])
+@pytest.mark.parametrize("method", METHODS)
+def test_stacked_devices_differ_by_rounding(pictures: Path, method: str, train: dict[str, Any]) -> None:
+    chosen = config(pictures, method, **train)
+    alone, stacked = exactly(chosen), fleets.Run(chosen, engine=Cohort()).finished()
+    for one, other in zip(alone.devices, stacked.devices, strict=True):
+        np.testing.assert_allclose(one.agent.bench.model.weights(), other.agent.bench.model.weights(), atol=1e-5)
+        assert one.flops == other.flops
+    assert stacked.clock.now_s == alone.clock.now_s
+    assert stacked.server.record.bytes_up == alone.server.record.bytes_up
+
+
+class Unreliable(Exact):
+    """Loses the answers of some calls, and leaves the models of those who asked in no known state."""
+
+    def __init__(self, *loses: int) -> None:
+        self._loses, self._calls = loses, 0
+
+    def serve(self, asked: Sequence[Asked]) -> list[Answer]:
+        self._calls += 1
+        answers = super().serve(asked)
+        if self._calls in self._loses:
+            for each in asked:
+                each.bench.model.set_weights(np.zeros_like(each.bench.model.weights()))
+            return [LOST for _ in asked]
+        return answers
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3, 5, 8])
+def test_what_was_lost_is_computed_anew(pictures: Path, lost: int) -> None:
+    chosen = config(pictures, "fedproto")
+    again = fleets.Run(chosen, engine=Unreliable(lost)).finished()
+    assert again.model_bytes == exactly(chosen).model_bytes
+
+
+def test_what_is_lost_twice_ends_the_run(pictures: Path) -> None:
+    with pytest.raises(RunFailed, match=r"ended twice in one round: .* --resume"):
+        fleets.Run(config(pictures, "fedproto"), engine=Unreliable(2, 3)).finished()
+
+
+class Killer(Silent):
+    """Ends a worker after the first round, as the kernel would one that takes too much memory."""
+
+    def __init__(self) -> None:
+        self.engine: Workers | None = None
+        self.killed: list[int] = []
+
+    def round_done(self, result: RoundResult, of: int, record: Record) -> None:  # noqa: ARG002
+        if result.round == 1 and self.engine is not None:
+            self.killed.append(self.engine.pids[0])
+            os.kill(self.engine.pids[0], signal.SIGKILL)
+
+
+def test_a_killed_worker_is_replaced(pictures: Path) -> None:
+    chosen = config(pictures, "fedproto")
+    killer = Killer()
+    fleet = exactly(chosen)
+    killer.engine = engine = workers(fleet.fleet, 2)
+    again = fleets.Run(fleet.fleet, engine=engine, watcher=killer).finished()
+    assert killer.killed
+    assert killer.killed[0] not in engine.pids
+    engine.close()
+    assert again.model_bytes == fleet.model_bytes
+
+
+def test_a_run_whose_workers_keep_dying_can_be_resumed(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = tables(pictures, "fedproto")
+    whole = summary(run(plain))
+    with monkeypatch.context() as broken:
+        broken.setattr(engines, "opened", lambda *_: Unreliable(5, 6))
+        with pytest.raises(RunFailed, match="ended twice"):
+            run(plain, out=tmp_path / "run")
+    again = summary(run(plain, out=tmp_path / "run", resume=True))
+    assert again["completed"]
+    assert again["accuracy"] == whole["accuracy"]
+    assert again["memory"]["peak_mib"] > 10
+
+
+def test_a_worker_that_cannot_begin_says_why(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = config(pictures, "fedproto")
+    fleet = fleets.Run(chosen).fleet
+    monkeypatch.setattr("edge_sim.torch_workers.sys.path", ["/nowhere"])
+    for device in fleet.devices:
+        object.__setattr__(device.kit, "family", "nowhere:factory")
+    engine = workers(fleet, 1)
+    benches = fleets.Run(chosen)
+    for device in benches.devices:
+        engine.attach(device.device.kit.number, device.agent.bench)
+    asked = [Asked(d.agent.bench, Evaluate(0), _job(benches, d.device.kit.number)) for d in benches.devices]
+    with pytest.raises(RunFailed, match="a worker process could not begin: model 'nowhere:factory' does not import"):
+        engine.serve(asked)
+    engine.close()
+
+
+def _job(of: fleets.Run, number: int) -> Job:
+    return Job(spec=of.fleet.federation.spec, number=number, round=0, exchange=0, closing=False, samples=8, learns=True)
+
+
+# -- which engine ---------------------------------------------------------------------------------------------------
+
+
+def test_auto_says_and_keeps_what_it_found(pictures: Path, tmp_path: Path) -> None:
+    plain = tables(pictures, "fedproto")
+    plain["run"]["engine"] = "auto"
+    chosen, why = engines.resolved(configs.parse(plain, Path("test.toml")), tmp_path)
+    assert why.startswith(f"engine: {chosen.run.engine}")
+    assert "mlp " in why
+    assert "ms a device and round" in why
+    assert chosen.run.engine == chosen.tables["run"]["engine"] != "auto"
+    assert json.loads((tmp_path / engines.PLAN).read_text())["engine"] == chosen.run.engine
+    (tmp_path / engines.PLAN).write_text('{"engine": "cohort", "stacked": ["mlp"]}')
+    again, why = engines.resolved(configs.parse(plain, Path("test.toml")), tmp_path)
+    assert (again.run.engine, again.run.stacked) == ("cohort", ("mlp",))
+    assert "as before" in why
+    (tmp_path / engines.PLAN).write_text("no json")
+    with pytest.raises(StoreError, match="remove it"):
+        engines.resolved(configs.parse(plain, Path("test.toml")), tmp_path)
+
+
+def test_auto_leaves_torch_alone_where_nobody_has_it(pictures: Path) -> None:
+    plain = fleets.tables(pictures, "fedmd")
+    plain["run"]["engine"] = "auto"
+    chosen, why = engines.resolved(configs.parse(plain, Path("test.toml")))
+    assert chosen.run.engine == "exact"
+    assert "no model here computes in torch" in why
+
+
+def test_an_unknown_engine_is_refused(pictures: Path) -> None:
+    plain = fleets.tables(pictures, "fedmd")
+    plain["run"]["engine"] = "quantum"
+    with pytest.raises(UsageError, match=r"run.engine.*exact or cohort or workers or auto"):
+        configs.parse(plain, Path("test.toml"))
+
+
+@pytest.mark.parametrize("engine", ["cohort", "workers"])
+def test_a_run_on_each_engine(pictures: Path, engine: str) -> None:
+    plain = tables(pictures, "fedproto")
+    plain["run"] |= {"engine": engine, "workers": 2, "stacked": ["mlp"], "memory_bytes": 1, "standalone": True}
+    found = run(plain)
+    assert found.completed
+    assert found.standalone_history
