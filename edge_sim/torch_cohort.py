@@ -168,7 +168,7 @@ def _fit(asked: Sequence[Asked]) -> list[Answer]:
 
 
 def _fitted(asked: Asked, request: Fit, loss: float, finite: bool) -> Answer:
-    """What a fit costs and says; Diverged where it left the model unfit to use; finite: its weights are, for certain."""
+    """What a fit says; Diverged where it left the model unfit to use.  finite: all its weights are, for certain."""
     steps, batch = request.source.indices.shape
     for _ in range(steps):
         asked.bench.meter.trained(asked.bench.model.spec, batch, request.part)

@@ -106,8 +106,8 @@ def load() -> str:
 HOW = (
     "Milliseconds per device and round, median over rounds 2 to 10. Ours is a whole simulated federation: sessions, "
     "rounds, every frame through the codec, the ledger in memory. The bare loop shares objects and encodes nothing. "
-    "`Of computing time`: the same ratio of the processes' own computing time, which other work on the machine disturbs "
-    "less. Peak memory counts worker processes fully, also the pages that they share."
+    "`Of computing time`: the same ratio of the processes' own computing time, which other work on the machine "
+    "disturbs less. Peak memory counts worker processes fully, also the pages that they share."
 )
 
 
