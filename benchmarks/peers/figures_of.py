@@ -34,6 +34,8 @@ class Run:
     """Share of the machine that others took meanwhile."""
     accuracy: float
     loss: float
+    lost: int = 0
+    """Device-rounds whose result did not arrive."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,7 @@ def _case(pairs: Sequence[Pair]) -> dict[str, Any]:
         "quiet": all(pair.quiet for pair in used),
         "others_cpu": max(max(pair.bare.others_cpu, pair.theirs.others_cpu) for pair in used),
         "same_work": all(pair.same_work for pair in pairs),
+        "lost": sum(pair.theirs.lost for pair in used),
         "ratio": statistics.median(ratios),
         "ratio_range": [ratios[0], ratios[-1]],
         "cpu_ratio": statistics.median(pair.theirs.cpu_ms / pair.bare.cpu_ms for pair in used),
@@ -105,8 +108,8 @@ COLUMNS: dict[str, Cell] = {
     "net": lambda case: case["net"],
     "devices": lambda case: str(case["devices"]),
     "ms per device-round (bare loop)": lambda case: f"{case['theirs']['ms']:.2f} ({case['bare']['ms']:.2f})",
-    "peer / bare, time": lambda case: f"**{case['ratio']:.2f}** ({_span(case['ratio_range'])})",
-    "peer / bare, CPU": lambda case: f"{case['cpu_ratio']:.2f}",
+    "peer / bare, time": lambda case: _bold(f"{case['ratio']:.2f}", case["quiet"]) + f" ({_span(case['ratio_range'])})",
+    "peer / bare, CPU": lambda case: _bold(f"{case['cpu_ratio']:.2f}", not case["quiet"]),
     "CPU ms (bare)": lambda case: f"{case['theirs']['cpu_ms']:.2f} ({case['bare']['cpu_ms']:.2f})",
     "round 1 done, s": lambda case: _both(case, "first_round_s"),
     "the same, CPU s": lambda case: _both(case, "first_round_cpu_s"),
@@ -114,9 +117,14 @@ COLUMNS: dict[str, Cell] = {
     "peak PSS, MiB": lambda case: f"{case['theirs']['pss_mib']:,.0f} ({case['bare']['pss_mib']:,.0f})",
     "processes": lambda case: f"{case['theirs']['processes']:.0f}",
     "test accuracy": lambda case: f"{case['theirs']['accuracy']:.4f} ({case['bare']['accuracy']:.4f})",
+    "lost": lambda case: str(case["lost"]),
     "pairs": lambda case: str(case["pairs"]),
     "others' CPU": lambda case: f"{case['others_cpu']:.0%}",
 }
+
+
+def _bold(text: str, wanted: bool) -> str:
+    return f"**{text}**" if wanted else text
 
 
 def _both(case: Mapping[str, Any], name: str) -> str:

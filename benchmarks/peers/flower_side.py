@@ -7,14 +7,30 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from flower_client import APP
-from flwr.app import ArrayRecord, ConfigRecord, Context
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from side import ROUNDS, Log, Task, net
+
+
+class Counting(FedAvg):
+    """Counts the devices that a round's mean lacks."""
+
+    def __init__(self, log: Log, devices: int) -> None:
+        super().__init__(fraction_evaluate=0.0, min_available_nodes=devices)
+        self._log, self._devices = log, devices
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+        """See FedAvg."""
+        told = list(replies)
+        self._log.lost += self._devices - sum(not reply.has_error() for reply in told)
+        return super().aggregate_train(server_round, told)
 
 
 def main() -> None:
@@ -32,7 +48,7 @@ def main() -> None:
 
     @server.main()
     def serve(grid: Grid, _context: Context) -> None:
-        FedAvg(fraction_evaluate=0.0, min_available_nodes=len(task.devices)).start(
+        Counting(log, len(task.devices)).start(
             grid,
             ArrayRecord(model.state_dict()),
             num_rounds=ROUNDS,

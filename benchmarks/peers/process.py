@@ -76,6 +76,7 @@ def _run(told: dict[str, Any], use: Use, began_s: float, devices: int) -> Run:
         others_cpu=use.others_cpu,
         accuracy=told["accuracy"],
         loss=told["loss"],
+        lost=told["lost"],
     )
 
 

@@ -134,9 +134,9 @@ OFFLINE = "No network but the loopback was in reach."
 
 REMARKS = """\
 Flower runs one client on each core and looks for replies every 0.1 s, so the time of its short rounds snaps to that;
-it alone uses both cores, hence the two ratios. FedML's first round is sequential training, not FedAvg, unless it is
-given a copied state dict: here it is. HtFLlib is not on a package registry and cannot be installed by this script:
-nothing of it was measured."""
+it alone uses both cores, hence the two ratios. `lost` counts device-rounds whose result never reached the mean: Flower
+says so in its log and goes on. FedML's first round is sequential training, not FedAvg, unless it is given a copied
+state dict: here it is. HtFLlib has no package that this script could install: nothing of it was measured."""
 
 
 def page(known: Known) -> str:

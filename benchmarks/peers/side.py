@@ -82,6 +82,8 @@ class Log:
     packages: tuple[str, ...]
     ends_s: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
+    lost: int = 0
+    """Device-rounds whose result did not arrive."""
 
     def round_done(self) -> None:
         """Note the time, and what this process has computed."""
@@ -95,6 +97,7 @@ class Log:
         told = {
             "ends_s": self.ends_s,
             "cpu_s": self.cpu_s,
+            "lost": self.lost,
             "accuracy": float((logits.argmax(1) == test[1]).float().mean()),
             "loss": float(nn.functional.cross_entropy(logits, test[1])),
             "versions": {name: importlib.metadata.version(name) for name in ("torch", "numpy", *self.packages)},
