@@ -10,7 +10,7 @@ from typing import Any
 
 QUIET = 0.12
 """A run in which everybody else took at most this share of the machine."""
-SAME_LOSS = 1e-3
+SAME_LOSS = 1e-4
 """Test losses nearer than this come from the same work: only the order of float additions differs."""
 
 

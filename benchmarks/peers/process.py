@@ -40,7 +40,7 @@ def measure(python: Path, side: str, task: Path, net: str, devices: int) -> tupl
     token = uuid.uuid4().hex
     command = [*fence(), str(python.absolute()), str(HERE / f"{side}_side.py"), str(task), net]
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "said").open("w+") as said:
-        environment = os.environ | SETTINGS | {MARK: token, "HOME": folder}
+        environment = os.environ | SETTINGS | {MARK: token, "HOME": folder, "RAY_TMPDIR": folder}
         began_s = time.monotonic()
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=said, stderr=subprocess.STDOUT)
         watch = Watch(token)
