@@ -109,8 +109,8 @@ def load() -> str:
     five, cores = os.getloadavg()[1], os.cpu_count()
     if busy():
         return (
-            f"The machine was shared: {five:.0f} processes wanted its {cores} cores over the last five minutes. Its wall "
-            "times say little, and no goal is called met; of computing time, both sides lost about as much."
+            f"The machine was shared: {five:.0f} processes wanted its {cores} cores over the last five minutes. Its "
+            "wall times say little, and no goal is called met; of computing time, both sides lost about as much."
         )
     return f"Load of the machine over five minutes when this section ended, our own processes included: {five:.1f}."
 
