@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from coordinator.report.result import DeviceResult, Result, summary
-from coordinator.report.units import human_bytes, human_seconds, percent, printable
+from coordinator.report.units import human_bytes, human_joules, human_seconds, percent, printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,6 +35,8 @@ LEAST_NEEDED = ("runtime", "board", "samples", "received", "sent", "classes", "m
 UNKNOWN = "-"
 MOST_CLASSES = 10
 """Class numbers that are written out; more are counted."""
+WORTH_TELLING_S = 1.0
+"""Waits below this are nobody's concern."""
 _PLAIN_WIDTH = 400
 """For output that is not a terminal: wide enough that no cell is ever folded."""
 
@@ -47,7 +49,7 @@ def rows(result: Result) -> list[tuple[str, ...]]:
 
 def footer(result: Result) -> list[str]:
     """What stands below the table: the verdict, then whatever a reader must know."""
-    lines = [_verdict(result), *_local(result), *_own_task(result), *_encodings(result)]
+    lines = [_verdict(result), *_local(result), *_own_task(result), *_costs(result), *_encodings(result)]
     if not result.completed:
         reason = printable(result.reason) or "no reason was given"
         lines.append(f"ended early after {result.rounds_done} of {result.rounds} rounds: {reason}")
@@ -58,6 +60,17 @@ def footer(result: Result) -> list[str]:
     ]
     lines += [f"warning: {printable(warning)}" for warning in result.warnings]
     return lines + [f"note on {', '.join(ids)}: {note}" for note, ids in _notes(result.devices).items()]
+
+
+def _costs(result: Result) -> list[str]:
+    """Joules, where somebody metered them, and the device that held the others up longest, where one did."""
+    used_j = sum(entry.device_j for entry in result.history)
+    parts = [f"{human_joules(used_j)} drawn by all devices"] if used_j else []
+    slowest = max(result.devices, key=lambda device: device.waited_s, default=None)
+    if slowest is not None and slowest.waited_s > WORTH_TELLING_S:
+        kind = "".join(f", {printable(word)}" for word in (slowest.board, slowest.link) if word)
+        parts.append(f"waited longest for {printable(slowest.id)}{kind}: {human_seconds(slowest.waited_s)}")
+    return ["; ".join(parts)] if parts else []
 
 
 def _encodings(result: Result) -> list[str]:

@@ -10,8 +10,10 @@ import fleets
 import numpy as np
 import pytest
 
+from coordinator.config import to_toml
 from coordinator.report.result import Result, summary
 from coordinator.server import Silent
+from edge_sdk import cli
 from edge_sdk.errors import RunFailed, UsageError
 from edge_sim import config as configs
 from edge_sim.runner import run
@@ -205,3 +207,17 @@ def test_a_mistake_gets_one_line(pictures: Path, section: str, key: str, value: 
         configs.parse(found, Path("f.toml"))
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_real_broker_imitates_no_trouble_and_that_is_said(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge_sim.runner.run", lambda config, **_: fleets.Run(configs.alone(config)).finished().result)
+    file = tmp_path / "f.toml"
+    for rows, told in ((({"count": 4, "dropout": 0.1},), True), (({"count": 4},), False)):
+        file.write_text(to_toml(tables(pictures, *rows)))
+        assert (
+            cli.main(["simulate", str(file), "--broker", "embedded", "--out", str(tmp_path / f"r{told}"), "--json"])
+            == 0
+        )
+        assert ("for the memory broker: left out" in capsys.readouterr().err) is told

@@ -1,0 +1,121 @@
+"""Every method on one small federation, three seeds: the table in docs/results/methods.md.
+
+    python -m benchmarks.methods_on_digits [--out DIR]
+
+Runs the TOML that stands on the page.  What DIR holds already is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.method_lines import PAGE
+from coordinator.config import to_toml
+from coordinator.report.files import read_run, write_run
+from coordinator.report.result import Result
+from coordinator.report.units import human_bytes
+from edge_sdk.protocol.wires import load_registered, registered_names
+from edge_sim import config as configs
+from edge_sim.runner import run
+
+SEEDS = (0, 1, 2)
+BEGIN, END = "<!-- methods: begin -->", "<!-- methods: end -->"
+SETTINGS: tuple[tuple[str, Mapping[str, Any]], ...] = (
+    ("fedavg", {"cached": True}),
+    ("fedhkd", {"share_weights": False}),
+    ("fedhkd", {"noise_features": 20.0, "noise_soft": 20.0, "noise_counts": 20.0}),
+    ("fedmd", {"form": "digest"}),
+    ("fednh", {"update": "paper"}),
+    ("fednh", {"share_body": False}),
+    ("fedbabu", {"tune_rate": 0.01}),
+    ("fedssa", {"fusion": "literal"}),
+    ("fedssa", {"cached": True}),
+    ("fedssa", {"mu0": 0.0, "takes": "all"}),
+    ("fedssa", {"mu0": 0.0, "takes": "seen"}),
+)
+"""Rows beside those of every method at its defaults."""
+
+
+def main() -> None:
+    """Run what is missing, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs") / "methods-on-digits")
+    out = parser.parse_args().out
+    page = PAGE.read_text(encoding="utf-8")
+    toml = re.search(r"```toml\n(.*?)```", page, re.DOTALL)
+    if toml is None:
+        raise SystemExit(f"{PAGE}: holds no TOML to run")
+    out.mkdir(parents=True, exist_ok=True)
+    file = out / "methods.toml"
+    file.write_text(toml.group(1), encoding="utf-8")
+    rows = [(name, {}) for name in registered_names("coordinator.methods")] + list(SETTINGS)
+    cells = sorted((_row(name, params, file) for name, params in rows), key=lambda row: -float(row[1].split()[0]))
+    block = f"{BEGIN}\n{_table(cells)}\n{END}"
+    written = re.sub(f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: block, page, flags=re.DOTALL)
+    PAGE.write_text(written, encoding="utf-8")
+
+
+def _row(name: str, params: Mapping[str, Any], file: Path) -> list[str]:
+    results = [_result(name, params, seed, file) for seed in SEEDS]
+    means, owns, worst = (
+        [100 * figure(result) for result in results] for figure in (_mean, _own, lambda each: min(_accuracies(each)))
+    )
+    settings = ", ".join(f"`{key} = {_toml(value)}`" for key, value in params.items())
+    up, down = (statistics.mean(_bytes(each, way) for each in results) for way in ("bytes_up", "bytes_down"))
+    told = load_registered("coordinator.methods", name).contract
+    contract = told.under(params)
+    return [
+        f"{name}{settings and ', '}{settings}",
+        f"{statistics.mean(means):.1f} ± {statistics.stdev(means):.1f}",
+        f"{statistics.mean(owns):.1f}",
+        f"{statistics.mean(worst):.1f} ± {statistics.stdev(worst):.1f}",
+        human_bytes(round(up)),
+        human_bytes(round(down)),
+        "yes" if contract.shares_weights else "last layer" if "head-rows" in contract.needs else "no",
+    ]
+
+
+def _result(name: str, params: Mapping[str, Any], seed: int, file: Path) -> Result:
+    label = "-".join([name, *(f"{key}-{value}" for key, value in params.items()), str(seed)])
+    folder = file.parent / label
+    if not (folder / "summary.json").exists():
+        overrides = [f"federation.method={name}", f"federation.seed={seed}", "run.standalone=false"]
+        overrides += [f"method.{key}={_toml(value)}" for key, value in params.items()]
+        config = configs.load(file, overrides)
+        print(label, flush=True)
+        write_run(run(config), to_toml(config.tables), folder)
+    return read_run(folder)
+
+
+def _toml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else f"{value:g}"
+
+
+def _accuracies(result: Result) -> list[float]:
+    return [device.accuracy for device in result.devices if device.accuracy is not None]
+
+
+def _mean(result: Result) -> float:
+    return statistics.mean(_accuracies(result))
+
+
+def _own(result: Result) -> float:
+    return statistics.mean(d.metrics["local_accuracy"] for d in result.devices if "local_accuracy" in d.metrics)
+
+
+def _bytes(result: Result, way: str) -> float:
+    return sum(getattr(device, way) for device in result.devices) / len(result.devices) / len(result.rounds)
+
+
+def _table(rows: list[list[str]]) -> str:
+    head = ["method", "accuracy", "own", "worst device", "up / device-round", "down / device-round", "shares weights"]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
+
+
+if __name__ == "__main__":
+    main()
