@@ -35,6 +35,8 @@ except ImportError:
     raise MissingExtra("ray", "ray", 'engine = "ray"') from None
 
 LOCAL_WORKERS = 2
+ACTOR_CPUS = 0.9
+"""Of one CPU; what is left has room for the tasks of ray_fold.py, one at a time."""
 START_S = 180.0
 """How long an actor may take to find a place and to load torch."""
 FAREWELL_S = 5.0
@@ -132,7 +134,7 @@ class RayEngine:
         )
 
     def _worker(self, owner: int) -> Worker:
-        actor = ray.remote(Room).options(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD").remote()
+        actor = ray.remote(Room).options(num_cpus=ACTOR_CPUS, max_restarts=0, scheduling_strategy="SPREAD").remote()
         return Worker(actor, actor.begin.remote(__version__, self._furniture[owner]))
 
     def _replace(self, owner: int) -> None:

@@ -26,6 +26,9 @@ from edge_sim.room import pack
 TOGETHER = 16
 """Uploads in one partial aggregate: enough to be worth a task, few enough to bound what waits for one."""
 
+FOLD_CPUS = 0.1
+"""What the actors of ray_engine.py leave of each CPU: they do nothing while uploads are added up."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
@@ -43,7 +46,7 @@ class Folding:
     def __init__(self, name: str, method: CoordinatorMethod[Any, Any]) -> None:
         """name: under which it is registered, there as here."""
         self._name, self._method = name, method
-        self._fold = ray.remote(fold).options(num_cpus=0)  # beside the actors, which take all that there is
+        self._fold = ray.remote(fold).options(num_cpus=FOLD_CPUS)
 
     @property
     def contract(self) -> Contract[Any]:

@@ -34,6 +34,7 @@ from edge_sdk.errors import UsageError
 from edge_sdk.methods.base import Evaluate, Fit
 from edge_sdk.objectives import CrossEntropy
 from edge_sdk.protocol import keep
+from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.wires import registered_names
 from edge_sdk.workbench import Workbench
 from edge_sim import config as configs
@@ -117,37 +118,32 @@ class Killer(Silent):
 
 @pytest.mark.processes
 @pytest.mark.usefixtures("ray")
-def test_a_killed_actor_is_replaced_and_uploads_are_added_up_on_ray(pictures: Path) -> None:
+def test_a_killed_actor_is_replaced_and_uploads_are_added_up_on_ray(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from edge_sim import ray_fold  # noqa: PLC0415  # likewise
+
+    parts: list[int] = []
+    finish = ray_fold.Folding.finish
+
+    def counted(self: Any, spec: FederationSpec, state: Any, at: At, aggregate: Any) -> Any:
+        parts.append(len(aggregate.sums))
+        return finish(self, spec, state, at, aggregate)
+
+    monkeypatch.setattr(ray_fold, "TOGETHER", 4)
+    monkeypatch.setattr(ray_fold.Folding, "finish", counted)
     config = chosen(pictures, "fedavg", "softmax", ray_fold=True)
     alone, fleet, killer = fleets.Run(config).finished(), fleets.Run(config).fleet, Killer()
     killer.engine = opened(config, fleet)
     reduction = engines.reduction(config.run, fleet)
     again = VirtualFleet(fleet, ledger=Ledger(None), engine=killer.engine, watcher=killer, reduction=reduction)
     again.run()
+    assert parts == [1, 1, 1]
     assert killer.killed
     assert killer.killed[0] not in killer.engine.pids
     killer.engine.close()
     assert {d.device.kit.id: d.agent.bench.model.state_bytes() for d in again.devices} == alone.model_bytes
     assert keep.to_bytes(again.server.method_state) == alone.coordinator_bytes
-
-
-@pytest.mark.processes
-def test_partial_aggregates_on_ray_merge_to_the_same_bits(ray: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    from edge_sim import ray_fold  # noqa: PLC0415  # likewise
-
-    monkeypatch.setattr(ray_fold, "TOGETHER", 2)
-    method = ready_method("fedavg", EQUIPMENT)
-    spec, at = spec_of(method.contract), At(0, 0)
-    ups = uploads(method.contract, spec, at, 7, seed=3)
-    folding = ray_fold.Folding("fedavg", method)
-    parts = reduce(folding.add, ups, folding.zero())
-    assert len(parts.sums) == 3
-    assert all(isinstance(each, ray.ObjectRef) for each in parts.sums)
-    again = folding.merge(reduce(folding.add, ups[4:], folding.zero()), reduce(folding.add, ups[:4], folding.zero()))
-    state = method.init(spec)
-    alone = method.finish(spec, state, at, reduce(method.add, ups, method.zero()))
-    for aggregate in (parts, again):
-        assert keep.to_bytes(folding.finish(spec, folding.init(spec), at, aggregate)) == keep.to_bytes(alone)
 
 
 @pytest.mark.parametrize("name", registered_names("coordinator.methods"))
