@@ -109,7 +109,7 @@ def _own(result: Result) -> float:
 
 
 def _bytes(result: Result, way: str) -> float:
-    return sum(getattr(device, way) for device in result.devices) / len(result.devices) / len(result.rounds)
+    return sum(getattr(device, way) for device in result.devices) / len(result.devices) / result.rounds
 
 
 def _table(rows: list[list[str]]) -> str:

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -204,12 +204,8 @@ class Ledger:
     def checkpoint(self, round_: int, state: bytes, record: dict[str, Any], slots: Slots | None = None) -> None:
         """Begin a round: forget the rows before it, but for uploads that go into slots."""
         slots = slots or Slots()
-        fill = "INSERT OR REPLACE INTO slots SELECT device, round, frame FROM uploads"
         with transaction(self._db, self._path):
-            self._db.executemany(
-                f"{fill} WHERE round = ? AND exchange = 0 AND device = ?",
-                [(round_ - 1, device) for device in slots.filled],
-            )
+            self._fill_slots(round_ - 1, slots.filled)
             self._db.execute("DELETE FROM slots WHERE round < ?", (slots.oldest,))
             self._db.execute("DELETE FROM checkpoint")
             self._db.execute("INSERT INTO checkpoint VALUES (?, ?, ?)", (round_, state, json.dumps(record)))
@@ -218,6 +214,15 @@ class Ledger:
         self._closing = [row for row in self._closing if row[0] >= round_]
         self._known = {(place, device) for place, device in self._known if place.round >= round_}
         self._frames = {key: frame for key, frame in self._frames.items() if key[0].round >= round_}
+
+    def _fill_slots(self, round_: int, devices: Sequence[str]) -> None:
+        if self._path is not None:
+            fill = "INSERT OR REPLACE INTO slots SELECT device, round, frame FROM uploads"
+            query = f"{fill} WHERE round = ? AND exchange = 0 AND device = ?"
+            self._db.executemany(query, [(round_, device) for device in devices])
+            return
+        frames = [(device, round_, self._frames[Place(round_, 0), device]) for device in devices]
+        self._db.executemany("INSERT OR REPLACE INTO slots VALUES (?, ?, ?)", frames)
 
     def last_checkpoint(self) -> Checkpoint | None:
         """Where the last round began."""

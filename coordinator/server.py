@@ -12,17 +12,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from coordinator import admission, remarks, rounds
-from coordinator.ledger import Ledger, Row, Slots
-from coordinator.methods.base import At, Contribution, CoordinatorMethod
+from coordinator.ledger import Ledger, Row
+from coordinator.methods.base import At, CoordinatorMethod
+from coordinator.postbox import Postbox
 from coordinator.public_shelf import PublicShelf
 from coordinator.record import NO_WORK, Record, Work
-from coordinator.report.result import RoundResult
+from coordinator.reduction import Reduction
 from coordinator.rounds import Place, Policy, RoundState
 from coordinator.update_norms import outliers, update_norm
+from coordinator.watcher import Silent, Watcher
 from edge_sdk.errors import EdgeError, LocalProtocolError, RemoteProtocolError, StoreError, TransportError, UsageError
 from edge_sdk.protocol import codec, keep, topics, transforms
 from edge_sdk.protocol.body import Part
@@ -33,12 +34,9 @@ from edge_sdk.protocol.messages import (
     Assign,
     Bye,
     Control,
-    CoordinatorStatus,
     DeviceStatus,
     FederationSpec,
     Hello,
-    Message,
-    PublicBlock,
     PublicRequest,
     Receipt,
     Refusal,
@@ -47,8 +45,7 @@ from edge_sdk.protocol.messages import (
 )
 from edge_sdk.protocol.wires import Exchange, check_roles, expectation, expected_weights, frame_limits
 from edge_sdk.public import batch_digest, batch_indices
-from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent, Will
-from edge_sdk.transport.packets import CHUNK_BYTES
+from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent
 
 log = logging.getLogger(__name__)
 
@@ -58,40 +55,6 @@ GROUP = 256
 """Most frames that share one commit."""
 DISK_AGAIN_S = 5.0
 """Pause before a write that the disk refused is tried again."""
-
-_KINDS = {Welcome: "join", Refusal: "join", Assign: "task", Receipt: "rcpt", PublicBlock: "pub"}
-
-
-class Watcher(Protocol):
-    """Somebody who wants to see how it goes."""
-
-    def joined(self, device: str, count: int, expected: int) -> None:
-        """A device was taken in."""
-
-    def turned_away(self, device: str, message: str) -> None:
-        """A device was refused."""
-
-    def round_done(self, result: RoundResult, of: int, record: Record) -> None:
-        """A round is complete."""
-
-    def noted(self, message: str) -> None:
-        """Something worth a line: the broker lost, a warning."""
-
-
-class Silent:
-    """A watcher that looks away."""
-
-    def joined(self, device: str, count: int, expected: int) -> None:
-        """See Watcher."""
-
-    def turned_away(self, device: str, message: str) -> None:
-        """See Watcher."""
-
-    def round_done(self, result: RoundResult, of: int, record: Record) -> None:
-        """See Watcher."""
-
-    def noted(self, message: str) -> None:
-        """See Watcher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +93,11 @@ class Server:
         self.contract = method.contract.under(spec.params)
         self._rows: tuple[Exchange, ...] = self.contract.exchanges(params)
         self._closing: Exchange = self.contract.closing(params)
-        self._caching = self.contract.caching(params)
         self._limits = frame_limits((*self._rows, self._closing), expectation(spec))
         self.transport.accept_up_to(self._limits.frame_bytes)
         self._chain = transforms.chain(spec)
+        self._reduction = Reduction(spec, method, ledger, self._limits, self._chain)
+        self._postbox = Postbox(spec, transport, epoch=lambda: ledger.epoch, sent=self._count_down)
         self._warnings = self.contract.warnings(params, spec)
         self.hellos: dict[str, Hello] = {}
         """Of those who take part."""
@@ -142,22 +106,17 @@ class Server:
         self._lives: dict[str, Stamp] = {}
         """The stamp of each device's last Hello."""
         self.record = Record()
-        self._sequence = 0
         self._linked, self._link_fault = False, "it does not answer"
         self._pending: list[_Pending] = []
-        self._long: dict[str, tuple[At, bytes]] = {}
-        """Assigns that travel in chunks, by device: repeated as they were, they go on from where they are."""
         self._held: tuple[rounds.Command, ...] = ()
         """What waits for the disk: the round stands still, and devices send again what came meanwhile."""
         self._disk_again_s = 0.0
-        self._aggregate: Any = method.zero()
         self._sent: Mapping[str, Payload] = {}
         """What everybody was given in the present exchange."""
         self._norms: dict[str, float] = {}
         """Of the updates of the present exchange, by device; those from before a restart are not among them."""
         self._contributors = 0
         """To the exchange that was closed last."""
-        self.method_state: Any = method.init(spec)
         self.rounds = RoundState(policy=policy)
         self._resume(policy)
 
@@ -221,6 +180,11 @@ class Server:
         return next(iter(self.hellos.values()), None)
 
     @property
+    def method_state(self) -> Any:
+        """What the method has made of all uploads so far."""
+        return self._reduction.state
+
+    @property
     def over(self) -> bool:
         """Whether the run has ended, well or not."""
         return self.rounds.phase in (rounds.Phase.DONE, rounds.Phase.FAILED)
@@ -229,8 +193,7 @@ class Server:
 
     def connect(self) -> None:
         """Open the link."""
-        will = Will(topics.coordinator_status(self.spec.federation), self._frame(self._status("lost")))
-        self.transport.connect(topics.coordinator_subscriptions(self.spec.federation), will)
+        self._postbox.connect()
 
     def next_due_s(self) -> float | None:
         """When `tick` can next matter."""
@@ -358,7 +321,7 @@ class Server:
             spec=self.spec,
             public_bytes=self._shelf.total_bytes if self._shelf else 0,
         )
-        self._send(device, welcome)
+        self._postbox.send(device, welcome)
         if self.over:
             self._announce()  # it does not know yet that it is
         if fetching:
@@ -381,7 +344,7 @@ class Server:
         self.record.bytes_up[request.device] += len(frame)
         try:
             for block in self._shelf.blocks(request, now_s):
-                self._send(request.device, block)
+                self._postbox.send(request.device, block)
         except StoreError as error:
             self.watcher.noted(str(error))  # it will ask again
 
@@ -395,7 +358,7 @@ class Server:
         known = device in self.record.refused_devices
         note = {"device": device, "reason": turned.reason, "message": turned.message, "remedy": turned.remedy}
         self.record.refused_device(device, note)
-        self._send(
+        self._postbox.send(
             device,
             Refusal(
                 federation=self.spec.federation,
@@ -444,13 +407,9 @@ class Server:
         self._withheld = upload.withheld
         self._feed(rounds.Withheld(upload.device, place), now_s)
 
-    def _undone(self, upload: Upload) -> Upload:
-        """With the knowledge as the device's half of the method gave it."""
-        return dataclasses.replace(upload, knowledge=self._chain.undo(upload.knowledge))
-
     def _checked(self, upload: Upload, place: Place) -> Upload:
         """With its transforms undone.  Raises RemoteProtocolError unless it is what this exchange asked for."""
-        upload = self._undone(upload)
+        upload = self._reduction.undone(upload)
         if upload.closing != self.rounds.closing:
             raise RemoteProtocolError("knowledge", "closing flag and place do not agree")
         if upload.closing:
@@ -521,13 +480,10 @@ class Server:
         self.record.begun(now_s, self._work())
         at = At(invite.place.round, invite.place.exchange)
         try:
-            shared = self.method.common(self.method_state, at)
-            self._sent, common = shared, self._packed_common(self._chain.apply(shared), at)
+            self._sent = shared = self._reduction.common(at)
+            common = self._postbox.packed_common(self._chain.apply(shared), at, anybody=next(iter(self.hellos)))
             for device in invite.devices:
-                then, frame = self._long.get(device, (None, b""))
-                if then == at:
-                    self._hand(device, Assign, frame)
-                else:
+                if not self._postbox.repeat(device, at):
                     self._assign(device, at, shared, common, invite.left_s)
         except LocalProtocolError as error:
             self._feed(rounds.Broken(f"round {at.round}: nothing legal to send: {error}"), now_s)
@@ -536,7 +492,7 @@ class Server:
         self, device: str, at: At, shared: Mapping[str, Payload], common: Sequence[Part], left_s: float
     ) -> None:
         """common: `shared` as it travels, packed once for all."""
-        personal = self.method.personal(self.method_state, at, self.numbers[device])
+        personal = self._reduction.personal(at, self.numbers[device])
         self.record.travelled("down", {**shared, **personal})
         assign = Assign(
             federation=self.spec.federation,
@@ -547,19 +503,7 @@ class Server:
             deadline_s=left_s,
             personal=self._chain.apply(personal),
         )
-        frame = self._frame(assign, {"common": common})
-        self._long.pop(device, None)
-        if len(frame) > CHUNK_BYTES:
-            self._long[device] = at, frame
-        self._hand(device, Assign, frame)
-
-    def _packed_common(self, common: Mapping[str, Payload], at: At) -> Sequence[Part]:
-        """What all Assigns of an exchange have in common, in its final form."""
-        anybody = next(iter(self.hellos))
-        assign = Assign(
-            federation=self.spec.federation, device=anybody, round=at.round, exchange=at.exchange, common=common
-        )
-        return codec.pack_field(assign, "common")
+        self._postbox.assign(assign, at, common)
 
     def _fold(self, fold: rounds.Fold) -> None:
         self._norms[fold.device] = update_norm(self._durable.knowledge, self._sent)
@@ -568,14 +512,8 @@ class Server:
 
     def _add(self, upload: Upload) -> None:
         declared = self.hellos[upload.device].samples or upload.samples
-        contribution = Contribution(
-            number=self.numbers[upload.device],
-            samples=min(upload.samples, declared),
-            knowledge=upload.knowledge,
-            before={} if upload.closing else self._slot(upload.device),
-        )
         if not upload.closing:
-            self._aggregate = self.method.add(self._aggregate, contribution)
+            self._reduction.add(self.numbers[upload.device], upload, min(upload.samples, declared))
         self.record.measured(upload.device, upload.metrics_round, upload.metrics)
         if not upload.closing:
             self.record.contributed[upload.device] += 1
@@ -602,13 +540,13 @@ class Server:
             verdict=verdict,
             reason=reason,
         )
-        self._send(device, receipt)
+        self._postbox.send(device, receipt)
 
     def _reduce(self, reduce: rounds.Reduce, now_s: float) -> None:
         try:
             self._contributors = len(reduce.contributors)
             self.ledger.close_exchange(reduce.place, reduce.contributors, now=reduce.partial)
-            self._finish(reduce.place, reduce.contributors)
+            self._reduction.finish(reduce.place, reduce.contributors, self.numbers)
         except StoreError:
             raise
         except EdgeError as error:
@@ -616,36 +554,6 @@ class Server:
             return
         self._look_for_outliers(reduce.place)
         self._feed(rounds.Finished(now_s), now_s)
-
-    def _finish(self, place: Place, contributors: tuple[str, ...]) -> None:
-        """Let the method reduce; slots that are now too old count no longer."""
-        aggregate = self._aggregate
-        if self._caching:
-            for device in self.ledger.slots_before(self._caching.oldest(place.round)):
-                if device not in contributors:
-                    expired = Contribution(
-                        number=self.numbers[device], samples=0, knowledge={}, before=self._slot(device)
-                    )
-                    aggregate = self.method.add(aggregate, expired)
-        at = At(place.round, place.exchange)
-        self.method_state = self.method.finish(self.spec, self.method_state, at, aggregate)
-        self._aggregate = self.method.zero()
-
-    def _slot(self, device: str) -> Mapping[str, Payload]:
-        """What lies in a device's slot; nothing where the method keeps none."""
-        frame = self.ledger.slot(device) if self._caching else None
-        if frame is None:
-            return {}
-        message = codec.decode(frame, self._limits).message
-        return self._chain.undo(message.knowledge) if isinstance(message, Upload) else {}
-
-    def _slots(self, round_: int) -> Slots | None:
-        """What the end of a round does to them."""
-        if not self._caching:
-            return None
-        oldest = self._caching.oldest(round_)
-        kept = round_ >= self._caching.first_round
-        return Slots(self.ledger.contributors(Place(round_, 0)) if kept else (), oldest)
 
     def _look_for_outliers(self, place: Place) -> None:
         """Name the devices whose update was far larger than the others' (W17)."""
@@ -660,12 +568,12 @@ class Server:
             self.record.round_done(self._contributors, len(self._rows), now_s, self._work())
         self.record.asked, self.record.answered = self.rounds.asked, self.rounds.answered
         state, record = keep.to_bytes(self.method_state), self.record.to_json()
-        self.ledger.checkpoint(round_ + 1, state, record, self._slots(round_))
+        self.ledger.checkpoint(round_ + 1, state, record, self._reduction.slots_after(round_))
         self.watcher.round_done(self.record.rounds[-1], self.spec.rounds, self.record)
 
     def _look_for_room(self, hello: Hello) -> None:
         """Warn, when the first device joins and its model is known, where its fellows' slots have no room (W8)."""
-        if self._caching and len(self.hellos) == 1:
+        if self._reduction.caching and len(self.hellos) == 1:
             expected, free_bytes = self.rounds.policy.expected, self.ledger.free_bytes()
             self._warn(remarks.slot_room(self.contract, expected, hello.weight_count, free_bytes))
 
@@ -679,27 +587,12 @@ class Server:
             self._warnings = (*self._warnings, warning)
             self.watcher.noted(warning)
 
-    def _send(self, device: str, message: Welcome | Refusal | Assign | Receipt | PublicBlock) -> None:
-        self._hand(device, type(message), self._frame(message))
-
-    def _hand(self, device: str, kind: type, frame: bytes) -> None:
-        self.record.bytes_down[device] += len(frame)
-        self.transport.send(topics.down(self.spec.federation, device, _KINDS[kind]), frame)
-
-    def _frame(self, message: Message, packed: Mapping[str, Sequence[Part]] = MappingProxyType({})) -> bytes:
-        self._sequence += 1
-        return codec.encode(message, Stamp(self.ledger.epoch, self._sequence), packed=packed)
+    def _count_down(self, device: str, frame_bytes: int) -> None:
+        self.record.bytes_down[device] += frame_bytes
 
     def _announce(self) -> None:
-        """Say, retained, where the run stands."""
         ended = {rounds.Phase.DONE: "finished", rounds.Phase.FAILED: "failed"}
-        status = self._status(ended.get(self.rounds.phase, "ready"), self.rounds.reason)
-        self.transport.send(topics.coordinator_status(self.spec.federation), self._frame(status), retain=True)
-
-    def _status(self, state: str, reason: str = "") -> CoordinatorStatus:
-        return CoordinatorStatus(
-            federation=self.spec.federation, state=state, epoch=self.ledger.epoch, reason=one_line(reason)
-        )
+        self._postbox.announce(ended.get(self.rounds.phase, "ready"), self.rounds.reason)
 
     # -- after a restart --------------------------------------------------------------------------------------------
 
@@ -721,14 +614,14 @@ class Server:
         round_ = 0
         if checkpoint is not None:
             round_ = checkpoint.round
-            self.method_state = keep.from_bytes(type(self.method_state), checkpoint.state)
+            self._reduction.load(checkpoint.state)
             self.record = Record.from_json(checkpoint.record)
         closed = self.ledger.closed(round_)
         for exchange in sorted(closed):
             place = Place(round_, exchange)
             self._add_stored(place, closed[exchange])
             self._contributors = len(closed[exchange])
-            self._finish(place, closed[exchange])
+            self._reduction.finish(place, closed[exchange], self.numbers)
         place = Place(round_, len(closed))
         folded = frozenset(self.ledger.uploads(place))
         self._add_stored(place, tuple(sorted(folded)))
@@ -739,7 +632,7 @@ class Server:
         for device in contributors:
             message = codec.decode(frames[device], self._limits).message
             if isinstance(message, Upload):
-                self._add(self._undone(message))
+                self._add(self._reduction.undone(message))
                 self.record.updates["accepted"] += 1
 
     def _patience_s(self) -> float:

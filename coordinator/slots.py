@@ -64,7 +64,7 @@ class SlotSum:
 
 def changed(slots: SlotSum | None, change: Change, layout: bytes) -> SlotSum:
     """The slots after a round in which somebody answered."""
-    after = (slots.sum() if slots else WeightedSum()).minus(change.gone).merge(change.now)
+    after = (slots.sum() if slots else WeightedSum()).minus(change.gone).merge(change.now).added_up()
     return SlotSum(
         coarse=_bits(after.coarse), fine=_bits(after.fine), count=after.count, slots=after.uploads, layout=layout
     )

@@ -64,9 +64,9 @@ class WeightedSum:
         first = min(named, key=lambda each: each[0], default=None)
         coarse, fine = _both(self.coarse, other.coarse), _both(self.fine, other.fine)
         merged = WeightedSum(coarse, fine, count, uploads, first, self.waiting + other.waiting)
-        return merged._added_up() if len(merged.waiting) >= _TOGETHER else merged
+        return merged.added_up() if len(merged.waiting) >= _TOGETHER else merged
 
-    def _added_up(self) -> WeightedSum:
+    def added_up(self) -> WeightedSum:
         """With nothing waiting."""
         if not self.waiting:
             return self
@@ -85,7 +85,7 @@ class WeightedSum:
 
     def minus(self, part: WeightedSum) -> WeightedSum:
         """Without uploads that are in it, and without a word on which is the first: to the bit the sum of the rest."""
-        whole, part = self._added_up(), part._added_up()
+        whole, part = self.added_up(), part.added_up()
         if whole.coarse is None or whole.fine is None or part.coarse is None or part.fine is None:
             return self
         count, uploads = self.count - part.count, self.uploads - part.uploads
@@ -102,7 +102,7 @@ class WeightedSum:
 
     def mean_values(self) -> NDArray[np.float32]:
         """The weighted mean alone: f4 (p,).  Raises ValueError for no uploads."""
-        total = self._added_up()
+        total = self.added_up()
         if total.coarse is None or total.fine is None:
             raise ValueError("no weights")
         values: NDArray[np.float32] = ((total.coarse + total.fine) / total.count).astype(np.float32)

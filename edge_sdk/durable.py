@@ -71,8 +71,8 @@ def guarded(path: Path | None) -> Iterator[None]:
 def transaction(connection: sqlite3.Connection, path: Path | None) -> Iterator[None]:
     """All or nothing, durable on exit."""
     with guarded(path):
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+        try:  # around BEGIN, too: an interrupt may come right after it
+            connection.execute("BEGIN IMMEDIATE")
             yield
             connection.execute("COMMIT")
         except BaseException:

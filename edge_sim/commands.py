@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from edge_sdk.cli import Command
 
 if TYPE_CHECKING:
-    from coordinator.server import Watcher
+    from coordinator.watcher import Watcher
     from edge_sim.config import Config
 
 

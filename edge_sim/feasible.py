@@ -83,7 +83,7 @@ def check_deadline(fleet: Fleet, specs: dict[str, ModelSpec]) -> None:
     raise UsageError(
         f"federation.deadline_s: {deadline_s:g} s, and no device can meet it: the fastest, {fastest} "
         f"({device.kit.family} on {device.kit.board_name}, {device.kit.link_name}), needs {times_s[fastest]:.3g} s at "
-        f"least for {spec.train.local_steps} steps and its messages; allow more, or give fewer train.local_steps"
+        f"least for {_steps(device, spec)} steps and its messages; allow more, or give fewer train.local_steps"
     )
 
 
@@ -107,10 +107,18 @@ def least_s(device: Device, spec: ModelSpec, federation: FederationSpec) -> floa
     profile: Board = board.load_board(device.kit.board)
     link: Link = board.load_link(device.kit.link)
     meter = Meter()
-    for _ in range(federation.train.local_steps if spec.terms else 0):
-        meter.trained(spec, federation.train.batch_size, "all")
+    meter.trained(spec, federation.train.batch_size, "all")
+    trained_s = profile.compute_s(meter.train) * (_steps(device, federation) if spec.terms else 0)
     sent_bytes = _F4 * spec.parameters if _sends_weights(federation) and federation.encoding.weights == PLAIN else 0
-    return link.transfer_s(0, up=False) + profile.compute_s(meter.train) + link.transfer_s(sent_bytes, up=True)
+    return link.transfer_s(0, up=False) + trained_s + link.transfer_s(sent_bytes, up=True)
+
+
+def _steps(device: Device, federation: FederationSpec) -> int:
+    """Mini-batches of a round, as Job.local_steps counts them."""
+    train, samples = federation.train, len(device.data.train)
+    if not train.local_epochs:
+        return train.local_steps
+    return -(-train.local_epochs * samples // min(train.batch_size, samples))
 
 
 def _sends_weights(federation: FederationSpec) -> bool:

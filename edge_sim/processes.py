@@ -19,8 +19,9 @@ from coordinator.broker import EmbeddedBroker
 from coordinator.deploy import open_ledger
 from coordinator.equipment import ready_method
 from coordinator.ledger import Ledger
-from coordinator.server import Server, Watcher
+from coordinator.server import Server
 from coordinator.trace import TraceWriter
+from coordinator.watcher import Watcher
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.mqtt import MqttTransport
 from edge_sim.config import Config

@@ -15,8 +15,8 @@ from coordinator.config import to_toml
 from coordinator.ledger import Ledger
 from coordinator.report.files import write_run
 from coordinator.report.result import Result
-from coordinator.server import Watcher
 from coordinator.trace import TraceWriter, keeping
+from coordinator.watcher import Watcher
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.mqtt_url import parse_broker_url
 from edge_sim import config as configs

@@ -5,7 +5,8 @@ What stacks are fits, class means and logits of dense nets; everything else is s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -23,7 +24,7 @@ from edge_sdk.objectives import Floats, Optim, softmax
 from edge_sdk.workbench import Workbench, slices
 from edge_sim.engine import Answer, Asked, served
 from edge_sim.torch_places import Places
-from edge_sim.torch_stack import Stack, stacks
+from edge_sim.torch_stack import Change, Stack, stacks
 from edge_sim.torch_stack_terms import Pass, shape_of, stacked_loss
 
 AT_A_TIME = 10
@@ -147,30 +148,35 @@ def _fit(asked: Sequence[Asked]) -> list[Answer]:
     steps = [len(request.source.indices) for request in requests]  # falling
     losses = torch.zeros(len(asked))
     share = _share([request.source.indices.shape[1] for request in requests])
-    weights: list[Tensor] = []
     for step in range(steps[0]):
         active = sum(step < each for each in steps)
-        if not weights or len(weights[0]) != active:
-            weights = stack.first(active)
         x, y = _batch(asked[:active], requests[:active], step, share.shape[1])
-        done = Pass(stack.outcome(weights, x), y, share[:active], weights, step)
-        each_loss = loss_of(done)  # (c,)
+        outcome = stack.outcome(x, active)
+        seen = outcome.logits.requires_grad_(), outcome.features.detach().requires_grad_()
+        each_loss = loss_of(Pass(*seen, y, share[:active], step))  # (c,)
         losses[:active] = each_loss.detach()
-        optimiser.step(active, step, torch.autograd.grad(each_loss.sum(), weights))
+        logits, features = torch.autograd.grad(each_loss.sum(), seen, allow_unused=True)
+        if logits is None:
+            logits = torch.zeros_like(outcome.logits)
+        with optimiser.step(active, step) as change:
+            stack.go_back(outcome, logits, features, change)
     stack.write()
     optimiser.write(models, steps)
-    return [_fitted(*each) for each in zip(asked, requests, losses.tolist(), strict=True)]
+    sums = sum(each.flatten(1).sum(dim=1) for each in stack.weights)  # NaN and Inf carry on into a sum
+    finite = torch.isfinite(torch.as_tensor(sums)).tolist()
+    return [_fitted(*each) for each in zip(asked, requests, losses.tolist(), finite, strict=True)]
 
 
-def _fitted(asked: Asked, request: Fit, loss: float) -> Answer:
-    """What a fit costs and says; Diverged where it left the model unfit to use."""
+def _fitted(asked: Asked, request: Fit, loss: float, finite: bool) -> Answer:
+    """What a fit says; Diverged where it left the model unfit to use.  finite: all its weights are, for certain."""
     steps, batch = request.source.indices.shape
     for _ in range(steps):
         asked.bench.meter.trained(asked.bench.model.spec, batch, request.part)
     report = FitReport(steps=steps, loss=loss)
     try:
         divergence.check_loss(report, steps - 1)
-        divergence.check_weights(asked.bench.model)
+        if not finite:
+            divergence.check_weights(asked.bench.model)
     except Diverged as error:
         return error
     return report
@@ -211,11 +217,29 @@ class _StackedOptimiser:
             kinds = zip(*(each.moments for each in goes_on), strict=True)
             self._moments = [[torch.stack(each) for each in zip(*kind, strict=True)] for kind in kinds]
 
-    def step(self, count: int, step: int, gradients: Sequence[Tensor]) -> None:
-        """Step the first `count` devices; `step`: of this fit, from 0."""
+    @contextmanager
+    def step(self, count: int, step: int) -> Iterator[Change]:
+        """Step the first `count` devices with the slopes that are given inside; `step`: of this fit, from 0."""
+        if not self._moments:
+            yield self._descend
+            return
+        gradients = [torch.empty(0)] * len(self._weights)
+
+        def note(at: int, slope: Tensor, given: Tensor | None) -> None:
+            gradients[at] = slope if given is None else torch.bmm(slope, given)
+
+        yield note
         moments = [[each[:count] for each in kind] for kind in self._moments]
         weights = [each.detach()[:count] for each in self._weights]
         TorchOptimiser(self._optim, weights, moments, self._begun + step).step(gradients)
+
+    def _descend(self, at: int, slope: Tensor, given: Tensor | None) -> None:
+        """One weight of plain gradient descent, at once and in its place."""
+        weight = self._weights[at][: len(slope)]
+        if given is None:
+            weight.sub_(slope, alpha=self._optim.learning_rate)
+        else:
+            weight.baddbmm_(slope, given, alpha=-self._optim.learning_rate)
 
     def write(self, models: Sequence[TorchModel], steps: Sequence[int]) -> None:
         """Give each model its own."""
@@ -227,14 +251,13 @@ class _StackedOptimiser:
 # -- inference ------------------------------------------------------------------------------------------------------
 
 
-@torch.inference_mode()
 def _class_means(asked: Sequence[Asked]) -> list[Answer]:
     stack = Stack(_models(asked))
     sizes = [len(each.bench.data.train) for each in asked]
     parts: list[list[Floats]] = [[] for _ in asked]
     for part in slices(max(sizes)):
         x = _rows(asked, part)
-        found = stack.outcome(stack.weights, torch.from_numpy(x))
+        found = stack.outcome(torch.from_numpy(x), len(asked))
         of_features = isinstance(asked[0].request, ClassMeans) and asked[0].request.of == "features"
         rows = found.features.numpy() if of_features else softmax(found.logits.numpy())
         for at, size in enumerate(sizes):
@@ -255,14 +278,13 @@ def _rows(asked: Sequence[Asked], part: slice) -> Floats:
     return x
 
 
-@torch.inference_mode()
 def _logits(asked: Sequence[Asked]) -> list[Answer]:
     requests = [each.request for each in asked if isinstance(each.request, Logits)]
     stack = Stack(_models(asked))
     found = []
     for step in range(len(requests[0].source.indices)):
         x, _ = _batch(asked, requests, step, requests[0].source.indices.shape[1])
-        found.append(stack.outcome(stack.weights, x).logits.numpy())
+        found.append(stack.outcome(x, len(asked)).logits.numpy())
     for each, request in zip(asked, requests, strict=True):
         for chosen in request.source.indices:
             each.bench.count_inference(len(chosen))

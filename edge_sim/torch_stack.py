@@ -7,7 +7,7 @@ devices of a stack, so each one's gradient is what it would be alone, to roundin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -18,9 +18,13 @@ from torch import Tensor, nn
 
 from edge_sdk.models.torch_model import TorchModel
 
-_PLAIN = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.LeakyReLU, nn.ELU, nn.SiLU, nn.Identity)
-"""Layers that work number by number: on a stack as on one device."""
-Layer: TypeAlias = Callable[[Tensor], Tensor]
+_SLOPES: Mapping[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
+    nn.ReLU: lambda slope, out: slope * (out > 0),
+    nn.Tanh: lambda slope, out: slope * (1 - out.square()),
+    nn.Sigmoid: lambda slope, out: slope * out * (1 - out),
+    nn.Identity: lambda slope, _out: slope,
+}
+"""Layers that work number by number: the slope at their input, from that at their output and the output."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,6 +33,12 @@ class Outcome:
 
     logits: Tensor  # (c, b, k)
     features: Tensor  # (c, b, d)
+    given: Sequence[Tensor]
+    """What each layer was given."""
+
+
+Change: TypeAlias = Callable[[int, Tensor, Tensor | None], None]
+"""(place of a weight, slopes, inputs): its slope is the batched product of the two, or the first where there is one."""
 
 
 class Stack:
@@ -48,25 +58,42 @@ class Stack:
                 self.weights = [torch.stack(each) for each in zip(*(model.trained for model in models), strict=True)]
         self._layers = _layers(models[0].net)
 
-    def first(self, count: int) -> list[Tensor]:
-        """Views of the weights of the first devices, to differentiate by: (c, ...) each."""
-        return [each[:count].requires_grad_() for each in self.weights]
-
-    def outcome(self, weights: Sequence[Tensor], x: Tensor) -> Outcome:
-        """X (c, b, ...) or (1, b, ...), the same for all, through the nets."""
-        left = iter(weights)
-        count, features = len(weights[0]), x
+    @torch.no_grad()
+    def outcome(self, x: Tensor, count: int) -> Outcome:
+        """X (count, b, ...) or (1, b, ...), the same for all, through the nets of the first devices."""
+        left = iter(self.weights)
+        given: list[Tensor] = []
         for layer in self._layers:
+            given.append(x)
             if isinstance(layer, nn.Linear):
-                features = x.expand(count, *x.shape[1:])
-                weight = next(left)
-                product = torch.bmm(features, weight.mT)
-                x = product if layer.bias is None else product + next(left)[:, None]
+                given[-1] = x = x.expand(count, *x.shape[1:])
+                weight = next(left)[:count].mT  # (c, inputs, outputs)
+                x = torch.bmm(x, weight) if layer.bias is None else torch.baddbmm(next(left)[:count, None], x, weight)
             elif isinstance(layer, nn.Flatten):
                 x = x.reshape(*x.shape[:2], prod(x.shape[2:]))
             else:
                 x = layer(x)
-        return Outcome(x, features)
+        return Outcome(x, given[-1], given)
+
+    @torch.no_grad()
+    def go_back(self, outcome: Outcome, logits: Tensor, features: Tensor | None, change: Change) -> None:
+        """From slopes at the logits and at the features to those of the weights, which `change` is given one by one.
+
+        Written out: autograd would take as long as the arithmetic.  A weight may be changed as soon as it is given.
+        """
+        at, slope = len(self.weights), logits
+        first = next(i for i, layer in enumerate(self._layers) if isinstance(layer, nn.Linear))
+        for i in range(len(self._layers) - 1, first - 1, -1):
+            layer, given = self._layers[i], outcome.given[i]
+            if not isinstance(layer, nn.Linear):
+                slope = _SLOPES[type(layer)](slope, outcome.given[i + 1])
+                continue
+            at -= 1 if layer.bias is None else 2
+            below = torch.bmm(slope, self.weights[at][: len(slope)]) if i > first else slope
+            change(at, slope.mT, given)
+            if layer.bias is not None:
+                change(at + 1, slope.sum(dim=1), None)
+            slope = below if features is None or i < len(self._layers) - 1 else below + features
 
     @torch.no_grad()
     def write(self) -> None:
@@ -98,7 +125,7 @@ def stacks(model: object) -> bool:
     last = layers[-1] if layers else None
     return (
         type(last) is nn.Linear
-        and all(type(layer) in (nn.Linear, *_PLAIN) or _flattens(layer) for layer in layers)
+        and all(type(layer) in (nn.Linear, *_SLOPES) or _flattens(layer) for layer in layers)
         and all(p.requires_grad for p in model.net.parameters())
         and model.taps_last_input
     )

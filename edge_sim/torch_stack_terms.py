@@ -25,20 +25,18 @@ from edge_sdk.objectives import (
     Objective,
     PrototypeDistance,
     PrototypePull,
-    Proximal,
     Term,
 )
-from edge_sim.torch_stack import Outcome
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pass:
     """One step's forward pass of the first c devices of a stack."""
 
-    outcome: Outcome
+    logits: Tensor  # (c, b, k)
+    features: Tensor  # (c, b, d)
     labels: Tensor  # (c, b)
     share: Tensor  # (c, b)
-    weights: Sequence[Tensor]  # (c, ...) each
     step: int
 
     @property
@@ -76,7 +74,7 @@ def _cross_entropy(terms: Sequence[CrossEntropy], _classes: int) -> Loss:
     weights = _weights(terms)
 
     def loss(done: Pass) -> Tensor:
-        rows = nnf.cross_entropy(done.outcome.logits.flatten(0, 1), done.labels.flatten(), reduction="none")
+        rows = nnf.cross_entropy(done.logits.flatten(0, 1), done.labels.flatten(), reduction="none")
         return weights[: done.count] * done.mean(rows.view_as(done.labels))
 
     return loss
@@ -87,7 +85,7 @@ def _logit_gradient(terms: Sequence[LogitGradient], _classes: int) -> Loss:
 
     def loss(done: Pass) -> Tensor:
         given = gradients[: done.count, done.step]
-        return weights[: done.count] * done.mean((given * done.outcome.logits).sum(dim=-1))
+        return weights[: done.count] * done.mean((given * done.logits).sum(dim=-1))
 
     return loss
 
@@ -98,7 +96,7 @@ def _distill(terms: Sequence[Distill], _classes: int) -> Loss:
 
     def loss(done: Pass) -> Tensor:
         teacher = teachers[: done.count, done.step]
-        own = nnf.log_softmax(done.outcome.logits / temperature, dim=-1)
+        own = nnf.log_softmax(done.logits / temperature, dim=-1)
         rows = nnf.kl_div(own, teacher, reduction="none", log_target=True).sum(dim=-1)
         return weights[: done.count] * done.mean(rows)
 
@@ -110,7 +108,7 @@ def _class_target(terms: Sequence[ClassTarget], classes: int) -> Loss:
 
     def loss(done: Pass) -> Tensor:
         rows, known = rows_of(done)
-        own = nnf.log_softmax(done.outcome.logits, dim=-1)
+        own = nnf.log_softmax(done.logits, dim=-1)
         return -weights[: done.count] * done.mean((rows * known * own).sum(dim=-1))
 
     return loss
@@ -121,7 +119,7 @@ def _prototype_pull(terms: Sequence[PrototypePull], classes: int) -> Loss:
 
     def loss(done: Pass) -> Tensor:
         rows, known = rows_of(done)
-        gaps = (done.outcome.features - rows) * known  # (c, b, d)
+        gaps = (done.features - rows) * known  # (c, b, d)
         return weights[: done.count] * done.mean(gaps.square().mean(dim=-1))
 
     return loss
@@ -132,19 +130,8 @@ def _prototype_distance(terms: Sequence[PrototypeDistance], classes: int) -> Los
 
     def loss(done: Pass) -> Tensor:
         rows, known = rows_of(done)
-        gaps = (done.outcome.features - rows) * known  # (c, b, d)
+        gaps = (done.features - rows) * known  # (c, b, d)
         return weights[: done.count] * done.mean((gaps.square().sum(dim=-1) + NORM_FLOOR).sqrt())
-
-    return loss
-
-
-def _proximal(terms: Sequence[Proximal], _classes: int) -> Loss:
-    weights = _weights(terms)
-    anchors = torch.from_numpy(np.stack([term.anchor for term in terms]))  # (c, p)
-
-    def loss(done: Pass) -> Tensor:
-        flat = torch.cat([each.flatten(1) for each in done.weights], dim=1)  # (c, p)
-        return weights[: done.count] * 0.5 * (flat - anchors[: done.count]).square().sum(dim=1)
 
     return loss
 
@@ -182,5 +169,4 @@ _LOSSES: dict[type[Term], Callable[[Sequence[Any], int], Loss]] = {
     ClassTarget: _class_target,
     PrototypePull: _prototype_pull,
     PrototypeDistance: _prototype_distance,
-    Proximal: _proximal,
 }

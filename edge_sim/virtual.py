@@ -17,8 +17,9 @@ from coordinator.equipment import ready_method
 from coordinator.ledger import Ledger
 from coordinator.public_shelf import PublicShelf
 from coordinator.record import NO_WORK, Work
-from coordinator.server import Server, Watcher
+from coordinator.server import Server
 from coordinator.trace import TraceWriter
+from coordinator.watcher import Watcher
 from edge_sdk.agent import Agent
 from edge_sdk.board import Effort
 from edge_sdk.errors import RunFailed

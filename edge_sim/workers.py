@@ -81,7 +81,7 @@ class Worker:
     def __init__(self, descriptor: int, setup: Setup) -> None:
         """descriptor: of the slab."""
         self._pipe, theirs = Pipe()
-        command = [sys.executable, "-m", "edge_sim.worker", str(theirs.fileno()), str(descriptor)]
+        command = [sys.executable, "-m", "edge_sim.torch_worker", str(theirs.fileno()), str(descriptor)]
         self._process = subprocess.Popen(  # noqa: S603  # our own module
             command, pass_fds=(theirs.fileno(), descriptor), stdin=subprocess.DEVNULL
         )

@@ -12,8 +12,8 @@ import numpy as np
 from coordinator.ledger import Ledger
 from coordinator.public_shelf import PublicShelf
 from coordinator.report.result import Result
-from coordinator.server import Watcher
 from coordinator.trace import TraceWriter
+from coordinator.watcher import Watcher
 from edge_sdk.data import Preprocess
 from edge_sdk.models.base import ModelSpec
 from edge_sdk.models.predict_only import PredictOnly

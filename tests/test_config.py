@@ -92,7 +92,7 @@ MISTAKES = {
     "unknown key": (
         "learning_rate",
         "learning_rte",
-        "train.learning_rte: unknown key; allowed are batch_size, evaluate_every, learning_rate, local_steps, ",
+        "train.learning_rte: unknown key; allowed are batch_size, evaluate_every, learning_rate, local_epochs, local_steps, ",
     ),
     "missing key": ("rounds = 3", "", "federation.rounds: missing"),
     "wrong type": ("rounds = 3", 'rounds = "3"', "federation.rounds: expected an integer, found str"),

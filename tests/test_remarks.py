@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from coordinator import remarks
-from coordinator.server import Silent
+from coordinator.watcher import Silent
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.messages import Hello

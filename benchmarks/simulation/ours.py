@@ -12,11 +12,11 @@ import time
 
 STARTED_S = time.time()
 
-from task import tables, tell  # noqa: E402  # the clock above sees the imports
+from task import now_s, tables, tell  # noqa: E402  # the clock above sees the imports
 
 from coordinator.record import Record  # noqa: E402
 from coordinator.report.result import RoundResult  # noqa: E402
-from coordinator.server import Silent  # noqa: E402
+from coordinator.watcher import Silent  # noqa: E402
 from edge_sim.runner import run  # noqa: E402
 
 
@@ -24,11 +24,11 @@ class Stopwatch(Silent):
     """Notes when each round is done."""
 
     def __init__(self) -> None:
-        self.ends_s: list[float] = []
+        self.ends_s: list[tuple[float, float]] = []
 
     def round_done(self, result: RoundResult, of: int, record: Record) -> None:  # noqa: ARG002  # a Watcher
         """See Watcher."""
-        self.ends_s.append(time.monotonic())
+        self.ends_s.append(now_s())
 
 
 def main() -> None:

@@ -30,6 +30,8 @@ class Timing:
 
     ms_per_device_round: float
     """The median over the rounds after the first."""
+    cpu_ms_per_device_round: float
+    """The same of this process's computing time, which others on the machine disturb less; without its children."""
     first_round_s: float
     """From the start of the process to the end of the first round."""
     peak_mib: float
@@ -73,13 +75,19 @@ def peak_mib(children: int = 0) -> float:
     return (kib + children * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) / 1024
 
 
-def tell(round_ends_s: Sequence[float], devices: int, started_s: float, children: int = 0) -> None:
-    """Print a Timing as JSON; round_ends_s on the monotonic clock, started_s on the wall clock."""
+def now_s() -> tuple[float, float]:
+    """The monotonic clock, and this process's computing time."""
+    return time.monotonic(), time.process_time()
+
+
+def tell(round_ends_s: Sequence[tuple[float, float]], devices: int, started_s: float, children: int = 0) -> None:
+    """Print a Timing as JSON; round_ends_s as `now_s` gave them, started_s on the wall clock."""
     offset_s = time.time() - time.monotonic()
-    each_s = [b - a for a, b in pairwise(round_ends_s)][: ROUNDS - 2]
+    wall_s, cpu_s = ([b[i] - a[i] for a, b in pairwise(round_ends_s)][: ROUNDS - 2] for i in (0, 1))
     timing = Timing(
-        ms_per_device_round=statistics.median(each_s) * 1000 / devices,
-        first_round_s=round_ends_s[0] + offset_s - started_s,
+        ms_per_device_round=statistics.median(wall_s) * 1000 / devices,
+        cpu_ms_per_device_round=statistics.median(cpu_s) * 1000 / devices,
+        first_round_s=round_ends_s[0][0] + offset_s - started_s,
         peak_mib=peak_mib(children),
     )
     sys.stdout.write(json.dumps(asdict(timing)) + "\n")

@@ -12,7 +12,7 @@ from coordinator.report.result import RoundResult
 from coordinator.report.units import human_bytes, human_seconds
 
 if TYPE_CHECKING:
-    from coordinator.server import Watcher
+    from coordinator.watcher import Watcher
 
 PLAIN_LINES = 10
 """About how many progress lines a log gets."""

@@ -68,9 +68,13 @@ def check_samples(name: str, x: Floats, input_shape: tuple[int, int, int] | None
 def check_width(name: str, shape: tuple[int, ...], rows: int, classes: int) -> None:
     """Raise ModelError unless a model answered `rows` samples with one logit per class."""
     if shape != (rows, classes):
+        remedy = "its last layer must give one logit per class of the federation"
+        if len(shape) != len((rows, classes)):
+            remedy = (
+                "samples reach it as (n, c, h, w), flat ones as (n, 1, 1, d): it must flatten them, as nn.Flatten does"
+            )
         raise ModelError(
-            f"model {name!r} answers {rows} samples with shape {shape}, expected {(rows, classes)}: "
-            "its last layer must give one logit per class of the federation"
+            f"model {name!r} answers {rows} samples with shape {shape}, expected {(rows, classes)}: {remedy}"
         )
 
 

@@ -162,6 +162,23 @@ def test_an_error_of_ours_undoes_the_transaction_and_comes_through():
         assert connection.execute("SELECT x FROM t").fetchall() == [(2,)]
 
 
+class _InterruptedAfterBegin(sqlite3.Connection):
+    """Ctrl-C arrives when BEGIN is done and nothing else is."""
+
+    def execute(self, sql, *values):
+        cursor = super().execute(sql, *values)
+        if sql.startswith("BEGIN"):
+            raise KeyboardInterrupt
+        return cursor
+
+
+def test_an_interrupt_right_after_begin_leaves_no_transaction_open():
+    with closing(sqlite3.connect(":memory:", isolation_level=None, factory=_InterruptedAfterBegin)) as connection:
+        with pytest.raises(KeyboardInterrupt), transaction(connection, None):
+            pass
+        assert not connection.in_transaction
+
+
 @OPENERS
 def test_a_commit_is_a_sync(opener, tmp_path):
     """With NORMAL in place of FULL, 144 of 200 simulated power cuts lost an acknowledged row; kill -9 loses none."""

@@ -19,6 +19,7 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from edge_sim.torch_cohort import Cohort  # noqa: E402  # torch is there
+from edge_sim.torch_stack_terms import _LOSSES  # noqa: E402
 from edge_sim.torch_threads import one_thread  # noqa: E402
 
 one_thread()  # as every simulation does
@@ -73,7 +74,10 @@ def asked(run: fleets.Run, request_of: Any) -> list[Asked]:
     return found
 
 
-@pytest.mark.parametrize("kind", terms.TERMS)
+KINDS = (*_LOSSES, terms.HeadMatch, terms.Proximal)  # and two that do not stack
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_fit(fleet: configs.Config, kind: type[terms.Term]) -> None:
     def request(rng: np.random.Generator, bench: Any, job: Job) -> Fit:
         also = term(kind, rng, bench.model.spec.parameters)

@@ -15,7 +15,7 @@ import pytest
 
 from coordinator.record import Record
 from coordinator.report.result import RoundResult, summary
-from coordinator.server import Silent
+from coordinator.watcher import Silent
 from edge_sdk.errors import RunFailed, StoreError, UsageError
 from edge_sdk.methods.base import Evaluate, Job
 from edge_sim import config as configs
@@ -77,7 +77,7 @@ def test_stacked_devices_differ_by_rounding(pictures: Path, method: str, train: 
     alone, stacked = exactly(chosen), fleets.Run(chosen, engine=Cohort()).finished()
     for one, other in zip(alone.devices, stacked.devices, strict=True):
         np.testing.assert_allclose(one.agent.bench.model.weights(), other.agent.bench.model.weights(), atol=1e-5)
-        assert one.flops == other.flops
+        assert one.agent.meter == other.agent.meter
     assert stacked.clock.now_s == alone.clock.now_s
     assert stacked.server.record.bytes_up == alone.server.record.bytes_up
 

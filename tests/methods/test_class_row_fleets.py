@@ -14,7 +14,7 @@ import edge_sim
 from coordinator import admission, remarks
 from coordinator.report.result import summary
 from coordinator.report.table import render
-from coordinator.server import Silent
+from coordinator.watcher import Silent
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.contracts.fedproto import FEDPROTO
 from edge_sdk.protocol.contracts.fedssa import FEDSSA

@@ -477,3 +477,9 @@ print(model.logits(x).shape, "torch._dynamo" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "(3, 2) False"
+
+
+def test_a_net_that_does_not_flatten_is_told_to():
+    model = TorchModel(nn.Linear(8, 3), classes=3)
+    with pytest.raises(ModelError, match=r"flat ones as \(n, 1, 1, d\): it must flatten them"):
+        model.logits(np.zeros((1, 1, 1, 8), np.float32))

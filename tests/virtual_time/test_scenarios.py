@@ -12,7 +12,7 @@ import pytest
 
 from coordinator.config import to_toml
 from coordinator.report.result import Result, summary
-from coordinator.server import Silent
+from coordinator.watcher import Silent
 from edge_sdk import cli
 from edge_sdk.errors import RunFailed, UsageError
 from edge_sim import config as configs

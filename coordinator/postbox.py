@@ -1,0 +1,93 @@
+"""What a coordinator sends: messages into frames, frames to devices, each counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TypeAlias
+
+from coordinator.methods.base import At
+from edge_sdk.protocol import codec, topics
+from edge_sdk.protocol.body import Part
+from edge_sdk.protocol.codec import Stamp
+from edge_sdk.protocol.knowledge import Payload
+from edge_sdk.protocol.leaves import one_line
+from edge_sdk.protocol.messages import (
+    Assign,
+    CoordinatorStatus,
+    FederationSpec,
+    Message,
+    PublicBlock,
+    Receipt,
+    Refusal,
+    Welcome,
+)
+from edge_sdk.transport.base import Transport, Will
+from edge_sdk.transport.packets import CHUNK_BYTES
+
+Answer: TypeAlias = "Welcome | Refusal | Assign | Receipt | PublicBlock"
+
+_KINDS = {Welcome: "join", Refusal: "join", Assign: "task", Receipt: "rcpt", PublicBlock: "pub"}
+
+
+class Postbox:
+    """Stamps what it sends with the coordinator's epoch and a number of its own."""
+
+    def __init__(
+        self, spec: FederationSpec, transport: Transport, epoch: Callable[[], int], sent: Callable[[str, int], None]
+    ) -> None:
+        """epoch: of the coordinator's life.  sent: is told the device and the bytes of each frame."""
+        self._spec, self._transport, self._epoch, self._sent = spec, transport, epoch, sent
+        self._sequence = 0
+        self._long: dict[str, tuple[At, bytes]] = {}
+        """Assigns that travel in chunks, by device: repeated as they were, they go on from where they are."""
+
+    def connect(self) -> None:
+        """Open the link, with the last will that we are lost."""
+        federation = self._spec.federation
+        will = Will(topics.coordinator_status(federation), self._frame(self._status("lost")))
+        self._transport.connect(topics.coordinator_subscriptions(federation), will)
+
+    def announce(self, state: str, reason: str) -> None:
+        """Say, retained, where the run stands."""
+        frame = self._frame(self._status(state, reason))
+        self._transport.send(topics.coordinator_status(self._spec.federation), frame, retain=True)
+
+    def send(self, device: str, message: Answer) -> None:
+        """Any message to a device."""
+        self._hand(device, type(message), self._frame(message))
+
+    def repeat(self, device: str, at: At) -> bool:
+        """Send the Assign of this exchange again if it is a long one; whether it was."""
+        then, frame = self._long.get(device, (None, b""))
+        if then != at:
+            return False
+        self._hand(device, Assign, frame)
+        return True
+
+    def assign(self, message: Assign, at: At, common: Sequence[Part]) -> None:
+        """An Assign; `common` is its field of that name, packed once for all."""
+        frame = self._frame(message, {"common": common})
+        self._long.pop(message.device, None)
+        if len(frame) > CHUNK_BYTES:
+            self._long[message.device] = at, frame
+        self._hand(message.device, Assign, frame)
+
+    def packed_common(self, common: Mapping[str, Payload], at: At, anybody: str) -> Sequence[Part]:
+        """What all Assigns of an exchange have in common, in its final form; anybody: the id of some device."""
+        federation = self._spec.federation
+        assign = Assign(federation=federation, device=anybody, round=at.round, exchange=at.exchange, common=common)
+        return codec.pack_field(assign, "common")
+
+    def _hand(self, device: str, kind: type, frame: bytes) -> None:
+        self._sent(device, len(frame))
+        self._transport.send(topics.down(self._spec.federation, device, _KINDS[kind]), frame)
+
+    def _frame(self, message: Message, packed: Mapping[str, Sequence[Part]] = MappingProxyType({})) -> bytes:
+        self._sequence += 1
+        return codec.encode(message, Stamp(self._epoch(), self._sequence), packed=packed)
+
+    def _status(self, state: str, reason: str = "") -> CoordinatorStatus:
+        return CoordinatorStatus(
+            federation=self._spec.federation, state=state, epoch=self._epoch(), reason=one_line(reason)
+        )

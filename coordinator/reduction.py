@@ -1,0 +1,81 @@
+"""The method at work: uploads into an aggregate, the aggregate into its next state, slots where it keeps some."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from coordinator.ledger import Ledger, Slots
+from coordinator.methods.base import At, Contribution, CoordinatorMethod
+from coordinator.rounds import Place
+from edge_sdk.protocol import codec, keep
+from edge_sdk.protocol.codec import Limits
+from edge_sdk.protocol.knowledge import Payload
+from edge_sdk.protocol.messages import FederationSpec, Upload
+from edge_sdk.protocol.transforms import Chain
+
+
+class Reduction:
+    """A method's state, and the aggregate of the exchange that is open."""
+
+    def __init__(
+        self, spec: FederationSpec, method: CoordinatorMethod[Any, Any], ledger: Ledger, limits: Limits, chain: Chain
+    ) -> None:
+        self._spec, self._method, self._ledger, self._limits, self._chain = spec, method, ledger, limits, chain
+        contract = method.contract.under(spec.params)
+        self.caching = contract.caching(contract.read(spec.params))
+        """How the method keeps slots; None: it keeps none."""
+        self.state: Any = method.init(spec)
+        self._aggregate: Any = method.zero()
+
+    def load(self, state: bytes) -> None:
+        """Go on from a checkpoint.  Raises StoreError where it is none of this method."""
+        self.state = keep.from_bytes(type(self.state), state)
+
+    def common(self, at: At) -> Mapping[str, Payload]:
+        """What goes to everybody in this exchange."""
+        return self._method.common(self.state, at)
+
+    def personal(self, at: At, number: int) -> Mapping[str, Payload]:
+        """What goes to one device beside it."""
+        return self._method.personal(self.state, at, number)
+
+    def undone(self, upload: Upload) -> Upload:
+        """With the knowledge as the device's half of the method gave it."""
+        return dataclasses.replace(upload, knowledge=self._chain.undo(upload.knowledge))
+
+    def add(self, number: int, upload: Upload, samples: int) -> None:
+        """One more device."""
+        earlier = self._slot(upload.device)
+        contribution = Contribution(number=number, samples=samples, knowledge=upload.knowledge, before=earlier)
+        self._aggregate = self._method.add(self._aggregate, contribution)
+
+    def finish(self, place: Place, contributors: tuple[str, ...], numbers: Mapping[str, int]) -> None:
+        """Let the method reduce; slots that are now too old count no longer.  Raises EdgeError where it cannot."""
+        aggregate = self._aggregate
+        for device in self._too_old(place.round):
+            if device not in contributors:
+                earlier = self._slot(device)
+                expired = Contribution(number=numbers[device], samples=0, knowledge={}, before=earlier)
+                aggregate = self._method.add(aggregate, expired)
+        self.state = self._method.finish(self._spec, self.state, At(place.round, place.exchange), aggregate)
+        self._aggregate = self._method.zero()
+
+    def slots_after(self, round_: int) -> Slots | None:
+        """What the end of a round does to them; None: there are none."""
+        if not self.caching:
+            return None
+        kept = round_ >= self.caching.first_round
+        return Slots(self._ledger.contributors(Place(round_, 0)) if kept else (), self.caching.oldest(round_))
+
+    def _too_old(self, round_: int) -> tuple[str, ...]:
+        return tuple(self._ledger.slots_before(self.caching.oldest(round_))) if self.caching else ()
+
+    def _slot(self, device: str) -> Mapping[str, Payload]:
+        """What lies in a device's slot; nothing where the method keeps none."""
+        frame = self._ledger.slot(device) if self.caching else None
+        if frame is None:
+            return {}
+        message = codec.decode(frame, self._limits).message
+        return self._chain.undo(message.knowledge) if isinstance(message, Upload) else {}
