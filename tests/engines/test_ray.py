@@ -166,10 +166,10 @@ def test_every_method_folds_elsewhere(name: str) -> None:
 # -- without Ray: the far side, and the model on this side ----------------------------------------------------------
 
 
-def furnished(config: Config) -> tuple[Fleet, Room]:
+def furnished(config: Config, *stacked: str) -> tuple[Fleet, Room]:
     fleet, room = fleets.Run(config).fleet, Room()
     given = Furniture(
-        devices=fleet.devices[:2], spec=fleet.federation.spec, stacked=frozenset(), modules=("/nowhere-else",)
+        devices=fleet.devices[:2], spec=fleet.federation.spec, stacked=frozenset(stacked), modules=("/nowhere-else",)
     )
     room.begin(edge_sdk.__version__, pack(given))
     return fleet, room
@@ -190,6 +190,27 @@ def test_a_room_trains_as_the_bench_here_does(pictures: Path) -> None:
     (again,) = pickle.loads(room.serve(pack([dataclasses.replace(errand, request=Evaluate(0), state=None)])))
     assert again.answer == served(Asked(bench, Evaluate(0), job))
     assert again.state is None
+
+
+@TORCH
+def test_a_room_stacks_what_it_is_told_to(pictures: Path) -> None:
+    pytest.importorskip("torch")
+    config = chosen(pictures, "fedproto", "mlp")
+    (fleet, alone), (_, stacking) = furnished(config), furnished(config, "mlp")
+    errands = []
+    for device in fleet.devices[:2]:
+        job = job_at(fleet.federation.spec, device.kit.number, 0, 0, len(device.data.train))
+        fit = Fit(source=job.private_batches(3), objective=(CrossEntropy(),), optim=job.optim)
+        errands.append(Errand(number=job.number, request=fit, round=0, exchange=0, state=None, trains=True))
+    answers = zip(*(pickle.loads(room.serve(pack(errands))) for room in (alone, stacking)), strict=True)
+    for device, each in zip(fleet.devices, answers, strict=False):
+        weights = []
+        for found in each:
+            model = device.kit.model(None)
+            model.load_state(found.state)
+            weights.append(model.weights())
+        np.testing.assert_allclose(*weights, atol=1e-5)
+        assert not np.array_equal(weights[0], device.kit.model(None).weights())
 
 
 def test_a_mirror_knows_when_it_is_ahead(pictures: Path) -> None:
