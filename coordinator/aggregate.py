@@ -8,9 +8,8 @@ Laws: merge(zero, a) = a;  merge(a, b) = merge(b, a);  merge(a, merge(b, c)) = m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,16 +22,15 @@ from coordinator.methods.base import Contribution
 class Bag:
     """Uploads by device number."""
 
-    uploads: Mapping[int, Contribution] = field(default_factory=lambda: MappingProxyType({}))
+    uploads: GrownMap[int, Contribution] = field(default_factory=GrownMap)
 
     def add(self, contribution: Contribution) -> Bag:
         """With one more device; one that is in already keeps its first upload: the first durable one wins."""
-        uploads = self.uploads if isinstance(self.uploads, GrownMap) else GrownMap(self.uploads)
-        return Bag(uploads.added(contribution.number, contribution))
+        return Bag(self.uploads.added(contribution.number, contribution))
 
     def merge(self, other: Bag) -> Bag:
         """The union.  Two different uploads of one device cannot meet here: the ledger lets only one through."""
-        return Bag(MappingProxyType({**other.uploads, **self.uploads}))
+        return Bag(GrownMap({**other.uploads, **self.uploads}))
 
     def __iter__(self) -> Iterator[Contribution]:
         """In number order, whatever the order of arrival."""

@@ -119,14 +119,18 @@ class RunTable:
     """Also train every device alone, with the same private steps, to compare with."""
     processes: Annotated[int, Whole(1, 64)] = 2
     """Processes that the torch devices share when the broker is a real one; the others have one each."""
-    engine: Annotated[str, Text(16, "exact|cohort|workers|auto")] = "exact"
-    """What devices compute on in memory: one by one; stacked; in worker processes; or whichever a calibration finds
-    fastest.  See docs/how-to/speed.md."""
+    engine: Annotated[str, Text(16, "exact|cohort|workers|ray|auto")] = "exact"
+    """What devices compute on in memory: one by one; stacked; in worker processes; on Ray; or whichever of this
+    machine's a calibration finds fastest.  See docs/how-to/speed.md and scale-out.md."""
     workers: Annotated[int, Whole(0, 256)] = 0
-    """Worker processes; 0: as many as this machine has cores."""
+    """Worker processes; 0: as many as this machine has cores; on Ray as many as the cluster has, or 2 of its own."""
     stacked: tuple[str, ...] | None = None
     """Models, by the name that they have in reports, that cohort and workers stack; default: for cohort every one that
     can be, for workers none."""
+    ray_address: Annotated[str, Text(256)] | None = None
+    """Of the Ray cluster: HOST:PORT or auto; default: the environment's RAY_ADDRESS, else a Ray of its own."""
+    ray_fold: bool = False
+    """Also add uploads up on Ray, as partial aggregates."""
     memory_bytes: Annotated[int, Whole(1, 2**50)] | None = None
     """Above this much, models' weights lie in a file on disk; default: always in memory."""
 

@@ -6,12 +6,14 @@ is compared with.  Which engine serves changes how long a simulation takes, neve
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+from coordinator.methods.base import CoordinatorMethod
 from edge_sdk.errors import RunFailed
 from edge_sdk.methods.base import Job, Request
+from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.workbench import Workbench
 
 
@@ -77,6 +79,28 @@ def served(asked: Asked) -> Answer:
         return stop.value
     except Exception as error:  # noqa: BLE001  # raised again where the device asked
         return error
+
+
+Reduction: TypeAlias = Callable[[CoordinatorMethod[Any, Any]], CoordinatorMethod[Any, Any]]
+"""From a coordinator method to one that adds uploads up elsewhere, to the same bits."""
+
+
+def unchanged(method: CoordinatorMethod[Any, Any]) -> CoordinatorMethod[Any, Any]:
+    """The reduction of a deployment: where the coordinator is."""
+    return method
+
+
+def job_at(spec: FederationSpec, number: int, round_: int, exchange: int, samples: int) -> Job:
+    """What a bench must know of an exchange to serve its requests, for whoever has no session."""
+    return Job(
+        spec=spec,
+        number=number,
+        round=round_,
+        exchange=exchange,
+        closing=False,
+        samples=samples,
+        learns=True,
+    )
 
 
 def ask(bench: Workbench, request: Request, job: Job) -> Generator[Asked, Answer, Any]:

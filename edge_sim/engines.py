@@ -6,13 +6,15 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from edge_sdk.errors import StoreError, UsageError
 from edge_sim import fleet as fleets
+from edge_sim import ray_address
 from edge_sim.config import Config, RunTable
-from edge_sim.engine import Engine, Exact
+from edge_sim.engine import Engine, Exact, Reduction, unchanged
 from edge_sim.fleet import Fleet
 
 WORTH_S = 10.0
@@ -48,6 +50,11 @@ class Measured:
 
 def opened(table: RunTable, fleet: Fleet) -> Engine:
     """The engine of a run, ready.  Raises UsageError for one that this machine cannot have."""
+    if table.engine == "ray":
+        address = ray_address.found(table)
+        from edge_sim.ray_engine import RayEngine  # noqa: PLC0415  # an extra, and slow to load
+
+        return RayEngine(table, fleet, address)
     if not any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
         return Exact()  # what does not load torch must not load it now
     from edge_sim.torch_engines import cohort, workers  # noqa: PLC0415  # torch only where a device has it
@@ -59,6 +66,15 @@ def opened(table: RunTable, fleet: Fleet) -> Engine:
             raise UsageError('run.engine: "workers" needs a system that hands files down to processes; use "cohort"')
         return workers(table, fleet)
     return Exact()
+
+
+def reduction(table: RunTable, fleet: Fleet) -> Reduction:
+    """Where a run's uploads are added up; its engine is open."""
+    if not (table.engine == "ray" and table.ray_fold):
+        return unchanged
+    from edge_sim.ray_fold import Folding  # noqa: PLC0415  # an extra, and slow to load
+
+    return partial(Folding, fleet.federation.spec.method)
 
 
 def resolved(config: Config, out: Path | None = None) -> tuple[Config, str]:

@@ -148,6 +148,7 @@ def _in_memory(
         watcher=watcher,
         keeper=keeper,
         engine=engine,
+        reduction=engines.reduction(config.run, fleet),
         world=world,
         trace=trace,
     )

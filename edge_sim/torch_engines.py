@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from edge_sdk.methods.base import Fit, Job
+from edge_sdk.methods.base import Fit
 from edge_sdk.models.optim import moment_count
 from edge_sdk.objectives import CrossEntropy, Optim
 from edge_sdk.workbench import Workbench
 from edge_sim import fleet as fleets
 from edge_sim.config import RunTable
-from edge_sim.engine import Asked, Engine, Exact
+from edge_sim.engine import Asked, Engine, Exact, job_at
 from edge_sim.engines import Measured
 from edge_sim.fleet import Device, Fleet
 from edge_sim.torch_cohort import AT_A_TIME, Cohort
@@ -70,15 +70,7 @@ def _measured(fleet: Fleet, devices: Sequence[Device]) -> Measured:
 
 
 def _fit(fleet: Fleet, device: Device, bench: Workbench) -> Asked:
-    job = Job(
-        spec=fleet.federation.spec,
-        number=device.kit.number,
-        round=0,
-        exchange=0,
-        closing=False,
-        samples=len(device.data.train),
-        learns=True,
-    )
+    job = job_at(fleet.federation.spec, device.kit.number, 0, 0, len(device.data.train))
     source = job.private_batches(max(job.local_steps, 1))
     return Asked(bench, Fit(source=source, objective=(CrossEntropy(),), optim=job.optim), job)
 

@@ -7,10 +7,9 @@ import sys
 from collections.abc import Sequence
 
 from edge_sdk.meter import Meter
-from edge_sdk.methods.base import Job
 from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.workbench import Workbench
-from edge_sim.engine import Asked, Engine, Exact
+from edge_sim.engine import Asked, Engine, Exact, job_at
 from edge_sim.torch_cohort import Cohort
 from edge_sim.torch_slab import Slab, settle, settle_moments, take_moments
 from edge_sim.torch_threads import one_thread
@@ -45,15 +44,7 @@ class Workshop:
         bench.meter = Meter()
         moments = self._setup.moments
         take_moments(_torch(bench), self._rows[order.number], order.optim, order.steps, moments)
-        job = Job(
-            spec=self._setup.spec,
-            number=order.number,
-            round=order.round,
-            exchange=order.exchange,
-            closing=False,
-            samples=len(bench.data.train),
-            learns=True,
-        )
+        job = job_at(self._setup.spec, order.number, order.round, order.exchange, len(bench.data.train))
         return Asked(bench, order.request, job)
 
     def _delivery(self, order: Order, asked: Asked, answer: object) -> Delivery:

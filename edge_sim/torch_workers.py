@@ -15,7 +15,7 @@ from edge_sim.engine import LOST, Answer, Asked, served
 from edge_sim.fleet import Fleet
 from edge_sim.torch_places import Places
 from edge_sim.torch_slab import settle_moments, take_moments
-from edge_sim.workers import COMPUTED, NO_STEPS, Delivery, Gone, Order, Setup, Worker
+from edge_sim.workers import COMPUTED, NO_STEPS, Delivery, Gone, Order, Setup, Worker, divided
 
 
 class Workers:
@@ -80,7 +80,7 @@ class Workers:
 
     def _begin(self) -> None:
         """Everybody is there: divide the devices and the memory."""
-        self._owner = _divided({number: self._costs[number] for number in self._places.models}, self._count)
+        self._owner = divided({number: self._costs[number] for number in self._places.models}, self._count)
         self._places.divide(self._owner)
         self._workers = [self._worker(owner) for owner in range(self._count)]
 
@@ -138,13 +138,3 @@ class Workers:
             take_moments(model, self._places.row(number), delivery.optim, delivery.steps, self._places.moments)
         meter_totals.add(asked.bench.meter, delivery.spent)
         return delivery.answer
-
-
-def _divided(costs: dict[int, float], count: int) -> dict[int, int]:
-    """Owner by device number: the dearest first, each to whoever has least so far."""
-    load = [0.0] * count
-    owners: dict[int, int] = {}
-    for number, cost in sorted(costs.items(), key=lambda each: -each[1]):
-        owners[number] = owner = load.index(min(load))
-        load[owner] += cost
-    return owners

@@ -28,7 +28,7 @@ from edge_sdk.transport.memory import Faults, Hub, MemoryTransport
 from edge_sim.byzantine import agent_for
 from edge_sim.checkpoint import Checkpoints
 from edge_sim.clock import LocalClock, VirtualClock
-from edge_sim.engine import Engine, Exact, ask
+from edge_sim.engine import Engine, Exact, Reduction, ask, unchanged
 from edge_sim.fleet import Device, Fleet, hardware
 from edge_sim.gather import Computation, Gatherer
 from edge_sim.hardware import Spent
@@ -54,11 +54,12 @@ class VirtualFleet:
         world: Mapping[str, Any] | None = None,
         trace: TraceWriter | None = None,
         engine: Engine | None = None,
+        reduction: Reduction = unchanged,
     ) -> None:
         """caches: devices are given no public set, and fetch it from the shelf into folders in here.
 
         world: what `to_json` gave, to go on from.  engine: what devices compute on; None: one after the other, in this
-        process.
+        process.  reduction: where the method adds uploads up.
         """
         world = world or {"now_s": 0.0, "hardware": {}}
         self.clock = VirtualClock(world["now_s"])
@@ -67,7 +68,7 @@ class VirtualFleet:
         self._gatherer = Gatherer(engine or Exact())
         self.devices: tuple[VirtualDevice, ...] = ()
         self._coordinator = VirtualCoordinator(
-            fleet, ledger, self.hub, self.clock, watcher, shelf=shelf, work=self._work, trace=trace
+            fleet, ledger, self.hub, self.clock, watcher, shelf=shelf, work=self._work, trace=trace, reduction=reduction
         )
         stores = stores or {}
         name = fleet.federation.spec.federation
@@ -179,8 +180,9 @@ class VirtualCoordinator:
         shelf: PublicShelf | None = None,
         work: Callable[[], Work] = lambda: NO_WORK,
         trace: TraceWriter | None = None,
+        reduction: Reduction = unchanged,
     ) -> None:
-        self._work = work
+        self._work, self._reduction = work, reduction
         self._trace = trace
         self._fleet, self._hub, self._clock, self._watcher = fleet, hub, clock, watcher
         self._shelf = shelf
@@ -214,7 +216,7 @@ class VirtualCoordinator:
             self._trace,
             spec=self._fleet.federation.spec,
             policy=self._fleet.federation.policy,
-            method=ready_method(self._fleet.federation.spec.method, self._fleet.equipment),
+            method=self._reduction(ready_method(self._fleet.federation.spec.method, self._fleet.equipment)),
             transport=self._transport,
             ledger=ledger,
             roster=self._fleet.federation.roster,

@@ -128,3 +128,13 @@ class Worker:
 def connection(descriptor: int) -> Connection[Any, Any]:
     """The worker's end of the pipe."""
     return Connection(descriptor)
+
+
+def divided(costs: dict[int, float], count: int) -> dict[int, int]:
+    """Owner by device number: the dearest first, each to whoever has least so far."""
+    load = [0.0] * count
+    owners: dict[int, int] = {}
+    for number, cost in sorted(costs.items(), key=lambda each: -each[1]):
+        owners[number] = owner = load.index(min(load))
+        load[owner] += cost
+    return owners

@@ -202,7 +202,7 @@ def test_auto_leaves_torch_alone_where_nobody_has_it(pictures: Path) -> None:
 def test_an_unknown_engine_is_refused(pictures: Path) -> None:
     plain = fleets.tables(pictures, "fedmd")
     plain["run"]["engine"] = "quantum"
-    with pytest.raises(UsageError, match=r"run.engine.*exact or cohort or workers or auto"):
+    with pytest.raises(UsageError, match=r"run.engine.*exact or cohort or workers or ray or auto"):
         configs.parse(plain, Path("test.toml"))
 
 

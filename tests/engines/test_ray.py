@@ -1,0 +1,278 @@
+"""On a local Ray of two workers a run is the same to the bit; what an actor loses is computed anew."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import pickle
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from functools import reduce
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import fleets
+import numpy as np
+import pytest
+from laws import EQUIPMENT, spec_of, uploads
+
+import edge_sdk
+from coordinator.config import to_toml
+from coordinator.equipment import ready_method
+from coordinator.ledger import Ledger
+from coordinator.methods.base import At
+from coordinator.record import Record
+from coordinator.report.result import RoundResult, summary
+from coordinator.server import Silent
+from edge_sdk import cli
+from edge_sdk.errors import UsageError
+from edge_sdk.methods.base import Evaluate, Fit
+from edge_sdk.objectives import CrossEntropy
+from edge_sdk.protocol import keep
+from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.protocol.wires import registered_names
+from edge_sdk.workbench import Workbench
+from edge_sim import config as configs
+from edge_sim import engines, ray_address
+from edge_sim.config import Config, RunTable
+from edge_sim.engine import Asked, job_at, served
+from edge_sim.fleet import Fleet
+from edge_sim.mirror import Mirror
+from edge_sim.room import Errand, Furniture, Room, pack
+from edge_sim.virtual import VirtualFleet
+
+if importlib.util.find_spec("ray") is None:
+    pytest.skip("Ray is not installed: pip install 'edge-sdk[ray]'", allow_module_level=True)
+
+SMALL = {"public_batch": 4, "max_devices": 8, "tau": 2, "distill_batch": 4, "samples_per_class": 2, "steps": 2}
+TABLE = RunTable(engine="ray")
+
+
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
+    """One Ray for all tests here, its token not in the home folder; engines find it running."""
+    with pytest.MonkeyPatch.context() as patch:
+        token = tmp_path_factory.mktemp("ray") / "token"
+        token.write_text(secrets.token_hex(32), encoding="utf-8")
+        patch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
+        patch.delenv("RAY_ADDRESS", raising=False)
+        address = ray_address.found(TABLE)
+        import ray  # noqa: PLC0415  # Ray learns what it may listen on before it is loaded
+
+        from edge_sim.ray_engine import connect  # noqa: PLC0415  # likewise
+
+        assert connect(address, workers=0)
+        yield ray
+        ray.shutdown()
+
+
+def opened(config: Config, fleet: Fleet) -> Any:
+    return engines.opened(config.run, fleet)
+
+
+def chosen(pictures: Path, method: str, models: str, **run: Any) -> Config:
+    tables = fleets.tables(pictures, method, feature_dim=6 if "mlp" in models else fleets.WIDTH)
+    tables["fleet"] = [{"count": 6, "model": models}]
+    tables["train"] |= {"optimiser": "adam", "evaluate_every": 2}
+    tables["run"] |= {"engine": "ray", **run}
+    return configs.parse(tables, Path("test.toml"))
+
+
+TORCH = pytest.mark.torch
+CASES = [("fedal", "softmax"), pytest.param("fedproto", "cycle:mlp,cnn", marks=TORCH)]
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("ray")
+@pytest.mark.parametrize(("method", "models"), CASES)
+def test_actors_compute_the_same_bits(pictures: Path, method: str, models: str) -> None:
+    config = chosen(pictures, method, models)
+    alone, fleet = fleets.Run(config).finished(), fleets.Run(config).fleet
+    engine = opened(config, fleet)
+    divided = fleets.Run(fleet, engine=engine).finished()
+    engine.close()
+    assert divided.model_bytes == alone.model_bytes
+    assert divided.coordinator_bytes == alone.coordinator_bytes
+    assert divided.clock.now_s == alone.clock.now_s
+    assert summary(divided.result) == summary(alone.result)
+    assert engine.peak_bytes > 2 * 10_000_000
+
+
+class Killer(Silent):
+    """Ends an actor's process after the first round."""
+
+    def __init__(self) -> None:
+        self.engine: Any = None
+        self.killed: list[int] = []
+
+    def round_done(self, result: RoundResult, of: int, record: Record) -> None:  # noqa: ARG002
+        if result.round == 1:
+            self.killed.append(self.engine.pids[0])
+            os.kill(self.killed[0], signal.SIGKILL)
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("ray")
+def test_a_killed_actor_is_replaced_and_uploads_are_added_up_on_ray(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from edge_sim import ray_fold  # noqa: PLC0415  # likewise
+
+    parts: list[int] = []
+    finish = ray_fold.Folding.finish
+
+    def counted(self: Any, spec: FederationSpec, state: Any, at: At, aggregate: Any) -> Any:
+        parts.append(len(aggregate.sums))
+        return finish(self, spec, state, at, aggregate)
+
+    monkeypatch.setattr(ray_fold, "TOGETHER", 4)
+    monkeypatch.setattr(ray_fold.Folding, "finish", counted)
+    config = chosen(pictures, "fedavg", "softmax", ray_fold=True)
+    alone, fleet, killer = fleets.Run(config).finished(), fleets.Run(config).fleet, Killer()
+    killer.engine = opened(config, fleet)
+    reduction = engines.reduction(config.run, fleet)
+    again = VirtualFleet(fleet, ledger=Ledger(None), engine=killer.engine, watcher=killer, reduction=reduction)
+    again.run()
+    assert parts == [1, 1, 1]
+    assert killer.killed
+    assert killer.killed[0] not in killer.engine.pids
+    killer.engine.close()
+    assert {d.device.kit.id: d.agent.bench.model.state_bytes() for d in again.devices} == alone.model_bytes
+    assert keep.to_bytes(again.server.method_state) == alone.coordinator_bytes
+
+
+@pytest.mark.parametrize("name", registered_names("coordinator.methods"))
+def test_every_method_folds_elsewhere(name: str) -> None:
+    """What a task is given and gives back travels as bytes."""
+    if name in ("fedal", "fedgen", "feddf_al"):
+        pytest.importorskip("torch")
+    from edge_sim.ray_fold import fold  # noqa: PLC0415  # likewise
+
+    method = ready_method(name, EQUIPMENT)
+    spec, at = spec_of(method.contract, **SMALL), At(0, 0)
+    ups = uploads(method.contract, spec, at, 5, seed=1)
+    parts = [pickle.loads(fold(name, pack(part))) for part in (ups[:2], ups[2:4])]
+    merged = reduce(method.merge, parts, reduce(method.add, ups[4:], method.zero()))
+    whole = reduce(method.add, ups, method.zero())
+    state = method.init(spec)
+    assert keep.to_bytes(method.finish(spec, state, at, merged)) == keep.to_bytes(method.finish(spec, state, at, whole))
+
+
+# -- without Ray: the far side, and the model on this side ----------------------------------------------------------
+
+
+def furnished(config: Config, *stacked: str) -> tuple[Fleet, Room]:
+    fleet, room = fleets.Run(config).fleet, Room()
+    given = Furniture(
+        devices=fleet.devices[:2], spec=fleet.federation.spec, stacked=frozenset(stacked), modules=("/nowhere-else",)
+    )
+    room.begin(edge_sdk.__version__, pack(given))
+    return fleet, room
+
+
+def test_a_room_trains_as_the_bench_here_does(pictures: Path) -> None:
+    fleet, room = furnished(chosen(pictures, "fedproto", "softmax"))
+    device = fleet.devices[1]
+    bench = Workbench(device.kit.model(None), device.data, discloses_classes=True)
+    mirror = bench.model = Mirror(bench.model)
+    job = job_at(fleet.federation.spec, 1, 0, 0, len(device.data.train))
+    fit = Fit(source=job.private_batches(3), objective=(CrossEntropy(),), optim=job.optim)
+    errand = Errand(number=1, request=fit, round=0, exchange=0, state=mirror.state_bytes(), trains=True)
+    (found,) = pickle.loads(room.serve(pack([errand])))
+    assert found.answer == served(Asked(bench, fit, job))
+    assert found.state == mirror.state_bytes()
+    assert found.spent == bench.meter
+    (again,) = pickle.loads(room.serve(pack([dataclasses.replace(errand, request=Evaluate(0), state=None)])))
+    assert again.answer == served(Asked(bench, Evaluate(0), job))
+    assert again.state is None
+
+
+@TORCH
+def test_a_room_stacks_what_it_is_told_to(pictures: Path) -> None:
+    pytest.importorskip("torch")
+    config = chosen(pictures, "fedproto", "mlp")
+    (fleet, alone), (_, stacking) = furnished(config), furnished(config, "mlp")
+    errands = []
+    for device in fleet.devices[:2]:
+        job = job_at(fleet.federation.spec, device.kit.number, 0, 0, len(device.data.train))
+        fit = Fit(source=job.private_batches(3), objective=(CrossEntropy(),), optim=job.optim)
+        errands.append(Errand(number=job.number, request=fit, round=0, exchange=0, state=None, trains=True))
+    answers = zip(*(pickle.loads(room.serve(pack(errands))) for room in (alone, stacking)), strict=True)
+    for device, each in zip(fleet.devices, answers, strict=False):
+        weights = []
+        for found in each:
+            model = device.kit.model(None)
+            model.load_state(found.state)
+            weights.append(model.weights())
+        np.testing.assert_allclose(*weights, atol=1e-5)
+        assert not np.array_equal(weights[0], device.kit.model(None).weights())
+
+
+def test_a_mirror_knows_when_it_is_ahead(pictures: Path) -> None:
+    device = fleets.Run(chosen(pictures, "fedproto", "softmax")).fleet.devices[0]
+    model = device.kit.model(None)
+    mirror, state, weights = Mirror(model), model.state_bytes(), model.weights()
+    x = model.spec.preprocess(device.data.train.x)
+    assert mirror.ahead
+    mirror.learned(state)
+    np.testing.assert_array_equal(mirror.head(mirror.features(x)), mirror.logits(x))
+    assert mirror.head_rows().size == mirror.head_mask().sum()
+    assert not mirror.ahead
+    for change in (
+        lambda: mirror.set_weights(weights + 1),
+        lambda: mirror.set_head_rows(np.array([1]), model.head_rows()[:1]),
+        lambda: mirror.load_state(state),
+    ):
+        mirror.learned(state)
+        change()
+        assert mirror.ahead
+
+
+def test_another_version_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"edge-sdk .* is installed there, 9\.9\.9 here"):
+        Room().begin("9.9.9", b"")
+
+
+# -- bad input ------------------------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def simulated(pictures: Path, tmp_path: Path, *overrides: str) -> int:
+    file = tmp_path / "tiny.toml"
+    file.write_text(to_toml(fleets.tables(pictures)), encoding="utf-8")
+    sets = [word for each in overrides for word in ("--set", each)]
+    return cli.main(["simulate", str(file), "--engine", "ray", "--out", str(tmp_path / "out"), *sets])
+
+
+def test_a_cluster_that_does_not_answer(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    assert simulated(pictures, tmp_path, f"run.ray_address={address}") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"nothing answers at {address}" in line
+
+
+def test_without_ray(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delitem(sys.modules, "edge_sim.ray_engine", raising=False)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert simulated(pictures, tmp_path) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("""engine = "ray" needs the package ray: pip install 'edge-sdk[ray]'""")
+
+
+@pytest.mark.usefixtures("ray")
+def test_more_workers_than_the_cluster_has(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulated(pictures, tmp_path, "run.workers=7") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "run.workers: 7, but Ray has 2 CPUs" in line
