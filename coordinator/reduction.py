@@ -22,7 +22,8 @@ class Reduction:
     def __init__(
         self, spec: FederationSpec, method: CoordinatorMethod[Any, Any], ledger: Ledger, limits: Limits, chain: Chain
     ) -> None:
-        self._spec, self._method, self._ledger, self._limits, self._chain = spec, method, ledger, limits, chain
+        self.method = method
+        self._spec, self._ledger, self._limits, self._chain = spec, ledger, limits, chain
         contract = method.contract.under(spec.params)
         self.caching = contract.caching(contract.read(spec.params))
         """How the method keeps slots; None: it keeps none."""
@@ -35,11 +36,11 @@ class Reduction:
 
     def common(self, at: At) -> Mapping[str, Payload]:
         """What goes to everybody in this exchange."""
-        return self._method.common(self.state, at)
+        return self.method.common(self.state, at)
 
     def personal(self, at: At, number: int) -> Mapping[str, Payload]:
         """What goes to one device beside it."""
-        return self._method.personal(self.state, at, number)
+        return self.method.personal(self.state, at, number)
 
     def undone(self, upload: Upload) -> Upload:
         """With the knowledge as the device's half of the method gave it."""
@@ -49,7 +50,7 @@ class Reduction:
         """One more device."""
         earlier = self._slot(upload.device)
         contribution = Contribution(number=number, samples=samples, knowledge=upload.knowledge, before=earlier)
-        self._aggregate = self._method.add(self._aggregate, contribution)
+        self._aggregate = self.method.add(self._aggregate, contribution)
 
     def finish(self, place: Place, contributors: tuple[str, ...], numbers: Mapping[str, int]) -> None:
         """Let the method reduce; slots that are now too old count no longer.  Raises EdgeError where it cannot."""
@@ -58,9 +59,9 @@ class Reduction:
             if device not in contributors:
                 earlier = self._slot(device)
                 expired = Contribution(number=numbers[device], samples=0, knowledge={}, before=earlier)
-                aggregate = self._method.add(aggregate, expired)
-        self.state = self._method.finish(self._spec, self.state, At(place.round, place.exchange), aggregate)
-        self._aggregate = self._method.zero()
+                aggregate = self.method.add(aggregate, expired)
+        self.state = self.method.finish(self._spec, self.state, At(place.round, place.exchange), aggregate)
+        self._aggregate = self.method.zero()
 
     def slots_after(self, round_: int) -> Slots | None:
         """What the end of a round does to them; None: there are none."""

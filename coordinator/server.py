@@ -83,7 +83,7 @@ class Server:
         work: Callable[[], Work] = lambda: NO_WORK,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.spec, self.method, self.transport, self.ledger = spec, method, transport, ledger
+        self.spec, self.transport, self.ledger = spec, transport, ledger
         self.roster = tuple(sorted(roster))
         self.watcher: Watcher = watcher or Silent()
         self._shelf = shelf
@@ -96,7 +96,7 @@ class Server:
         self._limits = frame_limits((*self._rows, self._closing), expectation(spec))
         self.transport.accept_up_to(self._limits.frame_bytes)
         self._chain = transforms.chain(spec)
-        self._reduction = Reduction(spec, method, ledger, self._limits, self._chain)
+        self.reduction = Reduction(spec, method, ledger, self._limits, self._chain)
         self._postbox = Postbox(spec, transport, epoch=lambda: ledger.epoch, sent=self._count_down)
         self._warnings = self.contract.warnings(params, spec)
         self.hellos: dict[str, Hello] = {}
@@ -180,9 +180,14 @@ class Server:
         return next(iter(self.hellos.values()), None)
 
     @property
+    def method(self) -> CoordinatorMethod[Any, Any]:
+        """The coordinator's half of the method."""
+        return self.reduction.method
+
+    @property
     def method_state(self) -> Any:
         """What the method has made of all uploads so far."""
-        return self._reduction.state
+        return self.reduction.state
 
     @property
     def over(self) -> bool:
@@ -409,7 +414,7 @@ class Server:
 
     def _checked(self, upload: Upload, place: Place) -> Upload:
         """With its transforms undone.  Raises RemoteProtocolError unless it is what this exchange asked for."""
-        upload = self._reduction.undone(upload)
+        upload = self.reduction.undone(upload)
         if upload.closing != self.rounds.closing:
             raise RemoteProtocolError("knowledge", "closing flag and place do not agree")
         if upload.closing:
@@ -480,7 +485,7 @@ class Server:
         self.record.begun(now_s, self._work())
         at = At(invite.place.round, invite.place.exchange)
         try:
-            self._sent = shared = self._reduction.common(at)
+            self._sent = shared = self.reduction.common(at)
             common = self._postbox.packed_common(self._chain.apply(shared), at, anybody=next(iter(self.hellos)))
             for device in invite.devices:
                 if not self._postbox.repeat(device, at):
@@ -492,7 +497,7 @@ class Server:
         self, device: str, at: At, shared: Mapping[str, Payload], common: Sequence[Part], left_s: float
     ) -> None:
         """common: `shared` as it travels, packed once for all."""
-        personal = self._reduction.personal(at, self.numbers[device])
+        personal = self.reduction.personal(at, self.numbers[device])
         self.record.travelled("down", {**shared, **personal})
         assign = Assign(
             federation=self.spec.federation,
@@ -513,7 +518,7 @@ class Server:
     def _add(self, upload: Upload) -> None:
         declared = self.hellos[upload.device].samples or upload.samples
         if not upload.closing:
-            self._reduction.add(self.numbers[upload.device], upload, min(upload.samples, declared))
+            self.reduction.add(self.numbers[upload.device], upload, min(upload.samples, declared))
         self.record.measured(upload.device, upload.metrics_round, upload.metrics)
         if not upload.closing:
             self.record.contributed[upload.device] += 1
@@ -546,7 +551,7 @@ class Server:
         try:
             self._contributors = len(reduce.contributors)
             self.ledger.close_exchange(reduce.place, reduce.contributors, now=reduce.partial)
-            self._reduction.finish(reduce.place, reduce.contributors, self.numbers)
+            self.reduction.finish(reduce.place, reduce.contributors, self.numbers)
         except StoreError:
             raise
         except EdgeError as error:
@@ -568,12 +573,12 @@ class Server:
             self.record.round_done(self._contributors, len(self._rows), now_s, self._work())
         self.record.asked, self.record.answered = self.rounds.asked, self.rounds.answered
         state, record = keep.to_bytes(self.method_state), self.record.to_json()
-        self.ledger.checkpoint(round_ + 1, state, record, self._reduction.slots_after(round_))
+        self.ledger.checkpoint(round_ + 1, state, record, self.reduction.slots_after(round_))
         self.watcher.round_done(self.record.rounds[-1], self.spec.rounds, self.record)
 
     def _look_for_room(self, hello: Hello) -> None:
         """Warn, when the first device joins and its model is known, where its fellows' slots have no room (W8)."""
-        if self._reduction.caching and len(self.hellos) == 1:
+        if self.reduction.caching and len(self.hellos) == 1:
             expected, free_bytes = self.rounds.policy.expected, self.ledger.free_bytes()
             self._warn(remarks.slot_room(self.contract, expected, hello.weight_count, free_bytes))
 
@@ -614,14 +619,14 @@ class Server:
         round_ = 0
         if checkpoint is not None:
             round_ = checkpoint.round
-            self._reduction.load(checkpoint.state)
+            self.reduction.load(checkpoint.state)
             self.record = Record.from_json(checkpoint.record)
         closed = self.ledger.closed(round_)
         for exchange in sorted(closed):
             place = Place(round_, exchange)
             self._add_stored(place, closed[exchange])
             self._contributors = len(closed[exchange])
-            self._reduction.finish(place, closed[exchange], self.numbers)
+            self.reduction.finish(place, closed[exchange], self.numbers)
         place = Place(round_, len(closed))
         folded = frozenset(self.ledger.uploads(place))
         self._add_stored(place, tuple(sorted(folded)))
@@ -632,7 +637,7 @@ class Server:
         for device in contributors:
             message = codec.decode(frames[device], self._limits).message
             if isinstance(message, Upload):
-                self._add(self._reduction.undone(message))
+                self._add(self.reduction.undone(message))
                 self.record.updates["accepted"] += 1
 
     def _patience_s(self) -> float:

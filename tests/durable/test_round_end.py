@@ -41,7 +41,7 @@ def test_the_round_ends_after_the_restart(pictures, tmp_path, monkeypatch, metho
     ledger, exchanges = first.server.ledger, first.server.rounds.policy.exchanges
     close = ledger.close_exchange  # as if somebody had been missing: the record is durable, the outcome is not
     monkeypatch.setattr(ledger, "close_exchange", lambda place, by, **_: close(place, by, now=True))
-    first.server.method = Dies(first.server.method, exchanges)
+    first.server.reduction.method = Dies(first.server.method, exchanges)
     with pytest.raises(PowerCut):
         first.run()
     ledger.copy_to(tmp_path / "ledger.db")
