@@ -260,6 +260,8 @@ def _method(name: str, table: Mapping[str, Any], file: Path) -> tuple[Contract[A
     for key, value in table.items():
         if isinstance(value, dict) and key not in known:
             raise UsageError(f"{file}: [method.{key}]: no such method; registered are {', '.join(known)}")
+        if isinstance(value, dict) and key != name:
+            _check_other(key, value, file)
     own: dict[str, Scalar] = table[name] if isinstance(table.get(name), dict) else {}
     for key in flat:
         if key in own:
@@ -274,6 +276,14 @@ def _method(name: str, table: Mapping[str, Any], file: Path) -> tuple[Contract[A
 def _public(tables: Mapping[str, Any], file: Path) -> PublicSetSpec | None:
     found = public_set(tables, file)
     return None if found is None else found.spec
+
+
+def _check_other(name: str, table: Mapping[str, Any], file: Path) -> None:
+    """Raise UsageError for parameters that a method which is not run would not take either."""
+    try:
+        load_registered("coordinator.methods", name).contract.read(table)
+    except UsageError as error:
+        raise UsageError(f"{file}: [method.{name}]: {error}") from None
 
 
 def public_to_serve(tables: Mapping[str, Any], file: Path) -> PublicSet | None:
