@@ -19,7 +19,8 @@ from coordinator.config import to_toml
 from coordinator.report.files import read_run, write_run
 from coordinator.report.result import Result
 from coordinator.report.units import human_bytes
-from edge_sdk.protocol.wires import load_registered, registered_names
+from edge_sdk.protocol.knowledge import ClassRows, Weights
+from edge_sdk.protocol.wires import Slot, load_registered, registered_names
 from edge_sim import config as configs
 from edge_sim.runner import run
 
@@ -68,7 +69,6 @@ def _row(name: str, params: Mapping[str, Any], file: Path) -> list[str]:
     settings = ", ".join(f"`{key} = {_toml(value)}`" for key, value in params.items())
     up, down = (statistics.mean(_bytes(each, way) for each in results) for way in ("bytes_up", "bytes_down"))
     told = load_registered("coordinator.methods", name).contract
-    contract = told.under(params)
     return [
         f"{name}{settings and ', '}{settings}",
         f"{statistics.mean(means):.1f} ± {statistics.stdev(means):.1f}",
@@ -76,8 +76,16 @@ def _row(name: str, params: Mapping[str, Any], file: Path) -> list[str]:
         f"{statistics.mean(worst):.1f} ± {statistics.stdev(worst):.1f}",
         human_bytes(round(up)),
         human_bytes(round(down)),
-        "yes" if contract.shares_weights else "last layer" if "head-rows" in contract.needs else "no",
+        _shared([slot for row in told.exchanges(told.read(params)) for slot in row.up.values()]),
     ]
+
+
+def _shared(up: list[Slot]) -> str:
+    """Which weights leave a device."""
+    weights = [slot for slot in up if slot.kind is Weights]
+    if weights:
+        return "body" if all(slot.without_head for slot in weights) else "yes"
+    return "last layer" if any(slot.kind is ClassRows and slot.extra_columns for slot in up) else "no"
 
 
 def _result(name: str, params: Mapping[str, Any], seed: int, file: Path) -> Result:

@@ -136,7 +136,16 @@ class RoundState:
         """Whether, besides those who withheld theirs, enough devices may still give this exchange an upload."""
         lost = (self.gone - self.counted) | self.withheld
         most = max(len(self.counted - self.withheld), self.policy.expected - len(lost))
-        return most >= self.policy.quorum
+        return most >= self.needed
+
+    @property
+    def needed(self) -> int:
+        """Uploads that this exchange cannot close without.
+
+        The quorum; where that is everybody, one device whose learning diverged does not end the run: everybody else.
+        """
+        policy = self.policy
+        return policy.quorum if policy.quorum < policy.expected else max(1, policy.quorum - len(self.withheld))
 
 
 # -- events ---------------------------------------------------------------------------------------------------------

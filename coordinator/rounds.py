@@ -169,7 +169,7 @@ def _tick(state: RoundState, event: Tick) -> Outcome:
     policy = state.policy
     if event.now_s >= state.due_s:
         state = changed(state, away=state.away | (state.missing & state.members))
-        if len(state.folded) >= policy.quorum:
+        if len(state.folded) >= state.needed:
             return _close(state)
         if state.misses >= policy.patience:
             return _fail(state, _too_silent(state))
@@ -302,7 +302,7 @@ def _invite(state: RoundState, devices: frozenset[str] | set[str], now_s: float)
 
 
 def _close_if_complete(state: RoundState) -> Outcome:
-    if len(state.folded) < state.policy.quorum:
+    if len(state.folded) < state.needed:
         return state, ()
     enough = state.wanted is not None and len(state.folded) >= state.wanted
     return _close(state) if enough or not state.waited_for else (state, ())
@@ -349,7 +349,7 @@ def _too_silent(state: RoundState) -> str:
     policy, place = state.policy, state.place
     left = f"; refused or left: {', '.join(sorted(state.gone))}" if state.gone else ""
     return (
-        f"round {place.round}, exchange {place.exchange}: {len(state.folded)} of {policy.quorum} uploads needed after "
+        f"round {place.round}, exchange {place.exchange}: {len(state.folded)} of {state.needed} uploads needed after "
         f"{policy.patience + 1} deadlines of {policy.deadline_s:g} s; "
         f"silent: {', '.join(sorted(state.missing)) or 'none'}{left}"
     )
@@ -378,7 +378,13 @@ MACHINE: Machine[RoundState] = Machine(
             (_C,), Received, (_C,), _receive, "persisted if invited and new; else answered late, duplicate or refused"
         ),
         Rule((_F, _D, _X), Received, (SAME,), _receive_closed, "answered late or duplicate"),
-        Rule((_C,), Withheld, (_C, _F, _X), _withhold, "no longer waited for in this exchange; counts in no quorum"),
+        Rule(
+            (_C,),
+            Withheld,
+            (_C, _F, _X),
+            _withhold,
+            "no longer waited for here; a quorum of all is then of all others",
+        ),
         Rule((_F, _D, _X), Withheld, (SAME,), _receive_closed, "answered late or duplicate"),
         Rule((_C,), Persisted, (_C, _F, _D), _fold, "folded once; the last one closes the exchange"),
         Rule((_F, _D, _X), Persisted, (SAME,), _receive_closed, "too late to count, and answered so"),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edge_sdk import divergence
 from edge_sdk.data import LocalData
-from edge_sdk.errors import ModelError, UsageError
+from edge_sdk.errors import EdgeError, ModelError, UsageError
 from edge_sdk.evaluation import personalised_accuracies
 from edge_sdk.meter import Meter
 from edge_sdk.methods.base import (
@@ -39,6 +39,7 @@ from edge_sdk.methods.base import (
 from edge_sdk.models.base import Batches, FitReport, Model
 from edge_sdk.objectives import NORM_FLOOR, CrossEntropy, Floats, Ints, Seen, at_step, softmax
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights
+from edge_sdk.protocol.schema import one_line
 from edge_sdk.public import PublicSet
 
 INFERENCE_BATCH = 256
@@ -89,9 +90,22 @@ class Workbench:
         for name, samples in everything.items():
             if samples is not None and not np.isfinite(samples).all():
                 raise UsageError(f"the {name} samples hold NaN or Inf after preprocessing; clean them first")
-        logits, classes = self.model.logits(self._private[:1]), self.model.spec.classes
+        logits, classes = self._one_answer(), self.model.spec.classes
         if logits.shape != (1, classes):
             raise ModelError(f"the model gave {logits.shape} for one sample, expected (1, {classes})")
+
+    def _one_answer(self) -> Floats:
+        """The model's logits for one sample.  Raises ModelError where it cannot take it, whatever it says itself."""
+        one = self._private[:1]
+        try:
+            return self.model.logits(one)
+        except EdgeError:
+            raise
+        except Exception as error:
+            raise ModelError(
+                f"the model cannot take a sample of shape {one.shape[1:]}, which is (c, h, w) after preprocessing: "
+                f"{one_line(str(error))}"
+            ) from error
 
     def serve(self, request: Request, job: Job) -> Generator[None, None, Any]:
         """Carry one request out, pausing between batches; returns its result (of an Evaluate: the metrics by name).

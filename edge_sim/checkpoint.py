@@ -15,6 +15,8 @@ from edge_sdk.store import MemoryStore, SqliteStore, Store
 
 EVERY_S = 30.0
 """Real seconds between two checkpoints."""
+FIRST_S = 3.0
+"""Until the first one: a run that is killed early is worth resuming, too."""
 WORLD = "world.json"
 
 
@@ -23,7 +25,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._last_s = time.monotonic()
+        self._last_s = time.monotonic() - EVERY_S + FIRST_S
 
     def due(self) -> bool:
         """Whether it is time for the next one."""

@@ -1,4 +1,4 @@
-"""A worker process of workers.py: `python -m edge_sim.torch_worker PIPE SLAB`, both inherited descriptors."""
+"""A worker process of the engine in workers.py: `python -m edge_sim.torch_worker PIPE SLAB`, two descriptors."""
 
 from __future__ import annotations
 

@@ -32,6 +32,7 @@ from edge_sim.engine import Engine, Exact, Reduction, ask, unchanged
 from edge_sim.fleet import Device, Fleet, hardware
 from edge_sim.gather import Computation, Gatherer
 from edge_sim.hardware import Spent
+from edge_sim.interrupts import held_back
 from edge_sim.troubles import Fate, impose
 
 
@@ -118,13 +119,15 @@ class VirtualFleet:
             if device.powered:
                 device.connect()
         try:
-            self._pass_time()
+            with held_back() as interrupt:
+                self._pass_time(interrupt)
         except BaseException:
             self._save()
             raise
 
-    def _pass_time(self) -> None:
+    def _pass_time(self, between_events: Callable[[], None]) -> None:
         while not (self.server.over and self._all_over()):
+            between_events()
             if self.clock.next_s > self.clock.now_s:
                 self._gatherer.compute()
             if not self.clock.step():

@@ -27,9 +27,9 @@ NEVER_S = 1e6
 pytestmark = pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value", "ignore:divide by zero")
 
 
-def runs_away(run: fleets.Run, rounds: tuple[int, ...]) -> None:
+def runs_away(run: fleets.Run, rounds: tuple[int, ...], number: int = 2) -> None:
     """Let the loss of every training step of these rounds be NaN on one device, and its model full of it."""
-    agent = run.devices[2].agent
+    agent = run.devices[number].agent
     model, healthy = agent.bench.model, agent.bench.model.fit
 
     def fit(*args: object) -> FitReport:
@@ -150,12 +150,32 @@ def test_what_is_finite_but_too_large_is_withheld_too(pictures: Path, method: st
 
 
 def test_it_ends_at_once_a_run_that_needs_it(pictures: Path) -> None:
+    run = fleets.Run(fleets.built(pictures, "fedmd", quorum=5))
+    runs_away(run, (1,))
+    runs_away(run, (1,), number=3)
+    run.finished()
+    assert not run.result.completed
+    assert "round 1, exchange 0: the quorum of 5 cannot be reached: what device-02, device-03" in run.result.reason
+    assert run.clock.now_s < 1.0
+
+
+def test_a_quorum_of_everybody_is_then_one_of_everybody_else(pictures: Path) -> None:
+    """As is the default: one device that diverges does not end what five others do."""
     run = fleets.Run(fleets.built(pictures, "fedmd"))
     runs_away(run, (1,))
     run.finished()
-    assert not run.result.completed
-    assert f"round 1, exchange 0: the quorum of 6 cannot be reached: what {HOT} learned diverged" in run.result.reason
+    assert run.result.completed
+    assert run.result.updates["withheld"] == 1
     assert run.clock.now_s < 1.0
+
+
+def test_a_round_in_which_everybody_diverges_ends_the_run(pictures: Path) -> None:
+    run = fleets.Run(fleets.built(pictures, "fedmd"))
+    for number in range(6):
+        runs_away(run, (1,), number)
+    run.finished()
+    assert not run.result.completed
+    assert "learned diverged" in run.result.reason
 
 
 def test_whoever_withholds_and_uploads_all_the_same_is_refused(pictures: Path) -> None:

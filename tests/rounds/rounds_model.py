@@ -183,7 +183,7 @@ def check_step(
             assert (command.device, command.place) == (event.device, event.place) == (event.device, before.place)
             assert command.device not in before.folded, "folded twice"
         elif isinstance(command, rounds.Reduce):
-            assert len(command.contributors) >= policy.quorum, "closed below the quorum"
+            assert len(command.contributors) >= after.needed, "closed below the quorum"
             assert command.contributors == tuple(sorted(after.folded))
             whole = after.members <= after.folded and len(after.folded) >= policy.expected
             assert command.partial is not whole
@@ -198,7 +198,7 @@ def check_step(
             assert bool(command.reason) is (after.phase is Phase.FAILED)
             if after.phase is Phase.DONE:
                 assert after.closing
-                assert len(after.folded) >= policy.quorum, "done below the quorum"
+                assert len(after.folded) >= after.needed, "done below the quorum"
     if isinstance(event, rounds.Received):
         _check_upload(before, event, commands)
     if isinstance(event, rounds.Withheld) and before.phase is Phase.COLLECTING:

@@ -139,7 +139,7 @@ def test_every_arrow_of_the_drawing_is_taken_by_some_run():
         if after not in (phase, SAME)
     }
     taken: set[object] = set()
-    for _ in range(3000):
+    for _ in range(20_000):
         policy = Policy(
             expected=3,
             quorum=rng.randint(1, 3),

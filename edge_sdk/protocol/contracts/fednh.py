@@ -56,7 +56,10 @@ def _up(params: FedNHParams) -> Mapping[str, Slot]:
 
 
 _NEEDS = frozenset({"predict", "logit-gradients", "features", "head-rows", "cosine-head"})
-_TOLD = "which classes the device holds, the mean direction of their features, and unless update is paper the samples"
+_TOLD = (
+    "which classes the device holds, the mean direction of their features, and with the default update the number of "
+    "samples of each"
+)
 
 
 def _variant(params: FedNHParams) -> Mapping[str, Any]:
