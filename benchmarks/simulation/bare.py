@@ -100,7 +100,7 @@ def fedavg(devices: list[Device], _classes: int, _width: int, round_: int, state
     total, samples = torch.zeros_like(start), 0
     for device in devices:
         with torch.no_grad():
-            nn.utils.vector_to_parameters(start, parameters)
+            nn.utils.vector_to_parameters(start.clone(), parameters)  # else parameters are views of it
         device.train(round_)
         total += nn.utils.parameters_to_vector(parameters).detach() * len(device.y)
         samples += len(device.y)
