@@ -42,6 +42,22 @@ class Change:
         return Change(self.now.merge(other.now), self.gone.merge(other.gone))
 
 
+class InChange:
+    """The reduction of a method that averages weights, and may keep slots."""
+
+    def zero(self) -> Change:
+        """No uploads."""
+        return Change()
+
+    def add(self, aggregate: Change, contribution: Contribution) -> Change:
+        """One more."""
+        return aggregate.add(contribution)
+
+    def merge(self, a: Change, b: Change) -> Change:
+        """Both sums together."""
+        return a.merge(b)
+
+
 @wire("slot-sum")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotSum:

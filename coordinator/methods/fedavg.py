@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coordinator.methods.base import At, Contribution
-from coordinator.slots import Change, SlotSum, next_slots, over_slots
+from coordinator.methods.base import At
+from coordinator.slots import Change, InChange, SlotSum, next_slots, over_slots
 from coordinator.weighted_sum import WeightedSum
 from edge_sdk.errors import EmptyRound
 from edge_sdk.protocol.contracts.fedavg import FEDAVG
@@ -29,7 +29,7 @@ class FedAvgCoordinatorState:
     """Where the result is the mean over all slots."""
 
 
-class FedAvgCoordinator:
+class FedAvgCoordinator(InChange):
     """Averages weights; serves every method that differs from FedAvg on the device only."""
 
     def __init__(self, contract: Contract[Any]) -> None:
@@ -51,18 +51,6 @@ class FedAvgCoordinator:
     def personal(self, state: FedAvgCoordinatorState, at: At, number: int) -> Mapping[str, Payload]:
         """Nothing."""
         return {}
-
-    def zero(self) -> Change:
-        """No uploads."""
-        return Change()
-
-    def add(self, aggregate: Change, contribution: Contribution) -> Change:
-        """One more."""
-        return aggregate.add(contribution)
-
-    def merge(self, a: Change, b: Change) -> Change:
-        """Both sums together."""
-        return a.merge(b)
 
     def finish(
         self, spec: FederationSpec, state: FedAvgCoordinatorState, at: At, aggregate: Change

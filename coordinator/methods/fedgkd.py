@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coordinator.aggregate import mean_in_order
-from coordinator.methods.base import At, Contribution
+from coordinator.methods.base import At
 from coordinator.methods.fedavg import next_weights
-from coordinator.slots import Change, SlotSum, next_slots, over_slots
+from coordinator.slots import Change, InChange, SlotSum, next_slots, over_slots
 from edge_sdk.protocol.contracts.fedgkd import FEDGKD
 from edge_sdk.protocol.knowledge import Payload, Weights
 from edge_sdk.protocol.messages import FederationSpec
@@ -29,7 +29,7 @@ class FedGKDCoordinatorState:
     """Where the result is the mean over all slots."""
 
 
-class FedGKDCoordinator:
+class FedGKDCoordinator(InChange):
     """FedAvg with a memory."""
 
     contract = FEDGKD
@@ -53,18 +53,6 @@ class FedGKDCoordinator:
     def personal(self, state: FedGKDCoordinatorState, at: At, number: int) -> Mapping[str, Payload]:
         """Nothing."""
         return {}
-
-    def zero(self) -> Change:
-        """No uploads."""
-        return Change()
-
-    def add(self, aggregate: Change, contribution: Contribution) -> Change:
-        """One more."""
-        return aggregate.add(contribution)
-
-    def merge(self, a: Change, b: Change) -> Change:
-        """Both sums together."""
-        return a.merge(b)
 
     def finish(
         self, spec: FederationSpec, state: FedGKDCoordinatorState, at: At, aggregate: Change

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coordinator.methods.base import At, Contribution
+from coordinator.methods.base import At
 from coordinator.methods.fedavg import next_weights
-from coordinator.slots import Change, SlotSum, next_slots, over_slots
+from coordinator.slots import Change, InChange, SlotSum, next_slots, over_slots
 from edge_sdk.protocol.contracts.fedkf import FEDKF
 from edge_sdk.protocol.knowledge import Payload, Weights
 from edge_sdk.protocol.messages import FederationSpec
@@ -30,7 +30,7 @@ class FedKFCoordinatorState:
     slots: SlotSum | None = None
 
 
-class FedKFCoordinator:
+class FedKFCoordinator(InChange):
     """Averages twice."""
 
     contract = FEDKF
@@ -51,18 +51,6 @@ class FedKFCoordinator:
     def personal(self, state: FedKFCoordinatorState, at: At, number: int) -> Mapping[str, Payload]:
         """Nothing."""
         return {}
-
-    def zero(self) -> Change:
-        """No uploads."""
-        return Change()
-
-    def add(self, aggregate: Change, contribution: Contribution) -> Change:
-        """One more."""
-        return aggregate.add(contribution)
-
-    def merge(self, a: Change, b: Change) -> Change:
-        """Both together."""
-        return a.merge(b)
 
     def finish(
         self, spec: FederationSpec, state: FedKFCoordinatorState, at: At, aggregate: Change
