@@ -8,6 +8,11 @@ from pathlib import Path
 
 import fleets
 import pytest
+from hypothesis import settings
+
+# The same examples in each run, so that a failure is one's own: `pytest --hypothesis-profile default` looks for others.
+settings.register_profile("same_examples", derandomize=True, database=None)
+settings.load_profile("same_examples")
 
 
 @pytest.fixture(scope="session")

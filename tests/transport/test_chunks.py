@@ -385,9 +385,13 @@ def test_the_pace_holds_back_what_waits_and_says_for_how_long() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 2**32 - 1), loss=st.floats(0.0, 0.6), twice=st.floats(0.0, 0.3))
+@given(seed=st.integers(0, 2**32 - 1), loss=st.floats(0.0, 0.4), twice=st.floats(0.0, 0.3))
 def test_a_long_frame_crosses_a_line_that_loses_repeats_and_reorders(seed: int, loss: float, twice: float) -> None:
-    """Also across a restart of either end in the middle: the sender sends it anew, and is told what is there."""
+    """Also across a restart of either end in the middle: the sender sends it anew, and is told what is there.
+
+    The last missing chunk needs its echo, the want and itself to arrive in one 5 s cycle: at 40 % loss the 60 cycles
+    below all fail once in two million runs, at 60 % once in fifty.
+    """
     rng, clock = random.Random(seed), Clock()
     sender_box, receiver_box = outbox(clock), outbox(clock)
     assembly = Assembly(len(FRAME), len(FRAME))
