@@ -162,6 +162,32 @@ def test_a_liar_changes_what_others_learn_and_is_legal(pictures: Path, method: s
     assert lied.coordinator_bytes != honest.coordinator_bytes
 
 
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("return None", "found NoneType"),
+        ("raise SystemExit('enough\\nof it')", "raised SystemExit: enough of it"),
+        ("return {}", "expected a payload for each of logits, found dict"),
+        ("return {role: 3 for role in knowledge}", "logits: expected PublicLogits, found int"),
+        (
+            "return {r: dataclasses.replace(p, values=p.values.astype('f8')) for r, p in knowledge.items()}",
+            "logits.values: expected 2-d float32 array, found 2-d float64 array",
+        ),
+    ],
+)
+def test_a_lie_that_goes_wrong_gets_one_line(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, words: str
+) -> None:
+    name = f"lies_in_{tmp_path.name}"  # no other test has imported that
+    (tmp_path / f"{name}.py").write_text(f"import dataclasses\ndef lie(knowledge, rng):\n    {body}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UsageError) as caught:
+        simulated(pictures, {"count": 3}, {"byzantine": f"{name}:lie"})
+    assert words in str(caught.value)
+    assert f"{name}:lie" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 def test_alone_nothing_goes_wrong(pictures: Path) -> None:
     hard = configs.alone(configs.parse(tables(pictures, *HARD, scenario=HARD_TIMES), Path("f.toml")))
     assert hard.scenario == configs.ScenarioTable()
@@ -195,6 +221,12 @@ def test_an_interrupted_run_goes_on_at_its_time_of_day(pictures: Path, tmp_path:
             "f.toml: fleet[0].byzantine: 'edge_sim.byzantine:nobody' do",
         ),
         ("fleet", "byzantine", "noise", "expected MODULE:FUNCTION, such as edge_sim.byzantine:flip_signs"),
+        ("fleet", "byzantine", "os:system", "'os:system': expected a function of your own, FUNCTION(knowledge, rng)"),
+        ("fleet", "byzantine", "sys:exit", "'sys:exit': expected a function of your own"),
+        ("fleet", "byzantine", "builtins:print", "'builtins:print': expected a function of your own"),
+        ("fleet", "byzantine", "json:dumps", "'json:dumps': expected a function of your own"),
+        ("fleet", "byzantine", "collections:OrderedDict", "expected a function of your own"),
+        ("fleet", "byzantine", ".here:lie", "'.here:lie' does not import"),
         ("fleet", "slow_factor", 0.5, "f.toml: fleet[0].slow_factor: "),
         ("scenario", "starts_at", "noon", "f.toml: scenario.starts_at: expected a time of day"),
         ("scenario", "broker", 3, "f.toml: scenario.broker: unknown key"),
