@@ -21,8 +21,9 @@ HEAD = """\
 
 What a simulated device computes with and talks over. A profile is one TOML file in `firmware_profiles/boards/` or
 `firmware_profiles/links/`; a `[[fleet]]` row names one (`board = "rpi4"`, `link = "lte-cat1"`), or a file of your own
-beside the federation's (`board = "my-board.toml"`). `edge-sdk boards` lists them, `edge-sdk boards --measure` makes one
-of the machine that it runs on. This page is written by `docs/gen_fleet.py`.
+beside the federation's (`board = "my-board.toml"`), whose own link may be a file beside the board's. `edge-sdk boards`
+lists them, `edge-sdk boards --measure` makes one of the machine that it runs on. This page is written by
+`docs/gen_fleet.py`.
 
 Every figure has its unit in its name, and every group of figures says whether it was *measured*, stands in a
 *datasheet*, or is an *estimate*. `source_url` says where. A profile that lacks a field, a unit or a source is refused,
@@ -83,7 +84,8 @@ ends without those that are off.
 
 `byzantine` functions that come along: `edge_sim.byzantine:flip_signs`, `edge_sim.byzantine:noise` and
 `edge_sim.byzantine:magnify`. Your own takes the knowledge of an upload and a random generator, and returns knowledge of
-the same shape.
+the same make: the same roles, payload kinds and kinds of arrays. One that cannot be called so is refused before the
+run; one that raises or returns something else ends it, with one line.
 
 ## [scenario]: what happens to all
 
@@ -104,6 +106,7 @@ later, or if they are gone by the next round. The closing exchange asks everybod
 
 ## Said before a run starts
 
+- a model in a runtime that the board's profile does not name;
 - a device whose memory does not hold its model, with the sum: runtime, weights, gradients, moments and a copy of them
   (with two more where weights are shared), activations of a batch, samples; 128 MiB are left to the system;
 - a deadline that no device can meet: training, on a cold board, and the messages around it;

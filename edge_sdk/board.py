@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -73,7 +73,7 @@ class Board:
     runtimes: tuple[str, ...]
     """Which of RUNTIMES make sense on it."""
     link: str
-    """The link that it usually has: a name of `links()`."""
+    """The link that it usually has: a name of `links()`, or in a file a .toml file beside it."""
     verified: Mapping[str, str]
     """Where each of BOARD_GROUPS comes from: one of PROVENANCE each."""
     source_url: str
@@ -153,8 +153,12 @@ def links() -> tuple[str, ...]:
 
 
 def load_board(name: str) -> Board:
-    """The board of that name, or in that .toml file.  Raises UsageError where there is none or its file is wrong."""
-    return parse_board(*_text("boards", "board", name))
+    """The board of that name, or in that .toml file.  Raises UsageError where there is none or its file is wrong.
+
+    A file's link, where it is a file too, is looked for beside it.
+    """
+    board = parse_board(*_text("boards", "board", name))
+    return board if name in _shipped("boards") else _with_link(board, Path(name))
 
 
 def load_link(name: str) -> Link:
@@ -168,6 +172,8 @@ def parse_board(text: str, where: str) -> Board:
     board = read_profile(Board, text, where)
     check_source(board.source_url, where)
     check_verified(board.verified, BOARD_GROUPS, where)
+    if not board.runtimes:
+        raise UsageError(f"{where}: runtimes: is empty; name those that it has of {', '.join(RUNTIMES)}")
     unknown = sorted(set(board.runtimes) - set(RUNTIMES))
     if unknown:
         raise UsageError(f"{where}: runtimes: {unknown[0]!r} is not one of {', '.join(RUNTIMES)}")
@@ -207,6 +213,16 @@ def detect(model_file: Path = DEVICE_TREE_MODEL, machine: str | None = None) -> 
             return board.name
     arch = (platform.machine() if machine is None else machine).lower()
     return "x86" if arch in _X86_NAMES else arch or "unknown"
+
+
+def _with_link(board: Board, file: Path) -> Board:
+    """A board from a file, with a link that can be loaded from any folder.  Raises UsageError naming file and key."""
+    link = str((file.parent / board.link).resolve()) if board.link.endswith(SUFFIX) else board.link
+    try:
+        load_link(link)
+    except UsageError as error:
+        raise UsageError(f"{file}: link: {error}") from None
+    return replace(board, link=link)
 
 
 def _names(folder: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What cannot come to anything, said before a run starts: models that no memory holds, deadlines that nobody meets."""
+"""What cannot come to anything, said before a run starts: models for another runtime or more memory, deadlines."""
 
 from __future__ import annotations
 
@@ -41,10 +41,26 @@ class Need:
 
 
 def check(fleet: Fleet) -> None:
-    """Raise UsageError for a fleet that cannot hold its models, or cannot meet its deadline."""
+    """Raise UsageError for a fleet that cannot run its models, cannot hold them, or cannot meet its deadline."""
     specs = dict(_specs(fleet))
+    check_runtimes(fleet, specs)
     check_memory(fleet, specs)
     check_deadline(fleet, specs)
+
+
+def check_runtimes(fleet: Fleet, specs: dict[str, ModelSpec]) -> None:
+    """Raise UsageError where some device's board does not have the runtime that its model computes in.
+
+    specs: of each device's model, by device id.
+    """
+    for device in fleet.devices:
+        profile, runtime = board.load_board(device.kit.board), specs[device.kit.id].runtime
+        if runtime not in profile.runtimes:
+            raise UsageError(
+                f"fleet.model: {device.kit.id} cannot run the model: {device.kit.family} computes in {runtime}, and "
+                f"{profile.name} has {', '.join(profile.runtimes)} (runtimes in its profile); give it another model "
+                "or another board"
+            )
 
 
 def check_memory(fleet: Fleet, specs: dict[str, ModelSpec]) -> None:

@@ -117,6 +117,7 @@ def test_types_are_kept_exactly():
         ("https://example.org/tiny", "", ("source_url:", "https://")),
         ('source_url = "https://example.org/tiny"', "", ("source_url:", "missing")),
         ('["numpy"]', '["numpy", "jax"]', ("runtimes:", "'jax'", "numpy, onnx, torch")),
+        ('["numpy"]', "[]", ("runtimes:", "is empty", "numpy, onnx, torch")),
         ('["numpy"]', '"numpy"', ("runtimes:", "a list of strings")),
         ('speed = "estimate", ', "", ("verified:", "memory, cpu, speed, storage, power, thermal")),
         ('speed = "estimate"', 'speed = "hearsay"', ("verified.speed:", "measured, datasheet, estimate")),

@@ -54,6 +54,18 @@ def test_what_no_memory_holds_is_named_with_its_numbers(pictures: Path, tmp_path
     assert "\n" not in message
 
 
+def test_a_model_for_a_runtime_that_the_board_has_not_is_named(pictures: Path, tmp_path: Path) -> None:
+    board = Path(simulated.board.__file__).parents[1] / "firmware_profiles" / "boards" / "rpi4.toml"
+    other = board.read_text().replace('["numpy", "onnx", "torch"]', '["onnx"]').replace('"rpi4"', '"rpi-onnx"')
+    (tmp_path / "onnx.toml").write_text(other)
+    tables = fleets.tables(pictures, "local", 2)
+    tables["fleet"] = [{"model": "softmax"}, {"model": "softmax", "board": "onnx.toml"}]
+    with pytest.raises(
+        UsageError, match=r"device-01 cannot run the model: softmax computes in numpy, and rpi-onnx has onnx "
+    ):
+        run(configs.parse(tables, tmp_path / "f.toml"))
+
+
 @pytest.mark.parametrize("method", ["fedmd", "fedavg"])
 def test_a_deadline_that_nobody_meets_is_told_before_the_first_round(pictures: Path, method: str) -> None:
     tables = fleets.tables(pictures, method, 2, deadline_s=0.005)

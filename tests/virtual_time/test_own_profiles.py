@@ -26,6 +26,31 @@ def test_files_are_read_and_named_by_what_they_hold(pictures: Path, tmp_path: Pa
     assert {(each.board, each.link) for each in run(config).devices} == {("my-pi", "my-wifi")}
 
 
+def test_the_link_of_an_own_board_lies_beside_the_board(pictures: Path, tmp_path: Path) -> None:
+    (tmp_path / "boards").mkdir()
+    board = SHIPPED.joinpath("boards/rpi4.toml").read_text().replace('link = "wifi"', 'link = "link.toml"')
+    (tmp_path / "boards" / "mine.toml").write_text(board)
+    tables = fleets.tables(pictures, "local", 2, rounds=1)
+    tables["fleet"] = [{"count": 2, "model": "softmax", "board": "boards/mine.toml"}]
+    with pytest.raises(
+        UsageError, match=r"fleet\[0\].board: .*boards/mine.toml: link: link '.*': cannot be read"
+    ) as caught:
+        configs.parse(tables, tmp_path / "f.toml")
+    assert str(tmp_path / "boards" / "link.toml") in str(caught.value)
+    link = SHIPPED.joinpath("links/wifi.toml").read_text().replace('"wifi"', '"my-wifi"')
+    (tmp_path / "boards" / "link.toml").write_text(link)
+    assert [each.link for each in run(configs.parse(tables, tmp_path / "f.toml")).devices] == ["my-wifi"] * 2
+
+
+def test_an_own_board_with_an_unknown_link_is_named(pictures: Path, tmp_path: Path) -> None:
+    board = SHIPPED.joinpath("boards/rpi4.toml").read_text().replace('link = "wifi"', 'link = "5g"')
+    (tmp_path / "mine.toml").write_text(board)
+    tables = fleets.tables(pictures, "local", 1)
+    tables["fleet"] = [{"model": "softmax", "board": "mine.toml"}]
+    with pytest.raises(UsageError, match=r"mine\.toml: link: link '5g': there is none of that name"):
+        configs.parse(tables, tmp_path / "f.toml")
+
+
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
