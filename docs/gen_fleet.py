@@ -110,7 +110,11 @@ later, or if they are gone by the next round. The closing exchange asks everybod
 - a device whose memory does not hold its model, with the sum: runtime, weights, gradients, moments and a copy of them
   (with two more where weights are shared), activations of a batch, samples; 128 MiB are left to the system;
 - a deadline that no device can meet: training, on a cold board, and the messages around it;
-- an unknown board or link, a window, a time or a function that does not read.
+- an unknown board or link, a window, a time or a function that does not read;
+- `charge_w` without a battery; a loss of the broker or the coordinator after `until_days`.
+
+What came to nothing in a run is remarked in its report: a loss after the run was over, and keys of `[run]` that its
+engine does not read.
 """
 
 FIELDS = """\

@@ -250,6 +250,8 @@ def _check_row(row: FleetRow, where: str, seed: int) -> None:
     _check_name(lambda rule: assign.model_of(rule, profile, 0, seed), row.model, f"{where}.model")
     if row.link is not None:
         _check_name(board.load_link, row.link, f"{where}.link")
+    if row.charge_w and not (profile.battery_wh if row.battery_wh is None else row.battery_wh):
+        raise UsageError(f"{where}.charge_w: there is no battery to charge; give it battery_wh, or leave charge_w out")
     row.check(where)
 
 

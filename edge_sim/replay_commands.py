@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edge_sdk.cli import Command
+from edge_sdk.errors import UsageError
 
 if TYPE_CHECKING:
     from coordinator.trace import Trace
@@ -25,6 +26,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 def _replay(args: argparse.Namespace) -> int:
     from coordinator.trace import Trace  # noqa: PLC0415  # nothing heavy before the arguments are read
 
+    _check(args)
     trace = Trace(args.trace)
     found = _coordinator(trace) if args.device is None else _device(trace, args)
     if args.json:
@@ -32,6 +34,15 @@ def _replay(args: argparse.Namespace) -> int:
     else:
         sys.stdout.write(_SENTENCES[args.device is None].format(**found) + "\n")
     return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raise UsageError for what is only about a device, where none is named."""
+    for option in ("app", "public"):
+        if args.device is None and getattr(args, option) is not None:
+            raise UsageError(
+                f"--{option}: of no use without --device, for the coordinator is replayed; add --device ID"
+            )
 
 
 def _coordinator(trace: Trace) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from coordinator.watcher import Watcher
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.mqtt_url import parse_broker_url
 from edge_sim import config as configs
-from edge_sim import engines, feasible
+from edge_sim import engines, feasible, idle
 from edge_sim import fleet as fleets
 from edge_sim.checkpoint import Checkpoints
 from edge_sim.config import Config
@@ -77,7 +77,8 @@ def run(
             virtual_s, spent, seen = 0.0, {}, final_prototypes.insight(server)
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual_s, "start_s": start_s}
     found = result(server, fleet, transport=label, time=took, memory=memory, standalone=standalone, spent=spent)
-    return replace(found, insight=seen)
+    left = idle.remarks(parsed, virtual_s) if broker == "memory" else ()
+    return replace(found, insight=seen, warnings=(*found.warnings, *left))
 
 
 def check_broker(broker: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from edge_sdk.errors import UsageError
 from edge_sdk.protocol.schema import Real, Text
 from edge_sim.availability import DAY_S, read_time
 
@@ -31,6 +32,13 @@ class ScenarioTable:
     def check(self, where: str) -> None:
         """Raise UsageError, naming `where` and the key, for what no type can tell."""
         read_time(self.starts_at, f"{where}.starts_at")
+        for key in ("broker_lost_at_s", "coordinator_lost_at_s"):
+            for at_s in getattr(self, key):
+                if at_s >= self.until_s:
+                    raise UsageError(
+                        f"{where}.{key}: {at_s:.10g} s never comes, for the run is given up after {self.until_s:.10g} s "
+                        "(until_days)"
+                    )
 
     @property
     def starts_s(self) -> float:

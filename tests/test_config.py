@@ -98,6 +98,11 @@ MISTAKES = {
     "wrong type": ("rounds = 3", 'rounds = "3"', "federation.rounds: expected an integer, found str"),
     "a fraction of a round": ("rounds = 3", "rounds = 3.0", "federation.rounds: expected an integer, found float"),
     "true is no number": ("learning_rate = 0.05", "learning_rate = true", "train.learning_rate: expected a number"),
+    "larger than any number": (
+        "learning_rate = 0.05",
+        "learning_rate = 99999999999999999999",
+        r"train.learning_rate: integer too large, expected a number within \[.*, .*\]",
+    ),
     "no rounds": ("rounds = 3", "rounds = 0", r"federation.rounds: integer outside \[1, 1000000000\]"),
     "no devices": ("devices = 4", "devices = 0", r"federation.devices: integer outside \[1, 1000000\]"),
     "no such name": ('"tiny"', '"Tiny Fed"', r"federation.name: expected at most 36 characters of \[a-z0-9\]"),

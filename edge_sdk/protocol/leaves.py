@@ -138,7 +138,10 @@ def _whole(rule: Whole) -> tuple[Encoder, Decoder]:
 
 def _real(rule: Real) -> tuple[Encoder, Decoder]:
     def check(value: Plain, path: str) -> float:
-        if type(value) is int and abs(value) < 2**53:
+        if type(value) is int:
+            if abs(value) >= 2**53:
+                problem = f"integer too large, expected a number within [{rule.low}, {rule.high}]"
+                raise RemoteProtocolError("schema", f"{path}: {problem}")
             value = float(value)
         if type(value) is not float:
             raise wrong_type(path, "a number", value)

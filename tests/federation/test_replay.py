@@ -138,6 +138,14 @@ def test_what_is_no_trace_is_refused(path: Path, capsys: pytest.CaptureFixture[s
     refused(header + b"\xc1", "damaged")
 
 
+@pytest.mark.parametrize("option", ["--app", "--public"])
+def test_what_is_only_about_a_device_is_refused_without_one(
+    tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["replay", str(tmp_path / "none.edgt"), option, "value"]) == 2
+    assert f"{option}: of no use without --device" in capsys.readouterr().err
+
+
 def test_a_device_that_cannot_be_made_again_is_named(path: Path, pictures: Path) -> None:
     record(path, pictures)
     with pytest.raises(UsageError, match="the run has device-00, device-01"):

@@ -28,6 +28,7 @@ class Interrupt(Silent):
 
 POLICY = {"quorum": 3, "deadline_s": 120.0, "join_grace_s": 10.0, "patience": 100}
 HOUR_S = 3600.0
+LATE = (("broker", "5000000"), ("coordinator", "4000000"))
 
 
 def simulated(pictures: Path, *rows: dict[str, Any], method: str = "fedmd", **changes: Any) -> fleets.Run:
@@ -96,6 +97,22 @@ def test_hours_that_never_meet_end_the_run(pictures: Path) -> None:
         RunFailed, match=r"not done after 0\.5 virtual days .*: the coordinator is collecting in round 0 of 3"
     ):
         simulated(pictures, *rows, quorum=4, deadline_s=1e5, scenario={"until_days": 0.5})
+
+
+def test_settings_that_came_to_nothing_are_remarked(pictures: Path) -> None:
+    plain = tables(pictures, {"count": 4}, scenario={"broker_lost_at_s": [0.01, 5e6], "coordinator_lost_at_s": [4e6]})
+    plain["run"] = {**plain.get("run", {}), "workers": 2, "ray_address": "auto"}
+    broker, coordinator = (f"scenario.{who}_lost_at_s: {at} s never came, for the run was over at " for who, at in LATE)
+    found = run(configs.parse(plain, Path("f.toml"))).warnings
+    assert 'run.workers: of no use with run.engine = "exact"; cohort or workers or ray would read it' in found
+    assert 'run.ray_address: of no use with run.engine = "exact"; ray would read it' in found
+    assert [line[: len(broker)] for line in found].count(broker) == 1
+    assert [line[: len(coordinator)] for line in found].count(coordinator) == 1
+    plain["scenario"] = {"broker_lost_at_s": [0.01]}
+    plain["run"] = {**plain["run"], "workers": 0, "ray_address": "", "engine": "cohort"}
+    assert not any(
+        line.startswith(("run.", "scenario.")) for line in run(configs.parse(plain, Path("f.toml"))).warnings
+    )
 
 
 def test_an_empty_battery_ends_a_devices_part(pictures: Path) -> None:
@@ -228,6 +245,19 @@ def test_an_interrupted_run_goes_on_at_its_time_of_day(pictures: Path, tmp_path:
         ("fleet", "byzantine", "collections:OrderedDict", "expected a function of your own"),
         ("fleet", "byzantine", ".here:lie", "'.here:lie' does not import"),
         ("fleet", "slow_factor", 0.5, "f.toml: fleet[0].slow_factor: "),
+        ("fleet", "charge_w", 3.0, "f.toml: fleet[0].charge_w: there is no battery to charge"),
+        (
+            "scenario",
+            "broker_lost_at_s",
+            [5.0, 60 * 86_400],
+            "f.toml: scenario.broker_lost_at_s: 5184000 s never comes, for the run is given up after 5184000 s",
+        ),
+        (
+            "scenario",
+            "coordinator_lost_at_s",
+            [1e9],
+            "f.toml: scenario.coordinator_lost_at_s: 1000000000 s never comes",
+        ),
         ("scenario", "starts_at", "noon", "f.toml: scenario.starts_at: expected a time of day"),
         ("scenario", "broker", 3, "f.toml: scenario.broker: unknown key"),
     ],
