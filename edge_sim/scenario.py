@@ -36,8 +36,8 @@ class ScenarioTable:
             for at_s in getattr(self, key):
                 if at_s >= self.until_s:
                     raise UsageError(
-                        f"{where}.{key}: {at_s:.10g} s never comes, for the run is given up after {self.until_s:.10g} s "
-                        "(until_days)"
+                        f"{where}.{key}: {at_s:.10g} s never comes, for the run is given up after "
+                        f"{self.until_s:.10g} s (until_days)"
                     )
 
     @property
