@@ -50,9 +50,11 @@ HEADER_IN = 0.62
 MARGIN_IN = 0.12
 ROW_IN = 0.44
 MOST_IN = 24.0
-"""No picture is larger: beyond that, rows and columns shrink and only some are named."""
+"""No picture is wider: beyond that, columns shrink and only some are named."""
+MOST_ROWS = 30
+"""Devices in a picture that has a row for each; files beside the pictures have all."""
 LINE_IN = 0.17
-"""A line of small type: rows that are lower are not all named."""
+"""A line of small type: columns that are narrower are not all named."""
 LONGEST_NAME = 26
 DOT = " \N{MIDDLE DOT} "
 """Between the words of a subtitle."""
@@ -84,31 +86,38 @@ def picture(path: Path, width_in: float, height_in: float, title: str, subtitle:
 
 def height_in(count: int, row_in: float = ROW_IN, frame_in: float = 0.6) -> float:
     """The height of a picture with so many rows."""
-    return min(MOST_IN, HEADER_IN + frame_in + row_in * max(count, 2))
+    return HEADER_IN + frame_in + row_in * max(count, 2)
 
 
-def room_in(count: int, row_in: float = ROW_IN) -> float:
-    """The height (or width) that each of so many rows (or columns) gets."""
-    return min(row_in, (MOST_IN - 2 * HEADER_IN) / max(count, 1))
+def every(count: int, column_in: float = ROW_IN) -> int:
+    """Of so many columns every n-th is named, so that names never touch."""
+    return math.ceil(LINE_IN / min(column_in, (MOST_IN - 2 * HEADER_IN) / max(count, 1)))
 
 
-def every(count: int, row_in: float = ROW_IN) -> int:
-    """Of so many rows every n-th is named, so that names never touch."""
-    return math.ceil(LINE_IN / room_in(count, row_in))
+def rows_of(
+    devices: Sequence[DeviceResult], key: Callable[[DeviceResult], float], words: str
+) -> tuple[list[DeviceResult], str]:
+    """The devices that a picture has a row for, and what its subtitle says of that.
+
+    All by number; of more than MOST_ROWS those whose `key` is lowest, the lowest first, which `words` describe.
+    """
+    ordered = sorted(devices, key=lambda device: device.number)
+    if len(ordered) <= MOST_ROWS:
+        return ordered, ""
+    return sorted(ordered, key=key)[:MOST_ROWS], f"{DOT}here the {MOST_ROWS} {words}"
 
 
 def device_axis(
-    axes: Axes, devices: Sequence[DeviceResult], row_in: float, detail: Callable[[DeviceResult], str] | None = None
+    axes: Axes, devices: Sequence[DeviceResult], detail: Callable[[DeviceResult], str] | None = None
 ) -> None:
     """Name the devices down the left side, the first on top, with a smaller second line where `detail` gives one."""
-    step = every(len(devices), row_in)
     axes.set_yticks(range(len(devices)), [""] * len(devices))
     axes.set_ylim(len(devices) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
-    for row, device in list(enumerate(devices))[::step]:
+    for row, device in enumerate(devices):
         lines = [(short(device.id), 8.5, INK)]
-        if detail is not None and room_in(len(devices), row_in) > 2 * LINE_IN:
+        if detail is not None:
             lines.append((detail(device), 7, SOFT))
         rises = (0.0,) if len(lines) == 1 else (5.0, -5.5)
         for (words, size, colour), rise_pt in zip(lines, rises, strict=True):
@@ -141,7 +150,7 @@ def bar_labels(axes: Axes, values: Sequence[float | None], offset: float, words:
         )
 
 
-def short(text: str) -> str:
+def short(text: str, most: int = LONGEST_NAME) -> str:
     """A name cut to what an axis can carry."""
     clean = printable(text)
-    return clean if len(clean) <= LONGEST_NAME else clean[: LONGEST_NAME - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    return clean if len(clean) <= most else clean[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"

@@ -34,6 +34,8 @@ from coordinator.report.cost_plots import (
 from coordinator.report.insight_plots import Seen, draw_insights
 from coordinator.report.lines import round_axis, tick_percent
 
+MOST_BANDS = 3
+"""Bands that can be told apart where they lie on each other; with more lines there are none."""
 _PANEL_IN = 2.2
 _BOX_IN = 0.5
 OWN_TASK = (("amp", "AMP"), ("fm", "FM"), ("wlp", "WLP"))
@@ -97,7 +99,8 @@ def accuracy_by_round(comparison: Comparison, path: Path) -> None:
     band = f"\N{PLUS-MINUS SIGN} sd over {len(comparison.seeds)} seeds"
     if len(comparison.seeds) == 1:
         band = "worst to best device"
-    subtitle = f"{what(comparison)}{DOT}line: mean, band: {band}"
+    banded = sum(bool(row) for row in points.values()) <= MOST_BANDS
+    subtitle = f"{what(comparison)}{DOT}line: mean, {'band' if banded else 'in the CSV'}: {band}"
     tall_in = HEIGHT_IN if len(points) <= MOST_AT_ENDS else height_in(len(points))
     with picture(path, WIDTH_IN, tall_in, "Accuracy by round", subtitle) as figure:
         axes = figure.add_subplot()
@@ -105,8 +108,9 @@ def accuracy_by_round(comparison: Comparison, path: Path) -> None:
         for method, of in looks(points).items():
             if row := points.get(method):
                 rounds = [point.round for point in row]
-                low, high = [point.low for point in row], [point.high for point in row]
-                axes.fill_between(rounds, low, high, color=of.colour, alpha=0.12, linewidth=0)
+                if banded:
+                    low, high = [point.low for point in row], [point.high for point in row]
+                    axes.fill_between(rounds, low, high, color=of.colour, alpha=0.12, linewidth=0)
                 ends.append(end(method, rounds[-1], row[-1].mean, of))
                 draw_line(axes, rounds, [point.mean for point in row], of, ends[-1].words)
         finish(axes, ends, round_axis, beside=False)

@@ -23,8 +23,8 @@ from coordinator.report.comparison_canvas import (
     what,
     write_points,
 )
-from coordinator.report.lines import accuracy_axis
-from coordinator.report.units import human_bytes, human_flops, human_joules, human_seconds, percent
+from coordinator.report.lines import accuracy_axis, seconds_axis
+from coordinator.report.units import human_bytes, human_flops, human_joules, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -144,7 +144,7 @@ def _whole_bytes(totals: dict[str, float], devices: int) -> float:
 def _by_spent(comparison: Comparison, path: Path, title: str, key: str, bottom: Callable[[Axes], None]) -> None:
     points = {line.method: spent_points(line) for line in comparison.lines}
     write_points(path, SpentPoint._fields, (point._asdict() for row in points.values() for point in row))
-    subtitle = f"{what(comparison)}{DOT}each line from the first to the last round{over_seeds(comparison)}"
+    subtitle = f"{what(comparison)}{DOT}each line from the first to the last evaluated round{over_seeds(comparison)}"
     with picture(path, WIDTH_IN, height_in(len(points)), title, subtitle) as figure:
         axes = figure.add_subplot()
         ends = []
@@ -158,10 +158,7 @@ def _by_spent(comparison: Comparison, path: Path, title: str, key: str, bottom: 
 
 
 def _time_axis(axes: Axes) -> None:
-    axes.set_xlim(left=0)
-    axes.locator_params(axis="x", nbins=5)
-    axes.xaxis.set_major_formatter(lambda value, _position: human_seconds(value) if value else "0")
-    axes.set_xlabel("time so far")
+    seconds_axis(axes, "time so far")
 
 
 def _energy_axis(axes: Axes) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from coordinator.report.units import duration_unit
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -36,6 +38,22 @@ def accuracy_axis(axes: Axes) -> None:
     low, high = axes.get_ylim()
     axes.set_ylim(max(0, low), min(1, high))
     axes.yaxis.set_major_formatter(tick_percent)
+
+
+def seconds_axis(axes: Axes, words: str) -> None:
+    """Durations from 0 on along the bottom, up to where the axis ends, all in one unit: that of the longest."""
+    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415  # an optional package: only where a picture is drawn
+
+    most_s = axes.get_xlim()[1]
+    unit, unit_s = duration_unit(most_s)
+    ticks = [
+        tick
+        for tick in MaxNLocator(5, steps=(1, 2, 5, 10)).tick_values(0, most_s / unit_s)
+        if 0 <= tick * unit_s <= most_s
+    ]
+    axes.set_xlim(0, most_s)
+    axes.set_xticks([tick * unit_s for tick in ticks], [f"{tick:.6g} {unit}" if tick else "0" for tick in ticks])
+    axes.set_xlabel(words)
 
 
 def tick_percent(value: float, _position: float) -> str:

@@ -13,17 +13,15 @@ from coordinator.report.canvas import (
     BLUE,
     DOT,
     GREY,
-    LINE_IN,
     MOST_IN,
     ORANGE,
-    ROW_IN,
     SOFT,
     bar_labels,
     device_axis,
     every,
     height_in,
     picture,
-    room_in,
+    rows_of,
     short,
 )
 from coordinator.report.comparison import Comparison, Line, Trial
@@ -96,9 +94,9 @@ def accuracy_by_round(result: Result, path: Path) -> None:
 
 def devices_alone_federated(result: Result, path: Path) -> None:
     """Accuracy of each device alone and federated, with its model and runtime."""
-    devices = _by_number(result)
-    labelled = room_in(len(devices)) > 2 * LINE_IN
-    with picture(path, WIDTH_IN, height_in(len(devices)), "Accuracy of each device", _run(result)) as figure:
+    devices, which = rows_of(result.devices, _accuracy, "least accurate")
+    subtitle = f"{_run(result)}{which}"
+    with picture(path, WIDTH_IN, height_in(len(devices)), "Accuracy of each device", subtitle) as figure:
         axes = figure.add_subplot()
         lines = [("federated", BLUE, [device.accuracy for device in devices])]
         if result.standalone_history or any(device.standalone_accuracy is not None for device in devices):
@@ -106,9 +104,8 @@ def devices_alone_federated(result: Result, path: Path) -> None:
         for (word, colour, values), offset in zip(lines, (-0.2, 0.2) if len(lines) == 2 else (0.0,), strict=True):
             rows = [row + offset for row in range(len(devices))]
             axes.barh(rows, [value or 0 for value in values], height=0.36, color=colour, label=word)
-            if labelled:
-                bar_labels(axes, values, offset, percent)
-        device_axis(axes, devices, ROW_IN, _model)
+            bar_labels(axes, values, offset, percent)
+        device_axis(axes, devices, _model)
         axes.set_xlim(0, 1)
         axes.xaxis.set_major_formatter(tick_percent)
         axes.legend(
@@ -118,59 +115,58 @@ def devices_alone_federated(result: Result, path: Path) -> None:
 
 def bytes_by_direction(result: Result, path: Path) -> None:
     """Bytes that each device sent and received over the run."""
-    devices = _by_number(result)
+    devices, which = rows_of(result.devices, lambda device: -(device.bytes_up + device.bytes_down), "with most of them")
     ways = (
-        ("sent", ORANGE, [device.bytes_up for device in devices]),
-        ("received", BLUE, [device.bytes_down for device in devices]),
+        ("sent", ORANGE, [device.bytes_up for device in devices], sum(each.bytes_up for each in result.devices)),
+        ("received", BLUE, [device.bytes_down for device in devices], sum(each.bytes_down for each in result.devices)),
     )
-    most = max([count for _, _, counts in ways for count in counts], default=0)
+    most = max([count for _, _, counts, _ in ways for count in counts], default=0)
     size_in = height_in(len(devices), _BYTES_ROW_IN, 0.8)
-    with picture(path, WIDTH_IN, size_in, "Bytes by device and direction", _run(result)) as figure:
+    subtitle = f"{_run(result)}{which}"
+    with picture(path, WIDTH_IN, size_in, "Bytes by device and direction", subtitle) as figure:
         left, right = figure.subplots(1, 2, sharey=True)
-        for axes, (word, colour, counts) in zip((left, right), ways, strict=True):
+        for axes, (word, colour, counts, total) in zip((left, right), ways, strict=True):
             axes.barh(range(len(devices)), counts, height=0.62, color=colour)
             axes.set_xlim(0, 1.25 * max(most, 4))
             axes.locator_params(axis="x", nbins=3)
             axes.xaxis.set_major_formatter(lambda value, _position: human_bytes(value))
-            heading = f"{word}: {human_bytes(sum(counts))} in all"
+            heading = f"{word}: {human_bytes(total)} in all"
             axes.set_title(heading, loc="left", color=colour, fontsize=9, fontweight="bold")
-            if every(len(devices), _BYTES_ROW_IN) == 1:
-                bar_labels(axes, counts, 0, human_bytes)
-        device_axis(left, devices, _BYTES_ROW_IN)
+            bar_labels(axes, counts, 0, human_bytes)
+        device_axis(left, devices)
         right.spines["left"].set_visible(False)
         right.grid(visible=False, axis="y")
 
 
 def who_holds_what(result: Result, path: Path) -> None:
     """Samples of each class on each device, as bubbles whose area is their number; the CSV beside it."""
-    devices = _by_number(result)
-    write_points(path, CLASS_COLUMNS, _held(devices))
+    devices, which = rows_of(result.devices, lambda device: -device.samples, "with most samples")
+    write_points(path, CLASS_COLUMNS, _held(_by_number(result)))
     classes = max([len(device.class_counts) for device in devices], default=0)
     wanted_in = (2.6 + _CLASS_IN * classes, height_in(len(devices)))
     width_in = min(MOST_IN, max(5.6, wanted_in[0]))
-    subtitle = f"{_run(result)}{DOT}area: samples of a class"
+    subtitle = f"{_run(result)}{which}{DOT}area: samples of a class"
     with picture(path, width_in, wanted_in[1], "Who holds what", subtitle) as figure:
         axes = figure.add_subplot()
-        device_axis(axes, devices, ROW_IN)
+        device_axis(axes, devices)
         axes.set_xlim(-0.6, max(classes, 1) - 0.4)
         axes.set_xticks(range(0, classes, every(classes, _CLASS_IN)))
         axes.set_xlabel("class")
         axes.grid(visible=True)
         axes.spines["bottom"].set_visible(False)
-        crowding = min(1.0, width_in / wanted_in[0], MOST_IN / (ROW_IN * max(len(devices), 1)))
-        _bubbles(axes, devices, _WIDEST_BUBBLE_PT * crowding)
+        _bubbles(axes, devices, _WIDEST_BUBBLE_PT * min(1.0, width_in / wanted_in[0]))
 
 
 def samples_by_class(result: Result, path: Path) -> None:
     """Samples of each class on each device, as a heat map with the number in every cell; the CSV beside it."""
-    devices = _by_number(result)
-    write_points(path, CLASS_COLUMNS, _held(devices))
+    devices, which = rows_of(result.devices, lambda device: -device.samples, "with most samples")
+    write_points(path, CLASS_COLUMNS, _held(_by_number(result)))
     classes = max([len(device.class_counts) for device in devices], default=0)
     width_in = min(MOST_IN, max(5.6, 2.2 + _CLASS_IN * classes))
-    subtitle = f"{_run(result)}{DOT}darker: more samples"
+    subtitle = f"{_run(result)}{which}{DOT}darker: more samples"
     with picture(path, width_in, height_in(len(devices), _HEAT_ROW_IN), "Samples by class", subtitle) as figure:
         axes = figure.add_subplot()
-        device_axis(axes, devices, _HEAT_ROW_IN)
+        device_axis(axes, devices)
         axes.grid(visible=False)
         axes.spines["bottom"].set_visible(False)
         axes.set_xlim(-0.5, max(classes, 1) - 0.5)
@@ -181,7 +177,7 @@ def samples_by_class(result: Result, path: Path) -> None:
         most = max([count for row in counts for count in row], default=0)
         if most:
             axes.imshow(counts, cmap="Blues", vmin=0, vmax=most, aspect="auto", interpolation="nearest")
-        written = max(every(len(devices), _HEAT_ROW_IN), every(classes, _CLASS_IN)) == 1
+        written = every(classes, _CLASS_IN) == 1
         for row, device in enumerate(devices):
             if not device.class_counts:
                 axes.text(-0.4, row, "withheld by its owner", va="center", fontsize=7.5, color=SOFT, fontstyle="italic")
@@ -211,6 +207,11 @@ def _count(number: int, what: str) -> str:
 
 def _by_number(result: Result) -> list[DeviceResult]:
     return sorted(result.devices, key=lambda device: device.number)
+
+
+def _accuracy(device: DeviceResult) -> float:
+    """Who was not measured comes last."""
+    return math.inf if device.accuracy is None else device.accuracy
 
 
 def _model(device: DeviceResult) -> str:

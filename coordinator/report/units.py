@@ -51,6 +51,12 @@ def human_seconds(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def duration_unit(most_s: float) -> tuple[str, float]:
+    """The unit for durations of at most so many seconds, which has two of it at least, and its seconds."""
+    larger = (("d", 86_400.0), ("h", 3600.0), ("min", 60.0))
+    return next(((unit, unit_s) for unit, unit_s in larger if most_s >= 2 * unit_s), ("s", 1.0))
+
+
 def percent(fraction: float) -> str:
     """A fraction as a percentage with one decimal: 0.8831 -> 88.3 %."""
     return f"{100 * fraction:.1f} %"

@@ -6,12 +6,15 @@ from pathlib import Path
 
 from coordinator.report.canvas import DOT, ORANGE, SOFT, bar_labels, picture, short
 from coordinator.report.comparison_canvas import write_points
+from coordinator.report.lines import seconds_axis
 from coordinator.report.result import Result
 from coordinator.report.units import human_seconds, printable
 
 WAIT_COLUMNS = ("device", "board", "link", "waited_s", "rounds")
 SHOWN = 20
 """Bars: the devices that were waited for longest."""
+LONGEST_KIND = 48
+"""Characters that name a bar: the device, its link, which most often is why, and its board."""
 _ROW_IN = 0.28
 
 
@@ -41,12 +44,10 @@ def who_was_waited_for(result: Result, path: Path) -> None:
             return
         waits_s: list[float | None] = [device.waited_s for device in shown]
         axes.barh(range(len(shown)), [device.waited_s for device in shown], height=0.62, color=ORANGE)
-        names = (DOT.join(filter(None, (device.id, device.board, device.link))) for device in shown)
-        axes.set_yticks(range(len(shown)), [short(printable(name)) for name in names])
+        names = (DOT.join(map(short, filter(None, (device.id, device.link, device.board)))) for device in shown)
+        axes.set_yticks(range(len(shown)), [short(name, LONGEST_KIND) for name in names], fontsize=8)
         axes.set_ylim(len(shown) - 0.4, -0.6)
         axes.set_xlim(0, 1.2 * max(device.waited_s for device in shown))
-        axes.locator_params(axis="x", nbins=4)
-        axes.xaxis.set_major_formatter(lambda value, _position: human_seconds(value) if value else "0")
-        axes.set_xlabel("waited for, over the whole run")
+        seconds_axis(axes, "waited for, over the whole run")
         axes.grid(visible=False, axis="y")
         bar_labels(axes, waits_s, 0, human_seconds)

@@ -312,3 +312,23 @@ def test_many_methods_are_named_beside_the_picture_which_grows(tmp_path):
     heights = [int.from_bytes((tmp_path / f"{name}.png").read_bytes()[20:24], "big") for name in ("many", "few")]
     assert heights[0] > heights[1]
     assert (tmp_path / "many.csv").read_text().count("method_23") == 2
+
+
+@pytest.mark.parametrize(("count", "bands", "words"), [(3, 3, "band: worst"), (4, 0, "in the CSV: worst")])
+def test_bands_that_could_not_be_told_apart_are_left_out(tmp_path, monkeypatch, count, bands, words):
+    figures = pytest.importorskip("matplotlib.figure")
+    drawn = []
+    monkeypatch.setattr(figures.Figure, "savefig", lambda self, *_, **__: drawn.append(self))
+    lines = tuple(Line(f"method_{number}", (trial(0, [0.5, 0.6]),)) for number in range(count))
+    comparison_plots.accuracy_by_round(Comparison(lines, "method_0"), tmp_path / "p.png")
+    assert len(drawn[0].axes[0].collections) == bands
+    assert words in drawn[0].texts[1].get_text()
+    assert {"low", "high"} <= read(tmp_path / "p.csv")[0].keys()
+
+
+def test_a_line_over_time_says_where_it_begins(tmp_path, monkeypatch):
+    figures = pytest.importorskip("matplotlib.figure")
+    drawn = []
+    monkeypatch.setattr(figures.Figure, "savefig", lambda self, *_, **__: drawn.append(self))
+    comparison_plots.accuracy_by_time(comparison(), tmp_path / "p.png")
+    assert "from the first to the last evaluated round" in drawn[0].texts[1].get_text()

@@ -7,6 +7,8 @@ import pytest
 import synthetic
 
 from coordinator.report import canvas, plots
+from coordinator.report.lines import seconds_axis
+from coordinator.report.units import human_bytes
 from edge_sdk.errors import MissingExtra
 
 NAMES = [
@@ -72,7 +74,7 @@ def test_all_pictures_with_their_words(tmp_path, texts):
     assert {"AMP", "FM", "WLP", "fedal"} <= own_task
     assert f"fedal {100 * mean:.1f} %" in by_time & by_energy
     assert {"10.0 kJ", "drawn by all devices so far"} <= by_energy
-    assert {"device-7 \N{MIDDLE DOT} x86 \N{MIDDLE DOT} wifi", "7.0 s"} <= waited
+    assert {"device-7 \N{MIDDLE DOT} wifi \N{MIDDLE DOT} x86", "7.0 s"} <= waited
     for words in texts[:5]:
         assert any("digits-demo \N{MIDDLE DOT} fedal \N{MIDDLE DOT} 8 devices" in text for text in words)
     assert dict(mpl.rcParams) == before
@@ -123,8 +125,42 @@ def test_any_number_of_devices_stays_in_bounds(tmp_path, count):
 
 def test_names_never_touch():
     assert [canvas.every(count) for count in (1, 50, 130, 300, 3000)] == [1, 1, 1, 3, 23]
-    for count in (1, 50, 130, 300, 3000):
-        assert canvas.every(count) * canvas.room_in(count) >= canvas.LINE_IN
+
+
+def test_a_large_fleet_has_rows_for_the_few_that_stand_out(tmp_path, texts):
+    result = synthetic.result(count=100, rounds=2)
+    drawings = (plots.devices_alone_federated, plots.bytes_by_direction, plots.who_holds_what, plots.samples_by_class)
+    for draw in drawings:
+        draw(result, tmp_path / "p.png")
+        assert size(tmp_path / "p.png")[1] < 2200
+    said = ("least accurate", "with most of them", "with most samples", "with most samples")
+    for words, which in zip(texts, said, strict=True):
+        assert any(f"here the {canvas.MOST_ROWS} {which}" in text for text in words)
+        assert sum(text.startswith("device-") for text in words) == canvas.MOST_ROWS
+    worst = sorted(result.devices, key=lambda device: device.accuracy)
+    assert worst[0].id in texts[0]
+    assert worst[-1].id not in texts[0]
+    assert f"sent: {human_bytes(sum(device.bytes_up for device in result.devices))} in all" in texts[1]
+    held = (tmp_path / "p.csv").read_text()
+    assert all(f"{device.id}," in held for device in result.devices)
+
+
+@pytest.mark.parametrize(
+    ("most_s", "ticks"),
+    [
+        (70.0, ["0", "20 s", "40 s", "60 s"]),
+        (150.0, ["0", "0.5 min", "1 min", "1.5 min", "2 min", "2.5 min"]),
+        (385.0, ["0", "2 min", "4 min", "6 min"]),
+        (9000.0, ["0", "0.5 h", "1 h", "1.5 h", "2 h", "2.5 h"]),
+        (1e6, ["0", "5 d", "10 d"]),
+        (0.9, ["0", "0.2 s", "0.4 s", "0.6 s", "0.8 s"]),
+    ],
+)
+def test_an_axis_of_durations_has_one_unit(most_s, ticks):
+    axes = pytest.importorskip("matplotlib.figure").Figure().add_subplot()
+    axes.set_xlim(0, most_s)
+    seconds_axis(axes, "time")
+    assert [label.get_text() for label in axes.get_xticklabels()] == ticks
 
 
 @pytest.mark.parametrize(
