@@ -92,8 +92,14 @@ class Encode:
 
 
 def _changed(payload: Payload, change: Callable[[Any], Any]) -> Payload:
-    changes: dict[str, Any] = {name: change(getattr(payload, name)) for name in CODED_FIELDS[type(payload)]}
-    return dataclasses.replace(payload, **changes)
+    """The same payload where its floats travel as they are."""
+    changes: dict[str, Any] = {}
+    for name in CODED_FIELDS[type(payload)]:
+        before = getattr(payload, name)
+        after = change(before)
+        if after is not before:
+            changes[name] = after
+    return dataclasses.replace(payload, **changes) if changes else payload
 
 
 def chain(spec: FederationSpec) -> Chain:

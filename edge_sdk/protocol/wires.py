@@ -238,6 +238,7 @@ def expectation(spec: FederationSpec) -> Expect:
     return Expect(classes=spec.classes, feature_dim=spec.feature_dim)
 
 
+@functools.lru_cache(maxsize=2**12)
 def expected_weights(expect: Expect, *, count: int, feature_dim: int, layout: bytes) -> Expect:
     """With the size of one device's model; a count of 0: it shares no weights."""
     head = expect.classes * (feature_dim + 1)
