@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ from coordinator.update_norms import outliers, update_norm
 from coordinator.watcher import Silent, Watcher
 from edge_sdk.errors import EdgeError, LocalProtocolError, RemoteProtocolError, StoreError, TransportError, UsageError
 from edge_sdk.protocol import codec, keep, topics, transforms
-from edge_sdk.protocol.body import Part
+from edge_sdk.protocol.body import Ready
 from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
@@ -493,9 +493,7 @@ class Server:
         except LocalProtocolError as error:
             self._feed(rounds.Broken(f"round {at.round}: nothing legal to send: {error}"), now_s)
 
-    def _assign(
-        self, device: str, at: At, shared: Mapping[str, Payload], common: Sequence[Part], left_s: float
-    ) -> None:
+    def _assign(self, device: str, at: At, shared: Mapping[str, Payload], common: Ready, left_s: float) -> None:
         """common: `shared` as it travels, packed once for all."""
         personal = self.reduction.personal(at, self.numbers[device])
         self.record.travelled("down", {**shared, **personal})
