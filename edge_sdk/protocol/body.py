@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LONG_BYTES = 2**20
-"""Longer byte strings go by themselves; every Blob is shorter."""
+"""Longer byte strings are not copied out of a body; every Blob is shorter."""
 
 _COPIED_BELOW_BYTES = 2**16
 """Shorter arrays are copied into the body: that is quicker than to join it of more parts.  Longer ones have a length of

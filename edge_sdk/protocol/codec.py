@@ -95,7 +95,9 @@ def encode(
     """
     if type(message) not in _TAGS:
         raise LocalProtocolError(f"{type(message).__name__} is no message: it travels only inside one")
-    pieces = body.pack([_TAGS[type(message)], {**schema.to_plain(message), **packed}])
+    plain = schema.to_plain(message)
+    plain.update(packed)
+    pieces = body.pack([_TAGS[type(message)], plain])
     parts = list(body.flat(pieces))
     header = _header(sum(map(len, parts)), stamp, _SIGNED if sign else 0)
     header = header[:_CRC_AT] + _checksum(header, pieces).to_bytes(4, "little") + header[_CRC_AT + 4 :]

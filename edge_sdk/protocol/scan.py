@@ -46,11 +46,10 @@ def _leads() -> Iterator[tuple[int, int, int]]:
 
 
 _LEADS = tuple(_leads())
-_STEPS = tuple(
-    (1 + size, size * (kind == _TEXT)) if kind == _PLAIN or (kind == _TEXT and not width) else (0, 0)
-    for kind, width, size in _LEADS
-)
-"""How far on the next value is, and the bytes of text till then, where the leading byte alone tells; elsewhere 0."""
+_STEPS = tuple(1 + size if kind == _PLAIN or (kind == _TEXT and not width) else 0 for kind, width, size in _LEADS)
+"""How far on the next value is, where the leading byte alone tells; elsewhere 0."""
+_STEPS_COUNTED = tuple(step if kind == _PLAIN else 0 for step, (kind, _, _) in zip(_STEPS, _LEADS, strict=True))
+"""The same, but for texts: where there may be too much of them they are counted."""
 
 
 def scan(body: bytes | memoryview, binary_bytes: int) -> list[Span]:
@@ -73,14 +72,15 @@ def _walk(body: bytes | memoryview, binary_bytes: int) -> list[Span]:
     left = 1  # values still to come in the innermost container; `outer`: in those around it
     values, texts = 1, 0
     spans: list[Span] = []
+    steps = _STEPS if len(body) + MAX_TEXT_BYTES <= MAX_TEXTS_BYTES else _STEPS_COUNTED
     while True:
-        lead = body[at]
-        left -= 1
-        step, text = _STEPS[lead]
-        if step:
-            at += step
-            texts += text
-        else:
+        while left:
+            left -= 1
+            lead = body[at]
+            step = steps[lead]
+            if step:
+                at += step
+                continue
             begin = at
             kind, width, size = _LEADS[lead]
             at += 1 + width
@@ -89,8 +89,8 @@ def _walk(body: bytes | memoryview, binary_bytes: int) -> list[Span]:
             if kind == _TEXT:
                 at += size
                 texts += size
-                if size > MAX_TEXT_BYTES:
-                    raise _too_much(_WORDY)
+                if size > MAX_TEXT_BYTES or texts > MAX_TEXTS_BYTES:
+                    raise _too_much(f"a text of more than {MAX_TEXT_BYTES} bytes, or {MAX_TEXTS_BYTES} in all")
             elif kind == _BINARY:
                 at += size
                 if size > binary_bytes:
@@ -105,21 +105,12 @@ def _walk(body: bytes | memoryview, binary_bytes: int) -> list[Span]:
                 values += left
                 if size > MAX_ITEMS or values > MAX_VALUES or len(outer) > MAX_DEPTH:
                     raise _too_much(f"more than {MAX_ITEMS} entries, {MAX_DEPTH} levels or {MAX_VALUES} values")
-        if texts > MAX_TEXTS_BYTES:
-            raise _too_much(_WORDY)
-        while not left:
-            if not outer:
-                return _whole(spans, at, len(body))
-            left = outer.pop()
-
-
-def _whole(spans: list[Span], at: int, end: int) -> list[Span]:
-    if at != end:
-        raise RemoteProtocolError("msgpack", f"body of {end} bytes, but its value ends at {at}")
+        if not outer:
+            break
+        left = outer.pop()
+    if at != len(body):
+        raise RemoteProtocolError("msgpack", f"body of {len(body)} bytes, but its value ends at {at}")
     return spans
-
-
-_WORDY = f"a text of more than {MAX_TEXT_BYTES} bytes, or {MAX_TEXTS_BYTES} in all"
 
 
 def _too_much(what: str) -> RemoteProtocolError:
