@@ -43,7 +43,7 @@ from edge_sdk.protocol.messages import (
     Upload,
     Welcome,
 )
-from edge_sdk.protocol.wires import Exchange, check_roles, expectation, expected_weights, frame_limits
+from edge_sdk.protocol.wires import Exchange, check_roles, expectation, expected_upload, expected_weights, frame_limits
 from edge_sdk.public import batch_digest, batch_indices
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent
 
@@ -422,7 +422,7 @@ class Server:
             return upload
         slots = self._rows[place.exchange].up
         hello = self.hellos[upload.device]
-        expect = dataclasses.replace(expectation(self.spec), contributors=1, samples=hello.samples)
+        expect = expected_upload(expectation(self.spec), samples=hello.samples)
         if self.contract.shares_weights:
             expect = expected_weights(
                 expect, count=hello.weight_count, feature_dim=hello.feature_dim, layout=hello.layout or b""

@@ -210,6 +210,7 @@ def _packed(rule: Packed) -> tuple[Encoder, Decoder]:
 def _tensor(rule: Tensor) -> tuple[Encoder, Decoder]:
     allowed, ndim = " or ".join(rule.dtypes), rule.ndim
     known = {code: DTYPES[code] for code in rule.dtypes}
+    floats = any(dtype.kind == "f" for dtype in known.values())  # integers need no look
 
     def encode(value: Any, path: str) -> Plain:
         if not isinstance(value, np.ndarray) or (code := value.dtype.str[1:]) not in known:
@@ -217,7 +218,7 @@ def _tensor(rule: Tensor) -> tuple[Encoder, Decoder]:
             raise LocalProtocolError(f"{path}: expected an array of {allowed}, found {found}")
         if value.ndim != ndim or value.size == 0:
             raise LocalProtocolError(f"{path}: expected {ndim} non-empty dimensions, found shape {value.shape}")
-        if not all_finite(value):
+        if floats and not all_finite(value):
             raise LocalProtocolError(f"{path}: holds NaN or Inf; nothing was sent")
         return [code, list(value.shape), body.raw(value.astype(known[code], copy=False))]
 
@@ -237,7 +238,7 @@ def _tensor(rule: Tensor) -> tuple[Encoder, Decoder]:
         if size != len(raw):
             raise RemoteProtocolError("tensor", f"{path}: the shape does not need {len(raw)} bytes")
         array: NDArray[Any] = np.ndarray(shape, known[code], raw)  # read-only: nobody can change a received payload
-        if not all_finite(array):
+        if floats and not all_finite(array):
             raise RemoteProtocolError("nonfinite", f"{path}: holds NaN or Inf")
         return array
 

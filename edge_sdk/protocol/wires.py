@@ -235,7 +235,18 @@ def _expected(slot: Slot, expect: Expect) -> Expect:
 
 def expectation(spec: FederationSpec) -> Expect:
     """The sizes that a federation's spec fixes for every payload."""
-    return Expect(classes=spec.classes, feature_dim=spec.feature_dim)
+    return _sizes(spec.classes, spec.feature_dim)
+
+
+@functools.lru_cache
+def _sizes(classes: int, feature_dim: int) -> Expect:
+    return Expect(classes=classes, feature_dim=feature_dim)
+
+
+@functools.lru_cache(maxsize=2**12)
+def expected_upload(expect: Expect, *, samples: int) -> Expect:
+    """What one device gives back, which declared so many samples; 0: it did not."""
+    return dataclasses.replace(expect, contributors=1, samples=samples)
 
 
 @functools.lru_cache(maxsize=2**12)
