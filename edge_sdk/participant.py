@@ -501,17 +501,12 @@ class Participant:
         if assign.closing != (assign.round == self._taken.spec.rounds) or assign.round > self._taken.spec.rounds:
             raise RemoteProtocolError("knowledge", f"round {assign.round} of {self._taken.spec.rounds}: out of place")
         row = self._row_of(assign)
-        assign = self._undone(assign)
+        assign = self._taken.chain.received(assign, "common", "personal")
         expect = self._expect(self._taken.spec)
         check_roles(assign.common, {r: s for r, s in row.down.items() if not s.personal}, expect)
         check_roles(assign.personal, {r: s for r, s in row.down.items() if s.personal}, expect)
         self._newest = (assign, frame)
         self._feed(session.Assigned((assign.round, assign.exchange), assign.closing, now_s))
-
-    def _undone(self, assign: Assign) -> Assign:
-        """With the knowledge as the coordinator's half of the method gave it."""
-        chain = self._require_taken().chain
-        return dataclasses.replace(assign, common=chain.undo(assign.common), personal=chain.undo(assign.personal))
 
     def _turn_away(self, refusal: Refused) -> None:
         self.refusal = refusal
@@ -772,7 +767,7 @@ class Participant:
         message: Message = codec.decode(frame, self._require_taken().limits).message
         if not isinstance(message, Assign):
             raise RemoteProtocolError("schema", "the stored frame is no Assign")
-        return self._undone(message)
+        return self._require_taken().chain.received(message, "common", "personal")
 
 
 def _to_the_end(slices: _Slices) -> tuple[Any, Mapping[str, Payload]]:

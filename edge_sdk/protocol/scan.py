@@ -46,6 +46,10 @@ def _leads() -> Iterator[tuple[int, int, int]]:
 
 
 _LEADS = tuple(_leads())
+_STEPS = tuple(1 + size if kind == _PLAIN or (kind == _TEXT and not width) else 0 for kind, width, size in _LEADS)
+"""How far on the next value is, where the leading byte alone tells; elsewhere 0."""
+_STEPS_COUNTED = tuple(step if kind == _PLAIN else 0 for step, (kind, _, _) in zip(_STEPS, _LEADS, strict=True))
+"""The same, but for texts: where there may be too much of them they are counted."""
 
 
 def scan(body: bytes | memoryview, binary_bytes: int) -> list[Span]:
@@ -55,43 +59,57 @@ def scan(body: bytes | memoryview, binary_bytes: int) -> list[Span]:
     `binary_bytes` is the longest byte string that is legal.  Whether texts are UTF-8 and keys are texts is left to the
     decoder.
     """
-    at, end = 0, len(body)
+    try:
+        return _walk(body, binary_bytes)
+    except IndexError:
+        raise RemoteProtocolError("msgpack", f"body of {len(body)} bytes ends in the middle of a value") from None
+
+
+def _walk(body: bytes | memoryview, binary_bytes: int) -> list[Span]:
+    """What scan does; IndexError where the body ends too early."""
+    at = 0
     outer: list[int] = []
     left = 1  # values still to come in the innermost container; `outer`: in those around it
     values, texts = 1, 0
     spans: list[Span] = []
-    while left:
-        if at >= end:
-            raise RemoteProtocolError("msgpack", f"body of {end} bytes ends in the middle of a value")
-        begin = at
-        kind, width, size = _LEADS[body[at]]
-        at += 1
-        left -= 1
-        if width:
-            size = int.from_bytes(body[at : at + width], "big")
-            at += width
-        if kind < _LIST:
-            at += size
+    steps = _STEPS if len(body) + MAX_TEXT_BYTES <= MAX_TEXTS_BYTES else _STEPS_COUNTED
+    while True:
+        while left:
+            left -= 1
+            lead = body[at]
+            step = steps[lead]
+            if step:
+                at += step
+                continue
+            begin = at
+            kind, width, size = _LEADS[lead]
+            at += 1 + width
+            if width:
+                size = int.from_bytes(body[at - width : at], "big")
             if kind == _TEXT:
+                at += size
                 texts += size
                 if size > MAX_TEXT_BYTES or texts > MAX_TEXTS_BYTES:
                     raise _too_much(f"a text of more than {MAX_TEXT_BYTES} bytes, or {MAX_TEXTS_BYTES} in all")
-            elif kind == _BINARY and size > binary_bytes:
-                raise _too_much(f"a byte string of {size} bytes, at most {binary_bytes} are legal here")
-            elif kind == _BINARY and size > LONG_BYTES:
-                spans.append((begin, at - size, at))
-        elif kind == _OTHER:
-            raise RemoteProtocolError("msgpack", "an extension type: the protocol has none")
-        else:
-            values += size * (kind - _LIST + 1)  # a map has a key to each value
-            if size > MAX_ITEMS or values > MAX_VALUES or len(outer) == MAX_DEPTH:
-                raise _too_much(f"more than {MAX_ITEMS} entries, {MAX_DEPTH} levels or {MAX_VALUES} values")
-            outer.append(left)
-            left = size * (kind - _LIST + 1)
-        while not left and outer:
-            left = outer.pop()
-    if at != end:
-        raise RemoteProtocolError("msgpack", f"body of {end} bytes, but its value ends at {at}")
+            elif kind == _BINARY:
+                at += size
+                if size > binary_bytes:
+                    raise _too_much(f"a byte string of {size} bytes, at most {binary_bytes} are legal here")
+                if size > LONG_BYTES:
+                    spans.append((begin, at - size, at))
+            elif kind == _OTHER:
+                raise RemoteProtocolError("msgpack", "an extension type: the protocol has none")
+            else:
+                outer.append(left)
+                left = size * (kind - _LIST + 1)  # a map has a key to each value
+                values += left
+                if size > MAX_ITEMS or values > MAX_VALUES or len(outer) > MAX_DEPTH:
+                    raise _too_much(f"more than {MAX_ITEMS} entries, {MAX_DEPTH} levels or {MAX_VALUES} values")
+        if not outer:
+            break
+        left = outer.pop()
+    if at != len(body):
+        raise RemoteProtocolError("msgpack", f"body of {len(body)} bytes, but its value ends at {at}")
     return spans
 
 
