@@ -1,9 +1,8 @@
 """A weighted sum of weights that merges exactly, in two f8 numbers a scalar however many devices there are.
 
-Every product count * value is split on two fixed grids, whole numbers and multiples of 2^-36, and each part is summed
-by itself.  Within the stated bounds all partial sums are multiples of their grid of fewer than 53 bits, so no addition
-rounds, and any order and split of the same uploads gives the same bits.  What is lost is below 2^-37 for each upload,
-before the division by the sum of counts.
+Every product count * value is rounded to a grid of multiples of 2^-36, and whole numbers of these units are added up.
+No addition rounds, so any order and any split of the same uploads gives the same bits.  What is lost is at most 2^-37
+for each upload, before the division by the sum of counts.
 """
 
 from __future__ import annotations
@@ -18,15 +17,21 @@ from edge_sdk.protocol.knowledge import Weights
 
 MOST_COUNT = 2**33
 """Of all counts together: values up to 10^6 (knowledge.MAX_MAGNITUDE) times this stay below 2^53."""
-MOST_UPLOADS = 2**17
-"""Remainders of at most a half, so many of them, stay below 2^53 multiples of 2^-36."""
-_FINE = 2.0**36
+_UNIT_BITS = 36
+_UNIT = 2.0**-_UNIT_BITS
+_NEAR = 2.0**15
+"""Products below this are rounded by one addition; 2^12 of them have room in the units of an i8."""
+_ROUNDER = 3 * _NEAR
+"""From _NEAR below this to _NEAR above it, f8 are one unit apart: a sum with it is a rounded product, and its bits,
+less those of the rounder alone, are the number of units."""
+_ROUNDER_BITS = np.array([_ROUNDER]).view(np.int64)  # (1,)
 _TOGETHER = 16
 """Uploads that wait for one another: their frames are in memory meanwhile."""
-_PIECE = 4096
-"""Scalars: of so many uploads, in f8, they fit into a core's cache."""
+_PIECE = 2**15
+"""Scalars added up at a time: so many fit into a core's cache, and take longer than the calls."""
 
 Doubles = NDArray[np.float64]
+Units = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +43,7 @@ class WeightedSum:
     """
 
     coarse: Doubles | None = None  # (p,) whole numbers
-    fine: Doubles | None = None  # (p,) multiples of 2^-36
+    fine: Doubles | None = None  # (p,) multiples of 2^-36 in [0, 1), so that each sum has one form
     count: int = 0
     uploads: int = 0
     first: tuple[int, Weights] | None = None
@@ -55,14 +60,14 @@ class WeightedSum:
         if not self.uploads or not other.uploads:
             return self if self.uploads else other
         count, uploads = self.count + other.count, self.uploads + other.uploads
-        if count > MOST_COUNT or uploads > MOST_UPLOADS:
+        if count > MOST_COUNT:
             raise RunFailed(
-                f"weights of {uploads} devices with {count} samples together: at most {MOST_UPLOADS} and {MOST_COUNT} "
-                'add up exactly; use weighting = "uniform", or fewer devices'
+                f"weights of {uploads} devices with {count} samples together: at most {MOST_COUNT} add up exactly; use "
+                'weighting = "uniform", or fewer devices'
             )
         named = [each for each in (self.first, other.first) if each is not None]
         first = min(named, key=lambda each: each[0], default=None)
-        coarse, fine = _both(self.coarse, other.coarse), _both(self.fine, other.fine)
+        coarse, fine = _both(self, other)
         merged = WeightedSum(coarse, fine, count, uploads, first, self.waiting + other.waiting)
         return merged.added_up() if len(merged.waiting) >= _TOGETHER else merged
 
@@ -72,15 +77,16 @@ class WeightedSum:
             return self
         size = self.waiting[0].values.size
         coarse, fine = (np.zeros(size) if part is None else part.copy() for part in (self.coarse, self.fine))
-        counts = np.array([each.count for each in self.waiting], np.float64)[:, None]
+        room = np.empty(min(size, _PIECE))
         for begin in range(0, size, _PIECE):
             piece = slice(begin, begin + _PIECE)
-            product = np.stack([each.values[piece] for each in self.waiting]) * counts  # (n, piece)
-            whole = np.rint(product)
-            coarse[piece] += whole.sum(axis=0)
-            product -= whole
-            product *= _FINE
-            fine[piece] += np.rint(product, out=product).sum(axis=0) / _FINE
+            units = _units(fine[piece]) - len(self.waiting) * _ROUNDER_BITS  # beyond 2^63 an i8 goes on at the start
+            product = room[: len(units)]
+            for each in self.waiting:
+                _multiply(each.values[piece], each.count, product, coarse[piece])
+                product += _ROUNDER
+                units += product.view(np.int64)
+            fine[piece] = _carried(units, coarse[piece])
         return replace(self, coarse=coarse, fine=fine, waiting=())
 
     def minus(self, part: WeightedSum) -> WeightedSum:
@@ -91,7 +97,8 @@ class WeightedSum:
         count, uploads = self.count - part.count, self.uploads - part.uploads
         if not uploads:
             return WeightedSum()
-        return WeightedSum(whole.coarse - part.coarse, whole.fine - part.fine, count, uploads)
+        coarse = whole.coarse - part.coarse
+        return WeightedSum(coarse, _carried(_units(whole.fine - part.fine), coarse), count, uploads)
 
     def mean(self) -> Weights:
         """The weighted mean, as f4.  Raises ValueError for no uploads."""
@@ -116,5 +123,32 @@ class WeightedSum:
         return Weights(values=weights.values, layout=weights.layout)
 
 
-def _both(a: Doubles | None, b: Doubles | None) -> Doubles | None:
-    return a if b is None else b if a is None else a + b
+def _both(a: WeightedSum, b: WeightedSum) -> tuple[Doubles | None, Doubles | None]:
+    """What is in both sums, but for what waits."""
+    if a.coarse is None or a.fine is None:
+        return b.coarse, b.fine
+    if b.coarse is None or b.fine is None:
+        return a.coarse, a.fine
+    coarse = a.coarse + b.coarse
+    return coarse, _carried(_units(a.fine + b.fine), coarse)
+
+
+def _multiply(values: NDArray[np.floating], count: int, product: Doubles, coarse: Doubles) -> None:
+    """Let product be count * values; where those go far, but for whole numbers, which coarse is given."""
+    np.copyto(product, values)
+    product *= count
+    if count * max(values.max(), -values.min()) >= _NEAR:
+        whole = np.rint(product)
+        coarse += whole
+        product -= whole
+
+
+def _units(fine: Doubles) -> Units:
+    return (fine * 2.0**_UNIT_BITS).astype(np.int64)
+
+
+def _carried(units: Units, coarse: Doubles) -> Doubles:
+    """The fine part of so many units; the whole numbers in them are added to coarse."""
+    coarse += units >> _UNIT_BITS
+    fine: Doubles = (units & (2**_UNIT_BITS - 1)) * _UNIT
+    return fine
