@@ -202,9 +202,8 @@ class TorchModel:
     def weights(self) -> Floats:
         """(p,), the trainable parameters in order of registration, a copy."""
         require(self.spec, "weights")
-        if self.flat is not None:
-            return _array(self.flat).copy()
-        return np.concatenate([_array(p).ravel() for p in self.trained])
+        pieces = self.trained if self.flat is None else [self.flat]
+        return np.concatenate([_array(p).ravel() for p in pieces])
 
     def head_mask(self) -> NDArray[np.bool_]:
         """(p,).  Raises Unsupported without a linear head that has a bias."""
