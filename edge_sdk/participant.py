@@ -55,6 +55,7 @@ from edge_sdk.protocol.messages import (
 from edge_sdk.protocol.wires import (
     Contract,
     Exchange,
+    Slot,
     check_roles,
     expectation,
     expected_weights,
@@ -360,8 +361,7 @@ class Participant:
         assign, taken = work.assign, self._require_taken()
         try:
             knowledge = self.answer(assign, knowledge)
-            divergence.check_knowledge(knowledge)
-            check_roles(knowledge, self._row_of(assign).up if not work.withheld else {}, self._expect(taken.spec))
+            self._check(knowledge, self._row_of(assign).up if not work.withheld else {}, taken.spec)
             knowledge = taken.chain.apply(knowledge)
         except (Diverged, LocalProtocolError) as error:  # not finite; or too large for the federation's encoding
             self._withhold(work, str(error))
@@ -382,6 +382,14 @@ class Participant:
             knowledge=knowledge,
         )
         return Done(assign.round, assign.exchange, work.frame, codec.encode(upload, self._stamp()))
+
+    def _check(self, knowledge: Mapping[str, Payload], slots: Mapping[str, Slot], spec: FederationSpec) -> None:
+        """Raise Diverged for numbers that are unfit to use, RemoteProtocolError for whatever else may not be sent."""
+        try:
+            check_roles(knowledge, slots, self._expect(spec))  # which looks at the numbers, too
+        except RemoteProtocolError:
+            divergence.check_knowledge(knowledge)
+            raise
 
     def _give_up(self, why: Refused) -> None:
         """End our part, for we cannot go on: nobody must wait for us any more."""
