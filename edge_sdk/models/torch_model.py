@@ -85,6 +85,8 @@ class TorchModel:
         self._input_shape = input_shape
         self.trained = [p for p in net.parameters() if p.requires_grad]
         """Its trainable parameters, in order of registration."""
+        self.flat: Tensor | None = None
+        """All of them as one (p,), for whoever has laid them one after the other in memory."""
         self._named: dict[str, Tensor] = {f"net.{name}": p for name, p in net.named_parameters()}
         self._has_buffers = next(net.buffers(), None) is not None
         self._scale_trains = True
@@ -200,7 +202,8 @@ class TorchModel:
     def weights(self) -> Floats:
         """(p,), the trainable parameters in order of registration, a copy."""
         require(self.spec, "weights")
-        return np.concatenate([_array(p).ravel() for p in self.trained])
+        pieces = self.trained if self.flat is None else [self.flat]
+        return np.concatenate([_array(p).ravel() for p in pieces])
 
     def head_mask(self) -> NDArray[np.bool_]:
         """(p,).  Raises Unsupported without a linear head that has a bias."""
@@ -211,11 +214,14 @@ class TorchModel:
         """Overwrite (p,) and reset the moments.  Raises ModelError for another size."""
         require(self.spec, "weights")
         check_weights(self.spec, values)
+        self.optimiser = None
+        if self.flat is not None:
+            np.copyto(_array(self.flat), values)
+            return
         ends = np.cumsum([p.numel() for p in self.trained])
         with torch.no_grad():
             for parameter, part in zip(self.trained, np.split(values, ends[:-1]), strict=True):
                 parameter.copy_(to_tensor(part, self._device).view_as(parameter))  # copies a part, never the whole
-        self.optimiser = None
 
     def state_bytes(self) -> bytes:
         """Parameters, buffers and moments; of a generator that goes on, likewise."""
