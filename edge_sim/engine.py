@@ -1,4 +1,4 @@
-"""What simulated devices compute on: an engine serves the requests of many devices at once.
+"""What simulated devices compute on: an engine takes in the requests of many devices, and gives the answers.
 
 `exact` serves them one after the other with each device's own model, as a board would, and is what every other engine
 is compared with.  Which engine serves changes how long a simulation takes, never what happens in it or when.
@@ -6,6 +6,7 @@ is compared with.  Which engine serves changes how long a simulation takes, neve
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -46,27 +47,50 @@ class Engine(Protocol):
     def attach(self, number: int, bench: Workbench) -> None:
         """A device is switched on, perhaps again; before it asks anything."""
 
-    def serve(self, asked: Sequence[Asked]) -> list[Answer]:
-        """One answer to each, in order; each device asks once at most."""
+    def begin(self, asked: Asked) -> None:
+        """Take a request in.  Its device is left alone, and begins no other, until `collect` gives the answer."""
+
+    def collect(self) -> list[tuple[Asked, Answer]]:
+        """Wait for some answers, in whatever order they come; empty: nothing was begun that was not answered."""
 
     def close(self) -> None:
         """Let go of processes and memory."""
 
 
-class Exact:
-    """In this process, one after the other."""
+class Together(ABC):
+    """An engine that serves all that was begun together, once the first answer is wanted."""
 
     peak_bytes = 0
+
+    def __init__(self) -> None:
+        self._begun: list[Asked] = []
+
+    def begin(self, asked: Asked) -> None:
+        """See Engine."""
+        self._begun.append(asked)
+
+    def collect(self) -> list[tuple[Asked, Answer]]:
+        """See Engine."""
+        begun, self._begun = self._begun, []
+        return list(zip(begun, self.serve(begun), strict=True)) if begun else []
+
+    @abstractmethod
+    def serve(self, asked: Sequence[Asked]) -> list[Answer]:
+        """One answer to each, in order; each device asks once at most."""
+
+
+class Exact(Together):
+    """In this process, one after the other."""
 
     def attach(self, number: int, bench: Workbench) -> None:
         """See Engine."""
 
-    def serve(self, asked: Sequence[Asked]) -> list[Answer]:
-        """See Engine."""
-        return [served(each) for each in asked]
-
     def close(self) -> None:
         """See Engine."""
+
+    def serve(self, asked: Sequence[Asked]) -> list[Answer]:
+        """See Together."""
+        return [served(each) for each in asked]
 
 
 def served(asked: Asked) -> Answer:

@@ -1,12 +1,14 @@
-"""Gathers what devices have to compute at one moment of virtual time, and has it done before time passes on.
+"""Has what devices compute at one moment of virtual time computed before time passes on.
 
 Nothing else can tell when a computation was done: it is asked for at one moment, and its result is looked at when the
-board would have it.  So an engine may see the requests of all devices that were assigned work at the same moment.
+board would have it.  So an engine may see the requests of all devices that were assigned work at the same moment, and
+may be at the first of them while the last ones' Assigns are still being decoded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from edge_sdk.agent import Agent
@@ -15,7 +17,7 @@ from edge_sdk.workbench import Workbench
 from edge_sim.engine import LOST, Answer, Asked, Engine
 
 AT_ONCE = 256
-"""Devices whose requests are served together: enough to share among processes, few enough to bound what waits."""
+"""Devices whose requests an engine has at once: enough to share among processes, few enough to bound what waits."""
 
 
 @dataclass(slots=True, eq=False)
@@ -27,15 +29,11 @@ class Computation:
     """Called when it is computed."""
     begun: int = field(init=False)
     answer: Answer = None
+    computed: bool = False
     repeated: bool = False
 
     def __post_init__(self) -> None:
         self.begun = self.agent.begun
-
-    @property
-    def wanted(self) -> bool:
-        """Whether nothing newer came."""
-        return self.agent.computing and self.agent.begun == self.begun
 
     def step(self) -> Asked | None:
         """Go on to the next request; None: there is none, for it is computed or given up."""
@@ -43,10 +41,10 @@ class Computation:
         if answer is LOST:
             self._begin_anew()
             answer = None
-        if self.agent.work_slice(answer):
-            self.done()
+        self.computed = self.agent.work_slice(answer)
+        if self.computed or not self.agent.computing:
             return None
-        found: Asked | None = self.agent.asked if self.wanted else None
+        found: Asked = self.agent.asked
         return found
 
     def _begin_anew(self) -> None:
@@ -62,11 +60,15 @@ class Computation:
 
 
 class Gatherer:
-    """Collects computations; `compute` carries out all of them."""
+    """Hands computations to an engine as they come; `compute` waits for all of them."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._waiting: list[Computation] = []
+        self._added: list[Computation] = []
+        """All since time passed on last."""
+        self._waiting: deque[Computation] = deque()
+        self._under_way: dict[Asked, Computation] = {}
+        self._computing: set[Agent] = set()
 
     def attach(self, number: int, bench: Workbench) -> None:
         """See Engine."""
@@ -74,22 +76,36 @@ class Gatherer:
 
     def add(self, computation: Computation) -> None:
         """To be computed before time passes on."""
+        self._added.append(computation)
         self._waiting.append(computation)
+        self._begin()
+
+    def settle(self, agent: Agent) -> None:
+        """Before anything happens to a device: let nobody be computing on its model."""
+        if agent in self._computing:
+            self.compute()
 
     def compute(self) -> None:
-        """Carry out whatever waits, request by request of all devices together."""
-        waiting, self._waiting = self._waiting, []
-        for part in _parts([each for each in waiting if each.wanted]):
-            self._to_the_end(part)
+        """Carry out whatever was added, then call those who wait for it, in the order in which it was."""
+        while self._under_way or self._waiting:
+            for asked, answer in self._engine.collect():
+                computation = self._under_way.pop(asked)
+                self._computing.discard(computation.agent)
+                computation.answer = answer
+                self._go_on(computation)
+            self._begin()
+        added, self._added = self._added, []
+        for computation in added:
+            if computation.computed:
+                computation.done()
 
-    def _to_the_end(self, under_way: list[Computation]) -> None:
-        while under_way:
-            asked = [(each, each.step()) for each in under_way]
-            under_way = [each for each, request in asked if request is not None]
-            answers = self._engine.serve([request for _, request in asked if request is not None])
-            for each, answer in zip(under_way, answers, strict=True):
-                each.answer = answer
+    def _begin(self) -> None:
+        while self._waiting and len(self._under_way) < AT_ONCE:
+            self._go_on(self._waiting.popleft())
 
-
-def _parts(all_of_them: list[Computation]) -> Iterator[list[Computation]]:
-    return (all_of_them[at : at + AT_ONCE] for at in range(0, len(all_of_them), AT_ONCE))
+    def _go_on(self, computation: Computation) -> None:
+        asked = computation.step()
+        if asked is not None:
+            self._under_way[asked] = computation
+            self._computing.add(computation.agent)
+            self._engine.begin(asked)

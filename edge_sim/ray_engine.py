@@ -21,7 +21,7 @@ from edge_sdk.protocol.leaves import one_line
 from edge_sdk.workbench import Workbench
 from edge_sim import meter_totals
 from edge_sim.config import RunTable
-from edge_sim.engine import LOST, Answer, Asked, served
+from edge_sim.engine import LOST, Answer, Asked, Together, served
 from edge_sim.fleet import Fleet
 from edge_sim.mirror import Mirror
 from edge_sim.ray_address import LOCAL
@@ -51,18 +51,18 @@ class Worker:
     """Reference to what begin returns."""
 
 
-class RayEngine:
+class RayEngine(Together):
     """Divides the devices among some actors for the whole run."""
 
     def __init__(self, table: RunTable, fleet: Fleet, address: str) -> None:
         """address: as ray_address found it.  Raises UsageError where there is no Ray, or none of that size."""
+        super().__init__()
         self._fleet, self._stacked = fleet, frozenset(table.stacked or ())
         self._mirrors: dict[int, Mirror] = {}
         self._costs: dict[int, float] = {}
         self._owner: dict[int, int] = {}
         self._furniture: list[Any] = []
         self._workers: list[Worker] = []
-        self.peak_bytes = 0
         self._own = connect(address, table.workers)
         self._count = min(self._places(table), len(fleet.devices))
 
@@ -73,7 +73,7 @@ class RayEngine:
         self._costs[number] = max(spec.flops_per_sample, 1) * len(bench.data.train)  # about what a round costs
 
     def serve(self, asked: Sequence[Asked]) -> list[Answer]:
-        """See Engine."""
+        """See Together."""
         if not self._workers:
             self._begin()
         shares: dict[int, list[int]] = {}

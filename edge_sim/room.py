@@ -18,7 +18,7 @@ from edge_sdk.methods.base import Fit, Request
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.workbench import Workbench
 from edge_sim import fleet as fleets
-from edge_sim.engine import Asked, Engine, Exact, job_at
+from edge_sim.engine import Asked, Exact, Together, job_at
 from edge_sim.fleet import Device
 from edge_sim.memory import peak_bytes
 from edge_sim.meter_totals import Spent
@@ -65,7 +65,7 @@ class Room:
 
     def __init__(self) -> None:
         self._benches: dict[int, Workbench] = {}
-        self._engine: Engine = Exact()
+        self._engine: Together = Exact()
 
     def begin(self, version: str, furniture: bytes) -> None:
         """Build the devices' models.  version: of edge-sdk, on the other side.  Raises UsageError for another one."""

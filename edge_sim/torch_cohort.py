@@ -5,7 +5,8 @@ What stacks are fits, class means and logits of dense nets; everything else is s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
@@ -22,10 +23,11 @@ from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.models.torch_optim import TorchOptimiser
 from edge_sdk.objectives import Floats, Optim, softmax
 from edge_sdk.workbench import Workbench, slices
-from edge_sim.engine import Answer, Asked, served
+from edge_sim.engine import Answer, Asked, Together, served
 from edge_sim.torch_places import Places
 from edge_sim.torch_stack import Change, Stack, stacks
 from edge_sim.torch_stack_terms import Pass, shape_of, stacked_loss
+from edge_sim.torch_threads import one_thread
 
 AT_A_TIME = 10
 """Devices in a stack: their weights fit into a core's cache."""
@@ -33,14 +35,18 @@ AT_A_TIME = 10
 Serve = Callable[[Sequence[Asked]], list[Answer]]
 
 
-class Cohort:
-    """Stacks what can be stacked, in this process."""
+class Cohort(Together):
+    """Stacks what can be stacked, in this process, on a few threads: none of them waits for the arithmetic of another.
 
-    def __init__(self, names: frozenset[str] | None = None, places: Places | None = None) -> None:
+    Each stack is computed by one thread alone, so that results do not depend on how many there are.
+    """
+
+    def __init__(self, names: frozenset[str] | None = None, places: Places | None = None, threads: int = 1) -> None:
         """names: of the models to stack; None: whatever can be.  places: for the weights, so that they need no copy."""
+        super().__init__()
         self._names = names
+        self._pool = ThreadPoolExecutor(threads, "stack", initializer=one_thread) if threads > 1 else None
         self._places = places or Places()
-        self.peak_bytes = 0
         self._kinds: WeakKeyDictionary[TorchModel, str] = WeakKeyDictionary()
 
     def attach(self, number: int, bench: Workbench) -> None:
@@ -49,22 +55,31 @@ class Cohort:
             self._places.attach(number, bench)
 
     def serve(self, asked: Sequence[Asked]) -> list[Answer]:
-        """See Engine."""
+        """See Together."""
         if self._places.models and not self._places.ready:
             self._places.divide({})
         groups: dict[Hashable, list[int]] = {}
         for at, each in enumerate(asked):
             groups.setdefault(self._group(each), []).append(at)
         answers: list[Answer] = [None] * len(asked)
-        for group, members in groups.items():
-            serve = _one_by_one if group is None else _SERVED[type(asked[members[0]].request)]
-            for chosen in _chunks(members, asked):
-                for at, answer in zip(chosen, serve([asked[at] for at in chosen]), strict=True):
-                    answers[at] = answer
+        alone = groups.pop(None, [])
+        stacks = [chosen for members in groups.values() for chosen in _chunks(members, asked)]
+        found = self._each([[asked[at] for at in chosen] for chosen in stacks])
+        for at in alone:
+            answers[at] = served(asked[at])
+        for chosen, own in zip(stacks, found, strict=True):
+            for at, answer in zip(chosen, own, strict=True):
+                answers[at] = answer
         return answers
+
+    def _each(self, stacks: Sequence[Sequence[Asked]]) -> Iterable[list[Answer]]:
+        """What each comes to, in order; begun at once where there are threads for it."""
+        return self._pool.map(_stacked, stacks) if self._pool and len(stacks) > 1 else map(_stacked, stacks)
 
     def close(self) -> None:
         """See Engine."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
         self._places.close()
 
     def stackable(self, asked: Asked) -> bool:
@@ -124,8 +139,8 @@ def _size(asked: Asked) -> tuple[int, ...]:
     return (len(asked.bench.data.train),)
 
 
-def _one_by_one(asked: Sequence[Asked]) -> list[Answer]:
-    return [served(each) for each in asked]
+def _stacked(asked: Sequence[Asked]) -> list[Answer]:
+    return _SERVED[type(asked[0].request)](asked)
 
 
 def _models(asked: Sequence[Asked]) -> list[TorchModel]:

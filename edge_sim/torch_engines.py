@@ -14,7 +14,7 @@ from edge_sdk.objectives import CrossEntropy, Optim
 from edge_sdk.workbench import Workbench
 from edge_sim import fleet as fleets
 from edge_sim.config import RunTable
-from edge_sim.engine import Asked, Engine, Exact, job_at
+from edge_sim.engine import Asked, Exact, Together, job_at
 from edge_sim.engines import Measured
 from edge_sim.fleet import Device, Fleet
 from edge_sim.torch_cohort import AT_A_TIME, Cohort
@@ -27,7 +27,8 @@ _REPEATS = 3
 
 def cohort(table: RunTable, fleet: Fleet) -> Cohort:
     """Stacking in this process."""
-    return Cohort(None if table.stacked is None else frozenset(table.stacked), places(table, fleet))
+    names = None if table.stacked is None else frozenset(table.stacked)
+    return Cohort(names, places(table, fleet), threads=table.workers or os.cpu_count() or 1)
 
 
 def workers(table: RunTable, fleet: Fleet) -> Workers:
@@ -75,7 +76,7 @@ def _fit(fleet: Fleet, device: Device, bench: Workbench) -> Asked:
     return Asked(bench, Fit(source=source, objective=(CrossEntropy(),), optim=job.optim), job)
 
 
-def _best_ms(engine: Engine, asked: Sequence[Asked]) -> float:
+def _best_ms(engine: Together, asked: Sequence[Asked]) -> float:
     return min(_timed_s(lambda: engine.serve(asked)) for _ in range(_REPEATS)) * 1000
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from edge_sdk.meter import Meter
 from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.workbench import Workbench
-from edge_sim.engine import Asked, Engine, Exact, job_at
+from edge_sim.engine import Asked, Exact, Together, job_at
 from edge_sim.torch_cohort import Cohort
 from edge_sim.torch_slab import Slab, settle, settle_moments, take_moments
 from edge_sim.torch_threads import one_thread
@@ -31,7 +31,7 @@ class Workshop:
         }
         for number, bench in self._benches.items():
             settle(_torch(bench), self._rows[number], fresh=False)
-        self._engine: Engine = Cohort(setup.stacked) if setup.stacked else Exact()
+        self._engine: Together = Cohort(setup.stacked) if setup.stacked else Exact()
 
     def serve(self, orders: Sequence[Order]) -> list[Delivery]:
         """Answer a batch of requests."""

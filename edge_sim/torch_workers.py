@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections import deque
+from dataclasses import dataclass, field
+from queue import SimpleQueue
 
+from edge_sdk.errors import RunFailed
 from edge_sdk.methods.base import Fit
 from edge_sdk.models.torch_cosine import CosineHead
 from edge_sdk.models.torch_model import TorchModel
@@ -15,7 +18,21 @@ from edge_sim.engine import LOST, Answer, Asked, served
 from edge_sim.fleet import Fleet
 from edge_sim.torch_places import Places
 from edge_sim.torch_slab import settle_moments, take_moments
-from edge_sim.workers import COMPUTED, NO_STEPS, Delivery, Gone, Order, Setup, Worker, divided
+from edge_sim.workers import COMPUTED, NO_STEPS, Delivery, Order, Read, Setup, Worker, divided
+
+_ORDERS_AHEAD = 2
+"""Orders that a worker has at once: the next one is there when it is done with the first."""
+
+
+@dataclass(slots=True, eq=False)
+class _Share:
+    """What one worker is to compute."""
+
+    owner: int
+    worker: Worker
+    waiting: list[Asked] = field(default_factory=list)
+    sent: deque[list[Asked]] = field(default_factory=deque)
+    """By order, those without an answer."""
 
 
 class Workers:
@@ -29,7 +46,10 @@ class Workers:
         self._fleet, self._count, self._places, self._stacked = fleet, count, places, stacked
         self._costs: dict[int, float] = {}
         self._owner: dict[int, int] = {}
-        self._workers: list[Worker] = []
+        self._shares: list[_Share] = []
+        self._here: list[Asked] = []
+        """To be served in this process."""
+        self._arrived: SimpleQueue[Read] = SimpleQueue()
         self.peak_bytes = 0
 
     def attach(self, number: int, bench: Workbench) -> None:
@@ -39,35 +59,44 @@ class Workers:
         self._places.attach(number, bench)
         self._costs[number] = bench.model.spec.flops_per_sample * len(bench.data.train)  # about what a round costs
 
-    def serve(self, asked: Sequence[Asked]) -> list[Answer]:
+    def begin(self, asked: Asked) -> None:
         """See Engine."""
         if not self._places.ready:
-            self._begin()
-        answers: list[Answer] = [None] * len(asked)
-        shares: dict[int, list[int]] = {}
-        for at, each in enumerate(asked):
-            if self._goes_out(each):
-                shares.setdefault(self._owner[each.job.number], []).append(at)
-        lost = [owner for owner, share in shares.items() if not self._order(owner, [asked[at] for at in share])]
-        for at, each in enumerate(asked):
-            if not self._goes_out(each):
-                answers[at] = served(each)  # while the workers are at it
-        for owner, share in shares.items():
-            found = None if owner in lost else self._found(owner)
-            for place, at in enumerate(share):
-                answers[at] = LOST if found is None else self._taken(asked[at], found[place])
-        return answers
+            self._divide()
+        if not self._goes_out(asked):
+            self._here.append(asked)
+            return
+        share = self._shares[self._owner[asked.job.number]]
+        share.waiting.append(asked)
+        if asked.bench.model.spec.name not in self._stacked:  # what stacks is worth waiting for
+            self._send(share)
+
+    def collect(self) -> list[tuple[Asked, Answer]]:
+        """See Engine."""
+        for share in self._shares:
+            self._send(share)
+        here, self._here = self._here, []
+        if here:
+            return [(each, served(each)) for each in here]  # while the workers are at it
+        while any(share.sent for share in self._shares):
+            worker, found = self._arrived.get()
+            share = next(each for each in self._shares if each.worker is worker)
+            answers = self._lost(share) if found is None else self._answers(share, found)
+            self._send(share)
+            if answers:
+                return answers
+        return []
 
     def close(self) -> None:
         """See Engine."""
-        self.peak_bytes += sum(worker.close() for worker in self._workers)
-        self._workers = []
+        self.peak_bytes += sum(share.worker.close() for share in self._shares)
+        self._shares = []
         self._places.close()
 
     @property
     def pids(self) -> tuple[int, ...]:
         """Of the processes."""
-        return tuple(worker.pid for worker in self._workers)
+        return tuple(share.worker.pid for share in self._shares)
 
     def _goes_out(self, asked: Asked) -> bool:
         """Whether a worker serves it; what keeps state beside weights and moments stays here."""
@@ -78,11 +107,11 @@ class Workers:
 
     # -- who and where ----------------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def _divide(self) -> None:
         """Everybody is there: divide the devices and the memory."""
         self._owner = divided({number: self._costs[number] for number in self._places.models}, self._count)
         self._places.divide(self._owner)
-        self._workers = [self._worker(owner) for owner in range(self._count)]
+        self._shares = [_Share(owner, self._worker(owner)) for owner in range(self._count)]
 
     def _worker(self, owner: int) -> Worker:
         own = [number for number, whose in self._owner.items() if whose == owner]
@@ -94,18 +123,16 @@ class Workers:
             stacked=self._stacked,
             modules=tuple(sys.path),
         )
-        return Worker(self._places.slab.descriptor, setup)
+        return Worker(self._places.slab.descriptor, setup, self._arrived)
 
     # -- orders and deliveries --------------------------------------------------------------------------------------
 
-    def _order(self, owner: int, asked: Sequence[Asked]) -> bool:
-        """Whether they were sent; else the worker is gone, and there is a new one."""
-        try:
-            self._workers[owner].order([self._as_order(each) for each in asked])
-        except Gone:
-            self._replace(owner)
-            return False
-        return True
+    def _send(self, share: _Share) -> None:
+        """What waits, to a worker that would be idle soon: the busier it is, the more goes in one order."""
+        if share.waiting and len(share.sent) < _ORDERS_AHEAD:
+            share.worker.order([self._as_order(each) for each in share.waiting])
+            share.sent.append(share.waiting)
+            share.waiting = []
 
     def _as_order(self, asked: Asked) -> Order:
         model, number = asked.bench.model, asked.job.number
@@ -121,16 +148,20 @@ class Workers:
             steps=optimiser.steps if optimiser else NO_STEPS,
         )
 
-    def _found(self, owner: int) -> list[Delivery] | None:
-        try:
-            return self._workers[owner].deliveries()
-        except Gone:
-            self._replace(owner)
-            return None
+    def _answers(self, share: _Share, found: list[Delivery] | Exception) -> list[tuple[Asked, Answer]]:
+        """To the oldest order.  Raises RunFailed where the worker says why it ended."""
+        if isinstance(found, Exception):
+            raise RunFailed(f"a worker process could not begin: {found}") from found
+        asked = share.sent.popleft()
+        return [(each, self._taken(each, delivery)) for each, delivery in zip(asked, found, strict=True)]
 
-    def _replace(self, owner: int) -> None:
-        self.peak_bytes += self._workers[owner].close()
-        self._workers[owner] = self._worker(owner)
+    def _lost(self, share: _Share) -> list[tuple[Asked, Answer]]:
+        """A worker has ended, with all that it was given; there is a new one."""
+        asked = [each for order in share.sent for each in order]
+        share.sent.clear()
+        self.peak_bytes += share.worker.close()
+        share.worker = self._worker(share.owner)
+        return [(each, LOST) for each in asked]
 
     def _taken(self, asked: Asked, delivery: Delivery) -> Answer:
         model, number = asked.bench.model, asked.job.number

@@ -73,16 +73,17 @@ class Fate:
 
     def slow_factor(self, place: tuple[int, int]) -> float:
         """How many times as long this exchange takes as it should."""
-        slow, _, _ = self._draw(place)
-        return self._hardships.slow_factor if slow < self._hardships.slow_share else 1.0
+        slow = self._hardships.slow_share and self._draw(place)[0] < self._hardships.slow_share
+        return self._hardships.slow_factor if slow else 1.0
 
     def computing(self, place: tuple[int, int], took_s: float) -> None:
         """An exchange is computed, which takes so long."""
-        _, dropped, when = self._draw(place)
+        if self._hardships.dropout:
+            _, dropped, when = self._draw(place)
+            if dropped < self._hardships.dropout:
+                lost_at_s = self._clock.now_s + when * took_s
+                self._clock.at(lost_at_s, lambda: self._cut("drop-out", self._hardships.dropout_s))
         self._attempts[place] += 1
-        if dropped < self._hardships.dropout:
-            lost_at_s = self._clock.now_s + when * took_s
-            self._clock.at(lost_at_s, lambda: self._cut("drop-out", self._hardships.dropout_s))
         self.look_at_battery()
 
     def _draw(self, place: tuple[int, int]) -> tuple[float, float, float]:

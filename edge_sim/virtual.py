@@ -278,6 +278,7 @@ class VirtualDevice:
 
     def power_off(self) -> None:
         """The board is dark: what it was computing is lost."""
+        self._gatherer.settle(self.agent)
         self.powered = False
         self.hardware.power_off(self.clock.now_s)
         self._hub.cut_power(self.device.kit.id)
@@ -319,6 +320,7 @@ class VirtualDevice:
         return None if due_s is None else self._own.true_s(due_s)
 
     def _wake(self) -> None:
+        self._gatherer.settle(self.agent)
         while (event := self._transport.poll(0.0)) is not None:
             self.agent.handle(event, self._own.now_s)
         self.agent.tick(self._own.now_s)
@@ -326,7 +328,7 @@ class VirtualDevice:
             self._compute()
 
     def _compute(self) -> None:
-        """Have the work done at once; let it be finished when the board would be."""
+        """Have the work begun at once; let it be finished when the board would be."""
         self._computed = self.agent.begun
         agent, place, meter = self.agent, self.clock.place(), self.agent.meter
         train, infer = meter.train, meter.infer

@@ -1,4 +1,4 @@
-"""The engine of worker processes: each computes for its share of the devices, on weights that all processes map.
+"""The engine of worker processes, what lies between them: each computes for its share of the devices.
 
 A worker holds the samples and nets of its devices for the whole run.  Requests and answers go through a pipe; weights
 and moments lie in memory that both sides map, and are never sent.  A worker that ends is replaced, and what it was
@@ -7,18 +7,21 @@ asked is answered with LOST.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.errors import RunFailed
 from edge_sdk.methods.base import ClassMeans, Evaluate, Features, Fit, HyperMeans, Logits, MeanLoss, Request
 from edge_sdk.objectives import Optim
 from edge_sdk.protocol.messages import FederationSpec
@@ -71,23 +74,26 @@ class Delivery:
     steps: NDArray[np.int64]
 
 
-class Gone(Exception):  # never leaves this package
-    """The worker has ended."""
+Read: TypeAlias = "tuple[Worker, list[Delivery] | Exception | None]"
+"""What came from a worker: the answers to the oldest order without some, why it could not begin, None: it ended."""
 
 
 class Worker:
-    """One process and the pipe to it."""
+    """One process, the pipe to it, and a thread that reads from it: so neither side waits for the other to listen."""
 
-    def __init__(self, descriptor: int, setup: Setup) -> None:
-        """descriptor: of the slab."""
+    def __init__(self, descriptor: int, setup: Setup, into: SimpleQueue[Read]) -> None:
+        """descriptor: of the slab.  into: where what it sends is put."""
         self._pipe, theirs = Pipe()
         command = [sys.executable, "-m", "edge_sim.torch_worker", str(theirs.fileno()), str(descriptor)]
         self._process = subprocess.Popen(  # noqa: S603  # our own module
             command, pass_fds=(theirs.fileno(), descriptor), stdin=subprocess.DEVNULL
         )
         theirs.close()
-        self._setup = setup
-        self._told = False
+        self._setup: Setup | None = setup
+        """Until it is told."""
+        self._into = into
+        self._reader = threading.Thread(target=self._read, name=f"worker-{self.pid}", daemon=True)
+        self._reader.start()
 
     @property
     def pid(self) -> int:
@@ -95,34 +101,30 @@ class Worker:
         return self._process.pid
 
     def order(self, orders: Sequence[Order]) -> None:
-        """Send requests.  Raises Gone."""
-        try:
-            if not self._told:
+        """Send requests.  To one that has ended they are lost, which is read, too."""
+        with contextlib.suppress(OSError):
+            if self._setup is not None:
                 self._pipe.send(self._setup)
-                self._told = True
+                self._setup = None
             self._pipe.send(orders)
-        except OSError as error:
-            raise Gone from error
-
-    def deliveries(self) -> list[Delivery]:
-        """Wait for the answers to the last order.  Raises Gone, or RunFailed where the worker says why it ended."""
-        try:
-            found = self._pipe.recv()
-        except (EOFError, OSError) as error:
-            raise Gone from error
-        if isinstance(found, Exception):
-            raise RunFailed(f"a worker process could not begin: {found}") from found
-        deliveries: list[Delivery] = found
-        return deliveries
 
     def close(self) -> int:
-        """End the process, which ends by itself when its pipe does; the most bytes that it had resident."""
-        self._pipe.close()
-        if self._process.returncode is not None:
-            return 0
+        """End the process, which has nothing to keep; the most bytes that it had resident."""
+        os.kill(self._process.pid, signal.SIGTERM)
         _, status, usage = os.wait4(self._process.pid, 0)
         self._process.returncode = os.waitstatus_to_exitcode(status)
+        self._reader.join()
+        self._pipe.close()
         return as_bytes(usage.ru_maxrss)
+
+    def _read(self) -> None:
+        found: list[Delivery] | Exception | None = None
+        try:
+            while True:
+                found = self._pipe.recv()
+                self._into.put((self, found))
+        except (EOFError, OSError):
+            self._into.put((self, None))
 
 
 def connection(descriptor: int) -> Connection[Any, Any]:

@@ -86,6 +86,7 @@ class Unreliable(Exact):
     """Loses the answers of some calls, and leaves the models of those who asked in no known state."""
 
     def __init__(self, *loses: int) -> None:
+        super().__init__()
         self._loses, self._calls = loses, 0
 
     def serve(self, asked: Sequence[Asked]) -> list[Answer]:
@@ -161,8 +162,10 @@ def test_a_worker_that_cannot_begin_says_why(pictures: Path, monkeypatch: pytest
     for device in benches.devices:
         engine.attach(device.device.kit.number, device.agent.bench)
     asked = [Asked(d.agent.bench, Evaluate(0), _job(benches, d.device.kit.number)) for d in benches.devices]
+    for each in asked:
+        engine.begin(each)
     with pytest.raises(RunFailed, match="a worker process could not begin: model 'nowhere:factory' does not import"):
-        engine.serve(asked)
+        engine.collect()
     engine.close()
 
 
