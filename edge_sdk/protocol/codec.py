@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, cast, get_args
@@ -100,7 +100,7 @@ def encode(
     pieces = body.pack([_TAGS[type(message)], plain])
     parts = list(body.flat(pieces))
     header = _header(sum(map(len, parts)), stamp, _SIGNED if sign else 0)
-    header = header[:_CRC_AT] + _checksum(header, pieces).to_bytes(4, "little") + header[_CRC_AT + 4 :]
+    header = header[:_CRC_AT] + _checksum(header, *pieces).to_bytes(4, "little") + header[_CRC_AT + 4 :]
     if sign is None:
         return b"".join((header, *parts))
     signature = sign(b"".join((header, *parts)))
@@ -150,7 +150,7 @@ def open_frame(frame: bytes, limits: Limits, verify: Verify | None = None) -> tu
     if len(frame) != start + length:
         raise RemoteProtocolError("length", f"frame of {len(frame)} bytes, its header announces {start + length}")
     header, packed = frame[:HEADER_BYTES], memoryview(frame)[start:]
-    if checksum != _checksum(header[:_CRC_AT] + bytes(4) + header[_CRC_AT + 4 :], [packed]):
+    if checksum != _checksum(header[:_CRC_AT] + bytes(4) + header[_CRC_AT + 4 :], packed):
         raise RemoteProtocolError("checksum", "checksum does not match: the frame was damaged on its way")
     if verify is not None and not _genuine(verify, key_id, b"".join((header, packed)), frame[HEADER_BYTES:start]):
         raise RemoteProtocolError("signature", "signature missing or not genuine")
@@ -174,7 +174,7 @@ def _genuine(verify: Verify, key_id: bytes, signed: bytes, signature: bytes) -> 
         return False
 
 
-def _checksum(blank_header: bytes, pieces: Iterable[Piece]) -> int:
+def _checksum(blank_header: bytes, *pieces: Piece) -> int:
     sum_ = zlib.crc32(blank_header)
     for piece in pieces:
         sum_ = crc.joined(sum_, piece.crc, piece.size_bytes) if isinstance(piece, Ready) else zlib.crc32(piece, sum_)

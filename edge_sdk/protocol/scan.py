@@ -3,11 +3,17 @@
 One pass over the leading bytes of all values, in constant memory: a body that is deeper, wider or wordier than any
 message can be costs this pass and nothing else.  What the decoder gets to see is bounded in structure; all that
 remains, the bytes of the tensors, is as long in memory as it is on the wire.
+
+What a scan finds hangs on nothing but the length of the body and the bytes that it looks at, which lead a value or give
+its length: the outline.  A body with the outline of one that passed needs no pass of its own, and nearly every frame of
+a federation is one: another device's, of another round, with other numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from operator import itemgetter
+from typing import Any, TypeAlias
 
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol.body import LONG_BYTES, Span
@@ -52,6 +58,15 @@ _STEPS_COUNTED = tuple(step if kind == _PLAIN else 0 for step, (kind, _, _) in z
 """The same, but for texts: where there may be too much of them they are counted."""
 
 
+_Outline: TypeAlias = "tuple[Callable[[bytes | memoryview], Any], Any, list[Span]]"
+"""What takes the bytes looked at out of a body; these bytes; where the long byte strings are."""
+
+_OUTLINES: dict[tuple[int, int], _Outline] = {}
+"""Of bodies that passed, by their length and the limit."""
+_REMEMBERED, _PLACES = 128, 256
+"""So many outlines of so many places are remembered: a megabyte, whatever anybody sends."""
+
+
 def scan(body: bytes | memoryview, binary_bytes: int) -> list[Span]:
     """Where the long byte strings of a body are.
 
@@ -59,14 +74,24 @@ def scan(body: bytes | memoryview, binary_bytes: int) -> list[Span]:
     `binary_bytes` is the longest byte string that is legal.  Whether texts are UTF-8 and keys are texts is left to the
     decoder.
     """
+    outline = _OUTLINES.get((len(body), binary_bytes))
+    if outline is not None and outline[0](body) == outline[1]:
+        return outline[2]
+    places: list[int] = []
     try:
-        return _walk(body, binary_bytes)
+        spans = _walk(body, binary_bytes, places)
     except IndexError:
         raise RemoteProtocolError("msgpack", f"body of {len(body)} bytes ends in the middle of a value") from None
+    if len(places) <= _PLACES:
+        if len(_OUTLINES) >= _REMEMBERED:
+            _OUTLINES.clear()
+        look = itemgetter(*places)
+        _OUTLINES[len(body), binary_bytes] = look, look(body), spans
+    return spans
 
 
-def _walk(body: bytes | memoryview, binary_bytes: int) -> list[Span]:
-    """What scan does; IndexError where the body ends too early."""
+def _walk(body: bytes | memoryview, binary_bytes: int, places: list[int]) -> list[Span]:
+    """What scan does, and the places that it looks at; IndexError where the body ends too early."""
     at = 0
     outer: list[int] = []
     left = 1  # values still to come in the innermost container; `outer`: in those around it
@@ -76,6 +101,7 @@ def _walk(body: bytes | memoryview, binary_bytes: int) -> list[Span]:
     while True:
         while left:
             left -= 1
+            places.append(at)
             lead = body[at]
             step = steps[lead]
             if step:
@@ -85,6 +111,7 @@ def _walk(body: bytes | memoryview, binary_bytes: int) -> list[Span]:
             kind, width, size = _LEADS[lead]
             at += 1 + width
             if width:
+                places += range(at - width, at)
                 size = int.from_bytes(body[at - width : at], "big")
             if kind == _TEXT:
                 at += size
