@@ -573,6 +573,7 @@ class Participant:
         saved = self.store.started()
         if saved is None or assign.round > saved:
             start = self._round_start(assign.round)
+            self.store.hold(start)
         self.begun += 1
         measured = _Measured()
         place = dataclasses.replace(assign, common={}, personal={})
@@ -759,7 +760,8 @@ class Participant:
         if start is None:
             return
         self._reload(start)
-        dones = self.store.done() if self._missing_public() is None else ()  # else when it has been fetched
+        since = tuple(done for done in self.store.done() if done.round >= start.round)
+        dones = since if self._missing_public() is None else ()  # else when it has been fetched
         withheld = self._withheld_in(dones[-1]) if dones else ""
         if withheld:  # and so the whole round was undone
             self._diverged = dones[-1].round, withheld
