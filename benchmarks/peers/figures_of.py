@@ -33,7 +33,8 @@ class Run:
     others_cpu: float
     """Share of the machine that others took meanwhile."""
     accuracy: float
-    loss: float
+    loss: float | None
+    """None: of other mini-batches, and so not to be compared."""
     lost: int = 0
     """Device-rounds whose result did not arrive."""
 
@@ -56,7 +57,8 @@ class Pair:
     @property
     def same_work(self) -> bool:
         """Whether both ended with the same model, as far as the test shows."""
-        return abs(self.bare.loss - self.theirs.loss) < SAME_LOSS
+        bare, theirs = self.bare.loss, self.theirs.loss
+        return bare is not None and theirs is not None and abs(bare - theirs) < SAME_LOSS
 
 
 def per_device_round(ends_s: Sequence[float], devices: int) -> tuple[float, float]:
@@ -99,7 +101,7 @@ def _case(pairs: Sequence[Pair]) -> dict[str, Any]:
 
 
 def _medians(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+    return {name: statistics.median(run[name] for run in runs) for name in runs[0] if runs[0][name] is not None}
 
 
 Cell = Callable[[Mapping[str, Any]], str]
@@ -138,3 +140,31 @@ def _span(ends: Sequence[float]) -> str:
 def table(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Head and rows of the page."""
     return [list(COLUMNS), *([cell(case) for cell in COLUMNS.values()] for case in cases)]
+
+
+GOALS = {("flower", "mlp"): 1 / 20, ("flower", "cnn"): 1 / 5, ("pfl", "mlp"): 1 / 2, ("pfl", "cnn"): 0.65}
+"""At most this share of the peer's time."""
+
+
+def against(ours: str, cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Our time as a share of each peer's, from the same invocation."""
+    own = {(case["net"], case["devices"]): case for case in cases if case["peer"] == ours}
+    rows = [["peer", "net", "devices", "ours / peer, time", "ours / peer, CPU", "goal"]]
+    for case in cases:
+        mine = own.get((case["net"], case["devices"]))
+        if mine is None or case is mine:
+            continue
+        time, cpu = (mine["theirs"][name] / case["theirs"][name] for name in ("ms", "cpu_ms"))
+        goal = GOALS.get((case["peer"], case["net"]))
+        met = " met" if goal and time <= goal and case["quiet"] and mine["quiet"] else ""
+        rows.append(
+            [
+                case["peer"],
+                case["net"],
+                str(case["devices"]),
+                f"**{time:.2f}**",
+                f"{cpu:.2f}",
+                f"{goal:.2f}{met}" if goal else "-",
+            ]
+        )
+    return rows

@@ -1,6 +1,6 @@
 """Other frameworks on the task of benchmarks/simulation, each beside the bare loop: docs/results/peers.{json,md}.
 
-    python benchmarks/peers/run.py [--peers flower,pfl,fedml] [--devices 20,100] [--nets mlp,cnn]
+    python benchmarks/peers/run.py [--peers edge,flower,pfl,fedml] [--devices 20,100] [--nets mlp,cnn]
     python benchmarks/peers/run.py --page        measure nothing, write the page from the JSON
 
 Every figure is a ratio to the bare sequential loop, which runs right before the peer in the same environment.  A peer
@@ -27,11 +27,11 @@ sys.path.append(str(HERE.parent))
 
 import task  # noqa: E402  # benchmarks that lie beside this folder
 from figures import RESULTS, markdown  # noqa: E402
-from figures_of import Pair, Run, enough, figures, table  # noqa: E402
+from figures_of import Pair, Run, against, enough, figures, table  # noqa: E402
 from process import Failed, fence, measure  # noqa: E402
-from venvs import NotInstalled, python_of  # noqa: E402
+from venvs import OURS, NotInstalled, python_of  # noqa: E402
 
-PEERS = ("flower", "pfl", "fedml")
+PEERS = (OURS, "flower", "pfl", "fedml")
 JSON, PAGE = RESULTS / "peers.json", RESULTS / "peers.md"
 Known = dict[str, Any]
 
@@ -135,7 +135,9 @@ OFFLINE = "No network but the loopback was in reach."
 REMARKS = """\
 Flower runs one client on each core and looks for replies every 0.1 s, so the time of its short rounds snaps to that;
 it alone uses both cores, hence the two ratios. `lost` counts device-rounds whose result never reached the mean: Flower
-says so in its log and goes on. FedML's first round is sequential training, not FedAvg, unless it is given a copied
+says so in its log and goes on. `edge` is our own simulator, a whole federation with every weight through the codec: its
+mini-batches are other ones each round, so its test loss is not compared; dense nets are stacked on two threads, the
+convolutions train in two processes. FedML's first round is sequential training, not FedAvg, unless it is given a copied
 state dict: here it is. HtFLlib has no package that this script could install: nothing of it was measured."""
 
 
@@ -153,6 +155,8 @@ def page(known: Known) -> str:
         *_loaded(cases),
         *_checked(cases),
     ]
+    if any(case["peer"] == OURS for case in cases):
+        lines += ["## Ours against each", "", *markdown(against(OURS, cases)), ""]
     for peer, told in sorted(known["peers"].items()):
         found = told.get("versions")
         text = ", ".join(f"{name} {version}" for name, version in found.items()) if found else json.dumps(told)
@@ -175,7 +179,11 @@ def _loaded(cases: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _checked(cases: Sequence[dict[str, Any]]) -> list[str]:
-    apart = [f"{case['peer']} {case['net']} {case['devices']}" for case in cases if not case["same_work"]]
+    apart = [
+        f"{case['peer']} {case['net']} {case['devices']}"
+        for case in cases
+        if not case["same_work"] and case["peer"] != OURS
+    ]
     told = f"but for {', '.join(apart)}" if apart else "so the work was the same"
     return [f"Test losses after the last round agree with the bare loop's, {told}.", ""]
 

@@ -1,6 +1,7 @@
 """What every side shares: the task as it was written, the nets, the rounds, and how a run is told.
 
-This file and the *_side.py files run in a peer's own environment: torch, numpy and the peer, nothing of this project.
+This file and the *_side.py files run in a peer's own environment: torch, numpy and the peer, nothing of this project,
+but for edge_side.py.
 """
 
 from __future__ import annotations
@@ -90,6 +91,10 @@ class Log:
         self.ends_s.append(time.monotonic())
         self.cpu_s.append(time.process_time())
 
+    def versions(self) -> dict[str, str]:
+        """Of what this side runs on."""
+        return {name: importlib.metadata.version(name) for name in ("torch", "numpy", *self.packages)}
+
     def tell(self, model: nn.Module, test: Samples) -> None:
         """Print all of it as one line of JSON, the last one of stdout."""
         with torch.no_grad():
@@ -100,7 +105,7 @@ class Log:
             "lost": self.lost,
             "accuracy": float((logits.argmax(1) == test[1]).float().mean()),
             "loss": float(nn.functional.cross_entropy(logits, test[1])),
-            "versions": {name: importlib.metadata.version(name) for name in ("torch", "numpy", *self.packages)},
+            "versions": self.versions(),
         }
         sys.stdout.write("\n" + json.dumps(told) + "\n")
         sys.stdout.flush()

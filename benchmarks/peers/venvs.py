@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
+import sys
 import venv
 from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
+OURS = "edge"
 CONSTRAINTS = HERE.parents[1] / "constraints.txt"
 
 
@@ -20,7 +22,9 @@ class NotInstalled:
 
 
 def python_of(peer: str, folder: Path) -> Path | NotInstalled:
-    """The interpreter of the peer's environment, made on the first call."""
+    """The interpreter of the peer's environment, made on the first call; of ours, this one."""
+    if peer == OURS:
+        return Path(sys.executable)
     wanted = HERE / "requirements" / f"{peer}.txt"
     place = folder / peer
     python, stamp = place / "bin" / "python", place / "installed"

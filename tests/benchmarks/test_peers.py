@@ -101,3 +101,19 @@ def test_every_side_reads_the_simulators_own_parts(module, tmp_path):
 @pytest.mark.parametrize(("name", "parameters"), [("mlp", 85_002), ("cnn", 85_066)])
 def test_the_nets_of_the_issue(module, name, parameters):
     assert sum(each.numel() for each in module("side").net(name).parameters()) == parameters
+
+
+def test_ours_is_a_share_of_each_peer_with_a_goal_that_only_quiet_runs_meet(module):
+    made = module("figures_of")
+    sides = {"edge": (1.0, 0.0), "flower": (25.0, 0.0), "pfl": (3.0, 0.5), "fedml": (4.0, 0.0)}
+    cases = made.figures(
+        [
+            made.Pair(peer, "mlp", 20, run_of(made, 2.0), run_of(made, ms, others_cpu=others))
+            for peer, (ms, others) in sides.items()
+        ]
+    )
+    rows = {row[0]: row[3:] for row in made.against("edge", cases)}
+    assert rows["flower"] == ["**0.04**", "1.00", "0.05 met"]
+    assert rows["pfl"] == ["**0.33**", "1.00", "0.50"]
+    assert rows["fedml"] == ["**0.25**", "1.00", "-"]
+    assert "edge" not in rows

@@ -18,11 +18,14 @@ from coordinator.report.result import RoundResult, summary
 from coordinator.watcher import Silent
 from edge_sdk.errors import RunFailed, StoreError, UsageError
 from edge_sdk.methods.base import Evaluate, Job
+from edge_sdk.transport.memory import Faults
 from edge_sim import config as configs
 from edge_sim import engines
 from edge_sim.config import Config, RunTable
-from edge_sim.engine import LOST, Answer, Asked, Exact
+from edge_sim.engine import LOST, Answer, Asked, Engine, Exact
+from edge_sim.gather import Computation
 from edge_sim.runner import run
+from edge_sim.virtual import VirtualDevice
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -80,6 +83,41 @@ def test_stacked_devices_differ_by_rounding(pictures: Path, method: str, train: 
         assert one.agent.meter == other.agent.meter
     assert stacked.clock.now_s == alone.clock.now_s
     assert stacked.server.record.bytes_up == alone.server.record.bytes_up
+
+
+BAD_LINE = Faults(drop=0.05, duplicate=0.2, delay=0.2, delay_s=3.0, disconnect=0.02)
+
+
+@pytest.mark.parametrize("method", ["fedproto", "fedal"])
+def test_workers_compute_the_same_bits_on_a_bad_line_and_through_power_cuts(pictures: Path, method: str) -> None:
+    chosen = config(pictures, method)
+
+    def troubled(engine: Engine) -> fleets.Run:
+        run = fleets.Run(chosen, faults=BAD_LINE, seed=3, engine=engine)
+        _cut_as_it_begins(run, run.devices[2])
+        run.power_cut(run.devices[4].device.kit.id, 2.0, 5.0)
+        return run.finished()
+
+    alone, engine = troubled(Exact()), workers(fleets.Run(chosen).fleet, 2)
+    divided = troubled(engine)
+    engine.close()
+    assert divided.model_bytes == alone.model_bytes == exactly(chosen).model_bytes
+    assert divided.clock.now_s == alone.clock.now_s
+    assert summary(divided.result) == summary(alone.result)
+
+
+def _cut_as_it_begins(run: fleets.Run, device: VirtualDevice) -> None:
+    """Take a device's power at the very moment at which it was assigned work, when somebody may be computing for it."""
+    gatherer, cut = device._gatherer, []
+    add = gatherer.add
+
+    def add_and_cut(computation: Computation) -> None:
+        add(computation)
+        if computation.agent is device.agent and not cut:
+            cut.append(True)
+            run.power_cut(device.device.kit.id, run.clock.now_s, 4.0)
+
+    gatherer.add = add_and_cut  # type: ignore[method-assign]
 
 
 class Unreliable(Exact):

@@ -1,0 +1,50 @@
+"""Our own simulator, as a deployment would talk: sessions, rounds, every weight through the codec, a ledger in memory.
+
+python edge_side.py TASK.npz mlp|cnn       in this project's own environment; the partition is the one in TASK.npz
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from side import ROUNDS, Log, Task
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "simulation"))
+
+from task import tables  # of benchmarks/simulation: its nets are those of side.py
+
+from coordinator.record import Record
+from coordinator.report.result import RoundResult
+from coordinator.watcher import Silent
+from edge_sim.runner import run
+
+ENGINES = {"mlp": "cohort", "cnn": "workers"}
+
+
+class Stopwatch(Silent):
+    """Notes when each round is done, but for the last one, in which devices measure themselves."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def round_done(self, result: RoundResult, of: int, record: Record) -> None:  # noqa: ARG002  # a Watcher
+        """See Watcher."""
+        if result.round <= ROUNDS:
+            self._log.round_done()
+
+
+def main() -> None:
+    """All rounds of FedAvg."""
+    path, net = sys.argv[1:]
+    log = Log(("edge-sdk",))
+    watch = Stopwatch(log)
+    found = run(tables("fedavg", net, len(Task.read(path).devices), engine=ENGINES[net]), watcher=lambda _label: watch)
+    accuracy = sum(device.accuracy or 0.0 for device in found.devices) / len(found.devices)
+    told = {"accuracy": accuracy, "loss": None, "versions": log.versions()}
+    sys.stdout.write("\n" + json.dumps({"ends_s": log.ends_s, "cpu_s": log.cpu_s, "lost": log.lost, **told}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
