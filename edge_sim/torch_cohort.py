@@ -221,7 +221,9 @@ def _batch(asked: Sequence[Asked], requests: Sequence[Fit | Logits], step: int, 
     y = np.zeros((len(asked), size), np.int64)
     for at, (each, request) in enumerate(zip(asked, requests, strict=True)):
         inputs, labels, _ = each.bench.source(request.source)
-        index = np.resize(request.source.indices[step], size)
+        index = request.source.indices[step]
+        if len(index) < size:
+            index = np.resize(index, size)
         np.take(inputs, index, axis=0, out=x[at])
         if labels is not None:
             np.take(labels, index, out=y[at])
