@@ -62,10 +62,12 @@ class Cohort(Together):
         if self._kind(bench):
             self._places.attach(number, bench)
 
+    def ready(self) -> None:
+        """See Engine."""
+        self._places.divide({})
+
     def serve(self, asked: Sequence[Asked]) -> list[Answer]:
         """See Together."""
-        if self._places.models and not self._places.ready:
-            self._places.divide({})
         groups: dict[Hashable, list[int]] = {}
         for at, each in enumerate(asked):
             groups.setdefault(self._group(each), []).append(at)

@@ -15,6 +15,7 @@ from torch import Tensor
 from edge_sdk.errors import RunFailed
 from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.workbench import Workbench
+from edge_sim.memory import give_back
 from edge_sim.torch_slab import Slab, row_bytes, settle
 
 EARLY = "a device asked before all were attached: please report this"
@@ -77,6 +78,7 @@ class Places:
             self._memory = torch.zeros(at, dtype=torch.uint8, device=self._device)
         for number, model in self.models.items():
             settle(model, self.row(number), fresh=True)
+        give_back()  # the memory in which the models were made
 
     def row(self, number: int) -> Tensor:
         """The memory of one device."""
