@@ -33,7 +33,7 @@ except ImportError as error:
 
 from torch import Tensor, nn
 
-from edge_sdk.models.torch_anatomy import Anatomy, draws_random_numbers, survey
+from edge_sdk.models.torch_anatomy import Anatomy, Tap, draws_random_numbers, survey
 from edge_sdk.models.torch_arrays import array_of, overwrite
 from edge_sdk.models.torch_cosine import CosineHead, never_negative, with_cosine_head
 from edge_sdk.models.torch_data_free import Imitator, Maker
@@ -117,6 +117,11 @@ class TorchModel:
     def net(self) -> nn.Module:
         """What was given, as it is now."""
         return self._net
+
+    @property
+    def tap(self) -> Tap | None:
+        """Logits and features by one forward pass of the net as it is, in whatever mode; None: it has no features."""
+        return self._anatomy.tap
 
     @property
     def taps_last_input(self) -> bool:
