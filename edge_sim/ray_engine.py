@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import pickle
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,7 @@ ACTOR_CPUS = 0.9
 START_S = 180.0
 """How long an actor may take to find a place and to load torch."""
 FAREWELL_S = 5.0
+_STDERR = 2
 
 
 @dataclass(slots=True, eq=False)
@@ -198,7 +200,25 @@ def connect(address: str, workers: int) -> bool:
     if address == LOCAL:
         options |= {"num_cpus": workers or LOCAL_WORKERS, "include_dashboard": False}
     try:
-        ray.init(**options)
+        with contextlib.nullcontext() if address == LOCAL else _hushed():
+            ray.init(**options)
     except Exception as error:  # noqa: BLE001  # Ray raises many kinds, all of them about its cluster
         raise UsageError(f"run.ray_address: no Ray at {address}: {one_line(str(error))}") from None
     return True
+
+
+@contextlib.contextmanager
+def _hushed() -> Iterator[None]:
+    """Without what is written straight to standard error: Ray's own core complains there for minutes.
+
+    It does so before it reads how much it is to say; what comes of it stands in the exception.
+    """
+    sys.stderr.flush()
+    kept, nowhere = os.dup(_STDERR), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, _STDERR)
+    try:
+        yield
+    finally:
+        os.dup2(kept, _STDERR)
+        os.close(kept)
+        os.close(nowhere)

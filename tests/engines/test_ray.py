@@ -261,6 +261,24 @@ def test_a_cluster_that_does_not_answer(pictures: Path, tmp_path: Path, capsys: 
     assert f"nothing answers at {address}" in line
 
 
+@pytest.mark.usefixtures("ray")
+def test_one_that_answers_and_is_no_ray_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def init(**_: Any) -> None:
+        os.write(2, b"gcs_client.cc:210: Failed\n")  # as Ray's core does
+        raise ConnectionError("Timed out")
+
+    monkeypatch.setattr("edge_sim.ray_engine.ray.is_initialized", lambda: False)
+    monkeypatch.setattr("edge_sim.ray_engine.ray.init", init)
+    from edge_sim.ray_engine import connect  # noqa: PLC0415  # Ray learns what it may listen on before it is loaded
+
+    with pytest.raises(UsageError, match=r"run\.ray_address: no Ray at 10\.0\.0\.1:6379: Timed out"):
+        connect("10.0.0.1:6379", workers=0)
+    os.write(2, b"heard again\n")
+    assert capfd.readouterr().err == "heard again\n"
+
+
 def test_without_ray(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
