@@ -26,6 +26,7 @@ def found(table: RunTable) -> str:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # whatever the system: no cluster, loopback
     else:
         _reach(address)
+        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "2")  # for one that listens and is no Ray; else many minutes
     return address
 
 
