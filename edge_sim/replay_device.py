@@ -1,135 +1,140 @@
-"""A trace from the side of one device: what was sent to it, again, on a fresh model.
+"""A trace from the side of one device: what it answered, again, on a fresh model.
 
 One thread, no waiting: made to be stopped in a debugger.
+
+What counts for a device is what it finished: work that a power cut took, or that a newer Assign overtook, leaves nothing
+behind.  Whether it finished an exchange of which no upload came, a trace does not say: the uploads after it do.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable
-from pathlib import Path
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations, islice, product
+from typing import TypeAlias
 
-from coordinator.config import public_set
-from coordinator.equipment import Equipment, load_nets
-from coordinator.replay import Nowhere
-from coordinator.trace import Entry, Header, Heard, Life, Sent
+from coordinator.replay import Nowhere, message_in
 from edge_sdk.agent import Agent
-from edge_sdk.app import App, load_app
 from edge_sdk.errors import RunFailed, UsageError
-from edge_sdk.protocol import codec, keep, topics
+from edge_sdk.protocol import keep
 from edge_sdk.protocol.messages import Upload
-from edge_sdk.public import PublicSet
-from edge_sdk.transport.base import Connected, Incoming, TransportEvent
-from edge_sim import config as configs
-from edge_sim import fleet as fleets
+from edge_sdk.store import MemoryStore
+from edge_sdk.transport.base import Connected, Incoming, Transport, TransportEvent
+from edge_sim.replay_history import History
+
+Make: TypeAlias = Callable[[Transport, MemoryStore], Agent]
+"""The device's agent, as it is switched on with this store."""
+MOST_TRIALS = 256
+"""Of what a device may have finished unheard, before an upload is called different."""
 
 
-def equipment(header: Header) -> Equipment:
-    """What the run's coordinator had: of a simulated run made again from its TOML."""
-    tables, file = header.tables, Path(header.file)
-    if "fleet" in tables:
+def replay_device(past: History, device: str, make: Make, doubt: str = "") -> int:
+    """How many uploads the device makes again, all equal to the recorded ones.
 
-        def fleet() -> fleets.Fleet:
-            return fleets.build(configs.parse(tables, file))
-
-        return Equipment(nets=lambda: fleet().nets(), public=lambda: fleet().dataset.public)
-    return Equipment(nets=lambda: load_nets(tables["federation"].get("nets")), public=lambda: public_set(tables, file))
-
-
-def app_of(header: Header, device: str, app: str | None, public: Path | None) -> App:
-    """The device's model and data: from its factory, or, of a simulated run, made again from its TOML.
-
-    Raises UsageError where neither is to be had.
+    What is compared is the knowledge and the metrics, bit for bit.  doubt: why they might differ though nothing is
+    wrong.  Raises RunFailed where an upload differs, or UsageError with the doubt, where there is one.
     """
-    given = PublicSet.load(public) if public is not None else None
-    if app is not None:
-        parts = load_app(app)
-        return dataclasses.replace(parts, public=given or parts.public)
-    if "fleet" not in header.tables:
-        raise UsageError(f"a trace of real devices holds no model of {device}; give --app MODULE:FACTORY")
-    fleet = fleets.build(configs.parse(header.tables, Path(header.file)))
-    known = {each.kit.id: each for each in fleet.devices}
-    if device not in known:
-        raise UsageError(f"--device {device}: the run has {', '.join(known)}")
-    own = known[device]
-    model = own.kit.model(own.public)
-    return App(model=model, data=own.data, public=own.public, disclose_classes=True, share_weights=True)
+    double = _Double(make, past.welcome)
+    kept = [double.state()]
+    made = 0
+    for stretch in past.stretches:
+        unheard: list[Incoming] = []
+        bases = kept
+        for place, assign in stretch.assigns.items():
+            recorded = stretch.uploads.get(place)
+            if recorded is None:
+                unheard.append(assign)
+                continue
+            base, difference = _tried(double, bases, unheard, assign, recorded)
+            if base is None:
+                raise _different(f"{device}, round {place[0]}, exchange {place[1]}", difference, doubt)
+            if bases is kept:
+                del kept[kept.index(base) + 1 :]
+            bases, unheard = [double.state()], []
+            kept += bases if len(past.stretches) > 1 else []
+            made += 1
+    return made
 
 
-def replay_device(entries: Iterable[Entry], device: str, app: App) -> int:
-    """Let the device answer everything that it was sent; how many uploads it made, all equal to the recorded ones.
+def _tried(
+    double: _Double, bases: Sequence[MemoryStore], unheard: Sequence[Incoming], assign: Incoming, recorded: Upload
+) -> tuple[MemoryStore | None, str]:
+    """The state from which the device made the recorded upload; None: there is none, and what differs.
 
-    What is compared is the knowledge and the metrics, bit for bit.  Raises RunFailed where an upload differs.
+    Tried first: that it went on from the newest state, and had finished nothing of which nobody heard.
     """
-    agent: Agent | None = None
-    line = Nowhere()
-    recorded: dict[tuple[int, int], Upload] = {}
-    now_s = 0.0
-    for entry in entries:
-        if isinstance(entry, Life) and agent is None:
-            agent = _agent(entry.spec.federation, device, app, line)
-            agent.connect()
-            _give(agent, Connected(), now_s)
-        elif isinstance(entry, Heard) and isinstance(entry.event, Incoming):
-            now_s = entry.now_s
-            _note(entry.event, device, recorded)
-        elif isinstance(entry, Sent) and agent is not None and _reaches(line, entry.topic):
-            _give(agent, Incoming(entry.topic, entry.frame), now_s)
-    made = _uploads(line)
-    if not recorded:
-        raise UsageError(f"--device {device}: the trace holds no upload of it")
-    for place, upload in made.items():
-        _compare(device, upload, recorded.get(place))
-    return len(made)
+    told = ""
+    for trial, (base, finished) in enumerate(islice(product(reversed(bases), _subsets(unheard)), MOST_TRIALS)):
+        if trial:
+            double.restart(base)
+        for each in finished:
+            double.answer(each)
+        difference = _difference(double.answer(assign), recorded)
+        if not difference:
+            return base, ""
+        told = told or difference
+    return None, told
 
 
-def _agent(federation: str, device: str, app: App, line: Nowhere) -> Agent:
-    return Agent(
-        federation=federation,
-        broker=line,
-        identity=device,
-        model=app.model,
-        data=app.data,
-        public=app.public,
-        disclose_classes=app.disclose_classes,
-        share_weights=app.share_weights,
-    )
+def _subsets(frames: Sequence[Incoming]) -> Iterator[tuple[Incoming, ...]]:
+    """Few before many; each in the order of the frames."""
+    for size in range(len(frames) + 1):
+        yield from combinations(frames, size)
 
 
-def _give(agent: Agent, event: TransportEvent, now_s: float) -> None:
-    """One event, and all the work that it makes."""
-    agent.handle(event, now_s)
-    while agent.computing:
-        if agent.work_slice():
-            agent.finish_work(now_s)
+class _Double:
+    """A device that can be put back into a state that it was in."""
+
+    def __init__(self, make: Make, welcome: Incoming | None) -> None:
+        self._make, self._welcome = make, welcome
+        self.restart(MemoryStore())
+
+    def restart(self, state: MemoryStore) -> None:
+        """Switch it on in this state, which stays as it is."""
+        self._line, self._store = Nowhere(), copy.deepcopy(state)
+        self._agent = self._make(self._line, self._store)
+        self._agent.connect()
+        self._give(Connected())
+        if self._welcome is not None:
+            self._give(self._welcome)
+        self._agent.raise_if_failed()
+
+    def state(self) -> MemoryStore:
+        """What a power cut would leave."""
+        return copy.deepcopy(self._store)
+
+    def answer(self, assign: Incoming) -> Upload | None:
+        """What it uploads when it is asked for this."""
+        self._line.sent.clear()
+        self._give(assign)
+        self._agent.raise_if_failed()
+        sent = (message_in(each.frame) for each in self._line.sent)
+        return next((message for message in sent if isinstance(message, Upload)), None)
+
+    def _give(self, event: TransportEvent) -> None:
+        """One event, and all the work that it makes."""
+        self._agent.handle(event, 0.0)
+        while self._agent.computing:
+            if self._agent.work_slice():
+                self._agent.finish_work(0.0)
 
 
-def _note(incoming: Incoming, device: str, recorded: dict[tuple[int, int], Upload]) -> None:
-    if topics.sender(incoming.topic) == device:
-        message = codec.decode(incoming.frame).message
-        if isinstance(message, Upload):
-            recorded.setdefault((message.round, message.exchange), message)
-
-
-def _compare(device: str, upload: Upload, recorded: Upload | None) -> None:
-    where = f"{device}, round {upload.round}, exchange {upload.exchange}"
-    if recorded is None:
-        return  # it was on its way when the run ended, or was lost
-    if keep.to_bytes(upload) == keep.to_bytes(recorded):
-        return
+def _difference(made: Upload | None, recorded: Upload) -> str:
+    """What differs, in words; empty: nothing."""
+    if made is None:
+        return "the replay makes no upload"
+    if keep.to_bytes(made) == keep.to_bytes(recorded):
+        return ""
+    if made.withheld != recorded.withheld:
+        return f"withheld for {made.withheld or 'nothing'!r}, in the run for {recorded.withheld or 'nothing'!r}"
     for role, payload in recorded.knowledge.items():
-        own = upload.knowledge.get(role)
+        own = made.knowledge.get(role)
         if own is None or keep.to_bytes(own) != keep.to_bytes(payload):
-            raise RunFailed(f"{where}: {role} differs from what was uploaded in the run")
-    if upload.metrics != recorded.metrics:
-        raise RunFailed(f"{where}: measured {dict(upload.metrics)}, in the run {dict(recorded.metrics)}")
+            return f"{role} differs from what was uploaded in the run"
+    if made.metrics != recorded.metrics:
+        return f"measured {dict(made.metrics)}, in the run {dict(recorded.metrics)}"
+    return f"of {made.samples} samples, in the run of {recorded.samples}"
 
 
-def _uploads(line: Nowhere) -> dict[tuple[int, int], Upload]:
-    """What was uploaded, by round and exchange."""
-    messages = (codec.decode(sent.frame).message for sent in line.sent)
-    return {(each.round, each.exchange): each for each in messages if isinstance(each, Upload)}
-
-
-def _reaches(line: Nowhere, topic: str) -> bool:
-    return any(topics.matches(pattern, topic) for pattern in line.subscriptions)
+def _different(where: str, difference: str, doubt: str) -> RunFailed | UsageError:
+    return UsageError(f"{where}: cannot be replayed: {doubt}") if doubt else RunFailed(f"{where}: {difference}")
