@@ -28,20 +28,17 @@ _CHECKED_BYTES = 8
 
 
 class Chain:
-    """The checksum so far."""
+    """The checksum of the last whole record, from which the next ones go on."""
 
     def __init__(self) -> None:
-        self._crc = 0
-
-    def after(self, part: bytes) -> int:
-        """The checksum once this is behind it."""
-        self._crc = zlib.crc32(part, self._crc)
-        return self._crc
+        self.crc = 0
 
     def framed(self, record: bytes) -> bytes:
-        """A record with its head."""
+        """The next record, with its head."""
         head = struct.pack("<4sI", MARKER, len(record))
-        return HEAD.pack(MARKER, len(record), self.after(head), self.after(record)) + record
+        head_crc = zlib.crc32(head, self.crc)
+        self.crc = zlib.crc32(record, head_crc)
+        return HEAD.pack(MARKER, len(record), head_crc, self.crc) + record
 
 
 class Records:
@@ -73,25 +70,26 @@ class Records:
             raise UsageError(f"{self._path}: not a trace; give the trace.edgt of a run that was made with --trace")
         self.whole_bytes = len(magic)
         while (head := self._head(file.read(HEAD.size))) is not None:
-            length, crc = head
+            length, head_crc, crc = head
             if length > end - file.tell():
                 return
             record = file.read(length)
-            if self.chain.after(record) != crc:
+            if zlib.crc32(record, head_crc) != crc:
                 raise self.damaged("its checksum is another")
             yield record
+            self.chain.crc = crc
             self.whole_bytes = file.tell()
 
-    def _head(self, found: bytes) -> tuple[int, int] | None:
-        """Length and checksum of the next record; None where the file ends in its head, or before it."""
+    def _head(self, found: bytes) -> tuple[int, int, int] | None:
+        """Length of the next record, and the checksums of its head and of it; None where the file ends before that."""
         if not MARKER.startswith(found[: len(MARKER)]):
             raise self.damaged("it is no entry")
         if len(found) < HEAD.size:
             return None
-        _, length, own, crc = HEAD.unpack(found)
-        if self.chain.after(found[:_CHECKED_BYTES]) != own:
+        _, length, head_crc, crc = HEAD.unpack(found)
+        if zlib.crc32(found[:_CHECKED_BYTES], self.chain.crc) != head_crc:
             raise self.damaged("the checksum of its head is another")
-        return length, crc
+        return length, head_crc, crc
 
     def damaged(self, what: str) -> UsageError:
         """To be raised where the file is not as it was written, about the record that was last asked for."""

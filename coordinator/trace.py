@@ -28,6 +28,8 @@ MAGIC = b"EDGTRACE"
 VERSION = 2
 NAME = "trace.edgt"
 """In a run directory."""
+_UNREADABLE = (LookupError, TypeError, ValueError, msgpack.UnpackException, RemoteProtocolError, StoreError)
+"""What an entry that this version did not write raises as it is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +166,10 @@ class Trace:
         record = next(iter(self._records), None)
         if record is None:
             raise UsageError(f"{path}: ends before it has begun: the run was killed as it started; there is no header")
-        self.header = _header(path, record)
+        try:
+            self.header = _header(path, record)
+        except _UNREADABLE:
+            raise self._records.damaged("it is no header") from None
 
     def __iter__(self) -> Iterator[Entry]:
         """All entries; one that was cut off at the end, as a crash leaves it, is left out.
@@ -176,7 +181,7 @@ class Trace:
         for record in records:
             try:
                 entry = _entry(msgpack.unpackb(record))
-            except (LookupError, TypeError, ValueError, msgpack.UnpackException, RemoteProtocolError, StoreError):
+            except _UNREADABLE:
                 raise self._records.damaged("it is no entry of this version") from None
             yield entry
 

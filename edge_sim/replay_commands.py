@@ -68,8 +68,8 @@ def _remark(*, ended: bool) -> str:
 
 _SENTENCES = {
     True: (
-        "{remark}{federation}: {rounds} rounds again, {heard} events in, {frames} frames out, each equal to the recorded one; "
-        "state sha256 {state_sha256}"
+        "{remark}{federation}: {rounds} rounds again, {heard} events in, {frames} frames out, each equal to the "
+        "recorded one; state sha256 {state_sha256}"
     ),
     False: "{remark}{device}: {uploads} uploads made again, each equal to the recorded one",
 }

@@ -2,8 +2,9 @@
 
 One thread, no waiting: made to be stopped in a debugger.
 
-What counts for a device is what it finished: work that a power cut took, or that a newer Assign overtook, leaves nothing
-behind.  Whether it finished an exchange of which no upload came, a trace does not say: the uploads after it do.
+What counts for a device is what it finished: work that a power cut took, or that a newer Assign overtook, leaves
+nothing behind.  Whether it finished an exchange of which no upload came, and which of several Assigns of one exchange
+reached it, a trace does not say: the uploads do.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ def replay_device(past: History, device: str, make: Make, doubt: str = "") -> in
     kept = [double.state()]
     made = 0
     for stretch in past.stretches:
-        unheard: list[Incoming] = []
+        unheard: list[Sequence[Incoming]] = []
         bases = kept
-        for place, assign in stretch.assigns.items():
+        for place, assigns in stretch.assigns.items():
             recorded = stretch.uploads.get(place)
             if recorded is None:
-                unheard.append(assign)
+                unheard.append(assigns)
                 continue
-            base, difference = _tried(double, bases, unheard, assign, recorded)
+            base, difference = _tried(double, bases, unheard, assigns, recorded)
             if base is None:
                 raise _different(f"{device}, round {place[0]}, exchange {place[1]}", difference, doubt)
             if bases is kept:
@@ -57,14 +58,20 @@ def replay_device(past: History, device: str, make: Make, doubt: str = "") -> in
 
 
 def _tried(
-    double: _Double, bases: Sequence[MemoryStore], unheard: Sequence[Incoming], assign: Incoming, recorded: Upload
+    double: _Double,
+    bases: Sequence[MemoryStore],
+    unheard: Sequence[Sequence[Incoming]],
+    assigns: Sequence[Incoming],
+    recorded: Upload,
 ) -> tuple[MemoryStore | None, str]:
     """The state from which the device made the recorded upload; None: there is none, and what differs.
 
-    Tried first: that it went on from the newest state, and had finished nothing of which nobody heard.
+    Tried first: that it went on from the newest state, had finished nothing of which nobody heard, and got the first
+    of the Assigns.
     """
     told = ""
-    for trial, (base, finished) in enumerate(islice(product(reversed(bases), _subsets(unheard)), MOST_TRIALS)):
+    trials = product(reversed(bases), _subsets(unheard), assigns)
+    for trial, (base, finished, assign) in enumerate(islice(trials, MOST_TRIALS)):
         if trial:
             double.restart(base)
         for each in finished:
@@ -76,10 +83,11 @@ def _tried(
     return None, told
 
 
-def _subsets(frames: Sequence[Incoming]) -> Iterator[tuple[Incoming, ...]]:
-    """Few before many; each in the order of the frames."""
-    for size in range(len(frames) + 1):
-        yield from combinations(frames, size)
+def _subsets(unheard: Sequence[Sequence[Incoming]]) -> Iterator[tuple[Incoming, ...]]:
+    """Of the places few before many; of each place any of its Assigns."""
+    for size in range(len(unheard) + 1):
+        for places in combinations(unheard, size):
+            yield from product(*places)
 
 
 class _Double:

@@ -10,6 +10,7 @@ from coordinator.replay import message_in
 from coordinator.trace import Ended, Entry, Heard, Life, Sent
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol import topics
+from edge_sdk.protocol.codec import HEADER
 from edge_sdk.protocol.messages import Assign, Upload, Welcome
 from edge_sdk.transport.base import Incoming
 
@@ -21,8 +22,8 @@ Place: TypeAlias = tuple[int, int]
 class Stretch:
     """A part of a run in which the device lost nothing that it had finished."""
 
-    assigns: dict[Place, Incoming] = field(default_factory=dict)
-    """The first of each place, in the order in which they were sent."""
+    assigns: dict[Place, list[Incoming]] = field(default_factory=dict)
+    """By place, in the order in which they were sent; of each all that differ, for what comes late can change one."""
     uploads: dict[Place, Upload] = field(default_factory=dict)
     """The first that came of each place."""
 
@@ -84,4 +85,11 @@ def _note_sent(found: History, sent: Sent) -> None:
     if isinstance(message, Welcome):
         found.welcome = found.welcome or incoming
     elif isinstance(message, Assign):
-        found.stretches[-1].assigns.setdefault((message.round, message.exchange), incoming)
+        known = found.stretches[-1].assigns.setdefault((message.round, message.exchange), [])
+        if not any(_body(each.frame) == _body(sent.frame) for each in known):
+            known.append(incoming)
+
+
+def _body(frame: bytes) -> bytes:
+    """Without the stamp, which is another each time."""
+    return frame[HEADER.size :]

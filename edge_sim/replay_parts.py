@@ -38,7 +38,7 @@ def maker_of(header: Header, past: History, device: str, app: str | None, public
     """
     doubt = ""
     if past.first_epoch > 1:
-        doubt = f"the trace begins with life {past.first_epoch} of the coordinator, and this device may have begun before"
+        doubt = f"the trace begins with life {past.first_epoch} of the coordinator, the device may have begun before"
     if app is not None:
         given = PublicSet.load(public) if public is not None else None
         parts = load_app(app)
@@ -101,8 +101,12 @@ def _real(app: App, federation: str, device: str) -> Make:
 def _rounding(header: Header, device: Device) -> str:
     """Why a device alone may compute other last bits than it did in the run; empty: it does not."""
     table = configs.parse(header.tables, Path(header.file)).run
-    stacks = table.stacked is None if table.engine == "cohort" else False
-    if not header.virtual or not (stacks or device.kit.family in (table.stacked or ())):
+    if not header.virtual or table.engine == "exact" or not fleets.needs_torch(device.kit.family):
+        return ""
+    names = table.stacked
+    if names is None and table.engine != "cohort":
+        return ""
+    if names is not None and device.kit.model(device.public).spec.name not in names:
         return ""
     return (
         f"run.engine {table.engine} computed its model stacked with others, which rounds otherwise than a model alone; "
