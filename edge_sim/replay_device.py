@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from itertools import combinations, islice, product
+from dataclasses import dataclass
+from itertools import combinations, product
 from typing import TypeAlias
 
 from coordinator.replay import Nowhere, message_in
@@ -21,12 +22,26 @@ from edge_sdk.protocol import keep
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.store import MemoryStore
 from edge_sdk.transport.base import Connected, Incoming, Transport, TransportEvent
-from edge_sim.replay_history import History
+from edge_sim.replay_history import History, Place
 
 Make: TypeAlias = Callable[[Transport, MemoryStore], Agent]
 """The device's agent, as it is switched on with this store."""
-MOST_TRIALS = 256
+MOST_TRIALS = 1000
 """Of what a device may have finished unheard, before an upload is called different."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One recorded upload, and what it may have come of."""
+
+    place: Place
+    unheard: tuple[Sequence[Incoming], ...]
+    """The Assigns, by place, between it and the upload before: they may have been carried out."""
+    assigns: Sequence[Incoming]
+    """Those of its own place: one of them was."""
+    recorded: Upload
+    went_back: bool
+    """Whether it is the first one after the run went back to a checkpoint."""
 
 
 def replay_device(past: History, device: str, make: Make, doubt: str = "") -> int:
@@ -35,52 +50,75 @@ def replay_device(past: History, device: str, make: Make, doubt: str = "") -> in
     What is compared is the knowledge and the metrics, bit for bit.  doubt: why they might differ though nothing is
     wrong.  Raises RunFailed where an upload differs, or UsageError with the doubt, where there is one.
     """
-    double = _Double(make, past.welcome)
-    kept = [double.state()]
-    made = 0
-    for stretch in past.stretches:
+    steps = _steps(past)
+    search = _Search(_Double(make, past.welcome))
+    if not search.all_made(steps):
+        place = steps[search.furthest].place
+        where = f"{device}, round {place[0]}, exchange {place[1]}"
+        raise _different(where, search.difference, doubt)
+    return len(steps)
+
+
+def _steps(past: History) -> list[_Step]:
+    steps = []
+    for number, stretch in enumerate(past.stretches):
         unheard: list[Sequence[Incoming]] = []
-        bases = kept
+        went_back = number > 0
         for place, assigns in stretch.assigns.items():
             recorded = stretch.uploads.get(place)
             if recorded is None:
                 unheard.append(assigns)
                 continue
-            base, difference = _tried(double, bases, unheard, assigns, recorded)
-            if base is None:
-                raise _different(f"{device}, round {place[0]}, exchange {place[1]}", difference, doubt)
-            if bases is kept:
-                del kept[kept.index(base) + 1 :]
-            bases, unheard = [double.state()], []
-            kept += bases if len(past.stretches) > 1 else []
-            made += 1
-    return made
+            steps.append(_Step(place, tuple(unheard), assigns, recorded, went_back))
+            unheard, went_back = [], False
+    return steps
 
 
-def _tried(
-    double: _Double,
-    bases: Sequence[MemoryStore],
-    unheard: Sequence[Sequence[Incoming]],
-    assigns: Sequence[Incoming],
-    recorded: Upload,
-) -> tuple[MemoryStore | None, str]:
-    """The state from which the device made the recorded upload; None: there is none, and what differs.
+class _Search:
+    """For a way through all steps: an upload need not tell what was finished before it, but a later one does."""
 
-    Tried first: that it went on from the newest state, had finished nothing of which nobody heard, and got the first
-    of the Assigns.
-    """
-    told = ""
-    trials = product(reversed(bases), _subsets(unheard), assigns)
-    for trial, (base, finished, assign) in enumerate(islice(trials, MOST_TRIALS)):
-        if trial:
-            double.restart(base)
-        for each in finished:
-            double.answer(each)
-        difference = _difference(double.answer(assign), recorded)
-        if not difference:
-            return base, ""
-        told = told or difference
-    return None, told
+    def __init__(self, double: _Double) -> None:
+        self._double = double
+        self._trials_left = MOST_TRIALS
+        self._states = [double.state()]
+        """On the way so far, one before each step."""
+        self.furthest = -1
+        self.difference = ""
+        """What differed first at the furthest step."""
+
+    def all_made(self, steps: Sequence[_Step]) -> bool:
+        """Whether the double makes all the uploads again."""
+        choices = any(step.unheard or len(step.assigns) > 1 or step.went_back for step in steps)
+        ways: list[Iterator[None]] = []
+        while len(ways) < len(steps):
+            ways.append(self._ways(steps[len(ways)], len(ways)))
+            while next(ways[-1], ways) is not None:  # no way, or no other way, through this step
+                ways.pop()
+                if not ways:
+                    return False
+            del self._states[len(ways) :]
+            self._states.append(self._double.state() if choices else self._states[0])  # a model each: only if needed
+        return True
+
+    def _ways(self, step: _Step, number: int) -> Iterator[None]:
+        """Pauses wherever the double has made the upload.
+
+        Tried first: that it goes on as it stands, had finished nothing of which nobody heard, and got the first Assign.
+        """
+        states = self._states[number::-1] if step.went_back else self._states[number : number + 1]
+        for trial, (state, finished, assign) in enumerate(product(states, _subsets(step.unheard), step.assigns)):
+            if trial:
+                if not self._trials_left:
+                    return
+                self._trials_left -= 1
+                self._double.restart(state)
+            for each in finished:
+                self._double.answer(each)
+            difference = _difference(self._double.answer(assign), step.recorded)
+            if not difference:
+                yield
+            elif number > self.furthest:
+                self.furthest, self.difference = number, difference
 
 
 def _subsets(unheard: Sequence[Sequence[Incoming]]) -> Iterator[tuple[Incoming, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -228,7 +229,7 @@ def again(path: Path) -> list[int]:
     """How many uploads each device makes again."""
     trace = Trace(path)
     found = []
-    for device in sorted({each.event.topic.split("/")[-2] for each in trace if is_upload(each)}):
+    for device in sorted({device for device, _, _ in uploads(trace)}):
         past = history(trace, device, virtual=True)
         make, doubt = maker_of(trace.header, past, device, None, None)
         found.append(replay_device(past, device, make, doubt))
@@ -239,6 +240,17 @@ def again(path: Path) -> list[int]:
 def test_a_device_that_lies_lies_again(path: Path, pictures: Path, lie: str) -> None:
     record(path, pictures, row={"byzantine": f"edge_sim.byzantine:{lie}"})
     assert again(path) == [4] * 4
+
+
+def test_another_upload_is_called_different_or_told_why_it_may_be(path: Path, pictures: Path) -> None:
+    record(path, pictures, row={"byzantine": "edge_sim.byzantine:flip_signs"})
+    trace = Trace(path)
+    past = history(trace, "device-01", virtual=True)
+    honest, _ = maker_of(dataclasses.replace(trace.header, virtual=False), past, "device-01", None, None)
+    with pytest.raises(RunFailed, match="device-01, round 0, exchange 0: logits differs"):
+        replay_device(past, "device-01", honest)
+    with pytest.raises(UsageError, match="round 0, exchange 0: cannot be replayed: it was stacked"):
+        replay_device(past, "device-01", honest, "it was stacked")
 
 
 def test_a_device_draws_its_noise_again(path: Path, pictures: Path) -> None:
@@ -253,24 +265,19 @@ def test_a_device_draws_its_noise_again(path: Path, pictures: Path) -> None:
 @pytest.mark.parametrize("method", ["fedmd", "fedproto"])
 def test_devices_that_lose_power_and_are_overtaken(path: Path, pictures: Path, method: str) -> None:
     """Each takes up only what it finished; of some of that no upload ever came."""
-    federation = {"rounds": 8, "quorum": 2, "deadline_s": 5.0, "patience": 20}
-    row = {"dropout": 0.4, "dropout_s": 3.0, "slow_share": 0.3, "slow_factor": 300.0}
+    federation = {"rounds": 8, "quorum": 1, "deadline_s": 2.0, "patience": 20}
+    row = {"dropout": 0.4, "dropout_s": 3.0, "slow_share": 0.3, "slow_factor": 40.0}
     record(path, pictures, method, federation=federation, row=row, faults=ROUGH, seed=5, cuts=(3.0,))
     past = history(Trace(path), "device-01", virtual=True).stretches[0]
     assert past.assigns.keys() - past.uploads.keys(), "nothing went wrong here"
-    assert sum(again(path)) == sum(is_upload(each) for each in Trace(path)) - duplicates(path)
+    assert sum(again(path)) == len(uploads(Trace(path)))
 
 
-def duplicates(path: Path) -> int:
-    """Uploads that came more than once."""
-    uploads = [each.event for each in Trace(path) if is_upload(each)]
-    return len(uploads) - len({_place(each) for each in uploads})
-
-
-def _place(incoming: Incoming) -> tuple[str, int, int]:
-    upload = message_in(incoming.frame)
-    assert isinstance(upload, Upload)
-    return upload.device, upload.round, upload.exchange
+def uploads(trace: Trace) -> set[tuple[str, int, int]]:
+    """Device, round and exchange of each that came."""
+    events = (each.event for each in trace if isinstance(each, Heard))
+    messages = (message_in(each.frame) for each in events if isinstance(each, Incoming))
+    return {(each.device, each.round, each.exchange) for each in messages if isinstance(each, Upload)}
 
 
 @pytest.mark.torch
@@ -303,7 +310,7 @@ def test_a_run_that_went_back_to_a_checkpoint(path: Path, pictures: Path) -> Non
         second.finished()
     assert replay(Trace(path), NOTHING).ended
     assert len(history(Trace(path), "device-01", virtual=True).stretches) == 2
-    assert all(uploads > 7 for uploads in again(path))
+    assert min(again(path)) > 7
 
 
 def stores_of(run: fleets.Run) -> dict[str, Any]:
