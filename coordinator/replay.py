@@ -17,6 +17,8 @@ from coordinator.trace import Ended, Entry, Flushed, Heard, Life, Sent, Ticked
 from coordinator.traced import state_hash
 from edge_sdk.errors import RemoteProtocolError, RunFailed
 from edge_sdk.protocol import codec
+from edge_sdk.protocol.codec import Limits
+from edge_sdk.protocol.messages import Message
 from edge_sdk.transport.base import TransportEvent, Will
 
 
@@ -157,11 +159,19 @@ class _Checker(Nowhere):
             raise RunFailed(f"after frame {self.frames}: the replay sent {_named(self.sent[0])}, the run nothing")
 
 
+def message_in(frame: bytes) -> Message | None:
+    """Of a frame of a trace, however large; None where it is not legal."""
+    try:
+        message: Message = codec.decode(frame, Limits(len(frame), len(frame))).message
+    except RemoteProtocolError:
+        return None
+    return message
+
+
 def _named(sent: Sent) -> str:
     """A frame in words: what, of which exchange, where to."""
-    try:
-        message = codec.decode(sent.frame).message
-    except RemoteProtocolError:
+    message = message_in(sent.frame)
+    if message is None:
         return f"{len(sent.frame)} bytes on {sent.topic}"
     at = "".join(f" {name} {getattr(message, name)}" for name in ("round", "exchange") if hasattr(message, name))
     return f"{type(message).__name__}{at} on {sent.topic} ({len(sent.frame)} bytes)"

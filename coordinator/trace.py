@@ -1,13 +1,14 @@
 """The message log of a coordinator: all that came, when, and all that it sent.
 
-A trace is a magic word, and then msgpack objects one after the other: the header, and entries (kind, time, ...).  Of
-each life of the coordinator it keeps what the life began with, so that a replay needs neither data nor devices.
+A trace is a file of records (coordinator/records.py), each a msgpack object: the header, and entries (kind, time,
+...).  Of each life of the coordinator it keeps what the life began with, so that a replay needs neither data nor
+devices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, BinaryIO, TypeAlias
 
 import msgpack
 
+from coordinator.records import MARKER, Chain, Records
 from coordinator.round_state import Policy
 from edge_sdk.durable import guarded
 from edge_sdk.errors import RemoteProtocolError, StoreError, UsageError
@@ -23,12 +25,11 @@ from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, TransportEvent
 
 MAGIC = b"EDGTRACE"
-VERSION = 1
+VERSION = 2
 NAME = "trace.edgt"
 """In a run directory."""
-READ_BYTES = 1 << 20
-MAX_OBJECT_BYTES = 1 << 30
-"""No single frame, and no ledger of a life's start, is longer."""
+_UNREADABLE = (LookupError, TypeError, ValueError, msgpack.UnpackException, RemoteProtocolError, StoreError)
+"""What an entry that this version did not write raises as it is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,26 +98,31 @@ class Header:
     """The resolved TOML of the run."""
     file: str
     """Where it lay: paths in it are relative to that."""
+    virtual: bool
+    """Whether the run was simulated in virtual time."""
 
 
 class TraceWriter:
     """Appends to a trace.  Raises StoreError where the disk will not have it."""
 
-    def __init__(self, path: Path, tables: Mapping[str, Any], file: Path, *, resume: bool = False) -> None:
-        """`resume`: go on with the trace that is there, if there is one, behind its last whole entry."""
+    def __init__(self, path: Path, tables: Mapping[str, Any], file: Path, *, resume: bool, virtual: bool) -> None:
+        """`resume`: go on with the trace that is there, if there is one, behind its last whole entry.
+
+        Raises UsageError for one that is damaged, or that another version wrote.
+        """
         self._path = path
-        whole_bytes = Trace(path).whole_bytes() if resume and path.exists() else 0
+        found = _whole(path) if resume else None
+        self._chain, whole_bytes = (found.chain, found.whole_bytes) if found else (Chain(), 0)
         with guarded(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file: BinaryIO = path.open("r+b" if whole_bytes else "wb")
+            self._file: BinaryIO = path.open("r+b" if found else "wb")
             self._file.truncate(whole_bytes)
             self._file.seek(whole_bytes)
-        if not whole_bytes:
+        if found is None:
             with guarded(path):
                 self._file.write(MAGIC)
-            self._write(
-                {"trace": VERSION, "sdk": version("edge-sdk"), "tables": dict(tables), "file": str(file.absolute())}
-            )
+            origin = {"tables": dict(tables), "file": str(file.absolute()), "virtual": virtual}
+            self._write({"trace": VERSION, "sdk": version("edge-sdk"), **origin})
 
     def write(self, entry: Entry) -> None:
         """Append one entry."""
@@ -134,15 +140,15 @@ class TraceWriter:
 
     def _write(self, plain: object) -> None:
         with guarded(self._path):
-            self._file.write(msgpack.packb(plain))
+            self._file.write(self._chain.framed(msgpack.packb(plain)))
 
 
 @contextmanager
 def keeping(
-    folder: Path, tables: Mapping[str, Any], file: Path, *, wanted: bool, resume: bool
+    folder: Path, tables: Mapping[str, Any], file: Path, *, wanted: bool, resume: bool, virtual: bool = False
 ) -> Iterator[TraceWriter | None]:
     """The trace of a run directory, if one is wanted, as long as the context lasts."""
-    writer = TraceWriter(folder / NAME, tables, file, resume=resume) if wanted else None
+    writer = TraceWriter(folder / NAME, tables, file, resume=resume, virtual=virtual) if wanted else None
     try:
         yield writer
     finally:
@@ -154,56 +160,65 @@ class Trace:
     """A trace to read."""
 
     def __init__(self, path: Path) -> None:
-        """Raises UsageError for a file that is none, or of another version."""
-        self._path = path
-        self.header = next(self._headers())
+        """Raises UsageError for a file that is none, or that another version wrote."""
+        _refuse_format_one(path)
+        self._records = Records(path, MAGIC)
+        record = next(iter(self._records), None)
+        if record is None:
+            raise UsageError(f"{path}: ends before it has begun: the run was killed as it started; there is no header")
+        try:
+            self.header = _header(path, record)
+        except _UNREADABLE:
+            raise self._records.damaged("it is no header") from None
 
     def __iter__(self) -> Iterator[Entry]:
-        """All entries; one that was cut off at the end, as a crash leaves it, is left out."""
-        objects = self._objects()
-        next(objects)
-        try:
-            yield from map(_entry, objects)
-        except (KeyError, TypeError, RemoteProtocolError, StoreError) as error:
-            raise UsageError(f"{self._path}: damaged: an entry does not read ({error!r})") from None
+        """All entries; one that was cut off at the end, as a crash leaves it, is left out.
 
-    def whole_bytes(self) -> int:
-        """Up to where the file holds whole entries: a crash may have cut off the last one."""
-        whole = len(MAGIC)
-        with guarded(self._path), self._path.open("rb") as file:
-            file.seek(whole)
-            unpacker = msgpack.Unpacker(file, read_size=READ_BYTES, max_buffer_size=MAX_OBJECT_BYTES)
-            while True:
-                try:
-                    unpacker.skip()
-                except msgpack.OutOfData:
-                    return whole
-                whole = len(MAGIC) + unpacker.tell()
+        Raises UsageError where the trace is damaged.
+        """
+        records = iter(self._records)
+        next(records)
+        for record in records:
+            try:
+                entry = _entry(msgpack.unpackb(record))
+            except _UNREADABLE:
+                raise self._records.damaged("it is no entry of this version") from None
+            yield entry
 
-    def _headers(self) -> Iterator[Header]:
-        plain = next(self._objects(), None)
-        found = plain.get("trace") if isinstance(plain, dict) else None
-        if not isinstance(plain, dict) or found is None:
-            raise UsageError(f"{self._path}: damaged: it has no header")
-        if found != VERSION:
-            raise UsageError(
-                f"{self._path}: a trace of version {found}, written by edge-sdk {plain.get('sdk')}; this is edge-sdk "
-                f"{version('edge-sdk')}, which reads version {VERSION}: replay it with the one that wrote it"
-            )
-        yield Header(sdk=str(plain["sdk"]), tables=dict(plain["tables"]), file=str(plain["file"]))
 
-    def _objects(self) -> Iterator[Any]:
-        try:
-            with self._path.open("rb") as file:
-                if file.read(len(MAGIC)) != MAGIC:
-                    raise UsageError(
-                        f"{self._path}: not a trace; give the trace.edgt of a run that was made with --trace"
-                    )
-                yield from msgpack.Unpacker(file, read_size=READ_BYTES, max_buffer_size=MAX_OBJECT_BYTES)
-        except OSError as error:
-            raise UsageError(f"{self._path}: {error.strerror}; give the trace.edgt of a run") from None
-        except (ValueError, msgpack.UnpackException) as error:
-            raise UsageError(f"{self._path}: damaged: {error}") from None
+def _whole(path: Path) -> Records | None:
+    """The records of a trace to go on with, read to their end; None where not even its header was written."""
+    _refuse_format_one(path)
+    records = Records(path, MAGIC)
+    if not path.exists() or not path.stat().st_size or next(iter(records), None) is None:
+        return None
+    Trace(path)
+    for _ in records:
+        pass
+    return records
+
+
+def _header(path: Path, record: bytes) -> Header:
+    plain = msgpack.unpackb(record)
+    if (plain["trace"], plain["sdk"]) != (VERSION, version("edge-sdk")):
+        raise _foreign(path, plain)
+    return Header(sdk=plain["sdk"], tables=plain["tables"], file=plain["file"], virtual=plain["virtual"])
+
+
+def _foreign(path: Path, plain: Mapping[str, Any]) -> UsageError:
+    return UsageError(
+        f"{path}: a trace of format {plain['trace']}, written by edge-sdk {plain['sdk']}; this is edge-sdk "
+        f"{version('edge-sdk')}, which reads only what it wrote itself, in format {VERSION}: use the one that wrote it"
+    )
+
+
+def _refuse_format_one(path: Path) -> None:
+    """It had no records: a bare header stood behind the magic word."""
+    with suppress(OSError, ValueError, LookupError, msgpack.UnpackException), path.open("rb") as file:
+        if file.read(len(MAGIC)) == MAGIC and file.peek(1)[:1] != MARKER[:1]:
+            plain = msgpack.Unpacker(file).unpack()
+            if isinstance(plain, dict):
+                raise _foreign(path, plain)
 
 
 def _plain(entry: Entry) -> list[Any]:

@@ -47,7 +47,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _coordinator(trace: Trace) -> dict[str, Any]:
     from coordinator.replay import replay  # noqa: PLC0415
-    from edge_sim.replay_device import equipment  # noqa: PLC0415
+    from edge_sim.replay_parts import equipment  # noqa: PLC0415
 
     done = replay(trace, equipment(trace.header))
     return {
@@ -58,23 +58,31 @@ def _coordinator(trace: Trace) -> dict[str, Any]:
         "lives": done.lives,
         "state_sha256": done.state.hex(),
         "whole": done.ended,
-        "remark": "" if done.ended else "; the trace ends before the run did",
+        "remark": _remark(ended=done.ended),
     }
 
 
 def _device(trace: Trace, args: argparse.Namespace) -> dict[str, Any]:
-    from edge_sim.replay_device import app_of, replay_device  # noqa: PLC0415
+    from edge_sim.replay_device import replay_device  # noqa: PLC0415
+    from edge_sim.replay_history import history  # noqa: PLC0415
+    from edge_sim.replay_parts import maker_of  # noqa: PLC0415
 
-    app = app_of(trace.header, args.device, args.app, args.public)
-    return {"device": args.device, "uploads": replay_device(trace, args.device, app)}
+    past = history(trace, args.device, virtual=trace.header.virtual)
+    make, doubt = maker_of(trace.header, past, args.device, args.app, args.public)
+    made = replay_device(past, args.device, make, doubt)
+    return {"device": args.device, "uploads": made, "whole": past.ended, "remark": _remark(ended=past.ended)}
+
+
+def _remark(*, ended: bool) -> str:
+    return "" if ended else "the trace ends before the run did, all that it holds was replayed: "
 
 
 _SENTENCES = {
     True: (
-        "{federation}: {rounds} rounds again, {heard} events in, {frames} frames out, each equal to the recorded one; "
-        "state sha256 {state_sha256}{remark}"
+        "{remark}{federation}: {rounds} rounds again, {heard} events in, {frames} frames out, each equal to the "
+        "recorded one; state sha256 {state_sha256}"
     ),
-    False: "{device}: {uploads} uploads made again, each equal to the recorded one",
+    False: "{remark}{device}: {uploads} uploads made again, each equal to the recorded one",
 }
 
 REPLAY = Command(

@@ -64,8 +64,9 @@ def run(
         write_run(standalone, to_toml(configs.alone(parsed).tables), Path(out) / "standalone")
     folder = Path(out) if out else Path("runs") / parsed.federation.name
     memory = NOTHING
-    with keeping(folder, parsed.tables, parsed.file, wanted=trace, resume=resume) as kept:
-        if broker == "memory":
+    virtual_time = broker == "memory"
+    with keeping(folder, parsed.tables, parsed.file, wanted=trace, resume=resume, virtual=virtual_time) as kept:
+        if virtual_time:
             where = Path(out) if out else None
             virtual, memory = _in_memory(parsed, fleet, where, watcher(""), resume=resume, trace=kept)
             server, label, virtual_s, spent = virtual.server, "memory", virtual.clock.now_s, virtual.spent

@@ -105,6 +105,7 @@ class Run(VirtualFleet):
         engine: Engine | None = None,
         watcher: Watcher | None = None,
         trace: TraceWriter | None = None,
+        world: Mapping[str, Any] | None = None,
     ) -> None:
         """caches: devices must fetch the public set; serving: whether the coordinator has it for them."""
         self.fleet = fleets.build(fleet) if isinstance(fleet, Config) else fleet
@@ -121,6 +122,7 @@ class Run(VirtualFleet):
             engine=engine,
             watcher=watcher,
             trace=trace,
+            world=world,
         )
         self.clock.at(LIMIT_S, self._hung)
 

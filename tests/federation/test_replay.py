@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
+from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,8 @@ from deployment import Deployment
 from coordinator import trace as traces
 from coordinator.broker import EmbeddedBroker
 from coordinator.equipment import Equipment
-from coordinator.replay import replay
+from coordinator.records import HEAD, Chain
+from coordinator.replay import message_in, replay
 from coordinator.trace import Entry, Heard, Sent, Trace, TraceWriter, keeping
 from coordinator.traced import state_hash
 from edge_sdk.cli import main
@@ -24,7 +28,10 @@ from edge_sdk.protocol.messages import Upload
 from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.memory import Faults
 from edge_sim import config as configs
-from edge_sim.replay_device import app_of
+from edge_sim.checkpoint import Checkpoints
+from edge_sim.replay_device import replay_device
+from edge_sim.replay_history import History, history
+from edge_sim.replay_parts import maker_of
 
 ROUGH = Faults(drop=0.15, duplicate=0.15, delay=0.3, delay_s=3.0, disconnect=0.02)
 METHODS = ["fedmd", "fedproto", "fedavg", pytest.param("fedal", marks=pytest.mark.torch)]
@@ -33,10 +40,20 @@ METHODS = ["fedmd", "fedproto", "fedavg", pytest.param("fedal", marks=pytest.mar
 NOTHING = Equipment(nets=list, public=lambda: None)
 
 
-def record(path: Path, pictures: Path, method: str = "fedmd", *, cuts: tuple[float, ...] = (), **options: Any) -> Any:
-    """A run that leaves a trace; the coordinator's power is cut at these moments."""
-    tables = fleets.tables(pictures, method, devices=4)
-    with keeping(path.parent, tables, Path("test.toml"), wanted=True, resume=False) as kept:
+def record(
+    path: Path,
+    pictures: Path,
+    method: str = "fedmd",
+    *,
+    cuts: tuple[float, ...] = (),
+    row: Mapping[str, Any] | None = None,
+    federation: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Any:
+    """A run that leaves a trace; the coordinator's power is cut at these moments.  row: more of its [[fleet]] row."""
+    tables = fleets.tables(pictures, method, devices=4, **(federation or {}))
+    tables["fleet"] = [{**tables["fleet"][0], **(row or {})}]
+    with keeping(path.parent, tables, Path("test.toml"), wanted=True, resume=False, virtual=True) as kept:
         run = fleets.Run(configs.parse(tables, Path("test.toml")), trace=kept, **options)
         for at_s in cuts:
             run.power_cut("coordinator", at_s=at_s, for_s=1.0)
@@ -107,7 +124,9 @@ def test_a_trace_that_was_cut_off_replays_as_far_as_it_goes(
     record(path, pictures)
     path.write_bytes(path.read_bytes()[:-7001])
     assert main(["replay", str(path)]) == 0
-    assert "the trace ends before the run did" in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("the trace ends before the run did")
+    assert main(["replay", str(path), "--device", "device-01"]) == 0
+    assert capsys.readouterr().out.startswith("the trace ends before the run did")
 
 
 def test_going_on_begins_behind_the_last_whole_entry(path: Path, pictures: Path) -> None:
@@ -120,22 +139,84 @@ def test_going_on_begins_behind_the_last_whole_entry(path: Path, pictures: Path)
     assert list(Trace(path))[whole:] == [traces.Ticked(1.5)]
 
 
-def test_what_is_no_trace_is_refused(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def refused(contents: bytes | None, expected: str) -> None:
-        path.unlink(missing_ok=True)
-        if contents is not None:
-            path.write_bytes(contents)
-        assert main(["replay", str(path)]) == 2
-        assert expected in capsys.readouterr().err
+@pytest.mark.parametrize("left", [0, 5, len(traces.MAGIC), 200])
+def test_going_on_with_what_was_killed_before_its_header(path: Path, pictures: Path, left: int) -> None:
+    record(path, pictures)
+    path.write_bytes(path.read_bytes()[:left])
+    with keeping(path.parent, {}, Path("test.toml"), wanted=True, resume=True):
+        pass
+    assert list(Trace(path)) == []
 
-    refused(None, "No such file")
-    refused(b"[federation]", "not a trace")
-    refused(traces.MAGIC, "has no header")
-    refused(traces.MAGIC + msgpack.packb({"trace": 9, "sdk": "7.0"}), "version 9, written by edge-sdk 7.0")
-    TraceWriter(path, {}, Path("x")).close()
-    header = path.read_bytes()
-    refused(header + msgpack.packb(["dreamt", 1.0]), "an entry does not read")
-    refused(header + b"\xc1", "damaged")
+
+def test_what_is_damaged_is_not_gone_on_with(path: Path, pictures: Path) -> None:
+    record(path, pictures)
+    damaged = path.read_bytes() + bytes(9)
+    path.write_bytes(damaged)
+    with pytest.raises(UsageError, match="damaged"), keeping(path.parent, {}, path, wanted=True, resume=True):
+        pass
+    assert path.read_bytes() == damaged
+
+
+def refused(path: Path, contents: bytes | None, capsys: pytest.CaptureFixture[str]) -> str:
+    """What is said of it, in one line, by the coordinator's replay and a device's."""
+    path.unlink(missing_ok=True)
+    if contents is not None:
+        path.write_bytes(contents)
+    for more in ([], ["--device", "device-01"]):
+        assert main(["replay", str(path), *more]) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+    return said
+
+
+def test_what_is_no_trace_is_refused(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "No such file" in refused(path, None, capsys)
+    assert "not a trace" in refused(path, b"[federation]", capsys)
+    assert "no header" in refused(path, traces.MAGIC, capsys)
+    assert "it is no header" in refused(path, traces.MAGIC + Chain().framed(msgpack.packb([7])), capsys)
+    chain = Chain()
+    header = chain.framed(msgpack.packb({**HEADER, "sdk": version("edge-sdk")}))
+    dreamt = chain.framed(msgpack.packb(["dreamt", 1.0]))
+    assert "it is no entry of this version" in refused(path, traces.MAGIC + header + dreamt, capsys)
+
+
+HEADER = {"trace": traces.VERSION, "sdk": "7.0", "tables": {}, "file": "x", "virtual": True}
+
+
+def test_another_version_is_refused_with_both_named(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the same format, too: what the other version did with the same events is not known here."""
+    for written in (Chain().framed(msgpack.packb(HEADER)), msgpack.packb({**HEADER, "trace": 1})):
+        said = refused(path, traces.MAGIC + written, capsys)
+        assert "written by edge-sdk 7.0" in said
+        assert f"this is edge-sdk {version('edge-sdk')}" in said
+
+
+def test_damage_anywhere_is_called_damage(path: Path, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record(path, pictures)
+    whole = path.read_bytes()
+    half = len(whole) // 2
+    ends = [len(traces.MAGIC)]
+    while ends[-1] < len(whole):
+        ends.append(ends[-1] + HEAD.size + int.from_bytes(whole[ends[-1] + 4 : ends[-1] + 8], "little"))
+    middle = ends[len(ends) // 2 : len(ends) // 2 + 3]
+    damages = {
+        "a flipped bit": whole[:half] + bytes([whole[half] ^ 4]) + whole[half + 1 :],
+        "in a length": whole[: middle[0] + 7] + b"\x7f" + whole[middle[0] + 8 :],
+        "bytes cut out": whole[:half] + whole[half + 400 :],
+        "an entry cut out": whole[: middle[0]] + whole[middle[1] :],
+        "two entries the other way round": whole[: middle[0]]
+        + whole[middle[1] : middle[2]]
+        + whole[middle[0] : middle[1]]
+        + whole[middle[2] :],
+        "a page of NULs": whole[: middle[0]] + bytes(1000) + whole[middle[0] + 1000 :],
+        "NULs behind": whole + bytes(4096),
+        "a NUL behind": whole + bytes(1),
+        "trailing bytes": whole + b"junk",
+    }
+    for name, contents in damages.items():
+        said = refused(path, contents, capsys)
+        assert "damaged in what begins at byte" in said, name
+        assert "Error" not in said, name
 
 
 @pytest.mark.parametrize("option", ["--app", "--public"])
@@ -149,7 +230,99 @@ def test_what_is_only_about_a_device_is_refused_without_one(
 def test_a_device_that_cannot_be_made_again_is_named(path: Path, pictures: Path) -> None:
     record(path, pictures)
     with pytest.raises(UsageError, match="the run has device-00, device-01"):
-        app_of(Trace(path).header, "device-77", None, None)
+        maker_of(Trace(path).header, History(), "device-77", None, None)
+
+
+def again(path: Path) -> list[int]:
+    """How many uploads each device makes again."""
+    trace = Trace(path)
+    found = []
+    for device in sorted({device for device, _, _ in uploads(trace)}):
+        past = history(trace, device, virtual=True)
+        make, doubt = maker_of(trace.header, past, device, None, None)
+        found.append(replay_device(past, device, make, doubt))
+    return found
+
+
+@pytest.mark.parametrize("lie", ["flip_signs", "noise"])
+def test_a_device_that_lies_lies_again(path: Path, pictures: Path, lie: str) -> None:
+    record(path, pictures, row={"byzantine": f"edge_sim.byzantine:{lie}"})
+    assert again(path) == [4] * 4
+
+
+def test_another_upload_is_called_different_or_told_why_it_may_be(path: Path, pictures: Path) -> None:
+    record(path, pictures, row={"byzantine": "edge_sim.byzantine:flip_signs"})
+    trace = Trace(path)
+    past = history(trace, "device-01", virtual=True)
+    honest, _ = maker_of(dataclasses.replace(trace.header, virtual=False), past, "device-01", None, None)
+    with pytest.raises(RunFailed, match="device-01, round 0, exchange 0: logits differs"):
+        replay_device(past, "device-01", honest)
+    with pytest.raises(UsageError, match="round 0, exchange 0: cannot be replayed: it was stacked"):
+        replay_device(past, "device-01", honest, "it was stacked")
+
+
+def test_a_device_draws_its_noise_again(path: Path, pictures: Path) -> None:
+    tables = fleets.tables(pictures, "fedhkd", devices=4)
+    noise = {"noise_features": 0.5, "noise_soft": 0.5, "noise_counts": 0.5}
+    tables["method"] = noise
+    with keeping(path.parent, tables, Path("test.toml"), wanted=True, resume=False, virtual=True) as kept:
+        fleets.Run(configs.parse(tables, Path("test.toml")), trace=kept).finished()
+    assert again(path) == [4] * 4
+
+
+@pytest.mark.parametrize("method", ["fedmd", "fedproto"])
+def test_devices_that_lose_power_and_are_overtaken(path: Path, pictures: Path, method: str) -> None:
+    """Each takes up only what it finished; of some of that no upload ever came."""
+    federation = {"rounds": 8, "quorum": 1, "deadline_s": 2.0, "patience": 20}
+    row = {"dropout": 0.4, "dropout_s": 3.0, "slow_share": 0.3, "slow_factor": 40.0}
+    record(path, pictures, method, federation=federation, row=row, faults=ROUGH, seed=5, cuts=(3.0,))
+    past = history(Trace(path), "device-01", virtual=True).stretches[0]
+    assert past.assigns.keys() - past.uploads.keys(), "nothing went wrong here"
+    assert sum(again(path)) == len(uploads(Trace(path)))
+
+
+def uploads(trace: Trace) -> set[tuple[str, int, int]]:
+    """Device, round and exchange of each that came."""
+    events = (each.event for each in trace if isinstance(each, Heard))
+    messages = (message_in(each.frame) for each in events if isinstance(each, Incoming))
+    return {(each.device, each.round, each.exchange) for each in messages if isinstance(each, Upload)}
+
+
+@pytest.mark.torch
+def test_torch_computes_in_one_thread_again(path: Path, pictures: Path) -> None:
+    torch = pytest.importorskip("torch")
+    tables = {**fleets.tables(pictures, "fedproto", devices=2), "fleet": [{"count": 2, "model": "mlp"}]}
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        TraceWriter(path, tables, Path("test.toml"), resume=False, virtual=True).close()
+        maker_of(Trace(path).header, History(), "device-00", None, None)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_run_that_went_back_to_a_checkpoint(path: Path, pictures: Path) -> None:
+    """A simulation that was killed goes on from before: devices unlearn what they did since."""
+    tables = fleets.tables(pictures, devices=4, rounds=6)
+    parsed = configs.parse(tables, Path("test.toml"))
+    folder = path.parent / "checkpoint"
+    with keeping(path.parent, tables, Path("test.toml"), wanted=True, resume=False, virtual=True) as kept:
+        first = fleets.Run(parsed, trace=kept)
+        checkpoints = Checkpoints(folder)
+        first.clock.at(0.05, lambda: checkpoints.save(first.server.ledger, stores_of(first), first.to_json()))
+        first.finished()
+    ledger, stores, world = checkpoints.load()
+    with keeping(path.parent, tables, Path("test.toml"), wanted=True, resume=True, virtual=True) as kept:
+        second = fleets.Run(parsed, trace=kept, ledger=ledger, stores=stores, faults=ROUGH, seed=1, world=world)
+        second.finished()
+    assert replay(Trace(path), NOTHING).ended
+    assert len(history(Trace(path), "device-01", virtual=True).stretches) == 2
+    assert min(again(path)) > 7
+
+
+def stores_of(run: fleets.Run) -> dict[str, Any]:
+    return {each.device.kit.id: each.agent.store for each in run.devices}
 
 
 @pytest.mark.processes
