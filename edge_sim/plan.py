@@ -21,6 +21,7 @@ from edge_sdk.errors import UsageError
 from edge_sdk.protocol.wires import registered_names
 from edge_sim import config as configs
 from edge_sim import fleet as fleets
+from edge_sim import run_folder
 from edge_sim.config import Config
 from edge_sim.runner import WatcherFor, run
 
@@ -134,11 +135,17 @@ def carry_out(planned: Sequence[Planned], out: Path, watcher: WatcherFor = lambd
     """Do what is not there yet; before the first of it, read all settings and build every kind of model.
 
     Every run has its run directory inside `out`; one that holds a finished run of these very settings is not run again.
-    Raises UsageError where a folder holds another run, and whatever a run raises.
+    Raises UsageError where a folder holds another run, or another command is at work in `out`, and whatever a run
+    raises.
     """
-    todo = [each for each in planned if not _finished(each, out)]
-    if todo:
-        _rehearse([each for each in planned if each.seed == planned[0].seed])
+    if all(_finished(each, out) for each in planned):
+        return
+    _rehearse([each for each in planned if each.seed == planned[0].seed])
+    with run_folder.claimed(out):
+        _carry_out([each for each in planned if not _finished(each, out)], out, watcher)
+
+
+def _carry_out(todo: Sequence[Planned], out: Path, watcher: WatcherFor) -> None:
     for place, each in enumerate(todo, 1):
         which = ", ".join(filter(None, (each.method, label(each.setting), f"seed {each.seed}")))
         eyes = watcher(f"{which} ({place} of {len(todo)})")
