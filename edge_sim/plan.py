@@ -175,7 +175,7 @@ def _rehearse(one_of_each: Sequence[Planned]) -> None:
 def _finished(planned: Planned, out: Path) -> bool:
     """Whether this very run is there, and came to its end.  Raises UsageError where its folder holds another one."""
     folder = out / planned.folder
-    if not (folder / "summary.json").exists() or not read_run(folder).completed:
+    if not run_folder.finished(folder):
         return False
     if (folder / "federation.toml").read_text(encoding="utf-8") != to_toml(planned.config.tables):
         raise UsageError(f"{folder}: holds a run with other settings; give --out another folder, or remove this one")

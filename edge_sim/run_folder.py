@@ -59,12 +59,17 @@ def check_new(folder: Path) -> None:
         raise UsageError(f"{folder}: holds a run already; add --resume to go on with it, or give --out another folder")
 
 
+def finished(folder: Path) -> bool:
+    """Whether a folder holds what came of a run that came to its end."""
+    return (folder / "summary.json").exists() and read_run(folder).completed
+
+
 def is_over(folder: Path, config: Config) -> bool:
     """Whether the run in a folder came to its end, so that there is nothing to go on with.
 
     Raises UsageError where the folder holds no run, or one with other settings.
     """
-    over = (folder / "summary.json").exists() and read_run(folder).completed
+    over = finished(folder)
     if not (over or _holds_checkpoint(folder)):
         raise UsageError(f"{folder}: holds nothing to resume; start without --resume")
     if (folder / KEPT).exists():  # a run that was interrupted under an edge-sdk that kept it only at the end has none

@@ -80,9 +80,8 @@ def run_in(
         run_folder.keep_settings(out, parsed)
     fleets.export_partition(parsed, fleet)
     begun_s, start_s = time.monotonic(), time.time()
-    standalone = _standalone(parsed, watcher) if parsed.run.standalone and parsed.federation.method != "local" else None
-    if standalone is not None and out is not None:
-        write_run(standalone, to_toml(configs.alone(parsed).tables), out / "standalone")
+    wanted = parsed.run.standalone and parsed.federation.method != "local"
+    standalone = _standalone(configs.alone(parsed), out / "standalone" if out else None, watcher) if wanted else None
     folder = out or Path("runs") / parsed.federation.name
     memory = NOTHING
     with keeping(folder, parsed.tables, parsed.file, wanted=trace, resume=resume) as kept:
@@ -111,8 +110,19 @@ def check_broker(broker: str) -> None:
         raise UsageError(f"--broker {broker}: mosquitto is not on PATH; install it, or use embedded")
 
 
-def _standalone(config: Config, watcher: WatcherFor) -> Result:
-    alone = configs.alone(config)
+def _standalone(alone: Config, folder: Path | None, watcher: WatcherFor) -> Result:
+    """What came of the devices alone: read, where an earlier part of this run has left it in the folder."""
+    settings = to_toml(alone.tables)
+    if folder is None:
+        return _alone(alone, watcher)
+    if run_folder.finished(folder) and (folder / run_folder.KEPT).read_text(encoding="utf-8") == settings:
+        return read_run(folder)
+    found = _alone(alone, watcher)
+    write_run(found, settings, folder)
+    return found
+
+
+def _alone(alone: Config, watcher: WatcherFor) -> Result:
     fleet = fleets.build(alone)
     begun_s = time.monotonic()
     virtual, memory = _in_memory(alone, fleet, None, watcher("alone"), resume=False)

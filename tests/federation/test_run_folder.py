@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import fleets
 import pytest
 
 from coordinator.config import to_toml
+from coordinator.watcher import Silent, Watcher
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
 from edge_sim import config as configs
@@ -19,6 +21,14 @@ from edge_sim.clock import VirtualClock
 from edge_sim.compare import compare
 from edge_sim.plan import changed
 from edge_sim.runner import run
+
+
+class Interrupt(Silent):
+    """Ctrl-C after the first round."""
+
+    def round_done(self, *_: Any) -> None:
+        raise KeyboardInterrupt
+
 
 HOLD = """
 import sys
@@ -177,3 +187,30 @@ def test_a_run_goes_on_from_its_own_settings(file: Path, tmp_path: Path, monkeyp
     interrupt(monkeypatch, file, out)
     same_world.check(out / "federation.toml", configs.load(file))
     assert run(out / "federation.toml", out=out, resume=True).completed
+
+
+def test_the_devices_alone_are_not_trained_again(file: Path, tmp_path: Path) -> None:
+    tables = changed(configs.load(file).tables, {"run.standalone": True})
+    out, whole, begun = tmp_path / "run", run(tables), list[str]()
+
+    def watcher(part: str) -> Watcher:
+        begun.append(part)
+        return Silent() if part else Interrupt()
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tables, out=out, watcher=watcher)
+    resumed = run(tables, out=out, resume=True, watcher=begun.append)
+    assert begun == ["alone", "", ""]
+    assert [device.standalone_accuracy for device in resumed.devices] == [d.standalone_accuracy for d in whole.devices]
+    assert [entry.accuracy for entry in resumed.standalone_history] == [e.accuracy for e in whole.standalone_history]
+    assert resumed.metrics == whole.metrics
+
+
+def test_the_devices_alone_are_trained_again_where_what_they_left_is_of_other_settings(
+    file: Path, tmp_path: Path
+) -> None:
+    tables = changed(configs.load(file).tables, {"run.standalone": True})
+    other = run(changed(tables, {"federation.seed": 9}), out=tmp_path / "other")
+    shutil.copytree(tmp_path / "other" / "standalone", tmp_path / "run" / "standalone")
+    found = run(tables, out=tmp_path / "run")
+    assert found.standalone_history == run(tables).standalone_history != other.standalone_history
