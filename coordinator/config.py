@@ -183,7 +183,7 @@ def federation(
     known_classes = classes if classes is not None else table.classes
     if known_classes is None:
         raise UsageError(f"{file}: federation.classes: missing, and there is no data set here that would tell")
-    contract, params = _method(table.method, tables.get("method", {}), file)
+    contract, params = method_of(table.method, tables.get("method", {}), file)
     contract = contract.under(dataclasses.asdict(params))
     misfit = contract.misfit(params, table.devices)
     if misfit:
@@ -248,7 +248,7 @@ def _nearest(word: object, known: Sequence[str]) -> str:
     return f"did you mean {close[0]}? known are {', '.join(known)}" if close else f"known are {', '.join(known)}"
 
 
-def _method(name: str, table: Mapping[str, Any], file: Path) -> tuple[Contract[Any], Any]:
+def method_of(name: str, table: Mapping[str, Any], file: Path) -> tuple[Contract[Any], Any]:
     """The contract and its parameters: the keys of [method] and those of [method.NAME].
 
     Sub-tables of other methods are left alone, so that one file serves several methods.

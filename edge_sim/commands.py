@@ -41,6 +41,24 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _simulate(args: argparse.Namespace) -> int:
+    from edge_sim import config as configs  # noqa: PLC0415  # nothing heavy before the arguments are read
+    from edge_sim import run_folder  # noqa: PLC0415
+
+    if args.engine:
+        args.overrides.append(f"run.engine={args.engine}")
+    config = configs.load(args.file, args.overrides)
+    default = Path("runs") / config.federation.name
+    out = args.out or (default if args.resume else run_folder.unused(default))
+    if args.resume and run_folder.is_over(out, config):
+        sys.stderr.write(f"{out}: the run is finished, there is nothing to go on with\n")
+        if args.json:
+            sys.stdout.write((out / "summary.json").read_text(encoding="utf-8"))
+        return 0
+    with run_folder.claimed(out):
+        return _simulate_in(out, config, args)
+
+
+def _simulate_in(out: Path, config: Config, args: argparse.Namespace) -> int:
     from coordinator.config import to_toml  # noqa: PLC0415  # nothing heavy before the arguments are read
     from coordinator.report.files import write_run  # noqa: PLC0415
     from coordinator.report.plots import draw_all  # noqa: PLC0415
@@ -48,26 +66,23 @@ def _simulate(args: argparse.Namespace) -> int:
     from coordinator.report.table import show  # noqa: PLC0415
     from edge_sim import config as configs  # noqa: PLC0415
     from edge_sim.engines import resolved  # noqa: PLC0415
-    from edge_sim.runner import check_folder, run, unused  # noqa: PLC0415
+    from edge_sim.run_folder import check_new  # noqa: PLC0415
+    from edge_sim.runner import run_in  # noqa: PLC0415
 
-    if args.engine:
-        args.overrides.append(f"run.engine={args.engine}")
-    config = configs.load(args.file, args.overrides)
-    name = config.federation.name
+    if not args.resume:
+        check_new(out)
     if args.broker != "memory" and configs.troubled(config):
         sys.stderr.write(
             "edge-sdk: [scenario] and what [[fleet]] rows have to bear are for the memory broker: left out\n"
         )
-    out = args.out or (Path("runs") / name if args.resume else unused(Path("runs") / name))
-    check_folder(out, resume=args.resume)
     if args.broker == "memory":
         config, why = resolved(config, out)
         sys.stderr.write(f"{why}\n" if why else "")
     try:
-        result = run(
+        result = run_in(
+            out,
             config,
             broker=args.broker,
-            out=out,
             resume=args.resume,
             watcher=lambda part: _watcher(config, out, part),
             trace=args.trace,

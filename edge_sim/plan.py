@@ -21,6 +21,7 @@ from edge_sdk.errors import UsageError
 from edge_sdk.protocol.wires import registered_names
 from edge_sim import config as configs
 from edge_sim import fleet as fleets
+from edge_sim import run_folder
 from edge_sim.config import Config
 from edge_sim.runner import WatcherFor, run
 
@@ -134,11 +135,17 @@ def carry_out(planned: Sequence[Planned], out: Path, watcher: WatcherFor = lambd
     """Do what is not there yet; before the first of it, read all settings and build every kind of model.
 
     Every run has its run directory inside `out`; one that holds a finished run of these very settings is not run again.
-    Raises UsageError where a folder holds another run, and whatever a run raises.
+    Raises UsageError where a folder holds another run, or another command is at work in `out`, and whatever a run
+    raises.
     """
-    todo = [each for each in planned if not _finished(each, out)]
-    if todo:
-        _rehearse([each for each in planned if each.seed == planned[0].seed])
+    if all(_finished(each, out) for each in planned):
+        return
+    _rehearse([each for each in planned if each.seed == planned[0].seed])
+    with run_folder.claimed(out):
+        _carry_out([each for each in planned if not _finished(each, out)], out, watcher)
+
+
+def _carry_out(todo: Sequence[Planned], out: Path, watcher: WatcherFor) -> None:
     for place, each in enumerate(todo, 1):
         which = ", ".join(filter(None, (each.method, label(each.setting), f"seed {each.seed}")))
         eyes = watcher(f"{which} ({place} of {len(todo)})")
@@ -168,7 +175,7 @@ def _rehearse(one_of_each: Sequence[Planned]) -> None:
 def _finished(planned: Planned, out: Path) -> bool:
     """Whether this very run is there, and came to its end.  Raises UsageError where its folder holds another one."""
     folder = out / planned.folder
-    if not (folder / "summary.json").exists() or not read_run(folder).completed:
+    if not run_folder.finished(folder):
         return False
     if (folder / "federation.toml").read_text(encoding="utf-8") != to_toml(planned.config.tables):
         raise UsageError(f"{folder}: holds a run with other settings; give --out another folder, or remove this one")

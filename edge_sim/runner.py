@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -13,14 +12,14 @@ from typing import Any
 from coordinator import final_prototypes
 from coordinator.config import to_toml
 from coordinator.ledger import Ledger
-from coordinator.report.files import write_run
+from coordinator.report.files import read_run, write_run
 from coordinator.report.result import Result
 from coordinator.trace import TraceWriter, keeping
 from coordinator.watcher import Watcher
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.mqtt_url import parse_broker_url
 from edge_sim import config as configs
-from edge_sim import engines, feasible, idle
+from edge_sim import engines, feasible, idle, run_folder
 from edge_sim import fleet as fleets
 from edge_sim.checkpoint import Checkpoints
 from edge_sim.config import Config
@@ -46,29 +45,49 @@ def run(
 
     config: a TOML file, its tables, or a parsed Config.  broker: `memory` (virtual time, one thread, repeatable bit for
     bit), `embedded`, `embedded:amqtt`, `embedded:mosquitto` or `mqtt://HOST[:PORT]` (real processes, real time).
-    out: the run directory, needed for anything but memory.  trace: keep the message log there.
+    out: the run directory, needed for anything but memory; nobody else may run in it meanwhile.  trace: keep the
+    message log there.  resume: go on with the run in that directory; one that is over is read, and nothing is changed.
     Raises UsageError, RunFailed, StoreError.
     """
     parsed = _parsed(config)
+    if out is None:
+        return run_in(None, parsed, broker=broker, watcher=watcher, trace=trace)
+    folder = Path(out)
+    if resume and run_folder.is_over(folder, parsed):
+        return read_run(folder)
+    with run_folder.claimed(folder):
+        return run_in(folder, parsed, broker=broker, resume=resume, watcher=watcher, trace=trace)
+
+
+def run_in(
+    out: Path | None,
+    parsed: Config,
+    *,
+    broker: str = "memory",
+    resume: bool = False,
+    watcher: WatcherFor = lambda _label: None,
+    trace: bool = False,
+) -> Result:
+    """The same, in a folder that the caller has claimed, and that holds what there is to go on with."""
     check_broker(broker)
-    if out is not None:
-        check_folder(Path(out), resume=resume)
-    parsed, _ = engines.resolved(parsed, Path(out) if out else None)
+    if out is not None and not resume:
+        run_folder.check_new(out)
+    parsed, _ = engines.resolved(parsed, out)
     fleet = fleets.build(parsed)
     if broker == "memory":
         feasible.check(fleet)
+    if out is not None:
+        run_folder.keep_settings(out, parsed)
     fleets.export_partition(parsed, fleet)
     begun_s, start_s = time.monotonic(), time.time()
-    standalone = _standalone(parsed, watcher) if parsed.run.standalone and parsed.federation.method != "local" else None
-    if standalone is not None and out is not None:
-        write_run(standalone, to_toml(configs.alone(parsed).tables), Path(out) / "standalone")
-    folder = Path(out) if out else Path("runs") / parsed.federation.name
+    wanted = parsed.run.standalone and parsed.federation.method != "local"
+    standalone = _standalone(configs.alone(parsed), out / "standalone" if out else None, watcher) if wanted else None
+    folder = out or Path("runs") / parsed.federation.name
     memory = NOTHING
     virtual_time = broker == "memory"
     with keeping(folder, parsed.tables, parsed.file, wanted=trace, resume=resume, virtual=virtual_time) as kept:
         if virtual_time:
-            where = Path(out) if out else None
-            virtual, memory = _in_memory(parsed, fleet, where, watcher(""), resume=resume, trace=kept)
+            virtual, memory = _in_memory(parsed, fleet, out, watcher(""), resume=resume, trace=kept)
             server, label, virtual_s, spent = virtual.server, "memory", virtual.clock.now_s, virtual.spent
             seen = gather(virtual, fleet.dataset)
         else:
@@ -93,30 +112,19 @@ def check_broker(broker: str) -> None:
         raise UsageError(f"--broker {broker}: mosquitto is not on PATH; install it, or use embedded")
 
 
-def check_folder(out: Path, *, resume: bool) -> None:
-    """Make the folder.
-
-    Raises UsageError where it cannot be, where a new run would overwrite an old one, or there is none to go on with.
-    """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--out {out}: cannot be made a folder ({error.strerror}); give another one") from None
-    kept = any((out / name).exists() for name in ("checkpoint", "checkpoint.old"))
-    if (kept or (out / "summary.json").exists()) and not resume:
-        raise UsageError(f"{out}: holds a run already; add --resume to go on with it, or give --out another folder")
-    if resume and not kept:
-        raise UsageError(f"{out}: holds nothing to resume; start without --resume")
+def _standalone(alone: Config, folder: Path | None, watcher: WatcherFor) -> Result:
+    """What came of the devices alone: read, where an earlier part of this run has left it in the folder."""
+    settings = to_toml(alone.tables)
+    if folder is None:
+        return _alone(alone, watcher)
+    if run_folder.finished(folder) and (folder / run_folder.KEPT).read_text(encoding="utf-8") == settings:
+        return read_run(folder)
+    found = _alone(alone, watcher)
+    write_run(found, settings, folder)
+    return found
 
 
-def unused(folder: Path) -> Path:
-    """The folder, or the first of FOLDER-2, FOLDER-3 ... that does not exist yet."""
-    candidates = (folder.with_name(f"{folder.name}-{i}") for i in itertools.count(2))
-    return next(path for path in (folder, *itertools.islice(candidates, 10_000)) if not path.exists())
-
-
-def _standalone(config: Config, watcher: WatcherFor) -> Result:
-    alone = configs.alone(config)
+def _alone(alone: Config, watcher: WatcherFor) -> Result:
     fleet = fleets.build(alone)
     begun_s = time.monotonic()
     virtual, memory = _in_memory(alone, fleet, None, watcher("alone"), resume=False)

@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-
 from edge_sdk.errors import LocalProtocolError
 from edge_sdk.protocol import topics
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, TransportEvent, Will
+from edge_sdk.transport.fates import Fates
 from edge_sdk.transport.routes import Routes
 
 
@@ -66,7 +65,7 @@ class Hub:
 
     def __init__(self, clock: Clock | None = None, faults: Faults | None = None, seed: int = 0) -> None:
         self.clock, self.faults = clock, CALM if faults is None or faults == CALM else faults
-        self._rng = np.random.default_rng([seed, 0x48554221])
+        self._draws = Fates(seed)
         self._clients: dict[str, MemoryTransport] = {}
         self._linked = 0
         self._routes: Routes[MemoryTransport] = Routes()
@@ -168,18 +167,18 @@ class Hub:
         if faults is CALM:
             self._deliver_after(client, topic, frame, up_s + client.transfer_s(len(frame), up=False))
             return
-        fate = self._rng.random(4)  # always four draws, so that one kind of fault does not shift another
-        if fate[0] < faults.disconnect:
+        cut, lost, doubled, delayed, *shares = self._draws.draw(client.client_id, topic, frame)
+        if cut < faults.disconnect:
             self.fates["disconnect"] += 1
             self.drop_link(client.client_id, faults.disconnect_s)
             return
-        if fate[1] < faults.drop:
+        if lost < faults.drop:
             self.fates["drop"] += 1
             return
-        twice, held = bool(fate[2] < faults.duplicate), bool(fate[3] < faults.delay)
+        twice, held = doubled < faults.duplicate, delayed < faults.delay
         self.fates.update(duplicate=twice, delay=held)
-        for _ in range(2 if twice else 1):
-            held_s = self._rng.random() * faults.delay_s if held else 0.0
+        for share in shares if twice else shares[:1]:
+            held_s = share * faults.delay_s if held else 0.0
             self._deliver_after(client, topic, frame, up_s + client.transfer_s(len(frame), up=False) + held_s)
 
     def _deliver_after(self, client: MemoryTransport, topic: str, frame: bytes, delay_s: float) -> None:

@@ -61,6 +61,24 @@ def test_an_interrupt_at_any_moment(  # noqa: PLR0917  # fixtures
     same(run(tables, out=tmp_path / "run", resume=True), whole[method])
 
 
+@pytest.mark.parametrize("steps", [60, 110, 160, 200])
+def test_the_faults_that_were_to_come_come(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """Lost frames cost this run seven answers, all after the cut, and decide what is learned."""
+    tables = fleets.tables(pictures, rounds=10, quorum=3, deadline_s=20.0, retry_s=20.0)
+    tables["faults"] = {"drop": 0.02, "delay": 0.1, "delay_s": 0.5}
+    whole = run(tables)
+    assert [entry.contributors for entry in whole.history] == [6, 6, 6, 6, 6, 5, 5, 5, 4, 4]
+    with monkeypatch.context() as patch:
+        stop_after(patch, steps, KeyboardInterrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run(tables, out=tmp_path / "run")
+    resumed = run(tables, out=tmp_path / "run", resume=True)
+    assert [entry.contributors for entry in resumed.history] == [entry.contributors for entry in whole.history]
+    assert [entry.accuracy for entry in resumed.history] == [entry.accuracy for entry in whole.history]
+
+
 def test_many_interrupts(
     pictures: Path, tmp_path: Path, whole: dict[str, Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,7 +163,7 @@ def test_a_kill_between_the_two_renames(
 def test_only_the_same_run_can_be_resumed(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "run"
     interrupted(pictures, out, monkeypatch)
-    with pytest.raises(UsageError, match="belongs to another configuration"):
+    with pytest.raises(UsageError, match=r"federation\.seed was 7, is 8"):
         run(fleets.tables(pictures, seed=8), out=out, resume=True)
     with pytest.raises(UsageError, match="holds nothing to resume"):
         run(fleets.tables(pictures), out=tmp_path / "other", resume=True)

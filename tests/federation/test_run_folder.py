@@ -1,0 +1,216 @@
+"""A run folder belongs to one run, of one world: what is over stays as it is, and nobody else writes into it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import fleets
+import pytest
+
+from coordinator.config import to_toml
+from coordinator.watcher import Silent, Watcher
+from edge_sdk import cli
+from edge_sdk.errors import UsageError
+from edge_sim import config as configs
+from edge_sim import run_folder, same_world
+from edge_sim.clock import VirtualClock
+from edge_sim.compare import compare
+from edge_sim.plan import changed
+from edge_sim.runner import run
+
+
+class Interrupt(Silent):
+    """Ctrl-C after the first round."""
+
+    def round_done(self, *_: Any) -> None:
+        raise KeyboardInterrupt
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from edge_sim import run_folder
+with run_folder.claimed(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def file(pictures: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "f.toml"
+    path.write_text(to_toml(fleets.tables(pictures, "fedmd", devices=3, rounds=2)), encoding="utf-8")
+    return path
+
+
+def contents(folder: Path) -> dict[Path, tuple[bytes, int]]:
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, file: Path, out: Path) -> None:
+    """Begin a run and leave it after a few events."""
+    with monkeypatch.context() as patch:
+        left, step = iter(range(40)), VirtualClock.step
+
+        def counted(clock: VirtualClock) -> bool:
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            return step(clock)
+
+        patch.setattr(VirtualClock, "step", counted)
+        with pytest.raises(KeyboardInterrupt):
+            run(file, out=out)
+
+
+# -- a run that is over -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("broker", ["memory", "embedded:amqtt"])
+def test_a_finished_run_is_left_as_it_is(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, broker: str
+) -> None:
+    """With the checkpoint of its last seconds still there, from which it would go on."""
+    out = tmp_path / "run"
+    interrupt(monkeypatch, file, out)
+    command = ["simulate", str(file), "--out", str(out), "--json", "--resume"]
+    assert cli.main(command) == 0
+    assert (out / "checkpoint").exists()
+    before, summary = contents(out), capsys.readouterr().out
+    for again in ([*command[:-2], "--resume"], command):
+        assert cli.main([*again, "--broker", broker]) == 0
+        said = capsys.readouterr()
+        assert said.out == (summary if "--json" in again else "")
+        assert said.err == f"{out}: the run is finished, there is nothing to go on with\n"
+    assert run(file, out=out, resume=True, broker=broker).rounds_done == 2
+    assert contents(out) == before
+
+
+def test_a_finished_run_of_a_comparison_is_left_as_it_is(file: Path, tmp_path: Path) -> None:
+    compare(configs.load(file), ["fedmd"], [7], tmp_path / "cmp")
+    before = contents(tmp_path / "cmp")
+    assert cli.main(["simulate", str(file), "--out", str(tmp_path / "cmp" / "fedmd" / "seed-7"), "--resume"]) == 0
+    assert contents(tmp_path / "cmp") == before
+
+
+# -- one run at a time ------------------------------------------------------------------------------------------------
+
+
+def test_a_second_run_is_refused_before_it_touches_anything(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    interrupt(monkeypatch, file, out)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(out)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        before = contents(out)
+        for more in (["--resume"], []):
+            assert cli.main(["simulate", str(file), "--out", str(out), *more]) == 2
+            assert capsys.readouterr().err == (
+                f"edge-sdk: {out}: another run is writing into it; wait until that one is over, or give --out another "
+                "folder\n"
+            )
+        assert cli.main(["compare", str(file), "--methods", "fedmd", "--out", str(out)]) == 2
+        assert contents(out) == before
+        other.kill()  # and the lock goes with it
+    assert run(file, out=out, resume=True).completed
+
+
+def test_the_same_process_is_kept_out_too(tmp_path: Path) -> None:
+    with run_folder.claimed(tmp_path), pytest.raises(UsageError, match="another run"), run_folder.claimed(tmp_path):
+        pass
+    with run_folder.claimed(tmp_path):
+        pass
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot be made a folder"), run_folder.claimed(tmp_path / "file"):
+        pass
+
+
+# -- the same world ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"federation.quorum": 2}, "federation.quorum was not given, is 2;"),
+        ({"federation.rounds": 9}, "federation.rounds was 2, is 9;"),
+        ({"method.public_batch": 4}, "method.fedmd.public_batch was 8, is 4;"),
+        ({"partition.classes_per_device": 1}, "partition.classes_per_device was 2, is 1;"),
+        ({"faults.drop": 0.1, "faults.seed": 3}, "faults.drop was 0.0, is 0.1; faults.seed was 0, is 3;"),
+        ({"scenario.broker_lost_at_s": [3]}, "scenario.broker_lost_at_s was [], is [3.0];"),
+        ({"encoding.logits": "f16"}, 'encoding.logits was "f32", is "f16";'),
+        (
+            {"fleet": [{"count": 2, "model": "softmax"}, {"model": "softmax", "board": "x86", "dropout": 0.5}]},
+            "fleet.rows was 1, is 2; fleet[0].count was 3, is 2;",
+        ),
+    ],
+)
+def test_another_world_is_refused_by_its_first_keys(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: dict[str, Any], words: str
+) -> None:
+    out = tmp_path / "run"
+    interrupt(monkeypatch, file, out)
+    before = contents(out)
+    tables = {**configs.load(file).tables}
+    tables.update({"fleet": setting.pop("fleet")} if "fleet" in setting else {})
+    with pytest.raises(UsageError) as caught:
+        run(changed(tables, setting), out=out, resume=True)
+    assert f"{out}: the run in it has other settings: {words}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert contents(out) == before
+
+
+def test_what_only_takes_another_time_may_change(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How this machine computes it, and a default that is written out."""
+    out = tmp_path / "run"
+    interrupt(monkeypatch, file, out)
+    setting = {
+        "run.workers": 1,
+        "run.engine": "cohort",
+        "faults.drop": 0.0,
+        "partition.export": str(tmp_path / "p.csv"),
+    }
+    assert run(changed(configs.load(file).tables, setting), out=out, resume=True).completed
+
+
+def test_a_run_goes_on_from_its_own_settings(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "run"
+    interrupt(monkeypatch, file, out)
+    same_world.check(out / "federation.toml", configs.load(file))
+    assert run(out / "federation.toml", out=out, resume=True).completed
+
+
+def test_the_devices_alone_are_not_trained_again(file: Path, tmp_path: Path) -> None:
+    tables = changed(configs.load(file).tables, {"run.standalone": True})
+    out, whole, begun = tmp_path / "run", run(tables), list[str]()
+
+    def watcher(part: str) -> Watcher:
+        begun.append(part)
+        return Silent() if part else Interrupt()
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tables, out=out, watcher=watcher)
+    resumed = run(tables, out=out, resume=True, watcher=begun.append)
+    assert begun == ["alone", "", ""]
+    assert [device.standalone_accuracy for device in resumed.devices] == [d.standalone_accuracy for d in whole.devices]
+    assert [entry.accuracy for entry in resumed.standalone_history] == [e.accuracy for e in whole.standalone_history]
+    assert resumed.metrics == whole.metrics
+
+
+def test_the_devices_alone_are_trained_again_where_what_they_left_is_of_other_settings(
+    file: Path, tmp_path: Path
+) -> None:
+    tables = changed(configs.load(file).tables, {"run.standalone": True})
+    other = run(changed(tables, {"federation.seed": 9}), out=tmp_path / "other")
+    shutil.copytree(tmp_path / "other" / "standalone", tmp_path / "run" / "standalone")
+    found = run(tables, out=tmp_path / "run")
+    assert found.standalone_history == run(tables).standalone_history != other.standalone_history
