@@ -82,7 +82,9 @@ class Server:
         shelf: PublicShelf | None = None,
         work: Callable[[], Work] = lambda: NO_WORK,
         clock: Callable[[], float] = time.monotonic,
+        begun_s: float | None = None,
     ) -> None:
+        """begun_s: on this clock, when a run that goes on opened its first exchange; None: nobody knows."""
         self.spec, self.transport, self.ledger = spec, transport, ledger
         self.roster = tuple(sorted(roster))
         self.watcher: Watcher = watcher or Silent()
@@ -119,6 +121,7 @@ class Server:
         """To the exchange that was closed last."""
         self.rounds = RoundState(policy=policy)
         self._resume(policy)
+        self.record.started_s = begun_s
 
     # -- the loop of a deployment -----------------------------------------------------------------------------------
 
@@ -482,7 +485,7 @@ class Server:
                 now_s,
             )
             return
-        self.record.begun(now_s, self._work())
+        self.record.begun(now_s)
         at = At(invite.place.round, invite.place.exchange)
         try:
             self._sent = shared = self.reduction.common(at)
