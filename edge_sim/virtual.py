@@ -19,7 +19,7 @@ from coordinator.public_shelf import PublicShelf
 from coordinator.record import NO_WORK, Work
 from coordinator.server import Server
 from coordinator.trace import TraceWriter
-from coordinator.watcher import Watcher
+from coordinator.watcher import Silent, Watcher
 from edge_sdk.agent import Agent
 from edge_sdk.board import Effort
 from edge_sdk.errors import RunFailed
@@ -65,7 +65,7 @@ class VirtualFleet:
         self.clock = VirtualClock(world["now_s"])
         self.hub = Hub(self.clock, faults, faults_seed)
         self._keeper = keeper
-        self._gatherer = Gatherer(engine or Exact())
+        self._gatherer = Gatherer(engine or Exact(), (watcher or Silent()).noted)
         self.devices: tuple[VirtualDevice, ...] = ()
         self._coordinator = VirtualCoordinator(
             fleet,
