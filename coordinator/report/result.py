@@ -262,12 +262,13 @@ def _own_accuracies(devices: Sequence[DeviceResult]) -> dict[str, float]:
 
 def _work(result: Result) -> dict[str, float]:
     """What all devices together spent: over the run, and in its rounds on average; nothing where nobody metered it."""
-    whole = {f"device_{of}_total": sum(getattr(d, name) for d in result.devices) for of, name in SPENT.items()}
-    rounds = {
-        f"device_{of}_per_round": statistics.fmean([getattr(r, f"device_{of}") for r in result.history])
-        for of in (SPENT if result.history else ())
-    }
-    return {name: value for name, value in (whole | rounds).items() if value}
+    found = {}
+    for of, name in SPENT.items():
+        in_rounds = sum(getattr(entry, f"device_{of}") for entry in result.history)
+        # the devices of runs of before they kept their FLOPs know none
+        found[f"device_{of}_total"] = sum(getattr(device, name) for device in result.devices) or in_rounds
+        found[f"device_{of}_per_round"] = in_rounds / max(1, len(result.history))
+    return {name: value for name, value in found.items() if value}
 
 
 def _to_target(points: Sequence[Point]) -> dict[str, dict[str, float]]:
