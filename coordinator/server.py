@@ -587,8 +587,9 @@ class Server:
 
     def _look_for_holders(self) -> None:
         """Warn, once, where too few devices stand behind the rows of a class (W3)."""
-        record, expected = self.record, self.rounds.policy.expected
-        self._warn(remarks.few_holders(self.contract, record.holders.values(), record.sharers, expected))
+        record, policy = self.record, self.rounds.policy
+        wanted = policy.participants or policy.expected
+        self._warn(remarks.few_holders(self.contract, record.holders.values(), record.sharers, wanted))
 
     def _warn(self, warning: str | None) -> None:
         if warning is not None and warning not in self.warnings:
