@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
 from coordinator.methods.base import At
 from edge_sdk.protocol import codec, topics
-from edge_sdk.protocol.body import Part
+from edge_sdk.protocol.body import Ready
 from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
@@ -65,7 +65,7 @@ class Postbox:
         self._hand(device, Assign, frame)
         return True
 
-    def assign(self, message: Assign, at: At, common: Sequence[Part]) -> None:
+    def assign(self, message: Assign, at: At, common: Ready) -> None:
         """An Assign; `common` is its field of that name, packed once for all."""
         frame = self._frame(message, {"common": common})
         self._long.pop(message.device, None)
@@ -73,7 +73,7 @@ class Postbox:
             self._long[message.device] = at, frame
         self._hand(message.device, Assign, frame)
 
-    def packed_common(self, common: Mapping[str, Payload], at: At, anybody: str) -> Sequence[Part]:
+    def packed_common(self, common: Mapping[str, Payload], at: At, anybody: str) -> Ready:
         """What all Assigns of an exchange have in common, in its final form; anybody: the id of some device."""
         federation = self._spec.federation
         assign = Assign(federation=federation, device=anybody, round=at.round, exchange=at.exchange, common=common)
@@ -83,7 +83,7 @@ class Postbox:
         self._sent(device, len(frame))
         self._transport.send(topics.down(self._spec.federation, device, _KINDS[kind]), frame)
 
-    def _frame(self, message: Message, packed: Mapping[str, Sequence[Part]] = MappingProxyType({})) -> bytes:
+    def _frame(self, message: Message, packed: Mapping[str, Ready] = MappingProxyType({})) -> bytes:
         self._sequence += 1
         return codec.encode(message, Stamp(self._epoch(), self._sequence), packed=packed)
 

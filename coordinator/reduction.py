@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,7 +43,7 @@ class Reduction:
 
     def undone(self, upload: Upload) -> Upload:
         """With the knowledge as the device's half of the method gave it."""
-        return dataclasses.replace(upload, knowledge=self._chain.undo(upload.knowledge))
+        return self._chain.received(upload, "knowledge")
 
     def add(self, number: int, upload: Upload, samples: int) -> None:
         """One more device."""

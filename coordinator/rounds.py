@@ -12,6 +12,8 @@ An upload counts only once it is durable: `Received` is answered by `Persist`, a
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from coordinator import selection
 from coordinator.grown import GrownSet
 from coordinator.round_state import (
@@ -40,7 +42,6 @@ from coordinator.round_state import (
     TurnedAway,
     Withheld,
 )
-from edge_sdk.protocol.frozen import changed
 from edge_sdk.protocol.table import SAME, Machine, Rule
 
 __all__ = [
@@ -92,7 +93,7 @@ def _gather_tick(state: RoundState, event: Tick) -> Outcome:
 def _gather_gone(state: RoundState, event: TurnedAway | Left) -> Outcome:
     """Where nobody else is expected now, the next tick opens."""
     state = _absent(state, event.device)
-    return _fail_without_quorum(state if state.quorum_here else changed(state, opens_at_s=None))
+    return _fail_without_quorum(state if state.quorum_here else replace(state, opens_at_s=None))
 
 
 def _join_running(state: RoundState, event: Joined) -> Outcome:
@@ -114,7 +115,7 @@ def _leave_finishing(state: RoundState, event: TurnedAway | Left) -> Outcome:
 
 
 def _lose(state: RoundState, event: Lost) -> Outcome:
-    return changed(state, away=state.away | ({event.device} & state.members)), ()
+    return replace(state, away=state.away | ({event.device} & state.members)), ()
 
 
 def _receive(state: RoundState, event: Received) -> Outcome:
@@ -146,7 +147,7 @@ def _withhold(state: RoundState, event: Withheld) -> Outcome:
         return state, (_answer(state, event),)
     if state.closing or event.device not in state.invited:
         return state, (Answer(event.device, event.place, "refused", "nothing was asked of it that it could withhold"),)
-    state = changed(state, invited=state.invited - {event.device}, withheld=state.withheld | {event.device})
+    state = replace(state, invited=state.invited - {event.device}, withheld=state.withheld | {event.device})
     noted = Answer(event.device, event.place, "withheld", "")
     state, commands = _close_if_complete(state) if state.yield_possible else _fail(state, _too_diverged(state))
     return state, (noted, *commands)
@@ -160,7 +161,7 @@ def _fold(state: RoundState, event: Persisted) -> Outcome:
     invited = state.invited if one in state.invited else state.invited | {one}
     withheld = state.withheld - {one} if one in state.withheld else state.withheld
     folded = state.folded if isinstance(state.folded, GrownSet) else GrownSet(state.folded)
-    state = changed(state, invited=invited, folded=folded.added(one), withheld=withheld)
+    state = replace(state, invited=invited, folded=folded.added(one), withheld=withheld)
     state, closing = _close_if_complete(state)
     return state, (Fold(event.device, event.place), *closing)
 
@@ -168,12 +169,12 @@ def _fold(state: RoundState, event: Persisted) -> Outcome:
 def _tick(state: RoundState, event: Tick) -> Outcome:
     policy = state.policy
     if event.now_s >= state.due_s:
-        state = changed(state, away=state.away | (state.missing & state.members))
+        state = replace(state, away=state.away | (state.missing & state.members))
         if len(state.folded) >= state.needed:
             return _close(state)
         if state.misses >= policy.patience:
             return _fail(state, _too_silent(state))
-        state = changed(
+        state = replace(
             state,
             # newcomers, too: those who were invited are too few
             invited=state.invited | _asked(state, state.members - state.withheld, len(state.invited)),
@@ -183,7 +184,7 @@ def _tick(state: RoundState, event: Tick) -> Outcome:
         )
     if event.now_s >= state.retry_at_s and state.missing:
         wait_s = min(max(state.retry_wait_s, policy.retry_s) * 2, policy.deadline_s)
-        state = changed(state, retry_at_s=event.now_s + wait_s, retry_wait_s=wait_s)
+        state = replace(state, retry_at_s=event.now_s + wait_s, retry_wait_s=wait_s)
         return state, (_invite(state, state.missing, event.now_s),)
     return state, ()
 
@@ -192,8 +193,8 @@ def _next(state: RoundState, event: Finished) -> Outcome:
     """On to the next exchange, the next round, or the closing exchange."""
     round_, exchange = state.place.round, state.place.exchange + 1
     if exchange < state.policy.exchanges:
-        return _open(changed(state, place=Place(round_, exchange), folded=frozenset()), event.now_s)
-    after = changed(state, place=Place(round_ + 1, 0), folded=frozenset())
+        return _open(replace(state, place=Place(round_, exchange), folded=frozenset()), event.now_s)
+    after = replace(state, place=Place(round_ + 1, 0), folded=frozenset())
     after, commands = _open(after, event.now_s)
     return after, (RoundDone(round_), *commands)
 
@@ -206,7 +207,7 @@ def _break(state: RoundState, event: Broken) -> Outcome:
 
 
 def _present(state: RoundState, device: str) -> RoundState:
-    return changed(
+    return replace(
         state,
         members=state.members | {device},
         away=state.away - {device},
@@ -216,11 +217,11 @@ def _present(state: RoundState, device: str) -> RoundState:
 
 def _seen(state: RoundState, device: str) -> RoundState:
     """Any sign of life of a member ends its being away."""
-    return changed(state, away=state.away - {device}) if device in state.away else state
+    return replace(state, away=state.away - {device}) if device in state.away else state
 
 
 def _absent(state: RoundState, device: str) -> RoundState:
-    return changed(
+    return replace(
         state,
         members=state.members - {device},
         away=state.away - {device},
@@ -232,14 +233,14 @@ def _absent(state: RoundState, device: str) -> RoundState:
 def _await_rest(state: RoundState, now_s: float) -> RoundState:
     """From the moment that a quorum is here, the rest have the join grace."""
     if state.quorum_here and state.opens_at_s is None:
-        return changed(state, opens_at_s=now_s + state.policy.join_grace_s)
+        return replace(state, opens_at_s=now_s + state.policy.join_grace_s)
     return state
 
 
 def _begin(state: RoundState, now_s: float) -> Outcome:
     """The first exchange after gathering."""
     ended: tuple[Command, ...] = () if state.unrecorded is None else (RoundDone(state.unrecorded),)
-    state, commands = _open(changed(state, unrecorded=None), now_s)
+    state, commands = _open(replace(state, unrecorded=None), now_s)
     return state, (*ended, *commands)
 
 
@@ -252,7 +253,7 @@ def _open(state: RoundState, now_s: float) -> Outcome:
     invited = _asked(state, pool) | state.folded
     if len(state.folded) >= state.policy.expected:  # closed before a restart, perhaps: nobody new may change it
         invited = frozenset(state.folded)
-    state = changed(
+    state = replace(
         state,
         phase=Phase.COLLECTING,
         invited=invited,
@@ -281,7 +282,7 @@ def _heard_late(state: RoundState, event: Received | Withheld | Persisted) -> Ro
     """An answer to a round's first exchange that was not needed any more: it did come."""
     if event.device not in state.unheard or event.place.exchange or event.place >= state.place:
         return state
-    return changed(state, asked=state.asked + 1, answered=state.answered + 1, unheard=state.unheard - {event.device})
+    return replace(state, asked=state.asked + 1, answered=state.answered + 1, unheard=state.unheard - {event.device})
 
 
 def _measured(state: RoundState) -> RoundState:
@@ -294,7 +295,7 @@ def _measured(state: RoundState) -> RoundState:
         return state
     unheard = state.missing if state.wanted is not None and len(state.folded) >= state.wanted else frozenset()
     asked = state.asked + len(state.invited - unheard) + len(state.unheard & state.away)
-    return changed(state, asked=asked, answered=state.answered + len(state.folded), unheard=unheard)
+    return replace(state, asked=asked, answered=state.answered + len(state.folded), unheard=unheard)
 
 
 def _invite(state: RoundState, devices: frozenset[str] | set[str], now_s: float) -> Invite:
@@ -310,10 +311,10 @@ def _close_if_complete(state: RoundState) -> Outcome:
 
 def _close(state: RoundState) -> Outcome:
     if state.closing:
-        return changed(state, phase=Phase.DONE), (End(""),)
+        return replace(state, phase=Phase.DONE), (End(""),)
     partial = len(state.folded) < state.policy.expected or not state.members <= state.folded
     reduce = Reduce(state.place, tuple(sorted(state.folded)), partial)
-    return changed(_measured(state), phase=Phase.FINISHING), (reduce,)
+    return replace(_measured(state), phase=Phase.FINISHING), (reduce,)
 
 
 def _fail_without_quorum(state: RoundState) -> Outcome:
@@ -356,7 +357,7 @@ def _too_silent(state: RoundState) -> str:
 
 
 def _fail(state: RoundState, reason: str) -> Outcome:
-    return changed(state, phase=Phase.FAILED, reason=reason), (End(reason),)
+    return replace(state, phase=Phase.FAILED, reason=reason), (End(reason),)
 
 
 _G, _C, _F, _D, _X = Phase.GATHERING, Phase.COLLECTING, Phase.FINISHING, Phase.DONE, Phase.FAILED

@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ from coordinator.update_norms import outliers, update_norm
 from coordinator.watcher import Silent, Watcher
 from edge_sdk.errors import EdgeError, LocalProtocolError, RemoteProtocolError, StoreError, TransportError, UsageError
 from edge_sdk.protocol import codec, keep, topics, transforms
-from edge_sdk.protocol.body import Part
+from edge_sdk.protocol.body import Ready
 from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
@@ -43,7 +43,7 @@ from edge_sdk.protocol.messages import (
     Upload,
     Welcome,
 )
-from edge_sdk.protocol.wires import Exchange, check_roles, expectation, expected_weights, frame_limits
+from edge_sdk.protocol.wires import Exchange, check_roles, expectation, expected_upload, expected_weights, frame_limits
 from edge_sdk.public import batch_digest, batch_indices
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent
 
@@ -425,7 +425,7 @@ class Server:
             return upload
         slots = self._rows[place.exchange].up
         hello = self.hellos[upload.device]
-        expect = dataclasses.replace(expectation(self.spec), contributors=1, samples=hello.samples)
+        expect = expected_upload(expectation(self.spec), samples=hello.samples)
         if self.contract.shares_weights:
             expect = expected_weights(
                 expect, count=hello.weight_count, feature_dim=hello.feature_dim, layout=hello.layout or b""
@@ -496,9 +496,7 @@ class Server:
         except LocalProtocolError as error:
             self._feed(rounds.Broken(f"round {at.round}: nothing legal to send: {error}"), now_s)
 
-    def _assign(
-        self, device: str, at: At, shared: Mapping[str, Payload], common: Sequence[Part], left_s: float
-    ) -> None:
+    def _assign(self, device: str, at: At, shared: Mapping[str, Payload], common: Ready, left_s: float) -> None:
         """common: `shared` as it travels, packed once for all."""
         personal = self.reduction.personal(at, self.numbers[device])
         self.record.travelled("down", {**shared, **personal})

@@ -71,7 +71,7 @@ class SlotSum:
 
     def sum(self) -> WeightedSum:
         """The sum to calculate with."""
-        return WeightedSum(self.coarse.view("<f8"), self.fine.view("<f8"), self.count, self.slots)
+        return WeightedSum.of(self.coarse.view("<f8"), self.fine.view("<f8"), self.count, self.slots)
 
     def mean(self) -> Weights:
         """w^T, the mean over all slots, as f4."""
@@ -80,10 +80,9 @@ class SlotSum:
 
 def changed(slots: SlotSum | None, change: Change, layout: bytes) -> SlotSum:
     """The slots after a round in which somebody answered."""
-    after = (slots.sum() if slots else WeightedSum()).minus(change.gone).merge(change.now).added_up()
-    return SlotSum(
-        coarse=_bits(after.coarse), fine=_bits(after.fine), count=after.count, slots=after.uploads, layout=layout
-    )
+    after = (slots.sum() if slots else WeightedSum()).minus(change.gone).merge(change.now)
+    coarse, fine = after.parts()
+    return SlotSum(coarse=_bits(coarse), fine=_bits(fine), count=after.count, slots=after.uploads, layout=layout)
 
 
 def next_slots(caching: Caching | None, at: At, change: Change, layout: bytes, slots: SlotSum | None) -> SlotSum | None:
@@ -98,5 +97,5 @@ def over_slots(slots: SlotSum | None, active: Weights) -> Weights:
     return slots.mean() if slots else active
 
 
-def _bits(values: Doubles | None) -> NDArray[np.uint8]:
+def _bits(values: Doubles) -> NDArray[np.uint8]:
     return np.ascontiguousarray(values, "<f8").view(np.uint8)

@@ -1,14 +1,15 @@
-"""A weighted sum of weights that merges exactly, in two f8 numbers a scalar however many devices there are.
+"""A weighted sum of weights that merges exactly, in 8 bytes a scalar, at most 16, however many devices there are.
 
-Every product count * value is split on two fixed grids, whole numbers and multiples of 2^-36, and each part is summed
-by itself.  Within the stated bounds all partial sums are multiples of their grid of fewer than 53 bits, so no addition
-rounds, and any order and split of the same uploads gives the same bits.  What is lost is below 2^-37 for each upload,
-before the division by the sum of counts.
+Every product count * value is rounded to a grid of multiples of 2^-36, and whole numbers of these units are added up.
+No addition rounds, so any order and any split of the same uploads gives the same bits.  What is lost is at most 2^-37
+for each upload, before the division by the sum of counts.
 """
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, replace
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,14 +20,22 @@ from edge_sdk.protocol.knowledge import Weights
 MOST_COUNT = 2**33
 """Of all counts together: values up to 10^6 (knowledge.MAX_MAGNITUDE) times this stay below 2^53."""
 MOST_UPLOADS = 2**17
-"""Remainders of at most a half, so many of them, stay below 2^53 multiples of 2^-36."""
-_FINE = 2.0**36
+"""So many products below _NEAR have room in the units of an i8, twice."""
+_UNIT_BITS = 36
+_NEAR = 2.0**9
+"""Products below this count in units as they are; of larger ones, the whole numbers are added up apart."""
+_ROUNDER = 3 * 2.0**15
+"""f8 around this are one unit apart: a sum with it is a rounded product, and its bits, less those of the rounder alone,
+are the number of units."""
+_ROUNDER_BITS = np.array([_ROUNDER]).view(np.int64)  # (1,)
 _TOGETHER = 16
 """Uploads that wait for one another: their frames are in memory meanwhile."""
-_PIECE = 4096
-"""Scalars: of so many uploads, in f8, they fit into a core's cache."""
+_PIECE = 2**15
+"""Scalars added up at a time: so many fit into a core's cache, and take longer than the calls."""
 
-Doubles = NDArray[np.float64]
+Doubles: TypeAlias = NDArray[np.float64]
+Units: TypeAlias = NDArray[np.int64]
+Array = TypeVar("Array", Doubles, Units)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,8 +46,8 @@ class WeightedSum:
     the processor's cache once for all of them.
     """
 
-    coarse: Doubles | None = None  # (p,) whole numbers
-    fine: Doubles | None = None  # (p,) multiples of 2^-36
+    units: Units | None = None  # (p,) of 2^-36
+    whole: Doubles | None = None  # (p,) whole numbers; None: there are none beside those in units
     count: int = 0
     uploads: int = 0
     first: tuple[int, Weights] | None = None
@@ -62,8 +71,8 @@ class WeightedSum:
             )
         named = [each for each in (self.first, other.first) if each is not None]
         first = min(named, key=lambda each: each[0], default=None)
-        coarse, fine = _both(self.coarse, other.coarse), _both(self.fine, other.fine)
-        merged = WeightedSum(coarse, fine, count, uploads, first, self.waiting + other.waiting)
+        units, whole = _both(self.units, other.units), _both(self.whole, other.whole)
+        merged = WeightedSum(units, whole, count, uploads, first, self.waiting + other.waiting)
         return merged.added_up() if len(merged.waiting) >= _TOGETHER else merged
 
     def added_up(self) -> WeightedSum:
@@ -71,27 +80,53 @@ class WeightedSum:
         if not self.waiting:
             return self
         size = self.waiting[0].values.size
-        coarse, fine = (np.zeros(size) if part is None else part.copy() for part in (self.coarse, self.fine))
-        counts = np.array([each.count for each in self.waiting], np.float64)[:, None]
+        far = [_reach(each) >= _NEAR for each in self.waiting]
+        units = np.zeros(size, np.int64) if self.units is None else self.units.copy()
+        whole = np.zeros(size) if self.whole is None and any(far) else copy(self.whole)
+        room = np.empty(min(size, _PIECE))
         for begin in range(0, size, _PIECE):
             piece = slice(begin, begin + _PIECE)
-            product = np.stack([each.values[piece] for each in self.waiting]) * counts  # (n, piece)
-            whole = np.rint(product)
-            coarse[piece] += whole.sum(axis=0)
-            product -= whole
-            product *= _FINE
-            fine[piece] += np.rint(product, out=product).sum(axis=0) / _FINE
-        return replace(self, coarse=coarse, fine=fine, waiting=())
+            sums = units[piece]
+            product = room[: len(sums)]
+            for each, goes_far in zip(self.waiting, far, strict=True):
+                np.copyto(product, each.values[piece])
+                product *= each.count
+                if goes_far and whole is not None:
+                    rounded = np.rint(product)
+                    whole[piece] += rounded
+                    product -= rounded
+                product += _ROUNDER
+                sums += product.view(np.int64)
+            sums -= len(self.waiting) * _ROUNDER_BITS  # beyond 2^63 an i8 goes on at the start
+        return replace(self, units=units, whole=whole, waiting=())
+
+    def parts(self) -> tuple[Doubles, Doubles]:
+        """The sum as whole numbers (p,) and multiples of 2^-36 in [0, 1) (p,); each sum has one such form.
+
+        Raises ValueError for no uploads.
+        """
+        total = self.added_up()
+        if total.units is None:
+            raise ValueError("no weights")
+        coarse = (total.units >> _UNIT_BITS).astype(np.float64)
+        fine = (total.units & (2**_UNIT_BITS - 1)) * 2.0**-_UNIT_BITS
+        return coarse if total.whole is None else coarse + total.whole, fine
+
+    @classmethod
+    def of(cls, coarse: Doubles, fine: Doubles, count: int, uploads: int) -> WeightedSum:
+        """What had these parts, without a word on which upload is the first."""
+        return cls((fine * 2.0**_UNIT_BITS).astype(np.int64), coarse, count, uploads)
 
     def minus(self, part: WeightedSum) -> WeightedSum:
         """Without uploads that are in it, and without a word on which is the first: to the bit the sum of the rest."""
         whole, part = self.added_up(), part.added_up()
-        if whole.coarse is None or whole.fine is None or part.coarse is None or part.fine is None:
+        if whole.units is None or part.units is None:
             return self
         count, uploads = self.count - part.count, self.uploads - part.uploads
         if not uploads:
             return WeightedSum()
-        return WeightedSum(whole.coarse - part.coarse, whole.fine - part.fine, count, uploads)
+        apart = whole.whole if part.whole is None else _both(whole.whole, -part.whole)
+        return WeightedSum(whole.units - part.units, apart, count, uploads)
 
     def mean(self) -> Weights:
         """The weighted mean, as f4.  Raises ValueError for no uploads."""
@@ -102,10 +137,8 @@ class WeightedSum:
 
     def mean_values(self) -> NDArray[np.float32]:
         """The weighted mean alone: f4 (p,).  Raises ValueError for no uploads."""
-        total = self.added_up()
-        if total.coarse is None or total.fine is None:
-            raise ValueError("no weights")
-        values: NDArray[np.float32] = ((total.coarse + total.fine) / total.count).astype(np.float32)
+        coarse, fine = self.parts()
+        values: NDArray[np.float32] = ((coarse + fine) / self.count).astype(np.float32)
         return values
 
     def start(self, how: str) -> Weights:
@@ -116,5 +149,10 @@ class WeightedSum:
         return Weights(values=weights.values, layout=weights.layout)
 
 
-def _both(a: Doubles | None, b: Doubles | None) -> Doubles | None:
+def _both(a: Array | None, b: Array | None) -> Array | None:
     return a if b is None else b if a is None else a + b
+
+
+def _reach(weights: Weights) -> float:
+    """The largest magnitude of a product."""
+    return weights.count * max(float(weights.values.max()), -float(weights.values.min()))

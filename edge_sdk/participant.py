@@ -29,7 +29,7 @@ from edge_sdk.errors import (
     UsageError,
 )
 from edge_sdk.meter import Meter
-from edge_sdk.methods.base import ClientMethod, Evaluate, Job, Request
+from edge_sdk.methods.base import ClientMethod, Evaluate, Job, Request, Step
 from edge_sdk.models.base import Model
 from edge_sdk.protocol import codec, keep, topics, transforms
 from edge_sdk.protocol.codec import CONTROL_LIMITS, Limits, Stamp
@@ -55,6 +55,7 @@ from edge_sdk.protocol.messages import (
 from edge_sdk.protocol.wires import (
     Contract,
     Exchange,
+    Slot,
     check_roles,
     expectation,
     expected_weights,
@@ -115,6 +116,7 @@ class _Work:
     """One exchange under way."""
 
     assign: Assign
+    """Without what it brought."""
     frame: bytes
     start: RoundStart | None
     measured: _Measured
@@ -180,6 +182,7 @@ class Participant:
         self._save_again_s: float | None = None
         """When to try again to save an exchange that the disk refused."""
         self._newest: tuple[Assign, bytes] | None = None
+        """While it is taken in."""
         self.model_lock = threading.RLock()
         """Held while the model changes: who takes it sees the model between two batches."""
         self.refusal: Refused | None = None
@@ -346,7 +349,6 @@ class Participant:
             self.on_news(f"{error}; round {work.done.round} is kept, next try in {DISK_AGAIN_S:g} s")
             return
         self._method_state, self._work = work.result[0], None
-        self._newest = None  # sent again, it is answered from the store
         self._feed(session.WorkDone(now_s))
         assign, measured = work.assign, work.measured
         self.on_exchange(
@@ -360,8 +362,7 @@ class Participant:
         assign, taken = work.assign, self._require_taken()
         try:
             knowledge = self.answer(assign, knowledge)
-            divergence.check_knowledge(knowledge)
-            check_roles(knowledge, self._row_of(assign).up if not work.withheld else {}, self._expect(taken.spec))
+            self._check(knowledge, self._row_of(assign).up if not work.withheld else {}, taken.spec)
             knowledge = taken.chain.apply(knowledge)
         except (Diverged, LocalProtocolError) as error:  # not finite; or too large for the federation's encoding
             self._withhold(work, str(error))
@@ -382,6 +383,14 @@ class Participant:
             knowledge=knowledge,
         )
         return Done(assign.round, assign.exchange, work.frame, codec.encode(upload, self._stamp()))
+
+    def _check(self, knowledge: Mapping[str, Payload], slots: Mapping[str, Slot], spec: FederationSpec) -> None:
+        """Raise Diverged for numbers that are unfit to use, RemoteProtocolError for whatever else may not be sent."""
+        try:
+            check_roles(knowledge, slots, self._expect(spec))  # which looks at the numbers, too
+        except RemoteProtocolError:
+            divergence.check_knowledge(knowledge)
+            raise
 
     def _give_up(self, why: Refused) -> None:
         """End our part, for we cannot go on: nobody must wait for us any more."""
@@ -501,17 +510,13 @@ class Participant:
         if assign.closing != (assign.round == self._taken.spec.rounds) or assign.round > self._taken.spec.rounds:
             raise RemoteProtocolError("knowledge", f"round {assign.round} of {self._taken.spec.rounds}: out of place")
         row = self._row_of(assign)
-        assign = self._undone(assign)
+        assign = self._taken.chain.received(assign, "common", "personal")
         expect = self._expect(self._taken.spec)
         check_roles(assign.common, {r: s for r, s in row.down.items() if not s.personal}, expect)
         check_roles(assign.personal, {r: s for r, s in row.down.items() if s.personal}, expect)
         self._newest = (assign, frame)
         self._feed(session.Assigned((assign.round, assign.exchange), assign.closing, now_s))
-
-    def _undone(self, assign: Assign) -> Assign:
-        """With the knowledge as the coordinator's half of the method gave it."""
-        chain = self._require_taken().chain
-        return dataclasses.replace(assign, common=chain.undo(assign.common), personal=chain.undo(assign.personal))
+        self._newest = None  # what it brought, megabytes perhaps, is the method's to let go of
 
     def _turn_away(self, refusal: Refused) -> None:
         self.refusal = refusal
@@ -568,20 +573,22 @@ class Participant:
         saved = self.store.started()
         if saved is None or assign.round > saved:
             start = self._round_start(assign.round)
+            self.store.hold(start)
         self.begun += 1
         measured = _Measured()
-        self._work = _Work(assign, frame, start, measured, self._slices(assign, measured, self.serve))
+        place = dataclasses.replace(assign, common={}, personal={})
+        self._work = _Work(place, frame, start, measured, self._slices(assign, measured, self.serve))
 
     def start_over(self) -> None:
         """Begin the exchange under way anew, from where it began: what was computed of it is not to be trusted."""
         if self._work is not None:
+            self._newest = self._decode_assign(self._work.frame), self._work.frame
             self._start_work()
+            self._newest = None
 
     def _slices(self, assign: Assign, measured: _Measured, serve: Serve) -> _Slices:
-        """The method's requests, served one by one, pausing between batches."""
+        """The method at work on an exchange: see `_served`."""
         taken = self._require_taken()
-        if self._diverged is not None and self._diverged[0] == assign.round:
-            raise Diverged(self._diverged[1])
         job = Job(
             spec=taken.spec,
             number=taken.welcome.number,
@@ -593,7 +600,12 @@ class Participant:
             secret=self._secret,
             learns=taken.contract.learnt_by(self.bench.model.spec.capabilities, self.bench.model.spec.terms),
         )
-        step = taken.method.step(self._method_state, assign.down, job)
+        return self._served(taken.method.step(self._method_state, assign.down, job), job, measured, serve)
+
+    def _served(self, step: Step[Any], job: Job, measured: _Measured, serve: Serve) -> _Slices:
+        """The method's requests, served one by one, pausing between batches."""
+        if self._diverged is not None and self._diverged[0] == job.round:
+            raise Diverged(self._diverged[1])
         result: Any = None
         while True:
             try:
@@ -748,7 +760,8 @@ class Participant:
         if start is None:
             return
         self._reload(start)
-        dones = self.store.done() if self._missing_public() is None else ()  # else when it has been fetched
+        since = tuple(done for done in self.store.done() if done.round >= start.round)
+        dones = since if self._missing_public() is None else ()  # else when it has been fetched
         withheld = self._withheld_in(dones[-1]) if dones else ""
         if withheld:  # and so the whole round was undone
             self._diverged = dones[-1].round, withheld
@@ -772,7 +785,7 @@ class Participant:
         message: Message = codec.decode(frame, self._require_taken().limits).message
         if not isinstance(message, Assign):
             raise RemoteProtocolError("schema", "the stored frame is no Assign")
-        return self._undone(message)
+        return self._require_taken().chain.received(message, "common", "personal")
 
 
 def _to_the_end(slices: _Slices) -> tuple[Any, Mapping[str, Payload]]:

@@ -10,11 +10,10 @@ supersedes an older one, whatever the device is doing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
 
-from edge_sdk.protocol.frozen import changed
 from edge_sdk.protocol.table import SAME, Machine, Rule
 
 HELLO_FIRST_S, HELLO_MOST_S = 1.0, 30.0
@@ -197,7 +196,7 @@ Outcome: TypeAlias = tuple[SessionState, tuple[Command, ...]]
 
 def _link_up(state: SessionState, event: LinkUp) -> Outcome:
     """Whatever the broker forgot meanwhile, a hello and our own resending repair it."""
-    state = _retry_hello(changed(state, linked=True), event.now_s)
+    state = _retry_hello(replace(state, linked=True), event.now_s)
     if state.phase is Phase.REPORTING:
         return _retry_upload(state, event.now_s), (SayHello(), SendUpload(state.place))
     if state.phase is Phase.FETCHING:
@@ -206,36 +205,36 @@ def _link_up(state: SessionState, event: LinkUp) -> Outcome:
 
 
 def _link_down(state: SessionState, _event: LinkDown) -> Outcome:
-    return changed(state, linked=False), ()
+    return replace(state, linked=False), ()
 
 
 def _welcome(state: SessionState, event: Welcomed) -> Outcome:
-    state = changed(state, epoch=event.epoch)
+    state = replace(state, epoch=event.epoch)
     if event.lacking:
-        return _wait(changed(state, phase=Phase.FETCHING), event.now_s), (FetchPublic(),)
+        return _wait(replace(state, phase=Phase.FETCHING), event.now_s), (FetchPublic(),)
     if state.pending:
-        return _retry_upload(changed(state, phase=Phase.REPORTING), event.now_s), (SendUpload(state.place),)
-    return _wait(changed(state, phase=Phase.IDLE), event.now_s), ()
+        return _retry_upload(replace(state, phase=Phase.REPORTING), event.now_s), (SendUpload(state.place),)
+    return _wait(replace(state, phase=Phase.IDLE), event.now_s), ()
 
 
 def _welcome_again(state: SessionState, event: Welcomed) -> Outcome:
-    state = changed(state, epoch=event.epoch)
+    state = replace(state, epoch=event.epoch)
     return (_wait(state, event.now_s) if state.phase in (Phase.IDLE, Phase.FETCHING) else state), ()
 
 
 def _fetched(state: SessionState, event: Fetched) -> Outcome:
     """The coordinator counts on us only once a hello names the set."""
-    state = changed(state, phase=Phase.JOINING, retry_wait_s=0.0)
+    state = replace(state, phase=Phase.JOINING, retry_wait_s=0.0)
     return (_retry_hello(state, event.now_s), (SayHello(),)) if state.linked else (state, ())
 
 
 def _turned_away(state: SessionState, event: TurnedAway) -> Outcome:
-    return changed(state, phase=Phase.REFUSED, reason=event.reason), (End(event.reason),)
+    return replace(state, phase=Phase.REFUSED, reason=event.reason), (End(event.reason),)
 
 
 def _seen(state: SessionState, event: CoordinatorSeen) -> Outcome:
     if event.over and 0 <= state.epoch <= event.epoch:  # else it is what an earlier run left behind
-        return changed(state, phase=Phase.DONE, reason=event.reason), (End(event.reason),)
+        return replace(state, phase=Phase.DONE, reason=event.reason), (End(event.reason),)
     if event.epoch == state.epoch or not state.linked:
         return state, ()
     if state.phase is Phase.REPORTING:
@@ -251,8 +250,8 @@ def _assign(state: SessionState, event: Assigned) -> Outcome:
     commands: tuple[Command, ...] = (StartWork(event.place),)
     if state.phase is Phase.REPORTING:  # the newer Assign says that the older exchange is closed
         commands = (ForgetUpload(state.place), *commands)
-    state = changed(state, place=event.place, closing=event.closing, pending=False)
-    return changed(state, phase=Phase.WORKING, unfinished=True), commands
+    state = replace(state, place=event.place, closing=event.closing, pending=False)
+    return replace(state, phase=Phase.WORKING, unfinished=True), commands
 
 
 def _assign_again(state: SessionState, event: Assigned) -> Outcome:
@@ -260,14 +259,14 @@ def _assign_again(state: SessionState, event: Assigned) -> Outcome:
     if state.phase is Phase.WORKING:
         return state, ()
     if state.unfinished:
-        return changed(state, phase=Phase.WORKING), (StartWork(state.place),)
+        return replace(state, phase=Phase.WORKING), (StartWork(state.place),)
     if state.phase is Phase.IDLE:
-        state = _retry_upload(changed(state, phase=Phase.REPORTING, pending=True), event.now_s)
+        state = _retry_upload(replace(state, phase=Phase.REPORTING, pending=True), event.now_s)
     return state, (SendUpload(state.place),)
 
 
 def _work_done(state: SessionState, event: WorkDone) -> Outcome:
-    state = changed(state, phase=Phase.REPORTING, pending=True, unfinished=False)
+    state = replace(state, phase=Phase.REPORTING, pending=True, unfinished=False)
     return _retry_upload(state, event.now_s), (SendUpload(state.place),)
 
 
@@ -278,8 +277,8 @@ def _receipt(state: SessionState, event: Receipted) -> Outcome:
         return state, ()
     forget = ForgetUpload(event.place)
     if state.closing:
-        return changed(state, phase=Phase.DONE, pending=False), (forget, End(""))
-    return _wait(changed(state, phase=Phase.IDLE, pending=False), event.now_s), (forget,)
+        return replace(state, phase=Phase.DONE, pending=False), (forget, End(""))
+    return _wait(replace(state, phase=Phase.IDLE, pending=False), event.now_s), (forget,)
 
 
 def _tick_hello(state: SessionState, event: Tick) -> Outcome:
@@ -292,7 +291,7 @@ def _tick_upload(state: SessionState, event: Tick) -> Outcome:
     if not state.linked or event.now_s < state.retry_at_s:
         return state, ()
     wait_s = min(state.retry_wait_s * 2, RESEND_MOST_S)
-    state = changed(state, retry_at_s=event.now_s + wait_s, retry_wait_s=wait_s)
+    state = replace(state, retry_at_s=event.now_s + wait_s, retry_wait_s=wait_s)
     hello = (SayHello(),) if wait_s == RESEND_MOST_S else ()  # unanswered for IDLE_HELLO_S: perhaps we are not known
     return state, (*hello, SendUpload(state.place))
 
@@ -304,15 +303,15 @@ def _retry_hello(state: SessionState, now_s: float) -> SessionState:
     wait_s = min(max(HELLO_FIRST_S, state.retry_wait_s * 2), HELLO_MOST_S)
     if state.phase in (Phase.IDLE, Phase.FETCHING):
         wait_s = IDLE_HELLO_S
-    return changed(state, retry_at_s=now_s + wait_s, retry_wait_s=wait_s)
+    return replace(state, retry_at_s=now_s + wait_s, retry_wait_s=wait_s)
 
 
 def _retry_upload(state: SessionState, now_s: float) -> SessionState:
-    return changed(state, retry_at_s=now_s + RESEND_FIRST_S, retry_wait_s=RESEND_FIRST_S)
+    return replace(state, retry_at_s=now_s + RESEND_FIRST_S, retry_wait_s=RESEND_FIRST_S)
 
 
 def _wait(state: SessionState, now_s: float) -> SessionState:
-    return changed(state, retry_at_s=now_s + IDLE_HELLO_S, retry_wait_s=0.0)
+    return replace(state, retry_at_s=now_s + IDLE_HELLO_S, retry_wait_s=0.0)
 
 
 _J, _F, _I, _W, _R = Phase.JOINING, Phase.FETCHING, Phase.IDLE, Phase.WORKING, Phase.REPORTING

@@ -55,10 +55,17 @@ class Store(Protocol):
         """The last saved round start."""
 
     def started(self) -> int | None:
-        """The round of the last saved start."""
+        """The round of the last start that was saved, not only held."""
+
+    def hold(self, start: RoundStart) -> None:
+        """A round begins: a store in memory holds its start from now on, in place of the one before.
+
+        On a disk it is written with the round's first exchange, to spare the card a sync; until then the device is
+        rebuilt from the start before and what was done since, which comes to the same.
+        """
 
     def done(self) -> tuple[Done, ...]:
-        """The exchanges carried out since that start, in order."""
+        """The exchanges carried out since the round before the last saved start, in order."""
 
     def upload(self, round_: int, exchange: int) -> bytes | None:
         """The frame that answers one of them."""
@@ -84,6 +91,7 @@ class MemoryStore:
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(SECRET_BYTES), repr=False)
     _welcome: bytes | None = None
     _start: RoundStart | None = None
+    _started: int | None = None
     _done: dict[tuple[int, int], Done] = field(default_factory=dict)
 
     def welcome(self) -> bytes | None:
@@ -100,7 +108,11 @@ class MemoryStore:
 
     def started(self) -> int | None:
         """See Store."""
-        return None if self._start is None else self._start.round
+        return self._started
+
+    def hold(self, start: RoundStart) -> None:
+        """See Store."""
+        self._start = start
 
     def upload(self, round_: int, exchange: int) -> bytes | None:
         """See Store."""
@@ -119,7 +131,7 @@ class MemoryStore:
 
     def save_start(self, start: RoundStart) -> None:
         """See Store."""
-        self._start = start
+        self._start, self._started = start, start.round
         self._done = {}
 
     def receipted(self, round_: int, exchange: int) -> None:
@@ -178,6 +190,9 @@ class SqliteStore:
         """See Store."""
         row = self._one("SELECT round FROM start")
         return int(row[0]) if row else None
+
+    def hold(self, start: RoundStart) -> None:
+        """See Store."""
 
     def upload(self, round_: int, exchange: int) -> bytes | None:
         """See Store."""

@@ -23,6 +23,8 @@ Side = Annotated[int, Whole(1, 4096)]
 """Height or width in pixels."""
 Samples = Annotated[int, Whole(1, 10**9)]
 """How many of them."""
+CPU = "cpu"
+"""The device that is always there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +135,18 @@ class RunTable:
     """Also add uploads up on Ray, as partial aggregates."""
     memory_bytes: Annotated[int, Whole(1, 2**50)] | None = None
     """Above this much, models' weights lie in a file on disk; default: always in memory."""
+    device: Annotated[str, Text(16, "cpu|cuda:[0-9]{1,3}")] = CPU
+    """Where torch models compute: cpu, or cuda:N for a GPU."""
+
+    def check(self, where: str) -> None:
+        """Raise UsageError for what a GPU has no use for."""
+        if self.device != CPU and self.engine in ("workers", "ray"):
+            raise UsageError(
+                f'{where}.engine: "{self.engine}" computes in processes without a GPU, and the device is '
+                f'{self.device}; use "cohort", which stacks devices there'
+            )
+        if self.device != CPU and self.memory_bytes is not None:
+            raise UsageError(f"{where}.memory_bytes: weights lie on {self.device}, never in a file; leave it out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +226,7 @@ def parse(tables: dict[str, Any], file: Path) -> Config:
         ),
         faults_seed=faults.seed,
         scenario=scenario,
-        run=read_table(RunTable, tables.get("run", {}), "run", file),
+        run=_run(tables.get("run", {}), file),
     )
 
 
@@ -229,6 +243,12 @@ def _data(plain: Any, file: Path) -> DataTable:
             f"{file}: data.split: expected [train, validation, test], such as [8, 1, 1], with some to train on; "
             f"found {list(table.split)}"
         )
+    return table
+
+
+def _run(plain: Any, file: Path) -> RunTable:
+    table = read_table(RunTable, plain, "run", file)
+    table.check(f"{file}: run")
     return table
 
 

@@ -47,6 +47,9 @@ class Engine(Protocol):
     def attach(self, number: int, bench: Workbench) -> None:
         """A device is switched on, perhaps again; before it asks anything."""
 
+    def ready(self) -> None:
+        """All devices of the run are attached, and none has begun to learn."""
+
     def begin(self, asked: Asked) -> None:
         """Take a request in.  Its device is left alone, and begins no other, until `collect` gives the answer."""
 
@@ -83,6 +86,9 @@ class Exact(Together):
     """In this process, one after the other."""
 
     def attach(self, number: int, bench: Workbench) -> None:
+        """See Engine."""
+
+    def ready(self) -> None:
         """See Engine."""
 
     def close(self) -> None:

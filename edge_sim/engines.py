@@ -13,7 +13,7 @@ from typing import Any
 from edge_sdk.errors import StoreError, UsageError
 from edge_sim import fleet as fleets
 from edge_sim import ray_address
-from edge_sim.config import Config, RunTable
+from edge_sim.config import CPU, Config, RunTable
 from edge_sim.engine import Engine, Exact, Reduction, unchanged
 from edge_sim.fleet import Fleet
 
@@ -104,12 +104,12 @@ def _plan(config: Config) -> tuple[dict[str, Any], str]:
         return {"engine": "exact"}, "engine: exact (no model here computes in torch)"
     from edge_sim.torch_engines import calibrated  # noqa: PLC0415  # torch only where a device has it
 
-    found = calibrated(fleet)
+    found = calibrated(config.run, fleet)
     stacked = [each.model for each in found if each.stacks]
     total_s = sum(each.best_ms * each.devices for each in found) / 1000 * config.federation.rounds
     cores = config.run.workers or os.cpu_count() or 1
     plan: dict[str, Any] = {"engine": "cohort" if stacked else "exact", "stacked": stacked}
-    if cores > 1 and total_s > WORTH_S:
+    if cores > 1 and total_s > WORTH_S and config.run.device == CPU:
         plan = {"engine": "workers", "workers": cores, "stacked": stacked}
     choice = plan["engine"] + (f", {plan['workers']} processes" if "workers" in plan else "")
     told = "; ".join(str(each) for each in found)
@@ -120,4 +120,5 @@ def _with(config: Config, plan: Mapping[str, Any]) -> Config:
     tables = {**config.tables, "run": {**config.tables.get("run", {}), **plan}}
     stacked = plan.get("stacked")
     run = replace(config.run, **{**plan, "stacked": None if stacked is None else tuple(stacked)})
+    run.check(f"{config.file}: run")
     return replace(config, tables=tables, run=run)

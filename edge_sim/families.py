@@ -103,6 +103,7 @@ def build(
     public: Raw | None = None,
     feature_dim: int = 0,
     head: HeadKind = "linear",
+    device: str = "cpu",
 ) -> Model:
     """A model of a family for raw samples of `raw_shape` ((d,), (h, w) or (h, w, c)), the same for the same seed.
 
@@ -110,6 +111,7 @@ def build(
     (`chooses_width`) take it; the others keep theirs, and a method that cares about it refuses them when they join.
 
     head: `cosine` for one that compares directions, as FedNH needs; a factory is told where it takes `head`.
+    device: of torch models, cpu or cuda:N; a factory whose models are torch's must take `device` for the latter.
 
     The onnx families read `extractor_path`; without one, onnx-random makes its filters from the seed and onnx-kmeans
     from the raw public samples (n, ...).  MODULE:FACTORY calls FACTORY(classes, input_shape, seed), which returns a
@@ -120,13 +122,16 @@ def build(
     """
     check(name)
     if ":" in name:
-        return _own(name, classes, raw_shape, preprocess, seed=seed, head=head)
+        return _own(name, classes, raw_shape, preprocess, seed=seed, head=head, device=device)
     shape = _input_shape(preprocess, raw_shape)
     runtime = FAMILIES[name].runtime
     if runtime == "numpy":
         return NumpyModel(classes, shape, seed=seed, preprocess=preprocess, name=name, head=head)
     if runtime == "torch":
-        return _torch(name, classes, shape, preprocess=preprocess, seed=seed, feature_dim=feature_dim, head=head)
+        import edge_sdk.models.torch_model  # noqa: F401, PLC0415  # only now, and first: it names the missing extra
+        from edge_sim.torch_families import torch_model  # noqa: PLC0415  # torch loads only where a net is asked for
+
+        return torch_model(name, classes, shape, preprocess, seed, feature_dim=feature_dim, head=head, device=device)
     if extractor_path is not None:
         return _onnx(name, classes, shape, preprocess=preprocess, seed=seed, file=extractor_path, head=head)
     file = _generated(name, shape, preprocess, seed=seed, public=public, feature_dim=feature_dim)
@@ -136,15 +141,6 @@ def build(
 def _input_shape(preprocess: Preprocess, raw_shape: tuple[int, ...]) -> Shape:
     _, c, h, w = preprocess(np.zeros((1, *raw_shape), np.float32)).shape
     return c, h, w
-
-
-def _torch(
-    name: str, classes: int, shape: Shape, *, preprocess: Preprocess, seed: int, feature_dim: int, head: HeadKind
-) -> Model:
-    import edge_sdk.models.torch_model  # noqa: F401, PLC0415  # only now, and first: it names the missing extra
-    from edge_sim.torch_families import torch_model  # noqa: PLC0415  # torch loads only where a net is asked for
-
-    return torch_model(name, classes, shape, preprocess, seed, feature_dim=feature_dim, head=head)
 
 
 def _onnx(
@@ -173,16 +169,25 @@ def _generated(
 
 
 def _own(
-    name: str, classes: int, raw_shape: tuple[int, ...], preprocess: Preprocess, *, seed: int, head: HeadKind
+    name: str,
+    classes: int,
+    raw_shape: tuple[int, ...],
+    preprocess: Preprocess,
+    *,
+    seed: int,
+    head: HeadKind,
+    device: str,
 ) -> Model:
     factory = _factory(name)
-    offered: dict[str, Any] = {"preprocess": preprocess, "head": head}
+    offered: dict[str, Any] = {"preprocess": preprocess, "head": head, "device": device}
     taken = {key: offered[key] for key in inspect.signature(factory).parameters if key in offered}
     model = factory(classes, _input_shape(taken.get("preprocess", Preprocess()), raw_shape), seed, **taken)
     found = getattr(getattr(model, "spec", None), "classes", None)
     if found != classes:
         raise UsageError(f"{name} gave {type(model).__name__} for {found} classes, expected a Model for {classes}")
     built: Model = model
+    if device != "cpu" and built.spec.runtime == "torch" and "device" not in taken:
+        raise UsageError(f"{name} does not take `device`, so its models cannot be on {device}; add it, for TorchModel")
     return built
 
 

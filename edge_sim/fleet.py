@@ -23,7 +23,7 @@ from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.wires import load_registered
 from edge_sdk.public import PublicSet
 from edge_sim import assign, families, partition_file
-from edge_sim.config import Config, FleetRow
+from edge_sim.config import CPU, Config, FleetRow
 from edge_sim.datasets import Dataset, load
 from edge_sim.draw import cut
 from edge_sim.hardships import NONE, Hardships
@@ -52,6 +52,8 @@ class Kit:
     size: tuple[int, int] | None
     feature_dim: int = 0
     head: families.HeadKind = "linear"
+    device: str = CPU
+    """Where a torch model computes: cpu or cuda:N."""
 
     @property
     def secret(self) -> bytes:
@@ -84,6 +86,7 @@ class Kit:
             public=public.samples if public else None,
             feature_dim=self.feature_dim,
             head=self.head,
+            device=self.device,
         )
 
 
@@ -134,6 +137,11 @@ class Fleet:
     scenario: ScenarioTable = QUIET
 
     @property
+    def device(self) -> str:
+        """Where torch models compute."""
+        return self.devices[0].kit.device
+
+    @property
     def equipment(self) -> Equipment:
         """For methods that run the devices' models on the coordinator: one of each architecture of the fleet."""
         return Equipment(nets=self.nets, public=lambda: self.dataset.public)
@@ -155,6 +163,10 @@ def build(config: Config) -> Fleet:
 
 
 def _build(config: Config) -> Fleet:
+    if config.run.device != CPU:
+        from edge_sdk.models.torch_device import check_device  # noqa: PLC0415  # torch only where a GPU is asked for
+
+        check_device(config.run.device, "run.device")
     dataset = load(config.data, config.federation.seed, config.file.parent, config.federation.classes)
     federation = read_federation(
         config.tables,
@@ -235,6 +247,7 @@ def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _
         size=(row.size[0], row.size[1]) if row.size else None,
         feature_dim=row.feature_dim or config.federation.feature_dim,
         head=wanted.head,
+        device=config.run.device,
     )
 
 

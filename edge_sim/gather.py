@@ -81,6 +81,10 @@ class Gatherer:
         """See Engine."""
         self._engine.attach(number, bench)
 
+    def ready(self) -> None:
+        """See Engine."""
+        self._engine.ready()
+
     def add(self, computation: Computation) -> None:
         """To be computed before time passes on."""
         self._added.append(computation)

@@ -1,7 +1,9 @@
-"""How much memory this process has had resident at most (POSIX; elsewhere nobody knows)."""
+"""Memory of this process: how much was resident at most (POSIX; elsewhere nobody knows), and giving some back."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import sys
 
 try:
@@ -15,6 +17,12 @@ MIB = 2**20
 def peak_bytes() -> int:
     """Of this process since it began, which may be before this run; 0: unknown."""
     return 0 if resource is None else as_bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+def give_back() -> None:
+    """Return what was freed to the system: glibc keeps holes between what is left, and counts on needing them again."""
+    with contextlib.suppress(OSError, AttributeError):  # of other C libraries
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def as_bytes(maxrss: int) -> int:

@@ -10,6 +10,7 @@ from coordinator.outcome import device_result
 from coordinator.outcome import result as known_result
 from coordinator.report.result import DeviceResult, Result, RoundResult
 from coordinator.server import Server
+from edge_sim.config import CPU
 from edge_sim.fleet import Device, Fleet
 from edge_sim.hardware import Spent
 
@@ -39,8 +40,18 @@ def result(
         metrics={**known.metrics, **baseline},
         standalone_history=standalone.history if standalone else (),
         memory=memory,
+        versions={**known.versions, "device": _described(fleet.device)},
         data={"name": fleet.dataset.name, "sha256": fleet.dataset.sha256},
     )
+
+
+def _described(device: str) -> str:
+    """Where models computed, and of a GPU what it is."""
+    if device == CPU:
+        return device
+    from edge_sdk.models.torch_device import described  # noqa: PLC0415  # torch only where a GPU was used
+
+    return described(device)
 
 
 def _on_the_boards(history: tuple[RoundResult, ...]) -> tuple[RoundResult, ...]:

@@ -72,10 +72,14 @@ class RayEngine(Together):
         bench.model = self._mirrors[number] = Mirror(bench.model)
         self._costs[number] = max(spec.flops_per_sample, 1) * len(bench.data.train)  # about what a round costs
 
+    def ready(self) -> None:
+        """See Engine.  Divides the devices, and sends each share once."""
+        self._owner = divided(self._costs, self._count)
+        self._furniture = [ray.put(self._share(owner)) for owner in range(self._count)]
+        self._workers = [self._worker(owner) for owner in range(self._count)]
+
     def serve(self, asked: Sequence[Asked]) -> list[Answer]:
         """See Together."""
-        if not self._workers:
-            self._begin()
         shares: dict[int, list[int]] = {}
         for at, each in enumerate(asked):
             if isinstance(each.request, COMPUTED):
@@ -115,12 +119,6 @@ class RayEngine(Together):
                 f"run.workers: {table.workers or 1}, but Ray has {cores} CPUs; start more of it, or ask for fewer"
             )
         return table.workers or cores
-
-    def _begin(self) -> None:
-        """Everybody is there: divide the devices, and send each share once."""
-        self._owner = divided(self._costs, self._count)
-        self._furniture = [ray.put(self._share(owner)) for owner in range(self._count)]
-        self._workers = [self._worker(owner) for owner in range(self._count)]
 
     def _share(self, owner: int) -> bytes:
         own = [number for number, whose in self._owner.items() if whose == owner]

@@ -135,9 +135,11 @@ def _in_memory(
     keeper = Checkpoints(out / "checkpoint") if out else None
     ledger, stores, world = keeper.load() if keeper and resume else (Ledger(None), {}, None)
     if any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
+        from edge_sim.torch_gpu import like_a_cpu  # noqa: PLC0415  # torch only where a device has it
         from edge_sim.torch_threads import one_thread  # noqa: PLC0415  # torch only where a device has it
 
         one_thread()
+        like_a_cpu()
     engine = engines.opened(config.run, fleet)
     virtual = VirtualFleet(
         fleet,

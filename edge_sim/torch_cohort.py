@@ -1,6 +1,6 @@
 """The engine that stacks: equal requests of devices with equal nets are served as one.
 
-What stacks are fits, class means and logits of dense nets; everything else is served one by one.
+What stacks are fits, class means and logits; everything else is served one by one.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -24,15 +25,13 @@ from edge_sdk.models.torch_optim import TorchOptimiser
 from edge_sdk.objectives import Floats, Optim, softmax
 from edge_sdk.workbench import Workbench, slices
 from edge_sim.engine import Answer, Asked, Together, served
+from edge_sim.torch_dense import Products
 from edge_sim.torch_places import Places
-from edge_sim.torch_stack import Change, Stack, stacks
+from edge_sim.torch_stack import PRIVATE, Change, Stack, Stacking
 from edge_sim.torch_stack_terms import Pass, shape_of, stacked_loss
 from edge_sim.torch_threads import one_thread
 
-AT_A_TIME = 10
-"""Devices in a stack: their weights fit into a core's cache."""
-
-Serve = Callable[[Sequence[Asked]], list[Answer]]
+Serve = Callable[[Stacking, Sequence[Asked]], list[Answer]]
 
 
 class Cohort(Together):
@@ -41,29 +40,40 @@ class Cohort(Together):
     Each stack is computed by one thread alone, so that results do not depend on how many there are.
     """
 
-    def __init__(self, names: frozenset[str] | None = None, places: Places | None = None, threads: int = 1) -> None:
-        """names: of the models to stack; None: whatever can be.  places: for the weights, so that they need no copy."""
+    def __init__(
+        self,
+        names: frozenset[str] | None = None,
+        places: Places | None = None,
+        threads: int = 1,
+        stacking: Stacking | None = None,
+    ) -> None:
+        """names: of the models to stack; None: whatever can be.  places: for the weights, so that they need no copy.
+
+        stacking: default: dense nets as products.
+        """
         super().__init__()
-        self._names = names
+        self._names, self._stacking = names, stacking or Products()
         self._pool = ThreadPoolExecutor(threads, "stack", initializer=one_thread) if threads > 1 else None
         self._places = places or Places()
         self._kinds: WeakKeyDictionary[TorchModel, str] = WeakKeyDictionary()
 
     def attach(self, number: int, bench: Workbench) -> None:
         """See Engine."""
-        if self._kind(bench.model):
+        if self._kind(bench):
             self._places.attach(number, bench)
+
+    def ready(self) -> None:
+        """See Engine."""
+        self._places.divide({})
 
     def serve(self, asked: Sequence[Asked]) -> list[Answer]:
         """See Together."""
-        if self._places.models and not self._places.ready:
-            self._places.divide({})
         groups: dict[Hashable, list[int]] = {}
         for at, each in enumerate(asked):
             groups.setdefault(self._group(each), []).append(at)
         answers: list[Answer] = [None] * len(asked)
         alone = groups.pop(None, [])
-        stacks = [chosen for members in groups.values() for chosen in _chunks(members, asked)]
+        stacks = [chosen for members in groups.values() for chosen in self._chunks(members, asked)]
         found = self._each([[asked[at] for at in chosen] for chosen in stacks])
         for at in alone:
             answers[at] = served(asked[at])
@@ -74,7 +84,8 @@ class Cohort(Together):
 
     def _each(self, stacks: Sequence[Sequence[Asked]]) -> Iterable[list[Answer]]:
         """What each comes to, in order; begun at once where there are threads for it."""
-        return self._pool.map(_stacked, stacks) if self._pool and len(stacks) > 1 else map(_stacked, stacks)
+        together = partial(_stacked, self._stacking)
+        return self._pool.map(together, stacks) if self._pool and len(stacks) > 1 else map(together, stacks)
 
     def close(self) -> None:
         """See Engine."""
@@ -89,7 +100,7 @@ class Cohort(Together):
     def _group(self, asked: Asked) -> Hashable:
         """What requests that are served as one have in common; None: this one is served by itself."""
         model, request = asked.bench.model, asked.request
-        kind = self._kind(model)
+        kind = self._kind(asked.bench)
         if not kind:
             return None
         if isinstance(request, Fit):
@@ -102,14 +113,28 @@ class Cohort(Together):
             return Logits, kind, type(request.source), request.source.indices.shape
         return None
 
-    def _kind(self, model: object) -> str:
+    def _kind(self, bench: Workbench) -> str:
         """The net in words, the same for all that stack; empty: this one does not."""
+        model = bench.model
         if not isinstance(model, TorchModel):
             return ""
         if model not in self._kinds:
-            chosen = (self._names is None or model.spec.name in self._names) and stacks(model)
-            self._kinds[model] = f"{model.spec.preprocess} {model.net}" if chosen else ""
+            chosen = self._names is None or model.spec.name in self._names
+            words = self._stacking.words(bench) if chosen else ""
+            self._kinds[model] = f"{model.spec.preprocess} {words}" if words else ""
         return self._kinds[model]
+
+    def _chunks(self, members: Sequence[int], asked: Sequence[Asked]) -> list[list[int]]:
+        """Stacks, of devices with about as much to do: what is smaller is padded."""
+
+        def order(at: int) -> tuple[int, ...]:
+            """Of those with equally much, as they lie in memory (see torch_places.py)."""
+            model = asked[at].bench.model
+            place = model.trained[0].data_ptr() if isinstance(model, TorchModel) else 0
+            return *(-each for each in _size(asked[at])), place
+
+        ordered, most = sorted(members, key=order), self._stacking.at_a_time
+        return [ordered[at : at + most] for at in range(0, len(ordered), most)]
 
 
 def _steps_taken(model: object, request: Fit) -> bytes:
@@ -119,28 +144,14 @@ def _steps_taken(model: object, request: Fit) -> bytes:
     return optimiser.steps.tobytes() if optimiser is not None and goes_on else b""
 
 
-def _chunks(members: Sequence[int], asked: Sequence[Asked]) -> list[list[int]]:
-    """Stacks, of devices with about as much to do: what is smaller is padded."""
-
-    def order(at: int) -> tuple[int, ...]:
-        """Of those with equally much, as they lie in memory (see torch_places.py)."""
-        model = asked[at].bench.model
-        return *(-each for each in _size(asked[at])), model.trained[0].data_ptr() if isinstance(
-            model, TorchModel
-        ) else 0
-
-    ordered = sorted(members, key=order)
-    return [ordered[at : at + AT_A_TIME] for at in range(0, len(ordered), AT_A_TIME)]
-
-
 def _size(asked: Asked) -> tuple[int, ...]:
     if isinstance(asked.request, (Fit, Logits)):
         return asked.request.source.indices.shape
     return (len(asked.bench.data.train),)
 
 
-def _stacked(asked: Sequence[Asked]) -> list[Answer]:
-    return _SERVED[type(asked[0].request)](asked)
+def _stacked(stacking: Stacking, asked: Sequence[Asked]) -> list[Answer]:
+    return _SERVED[type(asked[0].request)](stacking, asked)
 
 
 def _models(asked: Sequence[Asked]) -> list[TorchModel]:
@@ -150,25 +161,25 @@ def _models(asked: Sequence[Asked]) -> list[TorchModel]:
 # -- fits -----------------------------------------------------------------------------------------------------------
 
 
-def _fit(asked: Sequence[Asked]) -> list[Answer]:
+def _fit(stacking: Stacking, asked: Sequence[Asked]) -> list[Answer]:
     """By falling number of steps, so that those still at it are the first ones of the stack."""
     models, requests = _models(asked), [each.request for each in asked if isinstance(each.request, Fit)]
     for each, request in zip(asked, requests, strict=True):
         inputs, labels, private = each.bench.source(request.source)
         batches = Batches(inputs=inputs, labels=labels, indices=request.source.indices, stochastic=private)
         check_fit(each.bench.model.spec, batches, request.objective)
-    stack = Stack(models)
+    stack = stacking.stack(models, train=isinstance(requests[0].source, Private))
     optimiser = _StackedOptimiser(models, requests[0].optim, stack)
-    loss_of = stacked_loss([request.objective for request in requests], models[0].spec.classes)
+    loss_of = stacked_loss([request.objective for request in requests], models[0].spec.classes, stack.device)
     steps = [len(request.source.indices) for request in requests]  # falling
-    losses = torch.zeros(len(asked))
-    share = _share([request.source.indices.shape[1] for request in requests])
+    losses = torch.zeros(len(asked), device=stack.device)
+    share = _share([request.source.indices.shape[1] for request in requests]).to(stack.device)
     for step in range(steps[0]):
         active = sum(step < each for each in steps)
         x, y = _batch(asked[:active], requests[:active], step, share.shape[1])
-        outcome = stack.outcome(x, active)
+        outcome = stack.outcome(x.to(stack.device), active)
         seen = outcome.logits.requires_grad_(), outcome.features.detach().requires_grad_()
-        each_loss = loss_of(Pass(*seen, y, share[:active], step))  # (c,)
+        each_loss = loss_of(Pass(*seen, y.to(stack.device), share[:active], step))  # (c,)
         losses[:active] = each_loss.detach()
         logits, features = torch.autograd.grad(each_loss.sum(), seen, allow_unused=True)
         if logits is None:
@@ -206,16 +217,18 @@ def _share(sizes: Sequence[int]) -> Tensor:
 
 
 def _batch(asked: Sequence[Asked], requests: Sequence[Fit | Logits], step: int, size: int) -> tuple[Tensor, Tensor]:
-    """One mini-batch of each device, with zeros to one size: (c, b, ...), (c, b)."""
+    """One mini-batch of each device, brought to one size by samples said again: (c, b, ...), (c, b)."""
     first = asked[0].bench.source(requests[0].source)[0]
-    x = np.zeros((len(asked), size, *first.shape[1:]), np.float32)
+    x = np.empty((len(asked), size, *first.shape[1:]), np.float32)
     y = np.zeros((len(asked), size), np.int64)
     for at, (each, request) in enumerate(zip(asked, requests, strict=True)):
         inputs, labels, _ = each.bench.source(request.source)
         index = request.source.indices[step]
-        np.take(inputs, index, axis=0, out=x[at, : len(index)])
+        if len(index) < size:
+            index = np.resize(index, size)
+        np.take(inputs, index, axis=0, out=x[at])
         if labels is not None:
-            np.take(labels, index, out=y[at, : len(index)])
+            np.take(labels, index, out=y[at])
     return torch.from_numpy(x), torch.from_numpy(y)
 
 
@@ -266,15 +279,16 @@ class _StackedOptimiser:
 # -- inference ------------------------------------------------------------------------------------------------------
 
 
-def _class_means(asked: Sequence[Asked]) -> list[Answer]:
-    stack = Stack(_models(asked))
+@torch.no_grad()
+def _class_means(stacking: Stacking, asked: Sequence[Asked]) -> list[Answer]:
+    stack = stacking.stack(_models(asked), train=False)
     sizes = [len(each.bench.data.train) for each in asked]
     parts: list[list[Floats]] = [[] for _ in asked]
     for part in slices(max(sizes)):
-        x = _rows(asked, part)
-        found = stack.outcome(torch.from_numpy(x), len(asked))
+        x = torch.from_numpy(_rows(asked, part)).to(stack.device)
+        found = stack.outcome(x, len(asked))
         of_features = isinstance(asked[0].request, ClassMeans) and asked[0].request.of == "features"
-        rows = found.features.numpy() if of_features else softmax(found.logits.numpy())
+        rows = found.features.cpu().numpy() if of_features else softmax(found.logits.cpu().numpy())
         for at, size in enumerate(sizes):
             if part.start < size:
                 parts[at].append(rows[at, : size - part.start])
@@ -293,19 +307,18 @@ def _rows(asked: Sequence[Asked], part: slice) -> Floats:
     return x
 
 
-def _logits(asked: Sequence[Asked]) -> list[Answer]:
+@torch.no_grad()
+def _logits(stacking: Stacking, asked: Sequence[Asked]) -> list[Answer]:
     requests = [each.request for each in asked if isinstance(each.request, Logits)]
-    stack = Stack(_models(asked))
+    stack = stacking.stack(_models(asked), train=False)
     found = []
     for step in range(len(requests[0].source.indices)):
         x, _ = _batch(asked, requests, step, requests[0].source.indices.shape[1])
-        found.append(stack.outcome(x, len(asked)).logits.numpy())
+        found.append(stack.outcome(x.to(stack.device), len(asked)).logits.cpu().numpy())
     for each, request in zip(asked, requests, strict=True):
         for chosen in request.source.indices:
             each.bench.count_inference(len(chosen))
     return list(np.stack(found, axis=1))  # (c, steps, b, k)
 
 
-PRIVATE = Private(np.empty((0, 0), np.int64))
-"""All private samples, no batches of them."""
 _SERVED: dict[type, Serve] = {Fit: _fit, ClassMeans: _class_means, Logits: _logits}

@@ -25,6 +25,7 @@ def torch_model(
     *,
     feature_dim: int = 0,
     head: Literal["linear", "cosine"] = "linear",
+    device: str = "cpu",
 ) -> TorchModel:
     """A net of a family, its weights drawn from `seed`; torch's own generators stay as they are.
 
@@ -34,7 +35,9 @@ def torch_model(
         net = NETS[name](classes, input_shape)
         if feature_dim:
             net = _at_width(net, feature_dim)
-        return TorchModel(net, classes, input_shape=input_shape, preprocess=preprocess, name=name, head=head)
+        return TorchModel(
+            net, classes, input_shape=input_shape, preprocess=preprocess, name=name, head=head, device=device
+        )
 
 
 def _at_width(net: nn.Module, width: int) -> nn.Module:

@@ -9,36 +9,47 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from edge_sdk.errors import RunFailed
 from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.workbench import Workbench
+from edge_sim.memory import give_back
 from edge_sim.torch_slab import Slab, row_bytes, settle
+
+EARLY = "a device asked before all were attached: please report this"
 
 
 class Places:
     """The rows of a run's torch models, by device number."""
 
-    def __init__(self, moments: int = 0, spill: Path | None = None, memory_bytes: int = 0) -> None:
-        """moments: kinds that a row has room for.  spill: a folder for more than memory_bytes; None: in memory."""
+    def __init__(
+        self, moments: int = 0, spill: Path | None = None, memory_bytes: int = 0, device: torch.device | None = None
+    ) -> None:
+        """moments: kinds that a row has room for.  spill: a folder for more than memory_bytes; None: in memory.
+
+        device: whose own memory is divided; None: this machine's, which other processes may map.
+        """
         self.moments, self._spill, self._memory_bytes = moments, spill, memory_bytes
         self.models: dict[int, TorchModel] = {}
         self._samples: dict[int, int] = {}
         self.rows: dict[int, tuple[int, int]] = {}
         """Where each begins and ends."""
+        self._device = device
         self._slab: Slab | None = None
+        self._memory: Tensor | None = None
 
     @property
     def ready(self) -> bool:
         """Whether the memory is divided."""
-        return self._slab is not None
+        return self._memory is not None
 
     @property
     def slab(self) -> Slab:
-        """The memory.  Raises RunFailed where it is not divided yet."""
+        """The memory, where it is this machine's.  Raises RunFailed where it is not divided yet."""
         if self._slab is None:
-            raise RunFailed("a device asked before all were attached: please report this")
+            raise RunFailed(EARLY)
         return self._slab
 
     def attach(self, number: int, bench: Workbench) -> None:
@@ -60,14 +71,21 @@ class Places:
             size = row_bytes(self.models[number], self.moments)
             self.rows[number] = at, at + size
             at += size
-        self._slab = Slab(at, self._spill if at > self._memory_bytes else None)
+        if self._device is None:
+            self._slab = Slab(at, self._spill if at > self._memory_bytes else None)
+            self._memory = self._slab.memory
+        else:
+            self._memory = torch.zeros(at, dtype=torch.uint8, device=self._device)
         for number, model in self.models.items():
             settle(model, self.row(number), fresh=True)
+        give_back()  # the memory in which the models were made
 
     def row(self, number: int) -> Tensor:
         """The memory of one device."""
+        if self._memory is None:
+            raise RunFailed(EARLY)
         begin, end = self.rows[number]
-        return self.slab.memory[begin:end]
+        return self._memory[begin:end]
 
     def close(self) -> None:
         """Let go of the file."""

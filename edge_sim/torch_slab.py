@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +62,18 @@ def settle(model: TorchModel, row: Tensor, *, fresh: bool) -> None:
             there.copy_(tensor.detach())
         tensor.data = there
         at += _aligned(tensor)
+    model.flat = _in_one_piece(model.trained, row)
+
+
+def _in_one_piece(tensors: Sequence[Tensor], row: Tensor) -> Tensor | None:
+    """What lies in a row without a gap, as one (p,); None: alignment or other tensors have left gaps."""
+    begin = end = tensors[0].data_ptr() if tensors else row.data_ptr()
+    for tensor in tensors:
+        if tensor.data_ptr() != end:
+            return None
+        end += tensor.nbytes
+    start = begin - row.data_ptr()
+    return row[start : start + end - begin].view(torch.float32)
 
 
 def settle_moments(model: TorchModel, row: Tensor) -> None:

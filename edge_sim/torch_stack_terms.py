@@ -53,9 +53,9 @@ Loss: TypeAlias = Callable[[Pass], Tensor]
 """Each device's weighted loss: (c,)."""
 
 
-def stacked_loss(objectives: Sequence[Objective], classes: int) -> Loss:
-    """The sum of all terms; objectives: of each device, alike in the kinds of their terms."""
-    losses = [_LOSSES[type(terms[0])](terms, classes) for terms in zip(*objectives, strict=True)]
+def stacked_loss(objectives: Sequence[Objective], classes: int, device: torch.device) -> Loss:
+    """The sum of all terms; objectives: of each device, alike in the kinds of their terms; device: of the stack."""
+    losses = [_LOSSES[type(terms[0])](terms, classes, device) for terms in zip(*objectives, strict=True)]
     return lambda done: torch.stack([loss(done) for loss in losses]).sum(dim=0)
 
 
@@ -66,12 +66,12 @@ def shape_of(objective: Objective) -> tuple[object, ...] | None:
     return tuple((type(term), getattr(term, "temperature", None)) for term in objective)
 
 
-def _weights(terms: Sequence[Any]) -> Tensor:
-    return torch.tensor([term.weight for term in terms])  # (c,)
+def _weights(terms: Sequence[Any], device: torch.device) -> Tensor:
+    return torch.tensor([term.weight for term in terms], device=device)  # (c,)
 
 
-def _cross_entropy(terms: Sequence[CrossEntropy], _classes: int) -> Loss:
-    weights = _weights(terms)
+def _cross_entropy(terms: Sequence[CrossEntropy], _classes: int, device: torch.device) -> Loss:
+    weights = _weights(terms, device)
 
     def loss(done: Pass) -> Tensor:
         rows = nnf.cross_entropy(done.logits.flatten(0, 1), done.labels.flatten(), reduction="none")
@@ -80,8 +80,11 @@ def _cross_entropy(terms: Sequence[CrossEntropy], _classes: int) -> Loss:
     return loss
 
 
-def _logit_gradient(terms: Sequence[LogitGradient], _classes: int) -> Loss:
-    weights, gradients = _weights(terms), _padded([term.gradient for term in terms])  # (c,), (c, steps, b, k)
+def _logit_gradient(terms: Sequence[LogitGradient], _classes: int, device: torch.device) -> Loss:
+    weights, gradients = (
+        _weights(terms, device),
+        _padded([term.gradient for term in terms], device),
+    )  # (c,), (c, steps, b, k)
 
     def loss(done: Pass) -> Tensor:
         given = gradients[: done.count, done.step]
@@ -90,9 +93,11 @@ def _logit_gradient(terms: Sequence[LogitGradient], _classes: int) -> Loss:
     return loss
 
 
-def _distill(terms: Sequence[Distill], _classes: int) -> Loss:
-    weights, temperature = _weights(terms), terms[0].temperature
-    teachers = nnf.log_softmax(_padded([term.logits for term in terms]) / temperature, dim=-1)  # (c, steps, b, k)
+def _distill(terms: Sequence[Distill], _classes: int, device: torch.device) -> Loss:
+    weights, temperature = _weights(terms, device), terms[0].temperature
+    teachers = nnf.log_softmax(
+        _padded([term.logits for term in terms], device) / temperature, dim=-1
+    )  # (c, steps, b, k)
 
     def loss(done: Pass) -> Tensor:
         teacher = teachers[: done.count, done.step]
@@ -103,8 +108,8 @@ def _distill(terms: Sequence[Distill], _classes: int) -> Loss:
     return loss
 
 
-def _class_target(terms: Sequence[ClassTarget], classes: int) -> Loss:
-    weights, rows_of = _weights(terms), _rows_by_label(terms, classes)
+def _class_target(terms: Sequence[ClassTarget], classes: int, device: torch.device) -> Loss:
+    weights, rows_of = _weights(terms, device), _rows_by_label(terms, classes, device)
 
     def loss(done: Pass) -> Tensor:
         rows, known = rows_of(done)
@@ -114,8 +119,8 @@ def _class_target(terms: Sequence[ClassTarget], classes: int) -> Loss:
     return loss
 
 
-def _prototype_pull(terms: Sequence[PrototypePull], classes: int) -> Loss:
-    weights, rows_of = _weights(terms), _rows_by_label(terms, classes)
+def _prototype_pull(terms: Sequence[PrototypePull], classes: int, device: torch.device) -> Loss:
+    weights, rows_of = _weights(terms, device), _rows_by_label(terms, classes, device)
 
     def loss(done: Pass) -> Tensor:
         rows, known = rows_of(done)
@@ -125,8 +130,8 @@ def _prototype_pull(terms: Sequence[PrototypePull], classes: int) -> Loss:
     return loss
 
 
-def _prototype_distance(terms: Sequence[PrototypeDistance], classes: int) -> Loss:
-    weights, rows_of = _weights(terms), _rows_by_label(terms, classes)
+def _prototype_distance(terms: Sequence[PrototypeDistance], classes: int, device: torch.device) -> Loss:
+    weights, rows_of = _weights(terms, device), _rows_by_label(terms, classes, device)
 
     def loss(done: Pass) -> Tensor:
         rows, known = rows_of(done)
@@ -136,7 +141,7 @@ def _prototype_distance(terms: Sequence[PrototypeDistance], classes: int) -> Los
     return loss
 
 
-def _rows_by_label(terms: Sequence[Any], classes: int) -> Callable[[Pass], tuple[Tensor, Tensor]]:
+def _rows_by_label(terms: Sequence[Any], classes: int, device: torch.device) -> Callable[[Pass], tuple[Tensor, Tensor]]:
     """The row of each sample's class, and whether there is one: (c, b, d), (c, b, 1)."""
     rows = torch.zeros(len(terms), classes, terms[0].rows.shape[1])  # (c, k, d)
     known = torch.zeros(len(terms), classes, 1)
@@ -144,24 +149,25 @@ def _rows_by_label(terms: Sequence[Any], classes: int) -> Callable[[Pass], tuple
         index = torch.from_numpy(term.classes)
         rows[at, index] = torch.from_numpy(np.require(term.rows, np.float32, ["C", "W"]))
         known[at, index] = 1
+    rows, known = rows.to(device), known.to(device)
 
     def look_up(done: Pass) -> tuple[Tensor, Tensor]:
-        device = torch.arange(done.count)[:, None]  # (c, 1)
-        return rows[device, done.labels], known[device, done.labels]
+        whose = torch.arange(done.count, device=device)[:, None]  # (c, 1)
+        return rows[whose, done.labels], known[whose, done.labels]
 
     return look_up
 
 
-def _padded(arrays: Sequence[Any]) -> Tensor:
+def _padded(arrays: Sequence[Any], device: torch.device) -> Tensor:
     """(steps, b, k) of each device, with zeros to the largest of them: (c, steps, b, k)."""
     steps, batch = (max(array.shape[axis] for array in arrays) for axis in (0, 1))
     out = torch.zeros(len(arrays), steps, batch, arrays[0].shape[2])
     for at, array in enumerate(arrays):
         out[at, : array.shape[0], : array.shape[1]] = torch.from_numpy(np.require(array, np.float32, ["C", "W"]))
-    return out
+    return out.to(device)
 
 
-_LOSSES: dict[type[Term], Callable[[Sequence[Any], int], Loss]] = {
+_LOSSES: dict[type[Term], Callable[[Sequence[Any], int, torch.device], Loss]] = {
     CrossEntropy: _cross_entropy,
     Distill: _distill,
     LessForgetting: _distill,

@@ -59,10 +59,14 @@ class Workers:
         self._places.attach(number, bench)
         self._costs[number] = bench.model.spec.flops_per_sample * len(bench.data.train)  # about what a round costs
 
+    def ready(self) -> None:
+        """See Engine.  Divides the devices and the memory."""
+        self._owner = divided({number: self._costs[number] for number in self._places.models}, self._count)
+        self._places.divide(self._owner)
+        self._shares = [_Share(owner, self._worker(owner)) for owner in range(self._count)]
+
     def begin(self, asked: Asked) -> None:
         """See Engine."""
-        if not self._places.ready:
-            self._divide()
         if not self._goes_out(asked):
             self._here.append(asked)
             return
@@ -106,12 +110,6 @@ class Workers:
         return not keeps
 
     # -- who and where ----------------------------------------------------------------------------------------------
-
-    def _divide(self) -> None:
-        """Everybody is there: divide the devices and the memory."""
-        self._owner = divided({number: self._costs[number] for number in self._places.models}, self._count)
-        self._places.divide(self._owner)
-        self._shares = [_Share(owner, self._worker(owner)) for owner in range(self._count)]
 
     def _worker(self, owner: int) -> Worker:
         own = [number for number, whose in self._owner.items() if whose == owner]

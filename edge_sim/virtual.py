@@ -90,6 +90,7 @@ class VirtualFleet:
         for each in self.devices:
             if each.device.kit.id in world["hardware"]:
                 each.hardware.restore(world["hardware"][each.device.kit.id], self.clock.now_s)
+        self._gatherer.ready()
         self._running = list(self.devices)
         """Those not known to be over."""
         impose(self, fleet.scenario, fleet.federation.spec.seed)

@@ -3,7 +3,7 @@
     python bare.py METHOD FLEET DEVICES [FILE.npz]      METHOD: fedavg, fedproto, fedssa
 
 Nothing is encoded, nobody can fail, devices and server share objects.  Each device has a module and an optimiser of
-its own, but for fedavg, where one module serves all.  Prints a Timing as JSON.
+its own, but for fedavg, where one module serves all.  EDGE_DEVICE: cuda:N for a GPU.  Prints a Timing as JSON.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ import numpy as np  # noqa: E402  # the clock above sees the imports
 import torch  # noqa: E402
 import torch.nn.functional as nnf  # noqa: E402
 from nets import FEATURES, FLEETS, NETS  # noqa: E402
-from task import RATE, ROUNDS, now_s, tables, tell  # noqa: E402
+from task import DEVICE, RATE, ROUNDS, now_s, tables, tell  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 from edge_sdk.methods.base import Job  # noqa: E402
 from edge_sim import config as configs  # noqa: E402
 from edge_sim import fleet as fleets  # noqa: E402
+from edge_sim.torch_gpu import like_a_cpu  # noqa: E402
 
 
 class Device:
@@ -36,7 +37,7 @@ class Device:
     def batches(self, round_: int) -> Tensor:
         """The mini-batches of a round: (steps, b)."""
         job = Job(**{name: getattr(self.job, name) for name in self.job.__slots__} | {"round": round_})
-        return torch.from_numpy(job.private_batches(job.local_steps).indices)
+        return torch.from_numpy(job.private_batches(job.local_steps).indices).to(DEVICE)
 
     def train(self, round_: int, prototypes: tuple[Tensor, Tensor] | None = None) -> None:
         """One local epoch; prototypes: rows (k, d) and which of them there are (k,)."""
@@ -56,7 +57,7 @@ class Device:
         """Mean features of each class (k, d) and samples (k,), in one pass."""
         counts = torch.bincount(self.y, minlength=classes)
         features = self.body(self.x)
-        sums = torch.zeros(classes, features.shape[1]).index_add_(0, self.y, features)
+        sums = torch.zeros(classes, features.shape[1], device=DEVICE).index_add_(0, self.y, features)
         return sums / counts.clamp(min=1)[:, None], counts
 
 
@@ -64,7 +65,7 @@ def fedproto(devices: list[Device], classes: int, width: int, round_: int, state
     """Train towards the prototypes, average the new ones over the holders of each class."""
     known = state.get("known")
     given = None if known is None else (state["rows"], known)
-    total, holders = torch.zeros(classes, width), torch.zeros(classes)
+    total, holders = torch.zeros(classes, width, device=DEVICE), torch.zeros(classes, device=DEVICE)
     for device in devices:
         device.train(round_, given)
         means, counts = device.class_sums(classes)
@@ -76,7 +77,7 @@ def fedproto(devices: list[Device], classes: int, width: int, round_: int, state
 
 def fedssa(devices: list[Device], classes: int, width: int, round_: int, state: dict[str, Tensor]) -> None:
     """Take over the rows of one's classes, train, average the rows over their holders."""
-    total, holders = torch.zeros(classes, width + 1), torch.zeros(classes)
+    total, holders = torch.zeros(classes, width + 1, device=DEVICE), torch.zeros(classes, device=DEVICE)
     for device in devices:
         held = torch.unique(device.y)
         with torch.no_grad():
@@ -114,6 +115,7 @@ def main() -> None:
     """Build everything, run the rounds, tell the time."""
     method, fleet_name, count, *npz = sys.argv[1:]
     torch.set_num_threads(1)
+    like_a_cpu()
     config = configs.parse(tables(method, fleet_name, int(count), npz="".join(npz)), configs.Path("bench"))
     fleet = fleets.build(config)
     classes, names = fleet.dataset.classes, FLEETS[fleet_name]
@@ -130,12 +132,15 @@ def main() -> None:
             learns=True,
         )
         shared = method == "fedavg" and devices
-        net = devices[0].net if shared else NETS[names[number % len(names)]](classes, x.shape[1:])
-        devices.append(Device(net, torch.from_numpy(x), torch.from_numpy(np.int64(device.data.train.y)), job))
+        net = devices[0].net if shared else NETS[names[number % len(names)]](classes, x.shape[1:]).to(DEVICE)
+        own = torch.from_numpy(x).to(DEVICE), torch.from_numpy(np.int64(device.data.train.y)).to(DEVICE)
+        devices.append(Device(net, *own, job))
     state: dict[str, Tensor] = {}
     ends_s = []
     for round_ in range(ROUNDS):
         ROUND[method](devices, classes, FEATURES[fleet_name], round_, state)
+        if DEVICE != "cpu":
+            torch.cuda.synchronize()
         ends_s.append(now_s())
     tell(ends_s, int(count), STARTED_S)
 

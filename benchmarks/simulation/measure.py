@@ -6,7 +6,7 @@
 Each figure of ours is a ratio to the bare sequential loop (bare.py), which runs right before it, in a process of its
 own; medians over several such pairs.  EDGE_REPEATS (default 3) says how many; EDGE_CASES, such as
 fedproto-mlp-100,fedavg-cnn-20, which cases (default: all); EDGE_MNIST names an npz of MNIST, without which the section
-`scale` cannot be measured.
+`scale` cannot be measured.  The section `gpu` says that it was not measured where there is none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
+
+import torch
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent))
@@ -25,9 +28,12 @@ sys.path.append(str(HERE.parent))
 from figures import Found, Page, Table  # noqa: E402  # benchmarks that lie beside this folder
 from task import Timing  # noqa: E402
 
+from edge_sdk.models.torch_device import described  # noqa: E402
+
 REPEATS = int(os.environ.get("EDGE_REPEATS", "3"))
 CASES = os.environ.get("EDGE_CASES", "")
 MNIST = os.environ.get("EDGE_MNIST", "")
+GPU = "cuda:0"
 GOALS = {
     ("fedproto", "mlp", 20): 0.4,
     ("fedproto", "mlp", 100): 0.5,
@@ -45,10 +51,15 @@ GOALS = {
 """At most this share of the bare loop's time."""
 
 
-def timed(script: str, *arguments: str) -> Timing:
+def timed(script: str, *arguments: str, device: str = "cpu") -> Timing:
     """One run in a process of its own."""
     done = subprocess.run(
-        [sys.executable, str(HERE / script), *arguments], cwd=HERE, capture_output=True, text=True, check=False
+        [sys.executable, str(HERE / script), *arguments],
+        cwd=HERE,
+        env={**os.environ, "EDGE_DEVICE": device},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         raise SystemExit(f"{script} {' '.join(arguments)} failed:\n{done.stderr[-2000:]}")
@@ -156,11 +167,30 @@ def stub() -> Found:
     )
 
 
+def gpu() -> Found:
+    """100 small CNNs on a GPU: stacked, one by one in the simulator, and in the bare loop."""
+    if not torch.cuda.is_available():
+        return Found([["not measured: this machine has no GPU that torch can use"]])
+    rows: Table = [["method", "fleet", "devices", "bare loop, ms", "engine", "ours, ms", "ours / bare (each pair)"]]
+    for method, engine in product(("fedproto", "fedavg"), ("exact", "cohort")):
+        bare, ours = [], []
+        for _ in range(REPEATS):
+            bare.append(timed("bare.py", method, "cnn", "100", device=GPU))
+            ours.append(timed("ours.py", method, "cnn", "100", engine, device=GPU))
+        shares = [a.ms_per_device_round / b.ms_per_device_round for a, b in zip(ours, bare, strict=True)]
+        figures = [f"{median([each.ms_per_device_round for each in side]):.2f}" for side in (bare, ours)]
+        spread = ", ".join(f"{share:.2f}" for share in sorted(shares))
+        rows.append([method, "cnn", "100", figures[0], engine, figures[1], f"**{median(shares):.2f}** ({spread})"])
+        print(rows[-1], flush=True)
+    return Found(rows, [f"On {described(GPU)}, both sides in full f4, by cuDNN's repeatable algorithms.", load()])
+
+
 SECTIONS = {
     "workers": ("Worker processes, dense nets stacked", lambda: ratios("workers")),
     "cohort": ("One process, dense nets stacked", lambda: ratios("cohort")),
     "scale": ("1,000 devices", scale),
     "stub": ("10,000 devices", stub),
+    "gpu": ("On a GPU", gpu),
 }
 
 

@@ -58,27 +58,37 @@ FLEETS: dict[str, tuple[str, ...]] = {"mlp": ("mlp",), "cnn": ("cnn",), "mixed":
 FEATURES = {"mlp": 256, "cnn": 64, "mixed": 64}
 
 
-def _model(family: str, classes: int, shape: Shape, seed: int, preprocess: Preprocess | None) -> TorchModel:
+def _model(
+    family: str, classes: int, shape: Shape, seed: int, preprocess: Preprocess | None, *, device: str
+) -> TorchModel:
     with seeded(seed):
         net = NETS[family](classes, shape)
-    return TorchModel(net, classes, input_shape=shape, preprocess=preprocess, name=family)
+    return TorchModel(net, classes, input_shape=shape, preprocess=preprocess, name=family, device=device)
 
 
-def mlp(classes: int, shape: Shape, seed: int, preprocess: Preprocess | None = None) -> TorchModel:
+def mlp(
+    classes: int, shape: Shape, seed: int, preprocess: Preprocess | None = None, *, device: str = "cpu"
+) -> TorchModel:
     """See edge_sim.families."""
-    return _model("mlp", classes, shape, seed, preprocess)
+    return _model("mlp", classes, shape, seed, preprocess, device=device)
 
 
-def cnn(classes: int, shape: Shape, seed: int, preprocess: Preprocess | None = None) -> TorchModel:
+def cnn(
+    classes: int, shape: Shape, seed: int, preprocess: Preprocess | None = None, *, device: str = "cpu"
+) -> TorchModel:
     """See edge_sim.families."""
-    return _model("cnn", classes, shape, seed, preprocess)
+    return _model("cnn", classes, shape, seed, preprocess, device=device)
 
 
-def narrow(classes: int, shape: Shape, seed: int, preprocess: Preprocess | None = None) -> TorchModel:
+def narrow(
+    classes: int, shape: Shape, seed: int, preprocess: Preprocess | None = None, *, device: str = "cpu"
+) -> TorchModel:
     """See edge_sim.families."""
-    return _model("narrow", classes, shape, seed, preprocess)
+    return _model("narrow", classes, shape, seed, preprocess, device=device)
 
 
-def wide(classes: int, shape: Shape, seed: int, preprocess: Preprocess | None = None) -> TorchModel:
+def wide(
+    classes: int, shape: Shape, seed: int, preprocess: Preprocess | None = None, *, device: str = "cpu"
+) -> TorchModel:
     """See edge_sim.families."""
-    return _model("wide", classes, shape, seed, preprocess)
+    return _model("wide", classes, shape, seed, preprocess, device=device)

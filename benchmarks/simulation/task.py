@@ -7,6 +7,7 @@ The bare loop gets the very mini-batches of the simulated devices.
 from __future__ import annotations
 
 import json
+import os
 import resource
 import statistics
 import sys
@@ -22,6 +23,11 @@ ROUNDS = 11
 """The last one is not timed: devices measure themselves in it."""
 RATE = 0.05
 BATCH = 32
+DEVICE = os.environ.get("EDGE_DEVICE", "cpu")
+"""Where nets compute: cpu or cuda:N."""
+
+WHERE: dict[str, Any] = {"stacked": ["mlp"]} if DEVICE == "cpu" else {"device": DEVICE}
+"""On a GPU everything stacks."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ def tables(method: str, fleet: str, devices: int, *, npz: str = "", engine: str 
         "data": data,
         "partition": partition,
         "fleet": [{"count": devices, "model": "cycle:" + ",".join(families)}],
-        "run": {"standalone": False, "engine": engine or "exact", "stacked": ["mlp"]},
+        "run": {"standalone": False, "engine": engine or "exact", **WHERE},
     }
 
 

@@ -63,7 +63,7 @@ class FedALCoordinator(InBag):
         if params.adversarial == 0:
             return FedALCoordinatorState()
         module = _discriminator()
-        module.check_device(params.device)
+        _check_device(params.device)
         layers = module.initial_weights(spec.classes, params.max_devices, spec.seed)
         return FedALCoordinatorState(discriminator=tuple(layer.reshape(-1) for layer in layers))
 
@@ -170,6 +170,12 @@ def clip(gradients: NDArray[np.float32], most: float) -> NDArray[np.float32]:
     norms = np.sqrt((gradients.astype(np.float64) ** 2).sum(axis=-1, keepdims=True) + 1e-12)
     clipped: NDArray[np.float32] = (gradients * np.minimum(1.0, most / norms)).astype(np.float32)
     return clipped
+
+
+def _check_device(name: str) -> None:
+    from edge_sdk.models.torch_device import check_device  # noqa: PLC0415  # torch only where a method trains
+
+    check_device(name, "method.device")
 
 
 def _discriminator() -> ModuleType:

@@ -95,8 +95,8 @@ def _table(known: Mapping[str, Payload], classes: int) -> Mapping[str, Payload]:
 
 def mean_of_slots(slots: SlotSum, classes: int) -> ClassRows:
     """The mean row of each class that a slot has."""
-    total = slots.sum()
-    table = (np.asarray(total.coarse) + np.asarray(total.fine)).reshape(classes, -1)  # (k, d + 2)
+    coarse, fine = slots.sum().parts()
+    table = (coarse + fine).reshape(classes, -1)  # (k, d + 2)
     held = np.flatnonzero(table[:, -1])
     weights = table[held, -1:]  # (m, 1)
     counts = np.minimum(weights[:, 0], MOST).astype(np.int32)

@@ -13,8 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from edge_sdk.errors import UsageError
-
 HIDDEN = (32, 265)
 _ADAM_DECAY = (0.9, 0.999)
 _ADAM_EPSILON = 1e-8
@@ -35,14 +33,6 @@ class Training:
     """eta_d"""
     optimiser: str
     device: str
-
-
-def check_device(name: str) -> None:
-    """Raise UsageError unless this machine has the device."""
-    kind, _, index = name.partition(":")
-    if kind == "cuda" and not (torch.cuda.is_available() and int(index) < torch.cuda.device_count()):
-        found = f"{torch.cuda.device_count()} GPUs" if torch.cuda.is_available() else "no GPU that torch can use"
-        raise UsageError(f"method.device: {name}, but this machine has {found}; use cpu")
 
 
 def layer_shapes(classes: int, devices: int) -> list[tuple[int, ...]]:

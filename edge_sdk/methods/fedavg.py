@@ -92,6 +92,7 @@ class FedAvgClient:
         if job.local_steps:
             source = job.private_batches(job.local_steps)
             objective = yield from self._loss(params, down, source)
+            del down  # the weights that came are in the model now; there may be no room for another copy of them
             yield Fit(source=source, objective=objective, optim=job.optim)
         more = yield from self._more(params, job)
         up: Up = {"weights": (yield from share(job, params.weighting)), **more}

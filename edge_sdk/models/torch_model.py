@@ -33,7 +33,8 @@ except ImportError as error:
 
 from torch import Tensor, nn
 
-from edge_sdk.models.torch_anatomy import Anatomy, draws_random_numbers, survey
+from edge_sdk.models.torch_anatomy import Anatomy, Tap, draws_random_numbers, survey
+from edge_sdk.models.torch_arrays import array_of, overwrite
 from edge_sdk.models.torch_cosine import CosineHead, never_negative, with_cosine_head
 from edge_sdk.models.torch_data_free import Imitator, Maker
 from edge_sdk.models.torch_generators import is_picture
@@ -85,6 +86,8 @@ class TorchModel:
         self._input_shape = input_shape
         self.trained = [p for p in net.parameters() if p.requires_grad]
         """Its trainable parameters, in order of registration."""
+        self.flat: Tensor | None = None
+        """All of them as one (p,), for whoever has laid them one after the other in memory."""
         self._named: dict[str, Tensor] = {f"net.{name}": p for name, p in net.named_parameters()}
         self._has_buffers = next(net.buffers(), None) is not None
         self._scale_trains = True
@@ -114,6 +117,11 @@ class TorchModel:
     def net(self) -> nn.Module:
         """What was given, as it is now."""
         return self._net
+
+    @property
+    def tap(self) -> Tap | None:
+        """Logits and features by one forward pass of the net as it is, in whatever mode; None: it has no features."""
+        return self._anatomy.tap
 
     @property
     def taps_last_input(self) -> bool:
@@ -170,7 +178,7 @@ class TorchModel:
         """(k, d + 1), a copy.  Raises Unsupported without a linear head that has a bias."""
         head = self._head_with_bias()
         rows = head.scaled_rows() if isinstance(head, CosineHead) else head.weight
-        return np.concatenate([_array(rows), _array(head.bias)[:, None]], axis=1)
+        return np.concatenate([array_of(rows), array_of(head.bias)[:, None]], axis=1)
 
     def set_head_rows(self, classes: Ints, rows: Floats) -> None:
         """Overwrite the rows of some classes: classes (m,), rows (m, d + 1), and reset the moments.
@@ -200,7 +208,7 @@ class TorchModel:
     def weights(self) -> Floats:
         """(p,), the trainable parameters in order of registration, a copy."""
         require(self.spec, "weights")
-        return np.concatenate([_array(p).ravel() for p in self.trained])
+        return np.concatenate([array_of(piece).ravel() for piece in self._pieces])
 
     def head_mask(self) -> NDArray[np.bool_]:
         """(p,).  Raises Unsupported without a linear head that has a bias."""
@@ -211,10 +219,10 @@ class TorchModel:
         """Overwrite (p,) and reset the moments.  Raises ModelError for another size."""
         require(self.spec, "weights")
         check_weights(self.spec, values)
-        ends = np.cumsum([p.numel() for p in self.trained])
-        with torch.no_grad():
-            for parameter, part in zip(self.trained, np.split(values, ends[:-1]), strict=True):
-                parameter.copy_(to_tensor(part, self._device).view_as(parameter))  # copies a part, never the whole
+        end = 0
+        for piece in self._pieces:
+            begin, end = end, end + piece.numel()
+            overwrite(piece, values[begin:end])
         self.optimiser = None
 
     def state_bytes(self) -> bytes:
@@ -239,6 +247,11 @@ class TorchModel:
         if self._imitator is not None:
             self._imitator.maker = maker
         self.optimiser = optimiser
+
+    @property
+    def _pieces(self) -> Sequence[Tensor]:
+        """All trainable parameters, in as few tensors as they lie in memory."""
+        return self.trained if self.flat is None else [self.flat]
 
     def _infer(self, function: Callable[[Tensor], Tensor], x: Floats) -> Floats:
         """A function of samples, chunk by chunk as in inference; the result shares no memory with x or the net."""
@@ -318,14 +331,8 @@ class TorchModel:
 
     def _arrays(self, optimiser: TorchOptimiser | None, maker: Maker | None) -> dict[str, NDArray[Any]]:
         """The net as it is, beside the moments of an optimiser and a generator."""
-        own = {name: _array(tensor) for name, tensor in self._tensors().items()}
+        own = {name: array_of(tensor) for name, tensor in self._tensors().items()}
         return {**own, **(optimiser.arrays() if optimiser else {}), **(maker.arrays() if maker else {})}
-
-
-def _array(tensor: Tensor) -> NDArray[Any]:
-    """Its values; a view where they are on the CPU."""
-    values: NDArray[Any] = tensor.detach().cpu().numpy()
-    return values
 
 
 def _gradients(loss: Tensor, parameters: Sequence[Tensor], trained: Sequence[bool]) -> list[Tensor | None]:

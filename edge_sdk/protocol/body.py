@@ -6,7 +6,10 @@ to the frame and once more on the way back, which a small board does not have ro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 import msgpack
@@ -14,12 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 LONG_BYTES = 2**20
-"""Longer byte strings go by themselves; every Blob is shorter."""
+"""Longer byte strings are not copied out of a body; every Blob is shorter."""
+
+_COPIED_BELOW_BYTES = 2**16
+"""Shorter arrays are copied into the body: that is quicker than to join it of more parts.  Longer ones have a length of
+4 bytes before them."""
 
 Span: TypeAlias = tuple[int, int, int]
 """Of a long byte string in a body: where its value begins, where its bytes begin, where they end."""
 
 Part: TypeAlias = bytes | memoryview
+Piece: TypeAlias = "bytes | memoryview | Ready"
 
 _BIN_32 = b"\xc6"
 _PLACEHOLDER = 0
@@ -27,26 +35,41 @@ _PLACEHOLDER = 0
 
 def raw(array: NDArray[Any]) -> bytes | NDArray[np.uint8]:
     """The bytes of an array, in C order; where they are many a view of them, for `pack`."""
-    if array.nbytes <= LONG_BYTES:
+    if array.nbytes < _COPIED_BELOW_BYTES:
         return array.tobytes()
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def pack(plain: Any) -> list[Part]:
-    """The parts of a body, to be joined; arrays of u1 in `plain` are long byte strings and become parts themselves."""
-    arrays: list[NDArray[np.uint8]] = []
-    whole = _packed(plain, default=arrays.append)  # an array within is noted, and nil packed in its place
-    return list(_parts(plain, msgpack.Packer())) if arrays else [whole]
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A value that is packed already: it stands in a plain value like any other, and goes out as it is."""
+
+    parts: tuple[Part, ...]
+    size_bytes: int
+    crc: int
+    """crc32 of the parts in a row."""
 
 
-def pack_tagged(tag: str, fields: Mapping[str, Any], packed: Mapping[str, Sequence[Part]]) -> list[Part]:
-    """What pack([tag, fields]) gives, where the values of some fields are packed already."""
-    packer = msgpack.Packer()
-    parts: list[Part] = [packer.pack_array_header(2), _packed(tag), packer.pack_map_header(len(fields))]
-    for name, value in fields.items():
-        parts.append(_packed(name))
-        parts += packed[name] if name in packed else pack(value)
-    return parts
+def ready(plain: Any) -> Ready:
+    """A plain value, packed to stand in many bodies."""
+    parts = tuple(flat(pack(plain)))
+    return Ready(parts, sum(map(len, parts)), functools.reduce(lambda crc, part: zlib.crc32(part, crc), parts, 0))
+
+
+def pack(plain: Any) -> list[Piece]:
+    """A body in pieces: what is Ready, and arrays of u1, which are long byte strings, are pieces by themselves."""
+    apart: list[NDArray[np.uint8] | Ready] = []
+    whole = cast("bytes", msgpack.Packer(default=apart.append).pack(plain))  # what is apart is noted, nil in its place
+    return _Writer().put(plain).pieces() if apart else [whole]
+
+
+def flat(pieces: Iterable[Piece]) -> Iterator[Part]:
+    """The parts that pieces have, to be joined."""
+    for piece in pieces:
+        if isinstance(piece, Ready):
+            yield from piece.parts
+        else:
+            yield piece
 
 
 def unpack(body: memoryview, spans: list[Span], pairs: Callable[[list[tuple[Any, Any]]], Any]) -> Any:
@@ -62,25 +85,39 @@ def unpack(body: memoryview, spans: list[Span], pairs: Callable[[list[tuple[Any,
     return msgpack.unpackb(short, raw=False, strict_map_key=False, object_pairs_hook=pairs, ext_hook=long)
 
 
-def _packed(value: Any, **options: Any) -> bytes:
-    return cast("bytes", msgpack.packb(value, use_bin_type=True, **options))
+class _Writer:
+    """Packs a value bit by bit, in runs as long as what lies between two values that stand apart."""
 
+    def __init__(self) -> None:
+        self._run = msgpack.Packer(autoreset=False)
+        self._pieces: list[Piece] = []
 
-def _parts(value: Any, packer: msgpack.Packer) -> Iterator[Part]:
-    if isinstance(value, np.ndarray):
-        yield _BIN_32 + value.nbytes.to_bytes(4, "big")
-        yield value.data
-    elif isinstance(value, dict):
-        yield cast("bytes", packer.pack_map_header(len(value)))
-        for key, each in value.items():
-            yield _packed(key)
-            yield from _parts(each, packer)
-    elif isinstance(value, list):
-        yield cast("bytes", packer.pack_array_header(len(value)))
-        for each in value:
-            yield from _parts(each, packer)
-    else:
-        yield _packed(value)
+    def pieces(self) -> list[Piece]:
+        """All that was put."""
+        return [*self._pieces, cast("bytes", self._run.bytes())]
+
+    def put(self, value: Any) -> _Writer:
+        """One value behind the others."""
+        if isinstance(value, dict):
+            self._run.pack_map_header(len(value))
+            for key, each in value.items():
+                self._run.pack(key)
+                self.put(each)
+        elif isinstance(value, list):
+            self._run.pack_array_header(len(value))
+            for each in value:
+                self.put(each)
+        elif isinstance(value, Ready):
+            self._apart(b"", value)
+        elif isinstance(value, np.ndarray):
+            self._apart(_BIN_32 + value.nbytes.to_bytes(4, "big"), value.data)
+        else:
+            self._run.pack(value)
+        return self
+
+    def _apart(self, lead: bytes, piece: Piece) -> None:
+        self._pieces += (self._run.bytes() + lead, piece)
+        self._run.reset()
 
 
 def _without(body: memoryview, spans: list[Span]) -> Iterator[bytes | memoryview]:
@@ -88,6 +125,6 @@ def _without(body: memoryview, spans: list[Span]) -> Iterator[bytes | memoryview
     at = 0
     for number, (value_at, _, end) in enumerate(spans):
         yield body[at:value_at]
-        yield _packed(msgpack.ExtType(_PLACEHOLDER, number.to_bytes(2, "big")))
+        yield cast("bytes", msgpack.packb(msgpack.ExtType(_PLACEHOLDER, number.to_bytes(2, "big"))))
         at = end
     yield body[at:]

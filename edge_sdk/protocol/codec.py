@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, cast, get_args
 
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
-from edge_sdk.protocol import body, schema
-from edge_sdk.protocol.body import Part
+from edge_sdk.protocol import body, crc, schema
+from edge_sdk.protocol.body import Piece, Ready
 from edge_sdk.protocol.messages import Message
 from edge_sdk.protocol.scan import scan
 
@@ -86,7 +86,7 @@ def encode(
     message: Message,
     stamp: Stamp = Stamp(),  # frozen value
     sign: Sign | None = None,
-    packed: Mapping[str, Sequence[Part]] = MappingProxyType({}),
+    packed: Mapping[str, Ready] = MappingProxyType({}),
 ) -> bytes:
     """The frame of a message.  Raises LocalProtocolError where the message breaks its own schema.
 
@@ -96,11 +96,11 @@ def encode(
     if type(message) not in _TAGS:
         raise LocalProtocolError(f"{type(message).__name__} is no message: it travels only inside one")
     plain = schema.to_plain(message)
-    parts = (
-        body.pack_tagged(_TAGS[type(message)], plain, packed) if packed else body.pack([_TAGS[type(message)], plain])
-    )
+    plain.update(packed)
+    pieces = body.pack([_TAGS[type(message)], plain])
+    parts = list(body.flat(pieces))
     header = _header(sum(map(len, parts)), stamp, _SIGNED if sign else 0)
-    header = header[:_CRC_AT] + _checksum(header, *parts).to_bytes(4, "little") + header[_CRC_AT + 4 :]
+    header = header[:_CRC_AT] + _checksum(header, *pieces).to_bytes(4, "little") + header[_CRC_AT + 4 :]
     if sign is None:
         return b"".join((header, *parts))
     signature = sign(b"".join((header, *parts)))
@@ -109,9 +109,9 @@ def encode(
     return b"".join((header, signature, *parts))
 
 
-def pack_field(message: Message, field: str) -> list[Part]:
+def pack_field(message: Message, field: str) -> Ready:
     """One field of a message in its final form, for messages to many that have it in common."""
-    return body.pack(schema.to_plain(message)[field])
+    return body.ready(schema.to_plain(message)[field])
 
 
 def _header(length: int, stamp: Stamp, flags: int) -> bytes:
@@ -143,14 +143,14 @@ def open_frame(frame: bytes, limits: Limits, verify: Verify | None = None) -> tu
     _check_layout(frame)
     if len(frame) < HEADER_BYTES:
         raise RemoteProtocolError("length", f"frame of {len(frame)} bytes, its header alone has {HEADER_BYTES}")
-    _, _, flags, reserved, length, crc, key_id, boot_epoch, sequence = HEADER.unpack_from(frame)
+    _, _, flags, reserved, length, checksum, key_id, boot_epoch, sequence = HEADER.unpack_from(frame)
     if flags & ~_SIGNED or reserved:
         raise RemoteProtocolError("version", "flags or reserved bytes of a later version: upgrade this side")
     start = HEADER_BYTES + (SIGNATURE_BYTES if flags & _SIGNED else 0)
     if len(frame) != start + length:
         raise RemoteProtocolError("length", f"frame of {len(frame)} bytes, its header announces {start + length}")
     header, packed = frame[:HEADER_BYTES], memoryview(frame)[start:]
-    if crc != _checksum(header[:_CRC_AT] + bytes(4) + header[_CRC_AT + 4 :], packed):
+    if checksum != _checksum(header[:_CRC_AT] + bytes(4) + header[_CRC_AT + 4 :], packed):
         raise RemoteProtocolError("checksum", "checksum does not match: the frame was damaged on its way")
     if verify is not None and not _genuine(verify, key_id, b"".join((header, packed)), frame[HEADER_BYTES:start]):
         raise RemoteProtocolError("signature", "signature missing or not genuine")
@@ -174,17 +174,18 @@ def _genuine(verify: Verify, key_id: bytes, signed: bytes, signature: bytes) -> 
         return False
 
 
-def _checksum(blank_header: bytes, *parts: Part) -> int:
-    crc = zlib.crc32(blank_header)
-    for part in parts:
-        crc = zlib.crc32(part, crc)
-    return crc
+def _checksum(blank_header: bytes, *pieces: Piece) -> int:
+    sum_ = zlib.crc32(blank_header)
+    for piece in pieces:
+        sum_ = crc.joined(sum_, piece.crc, piece.size_bytes) if isinstance(piece, Ready) else zlib.crc32(piece, sum_)
+    return sum_
 
 
 def _fields(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
     """A map, its keys checked here: msgpack's own check comes before or after their values, by its implementation."""
-    if any(type(key) is not str for key, _ in pairs):
-        raise RemoteProtocolError("msgpack", "a key of a map is no text")
+    for key, _ in pairs:
+        if type(key) is not str:
+            raise RemoteProtocolError("msgpack", "a key of a map is no text")
     fields = dict(pairs)
     if len(fields) != len(pairs):
         raise RemoteProtocolError("schema", "a map holds the same key twice")

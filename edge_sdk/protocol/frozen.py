@@ -1,32 +1,11 @@
-"""Values that cannot change: a dict for what a message says is a Mapping, and the next version of a frozen state."""
+"""A dict that cannot change, for what a message says is a Mapping."""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import operator
-from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
-D = TypeVar("D")
-
-
-@functools.cache
-def _fields(cls: type) -> tuple[tuple[str, ...], Callable[[object], tuple[Any, ...]]]:
-    names = tuple(field.name for field in dataclasses.fields(cls))
-    return names, operator.attrgetter(*names)
-
-
-def changed(value: D, **changes: Any) -> D:
-    """A frozen dataclass of several fields with some of them changed: dataclasses.replace, in half its time.
-
-    State machines do little else.
-    """
-    cls: type = type(value)
-    names, read = _fields(cls)
-    return type(value)(**dict(zip(names, read(value), strict=True)) | changes)
 
 
 class FrozenDict(dict[K, V]):

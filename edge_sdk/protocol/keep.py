@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 def to_bytes(value: object) -> bytes:
     """A @wire object as bytes, without a frame."""
-    return b"".join(body.pack(schema.to_plain(value)))
+    return b"".join(body.flat(body.pack(schema.to_plain(value))))
 
 
 def from_bytes(cls: type[_T], state: bytes) -> _T:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.errors import RemoteProtocolError
+from edge_sdk.protocol.extremes import all_within, extremes
 from edge_sdk.protocol.schema import LATER, Blob, ClassIds, Counts, Digest, Matrix, Shares, Vector, Whole, wire
 
 MAX_MAGNITUDE = 1e6
@@ -67,57 +68,57 @@ def _same(a: object, b: object) -> bool:
     return bool(a == b)
 
 
-def _require(fits: bool, message: str) -> None:
-    if not fits:
-        raise RemoteProtocolError("knowledge", message)
+def _unfit(message: str) -> RemoteProtocolError:
+    return RemoteProtocolError("knowledge", message)
 
 
 def _check_batch(name: str, batch: bytes, values: NDArray[Any], expect: Expect) -> None:
-    _require(
-        not expect.batch or batch == expect.batch,
-        f"{name}: made on public batch {batch.hex()}, expected {expect.batch.hex()}: "
-        "logits of different samples would be averaged",
-    )
-    _require(
-        values.shape == (expect.rows, expect.classes),
-        f"{name}: shape {values.shape}, expected {(expect.rows, expect.classes)}",
-    )
+    if expect.batch and batch != expect.batch:
+        raise _unfit(
+            f"{name}: made on public batch {batch.hex()}, expected {expect.batch.hex()}: "
+            "logits of different samples would be averaged"
+        )
+    if values.shape != (expect.rows, expect.classes):
+        raise _unfit(f"{name}: shape {values.shape}, expected {(expect.rows, expect.classes)}")
     _check_magnitude(name, values)
 
 
 def _check_magnitude(name: str, values: NDArray[Any]) -> None:
-    low, high = float(values.min()), float(values.max())
-    if not (low >= -MAX_MAGNITUDE and high <= MAX_MAGNITUDE):  # NaN is in no range, so it is refused here, too
+    if not all_within(values, MAX_MAGNITUDE):
+        low, high = extremes(values)
         told = f"numbers from {low:g} to {high:g}, at most {MAX_MAGNITUDE:g} is legal: the sender's model ran away"
-        raise RemoteProtocolError("knowledge", f"{name}: {told}")
+        raise _unfit(f"{name}: {told}")
 
 
 def _check_rows(name: str, classes: NDArray[Any], counts: NDArray[Any], rows: int, expect: Expect) -> None:
-    _require(
-        0 < len(classes) == rows == len(counts), f"{name}: {len(classes)} classes, {rows} rows, {len(counts)} counts"
-    )
+    if not 0 < len(classes) == rows == len(counts):
+        raise _unfit(f"{name}: {len(classes)} classes, {rows} rows, {len(counts)} counts")
     ids = classes.tolist()
-    _require(all(map(operator.lt, ids, ids[1:])), f"{name}: class ids must ascend without repeats")
-    _require(ids[0] >= 0 and ids[-1] < expect.classes, f"{name}: class id outside 0..{expect.classes - 1}")
+    if not all(map(operator.lt, ids, ids[1:])):
+        raise _unfit(f"{name}: class ids must ascend without repeats")
+    if ids[0] < 0 or ids[-1] >= expect.classes:
+        raise _unfit(f"{name}: class id outside 0..{expect.classes - 1}")
     samples = counts.tolist()
-    _require(min(samples) > 0, f"{name}: a count below 1: a class without samples must be left out")
-    total = sum(samples)
-    _require(
-        expect.samples == 0 or total <= max(expect.samples, rows),  # rows that all weigh 1 are no claim
-        f"{name}: counts of {total} samples together, at most {expect.samples} were declared",
-    )
+    if min(samples) < 1:
+        raise _unfit(f"{name}: a count below 1: a class without samples must be left out")
+    if expect.samples and (total := sum(samples)) > max(expect.samples, rows):  # rows that all weigh 1 are no claim
+        raise _unfit(f"{name}: counts of {total} samples together, at most {expect.samples} were declared")
 
 
 def _check_width(name: str, width: int, expect: Expect) -> None:
-    _require(expect.feature_dim in (0, width), f"{name}: width {width}, expected {expect.feature_dim}")
+    if expect.feature_dim not in (0, width):
+        raise _unfit(f"{name}: width {width}, expected {expect.feature_dim}")
 
 
 def _check_simplex(name: str, soft: NDArray[Any], rows: int, expect: Expect) -> None:
     shape = (rows, expect.classes)
-    _require(soft.shape == shape, f"{name}: probabilities of shape {soft.shape}, expected {shape}")
+    if soft.shape != shape:
+        raise _unfit(f"{name}: probabilities of shape {soft.shape}, expected {shape}")
     exact = soft.astype(np.float64)
-    _require(bool((exact >= -1e-6).all()), f"{name}: a probability is negative")
-    _require(bool((abs(exact.sum(axis=1) - 1) < 1e-2).all()), f"{name}: probabilities do not sum to 1")
+    if not (exact >= -1e-6).all():
+        raise _unfit(f"{name}: a probability is negative")
+    if not (abs(exact.sum(axis=1) - 1) < 1e-2).all():
+        raise _unfit(f"{name}: probabilities do not sum to 1")
 
 
 @wire("logits")
@@ -132,10 +133,9 @@ class PublicLogits(_ByValue):
     def check(self, expect: Expect) -> None:
         """Raise RemoteProtocolError unless shape, batch, magnitude and contributors are possible."""
         _check_batch("PublicLogits", self.batch, self.values, expect)
-        _require(
-            1 <= self.contributors <= (expect.contributors or self.contributors),
-            f"PublicLogits: {self.contributors} contributors, expected 1 to {expect.contributors or 'any number'}",
-        )
+        if not 1 <= self.contributors <= (expect.contributors or self.contributors):
+            most = expect.contributors or "any number"
+            raise _unfit(f"PublicLogits: {self.contributors} contributors, expected 1 to {most}")
 
 
 @wire("logit-gradients")
@@ -200,17 +200,13 @@ class Weights(_ByValue):
 
     def check(self, expect: Expect) -> None:
         """Raise RemoteProtocolError unless there are as many weights as agreed on, of a possible magnitude."""
-        _require(
-            expect.weight_count in (0, self.values.size), f"Weights: {self.values.size}, expected {expect.weight_count}"
-        )
-        _require(
-            self.count <= (expect.samples or self.count),
-            f"Weights: count of {self.count} samples, at most {expect.samples} were declared",
-        )
-        _require(
-            expect.layout in (b"", self.layout),
-            f"Weights: of layout {self.layout.hex()}, expected {expect.layout.hex()}: another architecture",
-        )
+        if expect.weight_count not in (0, self.values.size):
+            raise _unfit(f"Weights: {self.values.size}, expected {expect.weight_count}")
+        if self.count > (expect.samples or self.count):
+            raise _unfit(f"Weights: count of {self.count} samples, at most {expect.samples} were declared")
+        if expect.layout not in (b"", self.layout):
+            told = f"of layout {self.layout.hex()}, expected {expect.layout.hex()}: another architecture"
+            raise _unfit(f"Weights: {told}")
         _check_magnitude("Weights", self.values)
 
 

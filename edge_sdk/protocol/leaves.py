@@ -1,7 +1,8 @@
 """The leaves of a message: numbers, texts, bytes and tensors, each with the rule that it keeps.
 
 A rule is a frozen dataclass that stands in a field's annotation; `leaf` turns it into a pair of functions, one for
-each direction.  What must not arrive must not leave either, so both directions check.
+each direction.  What must not arrive must not leave either, so both directions check; where the value travels as it is
+they are one, which blames the other side: `schema.to_plain` knows better.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
 from edge_sdk.protocol import body
+from edge_sdk.protocol.extremes import all_finite
 
 Plain = Any
 """What msgpack carries: None, bool, int, float, str, bytes, list, dict."""
@@ -104,39 +106,31 @@ def leaf(rule: object) -> tuple[Encoder, Decoder]:
     raise LocalProtocolError(f"no wire form for the rule {rule!r}")
 
 
-def same_both_ways(check: Decoder) -> tuple[Encoder, Decoder]:
-    """For values that msgpack carries as they are."""
-
-    def encode(value: Any, path: str) -> Plain:
-        try:
-            return check(value, path)
-        except RemoteProtocolError as error:
-            raise LocalProtocolError(str(error)) from None
-
-    return encode, check
-
-
 def _flag(_rule: Flag) -> tuple[Encoder, Decoder]:
     def check(value: Plain, path: str) -> bool:
         if type(value) is not bool:
             raise wrong_type(path, "true or false", value)
         return value
 
-    return same_both_ways(check)
+    return check, check
 
 
 def _whole(rule: Whole) -> tuple[Encoder, Decoder]:
+    low, high = rule.low, rule.high
+
     def check(value: Plain, path: str) -> int:
         if type(value) is not int:
             raise wrong_type(path, "an integer", value)
-        if not rule.low <= value <= rule.high:
-            raise RemoteProtocolError("schema", f"{path}: integer outside [{rule.low}, {rule.high}]")
+        if not low <= value <= high:
+            raise RemoteProtocolError("schema", f"{path}: integer outside [{low}, {high}]")
         return value
 
-    return same_both_ways(check)
+    return check, check
 
 
 def _real(rule: Real) -> tuple[Encoder, Decoder]:
+    low, high = rule.low, rule.high
+
     def check(value: Plain, path: str) -> float:
         if type(value) is int and abs(value) < 2**53:
             value = float(value)
@@ -144,11 +138,11 @@ def _real(rule: Real) -> tuple[Encoder, Decoder]:
             raise wrong_type(path, "a number", value)
         if not math.isfinite(value):
             raise RemoteProtocolError("nonfinite", f"{path}: not a finite number")
-        if not rule.low <= value <= rule.high:
-            raise RemoteProtocolError("schema", f"{path}: number outside [{rule.low}, {rule.high}]")
+        if not low <= value <= high:
+            raise RemoteProtocolError("schema", f"{path}: number outside [{low}, {high}]")
         return value
 
-    return same_both_ways(check)
+    return check, check
 
 
 def _text(rule: Text) -> tuple[Encoder, Decoder]:
@@ -174,7 +168,7 @@ def _text(rule: Text) -> tuple[Encoder, Decoder]:
             passed.add(value)
         return value
 
-    return same_both_ways(check)
+    return check, check
 
 
 _REMEMBERED, _SHORT = 2**14, 64
@@ -182,14 +176,16 @@ _REMEMBERED, _SHORT = 2**14, 64
 
 
 def _blob(rule: Blob) -> tuple[Encoder, Decoder]:
+    least, most = rule.least, rule.most
+
     def check(value: Plain, path: str) -> bytes:
         if type(value) is not bytes:
             raise wrong_type(path, "bytes", value)
-        if not rule.least <= len(value) <= rule.most:
-            raise RemoteProtocolError("schema", f"{path}: {len(value)} bytes, expected {rule.least} to {rule.most}")
+        if not least <= len(value) <= most:
+            raise RemoteProtocolError("schema", f"{path}: {len(value)} bytes, expected {least} to {most}")
         return value
 
-    return same_both_ways(check)
+    return check, check
 
 
 def _packed(rule: Packed) -> tuple[Encoder, Decoder]:
@@ -212,45 +208,41 @@ def _packed(rule: Packed) -> tuple[Encoder, Decoder]:
 
 
 def _tensor(rule: Tensor) -> tuple[Encoder, Decoder]:
-    allowed = " or ".join(rule.dtypes)
+    allowed, ndim = " or ".join(rule.dtypes), rule.ndim
+    known = {code: DTYPES[code] for code in rule.dtypes}
+    floats = any(dtype.kind == "f" for dtype in known.values())  # integers need no look
 
     def encode(value: Any, path: str) -> Plain:
-        if not isinstance(value, np.ndarray) or value.dtype.str[1:] not in rule.dtypes:
+        if not isinstance(value, np.ndarray) or (code := value.dtype.str[1:]) not in known:
             found = value.dtype.str if isinstance(value, np.ndarray) else type(value).__name__
             raise LocalProtocolError(f"{path}: expected an array of {allowed}, found {found}")
-        if value.ndim != rule.ndim or 0 in value.shape:
-            raise LocalProtocolError(f"{path}: expected {rule.ndim} non-empty dimensions, found shape {value.shape}")
-        if not _finite(value):
+        if value.ndim != ndim or value.size == 0:
+            raise LocalProtocolError(f"{path}: expected {ndim} non-empty dimensions, found shape {value.shape}")
+        if floats and not all_finite(value):
             raise LocalProtocolError(f"{path}: holds NaN or Inf; nothing was sent")
-        code = value.dtype.str[1:]
-        return [code, list(value.shape), body.raw(value.astype(DTYPES[code], copy=False))]
+        return [code, list(value.shape), body.raw(value.astype(known[code], copy=False))]
 
     def decode(value: Plain, path: str) -> NDArray[Any]:
         if type(value) is not list or len(value) != 3:
             raise wrong_type(path, "a tensor [dtype, shape, bytes]", value)
         code, shape, raw = value
-        if type(code) is not str or code not in rule.dtypes:
+        if type(code) is not str or code not in known:
             raise RemoteProtocolError("tensor", f"{path}: dtype must be {allowed}")
-        if type(raw) not in (bytes, memoryview) or type(shape) is not list or len(shape) != rule.ndim:
-            raise RemoteProtocolError("tensor", f"{path}: expected bytes with {rule.ndim} dimensions")
-        size = DTYPES[code].itemsize
+        if type(raw) not in (bytes, memoryview) or type(shape) is not list or len(shape) != ndim:
+            raise RemoteProtocolError("tensor", f"{path}: expected bytes with {ndim} dimensions")
+        size = known[code].itemsize
         for extent in shape:
             if type(extent) is not int or not 1 <= extent <= len(raw):
                 raise RemoteProtocolError("tensor", f"{path}: a dimension is not between 1 and the number of bytes")
             size *= extent
         if size != len(raw):
             raise RemoteProtocolError("tensor", f"{path}: the shape does not need {len(raw)} bytes")
-        array = np.frombuffer(raw, DTYPES[code]).reshape(shape)  # read-only: nobody can change a received payload
-        if not _finite(array):
+        array: NDArray[Any] = np.ndarray(shape, known[code], raw)  # read-only: nobody can change a received payload
+        if floats and not all_finite(array):
             raise RemoteProtocolError("nonfinite", f"{path}: holds NaN or Inf")
         return array
 
     return encode, decode
-
-
-def _finite(array: NDArray[Any]) -> bool:
-    """Whether no number is NaN or infinite; found without a second array, and extremes carry both on."""
-    return array.dtype.kind != "f" or bool(np.isfinite(array.min()) and np.isfinite(array.max()))
 
 
 _MAKERS: Mapping[type, Callable[[Any], tuple[Encoder, Decoder]]] = {

@@ -21,7 +21,7 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
+from edge_sdk.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
 from edge_sdk.protocol.frozen import FrozenDict
 from edge_sdk.protocol.leaves import (
     DTYPES,
@@ -37,7 +37,6 @@ from edge_sdk.protocol.leaves import (
     Whole,
     leaf,
     one_line,
-    same_both_ways,
     wrong_type,
 )
 from edge_sdk.protocol.quantised import Coded, coded
@@ -128,8 +127,16 @@ def to_plain(value: object) -> Plain:
     encode, name = _codec(type(value))[0], type(value).__name__
     try:
         return encode(value, _NO_PATH)
-    except LocalProtocolError:
-        return encode(value, name)  # raises once more, and says where
+    except ProtocolError:
+        return _told(encode, value, name)
+
+
+def _told(encode: Encoder, value: object, name: str) -> Plain:
+    """Encode what does not encode once more, to say where; and it is our own fault, whoever's rule it breaks."""
+    try:
+        return encode(value, name)
+    except RemoteProtocolError as error:
+        raise LocalProtocolError(str(error)) from None
 
 
 def from_plain(cls: type[_T], plain: Plain) -> _T:
@@ -218,14 +225,16 @@ def _mapping(key: Any, item: Any) -> _Pair:
     item_encode, item_decode = _codec(item)
 
     def encode(value: Any, path: str) -> Plain:
-        if not isinstance(value, Mapping):
+        if not isinstance(value, (dict, Mapping)):  # dict first: to ask the abstract class takes longer
             raise LocalProtocolError(f"{path}: expected a mapping, found {type(value).__name__}")
-        keys = sorted(key_encode(each, path and f"{path}: key") for each in value)
+        keys = sorted([key_encode(each, path and f"{path}: key") for each in value])
         return {each: item_encode(value[each], path and f"{path}.{each}") for each in keys}
 
     def decode(value: Plain, path: str) -> FrozenDict[Any, Any]:
         if type(value) is not dict:
             raise wrong_type(path, "a map", value)
+        if not value:
+            return FrozenDict()
         # The key is checked before it becomes part of a path: nothing foreign is quoted in an error.
         keys = [key_decode(each, path and f"{path}: key") for each in value]
         return FrozenDict({key: item_decode(value[key], path and f"{path}.{key}") for key in keys})
@@ -253,20 +262,23 @@ def _union(options: tuple[Any, ...]) -> _Pair:
 
 
 def _tagged(classes: list[type]) -> _Pair:
-    by_tag = {tag_of(cls): cls for cls in classes}
+    tags = {cls: tag_of(cls) for cls in classes}
+    encoders = {cls: _codec(cls)[0] for cls in classes}
+    decoders = {tag: _codec(cls)[1] for cls, tag in tags.items()}
 
     def encode(value: Any, path: str) -> Plain:
-        if type(value) not in classes:
-            raise LocalProtocolError(f"{path}: {type(value).__name__} may not stand here")
-        return [tag_of(type(value)), _codec(type(value))[0](value, path)]
+        cls = type(value)
+        if cls not in tags:
+            raise LocalProtocolError(f"{path}: {cls.__name__} may not stand here")
+        return [tags[cls], encoders[cls](value, path)]
 
     def decode(value: Plain, path: str) -> Any:
         if type(value) is not list or len(value) != 2 or type(value[0]) is not str:
             raise wrong_type(path, "[tag, fields]", value)
-        if value[0] not in by_tag:
-            known = " | ".join(sorted(by_tag))
+        if value[0] not in decoders:
+            known = " | ".join(sorted(decoders))
             raise RemoteProtocolError("schema", f"{path}: unknown tag, this side knows {known}: upgrade it")
-        return _codec(by_tag[value[0]])[1](value[1], path)
+        return decoders[value[0]](value[1], path)
 
     return encode, decode
 
@@ -280,7 +292,7 @@ def _scalar_union(options: list[Any]) -> _Pair:
             raise wrong_type(path, " or ".join(sorted(t.__name__ for t in by_type)), value)
         return by_type[type(value)](value, path)
 
-    return same_both_ways(check)
+    return check, check
 
 
 def _record(cls: type) -> _Pair:
@@ -300,12 +312,12 @@ def _record(cls: type) -> _Pair:
     def encode(value: Any, path: str) -> Plain:
         if type(value) is not cls:
             raise LocalProtocolError(f"{path}: expected {cls.__name__}, found {type(value).__name__}")
-        given = [(name, each_encode, getattr(value, name)) for name, each_encode in encoders]
-        return {
-            name: each_encode(each, path and f"{path}.{name}")
-            for name, each_encode, each in given
-            if name not in left_out or each != left_out[name]
-        }
+        plain = {}
+        for name, each_encode in encoders:
+            each = getattr(value, name)
+            if name not in left_out or each != left_out[name]:
+                plain[name] = each_encode(each, path and f"{path}.{name}")
+        return plain
 
     def decode(value: Plain, path: str) -> Any:
         if type(value) is not dict:

@@ -10,18 +10,20 @@ What it must know besides (settings, a seed, a place) it is made with.
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
 from edge_sdk.protocol.encodings import ENCODINGS, FLAT, FLOATS, PLAIN, Encoding, decoded
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, LogitGradients, Payload, PublicLogits, Weights
-from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.protocol.messages import Assign, FederationSpec, Upload
 from edge_sdk.protocol.schema import tag_of
 from edge_sdk.protocol.wires import Contract, Slot
 
 Knowledge: TypeAlias = Mapping[str, Payload]
+M = TypeVar("M", Assign, Upload)
 
 
 class Transform(Protocol):
@@ -44,9 +46,23 @@ class Chain:
         """Knowledge as it travels, by role.  Raises LocalProtocolError that names the role."""
         return {role: self._applied(role, payload) for role, payload in knowledge.items()}
 
-    def undo(self, knowledge: Knowledge) -> dict[str, Payload]:
-        """Knowledge as it was before `apply`, by role.  Raises RemoteProtocolError that names the role."""
-        return {role: self._undone(role, payload) for role, payload in knowledge.items()}
+    def undo(self, knowledge: Knowledge) -> Knowledge:
+        """Knowledge as it was before `apply`, by role; the same mapping where that is how it travelled.
+
+        Raises RemoteProtocolError that names the role.
+        """
+        undone = {role: self._undone(role, payload) for role, payload in knowledge.items()}
+        return knowledge if all(map(operator.is_, undone.values(), knowledge.values())) else undone
+
+    def received(self, message: M, *fields: str) -> M:
+        """A message with the knowledge in these fields undone.  Raises RemoteProtocolError as undo does."""
+        changes: dict[str, Any] = {}
+        for field in fields:
+            travelled = getattr(message, field)
+            undone = self.undo(travelled)
+            if undone is not travelled:
+                changes[field] = undone
+        return dataclasses.replace(message, **changes) if changes else message
 
     def _applied(self, role: str, payload: Payload) -> Payload:
         try:
@@ -92,8 +108,14 @@ class Encode:
 
 
 def _changed(payload: Payload, change: Callable[[Any], Any]) -> Payload:
-    changes: dict[str, Any] = {name: change(getattr(payload, name)) for name in CODED_FIELDS[type(payload)]}
-    return dataclasses.replace(payload, **changes)
+    """The same payload where its floats travel as they are."""
+    changes: dict[str, Any] = {}
+    for name in CODED_FIELDS[type(payload)]:
+        before = getattr(payload, name)
+        after = change(before)
+        if after is not before:
+            changes[name] = after
+    return dataclasses.replace(payload, **changes) if changes else payload
 
 
 def chain(spec: FederationSpec) -> Chain:

@@ -235,9 +235,21 @@ def _expected(slot: Slot, expect: Expect) -> Expect:
 
 def expectation(spec: FederationSpec) -> Expect:
     """The sizes that a federation's spec fixes for every payload."""
-    return Expect(classes=spec.classes, feature_dim=spec.feature_dim)
+    return _sizes(spec.classes, spec.feature_dim)
 
 
+@functools.lru_cache
+def _sizes(classes: int, feature_dim: int) -> Expect:
+    return Expect(classes=classes, feature_dim=feature_dim)
+
+
+@functools.lru_cache(maxsize=2**12)
+def expected_upload(expect: Expect, *, samples: int) -> Expect:
+    """What one device gives back, which declared so many samples; 0: it did not."""
+    return dataclasses.replace(expect, contributors=1, samples=samples)
+
+
+@functools.lru_cache(maxsize=2**12)
 def expected_weights(expect: Expect, *, count: int, feature_dim: int, layout: bytes) -> Expect:
     """With the size of one device's model; a count of 0: it shares no weights."""
     head = expect.classes * (feature_dim + 1)

@@ -65,7 +65,7 @@ class Hub:
     """The broker: routes by subscription, keeps retained frames, publishes wills."""
 
     def __init__(self, clock: Clock | None = None, faults: Faults | None = None, seed: int = 0) -> None:
-        self.clock, self.faults = clock, faults or Faults()
+        self.clock, self.faults = clock, CALM if faults is None or faults == CALM else faults
         self._rng = np.random.default_rng([seed, 0x48554221])
         self._clients: dict[str, MemoryTransport] = {}
         self._linked = 0
@@ -165,7 +165,7 @@ class Hub:
 
     def _carry(self, client: MemoryTransport, topic: str, frame: bytes, up_s: float) -> None:
         faults = self.faults
-        if faults == CALM:
+        if faults is CALM:
             self._deliver_after(client, topic, frame, up_s + client.transfer_s(len(frame), up=False))
             return
         fate = self._rng.random(4)  # always four draws, so that one kind of fault does not shift another

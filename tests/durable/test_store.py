@@ -51,6 +51,18 @@ def test_exchanges_add_up_until_a_new_start_replaces_them(store):
     assert store.done() == ()
 
 
+def test_a_start_that_is_only_held_leaves_what_may_have_to_be_sent_again(store):
+    first, second = RoundStart(0, b"model", b"method"), RoundStart(1, b"model 1", b"method 1")
+    store.save_start(first)
+    store.save(done(0, 0))
+    store.hold(second)
+    assert store.start() == (second if isinstance(store, MemoryStore) else first)
+    assert store.started() == 0
+    assert store.done() == (done(0, 0),)
+    store.save(done(1, 0), second)
+    assert (store.start(), store.started(), store.done()) == (second, 1, (done(1, 0),))
+
+
 def test_exchanges_come_in_order_and_once(store):
     store.save(done(0, 1))
     store.save(done(0, 0))

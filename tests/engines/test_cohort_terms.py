@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,18 @@ from edge_sdk.objectives import Optim
 from edge_sim import config as configs
 from edge_sim.engine import Asked, Exact
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from edge_sim.torch_cohort import Cohort  # noqa: E402  # torch is there
+from edge_sim.torch_any_nets import AnyNets  # noqa: E402  # torch is there
+from edge_sim.torch_cohort import Cohort  # noqa: E402
+from edge_sim.torch_dense import Products  # noqa: E402
+from edge_sim.torch_gpu import like_a_cpu  # noqa: E402
 from edge_sim.torch_stack_terms import _LOSSES  # noqa: E402
 from edge_sim.torch_threads import one_thread  # noqa: E402
 
 one_thread()  # as every simulation does
+like_a_cpu()
 
 K, D, B, STEPS = fleets.CLASSES, 6, 5, 3
 OPTIM = Optim(kind="sgd", learning_rate=0.1)
@@ -32,14 +37,14 @@ def rows(rng: np.random.Generator, *shape: int) -> Any:
     return rng.normal(size=shape).astype(np.float32)
 
 
-def term(kind: type[terms.Term], rng: np.random.Generator, parameters: int) -> terms.Term:
+def term(kind: type[terms.Term], rng: np.random.Generator, parameters: int, b: int = B) -> terms.Term:
     classes = np.sort(rng.permutation(K)[:3])
     soft = rng.dirichlet(np.ones(K), 3).astype(np.float32)
     known: dict[type[terms.Term], dict[str, Any]] = {
         terms.CrossEntropy: {},
-        terms.Distill: {"logits": rows(rng, STEPS, B, K), "temperature": 2.0},
-        terms.LessForgetting: {"logits": rows(rng, STEPS, B, K)},
-        terms.LogitGradient: {"gradient": rows(rng, STEPS, B, K)},
+        terms.Distill: {"logits": rows(rng, STEPS, b, K), "temperature": 2.0},
+        terms.LessForgetting: {"logits": rows(rng, STEPS, b, K)},
+        terms.LogitGradient: {"gradient": rows(rng, STEPS, b, K)},
         terms.ClassTarget: {"classes": classes, "rows": soft},
         terms.PrototypePull: {"classes": classes, "rows": rows(rng, 3, D)},
         terms.PrototypeDistance: {"classes": classes, "rows": rows(rng, 3, D)},
@@ -49,10 +54,26 @@ def term(kind: type[terms.Term], rng: np.random.Generator, parameters: int) -> t
     return kind(**known[kind], weight=float(rng.uniform(0.5, 2)))
 
 
+ON_A_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that torch can use")
+WAYS = {"products": ("mlp", "cpu", Products), "vmap": ("resnet", "cpu", AnyNets), "gpu": ("resnet", "cuda:0", AnyNets)}
+"""How to stack which nets, and where."""
+
+
+@pytest.fixture(scope="module", params=["products", "vmap", pytest.param("gpu", marks=ON_A_GPU)])
+def way(request: pytest.FixtureRequest) -> Any:
+    return WAYS[request.param]
+
+
 @pytest.fixture(scope="module")
-def fleet(pictures: Path) -> Any:
+def cohort(way: Any) -> Callable[[], Cohort]:
+    return lambda: Cohort(stacking=way[2]())
+
+
+@pytest.fixture(scope="module")
+def fleet(pictures: Path, way: Any) -> Any:
     plain = fleets.tables(pictures, "fedmd", devices=7, feature_dim=D)
-    plain["fleet"] = [{"count": 7, "model": "mlp"}]
+    plain["fleet"] = [{"count": 7, "model": way[0]}]
+    plain["run"] |= {"device": way[1]}
     return configs.parse(plain, Path("test.toml"))
 
 
@@ -78,16 +99,17 @@ KINDS = (*_LOSSES, terms.HeadMatch, terms.Proximal)  # and two that do not stack
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_fit(fleet: configs.Config, kind: type[terms.Term]) -> None:
+def test_a_fit(fleet: configs.Config, cohort: Callable[[], Cohort], kind: type[terms.Term]) -> None:
     def request(rng: np.random.Generator, bench: Any, job: Job) -> Fit:
-        also = term(kind, rng, bench.model.spec.parameters)
-        steps = STEPS - job.number % 2  # of different length
+        b = B - job.number % 3  # of different size
+        also = term(kind, rng, bench.model.spec.parameters, b)
+        steps = STEPS - job.number % 2  # and length
         aligned = isinstance(also, (terms.Distill, terms.LogitGradient))
-        source = type(job.private_batches(1))(rng.integers(0, job.samples, (STEPS if aligned else steps, B)))
+        source = type(job.private_batches(1))(rng.integers(0, job.samples, (STEPS if aligned else steps, b)))
         return Fit(source=source, objective=(terms.CrossEntropy(), also), optim=OPTIM)
 
     outcomes = []
-    for engine in (Exact(), Cohort()):
+    for engine in (Exact(), cohort()):
         run = fleets.Run(fleet)
         reports = engine.serve(asked(run, request))
         outcomes.append((reports, [d.agent.bench.model.weights() for d in run.devices], run))
@@ -109,8 +131,8 @@ def test_a_fit(fleet: configs.Config, kind: type[terms.Term]) -> None:
         lambda rng, _bench, job: Logits(type(job.private_batches(1))(rng.integers(0, job.samples, (2, 8)))),
     ],
 )
-def test_inference(fleet: configs.Config, request_of: Any) -> None:
-    answers = [engine.serve(asked(fleets.Run(fleet), request_of)) for engine in (Exact(), Cohort())]
+def test_inference(fleet: configs.Config, cohort: Callable[[], Cohort], request_of: Any) -> None:
+    answers = [engine.serve(asked(fleets.Run(fleet), request_of)) for engine in (Exact(), cohort())]
     for one, other in zip(*answers, strict=True):
         if isinstance(one, np.ndarray):
             np.testing.assert_allclose(other, one, atol=1e-5)
@@ -120,12 +142,12 @@ def test_inference(fleet: configs.Config, request_of: Any) -> None:
             np.testing.assert_allclose(other.rows, one.rows, atol=1e-5)
 
 
-def test_what_stacks(fleet: configs.Config) -> None:
-    stacking = Cohort()
+def test_what_stacks(fleet: configs.Config, cohort: Callable[[], Cohort]) -> None:
+    stacking = cohort()
     run = fleets.Run(fleet)
     (one, *_) = asked(run, lambda *_: ClassMeans())
     assert stacking.stackable(one)
-    assert not Cohort(frozenset({"cnn"})).stackable(one)
+    assert not Cohort(frozenset({"cnn"}), stacking=stacking._stacking).stackable(one)
 
     def on_the_head(rng: np.random.Generator, _bench: Any, job: Job) -> Fit:
         return Fit(source=job.private_batches(1), objective=(term(terms.HeadMatch, rng, 0),), optim=OPTIM)

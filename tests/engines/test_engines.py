@@ -219,6 +219,7 @@ def test_a_worker_that_cannot_begin_says_why(pictures: Path, monkeypatch: pytest
     for device in benches.devices:
         engine.attach(device.device.kit.number, device.agent.bench)
     asked = [Asked(d.agent.bench, Evaluate(0), _job(benches, d.device.kit.number)) for d in benches.devices]
+    engine.ready()
     for each in asked:
         engine.begin(each)
     with pytest.raises(RunFailed, match="a worker process could not begin: model 'nowhere:factory' does not import"):

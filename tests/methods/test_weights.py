@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,20 @@ def test_the_mean_is_the_literal_one_and_no_order_or_split_changes_a_bit(seed: i
         parts[place < cut] = parts[place < cut].add(int(i), ups[i])
     np.testing.assert_array_equal(parts[0].merge(parts[1]).mean().values, mean)
     np.testing.assert_array_equal(parts[1].merge(parts[0]).mean().values, mean)
+
+
+@settings(deadline=None)  # a busy machine is no fault
+@given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.integers(-3, 6))
+def test_the_sum_is_that_of_products_rounded_to_the_grid(seed: int, devices: int, most: int) -> None:
+    """Against whole numbers of any length; halves of a unit, which are rounded to even, among them."""
+    rng = np.random.default_rng(seed)
+    values = (rng.choice([-1, 1], (devices, 3)) * 10 ** rng.uniform(-12, most, (devices, 3))).astype(np.float32)
+    values[:, 0] = rng.integers(-(2**20), 2**20, devices) * 2.0**-37
+    ups = [weights_of(*row, count=int(rng.integers(1, 2000))) for row in values]
+    units = [sum(round(Fraction(up.count * float(up.values[i])) * 2**36) for up in ups) for i in range(3)]
+    coarse, fine = summed(*ups).parts()
+    assert coarse.tolist() == [each >> 36 for each in units]
+    assert (fine * 2.0**36).tolist() == [each % 2**36 for each in units]
 
 
 def test_what_would_not_add_up_exactly_is_refused() -> None:

@@ -101,6 +101,15 @@ def test_what_is_sent_is_the_same_each_time(kind, name):
 
 
 @pytest.mark.parametrize(("kind", "name"), EVERY)
+def test_a_message_is_made_anew_only_where_its_knowledge_travelled_as_something_else(kind, name):
+    ours = chain(spec_with(**{field_of(kind): name}))
+    upload = Upload(**ADDRESS, round=1, exchange=0, samples=7, knowledge=ours.apply({"role": SAMPLES[kind]}))
+    received = ours.received(upload, "knowledge")
+    assert received == replace(upload, knowledge=ours.undo(upload.knowledge))
+    assert (received is upload) == (name == "f32")
+
+
+@pytest.mark.parametrize(("kind", "name"), EVERY)
 def test_a_payload_in_another_encoding_is_refused_by_role(kind, name):
     theirs = chain(spec_with(**{field_of(kind): name})).apply({"mean": SAMPLES[kind]})
     for other in set(encodings_for(kind)) - {name}:

@@ -1,0 +1,28 @@
+"""Between tensors and numpy's arrays, with as few copies as either allows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from edge_sdk.models.torch_terms import to_tensor
+from edge_sdk.objectives import Floats
+
+
+def array_of(tensor: Tensor) -> NDArray[Any]:
+    """Its values; a view where they are on the CPU."""
+    values: NDArray[Any] = tensor.detach().cpu().numpy()
+    return values
+
+
+def overwrite(tensor: Tensor, values: Floats) -> None:
+    """With as many values of any shape; on the CPU numpy copies them, for torch takes no read-only array as it is."""
+    if tensor.is_cpu:
+        np.copyto(array_of(tensor), values.reshape(tensor.shape))
+        return
+    with torch.no_grad():
+        tensor.copy_(to_tensor(values, tensor.device).view_as(tensor))

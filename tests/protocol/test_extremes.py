@@ -1,0 +1,58 @@
+"""The quick look at an array says what a look at every number says."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+from numpy.typing import NDArray
+
+from edge_sdk.protocol.extremes import all_finite, all_within, extremes
+
+ANY = st.sampled_from(("f2", "f4", "f8", ">f4", "i4", "i1")).flatmap(
+    lambda code: arrays(code, array_shapes(max_dims=2, max_side=5))
+)
+
+
+@given(array=ANY, most=st.sampled_from((1.0, 1e3, 1e6)))
+def test_as_number_by_number(array: NDArray[Any], most: float) -> None:
+    numbers = [float(each) for each in array.ravel()]
+    assert all_finite(array) == all(map(math.isfinite, numbers))
+    assert all_within(array, most) == all(-most <= each <= most for each in numbers)
+
+
+@pytest.mark.parametrize("size", [1, 8192, 8193, 100_000])
+@pytest.mark.parametrize("code", ["f2", "f4"])
+def test_one_bad_number_among_many(size: int, code: str) -> None:
+    for at in {0, size // 2, size - 1}:
+        array = np.full(size, 0.5, code)
+        assert all_finite(array)
+        assert all_within(array, 1e3)
+        for bad in (np.nan, np.inf, -np.inf):
+            array[at] = bad
+            assert not all_finite(array)
+            assert not all_within(array, 1e3)
+
+
+def test_the_bound_is_exact() -> None:
+    for most in (1e3, 1e6):
+        edge = np.array([[most, -most, 0]], np.float32)
+        assert all_within(edge, most)
+        for beyond in (np.nextafter(np.float32(most), np.float32(np.inf)), np.float32(-most * 1.0001)):
+            edge[0, 2] = beyond
+            assert not all_within(edge, most)
+
+
+def test_large_numbers_whose_squares_overflow_are_finite() -> None:
+    assert all_finite(np.full(3, 3e38, np.float32))
+    assert all_finite(np.full(3, 6e4, np.float16))
+
+
+def test_extremes_carry_nan() -> None:
+    assert extremes(np.array([3, -1, 2], np.float32)) == (-1.0, 3.0)
+    assert all(map(math.isnan, extremes(np.array([3, np.nan, 2], np.float32))))
