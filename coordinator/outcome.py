@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from coordinator import admission
+from coordinator.report import unmeasured
 from coordinator.report.metrics import CURVES
 from coordinator.report.result import VERDICTS, DeviceResult, Result, RoundResult
 from coordinator.rounds import Phase
@@ -61,7 +62,7 @@ def device_result(server: Server, name: str) -> DeviceResult:
 def result(server: Server, devices: tuple[DeviceResult, ...], transport: str, time: Mapping[str, float]) -> Result:
     """The outcome of a run, as far as a coordinator knows it."""
     record, spec = server.record, server.spec
-    return Result(
+    found = Result(
         federation=spec.federation,
         method=spec.method,
         seed=spec.seed,
@@ -82,6 +83,7 @@ def result(server: Server, devices: tuple[DeviceResult, ...], transport: str, ti
         encoding=encodings_in_use(spec, server.contract),
         reason=server.rounds.reason,
     )
+    return dataclasses.replace(found, warnings=(*found.warnings, *unmeasured.remarks(found)))
 
 
 def one_model(contract: Contract[Any], spec: FederationSpec) -> bool:

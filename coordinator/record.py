@@ -23,8 +23,8 @@ MAX_SENDERS = 10_000
 memory."""
 
 
-KEPT = ("contributors", "exchanges", "wall_s", "waited_for", "waited_s")
-BOOKS = ("bytes_up", "bytes_down", "scalars_up", "scalars_down", "device_flops", "device_s", "device_j")
+KEPT = ("contributors", "exchanges", "waited_for", "waited_s")
+BOOKS = ("wall_s", "bytes_up", "bytes_down", "scalars_up", "scalars_down", "device_flops", "device_s", "device_j")
 """Of a round: what is counted from the beginning of the run, and closed as a difference."""
 
 
@@ -46,9 +46,10 @@ NO_WORK = Work()
 
 
 class _Totals(NamedTuple):
-    """Everything since the run began; the names are those of RoundResult."""
+    """Everything since the run began; the names are BOOKS."""
 
     wall_s: float = 0.0
+    """Since the first exchange opened."""
     bytes_up: int = 0
     bytes_down: int = 0
     scalars_up: int = 0
@@ -100,10 +101,17 @@ class Record:
     answered: int = 0
     """How many of them did."""
     started_s: float | None = None
-    """When the first exchange opened, on the server's clock; not kept over a restart."""
+    """When the first exchange opened, on the server's clock.
+
+    After a restart whoever knows says so; else the clock is taken to have stood still since the last round ended.
+    """
     waiting: Waiting = field(default_factory=Waiting)
-    """Begins anew after a restart, as `started_s` does."""
-    _mark: _Totals = field(default_factory=_Totals)
+    """Begins anew after a restart."""
+    _closed: _Totals = field(default_factory=_Totals)
+    """What all rounds so far add up to."""
+
+    def __post_init__(self) -> None:
+        self._closed = _Totals(**{name: sum(getattr(entry, name) for entry in self.rounds) for name in BOOKS})
 
     def measured(self, device: str, rounds: int, metrics: Mapping[str, float]) -> None:
         """Note a device's own evaluation."""
@@ -149,33 +157,34 @@ class Record:
         """Count the numbers of an upload (`up`), or of what one device is sent (`down`)."""
         self.scalars[way] += sum(_scalars(payload) for payload in knowledge.values())
 
-    def begun(self, now_s: float, work: Work = NO_WORK) -> None:
-        """The first exchange is open."""
+    def begun(self, now_s: float) -> None:
+        """The first exchange since the start or a restart is open."""
         if self.started_s is None:
-            self.started_s = now_s
-            self._mark = self._totals(now_s, work)
+            self.started_s = now_s - self._closed.wall_s
 
     def round_done(self, contributors: int, exchanges: int, now_s: float, work: Work = NO_WORK) -> RoundResult:
-        """Close the books of a round; `work` is what the devices have computed since they were switched on."""
-        then, now = self._mark, self._totals(now_s, work)
+        """Close the books of a round; `work` is all that the devices have done since the run began.
+
+        What came before the first round, such as joining, counts as the first round's; only its time does not.
+        """
+        then, now = self._closed, self._totals(now_s, work)
         waited_for, waited_s = self.waiting.round_done()
         result = RoundResult(
             round=len(self.rounds) + 1,
             contributors=contributors,
             exchanges=exchanges,
-            wall_s=now.wall_s - then.wall_s,
             waited_for=waited_for,
             waited_s=waited_s,
             **{name: getattr(now, name) - getattr(then, name) for name in BOOKS},
         )
-        self._mark = now
+        self._closed = now
         self.rounds.append(result)
         self.holders, self.sharers = Counter(), 0
         return result
 
     def _totals(self, now_s: float, work: Work) -> _Totals:
         return _Totals(
-            wall_s=now_s,
+            wall_s=now_s - (now_s if self.started_s is None else self.started_s),
             bytes_up=self.bytes_up.total(),
             bytes_down=self.bytes_down.total(),
             scalars_up=self.scalars["up"],

@@ -13,7 +13,7 @@ from edge_sdk.protocol.messages import Hello
 from edge_sdk.protocol.wires import Contract, Slot
 
 LEAST_PARTICIPATION = 0.3
-"""The share of devices below which published results of prototype methods fall behind local training."""
+"""The share of a round's devices below which its rows are those of a few."""
 
 
 def labels_told(contract: Contract[Any]) -> str | None:
@@ -52,7 +52,7 @@ def cautions(contract: Contract[Any]) -> tuple[str, ...]:
         ]
     if contract.holders_wanted > 1:
         found.append(
-            f"W3: under {LEAST_PARTICIPATION:.0%} of the devices, or {contract.holders_wanted} holders of a class"
+            f"W3: under {LEAST_PARTICIPATION:.0%} of a round's devices, or {contract.holders_wanted} holders of a class"
         )
     if contract.lock_step:
         found.append("W5: a device that misses more than a tenth of the exchanges")
@@ -73,14 +73,15 @@ def few_holders(contract: Contract[Any], holders: Collection[int], sharers: int,
     """Warning W3, for a method that averages rows of classes.
 
     holders: for each class that came in a round, how many devices brought it.  sharers: devices that brought any class,
-    of `expected` ones.  The text tells of no round, so that it is given once.
+    of `expected` ones: as many as a round wants, which are not all devices where it draws participants; whether it asks
+    enough, the holders tell.  The text tells of no round, so that it is given once.
     """
     if contract.holders_wanted < 2 or not holders:
         return None
     if sharers < LEAST_PARTICIPATION * expected:
         return (
-            f"W3: fewer than {LEAST_PARTICIPATION:.0%} of the devices took part in a round: {contract.name}'s rows "
-            "follow them; raise federation.quorum"
+            f"W3: fewer than {LEAST_PARTICIPATION:.0%} of the devices that a round wants took part in one: "
+            f"{contract.name}'s rows follow them; raise federation.quorum"
         )
     if statistics.median(holders) < contract.holders_wanted:
         return (

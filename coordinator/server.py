@@ -82,7 +82,9 @@ class Server:
         shelf: PublicShelf | None = None,
         work: Callable[[], Work] = lambda: NO_WORK,
         clock: Callable[[], float] = time.monotonic,
+        begun_s: float | None = None,
     ) -> None:
+        """begun_s: on this clock, when a run that goes on opened its first exchange; None: nobody knows."""
         self.spec, self.transport, self.ledger = spec, transport, ledger
         self.roster = tuple(sorted(roster))
         self.watcher: Watcher = watcher or Silent()
@@ -119,6 +121,7 @@ class Server:
         """To the exchange that was closed last."""
         self.rounds = RoundState(policy=policy)
         self._resume(policy)
+        self.record.started_s = begun_s
 
     # -- the loop of a deployment -----------------------------------------------------------------------------------
 
@@ -482,7 +485,7 @@ class Server:
                 now_s,
             )
             return
-        self.record.begun(now_s, self._work())
+        self.record.begun(now_s)
         at = At(invite.place.round, invite.place.exchange)
         try:
             self._sent = shared = self.reduction.common(at)
@@ -582,8 +585,9 @@ class Server:
 
     def _look_for_holders(self) -> None:
         """Warn, once, where too few devices stand behind the rows of a class (W3)."""
-        record, expected = self.record, self.rounds.policy.expected
-        self._warn(remarks.few_holders(self.contract, record.holders.values(), record.sharers, expected))
+        record, policy = self.record, self.rounds.policy
+        wanted = policy.participants or policy.expected
+        self._warn(remarks.few_holders(self.contract, record.holders.values(), record.sharers, wanted))
 
     def _warn(self, warning: str | None) -> None:
         if warning is not None and warning not in self.warnings:

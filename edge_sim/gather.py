@@ -7,13 +7,16 @@ may be at the first of them while the last ones' Assigns are still being decoded
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from edge_sdk.agent import Agent
 from edge_sdk.errors import RunFailed
+from edge_sdk.meter import Meter
 from edge_sdk.workbench import Workbench
+from edge_sim import meter_totals
 from edge_sim.engine import LOST, Answer, Asked, Engine
 
 AT_ONCE = 256
@@ -31,9 +34,11 @@ class Computation:
     answer: Answer = None
     computed: bool = False
     repeated: bool = False
+    _before: Meter = field(init=False)
+    """What its device's meter showed when it began."""
 
     def __post_init__(self) -> None:
-        self.begun = self.agent.begun
+        self.begun, self._before = self.agent.begun, dataclasses.replace(self.agent.meter)
 
     def step(self) -> Asked | None:
         """Go on to the next request; None: there is none, for it is computed or given up."""
@@ -48,7 +53,7 @@ class Computation:
         return found
 
     def _begin_anew(self) -> None:
-        """Once: what is lost twice is lost.  Raises RunFailed."""
+        """Once: what is lost twice is lost.  The board itself never lost it, so it pays once.  Raises RunFailed."""
         if self.repeated:
             raise RunFailed(
                 f"the process that computed for {self.agent.device} ended twice in one round: "
@@ -56,14 +61,16 @@ class Computation:
             )
         self.repeated = True
         self.agent.start_over()
+        meter_totals.restore(self.agent.meter, self._before)  # what it computed again of earlier exchanges, too
         self.begun = self.agent.begun
 
 
 class Gatherer:
     """Hands computations to an engine as they come; `compute` waits for all of them."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, noted: Callable[[str], None] = lambda _message: None) -> None:
+        """noted: told of what was lost and is computed anew."""
+        self._engine, self._noted = engine, noted
         self._added: list[Computation] = []
         """All since time passed on last."""
         self._waiting: deque[Computation] = deque()
@@ -92,7 +99,9 @@ class Gatherer:
     def compute(self) -> None:
         """Carry out whatever was added, then call those who wait for it, in the order in which it was."""
         while self._under_way or self._waiting:
-            for asked, answer in self._engine.collect():
+            answers = self._engine.collect()
+            self._tell_of_losses(answers)
+            for asked, answer in answers:
                 computation = self._under_way.pop(asked)
                 self._computing.discard(computation.agent)
                 computation.answer = answer
@@ -102,6 +111,12 @@ class Gatherer:
         for computation in added:
             if computation.computed:
                 computation.done()
+
+    def _tell_of_losses(self, answers: list[tuple[Asked, Answer]]) -> None:
+        lost = [self._under_way[asked].agent.device for asked, answer in answers if answer is LOST]
+        if lost:
+            more = f" and {len(lost) - 1} more devices" if len(lost) > 1 else ""
+            self._noted(f"a process that computed for {lost[0]}{more} was lost; what it had not delivered begins anew")
 
     def _begin(self) -> None:
         while self._waiting and len(self._under_way) < AT_ONCE:

@@ -15,6 +15,7 @@ class Spent(NamedTuple):
 
     busy_s: float = 0.0
     energy_j: float = 0.0
+    flops: int = 0
 
 
 @dataclass
@@ -104,10 +105,9 @@ class Hardware:
 
     # -- what it has come to ----------------------------------------------------------------------------------------
 
-    @property
-    def flops(self) -> int:
-        """Computed so far."""
-        return self._books.flops
+    def spent(self, now_s: float) -> Spent:
+        """All so far."""
+        return Spent(self.busy_s(now_s), self.used_j(now_s), self._books.flops)
 
     def busy_s(self, now_s: float) -> float:
         """Seconds of computing so far."""

@@ -19,7 +19,7 @@ from coordinator.public_shelf import PublicShelf
 from coordinator.record import NO_WORK, Work
 from coordinator.server import Server
 from coordinator.trace import TraceWriter
-from coordinator.watcher import Watcher
+from coordinator.watcher import Silent, Watcher
 from edge_sdk.agent import Agent
 from edge_sdk.board import Effort
 from edge_sdk.errors import RunFailed
@@ -61,14 +61,23 @@ class VirtualFleet:
         world: what `to_json` gave, to go on from.  engine: what devices compute on; None: one after the other, in this
         process.  reduction: where the method adds uploads up.
         """
-        world = world or {"now_s": 0.0, "hardware": {}}
+        world = world or {"now_s": 0.0, "begun_s": None, "hardware": {}}
         self.clock = VirtualClock(world["now_s"])
         self.hub = Hub(self.clock, faults, faults_seed)
         self._keeper = keeper
-        self._gatherer = Gatherer(engine or Exact())
+        self._gatherer = Gatherer(engine or Exact(), (watcher or Silent()).noted)
         self.devices: tuple[VirtualDevice, ...] = ()
         self._coordinator = VirtualCoordinator(
-            fleet, ledger, self.hub, self.clock, watcher, shelf=shelf, work=self._work, trace=trace, reduction=reduction
+            fleet,
+            ledger,
+            self.hub,
+            self.clock,
+            watcher,
+            shelf=shelf,
+            work=self._work,
+            trace=trace,
+            reduction=reduction,
+            begun_s=world.get("begun_s"),  # checkpoints of before it was kept lack it
         )
         stores = stores or {}
         name = fleet.federation.spec.federation
@@ -92,23 +101,25 @@ class VirtualFleet:
         return self._coordinator.server
 
     def _work(self) -> Work:
-        now_s, boards = self.clock.now_s, [device.hardware for device in self.devices]
+        spent = self.spent.values()
         return Work(
-            flops=sum(board.flops for board in boards),
-            busy_s=sum(board.busy_s(now_s) for board in boards),
-            used_j=sum(board.used_j(now_s) for board in boards),
+            flops=sum(each.flops for each in spent),
+            busy_s=sum(each.busy_s for each in spent),
+            used_j=sum(each.energy_j for each in spent),
         )
 
     @property
     def spent(self) -> dict[str, Spent]:
         """What the run has cost each device so far, by id."""
         now_s = self.clock.now_s
-        return {d.device.kit.id: Spent(d.hardware.busy_s(now_s), d.hardware.used_j(now_s)) for d in self.devices}
+        return {d.device.kit.id: d.hardware.spent(now_s) for d in self.devices}
 
     def to_json(self) -> dict[str, Any]:
         """Time, heat, batteries and joules as plain values: what neither the ledger nor the stores hold."""
         now_s = self.clock.now_s
-        return {"now_s": now_s, "hardware": {d.device.kit.id: d.hardware.to_json(now_s) for d in self.devices}}
+        begun_s = self.server.record.started_s
+        hardware = {d.device.kit.id: d.hardware.to_json(now_s) for d in self.devices}
+        return {"now_s": now_s, "begun_s": begun_s, "hardware": hardware}
 
     def run(self) -> None:
         """Let time pass until the run is over.
@@ -182,13 +193,15 @@ class VirtualCoordinator:
         work: Callable[[], Work] = lambda: NO_WORK,
         trace: TraceWriter | None = None,
         reduction: Reduction = unchanged,
+        begun_s: float | None = None,
     ) -> None:
+        """begun_s: when a run that goes on opened its first exchange."""
         self._work, self._reduction = work, reduction
         self._trace = trace
         self._fleet, self._hub, self._clock, self._watcher = fleet, hub, clock, watcher
         self._shelf = shelf
         self.powered = True
-        self._start(ledger)
+        self._start(ledger, begun_s)
 
     @property
     def over(self) -> bool:
@@ -208,10 +221,10 @@ class VirtualCoordinator:
             kept = Path(folder) / "ledger.db"
             self.server.ledger.copy_to(kept)
             self.server.ledger.close()
-            self._start(Ledger(None, kept))
+            self._start(Ledger(None, kept), self.server.record.started_s)
         self.server.connect()
 
-    def _start(self, ledger: Ledger) -> None:
+    def _start(self, ledger: Ledger, begun_s: float | None) -> None:
         self._transport = self._hub.link("coordinator")
         self.server = traced.server(
             self._trace,
@@ -225,6 +238,7 @@ class VirtualCoordinator:
             shelf=self._shelf,
             work=self._work,
             clock=lambda: self._clock.now_s,
+            begun_s=begun_s,
         )
         self._waker = _Waker(self._clock, self._wake, self.server.next_due_s)
         self._transport.on_news = self._waker.soon

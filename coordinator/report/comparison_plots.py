@@ -100,7 +100,8 @@ def accuracy_by_round(comparison: Comparison, path: Path) -> None:
     if len(comparison.seeds) == 1:
         band = "worst to best device"
     banded = sum(bool(row) for row in points.values()) <= MOST_BANDS
-    subtitle = f"{what(comparison)}{DOT}line: mean, {'band' if banded else 'in the CSV'}: {band}"
+    spread = f"{'band' if banded else 'in the CSV'}: {band}"
+    subtitle = f"{what(comparison)}{DOT}line: mean of those measured in the round, {spread}"
     tall_in = HEIGHT_IN if len(points) <= MOST_AT_ENDS else height_in(len(points))
     with picture(path, WIDTH_IN, tall_in, "Accuracy by round", subtitle) as figure:
         axes = figure.add_subplot()
@@ -146,7 +147,7 @@ def accuracy_of_devices(comparison: Comparison, path: Path) -> None:
     write_points(path, DevicePoint._fields, (point._asdict() for point in points))
     methods = [line.method for line in comparison.lines]
     found = {name: [point.accuracy for point in points if point.method == name] for name in methods}
-    subtitle = f"{what(comparison)}{DOT}box: quartiles, whiskers: worst to best, dots: each device"
+    subtitle = f"{what(comparison)}{DOT}box: quartiles, whiskers: worst to best, dots: the newest of each device"
     tall_in = max(HEIGHT_IN / 2, 1.2 + _BOX_IN * len(methods))
     with picture(path, WIDTH_IN, tall_in, "Accuracy of the devices", subtitle) as figure:
         axes = figure.add_subplot()

@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
+from coordinator.report import unmeasured
 from coordinator.report.comparison import FIGURES, Comparison, Line, Spread
 from coordinator.report.units import human_bytes, human_seconds, printable
 
@@ -42,13 +43,16 @@ def footer(comparison: Comparison) -> list[str]:
     pairs = f"differences{sure} are paired with {comparison.baseline} seed by seed, in points of accuracy"
     lines = [
         count if len(seeds) > 1 else f"seed {seeds[0]} alone: give --seeds 0,1,2 for deviations",
-        f"{pairs}; worst devices: the lowest tenth, one at least",
+        f"{pairs}; worst devices: the lowest tenth, one at least; accuracies: the newest of each device",
     ]
     for line in comparison.lines:
         for trial in line.trials:
             if not trial.result.completed:
                 why = printable(trial.result.reason) or "no reason was given"
                 lines.append(f"{line.method}, seed {trial.seed}: ended early and counts in no accuracy: {why}")
+            else:
+                said = map(printable, unmeasured.remarks(trial.result))
+                lines += [f"{line.method}, seed {trial.seed}: {words}" for words in said]
     return lines
 
 

@@ -82,7 +82,9 @@ def accuracy_for_its_cost(comparison: Comparison, path: Path) -> None:
     most = max([point.device_flops or 0 for point in points], default=0)
     area = f"{DOT}area: computing of all devices, at most {human_flops(most)}" if most else ""
     tall_in = height_in(len(points))
-    with picture(path, WIDTH_IN, tall_in, "Accuracy for its cost", f"{what(comparison)}{area}") as figure:
+    with picture(
+        path, WIDTH_IN, tall_in, "Accuracy for its cost", f"{what(comparison)}{DOT}newest of each device{area}"
+    ) as figure:
         axes = figure.add_subplot()
         if not points:
             nothing(axes, "no accuracy was measured")
@@ -144,7 +146,8 @@ def _whole_bytes(totals: dict[str, float], devices: int) -> float:
 def _by_spent(comparison: Comparison, path: Path, title: str, key: str, bottom: Callable[[Axes], None]) -> None:
     points = {line.method: spent_points(line) for line in comparison.lines}
     write_points(path, SpentPoint._fields, (point._asdict() for row in points.values() for point in row))
-    subtitle = f"{what(comparison)}{DOT}each line from the first to the last evaluated round{over_seeds(comparison)}"
+    how = f"of those measured in it, from the first to the last evaluated round{over_seeds(comparison)}"
+    subtitle = f"{what(comparison)}{DOT}by round, {how}"
     with picture(path, WIDTH_IN, height_in(len(points)), title, subtitle) as figure:
         axes = figure.add_subplot()
         ends = []

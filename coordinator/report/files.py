@@ -23,7 +23,7 @@ from typing import Any
 
 from coordinator.report import insight, text_files
 from coordinator.report.metrics import CURVES, SHARES
-from coordinator.report.result import SUMMARY_VERSION, DeviceResult, Result, RoundResult, spread, summary
+from coordinator.report.result import SPENT, SUMMARY_VERSION, DeviceResult, Result, RoundResult, spread, summary
 from coordinator.report.text_files import csv_text
 from edge_sdk.errors import StoreError, UsageError
 
@@ -33,7 +33,7 @@ PERSONAL = ("pm_v", "pm_l")
 """FedNH's, as means over the learning devices."""
 COUNTS = ("contributors", "exchanges", "bytes_up", "bytes_down", "scalars_up", "scalars_down", "device_flops")
 SECONDS = ("wall_s", "virtual_s", "device_s", "waited_s")
-DEVICE_COSTS = ("waited_s", "busy_s", "energy_j")
+DEVICE_COSTS = ("waited_s", *SPENT.values())
 ROUND_COLUMNS = (
     "round",
     "accuracy_mean",

@@ -14,6 +14,8 @@ from coordinator.report.metrics import TARGETS, Point, global_model, over_device
 SUMMARY_VERSION = 1
 VERDICTS = ("accepted", "duplicate", "stale", "refused", "withheld")
 """What can become of an upload."""
+SPENT = {"flops": "flops", "s": "busy_s", "j": "energy_j"}
+"""What is metered of all devices together (`device_flops` and so on), and its name at each of them."""
 WORST_SHARE = 0.1
 """The share of devices whose mean accuracy is reported as `worst`."""
 
@@ -49,6 +51,8 @@ class DeviceResult:
     """Seconds of computing, by its board's profile; 0 where nobody meters it, as over a broker."""
     energy_j: float = 0.0
     """What it drew from the beginning to the end of the run; 0 where nobody meters it."""
+    flops: int = 0
+    """What it computed, evaluations included; 0 where nobody meters it."""
     withheld: int = 0
     """Uploads that it withheld because what it learned diverged."""
 
@@ -205,7 +209,7 @@ def summary(result: Result) -> dict[str, Any]:
         "scalars": {
             f"{way}_total": sum(getattr(r, f"scalars_{way}") for r in result.history) for way in ("up", "down")
         },
-        "work": _work(result.history),
+        "work": _work(result),
         "to_target": _to_target(result.points()),
         "exchange": _exchange(result.history),
         "time": _known(result.time.items()),
@@ -256,15 +260,15 @@ def _own_accuracies(devices: Sequence[DeviceResult]) -> dict[str, float]:
     return _known((device.id, device.metrics.get("local_accuracy")) for device in devices)
 
 
-def _work(history: Sequence[RoundResult]) -> dict[str, float]:
-    """What all devices together computed, over the run and in a round on average; nothing where nobody metered it."""
-    totals = {name: sum(getattr(r, name) for r in history) for name in ("device_flops", "device_s", "device_j")}
-    return {
-        f"{name}{of}": total / by
-        for name, total in totals.items()
-        if total
-        for of, by in (("_total", 1), ("_per_round", len(history)))
-    }
+def _work(result: Result) -> dict[str, float]:
+    """What all devices together spent: over the run, and in its rounds on average; nothing where nobody metered it."""
+    found = {}
+    for of, name in SPENT.items():
+        in_rounds = sum(getattr(entry, f"device_{of}") for entry in result.history)
+        # the devices of runs of before they kept their FLOPs know none
+        found[f"device_{of}_total"] = sum(getattr(device, name) for device in result.devices) or in_rounds
+        found[f"device_{of}_per_round"] = in_rounds / max(1, len(result.history))
+    return {name: value for name, value in found.items() if value}
 
 
 def _to_target(points: Sequence[Point]) -> dict[str, dict[str, float]]:
@@ -302,6 +306,6 @@ def _device(device: DeviceResult) -> dict[str, Any]:
         "bytes_up": device.bytes_up,
         "bytes_down": device.bytes_down,
         "rounds_done": device.rounds_done,
-        **{name: value for name in ("waited_s", "busy_s", "energy_j") if (value := getattr(device, name))},
+        **{name: value for name in ("waited_s", *SPENT.values()) if (value := getattr(device, name))},
         "withheld": device.withheld,
     }

@@ -64,7 +64,7 @@ def footer(result: Result) -> list[str]:
 
 def _costs(result: Result) -> list[str]:
     """Joules, where somebody metered them, and the device that held the others up longest, where one did."""
-    used_j = sum(entry.device_j for entry in result.history)
+    used_j = sum(device.energy_j for device in result.devices)
     parts = [f"{human_joules(used_j)} drawn by all devices"] if used_j else []
     slowest = max(result.devices, key=lambda device: device.waited_s, default=None)
     if slowest is not None and slowest.waited_s > WORTH_TELLING_S:

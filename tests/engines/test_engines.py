@@ -120,6 +120,17 @@ def _cut_as_it_begins(run: fleets.Run, device: VirtualDevice) -> None:
     gatherer.add = add_and_cut  # type: ignore[method-assign]
 
 
+class Noting(Silent):
+    """Remembers what was said of losses."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def noted(self, message: str) -> None:
+        if "a process that computed" in message:
+            self.told.append(message)
+
+
 class Unreliable(Exact):
     """Loses the answers of some calls, and leaves the models of those who asked in no known state."""
 
@@ -140,8 +151,13 @@ class Unreliable(Exact):
 @pytest.mark.parametrize("lost", [1, 2, 3, 5, 8])
 def test_what_was_lost_is_computed_anew(pictures: Path, lost: int) -> None:
     chosen = config(pictures, "fedproto")
-    again = fleets.Run(chosen, engine=Unreliable(lost)).finished()
-    assert again.model_bytes == exactly(chosen).model_bytes
+    noting, alone = Noting(), exactly(chosen)
+    again = fleets.Run(chosen, engine=Unreliable(lost), watcher=noting).finished()
+    assert again.model_bytes == alone.model_bytes
+    assert again.clock.now_s == alone.clock.now_s
+    assert summary(again.result) == summary(alone.result)  # the board never lost it, and pays once
+    (told,) = noting.told
+    assert told.startswith("a process that computed for device-00 and 5 more devices was lost;")
 
 
 def test_what_is_lost_twice_ends_the_run(pictures: Path) -> None:
@@ -149,10 +165,11 @@ def test_what_is_lost_twice_ends_the_run(pictures: Path) -> None:
         fleets.Run(config(pictures, "fedproto"), engine=Unreliable(2, 3)).finished()
 
 
-class Killer(Silent):
+class Killer(Noting):
     """Ends a worker after the first round, as the kernel would one that takes too much memory."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.engine: Workers | None = None
         self.killed: list[int] = []
 
@@ -172,6 +189,8 @@ def test_a_killed_worker_is_replaced(pictures: Path) -> None:
     assert killer.killed[0] not in engine.pids
     engine.close()
     assert again.model_bytes == fleet.model_bytes
+    assert summary(again.result) == summary(fleet.result)
+    assert len(killer.told) == 1
 
 
 def test_a_run_whose_workers_keep_dying_can_be_resumed(

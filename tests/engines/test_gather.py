@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from edge_sdk.agent import Agent
+from edge_sdk.meter import Meter
 from edge_sim import gather
 from edge_sim.engine import Answer, Asked, Exact
 from edge_sim.gather import Computation, Gatherer
@@ -17,7 +18,7 @@ class Asking:
     """In place of an agent: asks for as many things as it is told, and keeps the answers."""
 
     def __init__(self, requests: int) -> None:
-        self.begun, self.left, self.answers = 1, requests, list[Answer]()
+        self.begun, self.left, self.answers, self.meter = 1, requests, list[Answer](), Meter()
         self.asked: Asked | None = None
 
     @property

@@ -191,6 +191,11 @@ def test_few_holders_are_warned_of_once(pictures: Path) -> None:
         assert [line for line in watcher.lines if line.startswith("W3")] == found
 
 
+def test_a_round_that_draws_few_of_many_devices_is_no_reason_to_raise_the_quorum(pictures: Path) -> None:
+    tables = made(pictures, "fedproto", devices=24, held=4, participants=6, quorum=6)  # 6 holders of each class
+    assert not [line for line in fleets.Run(parsed(tables)).finished().result.warnings if line.startswith("W3")]
+
+
 def test_few_participants_are_warned_of_whatever_they_hold() -> None:
     assert "fewer than 30%" in str(remarks.few_holders(FEDPROTO, [10] * 10, 10, 100))
     assert "fewer than 3 holders" in str(remarks.few_holders(FEDPROTO, [1, 2, 9], 30, 100))

@@ -43,7 +43,15 @@ T1 = 12.7062047
 def trial(seed, accuracies, *, completed=True, sent=100, rounds=2):
     """A run of two devices; in round r of n they stand at r/n of their final accuracy."""
     devices = tuple(
-        DeviceResult(id=f"device-{i}", number=i, accuracy=a, bytes_up=sent * rounds, bytes_down=300, rounds_done=rounds)
+        DeviceResult(
+            id=f"device-{i}",
+            number=i,
+            accuracy=a,
+            bytes_up=sent * rounds,
+            bytes_down=300,
+            rounds_done=rounds,
+            flops=2000,
+        )
         for i, a in enumerate(accuracies)
     )
     history = tuple(

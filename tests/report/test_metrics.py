@@ -82,8 +82,8 @@ def test_pm_v_weighs_held_classes_alike_and_pm_l_by_their_share():
 def worked():
     """Two devices that learn and one that only teaches; two rounds."""
     devices = (
-        DeviceResult(id="a", number=0, samples=10, accuracy=0.5, metrics={"local_accuracy": 0.9}),
-        DeviceResult(id="b", number=1, samples=30, accuracy=0.7, metrics={"local_accuracy": 0.5}),
+        DeviceResult(id="a", number=0, samples=10, accuracy=0.5, metrics={"local_accuracy": 0.9}, flops=600, busy_s=5),
+        DeviceResult(id="b", number=1, samples=30, accuracy=0.7, metrics={"local_accuracy": 0.5}, flops=500, busy_s=3),
         DeviceResult(id="t", number=2, samples=99, accuracy=0.0, metrics={"local_accuracy": 0.0}, learns=False),
     )
     each = {"bytes_up": 300, "bytes_down": 600, "scalars_up": 70, "scalars_down": 140, "device_flops": 500}
@@ -110,9 +110,9 @@ def test_a_summary_has_them_all():
     assert whole["own_task"]["wlp"] == 0.5
     assert whole["scalars"] == {"up_total": 140, "down_total": 280}
     assert whole["work"] == {
-        "device_flops_total": 1000,
+        "device_flops_total": 1100,  # what devices evaluate after the last round included
         "device_flops_per_round": 500,
-        "device_s_total": 7.0,
+        "device_s_total": 8.0,
         "device_s_per_round": 3.5,
     }
     # mean accuracies 0.45 and 0.6; 1800 bytes of three devices, 5 s
@@ -135,14 +135,15 @@ def test_a_round_has_the_work_and_the_numbers_of_that_round_alone():
         classes=np.array([0, 2], np.int32), rows=np.zeros((2, 5), np.float32), counts=np.array([1, 4], np.int32)
     )
     record = Record()
-    record.begun(0.0, Work(100, 1.0))
+    record.begun(2.0)
     record.travelled("up", {"rows": rows})
     record.travelled("down", {"rows": rows, "more": rows})
     first = record.round_done(1, 1, 5.0, Work(350, 2.5))
     record.travelled("up", {"rows": rows})
     second = record.round_done(1, 1, 6.0, Work(400, 3.0))
-    assert (first.scalars_up, first.scalars_down, first.device_flops, first.device_s) == (10, 20, 250, 1.5)
+    assert (first.scalars_up, first.scalars_down, first.device_flops, first.device_s) == (10, 20, 350, 2.5)
     assert (second.scalars_up, second.scalars_down, second.device_flops, second.device_s) == (10, 0, 50, 0.5)
+    assert (first.wall_s, second.wall_s) == (3.0, 1.0)
 
 
 def test_a_simulation_meters_every_round_and_a_file_keeps_it(pictures, tmp_path):

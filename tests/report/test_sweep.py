@@ -13,6 +13,7 @@ import synthetic
 
 from coordinator.config import to_toml
 from coordinator.report.comparison import Line, Trial
+from coordinator.report.files import read_run
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
 from edge_sim import axes, gain_plots, plan, sweep_table
@@ -62,6 +63,13 @@ def test_the_files_say_what_was_tried_and_what_was_chosen(config, tmp_path):
     assert len(rows) == 8  # two lines, two rates, two seeds
     assert {row["train.learning_rate"] for row in rows} == {"0.05", "0.2"}
     assert all(row["validation_accuracy"] for row in rows)
+    for row in rows:
+        devices = read_run(tmp_path / row["folder"]).devices
+        assert float(row["device_j"]) == pytest.approx(sum(device.energy_j for device in devices))
+        assert [int(row["bytes_up"]), int(row["bytes_down"])] == [
+            sum(device.bytes_up for device in devices),
+            sum(device.bytes_down for device in devices),
+        ]
     assert [row["chosen"] for row in rows].count("1") == 4
     whole = json.loads((tmp_path / "sweep.json").read_text())
     (only,) = whole["conditions"]

@@ -50,7 +50,7 @@ def test_energy_is_idle_computing_and_radio() -> None:
     assert board.used_j(5.0) == 2.0 * 5 + 10.0 * 1
     assert board.used_j(7.0) == 2.0 * 7 + (5.0 - 2.0) * 2 + 10.0
     assert board.used_j(20.0) == 2.0 * 20 + (5.0 - 2.0) * 4 + 10.0
-    assert (board.busy_s(7.0), board.busy_s(20.0), board.flops) == (2.0, 4.0, 500)
+    assert (board.busy_s(7.0), board.busy_s(20.0), board.spent(20.0).flops) == (2.0, 4.0, 500)
 
 
 def test_what_is_saved_takes_its_time() -> None:
@@ -130,4 +130,4 @@ def test_it_goes_on_from_a_checkpoint() -> None:
     for now_s in (15.0, 40.0):
         assert second.used_j(now_s) == pytest.approx(2.0 * now_s + 3.0 * 15)
         assert second.left_j(now_s) == pytest.approx(3600 - second.used_j(now_s))
-    assert second.flops == first.flops
+    assert second.spent(40.0).flops == first.spent(40.0).flops

@@ -1,0 +1,55 @@
+"""Devices that a mean leaves out are counted and named."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import synthetic
+
+from coordinator.report import comparison_table
+from coordinator.report.comparison import Comparison, Line, Trial
+from coordinator.report.result import Result
+from coordinator.report.unmeasured import remarks
+
+
+def some_missing(never: int, early: int, count: int = 8) -> Result:
+    """Of so many devices the first told nothing ever, and the next nothing after the last round."""
+    whole = synthetic.result(count=count, rounds=3)
+    names = [device.id for device in whole.devices]
+    absent = {1: names[:never], 2: names[:never], 3: names[: never + early]}
+    history = [
+        dataclasses.replace(entry, accuracy={d: a for d, a in entry.accuracy.items() if d not in absent[entry.round]})
+        for entry in whole.history
+    ]
+    devices = [dataclasses.replace(d, accuracy=None if d.id in names[:never] else d.accuracy) for d in whole.devices]
+    return dataclasses.replace(whole, devices=tuple(devices), history=tuple(history))
+
+
+def test_both_kinds_are_counted_and_named() -> None:
+    assert remarks(some_missing(0, 0)) == ()
+    assert remarks(some_missing(2, 1)) == (
+        "2 of 8 devices never told an accuracy and count in no mean: device-0, device-1",
+        "1 of 8 devices were not measured after round 3 and count with an earlier accuracy: device-2",
+    )
+    (many,) = remarks(some_missing(13, 0, count=20))
+    assert many.endswith("device-08, device-09 and 3 more")
+
+
+def test_a_teacher_is_not_missed_but_who_never_came_is() -> None:
+    result = some_missing(2, 0)
+    teacher, absent = (dataclasses.replace(device, learns=False) for device in result.devices[:2])
+    devices = (teacher, dataclasses.replace(absent, bytes_up=0), *result.devices[2:])
+    assert remarks(dataclasses.replace(result, devices=devices)) == (
+        "1 of 7 devices never told an accuracy and count in no mean: device-1",
+    )
+
+
+def test_where_nobody_measures_there_is_nothing_to_miss() -> None:
+    assert remarks(some_missing(8, 0)) == ()
+
+
+def test_a_comparison_says_it_of_each_run() -> None:
+    runs = (("fedal", some_missing(0, 0)), ("fedmd", some_missing(1, 0)))
+    comparison = Comparison(tuple(Line(name, (Trial(0, run),)) for name, run in runs), "fedal")
+    *_, last = comparison_table.footer(comparison)
+    assert last == "fedmd, seed 0: 1 of 8 devices never told an accuracy and count in no mean: device-0"
