@@ -67,7 +67,7 @@ def replay(entries: Iterable[Entry], equipment: Equipment) -> Replayed:
                 heard += isinstance(entry, Heard)
                 _act(server, entry)
     if server is None:
-        raise RunFailed("the trace holds nothing: the coordinator ended before it began")
+        raise RunFailed("the trace holds nothing: the run was killed before the coordinator had begun")
     return Replayed(
         server=server,
         lives=lives,
