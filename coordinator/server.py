@@ -105,6 +105,8 @@ class Server:
         """Of those who take part."""
         self.numbers: dict[str, int] = {}
         """Of them, and of those who fetch the public set first."""
+        self._samples: dict[str, int] = {}
+        """Declared by them."""
         self._lives: dict[str, Stamp] = {}
         """The stamp of each device's last Hello."""
         self.record = Record()
@@ -319,7 +321,7 @@ class Server:
         fetching = admission.fetches(hello, self.spec, self.contract)
         if fetching and device not in self.numbers:
             self.watcher.noted(f"{device} fetches the public set")
-        self.numbers[device] = number
+        self.numbers[device], self._samples[device] = number, hello.samples
         welcome = Welcome(
             federation=self.spec.federation,
             device=device,
@@ -517,7 +519,7 @@ class Server:
         self._answer(fold.device, fold.place, "accepted")
 
     def _add(self, upload: Upload) -> None:
-        declared = self.hellos[upload.device].samples or upload.samples
+        declared = self._samples[upload.device] or upload.samples
         if not upload.closing:
             self.reduction.add(self.numbers[upload.device], upload, min(upload.samples, declared))
         self.record.measured(upload.device, upload.metrics_round, upload.metrics)
@@ -613,7 +615,7 @@ class Server:
         for device, (number, frame) in self.ledger.enrolled().items():
             envelope = codec.decode(frame)
             if isinstance(envelope.message, Hello):
-                self.numbers[device] = number
+                self.numbers[device], self._samples[device] = number, envelope.message.samples
                 if not admission.fetches(envelope.message, self.spec, self.contract):
                     self.hellos[device] = envelope.message
                 self._lives[device] = envelope.stamp

@@ -240,7 +240,7 @@ def test_an_interrupted_run_goes_on_at_its_time_of_day(pictures: Path, tmp_path:
         ("fleet", "byzantine", "noise", "expected MODULE:FUNCTION, such as edge_sim.byzantine:flip_signs"),
         ("fleet", "byzantine", "os:system", "'os:system': expected a function of your own, FUNCTION(knowledge, rng)"),
         ("fleet", "byzantine", "sys:exit", "'sys:exit': expected a function of your own"),
-        ("fleet", "byzantine", "builtins:print", "'builtins:print': expected a function of your own"),
+        ("fleet", "byzantine", "builtins:len", "'builtins:len': expected a function of your own"),
         ("fleet", "byzantine", "json:dumps", "'json:dumps': expected a function of your own"),
         ("fleet", "byzantine", "collections:OrderedDict", "expected a function of your own"),
         ("fleet", "byzantine", ".here:lie", "'.here:lie' does not import"),
