@@ -128,8 +128,9 @@ def _until(told: Summary, target: str) -> str:
 
 
 def _waited_for(told: Summary) -> str:
-    slowest = max(told["per_device"], key=lambda device: device["waited_s"])
-    return f"{slowest['id']}, {slowest['board']} on {slowest['link']}: {_time(slowest['waited_s'])}"
+    slowest = max(told["per_device"], key=lambda device: device.get("waited_s", 0.0))
+    waited_s = slowest.get("waited_s", 0.0)
+    return f"{slowest['id']}, {slowest['board']} on {slowest['link']}: {_time(waited_s)}" if waited_s else "nobody"
 
 
 def _time(seconds: float) -> str:
