@@ -101,7 +101,7 @@ def accuracy_by_round(comparison: Comparison, path: Path) -> None:
         band = "worst to best device"
     banded = sum(bool(row) for row in points.values()) <= MOST_BANDS
     spread = f"{'band' if banded else 'in the CSV'}: {band}"
-    subtitle = f"{what(comparison)}{DOT}line: mean of those measured in the round, {spread}"
+    subtitle = f"{what(comparison)}{DOT}line: mean of those measured, {spread}"
     tall_in = HEIGHT_IN if len(points) <= MOST_AT_ENDS else height_in(len(points))
     with picture(path, WIDTH_IN, tall_in, "Accuracy by round", subtitle) as figure:
         axes = figure.add_subplot()

@@ -146,8 +146,7 @@ def _whole_bytes(totals: dict[str, float], devices: int) -> float:
 def _by_spent(comparison: Comparison, path: Path, title: str, key: str, bottom: Callable[[Axes], None]) -> None:
     points = {line.method: spent_points(line) for line in comparison.lines}
     write_points(path, SpentPoint._fields, (point._asdict() for row in points.values() for point in row))
-    how = f"of those measured in it, from the first to the last evaluated round{over_seeds(comparison)}"
-    subtitle = f"{what(comparison)}{DOT}by round, {how}"
+    subtitle = f"{what(comparison)}{DOT}mean of those measured, by evaluated round{over_seeds(comparison)}"
     with picture(path, WIDTH_IN, height_in(len(points)), title, subtitle) as figure:
         axes = figure.add_subplot()
         ends = []

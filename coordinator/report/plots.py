@@ -73,7 +73,7 @@ def draw_all(result: Result, directory: str | os.PathLike[str]) -> list[Path]:
 
 def accuracy_by_round(result: Result, path: Path) -> None:
     """Accuracy of the learning devices by round: mean, range and each device, and the same devices alone."""
-    subtitle = f"{_run(result)}{DOT}line: mean of those measured in the round, band: worst to best, thin: each device"
+    subtitle = f"{_run(result)}{DOT}line: mean of those measured, band: worst to best, thin: each device"
     with picture(path, WIDTH_IN, 4.4, "Accuracy by round", subtitle) as figure:
         axes = figure.add_subplot()
         _device_lines(axes, result)

@@ -339,4 +339,4 @@ def test_a_line_over_time_says_where_it_begins(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(figures.Figure, "savefig", lambda self, *_, **__: drawn.append(self))
     comparison_plots.accuracy_by_time(comparison(), tmp_path / "p.png")
-    assert "from the first to the last evaluated round" in drawn[0].texts[1].get_text()
+    assert "mean of those measured, by evaluated round" in drawn[0].texts[1].get_text()
