@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call, vmap
 
-from edge_sdk.models.torch_anatomy import Tap
+from edge_sdk.models.torch_anatomy import Tapped
 from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.objectives import FEATURES, needed
 from edge_sim.torch_stack import Change, Outcome, Stack
@@ -28,7 +28,7 @@ class VmapStack(Stack):
         """train: in training mode."""
         super().__init__(models)
         first = models[0]
-        self._net = _Tapped(first.net, needed(first.tap, FEATURES)).train(train)
+        self._net = Tapped(first.net, needed(first.tap, FEATURES)).train(train)
         self._names = [f"net.{name}" for name, _ in first.net.named_parameters()]
 
     def outcome(self, x: Tensor, count: int) -> Outcome:
@@ -52,14 +52,3 @@ class VmapStack(Stack):
         """One device's samples (b, ...) through its net: (b, k), (b, d)."""
         found: tuple[Tensor, Tensor] = functional_call(self._net, dict(zip(self._names, weights, strict=True)), (x,))
         return found
-
-
-class _Tapped(nn.Module):
-    """A net that gives logits and features: functional_call lends weights to modules alone."""
-
-    def __init__(self, net: nn.Module, tap: Tap) -> None:
-        super().__init__()
-        self.net, self._tap = net, tap
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self._tap(x)

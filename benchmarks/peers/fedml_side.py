@@ -21,11 +21,11 @@ except RuntimeError:  # its compiled part does not fit this build of torch: name
     for operator in ("nms", "qnms"):
         OPERATORS.define(operator + NMS)
 
-from fedml.core.mlops import MLOpsStore  # noqa: E402
-from fedml.simulation.sp.fedavg.fedavg_api import FedAvgAPI  # noqa: E402
+from fedml.core.mlops import MLOpsStore
+from fedml.simulation.sp.fedavg.fedavg_api import FedAvgAPI
 
 
-class Api(FedAvgAPI):  # type: ignore[misc]
+class Api(FedAvgAPI):  # type: ignore[misc]  # FedML ships no types
     """Notes when each round is done, where FedML would evaluate."""
 
     def __init__(self, log: Log, *of_fedml: Any) -> None:

@@ -25,11 +25,11 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent))
 
-import task  # noqa: E402  # benchmarks that lie beside this folder
-from figures import RESULTS, markdown  # noqa: E402
-from figures_of import Pair, Run, against, enough, figures, table  # noqa: E402
-from process import Failed, fence, measure  # noqa: E402
-from venvs import OURS, NotInstalled, python_of  # noqa: E402
+import task  # benchmarks that lie beside this folder
+from figures import RESULTS, markdown
+from figures_of import Pair, Run, against, enough, figures, table
+from process import Failed, fence, measure
+from venvs import OURS, NotInstalled, python_of
 
 PEERS = (OURS, "flower", "pfl", "fedml")
 JSON, PAGE = RESULTS / "peers.json", RESULTS / "peers.md"

@@ -13,17 +13,17 @@ import time
 
 STARTED_S = time.time()
 
-import numpy as np  # noqa: E402  # the clock above sees the imports
-import torch  # noqa: E402
-import torch.nn.functional as nnf  # noqa: E402
-from nets import FEATURES, FLEETS, NETS  # noqa: E402
-from task import DEVICE, RATE, ROUNDS, now_s, tables, tell  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
+import numpy as np  # the clock above sees the imports
+import torch
+import torch.nn.functional as nnf
+from nets import FEATURES, FLEETS, NETS
+from task import DEVICE, RATE, ROUNDS, now_s, tables, tell
+from torch import Tensor, nn
 
-from edge_sdk.methods.base import Job  # noqa: E402
-from edge_sim import config as configs  # noqa: E402
-from edge_sim import fleet as fleets  # noqa: E402
-from edge_sim.torch_gpu import like_a_cpu  # noqa: E402
+from edge_sdk.methods.base import Job
+from edge_sim import config as configs
+from edge_sim import fleet as fleets
+from edge_sim.torch_gpu import like_a_cpu
 
 
 class Device:

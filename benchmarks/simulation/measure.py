@@ -25,10 +25,10 @@ import torch
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent))
 
-from figures import Found, Page, Table  # noqa: E402  # benchmarks that lie beside this folder
-from task import Timing  # noqa: E402
+from figures import Found, Page, Table  # benchmarks that lie beside this folder
+from task import Timing
 
-from edge_sdk.models.torch_device import described  # noqa: E402
+from edge_sdk.models.torch_device import described
 
 REPEATS = int(os.environ.get("EDGE_REPEATS", "3"))
 CASES = os.environ.get("EDGE_CASES", "")

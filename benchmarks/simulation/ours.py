@@ -12,12 +12,12 @@ import time
 
 STARTED_S = time.time()
 
-from task import now_s, tables, tell  # noqa: E402  # the clock above sees the imports
+from task import now_s, tables, tell  # the clock above sees the imports
 
-from coordinator.record import Record  # noqa: E402
-from coordinator.report.result import RoundResult  # noqa: E402
-from coordinator.watcher import Silent  # noqa: E402
-from edge_sim.runner import run  # noqa: E402
+from coordinator.record import Record
+from coordinator.report.result import RoundResult
+from coordinator.watcher import Silent
+from edge_sim.runner import run
 
 
 class Stopwatch(Silent):

@@ -14,11 +14,11 @@ from pathlib import Path
 
 STARTED_S = time.time()
 
-import numpy as np  # noqa: E402  # the clock above sees the imports
-from ours import Stopwatch  # noqa: E402
-from task import ROUNDS, tell  # noqa: E402
+import numpy as np  # the clock above sees the imports
+from ours import Stopwatch
+from task import ROUNDS, tell
 
-from edge_sim.runner import run  # noqa: E402
+from edge_sim.runner import run
 
 SIDE, CLASSES, EACH = 2, 2, 2
 

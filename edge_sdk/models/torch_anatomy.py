@@ -18,6 +18,18 @@ Tap: TypeAlias = Callable[[Tensor], "tuple[Tensor, Tensor]"]
 """A batch in, the logits (n, k) and the features (n, d) of its samples out, by one forward pass."""
 
 
+class Tapped(nn.Module):
+    """A net that gives logits and features, as a module: functional_call lends weights to nothing else."""
+
+    def __init__(self, net: nn.Module, tap: Tap) -> None:
+        super().__init__()
+        self.net, self._tap = net, tap
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(b, c, h, w) -> logits (b, k), features (b, d)."""
+        return self._tap(x)
+
+
 class Cost(NamedTuple):
     """Of the forward pass of one sample."""
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from edge_sdk.errors import StoreError
-from edge_sdk.models.torch_anatomy import Tap, count_cost
+from edge_sdk.models.torch_anatomy import Tap, Tapped, count_cost
 from edge_sdk.models.torch_generators import WIDTHS, Generator, Plan, parameter_count, range_of
 from edge_sdk.models.torch_optim import TorchOptimiser
 from edge_sdk.models.torch_seed import seeded
@@ -82,7 +82,7 @@ class Imitator:
     def __init__(self, net: nn.Module, tap: Tap, device: torch.device) -> None:
         self.maker: Maker | None = None
         """The generator in use."""
-        self._net, self._tapped, self._device = net, _Tapped(net, tap), device
+        self._net, self._tapped, self._device = net, Tapped(net, tap), device
         self._named = [(f"net.{name}", p) for name, p in net.named_parameters() if p.requires_grad]
         self._term: DataFree | None = None
         self._inputs: Floats | None = None
@@ -150,18 +150,6 @@ class Imitator:
                 made,
                 own,
             )
-
-
-class _Tapped(nn.Module):
-    """A net that gives its features, too."""
-
-    def __init__(self, net: nn.Module, tap: Tap) -> None:
-        super().__init__()
-        self.net, self._tap = net, tap
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(b, c, h, w) -> logits (b, k), features (b, d)."""
-        return self._tap(x)
 
 
 def generator_loss(term: DataFree, logits: Tensor, features: Tensor) -> Tensor:
