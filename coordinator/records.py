@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import os
 import struct
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from edge_sdk.errors import UsageError
+from edge_sdk.protocol.crc import crc32
 
 MARKER = b"\xedREC"
 HEAD = struct.Struct("<4sIII")
@@ -36,8 +36,8 @@ class Chain:
     def framed(self, record: bytes) -> bytes:
         """The next record, with its head."""
         head = struct.pack("<4sI", MARKER, len(record))
-        head_crc = zlib.crc32(head, self.crc)
-        self.crc = zlib.crc32(record, head_crc)
+        head_crc = crc32(head, self.crc)
+        self.crc = crc32(record, head_crc)
         return HEAD.pack(MARKER, len(record), head_crc, self.crc) + record
 
 
@@ -74,7 +74,7 @@ class Records:
             if length > end - file.tell():
                 return
             record = file.read(length)
-            if zlib.crc32(record, head_crc) != crc:
+            if crc32(record, head_crc) != crc:
                 raise self.damaged("its checksum is another")
             yield record
             self.chain.crc = crc
@@ -87,7 +87,7 @@ class Records:
         if len(found) < HEAD.size:
             return None
         _, length, head_crc, crc = HEAD.unpack(found)
-        if zlib.crc32(found[:_CHECKED_BYTES], self.chain.crc) != head_crc:
+        if crc32(found[:_CHECKED_BYTES], self.chain.crc) != head_crc:
             raise self.damaged("the checksum of its head is another")
         return length, head_crc, crc
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -149,7 +150,7 @@ class RunTable:
             raise UsageError(f"{where}.memory_bytes: weights lie on {self.device}, never in a file; leave it out")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Config:
     """A whole simulation.  `tables` is the resolved TOML."""
 
@@ -165,12 +166,12 @@ class Config:
     scenario: ScenarioTable
     run: RunTable
 
-    @property
+    @cached_property
     def rows(self) -> tuple[FleetRow, ...]:
         """The fleet, one row for each device."""
         return tuple(row for row in self.fleet for _ in range(row.count))
 
-    @property
+    @cached_property
     def ids(self) -> tuple[str, ...]:
         """Device ids, in the order of the rows; sorting keeps that order."""
         width = max(2, len(str(len(self.rows) - 1)))

@@ -19,7 +19,7 @@ from coordinator.watcher import Watcher
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.mqtt_url import parse_broker_url
 from edge_sim import config as configs
-from edge_sim import engines, feasible, idle, run_folder
+from edge_sim import engines, feasible, garbage, idle, run_folder
 from edge_sim import fleet as fleets
 from edge_sim.checkpoint import Checkpoints
 from edge_sim.config import Config
@@ -69,6 +69,11 @@ def run_in(
     trace: bool = False,
 ) -> Result:
     """The same, in a folder that the caller has claimed, and that holds what there is to go on with."""
+    with garbage.seldom():
+        return _run_in(out, parsed, broker, resume=resume, watcher=watcher, trace=trace)
+
+
+def _run_in(out: Path | None, parsed: Config, broker: str, *, resume: bool, watcher: WatcherFor, trace: bool) -> Result:
     check_broker(broker)
     if out is not None and not resume:
         run_folder.check_new(out)

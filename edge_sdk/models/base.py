@@ -138,8 +138,8 @@ class Model(Protocol):
 def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """Named arrays as bytes, for state that stays on this machine."""
     head: bytes = msgpack.packb({name: [a.dtype.str, list(a.shape)] for name, a in arrays.items()})
-    views = [np.ascontiguousarray(a).reshape(-1).view(np.uint8).data for a in arrays.values()]
-    return b"".join((len(head).to_bytes(4, "little"), head, *views))  # copies the arrays once
+    values = [np.ascontiguousarray(a).data for a in arrays.values()]
+    return b"".join((len(head).to_bytes(4, "little"), head, *values))  # copies the arrays once
 
 
 def unpack_arrays(state: bytes) -> dict[str, NDArray[Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -26,3 +27,20 @@ def overwrite(tensor: Tensor, values: Floats) -> None:
         return
     with torch.no_grad():
         tensor.copy_(to_tensor(values, tensor.device).view_as(tensor))
+
+
+class Views:
+    """Named tensors as arrays, over and over: on the CPU the same views, for as long as these lie in one place."""
+
+    def __init__(self) -> None:
+        self._places: list[int] = []
+        self._views: dict[str, NDArray[Any]] = {}
+
+    def of(self, tensors: Mapping[str, Tensor]) -> Mapping[str, NDArray[Any]]:
+        """Their values; a view shows whatever they are changed to."""
+        if not all(tensor.is_cpu for tensor in tensors.values()):
+            return {name: array_of(tensor) for name, tensor in tensors.items()}
+        places = [tensor.data_ptr() for tensor in tensors.values()]
+        if places != self._places:
+            self._places, self._views = places, {name: array_of(tensor) for name, tensor in tensors.items()}
+        return self._views

@@ -34,7 +34,7 @@ except ImportError as error:
 from torch import Tensor, nn
 
 from edge_sdk.models.torch_anatomy import Anatomy, Tap, draws_random_numbers, survey
-from edge_sdk.models.torch_arrays import array_of, overwrite
+from edge_sdk.models.torch_arrays import Views, array_of, overwrite
 from edge_sdk.models.torch_cosine import CosineHead, never_negative, with_cosine_head
 from edge_sdk.models.torch_data_free import Imitator, Maker
 from edge_sdk.models.torch_generators import is_picture
@@ -94,6 +94,7 @@ class TorchModel:
         self._draws = draws_random_numbers(net)
         self.optimiser: TorchOptimiser | None = None
         """Of the last fit; None: the next one begins with a new one."""
+        self._views = Views()
         self._imitator = Imitator(net, self._anatomy.tap, self._device) if self._anatomy.tap else None
         self.spec = ModelSpec(
             name=name,
@@ -331,8 +332,11 @@ class TorchModel:
 
     def _arrays(self, optimiser: TorchOptimiser | None, maker: Maker | None) -> dict[str, NDArray[Any]]:
         """The net as it is, beside the moments of an optimiser and a generator."""
-        own = {name: array_of(tensor) for name, tensor in self._tensors().items()}
-        return {**own, **(optimiser.arrays() if optimiser else {}), **(maker.arrays() if maker else {})}
+        return {
+            **self._views.of(self._tensors()),
+            **(optimiser.arrays() if optimiser else {}),
+            **(maker.arrays() if maker else {}),
+        }
 
 
 def _gradients(loss: Tensor, parameters: Sequence[Tensor], trained: Sequence[bool]) -> list[Tensor | None]:

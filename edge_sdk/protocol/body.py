@@ -7,7 +7,6 @@ to the frame and once more on the way back, which a small board does not have ro
 from __future__ import annotations
 
 import functools
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
@@ -15,6 +14,8 @@ from typing import Any, TypeAlias, cast
 import msgpack
 import numpy as np
 from numpy.typing import NDArray
+
+from edge_sdk.protocol.crc import crc32
 
 LONG_BYTES = 2**20
 """Longer byte strings are not copied out of a body; every Blob is shorter."""
@@ -53,7 +54,7 @@ class Ready:
 def ready(plain: Any) -> Ready:
     """A plain value, packed to stand in many bodies."""
     parts = tuple(flat(pack(plain)))
-    return Ready(parts, sum(map(len, parts)), functools.reduce(lambda crc, part: zlib.crc32(part, crc), parts, 0))
+    return Ready(parts, sum(map(len, parts)), functools.reduce(lambda crc, part: crc32(part, crc), parts, 0))
 
 
 def pack(plain: Any) -> list[Piece]:

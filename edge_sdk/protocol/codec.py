@@ -19,7 +19,6 @@ All integers little-endian.  `decode` raises RemoteProtocolError and nothing els
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -175,9 +174,9 @@ def _genuine(verify: Verify, key_id: bytes, signed: bytes, signature: bytes) -> 
 
 
 def _checksum(blank_header: bytes, *pieces: Piece) -> int:
-    sum_ = zlib.crc32(blank_header)
+    sum_ = crc.crc32(blank_header)
     for piece in pieces:
-        sum_ = crc.joined(sum_, piece.crc, piece.size_bytes) if isinstance(piece, Ready) else zlib.crc32(piece, sum_)
+        sum_ = crc.joined(sum_, piece.crc, piece.size_bytes) if isinstance(piece, Ready) else crc.crc32(piece, sum_)
     return sum_
 
 

@@ -1,7 +1,11 @@
-"""The checksum of bytes that stand behind others, from the checksums of both: none of them is looked through again.
+"""zlib's crc32, by whoever is quickest here, and that of bytes behind others without looking through any of them again.
 
-zlib's crc32 is what remains of the bytes, as a polynomial over GF(2), on division by a fixed one.  Other bytes behind
-them multiply it by x for each of their bits.  That is linear, so for a given number of bytes four small tables do it.
+isal counts sixteen times as fast as zlib where it is installed, to the same number.  That is most of what a frame with
+a model's weights costs, for its checksum is counted on both sides.
+
+`joined` finds the checksum of two byte strings in a row from the checksums of both.  A checksum is what remains of the
+bytes, as a polynomial over GF(2), on division by a fixed one.  Other bytes behind them multiply it by x for each of
+their bits.  That is linear, so for a given number of bytes four small tables do it.
 
 Of a number the highest bit stands for x^0, the lowest for x^31, as in zlib.
 """
@@ -11,6 +15,13 @@ from __future__ import annotations
 import functools
 from typing import TypeAlias
 
+try:
+    from isal.isal_zlib import crc32
+except ImportError:
+    from zlib import crc32
+
+__all__ = ["crc32", "joined"]
+
 _DIVISOR = 0xEDB88320
 _ONE, _X_TO_8 = 1 << 31, 1 << 23
 
@@ -18,7 +29,7 @@ _Tables: TypeAlias = tuple[list[int], list[int], list[int], list[int]]
 
 
 def joined(first: int, second: int, second_bytes: int) -> int:
-    """The crc32 of two byte strings in a row, from that of each and the length of the second."""
+    """The checksum of two byte strings in a row, from that of each and the length of the second."""
     low, middle, upper, high = _tables(second_bytes)
     shifted = low[first & 0xFF] ^ middle[first >> 8 & 0xFF] ^ upper[first >> 16 & 0xFF] ^ high[first >> 24]
     return shifted ^ second

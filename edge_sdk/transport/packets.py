@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import hashlib
 import struct
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edge_sdk.errors import RemoteProtocolError
+from edge_sdk.protocol.crc import crc32
 
 MAGIC = b"EDGC"
 VERSION = 1
@@ -110,7 +110,7 @@ def unpack(payload: bytes) -> Chunk | Want:
     _, version, kind, reserved, crc, name, total_bytes, chunk_bytes, number = HEADER.unpack_from(payload)
     if version != VERSION or reserved or kind not in (_CHUNK, _WANT):
         raise RemoteProtocolError("version", "a packet of a later version: upgrade this side")
-    if crc != zlib.crc32(memoryview(payload)[_CRC_END:]):
+    if crc != crc32(memoryview(payload)[_CRC_END:]):
         raise RemoteProtocolError("checksum", "checksum does not match: the chunk was damaged on its way")
     shape = Shape(name, total_bytes, chunk_bytes)
     if chunk_bytes < MIN_CHUNK_BYTES or total_bytes <= chunk_bytes:
@@ -122,7 +122,7 @@ def unpack(payload: bytes) -> Chunk | Want:
 def _pack(kind: int, shape: Shape, number: int, body: memoryview) -> bytes:
     fields = (shape.set_id, shape.total_bytes, shape.chunk_bytes, number)
     header = HEADER.pack(MAGIC, VERSION, kind, 0, 0, *fields)
-    crc = zlib.crc32(body, zlib.crc32(header[_CRC_END:]))
+    crc = crc32(body, crc32(header[_CRC_END:]))
     return b"".join((header[:_CRC_AT], crc.to_bytes(4, "little"), header[_CRC_END:], body))
 
 

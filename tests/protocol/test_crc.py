@@ -1,7 +1,9 @@
-"""Checksums joined are zlib's own of the joined bytes."""
+"""Checksums are zlib's own, whoever counts them, and joined those of the joined bytes."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import zlib
 
 import numpy as np
@@ -11,9 +13,14 @@ from hypothesis import strategies as st
 from protocol_samples import ADDRESS, STAMP
 
 from edge_sdk.protocol import codec
-from edge_sdk.protocol.crc import joined
+from edge_sdk.protocol.crc import crc32, joined
 from edge_sdk.protocol.knowledge import Payload, Weights
 from edge_sdk.protocol.messages import Assign
+
+
+@given(data=st.binary(), start=st.integers(0, 2**32 - 1))
+def test_a_checksum(data: bytes, start: int) -> None:
+    assert crc32(data, start) == crc32(memoryview(data), start) == zlib.crc32(data, start)
 
 
 @given(first=st.binary(), second=st.binary(), start=st.integers(0, 2**32 - 1))
@@ -40,3 +47,8 @@ def test_a_frame_with_a_part_that_was_packed_before_is_the_same_frame(count: int
     assert codec.encode(without, STAMP, packed={"common": ready}) == codec.encode(whole, STAMP)
     limits = codec.Limits(2**24, 2**24)
     assert codec.decode(codec.encode(whole, STAMP), limits).message == whole
+
+
+def test_without_isal_zlib_counts() -> None:
+    code = "import sys, zlib; sys.modules['isal'] = None; from edge_sdk.protocol import crc; assert crc.crc32 is zlib.crc32"
+    subprocess.run([sys.executable, "-c", code], check=True)

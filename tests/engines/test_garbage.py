@@ -1,0 +1,47 @@
+"""Python's collector looks seldom during a run, and as before after it."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from edge_sim import garbage
+
+
+def test_it_is_as_before_afterwards() -> None:
+    before = gc.get_threshold()
+    with garbage.seldom():
+        assert gc.get_threshold()[0] > before[0]
+        assert gc.get_freeze_count() > 0
+    assert gc.get_threshold() == before
+    assert gc.get_freeze_count() == 0
+
+
+def test_also_after_an_error() -> None:
+    before = gc.get_threshold()
+    with pytest.raises(KeyError), garbage.seldom():
+        raise KeyError
+    assert gc.get_threshold() == before
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_its_owner_froze_stays_frozen() -> None:
+    gc.freeze()
+    try:
+        with garbage.seldom():
+            pass
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+
+
+def test_circles_are_found_even_so() -> None:
+    class Node:
+        def __init__(self) -> None:
+            self.itself = self
+
+    with garbage.seldom():
+        for _ in range(3 * gc.get_threshold()[0]):
+            Node()
+        assert sum(isinstance(each, Node) for each in gc.get_objects()) < 2 * gc.get_threshold()[0]
