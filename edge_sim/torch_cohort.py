@@ -29,7 +29,7 @@ from edge_sim.torch_dense import Products
 from edge_sim.torch_places import Places
 from edge_sim.torch_stack import PRIVATE, Change, Stack, Stacking
 from edge_sim.torch_stack_terms import Pass, shape_of, stacked_loss
-from edge_sim.torch_threads import one_thread
+from edge_sim.torch_threads import one_thread, short_turns
 
 Serve = Callable[[Stacking, Sequence[Asked]], list[Answer]]
 
@@ -74,12 +74,13 @@ class Cohort(Together):
         answers: list[Answer] = [None] * len(asked)
         alone = groups.pop(None, [])
         stacks = [chosen for members in groups.values() for chosen in self._chunks(members, asked)]
-        found = self._each([[asked[at] for at in chosen] for chosen in stacks])
-        for at in alone:
-            answers[at] = served(asked[at])
-        for chosen, own in zip(stacks, found, strict=True):
-            for at, answer in zip(chosen, own, strict=True):
-                answers[at] = answer
+        with short_turns():
+            found = self._each([[asked[at] for at in chosen] for chosen in stacks])
+            for at in alone:
+                answers[at] = served(asked[at])
+            for chosen, own in zip(stacks, found, strict=True):
+                for at, answer in zip(chosen, own, strict=True):
+                    answers[at] = answer
         return answers
 
     def _each(self, stacks: Sequence[Sequence[Asked]]) -> Iterable[list[Answer]]:
