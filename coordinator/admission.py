@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,15 @@ class Turned:
 def learns(hello: Hello, contract: Contract[Any]) -> bool:
     """Whether this device can train under the method (else it may at most teach)."""
     return contract.learnt_by(hello.capabilities, hello.terms)
+
+
+def nobody_learns(devices: Collection[str], contract: Contract[Any]) -> str:
+    """Why a run cannot go on for which only teachers have come."""
+    missing = ", ".join(sorted(contract.needs - {"predict"}))
+    return (
+        f"no device can learn: {', '.join(sorted(devices))} can only predict, and {contract.name} needs {missing} "
+        "on at least one"
+    )
 
 
 def fetches(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> bool:

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
+from coordinator.admission import Turned
 from coordinator.methods.base import At
+from coordinator.rounds import Place
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.body import Ready
 from edge_sdk.protocol.codec import Stamp
@@ -57,6 +59,47 @@ class Postbox:
         """Any message to a device."""
         self._hand(device, type(message), self._frame(message))
 
+    def welcome(self, device: str, number: int, run: bytes, public_bytes: int) -> None:
+        """To a device that may take part; public_bytes: of the public set that it can fetch here, 0: none."""
+        self.send(
+            device,
+            Welcome(
+                federation=self._spec.federation,
+                device=device,
+                number=number,
+                epoch=self._epoch(),
+                run=run,
+                spec=self._spec,
+                public_bytes=public_bytes,
+            ),
+        )
+
+    def refuse(self, device: str, turned: Turned) -> None:
+        """To a device that may not."""
+        self.send(
+            device,
+            Refusal(
+                federation=self._spec.federation,
+                device=device,
+                reason=turned.reason,
+                message=one_line(turned.message, 1024),
+                remedy=one_line(turned.remedy, 1024),
+            ),
+        )
+
+    def receipt(self, device: str, place: Place, verdict: str, reason: str) -> None:
+        """What became of an upload."""
+        receipt = Receipt(
+            federation=self._spec.federation,
+            device=device,
+            round=place.round,
+            exchange=place.exchange,
+            closing=place.round == self._spec.rounds,
+            verdict=verdict,
+            reason=reason,
+        )
+        self._hand(device, Receipt, self._frame(receipt))
+
     def repeat(self, device: str, at: At) -> bool:
         """Send the Assign of this exchange again if it is a long one; whether it was."""
         then, frame = self._long.get(device, (None, b""))
@@ -65,13 +108,22 @@ class Postbox:
         self._hand(device, Assign, frame)
         return True
 
-    def assign(self, message: Assign, at: At, common: Ready) -> None:
+    def assign(self, device: str, at: At, common: Ready, personal: Mapping[str, Payload], left_s: float) -> None:
         """An Assign; `common` is its field of that name, packed once for all."""
-        frame = self._frame(message, {"common": common})
-        self._long.pop(message.device, None)
+        assign = Assign(
+            federation=self._spec.federation,
+            device=device,
+            round=at.round,
+            exchange=at.exchange,
+            closing=at.round == self._spec.rounds,
+            deadline_s=left_s,
+            personal=personal,
+        )
+        frame = self._frame(assign, {"common": common})
+        self._long.pop(device, None)
         if len(frame) > CHUNK_BYTES:
-            self._long[message.device] = at, frame
-        self._hand(message.device, Assign, frame)
+            self._long[device] = at, frame
+        self._hand(device, Assign, frame)
 
     def packed_common(self, common: Mapping[str, Payload], at: At, anybody: str) -> Ready:
         """What all Assigns of an exchange have in common, in its final form; anybody: the id of some device."""

@@ -143,6 +143,12 @@ class Record:
         if device in self.refused_devices or len(self.refused_devices) < MAX_SENDERS:
             self.refused_devices[device] = note
 
+    def admitted(self, device: str, frame_bytes: int) -> None:
+        """Note a device that may take part, whatever was noted of it before."""
+        self.refused_devices.pop(device, None)
+        self.left.pop(device, None)
+        self.bytes_up[device] += frame_bytes
+
     def diverged(self, device: str, reason: str) -> None:
         """Note an upload that was withheld."""
         self.withheld[device] += 1

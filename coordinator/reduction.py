@@ -45,6 +45,11 @@ class Reduction:
         """With the knowledge as the device's half of the method gave it."""
         return self._chain.received(upload, "knowledge")
 
+    def stored(self, frame: bytes) -> Upload | None:
+        """An upload that lies in the ledger, likewise undone."""
+        message = codec.decode(frame, self._limits).message
+        return self.undone(message) if isinstance(message, Upload) else None
+
     def add(self, number: int, upload: Upload, samples: int) -> None:
         """One more device."""
         earlier = self._slot(upload.device)

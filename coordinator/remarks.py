@@ -153,3 +153,20 @@ def far_off(outliers: Mapping[str, tuple[int, float]]) -> tuple[str, ...]:
         "counted: look at its samples, or take it off the roster"
         for device, (count, most) in sorted(outliers.items())
     )
+
+
+def far_larger(round_: int, device: str, times: float) -> str:
+    """Warning W17, as it happens; times: its norm over the median of the exchange."""
+    return f"W17: round {round_ + 1}: the update of {device} is {times:.0f} times the median"
+
+
+def laggards(found: Collection[str]) -> tuple[str, ...]:
+    """Warning W5, for a lock-step method: the devices that missed many exchanges."""
+    if not found:
+        return ()
+    return (f"W5: {', '.join(found)} missed more than a tenth of the exchanges of a lock-step method; use fedmd",)
+
+
+def left(device: str, reason: str) -> str:
+    """A device that said goodbye before the end."""
+    return f"{device} left{reason and ': '}{reason}"

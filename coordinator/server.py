@@ -5,46 +5,33 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator import admission, remarks, rounds
+from coordinator import admission, checks, remarks, restart, rounds
+from coordinator.checks import Demands
 from coordinator.ledger import Ledger, Row
 from coordinator.methods.base import At, CoordinatorMethod
 from coordinator.postbox import Postbox
 from coordinator.public_shelf import PublicShelf
-from coordinator.record import NO_WORK, Record, Work
+from coordinator.record import NO_WORK, Work
 from coordinator.reduction import Reduction
-from coordinator.rounds import Place, Policy, RoundState
-from coordinator.update_norms import outliers, update_norm
+from coordinator.register import Register
+from coordinator.rounds import Place, Policy
+from coordinator.run_warnings import RunWarnings
+from coordinator.update_norms import UpdateNorms
 from coordinator.watcher import Silent, Watcher
-from edge_sdk.errors import EdgeError, LocalProtocolError, RemoteProtocolError, StoreError, TransportError, UsageError
-from edge_sdk.protocol import codec, keep, topics, transforms
+from edge_sdk.errors import EdgeError, LocalProtocolError, RemoteProtocolError, StoreError, TransportError
+from edge_sdk.protocol import keep, topics, transforms
 from edge_sdk.protocol.body import Ready
-from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
-from edge_sdk.protocol.messages import (
-    Assign,
-    Bye,
-    Control,
-    DeviceStatus,
-    FederationSpec,
-    Hello,
-    PublicRequest,
-    Receipt,
-    Refusal,
-    Upload,
-    Welcome,
-)
-from edge_sdk.protocol.wires import Exchange, check_roles, expectation, expected_upload, expected_weights, frame_limits
-from edge_sdk.public import batch_digest, batch_indices
+from edge_sdk.protocol.messages import Bye, DeviceStatus, FederationSpec, Hello, PublicRequest, Upload
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent
 
 log = logging.getLogger(__name__)
@@ -91,39 +78,25 @@ class Server:
         self._shelf = shelf
         """The public set, for devices that lack it; None: they must bring it."""
         self._clock, self._work = clock, work
-        self._params = params = method.contract.read(spec.params)
         self.contract = method.contract.under(spec.params)
-        self._rows: tuple[Exchange, ...] = self.contract.exchanges(params)
-        self._closing: Exchange = self.contract.closing(params)
-        self._limits = frame_limits((*self._rows, self._closing), expectation(spec))
+        self._limits = checks.limits(spec, self.contract)
         self.transport.accept_up_to(self._limits.frame_bytes)
         self._chain = transforms.chain(spec)
-        self.reduction = Reduction(spec, method, ledger, self._limits, self._chain)
         self._postbox = Postbox(spec, transport, epoch=lambda: ledger.epoch, sent=self._count_down)
-        self._warnings = self.contract.warnings(params, spec)
-        self.hellos: dict[str, Hello] = {}
-        """Of those who take part."""
-        self.numbers: dict[str, int] = {}
-        """Of them, and of those who fetch the public set first."""
-        self._samples: dict[str, int] = {}
-        """Declared by them."""
-        self._lives: dict[str, Stamp] = {}
-        """The stamp of each device's last Hello."""
-        self.record = Record()
+        self._register = Register(spec, self.contract, self.roster, serving=shelf is not None)
+        self._demands = Demands(spec, self.contract)
+        self._advice = RunWarnings(self.contract, spec, policy)
+        self._norms = UpdateNorms()
+        self.reduction = Reduction(spec, method, ledger, self._limits, self._chain)
+        restart.bind(ledger, spec)
+        self._tally, self.rounds = restart.standing(ledger, policy, self._register, self.reduction)
+        self.record = self._tally.record
+        self.record.started_s = begun_s
         self._linked, self._link_fault = False, "it does not answer"
         self._pending: list[_Pending] = []
         self._held: tuple[rounds.Command, ...] = ()
         """What waits for the disk: the round stands still, and devices send again what came meanwhile."""
         self._disk_again_s = 0.0
-        self._sent: Mapping[str, Payload] = {}
-        """What everybody was given in the present exchange."""
-        self._norms: dict[str, float] = {}
-        """Of the updates of the present exchange, by device; those from before a restart are not among them."""
-        self._contributors = 0
-        """To the exchange that was closed last."""
-        self.rounds = RoundState(policy=policy)
-        self._resume(policy)
-        self.record.started_s = begun_s
 
     # -- the loop of a deployment -----------------------------------------------------------------------------------
 
@@ -165,24 +138,17 @@ class Server:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the method's users should know: of its parameters, and of how this run went."""
-        left = tuple(f"{device} left{reason and ': '}{reason}" for device, reason in sorted(self.record.left.items()))
-        left = (*left, *remarks.batch_norm(self.contract, self.hellos))
-        told = [hello.class_counts for hello in self.hellos.values() if hello.class_counts]
-        left = (*left, *self.contract.population(self._params, told))
-        left = (*left, *remarks.frozen(self.contract, self.hellos))
-        left = (*left, *remarks.diverged(self.record.withheld, self.record.why_withheld))
-        left = (*left, *remarks.far_off(self.record.outliers))
-        everybody = not self.rounds.policy.participants
-        laggards = self.record.laggards() if self.contract.lock_step and everybody else ()
-        if not laggards:
-            return (*self._warnings, *left)
-        late = f"W5: {', '.join(laggards)} missed more than a tenth of the exchanges of a lock-step method; use fedmd"
-        return (*self._warnings, *left, late)
+        return self._advice.all(self._register.hellos, self.record)
 
     @property
-    def _first(self) -> Hello | None:
-        """Of those taken in, the one that all others must agree with on what none of them can know beforehand."""
-        return next(iter(self.hellos.values()), None)
+    def hellos(self) -> Mapping[str, Hello]:
+        """The last Hello of each device that takes part."""
+        return self._register.hellos
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """Of them, and of those who fetch the public set first."""
+        return self._register.numbers
 
     @property
     def method(self) -> CoordinatorMethod[Any, Any]:
@@ -246,8 +212,7 @@ class Server:
                 event.acknowledge()
 
     def _refuse_frame(self, sender: str, kind: str, reason: str) -> None:
-        known = sender in self.numbers or sender in self.roster
-        self.record.refused_frame(sender if known else "unknown", kind)
+        self.record.refused_frame(sender if self._register.known(sender) else "unknown", kind)
         log.warning("refused a frame of %s: %s", sender, reason)
 
     def flush(self, now_s: float) -> None:
@@ -274,80 +239,52 @@ class Server:
     # -- frames in --------------------------------------------------------------------------------------------------
 
     def _take(self, incoming: Incoming, sender: str, now_s: float) -> None:
-        envelope = codec.decode(incoming.frame, self._limits)
+        envelope = checks.opened(incoming.frame, sender, self.spec.federation, self._limits)
         message = envelope.message
-        if message.federation != self.spec.federation:
-            raise RemoteProtocolError("topic", f"for federation {message.federation}")
-        if isinstance(message, Control):
-            raise RemoteProtocolError("signature", "a Control without a signature is not obeyed")
-        if getattr(message, "device", None) != sender:
-            raise RemoteProtocolError("topic", f"came on the topic of {sender}, claims to be from somebody else")
         if isinstance(message, Upload):
             self._take_upload(message, incoming, now_s)
             return
         if isinstance(message, Hello):
-            self._lives[message.device] = envelope.stamp
+            self._register.greeted(message.device, envelope.stamp)
             self._take_hello(message, incoming.frame, now_s)
         elif isinstance(message, PublicRequest):
             self._take_public_request(message, incoming.frame, now_s)
         elif isinstance(message, Bye):
-            self._check_life(message.device, envelope.stamp)
+            self._register.check_news(message.device, envelope.stamp)
             self._take_bye(message, now_s)
         elif isinstance(message, DeviceStatus):
-            life = self._lives.get(message.device)
-            if message.state != "ready" and life is not None and message.boot == life.boot_epoch:
+            if message.state != "ready" and self._register.lives(message.device, message.boot):
                 self._feed(rounds.Lost(message.device), now_s)
         else:
             raise RemoteProtocolError("topic", f"a {type(message).__name__} is not for the coordinator")
         incoming.acknowledge()
 
-    def _check_life(self, device: str, stamp: Stamp) -> None:
-        """Raise RemoteProtocolError for what a device sent before its last Hello: it came late, or was recorded."""
-        life = self._lives.get(device, Stamp())
-        if (stamp.boot_epoch, stamp.sequence) <= (life.boot_epoch, life.sequence):
-            raise RemoteProtocolError("replayed", f"{device} has said hello since")
-
     def _take_hello(self, hello: Hello, frame: bytes, now_s: float) -> None:
         device = hello.device
-        serving = self._shelf is not None
-        turned = admission.refusal(hello, self.spec, self.contract, self.roster, self._first, serving=serving)
+        turned = self._register.refusal(hello)
         if turned is not None:
             self._turn_away(device, turned, now_s)
             return
-        number = self.ledger.enrol(device, self.roster.index(device) if self.roster else None, frame)
-        self.record.refused_devices.pop(device, None)
-        self.record.left.pop(device, None)
-        self.record.bytes_up[device] += len(frame)
-        fetching = admission.fetches(hello, self.spec, self.contract)
-        if fetching and device not in self.numbers:
+        number = self.ledger.enrol(device, self._register.wished_number(device), frame)
+        self.record.admitted(device, len(frame))
+        fetching = self._register.fetches(hello)
+        if fetching and device not in self._register.numbers:
             self.watcher.noted(f"{device} fetches the public set")
-        self.numbers[device], self._samples[device] = number, hello.samples
-        welcome = Welcome(
-            federation=self.spec.federation,
-            device=device,
-            number=number,
-            epoch=self.ledger.epoch,
-            run=self.ledger.run,
-            spec=self.spec,
-            public_bytes=self._shelf.total_bytes if self._shelf else 0,
-        )
-        self._postbox.send(device, welcome)
+        self._register.enter(hello, number)
+        self._postbox.welcome(device, number, self.ledger.run, self._shelf.total_bytes if self._shelf else 0)
         if self.over:
             self._announce()  # it does not know yet that it is
         if fetching:
             return  # nobody counts on it until its hello names the set
-        new = device not in self.hellos
-        self.hellos[device] = hello
-        told = remarks.labels_told(self.contract)
-        if told and len(self.hellos) == 1 and new:
-            self.watcher.noted(told)
+        new, count = self._register.take_in(hello), len(self._register.hellos)
+        if new and count == 1:
+            self._note(self._advice.first_joined(hello, self.ledger.free_bytes))
         if new:
-            self._look_for_room(hello)
-            self.watcher.joined(device, len(self.hellos), self.rounds.policy.expected)
+            self.watcher.joined(device, count, self.rounds.policy.expected)
         self._feed(rounds.Joined(device, now_s), now_s)
 
     def _take_public_request(self, request: PublicRequest, frame: bytes, now_s: float) -> None:
-        if request.device not in self.numbers:
+        if request.device not in self._register.numbers:
             raise RemoteProtocolError("knowledge", f"{request.device} has not joined")
         if self._shelf is None:
             raise RemoteProtocolError("knowledge", "no public set is served here")
@@ -359,8 +296,8 @@ class Server:
             self.watcher.noted(str(error))  # it will ask again
 
     def _take_bye(self, bye: Bye, now_s: float) -> None:
-        if bye.device in self.numbers:  # else it is nobody that the run counts on
-            self.watcher.noted(f"{bye.device} left{bye.reason and ': '}{bye.reason}")
+        if bye.device in self._register.numbers:  # else it is nobody that the run counts on
+            self.watcher.noted(remarks.left(bye.device, bye.reason))
             self.record.left[bye.device] = bye.reason
             self._feed(rounds.Left(bye.device, now_s), now_s)
 
@@ -368,16 +305,7 @@ class Server:
         known = device in self.record.refused_devices
         note = {"device": device, "reason": turned.reason, "message": turned.message, "remedy": turned.remedy}
         self.record.refused_device(device, note)
-        self._postbox.send(
-            device,
-            Refusal(
-                federation=self.spec.federation,
-                device=device,
-                reason=turned.reason,
-                message=one_line(turned.message, 1024),
-                remedy=one_line(turned.remedy, 1024),
-            ),
-        )
+        self._postbox.refuse(device, turned)
         if not known:
             self.watcher.turned_away(device, f"{turned.message}; {turned.remedy}")
         if device in self.roster:  # else somebody else, or the same one mended, may still come
@@ -386,7 +314,8 @@ class Server:
     def _take_upload(self, upload: Upload, incoming: Incoming, now_s: float) -> None:
         """Check it against the contract; then the rounds decide whether it counts."""
         place = Place(upload.round, upload.exchange)
-        if upload.device not in self.hellos:
+        hello = self._register.hellos.get(upload.device)
+        if hello is None:
             raise RemoteProtocolError("knowledge", f"{upload.device} has not joined")
         self.record.bytes_up[upload.device] += len(incoming.frame)
         if self.ledger.has(place, upload.device):
@@ -399,7 +328,8 @@ class Server:
             return
         if place == self.rounds.place:
             try:
-                upload = self._checked(upload, place)
+                upload = self.reduction.undone(upload)
+                self._demands.check(upload, hello, place, closing=self.rounds.closing)
             except RemoteProtocolError as error:
                 self._answer(upload.device, place, "refused", one_line(str(error)))
                 raise
@@ -416,30 +346,6 @@ class Server:
             raise RemoteProtocolError("knowledge", f"withheld {upload.withheld!r}, and yet something to take")
         self._withheld = upload.withheld
         self._feed(rounds.Withheld(upload.device, place), now_s)
-
-    def _checked(self, upload: Upload, place: Place) -> Upload:
-        """With its transforms undone.  Raises RemoteProtocolError unless it is what this exchange asked for."""
-        upload = self.reduction.undone(upload)
-        if upload.closing != self.rounds.closing:
-            raise RemoteProtocolError("knowledge", "closing flag and place do not agree")
-        if upload.closing:
-            check_roles(upload.knowledge, {}, expectation(self.spec))
-            return upload
-        slots = self._rows[place.exchange].up
-        hello = self.hellos[upload.device]
-        expect = expected_upload(expectation(self.spec), samples=hello.samples)
-        if self.contract.shares_weights:
-            expect = expected_weights(
-                expect, count=hello.weight_count, feature_dim=hello.feature_dim, layout=hello.layout or b""
-            )
-        sizes = {slot.rows for slot in slots.values() if slot.rows}
-        if sizes and self.spec.public is not None:
-            (size,) = sizes
-            batch = batch_digest(self.spec, batch_indices(self.spec, place.round, place.exchange, size))
-            expect = dataclasses.replace(expect, rows=size, batch=batch)
-        check_roles(upload.knowledge, slots, expect)
-        remarks.check_classes(self.contract, hello, upload.knowledge, slots)
-        return upload
 
     # -- commands out -----------------------------------------------------------------------------------------------
 
@@ -477,21 +383,15 @@ class Server:
             self._announce()
 
     def _invite(self, invite: rounds.Invite, now_s: float) -> None:
-        if not any(admission.learns(self.hellos[device], self.contract) for device in self.rounds.members):
-            missing = ", ".join(sorted(self.contract.needs - {"predict"}))
-            self._feed(
-                rounds.Broken(
-                    f"no device can learn: {', '.join(sorted(self.rounds.members))} can only predict, and "
-                    f"{self.contract.name} needs {missing} on at least one"
-                ),
-                now_s,
-            )
+        if not self._register.anybody_learns(self.rounds.members):
+            self._feed(rounds.Broken(admission.nobody_learns(self.rounds.members, self.contract)), now_s)
             return
         self.record.begun(now_s)
         at = At(invite.place.round, invite.place.exchange)
         try:
-            self._sent = shared = self.reduction.common(at)
-            common = self._postbox.packed_common(self._chain.apply(shared), at, anybody=next(iter(self.hellos)))
+            shared = self.reduction.common(at)
+            self._norms.begin(shared)
+            common = self._postbox.packed_common(self._chain.apply(shared), at, anybody=invite.devices[0])
             for device in invite.devices:
                 if not self._postbox.repeat(device, at):
                     self._assign(device, at, shared, common, invite.left_s)
@@ -500,35 +400,14 @@ class Server:
 
     def _assign(self, device: str, at: At, shared: Mapping[str, Payload], common: Ready, left_s: float) -> None:
         """common: `shared` as it travels, packed once for all."""
-        personal = self.reduction.personal(at, self.numbers[device])
+        personal = self.reduction.personal(at, self._register.numbers[device])
         self.record.travelled("down", {**shared, **personal})
-        assign = Assign(
-            federation=self.spec.federation,
-            device=device,
-            round=at.round,
-            exchange=at.exchange,
-            closing=self.rounds.closing,
-            deadline_s=left_s,
-            personal=self._chain.apply(personal),
-        )
-        self._postbox.assign(assign, at, common)
+        self._postbox.assign(device, at, common, self._chain.apply(personal), left_s)
 
     def _fold(self, fold: rounds.Fold) -> None:
-        self._norms[fold.device] = update_norm(self._durable.knowledge, self._sent)
-        self._add(self._durable)
+        self._norms.add(fold.device, self._durable.knowledge)
+        self._tally.add(self._durable)
         self._answer(fold.device, fold.place, "accepted")
-
-    def _add(self, upload: Upload) -> None:
-        declared = self._samples[upload.device] or upload.samples
-        if not upload.closing:
-            self.reduction.add(self.numbers[upload.device], upload, min(upload.samples, declared))
-        self.record.measured(upload.device, upload.metrics_round, upload.metrics)
-        if not upload.closing:
-            self.record.contributed[upload.device] += 1
-        self.record.held(upload.knowledge)
-        self.record.travelled("up", upload.knowledge)
-        if not upload.closing and upload.exchange == len(self._rows) - 1:
-            self.record.rounds_done[upload.device] += 1
 
     def _answer(self, device: str, place: Place, verdict: str, reason: str = "") -> None:
         word = "stale" if verdict == "late" else verdict
@@ -539,22 +418,12 @@ class Server:
             verdict = "accepted"  # it has nothing to send again
         elif verdict != "accepted":
             self.record.refused_frame(device, word)
-        receipt = Receipt(
-            federation=self.spec.federation,
-            device=device,
-            round=place.round,
-            exchange=place.exchange,
-            closing=place.round == self.spec.rounds,
-            verdict=verdict,
-            reason=reason,
-        )
-        self._postbox.send(device, receipt)
+        self._postbox.receipt(device, place, verdict, reason)
 
     def _reduce(self, reduce: rounds.Reduce, now_s: float) -> None:
         try:
-            self._contributors = len(reduce.contributors)
             self.ledger.close_exchange(reduce.place, reduce.contributors, now=reduce.partial)
-            self.reduction.finish(reduce.place, reduce.contributors, self.numbers)
+            self._tally.close(reduce.place, reduce.contributors)
         except StoreError:
             raise
         except EdgeError as error:
@@ -565,36 +434,22 @@ class Server:
 
     def _look_for_outliers(self, place: Place) -> None:
         """Name the devices whose update was far larger than the others' (W17)."""
-        for device, times in outliers(self._norms).items():
+        for device, times in self._norms.close().items():
             self.record.outlier(device, times)
-            self.watcher.noted(f"W17: round {place.round + 1}: the update of {device} is {times:.0f} times the median")
-        self._norms, self._sent = {}, {}
+            self.watcher.noted(remarks.far_larger(place.round, device, times))
 
     def _round_done(self, round_: int, now_s: float) -> None:
         if len(self.record.rounds) == round_:  # else the disk refused the checkpoint, and this is another try
-            self._look_for_holders()
-            self.record.round_done(self._contributors, len(self._rows), now_s, self._work())
+            self._note(self._advice.round_ended(self.record))
+            self.record.round_done(self._tally.contributors, self.rounds.policy.exchanges, now_s, self._work())
         self.record.asked, self.record.answered = self.rounds.asked, self.rounds.answered
         state, record = keep.to_bytes(self.method_state), self.record.to_json()
         self.ledger.checkpoint(round_ + 1, state, record, self.reduction.slots_after(round_))
         self.watcher.round_done(self.record.rounds[-1], self.spec.rounds, self.record)
 
-    def _look_for_room(self, hello: Hello) -> None:
-        """Warn, when the first device joins and its model is known, where its fellows' slots have no room (W8)."""
-        if self.reduction.caching and len(self.hellos) == 1:
-            expected, free_bytes = self.rounds.policy.expected, self.ledger.free_bytes()
-            self._warn(remarks.slot_room(self.contract, expected, hello.weight_count, free_bytes))
-
-    def _look_for_holders(self) -> None:
-        """Warn, once, where too few devices stand behind the rows of a class (W3)."""
-        record, policy = self.record, self.rounds.policy
-        wanted = policy.participants or policy.expected
-        self._warn(remarks.few_holders(self.contract, record.holders.values(), record.sharers, wanted))
-
-    def _warn(self, warning: str | None) -> None:
-        if warning is not None and warning not in self.warnings:
-            self._warnings = (*self._warnings, warning)
-            self.watcher.noted(warning)
+    def _note(self, messages: Iterable[str]) -> None:
+        for message in messages:
+            self.watcher.noted(message)
 
     def _count_down(self, device: str, frame_bytes: int) -> None:
         self.record.bytes_down[device] += frame_bytes
@@ -602,47 +457,6 @@ class Server:
     def _announce(self) -> None:
         ended = {rounds.Phase.DONE: "finished", rounds.Phase.FAILED: "failed"}
         self._postbox.announce(ended.get(self.rounds.phase, "ready"), self.rounds.reason)
-
-    # -- after a restart --------------------------------------------------------------------------------------------
-
-    def _resume(self, policy: Policy) -> None:
-        """Compute the round again from its checkpoint and the uploads that were durable."""
-        if not self.ledger.bind(keep.to_bytes(self.spec)):
-            raise UsageError(
-                f"the ledger belongs to another configuration of {self.spec.federation}: "
-                "give --out another folder, or the configuration that it was begun with"
-            )
-        for device, (number, frame) in self.ledger.enrolled().items():
-            envelope = codec.decode(frame)
-            if isinstance(envelope.message, Hello):
-                self.numbers[device], self._samples[device] = number, envelope.message.samples
-                if not admission.fetches(envelope.message, self.spec, self.contract):
-                    self.hellos[device] = envelope.message
-                self._lives[device] = envelope.stamp
-        checkpoint = self.ledger.last_checkpoint()
-        round_ = 0
-        if checkpoint is not None:
-            round_ = checkpoint.round
-            self.reduction.load(checkpoint.state)
-            self.record = Record.from_json(checkpoint.record)
-        closed = self.ledger.closed(round_)
-        for exchange in sorted(closed):
-            place = Place(round_, exchange)
-            self._add_stored(place, closed[exchange])
-            self._contributors = len(closed[exchange])
-            self.reduction.finish(place, closed[exchange], self.numbers)
-        place = Place(round_, len(closed))
-        folded = frozenset(self.ledger.uploads(place))
-        self._add_stored(place, tuple(sorted(folded)))
-        self.rounds = rounds.resumed(policy, place, folded, asked=self.record.asked, answered=self.record.answered)
-
-    def _add_stored(self, place: Place, contributors: tuple[str, ...]) -> None:
-        frames = self.ledger.uploads(place)
-        for device in contributors:
-            message = codec.decode(frames[device], self._limits).message
-            if isinstance(message, Upload):
-                self._add(self.reduction.undone(message))
-                self.record.updates["accepted"] += 1
 
     def _patience_s(self) -> float:
         due_s = self.next_due_s()

@@ -20,6 +20,27 @@ LEAST_UPDATES = 3
 """Of fewer, none can be called far from the others."""
 
 
+class UpdateNorms:
+    """Of the exchange that is open, by device; uploads from before a restart are not among them."""
+
+    def __init__(self) -> None:
+        self._sent: Mapping[str, Payload] = {}
+        self._norms: dict[str, float] = {}
+
+    def begin(self, sent: Mapping[str, Payload]) -> None:
+        """What everybody was given in this exchange, by role."""
+        self._sent = sent
+
+    def add(self, device: str, knowledge: Mapping[str, Payload]) -> None:
+        """One more update."""
+        self._norms[device] = update_norm(knowledge, self._sent)
+
+    def close(self) -> dict[str, float]:
+        """The outliers of the exchange, as `outliers` finds them; the next one begins with none."""
+        norms, self._norms, self._sent = self._norms, {}, {}
+        return outliers(norms)
+
+
 def update_norm(knowledge: Mapping[str, Payload], sent: Mapping[str, Payload]) -> float:
     """The Euclidean norm of all numbers that a device uploaded; of weights, of their change from those it was sent."""
     total = 0.0

@@ -1,0 +1,60 @@
+"""Where a coordinator stands when it starts: at the beginning, or where its ledger says that it was.
+
+The round that was open is computed again, from the checkpoint of its start and the uploads that were durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from coordinator import rounds
+from coordinator.ledger import Ledger
+from coordinator.record import Record
+from coordinator.reduction import Reduction
+from coordinator.register import Register
+from coordinator.rounds import Place, Policy, RoundState
+from coordinator.tally import Tally
+from edge_sdk.errors import UsageError
+from edge_sdk.protocol import keep
+from edge_sdk.protocol.messages import FederationSpec
+
+
+def bind(ledger: Ledger, spec: FederationSpec) -> None:
+    """Raise UsageError where a ledger belongs to another configuration; a new one takes this as its own."""
+    if not ledger.bind(keep.to_bytes(spec)):
+        raise UsageError(
+            f"the ledger belongs to another configuration of {spec.federation}: "
+            "give --out another folder, or the configuration that it was begun with"
+        )
+
+
+def standing(ledger: Ledger, policy: Policy, register: Register, reduction: Reduction) -> tuple[Tally, RoundState]:
+    """Fill a new register and a new reduction; what they then add up to, and where the rounds go on.
+
+    Raises StoreError where the disk fails, or holds the state of another method.
+    """
+    register.restore(ledger.enrolled())
+    record, round_ = Record(), 0
+    checkpoint = ledger.last_checkpoint()
+    if checkpoint is not None:
+        record, round_ = Record.from_json(checkpoint.record), checkpoint.round
+        reduction.load(checkpoint.state)
+    tally = Tally(register, reduction, record, policy.exchanges)
+    closed = ledger.closed(round_)
+    for exchange in sorted(closed):
+        place = Place(round_, exchange)
+        _count(tally, ledger, reduction, place, closed[exchange])
+        tally.close(place, closed[exchange])
+    place = Place(round_, len(closed))
+    folded = frozenset(ledger.uploads(place))
+    _count(tally, ledger, reduction, place, sorted(folded))
+    return tally, rounds.resumed(policy, place, folded, asked=record.asked, answered=record.answered)
+
+
+def _count(tally: Tally, ledger: Ledger, reduction: Reduction, place: Place, contributors: Iterable[str]) -> None:
+    frames = ledger.uploads(place)
+    for device in contributors:
+        upload = reduction.stored(frames[device])
+        if upload is not None:
+            tally.add(upload)
+            tally.record.updates["accepted"] += 1

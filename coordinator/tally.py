@@ -1,0 +1,41 @@
+"""The uploads that count: into the method's aggregate and into the record, live or again after a restart."""
+
+from __future__ import annotations
+
+from coordinator.record import Record
+from coordinator.reduction import Reduction
+from coordinator.register import Register
+from coordinator.rounds import Place
+from edge_sdk.protocol.messages import Upload
+
+
+class Tally:
+    """What the uploads of an exchange add up to."""
+
+    def __init__(self, register: Register, reduction: Reduction, record: Record, exchanges: int) -> None:
+        """exchanges: of a round."""
+        self._register, self._reduction, self.record = register, reduction, record
+        self._last = exchanges - 1
+        self.contributors = 0
+        """To the exchange that was closed last."""
+
+    def add(self, upload: Upload) -> None:
+        """One more, with its transforms undone; what the disk refuses is not noted, either.
+
+        No device weighs more than the samples that it declared.
+        """
+        device, record = upload.device, self.record
+        if not upload.closing:
+            declared = self._register.samples[device] or upload.samples
+            self._reduction.add(self._register.numbers[device], upload, min(upload.samples, declared))
+            record.contributed[device] += 1
+            if upload.exchange == self._last:
+                record.rounds_done[device] += 1
+        record.measured(device, upload.metrics_round, upload.metrics)
+        record.held(upload.knowledge)
+        record.travelled("up", upload.knowledge)
+
+    def close(self, place: Place, contributors: tuple[str, ...]) -> None:
+        """Let the method reduce an exchange.  Raises EdgeError where it cannot."""
+        self.contributors = len(contributors)
+        self._reduction.finish(place, contributors, self._register.numbers)
