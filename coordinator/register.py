@@ -44,9 +44,9 @@ class Register:
         """Whether it lacks the public set, and will fetch it before it takes part."""
         return admission.fetches(hello, self._spec, self._contract)
 
-    def wished_number(self, device: str) -> int | None:
-        """Its place on the roster; None: there is none."""
-        return self._roster.index(device) if self._roster else None
+    def place_on_roster(self, device: str) -> int | None:
+        """Counted from 0; None: it is not on it, or there is no roster."""
+        return self._roster.index(device) if device in self._roster else None
 
     def enter(self, hello: Hello, number: int) -> None:
         """Note a device that may take part, or that has said hello again."""

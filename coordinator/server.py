@@ -9,7 +9,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from coordinator.ledger import Ledger, Row
 from coordinator.methods.base import At, CoordinatorMethod
 from coordinator.postbox import Postbox
 from coordinator.public_shelf import PublicShelf
+from coordinator.reception import Reception
 from coordinator.record import NO_WORK, Work
 from coordinator.reduction import Reduction
 from coordinator.register import Register
@@ -28,10 +29,8 @@ from coordinator.update_norms import UpdateNorms
 from coordinator.watcher import Silent, Watcher
 from edge_sdk.errors import EdgeError, LocalProtocolError, RemoteProtocolError, StoreError, TransportError
 from edge_sdk.protocol import keep, topics, transforms
-from edge_sdk.protocol.body import Ready
-from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
-from edge_sdk.protocol.messages import Bye, DeviceStatus, FederationSpec, Hello, PublicRequest, Upload
+from edge_sdk.protocol.messages import FederationSpec, Hello, Upload
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent
 
 log = logging.getLogger(__name__)
@@ -85,13 +84,27 @@ class Server:
         self._postbox = Postbox(spec, transport, epoch=lambda: ledger.epoch, sent=self._count_down)
         self._register = Register(spec, self.contract, self.roster, serving=shelf is not None)
         self._demands = Demands(spec, self.contract)
-        self._advice = RunWarnings(self.contract, spec, policy)
+        self._warnings = RunWarnings(self.contract, spec, policy)
         self._norms = UpdateNorms()
         self.reduction = Reduction(spec, method, ledger, self._limits, self._chain)
         restart.bind(ledger, spec)
+        self.hellos: Mapping[str, Hello] = self._register.hellos
+        """Of those who take part."""
+        self.numbers: Mapping[str, int] = self._register.numbers
+        """Of them, and of those who fetch the public set first."""
         self._tally, self.rounds = restart.standing(ledger, policy, self._register, self.reduction)
         self.record = self._tally.record
         self.record.started_s = begun_s
+        self._reception = Reception(
+            register=self._register,
+            ledger=ledger,
+            record=self.record,
+            postbox=self._postbox,
+            shelf=shelf,
+            warnings=self._warnings,
+            expected=policy.expected,
+            welcomed=self._remind,
+        )
         self._linked, self._link_fault = False, "it does not answer"
         self._pending: list[_Pending] = []
         self._held: tuple[rounds.Command, ...] = ()
@@ -138,17 +151,7 @@ class Server:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the method's users should know: of its parameters, and of how this run went."""
-        return self._advice.all(self._register.hellos, self.record)
-
-    @property
-    def hellos(self) -> Mapping[str, Hello]:
-        """The last Hello of each device that takes part."""
-        return self._register.hellos
-
-    @property
-    def numbers(self) -> Mapping[str, int]:
-        """Of them, and of those who fetch the public set first."""
-        return self._register.numbers
+        return self._warnings.all(self.hellos, self.record)
 
     @property
     def method(self) -> CoordinatorMethod[Any, Any]:
@@ -240,81 +243,18 @@ class Server:
 
     def _take(self, incoming: Incoming, sender: str, now_s: float) -> None:
         envelope = checks.opened(incoming.frame, sender, self.spec.federation, self._limits)
-        message = envelope.message
-        if isinstance(message, Upload):
-            self._take_upload(message, incoming, now_s)
+        if isinstance(envelope.message, Upload):
+            self._take_upload(envelope.message, incoming, now_s)
             return
-        if isinstance(message, Hello):
-            self._register.greeted(message.device, envelope.stamp)
-            self._take_hello(message, incoming.frame, now_s)
-        elif isinstance(message, PublicRequest):
-            self._take_public_request(message, incoming.frame, now_s)
-        elif isinstance(message, Bye):
-            self._register.check_news(message.device, envelope.stamp)
-            self._take_bye(message, now_s)
-        elif isinstance(message, DeviceStatus):
-            if message.state != "ready" and self._register.lives(message.device, message.boot):
-                self._feed(rounds.Lost(message.device), now_s)
-        else:
-            raise RemoteProtocolError("topic", f"a {type(message).__name__} is not for the coordinator")
+        event = self._reception.take(envelope, incoming.frame, now_s, self.watcher)
+        if event is not None:
+            self._feed(event, now_s)
         incoming.acknowledge()
-
-    def _take_hello(self, hello: Hello, frame: bytes, now_s: float) -> None:
-        device = hello.device
-        turned = self._register.refusal(hello)
-        if turned is not None:
-            self._turn_away(device, turned, now_s)
-            return
-        number = self.ledger.enrol(device, self._register.wished_number(device), frame)
-        self.record.admitted(device, len(frame))
-        fetching = self._register.fetches(hello)
-        if fetching and device not in self._register.numbers:
-            self.watcher.noted(f"{device} fetches the public set")
-        self._register.enter(hello, number)
-        self._postbox.welcome(device, number, self.ledger.run, self._shelf.total_bytes if self._shelf else 0)
-        if self.over:
-            self._announce()  # it does not know yet that it is
-        if fetching:
-            return  # nobody counts on it until its hello names the set
-        new, count = self._register.take_in(hello), len(self._register.hellos)
-        if new and count == 1:
-            self._note(self._advice.first_joined(hello, self.ledger.free_bytes))
-        if new:
-            self.watcher.joined(device, count, self.rounds.policy.expected)
-        self._feed(rounds.Joined(device, now_s), now_s)
-
-    def _take_public_request(self, request: PublicRequest, frame: bytes, now_s: float) -> None:
-        if request.device not in self._register.numbers:
-            raise RemoteProtocolError("knowledge", f"{request.device} has not joined")
-        if self._shelf is None:
-            raise RemoteProtocolError("knowledge", "no public set is served here")
-        self.record.bytes_up[request.device] += len(frame)
-        try:
-            for block in self._shelf.blocks(request, now_s):
-                self._postbox.send(request.device, block)
-        except StoreError as error:
-            self.watcher.noted(str(error))  # it will ask again
-
-    def _take_bye(self, bye: Bye, now_s: float) -> None:
-        if bye.device in self._register.numbers:  # else it is nobody that the run counts on
-            self.watcher.noted(remarks.left(bye.device, bye.reason))
-            self.record.left[bye.device] = bye.reason
-            self._feed(rounds.Left(bye.device, now_s), now_s)
-
-    def _turn_away(self, device: str, turned: admission.Turned, now_s: float) -> None:
-        known = device in self.record.refused_devices
-        note = {"device": device, "reason": turned.reason, "message": turned.message, "remedy": turned.remedy}
-        self.record.refused_device(device, note)
-        self._postbox.refuse(device, turned)
-        if not known:
-            self.watcher.turned_away(device, f"{turned.message}; {turned.remedy}")
-        if device in self.roster:  # else somebody else, or the same one mended, may still come
-            self._feed(rounds.TurnedAway(device), now_s)
 
     def _take_upload(self, upload: Upload, incoming: Incoming, now_s: float) -> None:
         """Check it against the contract; then the rounds decide whether it counts."""
         place = Place(upload.round, upload.exchange)
-        hello = self._register.hellos.get(upload.device)
+        hello = self.hellos.get(upload.device)
         if hello is None:
             raise RemoteProtocolError("knowledge", f"{upload.device} has not joined")
         self.record.bytes_up[upload.device] += len(incoming.frame)
@@ -394,15 +334,11 @@ class Server:
             common = self._postbox.packed_common(self._chain.apply(shared), at, anybody=invite.devices[0])
             for device in invite.devices:
                 if not self._postbox.repeat(device, at):
-                    self._assign(device, at, shared, common, invite.left_s)
+                    personal = self.reduction.personal(at, self.numbers[device])
+                    self.record.travelled("down", {**shared, **personal})
+                    self._postbox.assign(device, at, common, self._chain.apply(personal), invite.left_s)
         except LocalProtocolError as error:
             self._feed(rounds.Broken(f"round {at.round}: nothing legal to send: {error}"), now_s)
-
-    def _assign(self, device: str, at: At, shared: Mapping[str, Payload], common: Ready, left_s: float) -> None:
-        """common: `shared` as it travels, packed once for all."""
-        personal = self.reduction.personal(at, self._register.numbers[device])
-        self.record.travelled("down", {**shared, **personal})
-        self._postbox.assign(device, at, common, self._chain.apply(personal), left_s)
 
     def _fold(self, fold: rounds.Fold) -> None:
         self._norms.add(fold.device, self._durable.knowledge)
@@ -440,16 +376,13 @@ class Server:
 
     def _round_done(self, round_: int, now_s: float) -> None:
         if len(self.record.rounds) == round_:  # else the disk refused the checkpoint, and this is another try
-            self._note(self._advice.round_ended(self.record))
+            for warning in self._warnings.round_ended(self.record):
+                self.watcher.noted(warning)
             self.record.round_done(self._tally.contributors, self.rounds.policy.exchanges, now_s, self._work())
         self.record.asked, self.record.answered = self.rounds.asked, self.rounds.answered
         state, record = keep.to_bytes(self.method_state), self.record.to_json()
         self.ledger.checkpoint(round_ + 1, state, record, self.reduction.slots_after(round_))
         self.watcher.round_done(self.record.rounds[-1], self.spec.rounds, self.record)
-
-    def _note(self, messages: Iterable[str]) -> None:
-        for message in messages:
-            self.watcher.noted(message)
 
     def _count_down(self, device: str, frame_bytes: int) -> None:
         self.record.bytes_down[device] += frame_bytes
@@ -457,6 +390,11 @@ class Server:
     def _announce(self) -> None:
         ended = {rounds.Phase.DONE: "finished", rounds.Phase.FAILED: "failed"}
         self._postbox.announce(ended.get(self.rounds.phase, "ready"), self.rounds.reason)
+
+    def _remind(self) -> None:
+        """Whoever comes after the end does not know of it yet."""
+        if self.over:
+            self._announce()
 
     def _patience_s(self) -> float:
         due_s = self.next_due_s()
