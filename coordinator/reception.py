@@ -19,7 +19,7 @@ from edge_sdk.protocol.messages import Bye, DeviceStatus, Hello, PublicRequest
 
 
 class Reception:
-    """Keeps the register."""
+    """Answers devices, and keeps the register of them."""
 
     def __init__(
         self,

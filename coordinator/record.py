@@ -163,6 +163,10 @@ class Record:
         """Count the numbers of an upload (`up`), or of what one device is sent (`down`)."""
         self.scalars[way] += sum(_scalars(payload) for payload in knowledge.values())
 
+    def sent(self, device: str, frame_bytes: int) -> None:
+        """Count a frame to a device."""
+        self.bytes_down[device] += frame_bytes
+
     def begun(self, now_s: float) -> None:
         """The first exchange since the start or a restart is open."""
         if self.started_s is None:

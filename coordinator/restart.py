@@ -5,8 +5,6 @@ The round that was open is computed again, from the checkpoint of its start and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from coordinator import rounds
 from coordinator.ledger import Ledger
 from coordinator.record import Record
@@ -19,20 +17,14 @@ from edge_sdk.protocol import keep
 from edge_sdk.protocol.messages import FederationSpec
 
 
-def bind(ledger: Ledger, spec: FederationSpec) -> None:
-    """Raise UsageError where a ledger belongs to another configuration; a new one takes this as its own."""
-    if not ledger.bind(keep.to_bytes(spec)):
-        raise UsageError(
-            f"the ledger belongs to another configuration of {spec.federation}: "
-            "give --out another folder, or the configuration that it was begun with"
-        )
-
-
-def standing(ledger: Ledger, policy: Policy, register: Register, reduction: Reduction) -> tuple[Tally, RoundState]:
+def standing(
+    spec: FederationSpec, policy: Policy, ledger: Ledger, register: Register, reduction: Reduction
+) -> tuple[Tally, RoundState]:
     """Fill a new register and a new reduction; what they then add up to, and where the rounds go on.
 
-    Raises StoreError where the disk fails, or holds the state of another method.
+    Raises UsageError where the ledger belongs to another configuration, StoreError where the disk fails.
     """
+    _bind(ledger, spec)
     register.restore(ledger.enrolled())
     record, round_ = Record(), 0
     checkpoint = ledger.last_checkpoint()
@@ -43,18 +35,21 @@ def standing(ledger: Ledger, policy: Policy, register: Register, reduction: Redu
     closed = ledger.closed(round_)
     for exchange in sorted(closed):
         place = Place(round_, exchange)
-        _count(tally, ledger, reduction, place, closed[exchange])
+        frames = ledger.uploads(place)
+        for device in closed[exchange]:
+            tally.add_stored(frames[device])
         tally.close(place, closed[exchange])
     place = Place(round_, len(closed))
-    folded = frozenset(ledger.uploads(place))
-    _count(tally, ledger, reduction, place, sorted(folded))
-    return tally, rounds.resumed(policy, place, folded, asked=record.asked, answered=record.answered)
-
-
-def _count(tally: Tally, ledger: Ledger, reduction: Reduction, place: Place, contributors: Iterable[str]) -> None:
     frames = ledger.uploads(place)
-    for device in contributors:
-        upload = reduction.stored(frames[device])
-        if upload is not None:
-            tally.add(upload)
-            tally.record.updates["accepted"] += 1
+    for device in sorted(frames):
+        tally.add_stored(frames[device])
+    return tally, rounds.resumed(policy, place, frozenset(frames), asked=record.asked, answered=record.answered)
+
+
+def _bind(ledger: Ledger, spec: FederationSpec) -> None:
+    """A new ledger takes this configuration as its own."""
+    if not ledger.bind(keep.to_bytes(spec)):
+        raise UsageError(
+            f"the ledger belongs to another configuration of {spec.federation}: "
+            "give --out another folder, or the configuration that it was begun with"
+        )

@@ -1,6 +1,9 @@
-"""The coordinator's loop: rounds, method, transport and ledger, wired together.
+"""The coordinator's loop: frames in, commands out.
 
 `run` is the loop of a deployment; a simulator drives the same object through `handle`, `flush` and `tick`.
+
+What a frame is held against is in checks.py; who comes and goes in reception.py; what a round is in rounds.py; what
+uploads add up to in tally.py; what is sent in postbox.py; where a start begins in restart.py.
 """
 
 from __future__ import annotations
@@ -77,24 +80,23 @@ class Server:
         self._shelf = shelf
         """The public set, for devices that lack it; None: they must bring it."""
         self._clock, self._work = clock, work
-        self.contract = method.contract.under(spec.params)
-        self._limits = checks.limits(spec, self.contract)
+        self.contract = contract = method.contract.under(spec.params)
+        self._limits = checks.limits(spec, contract)
         self.transport.accept_up_to(self._limits.frame_bytes)
         self._chain = transforms.chain(spec)
-        self._postbox = Postbox(spec, transport, epoch=lambda: ledger.epoch, sent=self._count_down)
-        self._register = Register(spec, self.contract, self.roster, serving=shelf is not None)
-        self._demands = Demands(spec, self.contract)
-        self._warnings = RunWarnings(self.contract, spec, policy)
+        self._demands = Demands(spec, contract)
+        self._warnings = RunWarnings(contract, spec, policy)
         self._norms = UpdateNorms()
-        self.reduction = Reduction(spec, method, ledger, self._limits, self._chain)
-        restart.bind(ledger, spec)
+        self._register = Register(spec, contract, self.roster, serving=shelf is not None)
         self.hellos: Mapping[str, Hello] = self._register.hellos
         """Of those who take part."""
         self.numbers: Mapping[str, int] = self._register.numbers
         """Of them, and of those who fetch the public set first."""
-        self._tally, self.rounds = restart.standing(ledger, policy, self._register, self.reduction)
+        self.reduction = Reduction(spec, method, ledger, self._limits, self._chain)
+        self._tally, self.rounds = restart.standing(spec, policy, ledger, self._register, self.reduction)
         self.record = self._tally.record
         self.record.started_s = begun_s
+        self._postbox = Postbox(spec, transport, epoch=lambda: ledger.epoch, sent=self.record.sent)
         self._reception = Reception(
             register=self._register,
             ledger=ledger,
@@ -383,9 +385,6 @@ class Server:
         state, record = keep.to_bytes(self.method_state), self.record.to_json()
         self.ledger.checkpoint(round_ + 1, state, record, self.reduction.slots_after(round_))
         self.watcher.round_done(self.record.rounds[-1], self.spec.rounds, self.record)
-
-    def _count_down(self, device: str, frame_bytes: int) -> None:
-        self.record.bytes_down[device] += frame_bytes
 
     def _announce(self) -> None:
         ended = {rounds.Phase.DONE: "finished", rounds.Phase.FAILED: "failed"}

@@ -10,7 +10,7 @@ from edge_sdk.protocol.messages import Upload
 
 
 class Tally:
-    """What the uploads of an exchange add up to."""
+    """What the uploads of a run add up to."""
 
     def __init__(self, register: Register, reduction: Reduction, record: Record, exchanges: int) -> None:
         """exchanges: of a round."""
@@ -34,6 +34,13 @@ class Tally:
         record.measured(device, upload.metrics_round, upload.metrics)
         record.held(upload.knowledge)
         record.travelled("up", upload.knowledge)
+
+    def add_stored(self, frame: bytes) -> None:
+        """One that was accepted before a restart, as the ledger has it."""
+        upload = self._reduction.stored(frame)
+        if upload is not None:
+            self.add(upload)
+            self.record.updates["accepted"] += 1
 
     def close(self, place: Place, contributors: tuple[str, ...]) -> None:
         """Let the method reduce an exchange.  Raises EdgeError where it cannot."""
