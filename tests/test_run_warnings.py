@@ -1,0 +1,86 @@
+"""The warnings of a run: each once as it happens, and all of them in the report."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator.record import Record
+from coordinator.rounds import Policy
+from coordinator.run_warnings import RunWarnings
+from coordinator.update_norms import UpdateNorms
+from edge_sdk.protocol.contracts.fedavg import FEDAVG
+from edge_sdk.protocol.contracts.fedmd import FEDMD
+from edge_sdk.protocol.contracts.fedproto import FEDPROTO
+from edge_sdk.protocol.knowledge import Weights
+from edge_sdk.protocol.messages import FederationSpec, Hello
+
+
+def run(contract: Any, **policy: int) -> RunWarnings:
+    params = contract.params()
+    spec = FederationSpec(
+        federation="lab",
+        method=contract.name,
+        params=dataclasses.asdict(params),
+        contract=contract.digest(params),
+        classes=3,
+        rounds=9,
+    )
+    return RunWarnings(contract, spec, Policy(**{"expected": 4, "quorum": 2, "rounds": 9, "exchanges": 1, **policy}))
+
+
+def test_a_class_with_few_holders_is_told_once_and_stays_in_the_report() -> None:
+    warnings, record = run(FEDPROTO), Record()
+    record.holders.update([0, 1, 2])
+    record.sharers = 4
+    (told,) = warnings.round_ended(record)
+    assert told.startswith("W3: half of the classes")
+    assert list(warnings.round_ended(record)) == []
+    assert [each for each in warnings.all({}, record) if each.startswith("W3")] == [told]
+
+
+def test_the_room_is_measured_only_where_slots_are_kept() -> None:
+    def never() -> int | None:
+        raise AssertionError("asked the disk")
+
+    hello = Hello(federation="lab", device="a", classes=3, weight_count=1000)
+    assert list(run(FEDAVG).first_joined(hello, never)) == []
+
+
+def test_who_left_and_who_lags_is_found_anew() -> None:
+    warnings, record = run(dataclasses.replace(FEDMD, lock_step=True)), Record()
+    record.left["b"] = "went home"
+    record.contributed.update({"a": 1})
+    for _ in range(2):
+        record.round_done(contributors=1, exchanges=1, now_s=0.0)
+    found = warnings.all({}, record)
+    assert "b left: went home" in found
+    assert found[-1].startswith("W5: a missed")
+    record.left.clear()
+    record.contributed["a"] += 1
+    assert not [each for each in warnings.all({}, record) if each.startswith(("W5", "b left"))]
+
+
+def test_where_participants_are_drawn_nobody_lags() -> None:
+    record = Record()
+    record.contributed.update({"a": 1})
+    for _ in range(2):
+        record.round_done(contributors=1, exchanges=1, now_s=0.0)
+    drawn = run(dataclasses.replace(FEDMD, lock_step=True), participants=2)
+    assert not [each for each in drawn.all({}, record) if each.startswith("W5")]
+
+
+def test_the_norms_of_an_exchange_end_with_it() -> None:
+    def weights(value: float) -> dict[str, Weights]:
+        return {"weights": Weights(values=np.array([value], np.float32), layout=bytes(16))}
+
+    norms = UpdateNorms()
+    norms.begin(weights(1.0))
+    for device, value in {"a": 2.0, "b": 2.0, "c": 41.0}.items():
+        norms.add(device, weights(value))
+    assert norms.close() == {"c": pytest.approx(40.0)}
+    norms.add("c", weights(41.0))
+    assert norms.close() == {}
