@@ -9,6 +9,8 @@ from edge_sdk.workbench import Workbench
 
 MAX_DISCLOSED_CLASSES = 32768
 """What a Hello has room for; a model with more classes keeps its counts to itself."""
+HELLOS_BEFORE_WORD = 4
+"""So many go unanswered, some seconds, before the owner hears that nobody is there."""
 
 
 def hello(
@@ -49,4 +51,12 @@ def hello(
         weight_count=model.parameters if shares_weights else 0,
         layout=model.layout if shares_weights else None,
         batch_norm=model.batch_norm,
+    )
+
+
+def nobody_answers(federation: str, device: str) -> str:
+    """What the owner should look at when hello after hello goes unanswered."""
+    return (
+        f"no coordinator of {federation!r} answers: is it running, and under this name? "
+        f"a broker with rules lets us speak only if it knows us as {device!r}"
     )

@@ -15,14 +15,8 @@ from typing import Any
 
 from edge_sdk import membership, recovery, session
 from edge_sdk.data import LocalData
-from edge_sdk.errors import (
-    Diverged,
-    Refused,
-    RemoteProtocolError,
-    RunFailed,
-    StoreError,
-)
-from edge_sdk.introduction import hello
+from edge_sdk.errors import Diverged, Refused, RemoteProtocolError, RunFailed, StoreError
+from edge_sdk.introduction import HELLOS_BEFORE_WORD, hello, nobody_answers
 from edge_sdk.learner import Learner, Serve
 from edge_sdk.meter import Meter
 from edge_sdk.models.base import Model
@@ -44,8 +38,6 @@ log = logging.getLogger(__name__)
 
 DISK_AGAIN_S = 5.0
 """Pause before a write that the disk refused is tried again."""
-_HELLOS_BEFORE_WORD = 4
-"""So many go unanswered, some seconds, before we say that nobody is there."""
 
 
 class Participant:
@@ -228,8 +220,7 @@ class Participant:
             if work.done is None:
                 work.pack(self.answer, self._uplink, self.on_news)
         except RemoteProtocolError as error:
-            reason = f"round {work.assign.round}: {error}"
-            self._give_up(Refused("method", reason, "upgrade this device's SDK"))
+            self._give_up(Refused("method", f"round {work.assign.round}: {error}", "upgrade this device's SDK"))
             return
         try:
             work.save()
@@ -244,8 +235,7 @@ class Participant:
     # -- frames in --------------------------------------------------------------------------------------------------
 
     def _take(self, incoming: Incoming, now_s: float) -> None:
-        envelope = codec.decode(incoming.frame, self._limits)
-        message = envelope.message
+        message = codec.decode(incoming.frame, self._limits).message
         if message.federation != self.federation or getattr(message, "device", self.device) != self.device:
             raise RemoteProtocolError("topic", f"a {type(message).__name__} for somebody else")
         if isinstance(message, Welcome):
@@ -286,11 +276,8 @@ class Participant:
     def _carry_out(self, command: session.Command) -> None:
         if isinstance(command, session.SayHello):
             self._unanswered += self._learner is None
-            if self._unanswered == _HELLOS_BEFORE_WORD:
-                self.on_news(
-                    f"no coordinator of {self.federation!r} answers: is it running, and under this name? "
-                    f"a broker with rules lets us speak only if it knows us as {self.device!r}"
-                )
+            if self._unanswered == HELLOS_BEFORE_WORD:
+                self.on_news(nobody_answers(self.federation, self.device))
             self._uplink.send(self._hello())
         elif isinstance(command, session.FetchPublic):
             self._supply.begin(self.on_news)
@@ -328,17 +315,17 @@ class Participant:
         return self._supply.next_due_s() if fetching else None
 
     def _go_on_fetching(self, now_s: float) -> None:
-        complete = False
         try:
             complete = self._supply.go_on(now_s)
         except RemoteProtocolError as error:
             self._count_refused(error.kind, str(error))
         except Refused as refusal:
             self._give_up(refusal)
-        if complete:
-            self.on_news("the public set is complete")
-            self._rebuild()  # what an earlier life did with a set that was lost since
-            self._feed(session.Fetched(now_s))
+        else:
+            if complete:
+                self.on_news("the public set is complete")
+                self._rebuild()  # what an earlier life did with a set that was lost since
+                self._feed(session.Fetched(now_s))
 
     # -- joining ----------------------------------------------------------------------------------------------------
 
