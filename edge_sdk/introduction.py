@@ -19,14 +19,10 @@ def hello(
     federation: str,
     device: str,
     board: str,
-    class_counts: tuple[int, ...],
     shares_weights: bool,
     fetches_public: bool,
 ) -> Hello:
-    """The hello of a device with this model and data.
-
-    class_counts: training samples of each class; they are told only where the bench may disclose them.
-    """
+    """The hello of a device with this model and data; how many samples of each class, only where the bench may."""
     model = bench.model.spec
     kept = frozenset() if shares_weights else frozenset({"weights"})
     tells_counts = bench.discloses_classes and model.classes <= MAX_DISCLOSED_CLASSES
@@ -39,7 +35,7 @@ def hello(
         classes=model.classes,
         feature_dim=model.feature_dim,
         samples=len(bench.data.train),
-        class_counts=class_counts if tells_counts else (),
+        class_counts=bench.class_counts if tells_counts else (),
         public_sha256=bench.public.spec.sha256 if bench.public else None,
         model=model.name,
         runtime=model.runtime,

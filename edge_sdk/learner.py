@@ -31,14 +31,12 @@ class Measured:
 
 
 class Learner:
-    """A model and a method's state, as they change from exchange to exchange, and back to where a round began."""
+    """A model and a method's state, as they change from exchange to exchange, and the way back to a round's start."""
 
-    def __init__(
-        self, membership: Membership, bench: Workbench, *, class_counts: tuple[int, ...], secret: bytes, lock: RLock
-    ) -> None:
-        """class_counts: training samples of each class; secret: see Job; lock: held while the model changes."""
+    def __init__(self, membership: Membership, bench: Workbench, *, secret: bytes, lock: RLock) -> None:
+        """secret: see Job; lock: held while the model changes."""
         self.membership, self.lock = membership, lock
-        self._bench, self._class_counts, self._secret = bench, class_counts, secret
+        self._bench, self._secret = bench, secret
         self.state: Any = membership.method.init(membership.spec)
         """The method's, after the last exchange that counts."""
         self.sits_out: tuple[int, str] | None = None
@@ -68,9 +66,10 @@ class Learner:
         return True
 
     def slices(self, assign: Assign, measured: Measured, serve: Serve) -> Slices:
-        """The method at work on an exchange.  The model learns at once; the new state counts once it is put here.
+        """The method at work on an exchange: the model changes on the way, `state` is left to whoever asked for it.
 
-        measured: filled in where the method evaluates.  Raises Diverged, in a round that is sat out at once.
+        measured: filled in where the method evaluates.  They raise Diverged where learning does, and at once in a
+        round that is sat out.
         """
         model = self._bench.model.spec
         job = Job(
@@ -80,7 +79,7 @@ class Learner:
             exchange=assign.exchange,
             closing=assign.closing,
             samples=self.samples,
-            class_counts=self._class_counts,
+            class_counts=self._bench.class_counts,
             secret=self._secret,
             learns=self.membership.contract.learnt_by(model.capabilities, model.terms),
         )

@@ -57,7 +57,7 @@ class Membership:
         return exchange == len(self.rows) - 1
 
     def row_of(self, assign: Assign) -> Exchange:
-        """What travels in the exchange that an Assign opens.  Raises RemoteProtocolError where there is none such."""
+        """What travels in the exchange that an Assign opens.  Raises RemoteProtocolError where there is none."""
         if assign.closing:
             return self.closing
         if assign.exchange >= len(self.rows):

@@ -1,5 +1,8 @@
 """A device's part in a federation: session, method, model, transport and store, wired together.
 
+What a Welcome brings stands in `membership.py`, what learns in `learner.py`, an exchange under way in `work.py`, the
+way back after a restart in `recovery.py`, the public set in `public_supply.py`, and what is said in `uplink.py`.
+
 Nothing here waits or looks at a clock.  Whoever drives it feeds it with frames and time: `handle`, `tick`,
 `work_slice`, `finish_work`.  An app's loop does so in `agent.py`, a simulator in virtual time.
 """
@@ -63,37 +66,37 @@ class Participant:
         """secret: what noise is drawn from, in place of the store's own; for simulations, which must repeat."""
         self.federation, self.device, self.board = federation, device, board
         self.bench = Workbench(model, data, public, discloses_classes=disclose_classes)
-        self._class_counts = data.class_counts(model.spec.classes)
         self._shares_weights = share_weights and "weights" in model.spec.capabilities
-        self.transport, self.store = transport, store
         self._secret = secret or store.secret
-        self._uplink = Uplink(transport, federation=federation, device=device, boot_epoch=store.boot_epoch)
-        self._limits = CONTROL_LIMITS
-        transport.accept_up_to(self._limits.frame_bytes)
         self.model_lock = threading.RLock()
         """Held while the model changes: who takes it sees the model between two batches."""
-        self._learner: Learner | None = None
-        """None until the first Welcome."""
-        self._work: Work | None = None
-        self._save_again_s: float | None = None
-        """When to try again to save an exchange that the disk refused."""
-        self._newest: tuple[Assign, bytes] | None = None
-        """While it is taken in."""
-        self.refusal: Refused | None = None
-        self._unanswered = 0
-        """Hellos said before the first Welcome."""
-        self.begun = 0
-        """Exchanges begun in this life."""
         self.serve: Serve = self.bench.serve
         """Who carries requests out; a simulator, which does so for many devices at once, puts itself here."""
-        self.asked: Any = None
-        """What was yielded in the last pause."""
+        self.transport, self.store = transport, store
+        self._limits = CONTROL_LIMITS
+        """Of frames that come in."""
+        transport.accept_up_to(self._limits.frame_bytes)
+        self._uplink = Uplink(transport, federation=federation, device=device, boot_epoch=store.boot_epoch)
         self.refused_frames: Counter[str] = Counter()
         fetch = None
         if public is None and public_cache is not None:
             fetch = PublicFetch(public_cache, f"{federation}.{device}", self.refused_frames, max_public_bytes)
         self._supply = PublicSupply(self.bench, fetch, self._uplink, self.model_lock)
         self.session = session.SessionState()
+        self.refusal: Refused | None = None
+        self._unanswered = 0
+        """Hellos said before the first Welcome."""
+        self._learner: Learner | None = None
+        """From the first Welcome on; each run of the federation has its own."""
+        self._newest: tuple[Assign, bytes] | None = None
+        """While it is taken in."""
+        self._work: Work | None = None
+        self.begun = 0
+        """Exchanges begun in this life."""
+        self.asked: Any = None
+        """What was yielded in the last pause."""
+        self._save_again_s: float | None = None
+        """When to try again to save an exchange that the disk refused."""
         self._restore()
 
     def on_news(self, line: str) -> None:
@@ -335,7 +338,6 @@ class Participant:
             federation=self.federation,
             device=self.device,
             board=self.board,
-            class_counts=self._class_counts,
             shares_weights=self._shares_weights,
             fetches_public=self._supply.fetches,
         )
@@ -370,9 +372,7 @@ class Participant:
         ours = membership.enter(welcome, self.bench.model.spec, shares_weights=self._shares_weights)
         self._limits = ours.limits
         self.transport.accept_up_to(self._limits.frame_bytes)
-        self._learner = learner = Learner(
-            ours, self.bench, class_counts=self._class_counts, secret=self._secret, lock=self.model_lock
-        )
+        self._learner = learner = Learner(ours, self.bench, secret=self._secret, lock=self.model_lock)
         self._supply.want(ours.public)
         return learner
 
