@@ -41,8 +41,11 @@ class FederationTable:
     """The section [federation]."""
 
     name: Id
+    """Stands in topics and folders: small letters, digits and hyphens."""
     method: Word = "fedmd"
+    """One that `edge-sdk methods` lists, or your own."""
     rounds: Annotated[int, Whole(1, 10**9)]
+    """After which a closing exchange brings everybody the result."""
     devices: Annotated[int, Whole(1, 10**6)]
     """How many devices the run is made for."""
     quorum: Annotated[int, Whole(1, 10**6)] | None = None
@@ -54,6 +57,7 @@ class FederationTable:
     classes: Annotated[int, Whole(2, 65535)] | None = None
     """Needed where no data set tells."""
     seed: Annotated[int, Whole(0, 2**32 - 1)] = 0
+    """Of all that is drawn: the same file gives the same run."""
     roster: tuple[Id, ...] = ()
     """Device ids that may join; empty: whoever comes."""
     deadline_s: Annotated[float, Real(0.001, 1e7)] = 60.0
@@ -75,6 +79,7 @@ class PublicTable:
     """The section [public]: the public set of a deployment, an npz file with one array."""
 
     path: str
+    """The file; relative to the TOML file."""
     serve: bool = True
     """Whether devices that lack the set may fetch it from the coordinator."""
 
@@ -150,7 +155,14 @@ def read_table(cls: type[T], table: Any, section: str, file: Path) -> T:
     try:
         return schema.from_plain(cls, table)
     except RemoteProtocolError as error:
-        raise UsageError(f"{file}: {str(error).replace(cls.__name__, section, 1)}") from None
+        told = str(error).replace(cls.__name__, section, 1)
+        raise UsageError(f"{file}: {told}{_found(told, section, table)}") from None
+
+
+def _found(told: str, section: str, table: Mapping[str, Any]) -> str:
+    """The value that an error is about, where it is a plain one and the error does not say what was found."""
+    value = table.get(told.removeprefix(f"{section}.").partition(":")[0])
+    return f", found {value!r}" if isinstance(value, (bool, int, float, str)) and ", found " not in told else ""
 
 
 def federation(

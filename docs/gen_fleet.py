@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
-import re
+import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).parent))
+
+from field_tables import fields_table  # beside this script
 
 from coordinator.config import FederationTable
 from edge_sdk import board
@@ -138,9 +140,9 @@ def boards_page() -> str:
             *map(_link, links),
             fields,
             "### Of a board\n",
-            *_fields(Board),
+            *fields_table(Board),
             "\n### Of a link\n",
-            *_fields(Link),
+            *fields_table(Link),
             "",
         ]
     )
@@ -149,10 +151,10 @@ def boards_page() -> str:
 def scenarios_page() -> str:
     """docs/reference/scenarios.md."""
     tables = {
-        "fleet": _fields(Hardships),
-        "scenario": _fields(ScenarioTable),
-        "faults": _fields(FaultsTable),
-        "policy": _fields(FederationTable, *POLICY),
+        "fleet": fields_table(Hardships),
+        "scenario": fields_table(ScenarioTable),
+        "faults": fields_table(FaultsTable),
+        "policy": fields_table(FederationTable, *POLICY),
     }
     return SCENARIOS.format(**{name: "\n".join(rows) for name, rows in tables.items()})
 
@@ -206,26 +208,6 @@ def _profile(each: Board | Link, rows: tuple[tuple[str, str], ...]) -> str:
     lines = [f"| {group} | {figures} | {each.verified[group]} |" for group, figures in rows]
     head = f"### {each.name}\n\n{each.title}. {each.note}\nSource: <{each.source_url}>.\n"
     return "\n".join([head, "| | figures | |", "|---|---|---|", *lines, ""])
-
-
-def _fields(profile: type, *names: str) -> list[str]:
-    """A table of a dataclass's fields, or of some, with the words that follow each in its source."""
-    source = inspect.getsource(profile)
-    rows = []
-    for field in dataclasses.fields(profile):
-        if names and field.name not in names:
-            continue
-        found = re.search(rf'^    {field.name}: [^\n]*\n    """(.+?)"""', source, re.MULTILINE | re.DOTALL)
-        default = "needed" if field.default is dataclasses.MISSING else _default(field.default)
-        rows.append(f"| `{field.name}` | {default} | {' '.join(found[1].split()) if found else ''} |")
-    return ["| key | default | |", "|---|---|---|", *rows]
-
-
-def _default(value: object) -> str:
-    """As TOML has it."""
-    if value is None or value in ("", ()):
-        return ""
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else f"{value}"
 
 
 if __name__ == "__main__":

@@ -81,6 +81,7 @@ class FleetRow(Hardships):
     """One [[fleet]]: some devices that are alike."""
 
     count: Annotated[int, Whole(1, 10**6)] = 1
+    """How many there are of them."""
     model: Annotated[str, Text(1000)] = "mlp"
     """A family (edge_sim/families.py), MODULE:FACTORY, or a rule that picks one for each device: board, board:LIST,
     random:LIST or cycle:LIST (edge_sim/assign.py)."""

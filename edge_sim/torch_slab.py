@@ -95,6 +95,8 @@ def take_moments(model: TorchModel, row: Tensor, optim: Optim | None, steps: NDA
 
 
 def _moments(model: TorchModel, row: Tensor, kinds: int) -> Moments:
+    if not kinds:
+        return []
     at = sum(map(_aligned, _tensors(model)))
     found: Moments = []
     for _ in range(kinds):

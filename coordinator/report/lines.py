@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from coordinator.report.units import duration_unit
@@ -40,8 +40,11 @@ def accuracy_axis(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(tick_percent)
 
 
-def seconds_axis(axes: Axes, words: str) -> None:
-    """Durations from 0 on along the bottom, up to where the axis ends, all in one unit: that of the longest."""
+def seconds_axis(axes: Axes, words: str) -> Callable[[float], str]:
+    """Durations from 0 on along the bottom, up to where the axis ends, all in one unit: that of the longest.
+
+    Gives how it writes a number of seconds.
+    """
     from matplotlib.ticker import MaxNLocator  # noqa: PLC0415  # an optional package: only where a picture is drawn
 
     most_s = axes.get_xlim()[1]
@@ -54,6 +57,7 @@ def seconds_axis(axes: Axes, words: str) -> None:
     axes.set_xlim(0, most_s)
     axes.set_xticks([tick * unit_s for tick in ticks], [f"{tick:.6g} {unit}" if tick else "0" for tick in ticks])
     axes.set_xlabel(words)
+    return lambda duration_s: f"{duration_s / unit_s:.3g} {unit}"
 
 
 def tick_percent(value: float, _position: float) -> str:

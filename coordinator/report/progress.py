@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
 from coordinator.record import Record
@@ -15,24 +16,36 @@ if TYPE_CHECKING:
     from coordinator.watcher import Watcher
 
 PLAIN_LINES = 10
-"""About how many progress lines a log gets."""
+"""About how many progress lines a log gets, and how many lines on who joined, but that a small fleet is named whole."""
+_NAMED = 20
+"""Devices of a small fleet."""
+_SILENT_S = 60.0
+"""A log gets a line at least this often, if anything was done."""
 
 
 class Progress:
     """A Watcher that tells people.  `brief`: of a run that goes well, a log gets only the last line."""
 
-    def __init__(self, label: str, stream: TextIO | None = None, *, brief: bool = False) -> None:
-        self._label, self._stream, self._brief = label, stream or sys.stderr, brief
+    def __init__(
+        self,
+        label: str,
+        stream: TextIO | None = None,
+        *,
+        brief: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._label, self._stream, self._brief, self._clock = label, stream or sys.stderr, brief, clock
         self._live = self._stream.isatty()
-        self._begun_s = time.monotonic()
+        self._begun_s = self._told_s = clock()
         self._resumed_at: int | None = None
 
     def joined(self, device: str, count: int, expected: int) -> None:
         """See Watcher."""
-        if self._live or not self._brief:
+        few = expected <= _NAMED or not count % (expected // PLAIN_LINES) or count == expected
+        if self._live or (few and not self._brief):
             self._line(f"{device} joined ({count} of {expected})", passing=True)
         if count == expected:
-            self._begun_s = time.monotonic()
+            self._begun_s = self._clock()
 
     def turned_away(self, device: str, message: str) -> None:
         """See Watcher."""
@@ -43,9 +56,10 @@ class Progress:
         last = result.round == of
         if self._resumed_at is None:
             self._resumed_at = result.round - 1
-        if not (self._live or last) and (self._brief or result.round % max(1, of // PLAIN_LINES)):
+        due = result.round % max(1, of // PLAIN_LINES) == 0 or self._clock() - self._told_s >= _SILENT_S
+        if not (self._live or last or (due and not self._brief)):
             return
-        elapsed_s = time.monotonic() - self._begun_s
+        elapsed_s = self._clock() - self._begun_s
         left_s = elapsed_s / (result.round - self._resumed_at) * (of - result.round)
         measured = record.accuracy[max(record.accuracy)].values() if record.accuracy else ()
         accuracy = f", accuracy {statistics.fmean(measured):.1%}" if measured else ""
@@ -72,6 +86,7 @@ class Progress:
         else:
             self._stream.write(f"{self._label}: {text}\n")
         self._stream.flush()
+        self._told_s = self._clock()
 
 
 class Several:

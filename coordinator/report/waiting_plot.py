@@ -8,7 +8,7 @@ from coordinator.report.canvas import DOT, ORANGE, SOFT, bar_labels, picture, sh
 from coordinator.report.comparison_canvas import write_points
 from coordinator.report.lines import seconds_axis
 from coordinator.report.result import Result
-from coordinator.report.units import human_seconds, printable
+from coordinator.report.units import printable
 
 WAIT_COLUMNS = ("device", "board", "link", "waited_s", "rounds")
 SHOWN = 20
@@ -48,6 +48,6 @@ def who_was_waited_for(result: Result, path: Path) -> None:
         axes.set_yticks(range(len(shown)), [short(name, LONGEST_KIND) for name in names], fontsize=8)
         axes.set_ylim(len(shown) - 0.4, -0.6)
         axes.set_xlim(0, 1.2 * max(device.waited_s for device in shown))
-        seconds_axis(axes, "waited for, over the whole run")
+        as_ticked = seconds_axis(axes, "waited for, over the whole run")
         axes.grid(visible=False, axis="y")
-        bar_labels(axes, waits_s, 0, human_seconds)
+        bar_labels(axes, waits_s, 0, as_ticked)

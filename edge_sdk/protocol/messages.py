@@ -51,9 +51,13 @@ class TrainSpec:
     """How a device trains between exchanges, whatever the method."""
 
     optimiser: Annotated[str, Text(16, "sgd|adam")] = "adam"
+    """Its moments stay with the device from round to round, until a method overwrites weights."""
     learning_rate: Annotated[float, Real(0.0, 1e3)] = 1e-3
+    """The same in every round."""
     momentum: Annotated[float, Real(0.0, 1.0)] = 0.0
+    """Of sgd."""
     batch_size: Annotated[int, Whole(1, 65536)] = 32
+    """Samples of a mini-batch; of a device with fewer, all."""
     local_steps: Annotated[int, Whole(0, 10**6)] = 5
     """Mini-batches of private data per round."""
     local_epochs: Annotated[int, Whole(0, 10**6)] = field(default=0, metadata=LATER)

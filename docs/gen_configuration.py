@@ -1,0 +1,101 @@
+"""Writes docs/reference/configuration.md from the classes that read the tables."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parent))
+
+from field_tables import ranges_table  # beside this script
+
+from coordinator.config import FederationTable, PublicTable
+from edge_sdk.protocol.messages import TrainSpec
+from edge_sim.config import FleetRow, RunTable
+
+PAGE = Path(__file__).parent / "reference" / "configuration.md"
+OF_FLEET = ("count", "model", "board", "link", "size", "feature_dim")
+"""Keys of [[fleet]] that say what a device is."""
+
+TEXT = """\
+# A federation's file
+
+One TOML file says what a federation is. `edge-sdk coordinator FILE.toml` reads the first five sections, and lets the
+others stand; `edge-sdk simulate`, `compare` and `sweep` read all. Every value can be given on the command line, too:
+`--set federation.rounds=20 --set method.fedal.tau=3`. A key that nobody reads, or a value out of range, is refused with
+one line that names it. This page is written by `docs/gen_configuration.py`.
+
+## [federation]
+
+{federation}
+
+## [method]
+
+Parameters of the method. `edge-sdk methods` lists the methods, and [each one's page](methods/) its parameters. Keys in
+`[method]` itself go to whichever method runs, and must be among its parameters; those in `[method.NAME]` go to that one
+alone and are left alone by all others, so that `compare` and `sweep` run many methods from one file.
+
+```toml
+[federation]
+method = "fedal"
+
+[method.fedal]
+tau = 3.0
+
+[method.fedprox]
+mu = 0.1
+```
+
+## [train]
+
+How devices train between exchanges, whatever the method.
+
+{train}
+
+## [public]
+
+The public set of a deployment. A simulation takes one from its data: `data.public` samples.
+
+{public}
+
+## [encoding]
+
+In how many bytes numbers travel, for each kind of payload: [encodings](encodings.md).
+
+## [data] and [partition]
+
+Of a simulation: where samples come from, and who holds which: [data](data.md).
+
+## [[fleet]]
+
+Of a simulation: its devices, a row for each kind. What may happen to them are more keys of the row:
+[scenarios](scenarios.md).
+
+{fleet}
+
+## [scenario] and [faults]
+
+Of a simulation: what goes wrong: [scenarios](scenarios.md).
+
+## [run]
+
+Of a simulation: how it is computed, which changes nothing of what comes of it but rounding.
+
+{run}
+"""
+
+
+def page() -> str:
+    """The whole text."""
+    tables = {
+        "federation": ranges_table(FederationTable),
+        "train": ranges_table(TrainSpec),
+        "public": ranges_table(PublicTable),
+        "fleet": ranges_table(FleetRow, *OF_FLEET),
+        "run": ranges_table(RunTable),
+    }
+    return TEXT.format(**{name: "\n".join(rows) for name, rows in tables.items()})
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
