@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from edge_sdk.data import LocalData, Preprocess, Samples
     from edge_sdk.errors import EdgeError
     from edge_sdk.models import Model, ModelSpec, NumpyModel, OnnxModel, OnnxTeacher, TorchModel
-    from edge_sdk.participant import RoundReport
     from edge_sdk.public import PublicSet
     from edge_sdk.transport.mqtt_tls import TlsFiles
+    from edge_sdk.work import RoundReport
 
 _HOME = {
     "Agent": "edge_sdk.agent",
@@ -32,7 +32,7 @@ _HOME = {
     "OnnxTeacher": "edge_sdk.models",
     "Preprocess": "edge_sdk.data",
     "PublicSet": "edge_sdk.public",
-    "RoundReport": "edge_sdk.participant",
+    "RoundReport": "edge_sdk.work",
     "Samples": "edge_sdk.data",
     "TlsFiles": "edge_sdk.transport.mqtt_tls",
     "TorchModel": "edge_sdk.models",

@@ -17,7 +17,7 @@ from edge_sdk.data import LocalData, Raw
 from edge_sdk.errors import EdgeError, Refused, UsageError
 from edge_sdk.models.base import Model, ModelSpec
 from edge_sdk.objectives import Floats, softmax
-from edge_sdk.participant import Participant, RoundReport
+from edge_sdk.participant import Participant
 from edge_sdk.protocol.schema import one_line
 from edge_sdk.public import PublicSet
 from edge_sdk.public_fetch import MAX_PUBLIC_BYTES
@@ -25,6 +25,7 @@ from edge_sdk.store import MemoryStore, SqliteStore, Store
 from edge_sdk.transport import pace as pacing
 from edge_sdk.transport.base import Transport
 from edge_sdk.transport.mqtt_tls import NO_FILES, TlsFiles
+from edge_sdk.work import RoundReport
 
 log = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ from edge_sdk.agent import Agent
 from edge_sdk.data import LocalData
 from edge_sdk.errors import EdgeError, UsageError
 from edge_sdk.models.base import Model
-from edge_sdk.participant import RoundReport
 from edge_sdk.public import PublicSet
 from edge_sdk.transport.mqtt_tls import TlsFiles
+from edge_sdk.work import RoundReport
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -68,6 +68,8 @@ class Workbench:
         held_out = {"validation_accuracy": self.data.validation, "local_accuracy": self.data.local_test}
         self._held_out = {name: (preprocess(part.x), part.y) for name, part in held_out.items() if part}
         self._check()
+        self.class_counts = self.data.class_counts(self.model.spec.classes)
+        """Private training samples of each class."""
 
     def give(self, public: PublicSet) -> None:
         """Take up a public set that came later.  Raises UsageError where it does not fit this device's model."""

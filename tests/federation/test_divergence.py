@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,6 +106,27 @@ def test_what_was_withheld_survives_a_restart_of_either_side(pictures: Path, met
     assert cut.result.completed
     assert cut.coordinator_bytes == whole.coordinator_bytes
     assert cut.model_bytes == whole.model_bytes
+
+
+def test_another_run_does_not_sit_out_the_round_that_diverged_in_the_last_one(pictures: Path) -> None:
+    first = fleets.Run(fleets.built(pictures, "fedmd", **POLICY))
+    runs_away(first, (1,))
+    store = first.devices[2].agent.store
+    publish, left = first.hub.publish, []
+
+    def listen(sender: object, topic: str, frame: bytes, *, retain: bool) -> None:
+        publish(sender, topic, frame, retain=retain)
+        if topic == topics.up("tiny", HOT, "upd") and not left and b"the loss was nan" in frame:
+            left.append(copy.deepcopy(store))
+
+    first.hub.publish = listen
+    first.finished()
+    left[0].boot_epoch += 1
+    second = fleets.Run(fleets.built(pictures, "fedmd", **POLICY, seed=8), stores={HOT: left[0]})
+    sent = second.tap()
+    second.finished()
+    assert second.result.completed
+    assert not any(upload.withheld for upload in uploads(sent).values())
 
 
 def test_the_report_names_it(pictures: Path, tmp_path: Path) -> None:

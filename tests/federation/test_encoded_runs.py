@@ -12,7 +12,6 @@ import pytest
 
 from coordinator.report.result import summary
 from coordinator.report.table import footer
-from edge_sdk import participant
 from edge_sdk.errors import LocalProtocolError
 from edge_sdk.protocol import codec, schema, topics
 from edge_sdk.protocol.encodings import ENCODINGS
@@ -189,7 +188,7 @@ def test_a_device_says_what_it_speaks(pictures: Path) -> None:
     sent = run.tap()
     run.finished()
     assert {message.encodings for message in sent if isinstance(message, Hello)} == {("f16", "int8-row", "int8-tensor")}
-    assert set(participant.ENCODINGS) == {"f32", "f16", "int8-row", "int8-tensor"}
+    assert set(ENCODINGS) == {"f32", "f16", "int8-row", "int8-tensor"}
 
 
 # -- numbers that do not fit ----------------------------------------------------------------------------------------

@@ -122,7 +122,7 @@ def test_what_was_superseded_leaves_no_trace(pictures: Path, method: str) -> Non
             participant._start_work()
             while not participant.work_slice():
                 pass
-            participant._method_state, _ = participant._work.result
+            participant._learner.state, _ = participant._work.result
             participant._work = None
     assert not done
     assert participant.bench.model.state_bytes() == slow.agent.bench.model.state_bytes()
@@ -135,7 +135,7 @@ def test_a_superseded_device_runs_the_local_stage_that_it_missed(pictures: Path)
     first = places(sent, Upload, SLOW)[0]
     assert first[1] > 0
     (slow,) = [d for d in run.devices if d.device.kit.id == SLOW]
-    assert slow.agent._method_state.local_rounds == 4
+    assert slow.agent._learner.state.local_rounds == 4
 
 
 def test_a_run_that_ends_while_a_device_computes_leaves_it_at_its_last_exchange(pictures: Path) -> None:

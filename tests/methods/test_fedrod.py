@@ -73,7 +73,7 @@ def test_a_run_is_its_naive_twin(pictures: Path, gamma: float) -> None:
     run.finished()
     np.testing.assert_allclose(run.server.method_state.weights.values, shared.ravel(), atol=1e-5)
     for virtual, generic, personal in zip(run.devices, trained, own, strict=True):
-        np.testing.assert_allclose(virtual.agent._method_state.personal, personal, atol=1e-5)
+        np.testing.assert_allclose(virtual.agent._learner.state.personal, personal, atol=1e-5)
         np.testing.assert_allclose(virtual.agent.bench.model.head_rows(), generic + personal, atol=1e-5)
     assert np.abs(shared - begun).max() > 0.02  # the tolerance means something
     assert np.abs(own[0]).max() > 0.02

@@ -17,7 +17,7 @@ import pytest
 from protocol_mutations import KINDS as REFUSALS
 
 from coordinator import public_shelf
-from edge_sdk import errors, participant, public_fetch, session
+from edge_sdk import errors, public_fetch, session, uplink
 from edge_sdk.protocol import codec, knowledge, messages, scan, schema, topics, wires
 from edge_sdk.protocol.encodings import ENCODINGS, decoded
 from edge_sdk.protocol.leaves import PRINTABLE, Blob, Packed, Real, Tensor, Text, Whole
@@ -187,7 +187,7 @@ def test_the_topics_are_those_of_the_code():
 
 def test_the_kinds_are_those_of_the_code():
     documented = dict(re.findall(r"^\| `(hello|upd|bye|get)` \| (\w+) \|$", section("Connection"), re.MULTILINE))
-    assert documented == {kind: cls.__name__ for cls, kind in participant._KINDS.items()}
+    assert documented == {kind: cls.__name__ for cls, kind in uplink.KINDS.items()}
     for pattern in topics.device_subscriptions("a", "b"):
         generic = pattern.replace("/a/", "/{fed}/").replace("/b/", "/{device}/")
         assert f"    {generic}\n" in section("Connection")

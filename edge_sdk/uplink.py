@@ -1,0 +1,62 @@
+"""What a device says, on the topics where it is heard: its messages as frames, each with the next stamp."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from edge_sdk.protocol import codec, topics
+from edge_sdk.protocol.codec import Stamp
+from edge_sdk.protocol.messages import Bye, DeviceStatus, Hello, PublicRequest, Upload
+from edge_sdk.transport.base import Transport, Will
+
+KINDS: Mapping[type, str] = {Hello: "hello", Upload: "upd", Bye: "bye", PublicRequest: "get"}
+"""The last level of the topic on which a device sends each message."""
+
+
+class Uplink:
+    """One device's way to the coordinator of one federation, in one life."""
+
+    def __init__(self, transport: Transport, *, federation: str, device: str, boot_epoch: int) -> None:
+        self._transport, self._boot_epoch = transport, boot_epoch
+        self._federation, self._device = federation, device
+        self._sequence = 0
+
+    def connect(self) -> None:
+        """Open the link, with a will that tells others when we fall silent."""
+        will = Will(topics.device_status(self._federation, self._device), self._status("lost"))
+        self._transport.connect(topics.device_subscriptions(self._federation, self._device), will)
+
+    def send(self, message: Hello | Bye | PublicRequest) -> None:
+        """Say it once; nothing of it is kept."""
+        self._transport.send(self._topic(type(message)), codec.encode(message, self._stamp()))
+
+    def frame(self, upload: Upload) -> bytes:
+        """An upload as it is stored, and sent however often it takes."""
+        return codec.encode(upload, self._stamp())
+
+    def send_upload(self, frame: bytes) -> None:
+        """Send, perhaps once more, what `frame` made, in this life or an earlier one."""
+        self._transport.send(self._topic(Upload), frame)
+
+    def say_bye(self, reason: str) -> None:
+        """Tell the coordinator that this device will not come back."""
+        self.send(Bye(federation=self._federation, device=self._device, reason=reason))
+
+    def ask_for_blocks(self, sha256: bytes, blocks: tuple[int, ...]) -> None:
+        """Ask for these blocks of the public set of this name."""
+        self.send(PublicRequest(federation=self._federation, device=self._device, sha256=sha256, blocks=blocks))
+
+    def announce(self, state: str) -> None:
+        """Leave our state with the broker, which tells it to whoever comes."""
+        self._transport.send(topics.device_status(self._federation, self._device), self._status(state), retain=True)
+
+    def _status(self, state: str) -> bytes:
+        status = DeviceStatus(federation=self._federation, device=self._device, state=state, boot=self._boot_epoch)
+        return codec.encode(status, self._stamp())
+
+    def _topic(self, message: type) -> str:
+        return topics.up(self._federation, self._device, KINDS[message])
+
+    def _stamp(self) -> Stamp:
+        self._sequence += 1
+        return Stamp(self._boot_epoch, self._sequence)
