@@ -106,7 +106,7 @@ class Record:
     After a restart whoever knows says so; else the clock is taken to have stood still since the last round ended.
     """
     waiting: Waiting = field(default_factory=Waiting)
-    """Begins anew after a restart."""
+    """Begins anew after a restart, unless somebody remembers."""
     _closed: _Totals = field(default_factory=_Totals)
     """What all rounds so far add up to."""
 
@@ -203,6 +203,21 @@ class Record:
             device_s=work.busy_s,
             device_j=work.used_j,
         )
+
+    def unclosed(self) -> dict[str, Any]:
+        """What a restart forgets, for its round is not over: plain values, for whoever outlives a coordinator."""
+        return {
+            "bytes_up": dict(self.bytes_up),
+            "bytes_down": dict(self.bytes_down),
+            "scalars_down": self.scalars["down"],
+            "waiting": self.waiting.to_json(),
+        }
+
+    def remember(self, unclosed: Mapping[str, Any]) -> None:
+        """What `unclosed` gave: counted on from there."""
+        self.bytes_up, self.bytes_down = Counter(unclosed["bytes_up"]), Counter(unclosed["bytes_down"])
+        self.scalars["down"] = unclosed["scalars_down"]
+        self.waiting.restore(unclosed["waiting"])
 
     def laggards(self) -> tuple[str, ...]:
         """Devices that missed more than a tenth of the exchanges since the run began."""

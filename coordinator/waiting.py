@@ -7,7 +7,8 @@ last device alone.  Where a deadline closes an exchange, the rest of the time wa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 
 class Waiting:
@@ -40,6 +41,14 @@ class Waiting:
             return "", 0.0
         device = min(waits_s, key=lambda name: (-waits_s[name], name))
         return device, waits_s[device]
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the wait that is going on, which a restart is not to be blamed on anybody for."""
+        return {"total_s": dict(self.total_s), "round_s": dict(self._round_s)}
+
+    def restore(self, plain: Mapping[str, Any]) -> None:
+        """What to_json gave."""
+        self.total_s, self._round_s = Counter(plain["total_s"]), Counter(plain["round_s"])
 
     def _note(self, device: str, waited_s: float) -> None:
         if waited_s > 0:

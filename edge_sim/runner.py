@@ -19,7 +19,7 @@ from coordinator.watcher import Watcher
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.mqtt_url import parse_broker_url
 from edge_sim import config as configs
-from edge_sim import engines, feasible, garbage, idle, run_folder
+from edge_sim import engines, feasible, garbage, idle, late_start, run_folder
 from edge_sim import fleet as fleets
 from edge_sim.checkpoint import Checkpoints
 from edge_sim.config import Config
@@ -102,7 +102,7 @@ def _run_in(out: Path | None, parsed: Config, broker: str, *, resume: bool, watc
             virtual_s, spent, seen = 0.0, {}, final_prototypes.insight(server)
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual_s, "start_s": start_s}
     found = result(server, fleet, transport=label, time=took, memory=memory, standalone=standalone, spent=spent)
-    left = idle.remarks(parsed, virtual_s) if broker == "memory" else ()
+    left = (*late_start.remark(server, virtual_s), *idle.remarks(parsed, virtual_s)) if virtual_time else ()
     return replace(found, insight=seen, warnings=(*found.warnings, *left))
 
 

@@ -77,7 +77,8 @@ class VirtualFleet:
             work=self._work,
             trace=trace,
             reduction=reduction,
-            begun_s=world.get("begun_s"),  # checkpoints of before it was kept lack it
+            begun_s=world.get("begun_s"),  # checkpoints of before these were kept lack them
+            unclosed=world.get("unclosed"),
         )
         stores = stores or {}
         name = fleet.federation.spec.federation
@@ -115,11 +116,11 @@ class VirtualFleet:
         return {d.device.kit.id: d.hardware.spent(now_s) for d in self.devices}
 
     def to_json(self) -> dict[str, Any]:
-        """Time, heat, batteries and joules as plain values: what neither the ledger nor the stores hold."""
+        """Time, heat, batteries, joules and counts as plain values: what neither the ledger nor the stores hold."""
         now_s = self.clock.now_s
         begun_s = self.server.record.started_s
         hardware = {d.device.kit.id: d.hardware.to_json(now_s) for d in self.devices}
-        return {"now_s": now_s, "begun_s": begun_s, "hardware": hardware}
+        return {"now_s": now_s, "begun_s": begun_s, "hardware": hardware, "unclosed": self.server.record.unclosed()}
 
     def run(self) -> None:
         """Let time pass until the run is over.
@@ -194,14 +195,15 @@ class VirtualCoordinator:
         trace: TraceWriter | None = None,
         reduction: Reduction = unchanged,
         begun_s: float | None = None,
+        unclosed: Mapping[str, Any] | None = None,
     ) -> None:
-        """begun_s: when a run that goes on opened its first exchange."""
+        """Of a run that goes on: when it opened its first exchange, and what it had counted that no ledger holds."""
         self._work, self._reduction = work, reduction
         self._trace = trace
         self._fleet, self._hub, self._clock, self._watcher = fleet, hub, clock, watcher
         self._shelf = shelf
         self.powered = True
-        self._start(ledger, begun_s)
+        self._start(ledger, begun_s, unclosed)
 
     @property
     def over(self) -> bool:
@@ -221,10 +223,11 @@ class VirtualCoordinator:
             kept = Path(folder) / "ledger.db"
             self.server.ledger.copy_to(kept)
             self.server.ledger.close()
-            self._start(Ledger(None, kept), self.server.record.started_s)
+            record = self.server.record
+            self._start(Ledger(None, kept), record.started_s, record.unclosed())  # we saw what it has forgotten
         self.server.connect()
 
-    def _start(self, ledger: Ledger, begun_s: float | None) -> None:
+    def _start(self, ledger: Ledger, begun_s: float | None, unclosed: Mapping[str, Any] | None) -> None:
         self._transport = self._hub.link("coordinator")
         self.server = traced.server(
             self._trace,
@@ -240,6 +243,8 @@ class VirtualCoordinator:
             clock=lambda: self._clock.now_s,
             begun_s=begun_s,
         )
+        if unclosed is not None:
+            self.server.record.remember(unclosed)
         self._waker = _Waker(self._clock, self._wake, self.server.next_due_s)
         self._transport.on_news = self._waker.soon
 

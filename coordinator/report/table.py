@@ -242,8 +242,8 @@ def _own_task(result: Result) -> list[str]:
 
 
 def _times(time: dict[str, float]) -> list[str]:
-    wall = [human_seconds(time["wall_s"])] if "wall_s" in time else []
     virtual = [f"{human_seconds(time['virtual_s'])} on the boards' clock"] if time.get("virtual_s") else []
+    wall = [human_seconds(time["wall_s"]) + (" here" if virtual else "")] if "wall_s" in time else []
     return [", ".join(wall + virtual)] if wall or virtual else []
 
 

@@ -131,7 +131,7 @@ def test_the_verdict_and_what_a_reader_must_know():
     )
     verdict = (
         "mean accuracy 25.0 % alone -> 75.0 % federated (+50.0 points); 2.0 kB sent, 2.5 MB received; "
-        "6.4 s, 4 min 10 s on the boards' clock; uploads not taken: 2 duplicate, 1 refused"
+        "6.4 s here, 4 min 10 s on the boards' clock; uploads not taken: 2 duplicate, 1 refused"
     )
     for line in (
         verdict,

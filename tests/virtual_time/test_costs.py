@@ -41,6 +41,13 @@ def test_a_crash_of_the_coordinator_costs_its_outage_and_hides_no_work(pictures:
     assert took[:longest] == pytest.approx(rounds[:longest])
     assert hit.server.record.started_s == begun_s
     assert [entry.device_flops for entry in hit.result.history] == [entry.device_flops for entry in calm.result.history]
+    for name in ("bytes_up", "bytes_down", "scalars_down"):
+        assert sum(getattr(entry, name) for entry in hit.result.history) >= sum(
+            getattr(entry, name) for entry in calm.result.history
+        ), name
+    assert sum(each.bytes_up + each.bytes_down for each in hit.result.devices) > sum(
+        each.bytes_up + each.bytes_down for each in calm.result.devices
+    ), "what was sent again costs more"
     for each in (calm, hit):
         totals_are_sums(each.result)
         assert each.result.points()[-1].time_s == pytest.approx(sum(entry.virtual_s for entry in each.result.history))
@@ -68,3 +75,5 @@ def test_a_resumed_run_has_the_costs_of_all_its_parts(
     times = [sum(entry.virtual_s for entry in found.history) for found in (resumed, whole)]
     assert resumed.time["virtual_s"] - times[0] == pytest.approx(whole.time["virtual_s"] - times[1], rel=0.2)
     assert all(entry.device_flops > 0 for entry in resumed.history)
+    sent = [sum(entry.bytes_up + entry.bytes_down for entry in found.history) for found in (resumed, whole)]
+    assert sent[0] >= sent[1]

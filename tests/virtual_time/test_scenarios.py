@@ -16,6 +16,7 @@ from coordinator.watcher import Silent
 from edge_sdk import cli
 from edge_sdk.errors import RunFailed, UsageError
 from edge_sim import config as configs
+from edge_sim import late_start
 from edge_sim.runner import run
 
 
@@ -89,6 +90,13 @@ def test_a_run_waits_for_the_evening(pictures: Path) -> None:
     night = simulated(pictures, {"count": 4, "available": "22:00-23:00"}, scenario={"starts_at": "20:00"}, quorum=4)
     assert night.result.completed
     assert 2 * HOUR_S < night.clock.now_s < 2.1 * HOUR_S
+    (told,) = late_start.remark(night.server, night.clock.now_s)
+    assert told.startswith("the first exchange began after 2 h 00 min, when device-03 had joined: joules")
+
+
+def test_a_run_that_began_at_once_says_nothing_of_it(pictures: Path) -> None:
+    day = simulated(pictures, {"count": 4})
+    assert late_start.remark(day.server, day.clock.now_s) == ()
 
 
 def test_hours_that_never_meet_end_the_run(pictures: Path) -> None:
