@@ -57,6 +57,7 @@ DEVICE_COLUMNS = (
     "model",
     "runtime",
     "learns",
+    "joined",
     "samples",
     "classes",
     "class_counts",
@@ -135,6 +136,7 @@ def _device_row(device: DeviceResult) -> dict[str, object]:
     row: dict[str, object] = {name: getattr(device, name) for name in DEVICE_COLUMNS}
     return row | {
         "learns": int(device.learns),
+        "joined": int(device.joined),
         "classes": " ".join(map(str, device.classes)),
         "class_counts": " ".join(map(str, device.class_counts)),
     }

@@ -215,7 +215,8 @@ def _accuracy(device: DeviceResult) -> float:
 
 
 def _model(device: DeviceResult) -> str:
-    words = [short(device.model), short(device.runtime), "" if device.learns else "teaches only"]
+    role = "never joined" if not device.joined else "" if device.learns else "teaches only"
+    words = [short(device.model), short(device.runtime), role]
     return DOT.join(word for word in words if word)
 
 

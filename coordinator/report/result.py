@@ -34,6 +34,8 @@ class DeviceResult:
     """What a reader should know of its model, such as where a frozen extractor comes from."""
     learns: bool = True
     """False for a device that can only teach: it counts in no mean."""
+    joined: bool = True
+    """False for a device of a simulation that never came or was not let in: whether it learns is not known then."""
     samples: int = 0
     class_counts: tuple[int, ...] = ()
     """Samples per class; empty where the owner withholds it."""
@@ -138,8 +140,8 @@ class Result:
 
     @property
     def learners(self) -> frozenset[str]:
-        """Ids of the devices that learn: the ones that means are taken over."""
-        return frozenset(device.id for device in self.devices if device.learns)
+        """Ids of the devices that joined and learn: the ones that means are taken over."""
+        return frozenset(device.id for device in self.devices if device.joined and device.learns)
 
     def learned(self, accuracy: Mapping[str, float]) -> dict[str, float]:
         """Of the devices that learn, those that are known, by id."""
@@ -299,6 +301,7 @@ def _device(device: DeviceResult) -> dict[str, Any]:
         "runtime": device.runtime,
         "note": device.note,
         "learns": device.learns,
+        "joined": device.joined,
         "samples": device.samples,
         **counts,
         **measured,

@@ -92,14 +92,15 @@ def test_what_is_not_known_is_said(tmp_path, texts):
     result = synthetic.result(count=3, rounds=1, history=(), standalone_history=())
     shy = dataclasses.replace(result.devices[0], class_counts=(), accuracy=None, standalone_accuracy=None, waited_s=0.0)
     teacher = dataclasses.replace(result.devices[1], learns=False, model="a$b$" + "x" * 60, waited_s=0.0)
-    still = dataclasses.replace(result.devices[2], waited_s=0.0)
-    result = dataclasses.replace(result, devices=(shy, teacher, still), completed=False, rounds_done=0)
+    absent = dataclasses.replace(result.devices[2], runtime="", joined=False, waited_s=0.0)
+    result = dataclasses.replace(result, devices=(shy, teacher, absent), completed=False, rounds_done=0)
     plots.draw_all(result, tmp_path)
     accuracy, devices, _, classes, heat, waited, own_task, _, by_time, by_energy = texts
     assert "no accuracy was measured" in accuracy
     assert any("0 of 1 round" in text for text in accuracy)
     assert "not measured" in devices
     assert any(text.startswith("a$b$x") and text.endswith("teaches only") and len(text) < 60 for text in devices)
+    assert f"{absent.model} \N{MIDDLE DOT} never joined" in devices
     assert "withheld by its owner" in classes & heat
     assert "no accuracy was measured" in own_task & by_time & by_energy
     assert "no round waited for anybody" in waited

@@ -61,6 +61,16 @@ def test_a_run_without_devices_or_rounds(tmp_path):
     assert read_run(tmp_path) == result
 
 
+def test_who_never_joined_learns_and_counts_in_no_mean(tmp_path):
+    result = synthetic.result(count=2, rounds=1)
+    absent = dataclasses.replace(result.devices[1], joined=False, accuracy=None)
+    result = dataclasses.replace(result, devices=(result.devices[0], absent))
+    write_run(result, "", tmp_path)
+    assert [(row["learns"], row["joined"]) for row in table(tmp_path / "devices.csv")] == [("1", "1"), ("1", "0")]
+    assert read_run(tmp_path) == result
+    assert result.learners == {result.devices[0].id}
+
+
 def test_the_tables_hold_the_worked_figures(tmp_path):
     result = synthetic.result(count=2, rounds=2)
     a, b = (device.id for device in result.devices)
