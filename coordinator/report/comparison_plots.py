@@ -25,12 +25,7 @@ from coordinator.report.comparison_canvas import (
     what,
     write_points,
 )
-from coordinator.report.cost_plots import (
-    accuracy_by_bytes,
-    accuracy_by_energy,
-    accuracy_by_time,
-    accuracy_for_its_cost,
-)
+from coordinator.report.cost_plots import accuracy_for_its_cost, over_costs
 from coordinator.report.insight_plots import Seen, draw_insights
 from coordinator.report.lines import round_axis, tick_percent
 
@@ -78,9 +73,7 @@ def draw_comparison(comparison: Comparison, directory: str | os.PathLike[str]) -
         accuracy_by_round,
         own_task_by_round,
         accuracy_of_devices,
-        accuracy_by_bytes,
-        accuracy_by_time,
-        accuracy_by_energy,
+        *over_costs(comparison),
         accuracy_for_its_cost,
     )
     paths = [folder / f"{draw.__name__}.png" for draw in drawings]

@@ -27,7 +27,7 @@ from coordinator.report.canvas import (
 from coordinator.report.comparison import Comparison, Line, Trial
 from coordinator.report.comparison_canvas import write_points
 from coordinator.report.comparison_plots import own_task_by_round
-from coordinator.report.cost_plots import accuracy_by_bytes, accuracy_by_energy, accuracy_by_time
+from coordinator.report.cost_plots import over_costs
 from coordinator.report.insight_plots import Seen, draw_insights
 from coordinator.report.lines import End, accuracy_axis, end_labels, round_axis, tick_percent
 from coordinator.report.result import DeviceResult, Result, RoundResult
@@ -63,7 +63,7 @@ def draw_all(result: Result, directory: str | os.PathLike[str]) -> list[Path]:
     for draw, path in zip(drawings, paths, strict=True):
         draw(result, path)
     only = Comparison((Line(result.method, (Trial(result.seed, result),)),), result.method)
-    for curve in (own_task_by_round, accuracy_by_bytes, accuracy_by_time, accuracy_by_energy):
+    for curve in (own_task_by_round, *over_costs(only)):
         paths.append(folder / f"{curve.__name__}.png")
         curve(only, paths[-1])
     if result.insight is not None:

@@ -143,6 +143,11 @@ class Result:
         """Ids of the devices that joined and learn: the ones that means are taken over."""
         return frozenset(device.id for device in self.devices if device.joined and device.learns)
 
+    @property
+    def metered(self) -> frozenset[str]:
+        """Which of SPENT somebody metered: nothing over a broker, where nobody knows what devices spend."""
+        return frozenset(of for of in SPENT if f"device_{of}_total" in _work(self))
+
     def learned(self, accuracy: Mapping[str, float]) -> dict[str, float]:
         """Of the devices that learn, those that are known, by id."""
         learners = self.learners

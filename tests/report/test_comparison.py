@@ -61,6 +61,7 @@ def trial(seed, accuracies, *, completed=True, sent=100, rounds=2):
             local_accuracy={d.id: d.accuracy * r / rounds for d in devices},
             virtual_s=9.0 / rounds,
             device_flops=4000 // rounds,
+            device_j=50.0 / rounds,
             bytes_up=2 * sent,
             bytes_down=2 * sent,
         )
@@ -338,5 +339,5 @@ def test_a_line_over_time_says_where_it_begins(tmp_path, monkeypatch):
     figures = pytest.importorskip("matplotlib.figure")
     drawn = []
     monkeypatch.setattr(figures.Figure, "savefig", lambda self, *_, **__: drawn.append(self))
-    comparison_plots.accuracy_by_time(comparison(), tmp_path / "p.png")
+    cost_plots.accuracy_by_time(comparison(), tmp_path / "p.png")
     assert "mean of those measured, by evaluated round" in drawn[0].texts[1].get_text()

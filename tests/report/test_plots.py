@@ -1,5 +1,6 @@
 """The pictures: drawn for plain and for odd runs, the same bytes each time, and without them a clear word."""
 
+import csv
 import dataclasses
 import sys
 
@@ -104,6 +105,18 @@ def test_what_is_not_known_is_said(tmp_path, texts):
     assert "withheld by its owner" in classes & heat
     assert "no accuracy was measured" in own_task & by_time & by_energy
     assert "no round waited for anybody" in waited
+
+
+def test_without_joules_there_is_no_picture_of_them(tmp_path):
+    pytest.importorskip("matplotlib")
+    result = synthetic.result(count=2, rounds=2)
+    history = tuple(dataclasses.replace(entry, device_j=0.0) for entry in result.history)
+    devices = tuple(dataclasses.replace(device, energy_j=0.0) for device in result.devices)
+    drawn = plots.draw_all(dataclasses.replace(result, history=history, devices=devices), tmp_path)
+    assert [path.name for path in drawn] == [name for name in NAMES if "energy" not in name]
+    assert not list(tmp_path.glob("accuracy_by_energy.*"))
+    with (tmp_path / "accuracy_by_bytes.csv").open() as file:
+        assert [row["device_j"] for row in csv.DictReader(file)] == ["", ""]
 
 
 def test_without_a_standalone_run_there_is_no_empty_bar(tmp_path, texts):
