@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from coordinator.report.canvas import DOT, FAINT, INK, picture, short
+from coordinator.report.canvas import DOT, FAINT, INK, picture, pictures_in, short
 from coordinator.report.comparison import Comparison, Line
 from coordinator.report.comparison_canvas import (
     HEIGHT_IN,
@@ -66,23 +66,25 @@ class DevicePoint(NamedTuple):
 
 
 def draw_comparison(comparison: Comparison, directory: str | os.PathLike[str]) -> list[Path]:
-    """Draw every picture into `directory` and return the PNG files.  Raises MissingExtra without matplotlib."""
-    folder = Path(directory)
-    folder.mkdir(parents=True, exist_ok=True)
-    drawings: tuple[Callable[[Comparison, Path], None], ...] = (
-        accuracy_by_round,
-        own_task_by_round,
-        accuracy_of_devices,
-        *over_costs(comparison),
-        accuracy_for_its_cost,
-    )
-    paths = [folder / f"{draw.__name__}.png" for draw in drawings]
-    for draw, path in zip(drawings, paths, strict=True):
-        draw(comparison, path)
-    firsts = [(line.method, line.trials[0].result) for line in comparison.lines]
-    seen = [Seen(name, run.data.get("name", ""), run.insight) for name, run in firsts if run.insight is not None]
-    which = f", here {comparison.seeds[0]}" if len(comparison.seeds) > 1 else ""
-    return [*paths, *draw_insights(seen, f"{what(comparison)}{which}", folder)]
+    """Draw every picture into `directory` and return the PNG files.
+
+    Raises MissingExtra without matplotlib, StoreError where the pictures cannot be written.
+    """
+    with pictures_in(directory) as folder:
+        drawings: tuple[Callable[[Comparison, Path], None], ...] = (
+            accuracy_by_round,
+            own_task_by_round,
+            accuracy_of_devices,
+            *over_costs(comparison),
+            accuracy_for_its_cost,
+        )
+        paths = [folder / f"{draw.__name__}.png" for draw in drawings]
+        for draw, path in zip(drawings, paths, strict=True):
+            draw(comparison, path)
+        firsts = [(line.method, line.trials[0].result) for line in comparison.lines]
+        seen = [Seen(name, run.data.get("name", ""), run.insight) for name, run in firsts if run.insight is not None]
+        which = f", here {comparison.seeds[0]}" if len(comparison.seeds) > 1 else ""
+        return [*paths, *draw_insights(seen, f"{what(comparison)}{which}", folder)]
 
 
 def accuracy_by_round(comparison: Comparison, path: Path) -> None:

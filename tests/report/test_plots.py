@@ -8,9 +8,11 @@ import pytest
 import synthetic
 
 from coordinator.report import canvas, plots
+from coordinator.report.files import write_run
 from coordinator.report.lines import seconds_axis
 from coordinator.report.units import human_bytes
-from edge_sdk.errors import MissingExtra
+from edge_sdk.cli import main
+from edge_sdk.errors import MissingExtra, StoreError
 
 NAMES = [
     "accuracy_by_round.png",
@@ -191,3 +193,16 @@ def test_without_matplotlib_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtra, match=r"edge-sdk\[coordinator\]"):
         plots.draw_all(synthetic.result(count=2), tmp_path)
+
+
+@pytest.mark.parametrize("in_the_way", ["plots", "plots/accuracy_by_round.png/x"])
+def test_a_report_that_cannot_be_drawn_shows_its_table_and_says_why(tmp_path, capsys, in_the_way):
+    pytest.importorskip("matplotlib")
+    write_run(synthetic.result(count=2, rounds=2), "", tmp_path)
+    (tmp_path / in_the_way).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / in_the_way).touch()
+    assert main(["report", str(tmp_path)]) == StoreError.exit_code
+    shown, said = capsys.readouterr()
+    assert "device-1" in shown
+    assert said.count("\n") == 1
+    assert f"{tmp_path / 'plots'}: cannot write the pictures (" in said
