@@ -64,7 +64,7 @@ def _device(server: Server, device: Device, standalone_accuracy: float | None, s
     if kit.id in server.hellos:
         known = device_result(server, kit.id)
     else:
-        known = DeviceResult(id=kit.id, number=kit.number, board=kit.board_name, model=kit.family, learns=False)
+        known = DeviceResult(id=kit.id, number=kit.number, board=kit.board_name, model=kit.family, joined=False)
     return dataclasses.replace(
         known,
         link=kit.link_name,

@@ -6,6 +6,7 @@ matplotlib is loaded on first use, and its global state (pyplot, the list of fig
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.report.result import DeviceResult
 from coordinator.report.units import printable
-from edge_sdk.errors import MissingExtra
+from edge_sdk.errors import MissingExtra, StoreError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,6 +59,20 @@ LINE_IN = 0.17
 LONGEST_NAME = 26
 DOT = " \N{MIDDLE DOT} "
 """Between the words of a subtitle."""
+
+
+@contextmanager
+def pictures_in(directory: str | os.PathLike[str]) -> Iterator[Path]:
+    """The folder that pictures go into, made where it is missing.  Raises StoreError where it cannot be written."""
+    folder = Path(directory)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
+    except OSError as error:
+        raise StoreError(
+            f"{folder}: cannot write the pictures ({error.strerror or error}); free or change the place, "
+            "then edge-sdk report draws them"
+        ) from error
 
 
 @contextmanager

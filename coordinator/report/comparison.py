@@ -125,6 +125,11 @@ class Comparison:
         """Whether every run came to its end."""
         return all(trial.result.completed for line in self.lines for trial in line.trials)
 
+    @property
+    def metered(self) -> frozenset[str]:
+        """What somebody metered in any run: see Result."""
+        return frozenset().union(*(trial.result.metered for line in self.lines for trial in line.trials))
+
     def difference(self, line: Line, figure: str) -> Spread | None:
         """How much better than the baseline, seed by seed: both had the same data, models and private steps."""
         base = next(other for other in self.lines if other.method == self.baseline)

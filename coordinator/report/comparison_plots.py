@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from coordinator.report.canvas import DOT, FAINT, INK, picture, short
+from coordinator.report.canvas import DOT, FAINT, INK, picture, pictures_in, short
 from coordinator.report.comparison import Comparison, Line
 from coordinator.report.comparison_canvas import (
     HEIGHT_IN,
@@ -25,12 +25,7 @@ from coordinator.report.comparison_canvas import (
     what,
     write_points,
 )
-from coordinator.report.cost_plots import (
-    accuracy_by_bytes,
-    accuracy_by_energy,
-    accuracy_by_time,
-    accuracy_for_its_cost,
-)
+from coordinator.report.cost_plots import accuracy_for_its_cost, over_costs
 from coordinator.report.insight_plots import Seen, draw_insights
 from coordinator.report.lines import round_axis, tick_percent
 
@@ -71,25 +66,33 @@ class DevicePoint(NamedTuple):
 
 
 def draw_comparison(comparison: Comparison, directory: str | os.PathLike[str]) -> list[Path]:
-    """Draw every picture into `directory` and return the PNG files.  Raises MissingExtra without matplotlib."""
-    folder = Path(directory)
-    folder.mkdir(parents=True, exist_ok=True)
-    drawings: tuple[Callable[[Comparison, Path], None], ...] = (
-        accuracy_by_round,
-        own_task_by_round,
-        accuracy_of_devices,
-        accuracy_by_bytes,
-        accuracy_by_time,
-        accuracy_by_energy,
-        accuracy_for_its_cost,
-    )
-    paths = [folder / f"{draw.__name__}.png" for draw in drawings]
-    for draw, path in zip(drawings, paths, strict=True):
-        draw(comparison, path)
+    """Draw every picture into `directory` and return the PNG files.
+
+    Raises MissingExtra without matplotlib, StoreError where the pictures cannot be written.
+    """
+    with pictures_in(directory) as folder:
+        drawings: tuple[Callable[[Comparison, Path], None], ...] = (
+            accuracy_by_round,
+            own_task_by_round,
+            accuracy_of_devices,
+            *over_costs(comparison),
+            accuracy_for_its_cost,
+        )
+        paths = [folder / f"{draw.__name__}.png" for draw in drawings]
+        for draw, path in zip(drawings, paths, strict=True):
+            draw(comparison, path)
+        which = f", here {comparison.seeds[0]}" if len(comparison.seeds) > 1 else ""
+        return [*paths, *draw_insights(_seen(comparison), f"{what(comparison)}{which}", folder)]
+
+
+def _seen(comparison: Comparison) -> list[Seen]:
+    """Of the first seed; of a run that never began there are only models that nobody trained."""
     firsts = [(line.method, line.trials[0].result) for line in comparison.lines]
-    seen = [Seen(name, run.data.get("name", ""), run.insight) for name, run in firsts if run.insight is not None]
-    which = f", here {comparison.seeds[0]}" if len(comparison.seeds) > 1 else ""
-    return [*paths, *draw_insights(seen, f"{what(comparison)}{which}", folder)]
+    return [
+        Seen(name, run.data.get("name", ""), run.insight)
+        for name, run in firsts
+        if run.insight is not None and run.rounds_done
+    ]
 
 
 def accuracy_by_round(comparison: Comparison, path: Path) -> None:
@@ -142,10 +145,14 @@ def own_task_by_round(comparison: Comparison, path: Path) -> None:
 
 
 def accuracy_of_devices(comparison: Comparison, path: Path) -> None:
-    """The final accuracies of the learning devices, of all seeds together: quartiles, whiskers from end to end."""
+    """The final accuracies of the learning devices, of all seeds together: quartiles, whiskers from end to end.
+
+    A method without any has no row.
+    """
     points = list(device_points(comparison))
     write_points(path, DevicePoint._fields, (point._asdict() for point in points))
-    methods = [line.method for line in comparison.lines]
+    styles = looks(line.method for line in comparison.lines)
+    methods = list(dict.fromkeys(point.method for point in points))
     found = {name: [point.accuracy for point in points if point.method == name] for name in methods}
     subtitle = f"{what(comparison)}{DOT}box: quartiles, whiskers: worst to best, dots: the newest of each device"
     tall_in = max(HEIGHT_IN / 2, 1.2 + _BOX_IN * len(methods))
@@ -155,23 +162,21 @@ def accuracy_of_devices(comparison: Comparison, path: Path) -> None:
             nothing(axes, "no accuracy was measured")
             return
         for row, (method, values) in enumerate(found.items()):
-            of = looks(methods)[method]
-            if values:
-                box = {"facecolor": FAINT, "edgecolor": of.colour, "linewidth": 1.2}
-                line = {"color": of.colour, "linewidth": 1.2}
-                axes.boxplot(
-                    [values],
-                    positions=[row],
-                    widths=0.55,
-                    whis=(0, 100),
-                    patch_artist=True,
-                    boxprops=box,
-                    whiskerprops=line,
-                    capprops=line,
-                    medianprops={"color": of.colour, "linewidth": 2.4},
-                    orientation="horizontal",
-                )
-                axes.scatter(values, [row] * len(values), s=9, color=of.colour, alpha=0.5, linewidth=0, zorder=3)
+            colour = styles[method].colour
+            line = {"color": colour, "linewidth": 1.2}
+            axes.boxplot(
+                [values],
+                positions=[row],
+                widths=0.55,
+                whis=(0, 100),
+                patch_artist=True,
+                boxprops={"facecolor": FAINT, "edgecolor": colour, "linewidth": 1.2},
+                whiskerprops=line,
+                capprops=line,
+                medianprops={"color": colour, "linewidth": 2.4},
+                orientation="horizontal",
+            )
+            axes.scatter(values, [row] * len(values), s=9, color=colour, alpha=0.5, linewidth=0, zorder=3)
         axes.set_yticks(range(len(methods)), [short(method) for method in methods])
         axes.tick_params(axis="y", labelcolor=INK)
         axes.set_ylim(len(methods) - 0.4, -0.6)

@@ -45,8 +45,8 @@ class SpentPoint(NamedTuple):
     bytes_per_device: float
     """Sent and received."""
     time_s: float
-    device_j: float
-    """Of all devices together; 0 where nobody metered them."""
+    device_j: float | None
+    """Of all devices together; None where nobody metered them."""
     mean: float
 
 
@@ -60,6 +60,12 @@ class CostPoint(NamedTuple):
     mean: float
 
 
+def over_costs(comparison: Comparison) -> tuple[Callable[[Comparison, Path], None], ...]:
+    """The pictures of accuracy against what is known of its costs; over a broker nobody knows the joules."""
+    by_energy = (accuracy_by_energy,) if "j" in comparison.metered else ()
+    return (accuracy_by_bytes, accuracy_by_time, *by_energy)
+
+
 def accuracy_by_bytes(comparison: Comparison, path: Path) -> None:
     """Mean accuracy against what a device has sent and received until then."""
     _by_spent(comparison, path, "Accuracy for its bytes", "bytes_per_device", _byte_axis)
@@ -71,7 +77,7 @@ def accuracy_by_time(comparison: Comparison, path: Path) -> None:
 
 
 def accuracy_by_energy(comparison: Comparison, path: Path) -> None:
-    """Mean accuracy against the joules that all devices drew until then; empty over a broker, where nobody knows."""
+    """Mean accuracy against the joules that all devices drew until then, where somebody metered them."""
     _by_spent(comparison, path, "Accuracy for its energy", "device_j", _energy_axis)
 
 
@@ -122,7 +128,7 @@ def spent_points(line: Line) -> list[SpentPoint]:
             number,
             statistics.fmean([curve[number].bytes_per_device for curve in curves]),
             statistics.fmean([curve[number].time_s for curve in curves]),
-            statistics.fmean([curve[number].device_j for curve in curves]),
+            statistics.fmean([curve[number].device_j for curve in curves]) or None,
             statistics.fmean([curve[number].accuracy for curve in curves]),
         )
         for number in shared(curves)
@@ -151,7 +157,7 @@ def _by_spent(comparison: Comparison, path: Path, title: str, key: str, bottom: 
         axes = figure.add_subplot()
         ends = []
         for method, of in looks(points).items():
-            row = [point for point in points.get(method, []) if getattr(point, key) > 0]
+            row = [point for point in points.get(method, []) if getattr(point, key)]
             if row:
                 spent = [getattr(point, key) for point in row]
                 ends.append(end(method, spent[-1], row[-1].mean, of))

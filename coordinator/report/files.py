@@ -33,6 +33,7 @@ PERSONAL = ("pm_v", "pm_l")
 """FedNH's, as means over the learning devices."""
 COUNTS = ("contributors", "exchanges", "bytes_up", "bytes_down", "scalars_up", "scalars_down", "device_flops")
 SECONDS = ("wall_s", "virtual_s", "device_s", "waited_s")
+ROUND_COSTS = tuple(f"device_{of}" for of in SPENT)
 DEVICE_COSTS = ("waited_s", *SPENT.values())
 ROUND_COLUMNS = (
     "round",
@@ -57,6 +58,7 @@ DEVICE_COLUMNS = (
     "model",
     "runtime",
     "learns",
+    "joined",
     "samples",
     "classes",
     "class_counts",
@@ -81,7 +83,7 @@ def write_run(result: Result, resolved_toml: str, directory: str | os.PathLike[s
     files: dict[str, str | bytes] = {
         "federation.toml": resolved_toml,
         "rounds.csv": csv_text(ROUND_COLUMNS, _round_rows(result)),
-        "devices.csv": csv_text(DEVICE_COLUMNS, (_device_row(device) for device in result.devices)),
+        "devices.csv": csv_text(DEVICE_COLUMNS, _device_rows(result)),
         "accuracy.csv": csv_text(ACCURACY_COLUMNS, _accuracy_rows(result)),
         **({insight.NAME: insight.to_bytes(result.insight)} if result.insight is not None else {}),
         "summary.json": json.dumps(summary(result), indent=2, allow_nan=False) + "\n",
@@ -116,6 +118,7 @@ def read_run(directory: str | os.PathLike[str]) -> Result:
 
 def _round_rows(result: Result) -> Iterable[dict[str, object]]:
     alone = {entry.round: entry for entry in result.standalone_history}
+    unknown: dict[str, object] = {f"device_{of}": None for of in SPENT.keys() - result.metered}
     for entry in result.history:
         federated = spread(list(result.learned(entry.accuracy).values()))
         own_task = result.own_task(entry.local_accuracy)
@@ -128,16 +131,21 @@ def _round_rows(result: Result) -> Iterable[dict[str, object]]:
             **{key: own_task.get(key) for key in OWN_TASK},
             **{f"{key}_mean": spread([*result.learned(getattr(entry, key)).values()]).get("mean") for key in PERSONAL},
             **{key: getattr(entry, key) for key in (*COUNTS, *SECONDS, "device_j", "waited_for")},
+            **unknown,
         }
 
 
-def _device_row(device: DeviceResult) -> dict[str, object]:
-    row: dict[str, object] = {name: getattr(device, name) for name in DEVICE_COLUMNS}
-    return row | {
-        "learns": int(device.learns),
-        "classes": " ".join(map(str, device.classes)),
-        "class_counts": " ".join(map(str, device.class_counts)),
-    }
+def _device_rows(result: Result) -> Iterable[dict[str, object]]:
+    unknown: dict[str, object] = {SPENT[of]: None for of in SPENT.keys() - result.metered}
+    for device in result.devices:
+        yield {
+            **{name: getattr(device, name) for name in DEVICE_COLUMNS},
+            "learns": int(device.learns),
+            "joined": int(device.joined),
+            "classes": " ".join(map(str, device.classes)),
+            "class_counts": " ".join(map(str, device.class_counts)),
+            **unknown,
+        }
 
 
 def _accuracy_rows(result: Result) -> Iterable[dict[str, object]]:
@@ -237,5 +245,6 @@ def _device_from(entry: Mapping[str, Any]) -> DeviceResult:
 def _round_from(row: Mapping[str, str], curves: Mapping[str, Mapping[int, Mapping[str, float]]]) -> RoundResult:
     number = int(row["round"])
     values: dict[str, Any] = {name: curve.get(number, {}) for name, curve in curves.items()}
-    values |= {key: int(row[key]) for key in COUNTS} | {key: float(row[key]) for key in SECONDS}
-    return RoundResult(round=number, device_j=float(row["device_j"]), waited_for=row["waited_for"], **values)
+    cells = dict(row) | {key: "0" for key in ROUND_COSTS if row[key] == ""}  # where nobody metered
+    values |= {key: int(cells[key]) for key in COUNTS} | {key: float(cells[key]) for key in (*SECONDS, "device_j")}
+    return RoundResult(round=number, waited_for=row["waited_for"], **values)

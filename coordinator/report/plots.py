@@ -21,13 +21,14 @@ from coordinator.report.canvas import (
     every,
     height_in,
     picture,
+    pictures_in,
     rows_of,
     short,
 )
 from coordinator.report.comparison import Comparison, Line, Trial
 from coordinator.report.comparison_canvas import write_points
 from coordinator.report.comparison_plots import own_task_by_round
-from coordinator.report.cost_plots import accuracy_by_bytes, accuracy_by_energy, accuracy_by_time
+from coordinator.report.cost_plots import over_costs
 from coordinator.report.insight_plots import Seen, draw_insights
 from coordinator.report.lines import End, accuracy_axis, end_labels, round_axis, tick_percent
 from coordinator.report.result import DeviceResult, Result, RoundResult
@@ -48,27 +49,31 @@ _Held = TypedDict("_Held", {"device": str, "class": int, "samples": int})
 
 
 def draw_all(result: Result, directory: str | os.PathLike[str]) -> list[Path]:
-    """Draw every picture into `directory` and return the files.  Raises MissingExtra without matplotlib."""
-    folder = Path(directory)
-    folder.mkdir(parents=True, exist_ok=True)
-    drawings: tuple[Callable[[Result, Path], None], ...] = (
-        accuracy_by_round,
-        devices_alone_federated,
-        bytes_by_direction,
-        who_holds_what,
-        samples_by_class,
-        who_was_waited_for,
-    )
-    paths = [folder / f"{draw.__name__}.png" for draw in drawings]
-    for draw, path in zip(drawings, paths, strict=True):
-        draw(result, path)
-    only = Comparison((Line(result.method, (Trial(result.seed, result),)),), result.method)
-    for curve in (own_task_by_round, accuracy_by_bytes, accuracy_by_time, accuracy_by_energy):
-        paths.append(folder / f"{curve.__name__}.png")
-        curve(only, paths[-1])
-    if result.insight is not None:
-        paths += draw_insights([Seen(result.method, result.data.get("name", ""), result.insight)], _run(result), folder)
-    return paths
+    """Draw every picture into `directory` and return the files.
+
+    Raises MissingExtra without matplotlib, StoreError where the pictures cannot be written.
+    """
+    with pictures_in(directory) as folder:
+        drawings: tuple[Callable[[Result, Path], None], ...] = (
+            accuracy_by_round,
+            devices_alone_federated,
+            bytes_by_direction,
+            who_holds_what,
+            samples_by_class,
+            who_was_waited_for,
+        )
+        paths = [folder / f"{draw.__name__}.png" for draw in drawings]
+        for draw, path in zip(drawings, paths, strict=True):
+            draw(result, path)
+        only = Comparison((Line(result.method, (Trial(result.seed, result),)),), result.method)
+        for curve in (own_task_by_round, *over_costs(only)):
+            paths.append(folder / f"{curve.__name__}.png")
+            curve(only, paths[-1])
+        if result.insight is not None:
+            paths += draw_insights(
+                [Seen(result.method, result.data.get("name", ""), result.insight)], _run(result), folder
+            )
+        return paths
 
 
 def accuracy_by_round(result: Result, path: Path) -> None:
@@ -215,7 +220,8 @@ def _accuracy(device: DeviceResult) -> float:
 
 
 def _model(device: DeviceResult) -> str:
-    words = [short(device.model), short(device.runtime), "" if device.learns else "teaches only"]
+    role = "never joined" if not device.joined else "" if device.learns else "teaches only"
+    words = [short(device.model), short(device.runtime), role]
     return DOT.join(word for word in words if word)
 
 

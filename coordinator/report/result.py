@@ -34,6 +34,8 @@ class DeviceResult:
     """What a reader should know of its model, such as where a frozen extractor comes from."""
     learns: bool = True
     """False for a device that can only teach: it counts in no mean."""
+    joined: bool = True
+    """False for a device of a simulation that never came or was not let in: whether it learns is not known then."""
     samples: int = 0
     class_counts: tuple[int, ...] = ()
     """Samples per class; empty where the owner withholds it."""
@@ -138,8 +140,13 @@ class Result:
 
     @property
     def learners(self) -> frozenset[str]:
-        """Ids of the devices that learn: the ones that means are taken over."""
-        return frozenset(device.id for device in self.devices if device.learns)
+        """Ids of the devices that joined and learn: the ones that means are taken over."""
+        return frozenset(device.id for device in self.devices if device.joined and device.learns)
+
+    @property
+    def metered(self) -> frozenset[str]:
+        """Which of SPENT somebody metered: nothing over a broker, where nobody knows what devices spend."""
+        return frozenset(of for of in SPENT if f"device_{of}_total" in _work(self))
 
     def learned(self, accuracy: Mapping[str, float]) -> dict[str, float]:
         """Of the devices that learn, those that are known, by id."""
@@ -299,6 +306,7 @@ def _device(device: DeviceResult) -> dict[str, Any]:
         "runtime": device.runtime,
         "note": device.note,
         "learns": device.learns,
+        "joined": device.joined,
         "samples": device.samples,
         **counts,
         **measured,

@@ -160,7 +160,7 @@ def _row(device: DeviceResult) -> tuple[str, ...]:
         printable(device.id),
         printable(device.board) or UNKNOWN,
         printable(device.model) or UNKNOWN,
-        (printable(device.runtime) or UNKNOWN) + ("" if device.learns else " (teaches)"),
+        _runtime(device),
         _classes(device),
         str(device.samples),
         _percent(device.standalone_accuracy),
@@ -169,6 +169,12 @@ def _row(device: DeviceResult) -> tuple[str, ...]:
         human_bytes(device.bytes_up),
         human_bytes(device.bytes_down),
     )
+
+
+def _runtime(device: DeviceResult) -> str:
+    if not device.joined:
+        return "never joined"
+    return (printable(device.runtime) or UNKNOWN) + ("" if device.learns else " (teaches)")
 
 
 def _mean_row(result: Result) -> tuple[str, ...]:

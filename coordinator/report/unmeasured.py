@@ -14,7 +14,7 @@ def remarks(result: Result) -> tuple[str, ...]:
 
     A run's accuracy is that of each device's newest evaluation.
     """
-    expected = [device for device in result.devices if device.learns or not device.bytes_up]
+    expected = [device for device in result.devices if device.learns]
     never = [device.id for device in expected if device.accuracy is None]
     if len(never) == len(expected):
         return ()

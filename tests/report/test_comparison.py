@@ -8,6 +8,7 @@ import io
 import itertools
 import statistics
 
+import numpy as np
 import pytest
 import synthetic
 from hypothesis import given
@@ -33,6 +34,7 @@ from coordinator.report.comparison import (
     run_rows,
     spread_of,
 )
+from coordinator.report.insight import Insight
 from coordinator.report.result import DeviceResult, RoundResult
 
 BASE = synthetic.result(count=2)
@@ -61,6 +63,7 @@ def trial(seed, accuracies, *, completed=True, sent=100, rounds=2):
             local_accuracy={d.id: d.accuracy * r / rounds for d in devices},
             virtual_s=9.0 / rounds,
             device_flops=4000 // rounds,
+            device_j=50.0 / rounds,
             bytes_up=2 * sent,
             bytes_down=2 * sent,
         )
@@ -338,5 +341,31 @@ def test_a_line_over_time_says_where_it_begins(tmp_path, monkeypatch):
     figures = pytest.importorskip("matplotlib.figure")
     drawn = []
     monkeypatch.setattr(figures.Figure, "savefig", lambda self, *_, **__: drawn.append(self))
-    comparison_plots.accuracy_by_time(comparison(), tmp_path / "p.png")
+    cost_plots.accuracy_by_time(comparison(), tmp_path / "p.png")
     assert "mean of those measured, by evaluated round" in drawn[0].texts[1].get_text()
+
+
+def test_a_method_that_never_began_has_no_panel_and_no_row(tmp_path, monkeypatch):
+    figures = pytest.importorskip("matplotlib.figure")
+    never = dataclasses.replace(
+        BASE,
+        completed=False,
+        rounds_done=0,
+        history=(),
+        devices=tuple(dataclasses.replace(device, accuracy=None) for device in BASE.devices),
+    )
+    even = np.full((2, 2), 0.5, np.float32)
+    runs = {"alone": BASE, "fedavg": never, "fedmd": BASE}
+    lines = tuple(
+        Line(name, (Trial(0, dataclasses.replace(run, insight=Insight(predictions=even))),))
+        for name, run in runs.items()
+    )
+    comparison_plots.draw_comparison(Comparison(lines, "fedmd"), tmp_path)
+    assert {row["method"] for row in read(tmp_path / "public_predictions.csv")} == {"alone", "fedmd"}
+    drawn = []
+    monkeypatch.setattr(figures.Figure, "savefig", lambda self, *_, **__: drawn.append(self))
+    comparison_plots.accuracy_of_devices(Comparison(lines, "fedmd"), tmp_path / "p.png")
+    (axes,) = drawn[0].axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["alone", "fedmd"]
+    colour = comparison_canvas.looks(runs)["fedmd"].colour  # the same as where fedavg has a line
+    assert axes.patches[-1].get_edgecolor()[:3] == pytest.importorskip("matplotlib.colors").to_rgb(colour)

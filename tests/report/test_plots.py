@@ -1,5 +1,6 @@
 """The pictures: drawn for plain and for odd runs, the same bytes each time, and without them a clear word."""
 
+import csv
 import dataclasses
 import sys
 
@@ -7,9 +8,11 @@ import pytest
 import synthetic
 
 from coordinator.report import canvas, plots
+from coordinator.report.files import write_run
 from coordinator.report.lines import seconds_axis
 from coordinator.report.units import human_bytes
-from edge_sdk.errors import MissingExtra
+from edge_sdk.cli import main
+from edge_sdk.errors import MissingExtra, StoreError
 
 NAMES = [
     "accuracy_by_round.png",
@@ -92,17 +95,30 @@ def test_what_is_not_known_is_said(tmp_path, texts):
     result = synthetic.result(count=3, rounds=1, history=(), standalone_history=())
     shy = dataclasses.replace(result.devices[0], class_counts=(), accuracy=None, standalone_accuracy=None, waited_s=0.0)
     teacher = dataclasses.replace(result.devices[1], learns=False, model="a$b$" + "x" * 60, waited_s=0.0)
-    still = dataclasses.replace(result.devices[2], waited_s=0.0)
-    result = dataclasses.replace(result, devices=(shy, teacher, still), completed=False, rounds_done=0)
+    absent = dataclasses.replace(result.devices[2], runtime="", joined=False, waited_s=0.0)
+    result = dataclasses.replace(result, devices=(shy, teacher, absent), completed=False, rounds_done=0)
     plots.draw_all(result, tmp_path)
     accuracy, devices, _, classes, heat, waited, own_task, _, by_time, by_energy = texts
     assert "no accuracy was measured" in accuracy
     assert any("0 of 1 round" in text for text in accuracy)
     assert "not measured" in devices
     assert any(text.startswith("a$b$x") and text.endswith("teaches only") and len(text) < 60 for text in devices)
+    assert f"{absent.model} \N{MIDDLE DOT} never joined" in devices
     assert "withheld by its owner" in classes & heat
     assert "no accuracy was measured" in own_task & by_time & by_energy
     assert "no round waited for anybody" in waited
+
+
+def test_without_joules_there_is_no_picture_of_them(tmp_path):
+    pytest.importorskip("matplotlib")
+    result = synthetic.result(count=2, rounds=2)
+    history = tuple(dataclasses.replace(entry, device_j=0.0) for entry in result.history)
+    devices = tuple(dataclasses.replace(device, energy_j=0.0) for device in result.devices)
+    drawn = plots.draw_all(dataclasses.replace(result, history=history, devices=devices), tmp_path)
+    assert [path.name for path in drawn] == [name for name in NAMES if "energy" not in name]
+    assert not list(tmp_path.glob("accuracy_by_energy.*"))
+    with (tmp_path / "accuracy_by_bytes.csv").open() as file:
+        assert [row["device_j"] for row in csv.DictReader(file)] == ["", ""]
 
 
 def test_without_a_standalone_run_there_is_no_empty_bar(tmp_path, texts):
@@ -177,3 +193,16 @@ def test_without_matplotlib_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtra, match=r"edge-sdk\[coordinator\]"):
         plots.draw_all(synthetic.result(count=2), tmp_path)
+
+
+@pytest.mark.parametrize("in_the_way", ["plots", "plots/accuracy_by_round.png/x"])
+def test_a_report_that_cannot_be_drawn_shows_its_table_and_says_why(tmp_path, capsys, in_the_way):
+    pytest.importorskip("matplotlib")
+    write_run(synthetic.result(count=2, rounds=2), "", tmp_path)
+    (tmp_path / in_the_way).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / in_the_way).touch()
+    assert main(["report", str(tmp_path)]) == StoreError.exit_code
+    shown, said = capsys.readouterr()
+    assert "device-1" in shown
+    assert said.count("\n") == 1
+    assert f"{tmp_path / 'plots'}: cannot write the pictures (" in said

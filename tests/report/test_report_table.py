@@ -79,7 +79,7 @@ def small(**changes):
         bytes_down=0,
         note="extractor frozen",
     )
-    return dataclasses.replace(result, devices=(first, second), **changes)
+    return dataclasses.replace(result, **{"devices": (first, second)} | changes)
 
 
 def test_a_row_by_hand():
@@ -89,6 +89,11 @@ def test_a_row_by_hand():
     assert first == ("device-0", board, model, "torch", "0 4 7", "15", *gain, "1.5 kB", "2.5 MB")
     assert second[3:9] == ("numpy (teaches)", "withheld", "5", "-", "-", "-")
     assert mean == ("mean", "", "", "", "", "10", *gain, "1.0 kB", "1.2 MB")
+
+
+def test_who_never_joined_is_no_teacher():
+    absent = dataclasses.replace(small().devices[0], runtime="", joined=False)
+    assert rows(small(devices=(absent,)))[0][3] == "never joined"
 
 
 def test_rows_stand_in_number_order_and_many_classes_are_counted():

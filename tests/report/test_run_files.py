@@ -61,6 +61,32 @@ def test_a_run_without_devices_or_rounds(tmp_path):
     assert read_run(tmp_path) == result
 
 
+def test_who_never_joined_learns_and_counts_in_no_mean(tmp_path):
+    result = synthetic.result(count=2, rounds=1)
+    absent = dataclasses.replace(result.devices[1], joined=False, accuracy=None)
+    result = dataclasses.replace(result, devices=(result.devices[0], absent))
+    write_run(result, "", tmp_path)
+    assert [(row["learns"], row["joined"]) for row in table(tmp_path / "devices.csv")] == [("1", "1"), ("1", "0")]
+    assert read_run(tmp_path) == result
+    assert result.learners == {result.devices[0].id}
+
+
+def test_what_nobody_metered_is_empty_not_zero(tmp_path):
+    result = synthetic.result(count=2, rounds=2, transport="embedded")
+    history = tuple(dataclasses.replace(r, device_flops=0, device_s=0.0, device_j=0.0) for r in result.history)
+    devices = tuple(dataclasses.replace(device, busy_s=0.0, energy_j=0.0, flops=0) for device in result.devices)
+    result = dataclasses.replace(result, history=history, devices=devices)
+    write_run(result, "", tmp_path)
+    for row in table(tmp_path / "rounds.csv"):
+        assert (row["device_flops"], row["device_s"], row["device_j"]) == ("", "", "")
+    for row in table(tmp_path / "devices.csv"):
+        assert (row["flops"], row["busy_s"], row["energy_j"]) == ("", "", "")
+    assert read_run(tmp_path) == result
+    again = dataclasses.replace(result, devices=(dataclasses.replace(devices[0], energy_j=2.0), devices[1]))
+    write_run(again, "", tmp_path)
+    assert [row["energy_j"] for row in table(tmp_path / "devices.csv")] == ["2.0", "0.0"]  # it was off: that is known
+
+
 def test_the_tables_hold_the_worked_figures(tmp_path):
     result = synthetic.result(count=2, rounds=2)
     a, b = (device.id for device in result.devices)

@@ -37,8 +37,8 @@ def test_both_kinds_are_counted_and_named() -> None:
 
 def test_a_teacher_is_not_missed_but_who_never_came_is() -> None:
     result = some_missing(2, 0)
-    teacher, absent = (dataclasses.replace(device, learns=False) for device in result.devices[:2])
-    devices = (teacher, dataclasses.replace(absent, bytes_up=0), *result.devices[2:])
+    first, second, *others = result.devices
+    devices = (dataclasses.replace(first, learns=False), dataclasses.replace(second, joined=False), *others)
     assert remarks(dataclasses.replace(result, devices=devices)) == (
         "1 of 7 devices never told an accuracy and count in no mean: device-1",
     )

@@ -81,6 +81,7 @@ def test_who_is_there_only_at_night_is_there_only_at_night(pictures: Path) -> No
     assert by_day.result.completed
     assert [device.rounds_done for device in by_day.result.devices] == [3, 3, 3, 0, 0]
     assert by_day.result.devices[4].energy_j == 0.0
+    assert [(device.learns, device.joined) for device in by_day.result.devices[2:4]] == [(True, True), (True, False)]
     at_night = simulated(pictures, *rows, scenario={"starts_at": "23:00"})
     assert [device.rounds_done for device in at_night.result.devices] == [3] * 5
 
