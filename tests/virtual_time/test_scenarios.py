@@ -101,10 +101,14 @@ def test_hours_that_never_meet_end_the_run(pictures: Path) -> None:
 
 def test_settings_that_came_to_nothing_are_remarked(pictures: Path) -> None:
     plain = tables(pictures, {"count": 4}, scenario={"broker_lost_at_s": [0.01, 5e6], "coordinator_lost_at_s": [4e6]})
-    plain["run"] = {**plain.get("run", {}), "workers": 2, "ray_address": "auto"}
+    plain["run"] = {**plain.get("run", {}), "workers": 2, "ray_address": "auto", "memory_bytes": 1}
     broker, coordinator = (f"scenario.{who}_lost_at_s: {at} s never came, for the run was over at " for who, at in LATE)
     found = run(configs.parse(plain, Path("f.toml"))).warnings
     assert 'run.workers: of no use with run.engine = "exact"; cohort or workers or ray would read it' in found
+    assert (
+        'run.memory_bytes: of no use with run.engine = "exact", which keeps weights in memory; '
+        "cohort or workers would read it"
+    ) in found
     assert 'run.ray_address: of no use with run.engine = "exact"; ray would read it' in found
     assert [line[: len(broker)] for line in found].count(broker) == 1
     assert [line[: len(coordinator)] for line in found].count(coordinator) == 1
