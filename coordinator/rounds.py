@@ -348,12 +348,17 @@ def _too_diverged(state: RoundState) -> str:
 
 def _too_silent(state: RoundState) -> str:
     policy, place = state.policy, state.place
+    came, waited = _counted(len(state.folded), "upload"), _counted(policy.patience + 1, "deadline")
     left = f"; refused or left: {', '.join(sorted(state.gone))}" if state.gone else ""
     return (
-        f"round {place.round}, exchange {place.exchange}: {len(state.folded)} of {state.needed} uploads needed after "
-        f"{policy.patience + 1} deadlines of {policy.deadline_s:g} s; "
+        f"round {place.round}, exchange {place.exchange}: {came} came of the {state.needed} needed, after "
+        f"{waited} of {policy.deadline_s:g} s; "
         f"silent: {', '.join(sorted(state.missing)) or 'none'}{left}"
     )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _fail(state: RoundState, reason: str) -> Outcome:

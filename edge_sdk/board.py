@@ -182,6 +182,8 @@ def parse_board(text: str, where: str) -> Board:
     rest = ("call_s", "idle_w", "flash_bytes", "battery_wh", "throttles_after_s")
     check_range(board, rest, lambda value: value >= 0, "0 or above", where)
     check_range(board, ("throttled_share",), lambda value: 0 < value <= 1, "above 0, at most 1", where)
+    at_least = f"at least idle_w, which is {board.idle_w:g}"
+    check_range(board, ("busy_w",), lambda value: value >= board.idle_w, at_least, where)
     return board
 
 

@@ -7,6 +7,10 @@ import sys
 from pathlib import Path
 
 from edge_sdk.cli import Command, add_cloud_safe_option, add_tls_options, tls_files
+from edge_sdk.errors import StoreError, UsageError
+
+THIS_BOARD = "this-board"
+"""A measured profile's name, where none is given."""
 
 
 def _device_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,36 +51,42 @@ def _boards_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="as JSON")
     measuring = parser.add_argument_group("a profile of this machine (docs/reference/boards.md)")
     measuring.add_argument("--measure", action="store_true", help="time this machine, and print its profile as TOML")
-    measuring.add_argument("--name", default="this-board", help="the profile's name (default: this-board)")
+    measuring.add_argument("--name", help=f"the profile's name (default: {THIS_BOARD})")
     measuring.add_argument("--write", type=Path, metavar="DIR", help="write NAME.toml there instead of printing it")
-    measuring.add_argument(
-        "--state", type=Path, metavar="DIR", default=Path(), help="on the disk of devices' states (default: here)"
-    )
+    measuring.add_argument("--state", type=Path, metavar="DIR", help="on the disk of devices' states (default: here)")
     measuring.add_argument("--broker", metavar="URL", help="also measure the link to this broker, as NAME-link")
 
 
 def _boards(args: argparse.Namespace) -> int:
     if args.measure:
         return _measure(args)
+    _check_listing(args)
     from edge_sdk.board_table import render_boards  # noqa: PLC0415
 
     sys.stdout.write(render_boards(args.json) + "\n")
     return 0
 
 
+def _check_listing(args: argparse.Namespace) -> None:
+    """Raise UsageError for what is only about a profile of this machine, where none is measured."""
+    for option in ("name", "write", "state", "broker"):
+        if getattr(args, option) is not None:
+            raise UsageError(f"--{option}: of no use without --measure, for the profiles are listed; add --measure")
+
+
 def _measure(args: argparse.Namespace) -> int:
     import secrets  # noqa: PLC0415
 
     from edge_sdk.board import Board, Link  # noqa: PLC0415  # nothing is timed before the arguments are read
-    from edge_sdk.errors import StoreError  # noqa: PLC0415
     from edge_sdk.measure.link import measure_link  # noqa: PLC0415
     from edge_sdk.measure.profile import measure_board, to_toml  # noqa: PLC0415
 
+    name = THIS_BOARD if args.name is None else args.name
     profiles: list[Board | Link] = [
-        measure_board(args.name, args.state, say=lambda line: print(line, file=sys.stderr))  # noqa: T201
+        measure_board(name, args.state or Path(), say=lambda line: print(line, file=sys.stderr))  # noqa: T201
     ]
     if args.broker:
-        profiles.append(measure_link(f"{args.name}-link", args.broker, f"doctor-{secrets.token_hex(6)}"))
+        profiles.append(measure_link(f"{name}-link", args.broker, f"doctor-{secrets.token_hex(6)}"))
     for profile in profiles:
         if args.write is None:
             sys.stdout.write(to_toml(profile))

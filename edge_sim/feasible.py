@@ -1,8 +1,8 @@
-"""What cannot come to anything, said before a run starts: models for another runtime or more memory, deadlines."""
+"""What cannot come to anything, said before a run starts: unknown models to stack, too little memory, deadlines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,12 +40,27 @@ class Need:
         return self.runtime + self.model + self.activations + self.data
 
 
-def check(fleet: Fleet) -> None:
-    """Raise UsageError for a fleet that cannot run its models, cannot hold them, or cannot meet its deadline."""
+def check(fleet: Fleet, stacked: Sequence[str] = ()) -> None:
+    """Raise UsageError for a fleet that cannot run its models, cannot hold them, or cannot meet its deadline.
+
+    stacked: models that the run is to stack, by name; some device must have each.
+    """
     specs = dict(_specs(fleet))
+    check_stacked(stacked, specs)
     check_runtimes(fleet, specs)
     check_memory(fleet, specs)
     check_deadline(fleet, specs)
+
+
+def check_stacked(stacked: Sequence[str], specs: Mapping[str, ModelSpec]) -> None:
+    """Raise UsageError for a name that no device's model has.
+
+    specs: of each device's model, by device id.
+    """
+    names = sorted({spec.name for spec in specs.values()})
+    unknown = [name for name in stacked if name not in names]
+    if unknown:
+        raise UsageError(f"run.stacked: no model of the fleet is called {unknown[0]!r}; it has {', '.join(names)}")
 
 
 def check_runtimes(fleet: Fleet, specs: dict[str, ModelSpec]) -> None:
@@ -82,9 +97,8 @@ def check_memory(fleet: Fleet, specs: dict[str, ModelSpec]) -> None:
     raise UsageError(
         f"fleet: {device.kit.id}{others} cannot hold the model: {device.kit.family} on {profile.name} needs about "
         f"{_mib(found.total)} (weights, gradients, moments and a copy {_mib(found.model)}, activations of a batch "
-        f"{_mib(found.activations)}, samples {_mib(found.data)}, runtime {_mib(found.runtime)}), and of its "
-        f"{_mib(profile.ram_bytes)} the system leaves {_mib(profile.ram_bytes - SYSTEM_BYTES)}: give it a smaller "
-        "model, fewer samples, a smaller train.batch_size or another board"
+        f"{_mib(found.activations)}, samples {_mib(found.data)}, runtime {_mib(found.runtime)}), and {_left(profile)}: "
+        "give it a smaller model, fewer samples, a smaller train.batch_size or another board"
     )
 
 
@@ -165,5 +179,12 @@ def _samples(device: Device) -> Iterator[tuple[int, int]]:
         yield device.public.samples.nbytes, device.public.samples.size
 
 
+def _left(profile: Board) -> str:
+    """What the system leaves of a board's memory, in words."""
+    if profile.ram_bytes <= SYSTEM_BYTES:
+        return f"its {_mib(profile.ram_bytes)} do not hold even the system, which takes {_mib(SYSTEM_BYTES)}"
+    return f"of its {_mib(profile.ram_bytes)} the system leaves {_mib(profile.ram_bytes - SYSTEM_BYTES)}"
+
+
 def _mib(count: int) -> str:
-    return f"{count / MIB:,.0f} MiB"
+    return f"{count / MIB:,.0f} MiB" if count >= MIB or not count else f"{count:,} bytes"

@@ -15,8 +15,11 @@ USED_BY = {
     "stacked": ("cohort", "workers", "ray"),
     "ray_address": ("ray",),
     "ray_fold": ("ray",),
+    "memory_bytes": ("cohort", "workers"),
 }
 """Keys of [run] that only some engines read."""
+INSTEAD = {"memory_bytes": ", which keeps weights in memory"}
+"""What the other engines do."""
 
 
 def remarks(config: Config, ended_s: float) -> tuple[str, ...]:
@@ -27,7 +30,8 @@ def remarks(config: Config, ended_s: float) -> tuple[str, ...]:
 def _unread(run: RunTable) -> Iterator[str]:
     for key, engines in USED_BY.items():
         if getattr(run, key) and run.engine not in (*engines, "auto"):
-            yield f'run.{key}: of no use with run.engine = "{run.engine}"; {" or ".join(engines)} would read it'
+            used = f'"{run.engine}"{INSTEAD.get(key, "")}'
+            yield f"run.{key}: of no use with run.engine = {used}; {' or '.join(engines)} would read it"
 
 
 def _never_came(scenario: ScenarioTable, ended_s: float) -> Iterator[str]:

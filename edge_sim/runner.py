@@ -80,7 +80,7 @@ def _run_in(out: Path | None, parsed: Config, broker: str, *, resume: bool, watc
     parsed, _ = engines.resolved(parsed, out)
     fleet = fleets.build(parsed)
     if broker == "memory":
-        feasible.check(fleet)
+        feasible.check(fleet, parsed.run.stacked or ())
     if out is not None:
         run_folder.keep_settings(out, parsed)
     fleets.export_partition(parsed, fleet)

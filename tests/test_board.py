@@ -111,6 +111,7 @@ def test_types_are_kept_exactly():
         ("idle_w = 0.5", "idle_w = -1", ("idle_w:", "0 or above")),
         ("idle_w = 0.5", "idle_w = '0.5 W'", ("idle_w:", "a number")),
         ("busy_w = 2", "busy_w = nan", ("busy_w:", "a number")),
+        ("busy_w = 2", "busy_w = 0.4", ("busy_w:", "at least idle_w, which is 0.5", "found 0.4")),
         ("title = ", "title = 3 #", ("title:", "a string")),
         ("throttled_share = 0.5", "throttled_share = 0.0", ("throttled_share:", "above 0, at most 1")),
         ("call_s = 0.25", "call = 0.25", ("call:", "unit", "call_s")),

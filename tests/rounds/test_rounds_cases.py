@@ -246,7 +246,7 @@ def test_patience_ends_with_the_names_of_the_silent():
         model.wait_until_due()
     assert model.now_s == 3 * DEADLINE_S
     assert model.state.reason == (
-        "round 0, exchange 0: 1 of 3 uploads needed after 3 deadlines of 60 s; silent: a, c; refused or left: d"
+        "round 0, exchange 0: 1 upload came of the 3 needed, after 3 deadlines of 60 s; silent: a, c; refused or left: d"
     )
 
 

@@ -41,16 +41,26 @@ def test_what_a_device_needs_by_hand(pictures: Path) -> None:
     assert feasible.need(shared.devices[0], spec, shared.federation.spec).model == 4 * 68 * 9
 
 
-def test_what_no_memory_holds_is_named_with_its_numbers(pictures: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ram_bytes", "words"),
+    [
+        (192 * feasible.MIB, "and of its 192 MiB the system leaves 64 MiB"),
+        (100 * feasible.MIB, "and its 100 MiB do not hold even the system, which takes 128 MiB"),
+        (4000, "and its 4,000 bytes do not hold even the system, which takes 128 MiB"),
+    ],
+)
+def test_what_no_memory_holds_is_named_with_its_numbers(
+    pictures: Path, tmp_path: Path, ram_bytes: int, words: str
+) -> None:
     board = Path(simulated.board.__file__).parents[1] / "firmware_profiles" / "boards" / "rpi4.toml"
-    small = board.read_text().replace("4_294_967_296", str(192 * feasible.MIB)).replace('"rpi4"', '"rpi-tiny"')
+    small = board.read_text().replace("4_294_967_296", str(ram_bytes)).replace('"rpi4"', '"rpi-tiny"')
     (tmp_path / "tiny.toml").write_text(small)
     fleet = built(pictures, board=str(tmp_path / "tiny.toml"))
     with pytest.raises(UsageError) as caught:
         feasible.check(fleet)
     message = str(caught.value)
-    for words in ("device-00 and 1 more", "softmax on rpi-tiny", "runtime 64 MiB", "of its 192 MiB", "leaves 64 MiB"):
-        assert words in message
+    for part in ("device-00 and 1 more", "softmax on rpi-tiny", "runtime 64 MiB", words):
+        assert part in message
     assert "\n" not in message
 
 
@@ -64,6 +74,17 @@ def test_a_model_for_a_runtime_that_the_board_has_not_is_named(pictures: Path, t
         UsageError, match=r"device-01 cannot run the model: softmax computes in numpy, and rpi-onnx has onnx "
     ):
         run(configs.parse(tables, tmp_path / "f.toml"))
+
+
+@pytest.mark.parametrize("engine", ["exact", "cohort", "workers"])
+def test_a_model_to_stack_that_nobody_has_is_named(pictures: Path, engine: str) -> None:
+    tables = fleets.tables(pictures, "fedmd", 2, rounds=1)
+    tables["fleet"] = [{"count": 2, "model": "softmax"}]
+    tables["run"] = {"engine": engine, "stacked": ["softmax", "nope"], "standalone": False}
+    with pytest.raises(UsageError, match=r"run\.stacked: no model of the fleet is called 'nope'; it has softmax$"):
+        run(configs.parse(tables, Path("f.toml")))
+    tables["run"]["stacked"] = ["softmax"]
+    assert run(configs.parse(tables, Path("f.toml"))).completed
 
 
 @pytest.mark.parametrize("method", ["fedmd", "fedavg"])

@@ -129,6 +129,17 @@ def test_a_mistake_gets_one_line(
     assert words in capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.parametrize("option", ["--name", "--write", "--state", "--broker"])
+def test_what_is_only_about_a_profile_is_refused_where_none_is_measured(
+    capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    assert cli.main(["boards", option, "value"]) == 2
+    shown = capsys.readouterr()
+    assert not shown.out
+    assert f"{option}: of no use without --measure" in shown.err
+    assert shown.err.count("\n") == 1
+
+
 @pytest.fixture(scope="module")
 def broker() -> Iterator[str]:
     with EmbeddedBroker() as running:

@@ -100,6 +100,18 @@ def test_a_run_that_began_at_once_says_nothing_of_it(pictures: Path) -> None:
     assert late_start.remark(day.server, day.clock.now_s) == ()
 
 
+def test_without_a_quorum_a_run_waits_for_the_last_to_come_on(pictures: Path) -> None:
+    """With one, whoever is off stands in the tables and has told no accuracy."""
+    plain = tables(pictures, {"count": 3}, {"available": "22:00-23:00"}, scenario={"starts_at": "20:00"})
+    early = run(configs.parse(plain, Path("f.toml")))
+    assert [device.rounds_done for device in early.devices] == [3, 3, 3, 0]
+    assert "1 of 4 devices never told an accuracy and count in no mean: device-03" in early.warnings
+    del plain["federation"]["quorum"]
+    late = run(configs.parse(plain, Path("f.toml")))
+    assert [device.rounds_done for device in late.devices] == [3] * 4
+    assert late.time["virtual_s"] > 2 * HOUR_S > early.time["virtual_s"]
+
+
 def test_hours_that_never_meet_end_the_run(pictures: Path) -> None:
     rows = ({"count": 2, "available": "01:00-02:00"}, {"count": 2, "available": "03:00-04:00"})
     with pytest.raises(
@@ -110,10 +122,14 @@ def test_hours_that_never_meet_end_the_run(pictures: Path) -> None:
 
 def test_settings_that_came_to_nothing_are_remarked(pictures: Path) -> None:
     plain = tables(pictures, {"count": 4}, scenario={"broker_lost_at_s": [0.01, 5e6], "coordinator_lost_at_s": [4e6]})
-    plain["run"] = {**plain.get("run", {}), "workers": 2, "ray_address": "auto"}
+    plain["run"] = {**plain.get("run", {}), "workers": 2, "ray_address": "auto", "memory_bytes": 1}
     broker, coordinator = (f"scenario.{who}_lost_at_s: {at} s never came, for the run was over at " for who, at in LATE)
     found = run(configs.parse(plain, Path("f.toml"))).warnings
     assert 'run.workers: of no use with run.engine = "exact"; cohort or workers or ray would read it' in found
+    assert (
+        'run.memory_bytes: of no use with run.engine = "exact", which keeps weights in memory; '
+        "cohort or workers would read it"
+    ) in found
     assert 'run.ray_address: of no use with run.engine = "exact"; ray would read it' in found
     assert [line[: len(broker)] for line in found].count(broker) == 1
     assert [line[: len(coordinator)] for line in found].count(coordinator) == 1
