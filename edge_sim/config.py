@@ -107,8 +107,8 @@ class FaultsTable:
     """Chance that it is held up."""
     delay_s: Annotated[float, Real(0.0, 1e6)] = 1.0
     """For how long at most; frames overtake each other within it."""
-    disconnect: Annotated[float, Real(0.0, 0.95)] = 0.0
-    """Chance that its receiver loses the link instead."""
+    disconnect: Annotated[float, Real(0.0, 0.5)] = 0.0
+    """Chance that its receiver loses the link instead; above 0.5 next to no link lasts, and a run would not end."""
     disconnect_s: Annotated[float, Real(0.0, 1e6)] = 5.0
     """For how long."""
     seed: Seed = 0

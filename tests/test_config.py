@@ -199,6 +199,11 @@ MISTAKES = {
         "classes_per_device = 1\n[faults]\ndrop = 2.0",
         r"faults.drop: number outside \[0.0, 0.95\]",
     ),
+    "links cut more often than runs end": (
+        "classes_per_device = 2",
+        "classes_per_device = 1\n[faults]\ndisconnect = 0.51",
+        r"faults.disconnect: number outside \[0.0, 0.5\]",
+    ),
     "too few samples": (
         "classes_per_device = 2",
         "min_samples = 1000",
