@@ -109,8 +109,8 @@ class FaultsTable:
     """For how long at most; frames overtake each other within it."""
     disconnect: Annotated[float, Real(0.0, 0.5)] = 0.0
     """Chance that its receiver loses the link instead; above 0.5 next to no link lasts, and a run would not end."""
-    disconnect_s: Annotated[float, Real(0.0, 1e6)] = 5.0
-    """For how long."""
+    disconnect_s: Annotated[float, Real(0.1, 1e6)] = 5.0
+    """For how long; at 0 it would be cut again at the same moment, and no time would pass."""
     seed: Seed = 0
     """Of these draws."""
 

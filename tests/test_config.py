@@ -204,6 +204,11 @@ MISTAKES = {
         "classes_per_device = 1\n[faults]\ndisconnect = 0.51",
         r"faults.disconnect: number outside \[0.0, 0.5\]",
     ),
+    "links that are back at once": (
+        "classes_per_device = 2",
+        "classes_per_device = 1\n[faults]\ndisconnect_s = 0",
+        r"faults.disconnect_s: number outside \[0.1, 1000000.0\]",
+    ),
     "too few samples": (
         "classes_per_device = 2",
         "min_samples = 1000",
