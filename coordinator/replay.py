@@ -51,7 +51,9 @@ def replay(entries: Iterable[Entry], equipment: Equipment) -> Replayed:
         for entry in entries:
             if isinstance(entry, Life):
                 checker.sent.clear()  # a life that was killed may not have written down the last frames that it sent
-                server, lives, ended = _begin(entry, checker, equipment), lives + 1, False
+                before, server, lives, ended = server, _begin(entry, checker, equipment), lives + 1, False
+                if before is not None:
+                    server.record.remember(before.record.unclosed())  # we saw what it has forgotten
                 all_lives.callback(server.close)
                 server.connect()
             elif isinstance(entry, Sent):
