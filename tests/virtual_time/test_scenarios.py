@@ -112,18 +112,6 @@ def test_without_a_quorum_a_run_waits_for_the_last_to_come_on(pictures: Path) ->
     assert late.time["virtual_s"] > 2 * HOUR_S > early.time["virtual_s"]
 
 
-def test_without_a_quorum_a_run_waits_for_the_last_to_come_on(pictures: Path) -> None:
-    """With one, whoever is off stands in the tables and has told no accuracy."""
-    plain = tables(pictures, {"count": 3}, {"available": "22:00-23:00"}, scenario={"starts_at": "20:00"})
-    early = run(configs.parse(plain, Path("f.toml")))
-    assert [device.rounds_done for device in early.devices] == [3, 3, 3, 0]
-    assert "1 of 4 devices never told an accuracy and count in no mean: device-03" in early.warnings
-    del plain["federation"]["quorum"]
-    late = run(configs.parse(plain, Path("f.toml")))
-    assert [device.rounds_done for device in late.devices] == [3] * 4
-    assert late.time["virtual_s"] > 2 * HOUR_S > early.time["virtual_s"]
-
-
 def test_hours_that_never_meet_end_the_run(pictures: Path) -> None:
     rows = ({"count": 2, "available": "01:00-02:00"}, {"count": 2, "available": "03:00-04:00"})
     with pytest.raises(
