@@ -26,9 +26,6 @@ BATCH = 32
 DEVICE = os.environ.get("EDGE_DEVICE", "cpu")
 """Where nets compute: cpu or cuda:N."""
 
-WHERE: dict[str, Any] = {"stacked": ["mlp"]} if DEVICE == "cpu" else {"device": DEVICE}
-"""On a GPU everything stacks."""
-
 
 @dataclass(frozen=True)
 class Timing:
@@ -71,8 +68,15 @@ def tables(method: str, fleet: str, devices: int, *, npz: str = "", engine: str 
         "data": data,
         "partition": partition,
         "fleet": [{"count": devices, "model": "cycle:" + ",".join(families)}],
-        "run": {"standalone": False, "engine": engine or "exact", **WHERE},
+        "run": {"standalone": False, "engine": engine or "exact", **_where(FLEETS[fleet])},
     }
+
+
+def _where(nets: Sequence[str]) -> dict[str, Any]:
+    """On a GPU everything stacks, on a CPU dense nets."""
+    if DEVICE != "cpu":
+        return {"device": DEVICE}
+    return {"stacked": [net for net in nets if net == "mlp"]}
 
 
 def peak_mib(children: int = 0) -> float:
