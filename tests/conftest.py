@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import signal
 from pathlib import Path
 
 import fleets
@@ -13,6 +14,10 @@ from hypothesis import settings
 # The same examples in each run, so that a failure is one's own: `pytest --hypothesis-profile default` looks for others.
 settings.register_profile("same_examples", derandomize=True, database=None)
 settings.load_profile("same_examples")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Whoever starts the tests in the background of a script hands an ignored Ctrl-C down to all processes of the tests.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
