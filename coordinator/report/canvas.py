@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from coordinator.report.result import DeviceResult
 from coordinator.report.units import printable
@@ -57,6 +57,8 @@ MOST_ROWS = 30
 LINE_IN = 0.17
 """A line of small type: columns that are narrower are not all named."""
 LONGEST_NAME = 26
+Shown = TypeVar("Shown")
+"""What is drawn."""
 DOT = " \N{MIDDLE DOT} "
 """Between the words of a subtitle."""
 
@@ -73,6 +75,14 @@ def pictures_in(directory: str | os.PathLike[str]) -> Iterator[Path]:
             f"{folder}: cannot write the pictures ({error.strerror or error}); free or change the place, "
             "then edge-sdk report draws them"
         ) from error
+
+
+def draw_each(shown: Shown, drawings: Sequence[Callable[[Shown, Path], None]], folder: Path) -> list[Path]:
+    """One picture by each function, in a file of its name."""
+    paths = [folder / f"{draw.__name__}.png" for draw in drawings]
+    for draw, path in zip(drawings, paths, strict=True):
+        draw(shown, path)
+    return paths
 
 
 @contextmanager

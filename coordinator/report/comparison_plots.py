@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from coordinator.report.canvas import DOT, FAINT, INK, picture, pictures_in, short
+from coordinator.report.canvas import DOT, FAINT, INK, draw_each, picture, pictures_in, short
 from coordinator.report.comparison import Comparison, Line
 from coordinator.report.comparison_canvas import (
     HEIGHT_IN,
@@ -78,9 +78,7 @@ def draw_comparison(comparison: Comparison, directory: str | os.PathLike[str]) -
             *over_costs(comparison),
             accuracy_for_its_cost,
         )
-        paths = [folder / f"{draw.__name__}.png" for draw in drawings]
-        for draw, path in zip(drawings, paths, strict=True):
-            draw(comparison, path)
+        paths = draw_each(comparison, drawings, folder)
         which = f", here {comparison.seeds[0]}" if len(comparison.seeds) > 1 else ""
         return [*paths, *draw_insights(_seen(comparison), f"{what(comparison)}{which}", folder)]
 

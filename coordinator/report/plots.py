@@ -18,6 +18,7 @@ from coordinator.report.canvas import (
     SOFT,
     bar_labels,
     device_axis,
+    draw_each,
     every,
     height_in,
     picture,
@@ -62,13 +63,9 @@ def draw_all(result: Result, directory: str | os.PathLike[str]) -> list[Path]:
             samples_by_class,
             who_was_waited_for,
         )
-        paths = [folder / f"{draw.__name__}.png" for draw in drawings]
-        for draw, path in zip(drawings, paths, strict=True):
-            draw(result, path)
+        paths = draw_each(result, drawings, folder)
         only = Comparison((Line(result.method, (Trial(result.seed, result),)),), result.method)
-        for curve in (own_task_by_round, *over_costs(only)):
-            paths.append(folder / f"{curve.__name__}.png")
-            curve(only, paths[-1])
+        paths += draw_each(only, (own_task_by_round, *over_costs(only)), folder)
         if result.insight is not None:
             paths += draw_insights(
                 [Seen(result.method, result.data.get("name", ""), result.insight)], _run(result), folder
