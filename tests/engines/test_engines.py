@@ -38,6 +38,8 @@ from edge_sim.torch_workers import Workers  # noqa: E402
 one_thread()  # as every simulation does
 
 METHODS = ("fedproto", "fedavg", "fedmd", "fedal")
+ROUNDING = 1e-4
+"""How far weights of about 0.1 may part after some fifty steps; by how much they do depends on the processor."""
 
 
 def tables(pictures: Path, method: str, families: str = "cycle:mlp,cnn,mlp", **train: Any) -> dict[str, Any]:
@@ -79,7 +81,7 @@ def test_stacked_devices_differ_by_rounding(pictures: Path, method: str, train: 
     chosen = config(pictures, method, **train)
     alone, stacked = exactly(chosen), fleets.Run(chosen, engine=Cohort()).finished()
     for one, other in zip(alone.devices, stacked.devices, strict=True):
-        np.testing.assert_allclose(one.agent.bench.model.weights(), other.agent.bench.model.weights(), atol=1e-5)
+        np.testing.assert_allclose(one.agent.bench.model.weights(), other.agent.bench.model.weights(), atol=ROUNDING)
         assert one.agent.meter == other.agent.meter
     assert stacked.clock.now_s == alone.clock.now_s
     assert stacked.server.record.bytes_up == alone.server.record.bytes_up
