@@ -23,33 +23,13 @@ from typing import Any
 
 from edge_sdk.cli import main as edge_sdk
 
-METHODS = [
-    "local",
-    "fedmd",
-    "fedmd_lf",
-    "fedal",
-    "feddf",
-    "feddf_al",
-    "fedproto",
-    "fedssa",
-    "fedhkd",
-    "fedkf",
-    "fednh",
-    "fedavg",
-    "fedprox",
-    "fedper",
-    "fedbabu",
-    "fedrep",
-    "ditto",
-    "fedgkd",
-    "qffl",
-    "moon",
-    "fedclassavg",
-    "fedgen",
-    "fedrod",
-    "fd",
-    "lg_fedavg",
-]
+# fmt: off
+METHODS = (
+    "local", "fedmd", "fedmd_lf", "fedal", "feddf", "feddf_al", "fedproto", "fedssa", "fedhkd", "fedkf", "fednh",
+    "fedavg", "fedprox", "fedper", "fedbabu", "fedrep", "ditto", "fedgkd", "qffl", "moon", "fedclassavg", "fedgen",
+    "fedrod", "fd", "lg_fedavg",
+)
+# fmt: on
 OVER_BROKER = ("fedmd", "fedal", "fedproto", "fedssa", "fedavg")
 PARAMETERS = {
     "fedal": {"tau": 2, "max_devices": 10, "public_batch": 16},
