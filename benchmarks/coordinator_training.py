@@ -24,7 +24,7 @@ from coordinator.methods.feddf import METHOD as FEDDF
 from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.protocol.knowledge import PublicLogits, Weights
 from edge_sdk.protocol.messages import FederationSpec, PublicSetSpec
-from edge_sdk.public import PublicSet, batch_digest, batch_indices
+from edge_sdk.public_set.samples import PublicSet, batch_digest, batch_indices
 
 CLASSES, BATCH = 10, 32
 COUNTS = (10, 100, 1000)

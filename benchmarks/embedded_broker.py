@@ -12,7 +12,7 @@ from contextlib import ExitStack
 
 from coordinator.broker import EmbeddedBroker
 from edge_sdk.transport.base import Connected, Incoming, TransportEvent
-from edge_sdk.transport.mqtt import MqttTransport
+from edge_sdk.transport.mqtt.transport import MqttTransport
 
 PATIENCE_S = 20.0
 

@@ -29,8 +29,8 @@ from coordinator.config import load_toml
 from coordinator.ledger import Ledger
 from coordinator.report.result import Result, summary, without_times
 from edge_sdk.errors import UsageError
-from edge_sdk.protocol import keep
-from edge_sdk.transport.memory import Faults
+from edge_sdk.protocol import storage
+from edge_sdk.transport.memory.hub import Faults
 from edge_sim import config as configs
 from edge_sim import fleet as fleets
 from edge_sim.virtual import VirtualFleet
@@ -165,7 +165,7 @@ def install() -> Table:
         packages = [f"{row['name']} {row['version']}" for row in listed if row["name"] not in ("pip", "setuptools")]
         probe = (
             "import re, time; t = time.perf_counter(); "
-            "from edge_sdk import Agent, LocalData, NumpyModel, PublicSet; import edge_sdk.transport.mqtt; "
+            "from edge_sdk import Agent, LocalData, NumpyModel, PublicSet; import edge_sdk.transport.mqtt.transport; "
             "s = time.perf_counter() - t; status = open('/proc/self/status').read(); "
             "print(s, int(re.search(r'VmRSS:\\s+(\\d+)', status)[1]) / 1024)"
         )
@@ -213,7 +213,7 @@ def _outcome(method: str, bad: Faults, seed: int) -> tuple[tuple[bytes, ...], in
     fleet.run()
     updates = fleet.server.record.updates
     models = tuple(device.agent.bench.model.state_bytes() for device in fleet.devices)
-    return (keep.to_bytes(fleet.server.method_state), *models), updates["duplicate"] + updates["stale"]
+    return (storage.to_bytes(fleet.server.method_state), *models), updates["duplicate"] + updates["stale"]
 
 
 def _fsyncs() -> list[float]:

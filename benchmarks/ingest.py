@@ -29,7 +29,7 @@ from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.contracts.fedmd import FEDMD
 from edge_sdk.protocol.knowledge import Payload, PublicLogits
 from edge_sdk.protocol.messages import FederationSpec, Hello, Message, Upload, Welcome
-from edge_sdk.public import PublicSet, batch_digest, batch_indices
+from edge_sdk.public_set.samples import PublicSet, batch_digest, batch_indices
 
 NAME = "ingest"
 ROWS, CLASSES = 1000, 10

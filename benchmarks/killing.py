@@ -19,7 +19,7 @@ from sklearn.datasets import load_digits
 
 from coordinator.broker import EmbeddedBroker, Kind
 from coordinator.ledger import Ledger
-from edge_sdk.store import SqliteStore
+from edge_sdk.device.store import SqliteStore
 
 DEVICES = ("d-0", "d-1", "d-2")
 ROUNDS = 400

@@ -17,8 +17,8 @@ import numpy as np
 
 from coordinator.ledger import Ledger
 from edge_sdk.errors import RunFailed
-from edge_sdk.protocol import keep
-from edge_sdk.transport.memory import Faults
+from edge_sdk.protocol import storage
+from edge_sdk.transport.memory.hub import Faults
 from edge_sim import config as configs
 from edge_sim import fleet as fleets
 from edge_sim.virtual import VirtualFleet
@@ -92,7 +92,7 @@ def _length_s(method: str) -> float:
 
 
 def _digest(fleet: VirtualFleet) -> str:
-    found = hashlib.sha256(keep.to_bytes(fleet.server.method_state))
+    found = hashlib.sha256(storage.to_bytes(fleet.server.method_state))
     for device in fleet.devices:
         found.update(device.agent.bench.model.state_bytes())
         found.update(repr(fleet.server.record.last_accuracy(device.device.kit.id)).encode())

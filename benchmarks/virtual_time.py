@@ -14,14 +14,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from edge_sdk.board import Board, Effort, load_board
+from edge_sdk.boards.profiles import Board, Effort, load_board
 from edge_sdk.data import Preprocess
-from edge_sdk.measure.fit import Speed as Figures
-from edge_sdk.measure.fit import Timed, typical_factor
-from edge_sdk.measure.loads import shortest_s
-from edge_sdk.meter import Meter
+from edge_sdk.device.meter import Meter
 from edge_sdk.models.base import Batches
 from edge_sdk.objectives import CrossEntropy, Optim
+from edge_sdk.tools.measure.fit import Speed as Figures
+from edge_sdk.tools.measure.fit import Timed, typical_factor
+from edge_sdk.tools.measure.loads import shortest_s
 from edge_sim import families
 
 NETS = (

@@ -15,7 +15,7 @@ from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Envelope, Limits
 from edge_sdk.protocol.messages import Control, FederationSpec, Hello, Upload
 from edge_sdk.protocol.wires import Contract, check_roles, expectation, expected_upload, expected_weights, frame_limits
-from edge_sdk.public import batch_digest, batch_indices
+from edge_sdk.public_set.samples import batch_digest, batch_indices
 
 
 def limits(spec: FederationSpec, contract: Contract[Any]) -> Limits:

@@ -21,7 +21,7 @@ from edge_sdk.protocol.messages import EncodingSpec, FederationSpec, PublicSetSp
 from edge_sdk.protocol.schema import Count, Id, Real, Text, Whole
 from edge_sdk.protocol.transforms import unfit_encoding
 from edge_sdk.protocol.wires import Contract, load_registered, registered_names
-from edge_sdk.public import PublicSet
+from edge_sdk.public_set.samples import PublicSet
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -27,9 +27,9 @@ from coordinator.report.table import show
 from coordinator.trace import keeping
 from edge_sdk.errors import MissingExtra, UsageError
 from edge_sdk.protocol.wires import load_registered
-from edge_sdk.transport import pace as pacing
-from edge_sdk.transport.mqtt import MqttTransport
-from edge_sdk.transport.mqtt_tls import TlsFiles
+from edge_sdk.transport.mqtt import pace as pacing
+from edge_sdk.transport.mqtt.tls import TlsFiles
+from edge_sdk.transport.mqtt.transport import MqttTransport
 
 LEDGER = Path("checkpoint") / "ledger.db"
 

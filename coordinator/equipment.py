@@ -14,7 +14,7 @@ from coordinator.methods.base import CoordinatorMethod
 from edge_sdk.errors import EdgeError, UsageError
 from edge_sdk.models.base import Model
 from edge_sdk.protocol.wires import load_registered
-from edge_sdk.public import PublicSet
+from edge_sdk.public_set.samples import PublicSet
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -25,7 +25,7 @@ from edge_sdk.protocol.messages import (
     Welcome,
 )
 from edge_sdk.transport.base import Transport, Will
-from edge_sdk.transport.packets import CHUNK_BYTES
+from edge_sdk.transport.chunks.packets import CHUNK_BYTES
 
 Answer: TypeAlias = "Welcome | Refusal | Assign | Receipt | PublicBlock"
 

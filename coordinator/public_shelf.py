@@ -9,7 +9,7 @@ from pathlib import Path
 from edge_sdk.durable import guarded
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol.messages import MAX_BLOCKS_ASKED, PUBLIC_BLOCK_BYTES, PublicBlock, PublicRequest
-from edge_sdk.public import PublicSet
+from edge_sdk.public_set.samples import PublicSet
 
 REFILL_PER_S = 8.0
 """Blocks that a device may ask for each second, for ever: half a MiB."""

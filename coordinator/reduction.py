@@ -8,7 +8,7 @@ from typing import Any
 from coordinator.ledger import Ledger, Slots
 from coordinator.methods.base import At, Contribution, CoordinatorMethod
 from coordinator.rounds import Place
-from edge_sdk.protocol import codec, keep
+from edge_sdk.protocol import codec, storage
 from edge_sdk.protocol.codec import Limits
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import FederationSpec, Upload
@@ -31,7 +31,7 @@ class Reduction:
 
     def load(self, state: bytes) -> None:
         """Go on from a checkpoint.  Raises StoreError where it is none of this method."""
-        self.state = keep.from_bytes(type(self.state), state)
+        self.state = storage.from_bytes(type(self.state), state)
 
     def common(self, at: At) -> Mapping[str, Payload]:
         """What goes to everybody in this exchange."""

@@ -13,7 +13,7 @@ from coordinator.register import Register
 from coordinator.rounds import Place, Policy, RoundState
 from coordinator.tally import Tally
 from edge_sdk.errors import UsageError
-from edge_sdk.protocol import keep
+from edge_sdk.protocol import storage
 from edge_sdk.protocol.messages import FederationSpec
 
 
@@ -48,7 +48,7 @@ def standing(
 
 def _bind(ledger: Ledger, spec: FederationSpec) -> None:
     """A new ledger takes this configuration as its own."""
-    if not ledger.bind(keep.to_bytes(spec)):
+    if not ledger.bind(storage.to_bytes(spec)):
         raise UsageError(
             f"the ledger belongs to another configuration of {spec.federation}: "
             "give --out another folder, or the configuration that it was begun with"

@@ -42,7 +42,7 @@ from coordinator.round_state import (
     TurnedAway,
     Withheld,
 )
-from edge_sdk.protocol.table import SAME, Machine, Rule
+from edge_sdk.protocol.state_machine import SAME, Machine, Rule
 
 __all__ = [
     "MACHINE",

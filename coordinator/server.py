@@ -31,7 +31,7 @@ from coordinator.run_warnings import RunWarnings
 from coordinator.update_norms import UpdateNorms
 from coordinator.watcher import Silent, Watcher
 from edge_sdk.errors import EdgeError, LocalProtocolError, RemoteProtocolError, StoreError, TransportError
-from edge_sdk.protocol import keep, topics, transforms
+from edge_sdk.protocol import storage, topics, transforms
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import FederationSpec, Hello, Upload
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent
@@ -382,7 +382,7 @@ class Server:
                 self.watcher.noted(warning)
             self.record.round_done(self._tally.contributors, self.rounds.policy.exchanges, now_s, self._work())
         self.record.asked, self.record.answered = self.rounds.asked, self.rounds.answered
-        state, record = keep.to_bytes(self.method_state), self.record.to_json()
+        state, record = storage.to_bytes(self.method_state), self.record.to_json()
         self.ledger.checkpoint(round_ + 1, state, record, self.reduction.slots_after(round_))
         self.watcher.round_done(self.record.rounds[-1], self.spec.rounds, self.record)
 

@@ -20,7 +20,7 @@ from coordinator.records import MARKER, Chain, Records
 from coordinator.round_state import Policy
 from edge_sdk.durable import guarded
 from edge_sdk.errors import RemoteProtocolError, StoreError, UsageError
-from edge_sdk.protocol import keep
+from edge_sdk.protocol import storage
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, TransportEvent
 
@@ -223,7 +223,7 @@ def _refuse_format_one(path: Path) -> None:
 
 def _plain(entry: Entry) -> list[Any]:
     if isinstance(entry, Life):
-        spec, policy = keep.to_bytes(entry.spec), asdict(entry.policy)
+        spec, policy = storage.to_bytes(entry.spec), asdict(entry.policy)
         return ["life", spec, policy, list(entry.roster), entry.epoch, entry.ledger, entry.serves]
     if isinstance(entry, Heard):
         return ["heard", entry.now_s, *_plain_event(entry.event)]
@@ -259,7 +259,7 @@ def _entry(plain: Any) -> Entry:
     if kind == "life":
         spec, policy, roster, epoch, ledger, serves = values
         return Life(
-            spec=keep.from_bytes(FederationSpec, spec),
+            spec=storage.from_bytes(FederationSpec, spec),
             policy=Policy(**policy),
             roster=tuple(roster),
             epoch=epoch,

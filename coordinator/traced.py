@@ -10,7 +10,7 @@ from typing import Any
 
 from coordinator.server import Server
 from coordinator.trace import Ended, Flushed, Heard, Life, Sent, Ticked, TraceWriter
-from edge_sdk.protocol import keep
+from edge_sdk.protocol import storage
 from edge_sdk.transport.base import Transport, TransportEvent, Will
 
 
@@ -66,7 +66,7 @@ class TracedServer(Server):
 
 def state_hash(state: object) -> bytes:
     """Of what a method has made of all uploads: 32 bytes."""
-    return hashlib.sha256(keep.to_bytes(state)).digest()
+    return hashlib.sha256(storage.to_bytes(state)).digest()
 
 
 def server(trace: TraceWriter | None, **parts: Any) -> Server:

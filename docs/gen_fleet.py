@@ -10,8 +10,8 @@ sys.path.append(str(Path(__file__).parent))
 from field_tables import fields_table  # beside this script
 
 from coordinator.config import FederationTable
-from edge_sdk import board
-from edge_sdk.board import Board, Link, load_board, load_link
+from edge_sdk.boards import profiles
+from edge_sdk.boards.profiles import Board, Link, load_board, load_link
 from edge_sim.config import FaultsTable
 from edge_sim.hardships import Hardships
 from edge_sim.scenario import ScenarioTable
@@ -128,8 +128,8 @@ Groups of `verified` for a board: {board_groups}; for a link: {link_groups}.
 
 def boards_page() -> str:
     """docs/reference/boards.md."""
-    boards, links = [load_board(name) for name in board.boards()], [load_link(name) for name in board.links()]
-    groups = (", ".join(f"`{name}`" for name in names) for names in (board.BOARD_GROUPS, board.LINK_GROUPS))
+    boards, links = [load_board(name) for name in profiles.boards()], [load_link(name) for name in profiles.links()]
+    groups = (", ".join(f"`{name}`" for name in names) for names in (profiles.BOARD_GROUPS, profiles.LINK_GROUPS))
     fields = FIELDS.format(**dict(zip(("board_groups", "link_groups"), groups, strict=True)))
     return "\n".join(
         [

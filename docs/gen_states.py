@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from coordinator import rounds
-from edge_sdk import session
+from edge_sdk.device import session
 
 PAGE = Path(__file__).parent / "reference" / "states.md"
 
@@ -22,7 +22,8 @@ are left out; the tables have them all.
 DEVICE = """\
 ## Device session
 
-`edge_sdk/session.py`. A device says hello until it is welcomed, fetches the public set where it lacks it, works on what
+`edge_sdk/device/session.py`. A device says hello until it is welcomed, fetches the public set where it lacks it,
+works on what
 it is assigned, and sends each upload again until a receipt lets go of it. `LinkUp` and `LinkDown` come from the
 transport, `Fetched` and `WorkDone` from the agent, `Tick` from its clock, and everything else from the coordinator.
 """

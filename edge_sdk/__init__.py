@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from edge_sdk.agent import Agent
     from edge_sdk.app import App
     from edge_sdk.data import LocalData, Preprocess, Samples
+    from edge_sdk.device.exchange import RoundReport
     from edge_sdk.errors import EdgeError
     from edge_sdk.models import Model, ModelSpec, NumpyModel, OnnxModel, OnnxTeacher, TorchModel
-    from edge_sdk.public import PublicSet
-    from edge_sdk.transport.mqtt_tls import TlsFiles
-    from edge_sdk.work import RoundReport
+    from edge_sdk.public_set.samples import PublicSet
+    from edge_sdk.transport.mqtt.tls import TlsFiles
 
 _HOME = {
     "Agent": "edge_sdk.agent",
@@ -31,10 +31,10 @@ _HOME = {
     "OnnxModel": "edge_sdk.models",
     "OnnxTeacher": "edge_sdk.models",
     "Preprocess": "edge_sdk.data",
-    "PublicSet": "edge_sdk.public",
-    "RoundReport": "edge_sdk.work",
+    "PublicSet": "edge_sdk.public_set.samples",
+    "RoundReport": "edge_sdk.device.exchange",
     "Samples": "edge_sdk.data",
-    "TlsFiles": "edge_sdk.transport.mqtt_tls",
+    "TlsFiles": "edge_sdk.transport.mqtt.tls",
     "TorchModel": "edge_sdk.models",
 }
 

@@ -14,18 +14,18 @@ from typing import TypeVar
 import numpy as np
 
 from edge_sdk.data import LocalData, Raw
+from edge_sdk.device.exchange import RoundReport
+from edge_sdk.device.participant import Participant
+from edge_sdk.device.store import MemoryStore, SqliteStore, Store
 from edge_sdk.errors import EdgeError, Refused, UsageError
 from edge_sdk.models.base import Model, ModelSpec
 from edge_sdk.objectives import Floats, softmax
-from edge_sdk.participant import Participant
 from edge_sdk.protocol.schema import one_line
-from edge_sdk.public import PublicSet
-from edge_sdk.public_fetch import MAX_PUBLIC_BYTES
-from edge_sdk.store import MemoryStore, SqliteStore, Store
-from edge_sdk.transport import pace as pacing
+from edge_sdk.public_set.fetch import MAX_PUBLIC_BYTES
+from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.transport.base import Transport
-from edge_sdk.transport.mqtt_tls import NO_FILES, TlsFiles
-from edge_sdk.work import RoundReport
+from edge_sdk.transport.mqtt import pace as pacing
+from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
 
 log = logging.getLogger(__name__)
 
@@ -273,7 +273,7 @@ def _transport(broker: str | Transport, client_id: str, tls: TlsFiles | None, *,
                 "tls and cloud_safe are for a broker's address, and a transport is given; give those to it"
             )
         return broker
-    from edge_sdk.transport.mqtt import MqttTransport  # noqa: PLC0415  # paho only where a broker is used
+    from edge_sdk.transport.mqtt.transport import MqttTransport  # noqa: PLC0415  # paho only where a broker is used
 
     pace = pacing.cloud_safe() if cloud_safe else None
     seed = random.SystemRandom().getrandbits(32)

@@ -14,11 +14,11 @@ from types import ModuleType
 
 from edge_sdk.agent import Agent
 from edge_sdk.data import LocalData
+from edge_sdk.device.exchange import RoundReport
 from edge_sdk.errors import EdgeError, UsageError
 from edge_sdk.models.base import Model
-from edge_sdk.public import PublicSet
-from edge_sdk.transport.mqtt_tls import TlsFiles
-from edge_sdk.work import RoundReport
+from edge_sdk.public_set.samples import PublicSet
+from edge_sdk.transport.mqtt.tls import TlsFiles
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

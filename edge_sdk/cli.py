@@ -19,7 +19,7 @@ from edge_sdk import __version__
 from edge_sdk.errors import EdgeError
 
 if TYPE_CHECKING:
-    from edge_sdk.transport.mqtt_tls import TlsFiles
+    from edge_sdk.transport.mqtt.tls import TlsFiles
 
 INTERRUPTED = 130
 
@@ -45,7 +45,7 @@ def add_tls_options(parser: argparse.ArgumentParser) -> None:
 
 def tls_files(args: argparse.Namespace) -> TlsFiles:
     """What `add_tls_options` was given."""
-    from edge_sdk.transport.mqtt_tls import TlsFiles  # noqa: PLC0415  # ssl only where a broker is spoken to
+    from edge_sdk.transport.mqtt.tls import TlsFiles  # noqa: PLC0415  # ssl only where a broker is spoken to
 
     return TlsFiles(args.ca, args.cert, args.key)
 

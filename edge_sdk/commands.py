@@ -61,7 +61,7 @@ def _boards(args: argparse.Namespace) -> int:
     if args.measure:
         return _measure(args)
     _check_listing(args)
-    from edge_sdk.board_table import render_boards  # noqa: PLC0415
+    from edge_sdk.boards.table import render_boards  # noqa: PLC0415
 
     sys.stdout.write(render_boards(args.json) + "\n")
     return 0
@@ -77,9 +77,9 @@ def _check_listing(args: argparse.Namespace) -> None:
 def _measure(args: argparse.Namespace) -> int:
     import secrets  # noqa: PLC0415
 
-    from edge_sdk.board import Board, Link  # noqa: PLC0415  # nothing is timed before the arguments are read
-    from edge_sdk.measure.link import measure_link  # noqa: PLC0415
-    from edge_sdk.measure.profile import measure_board, to_toml  # noqa: PLC0415
+    from edge_sdk.boards.profiles import Board, Link  # noqa: PLC0415  # nothing is timed before the arguments are read
+    from edge_sdk.tools.measure.link import measure_link  # noqa: PLC0415
+    from edge_sdk.tools.measure.profile import measure_board, to_toml  # noqa: PLC0415
 
     name = THIS_BOARD if args.name is None else args.name
     profiles: list[Board | Link] = [
@@ -114,9 +114,9 @@ def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
 def _doctor(args: argparse.Namespace) -> int:
     import secrets  # noqa: PLC0415
 
-    from edge_sdk.doctor import report  # noqa: PLC0415  # nothing is looked at before the arguments are read
-    from edge_sdk.doctor.checks import examine_all  # noqa: PLC0415
-    from edge_sdk.doctor.finding import Patient  # noqa: PLC0415
+    from edge_sdk.tools.doctor import report  # noqa: PLC0415  # nothing is looked at before the arguments are read
+    from edge_sdk.tools.doctor.checks import examine_all  # noqa: PLC0415
+    from edge_sdk.tools.doctor.finding import Patient  # noqa: PLC0415
 
     name = f"doctor-{secrets.token_hex(6)}"
     examined = examine_all(Patient(state=args.state, broker=args.broker, tls=tls_files(args), name=name))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edge_sdk.board import Board
+from edge_sdk.boards.profiles import Board
 from edge_sdk.errors import UsageError
 from edge_sim import families
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.ledger import Ledger
+from edge_sdk.device.store import MemoryStore, SqliteStore, Store
 from edge_sdk.errors import StoreError, UsageError
-from edge_sdk.store import MemoryStore, SqliteStore, Store
 
 EVERY_S = 30.0
 """Real seconds between two checkpoints."""

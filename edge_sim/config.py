@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from coordinator.config import SECTIONS, SIMULATION, FederationTable, check_sections, encodings, load_toml, read_table
-from edge_sdk import board
+from edge_sdk.boards.profiles import SUFFIX, load_board, load_link
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.messages import TrainSpec
 from edge_sdk.protocol.schema import Count, Real, Text, Whole
-from edge_sdk.transport.memory import Faults
+from edge_sdk.transport.memory.hub import Faults
 from edge_sim import assign
 from edge_sim.hardships import NONE, Hardships
 from edge_sim.scenario import ScenarioTable
@@ -267,11 +267,11 @@ def _check_row(row: FleetRow, where: str, seed: int) -> None:
     """Raise UsageError where a row names what does not exist."""
     if row.size is not None and len(row.size) != 2:
         raise UsageError(f"{where}.size: expected [height, width], found {list(row.size)}")
-    _check_name(board.load_board, row.board, f"{where}.board")
-    profile = board.load_board(row.board)
+    _check_name(load_board, row.board, f"{where}.board")
+    profile = load_board(row.board)
     _check_name(lambda rule: assign.model_of(rule, profile, 0, seed), row.model, f"{where}.model")
     if row.link is not None:
-        _check_name(board.load_link, row.link, f"{where}.link")
+        _check_name(load_link, row.link, f"{where}.link")
     if row.charge_w and not (profile.battery_wh if row.battery_wh is None else row.battery_wh):
         raise UsageError(f"{where}.charge_w: there is no battery to charge; give it battery_wh, or leave charge_w out")
     row.check(where)
@@ -286,7 +286,7 @@ def _check_name(check: Callable[[str], object], name: str, where: str) -> None:
 
 def _with_files(row: dict[str, Any], file: Path) -> dict[str, Any]:
     """A [[fleet]] row whose profiles, where they are files, hold in any folder."""
-    own = {key: row[key] for key in ("board", "link") if str(row.get(key, "")).endswith(board.SUFFIX)}
+    own = {key: row[key] for key in ("board", "link") if str(row.get(key, "")).endswith(SUFFIX)}
     return {**row, **{key: str((file.parent / path).resolve()) for key, path in own.items()}}
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from edge_sdk.data import Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.objectives import Ints
-from edge_sdk.public import PublicSet
+from edge_sdk.public_set.samples import PublicSet
 from edge_sim.config import DataTable
 from edge_sim.draw import draw_equally, draw_evenly
 from edge_sim.sources.base import Whole

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from coordinator.methods.base import CoordinatorMethod
+from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import RunFailed
 from edge_sdk.methods.base import Job, Request
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.workbench import Workbench
 
 
 @dataclass(frozen=True, slots=True, eq=False)

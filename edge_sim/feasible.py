@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edge_sdk import board
-from edge_sdk.board import Board, Link
+from edge_sdk.boards import profiles
+from edge_sdk.boards.profiles import Board, Link
+from edge_sdk.device.meter import Meter
 from edge_sdk.errors import UsageError
-from edge_sdk.meter import Meter
 from edge_sdk.models.base import ModelSpec
 from edge_sdk.protocol.encodings import PLAIN
 from edge_sdk.protocol.knowledge import Weights
@@ -69,7 +69,7 @@ def check_runtimes(fleet: Fleet, specs: dict[str, ModelSpec]) -> None:
     specs: of each device's model, by device id.
     """
     for device in fleet.devices:
-        profile, runtime = board.load_board(device.kit.board), specs[device.kit.id].runtime
+        profile, runtime = profiles.load_board(device.kit.board), specs[device.kit.id].runtime
         if runtime not in profile.runtimes:
             raise UsageError(
                 f"fleet.model: {device.kit.id} cannot run the model: {device.kit.family} computes in {runtime}, and "
@@ -87,12 +87,12 @@ def check_memory(fleet: Fleet, specs: dict[str, ModelSpec]) -> None:
         (device, found)
         for device in fleet.devices
         if (found := need(device, specs[device.kit.id], fleet.federation.spec)).total + SYSTEM_BYTES
-        > board.load_board(device.kit.board).ram_bytes
+        > profiles.load_board(device.kit.board).ram_bytes
     ]
     if not lacking:
         return
     device, found = max(lacking, key=lambda each: each[1].total)
-    profile = board.load_board(device.kit.board)
+    profile = profiles.load_board(device.kit.board)
     others = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
     raise UsageError(
         f"fleet: {device.kit.id}{others} cannot hold the model: {device.kit.family} on {profile.name} needs about "
@@ -134,8 +134,8 @@ def need(device: Device, spec: ModelSpec, federation: FederationSpec) -> Need:
 
 def least_s(device: Device, spec: ModelSpec, federation: FederationSpec) -> float:
     """Seconds that a round's training and the messages around it take at least, on a cold board."""
-    profile: Board = board.load_board(device.kit.board)
-    link: Link = board.load_link(device.kit.link)
+    profile: Board = profiles.load_board(device.kit.board)
+    link: Link = profiles.load_link(device.kit.link)
     meter = Meter()
     meter.trained(spec, federation.train.batch_size, "all")
     trained_s = profile.compute_s(meter.train) * (_steps(device, federation) if spec.terms else 0)

@@ -14,14 +14,14 @@ import numpy as np
 from coordinator.config import Federation
 from coordinator.config import federation as read_federation
 from coordinator.equipment import Equipment
-from edge_sdk import board
+from edge_sdk.boards.profiles import load_board, load_link
 from edge_sdk.data import LocalData, Preprocess, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.models.base import Model
 from edge_sdk.objectives import Ints
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.wires import load_registered
-from edge_sdk.public import PublicSet
+from edge_sdk.public_set.samples import PublicSet
 from edge_sim import assign, families, partition_file
 from edge_sim.config import CPU, Config, FleetRow
 from edge_sim.datasets import Dataset, load
@@ -63,12 +63,12 @@ class Kit:
     @property
     def board_name(self) -> str:
         """Of the profile, which may be in a file."""
-        return board.load_board(self.board).name
+        return load_board(self.board).name
 
     @property
     def link_name(self) -> str:
         """Of the profile, which may be in a file."""
-        return board.load_link(self.link).name
+        return load_link(self.link).name
 
     @property
     def preprocess(self) -> Preprocess:
@@ -230,7 +230,7 @@ def _wanted(spec: FederationSpec) -> _Wanted:
 
 
 def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _Wanted) -> Kit:
-    profile, start = board.load_board(row.board), 0 if wanted.equal_start else number
+    profile, start = load_board(row.board), 0 if wanted.equal_start else number
     model = assign.model_of(row.model, profile, number, config.federation.seed)
     if row.feature_dim and not families.chooses_width(model):
         raise UsageError(f"fleet.feature_dim: the models of {model} have features of their own width; leave it out")
@@ -255,8 +255,8 @@ def hardware(device: Device) -> Hardware:
     """A device's board and link, cold and with a full battery."""
     hardships = device.hardships
     return Hardware(
-        board.load_board(device.kit.board),
-        board.load_link(device.kit.link),
+        load_board(device.kit.board),
+        load_link(device.kit.link),
         battery_wh=hardships.battery_wh,
         charge_w=hardships.charge_w,
     )

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from edge_sdk.agent import Agent
+from edge_sdk.device.meter import Meter
+from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import RunFailed
-from edge_sdk.meter import Meter
-from edge_sdk.workbench import Workbench
 from edge_sim import meter_totals
 from edge_sim.engine import LOST, Answer, Asked, Engine
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from edge_sdk.board import Board, Effort, Link
+from edge_sdk.boards.profiles import Board, Effort, Link
 
 J_PER_WH = 3600.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TypeAlias
 
-from edge_sdk.meter import Meter
+from edge_sdk.device.meter import Meter
 
 Spent: TypeAlias = Meter
 

@@ -23,7 +23,7 @@ from coordinator.server import Server
 from coordinator.trace import TraceWriter
 from coordinator.watcher import Watcher
 from edge_sdk.errors import UsageError
-from edge_sdk.transport.mqtt import MqttTransport
+from edge_sdk.transport.mqtt.transport import MqttTransport
 from edge_sim.config import Config
 from edge_sim.fleet import Fleet, needs_torch
 

@@ -17,10 +17,10 @@ from typing import TypeAlias
 
 from coordinator.replay import Nowhere, message_in
 from edge_sdk.agent import Agent
+from edge_sdk.device.store import MemoryStore
 from edge_sdk.errors import RunFailed, UsageError
-from edge_sdk.protocol import keep
+from edge_sdk.protocol import storage
 from edge_sdk.protocol.messages import Upload
-from edge_sdk.store import MemoryStore
 from edge_sdk.transport.base import Connected, Incoming, Transport, TransportEvent
 from edge_sim.replay_history import History, Place
 
@@ -169,13 +169,13 @@ def _difference(made: Upload | None, recorded: Upload) -> str:
     """What differs, in words; empty: nothing."""
     if made is None:
         return "the replay makes no upload"
-    if keep.to_bytes(made) == keep.to_bytes(recorded):
+    if storage.to_bytes(made) == storage.to_bytes(recorded):
         return ""
     if made.withheld != recorded.withheld:
         return f"withheld for {made.withheld or 'nothing'!r}, in the run for {recorded.withheld or 'nothing'!r}"
     for role, payload in recorded.knowledge.items():
         own = made.knowledge.get(role)
-        if own is None or keep.to_bytes(own) != keep.to_bytes(payload):
+        if own is None or storage.to_bytes(own) != storage.to_bytes(payload):
             return f"{role} differs from what was uploaded in the run"
     if made.metrics != recorded.metrics:
         return f"measured {dict(made.metrics)}, in the run {dict(recorded.metrics)}"

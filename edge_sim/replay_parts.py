@@ -11,9 +11,9 @@ from coordinator.equipment import Equipment, load_nets
 from coordinator.trace import Header
 from edge_sdk.agent import Agent
 from edge_sdk.app import App, load_app
+from edge_sdk.device.store import MemoryStore
 from edge_sdk.errors import UsageError
-from edge_sdk.public import PublicSet
-from edge_sdk.store import MemoryStore
+from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.transport.base import Transport
 from edge_sim import config as configs
 from edge_sim import fleet as fleets

@@ -17,7 +17,7 @@ from coordinator.report.result import Result
 from coordinator.trace import TraceWriter, keeping
 from coordinator.watcher import Watcher
 from edge_sdk.errors import UsageError
-from edge_sdk.transport.mqtt_url import parse_broker_url
+from edge_sdk.transport.mqtt.url import parse_broker_url
 from edge_sim import config as configs
 from edge_sim import engines, feasible, garbage, idle, late_start, run_folder
 from edge_sim import fleet as fleets

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from edge_sdk.device.workbench import Workbench
 from edge_sdk.models.torch_cosine import CosineHead
 from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.objectives import Floats
-from edge_sdk.workbench import Workbench
 from edge_sim.torch_stack import PRIVATE, Stack, Stacking
 from edge_sim.torch_vmap import VmapStack
 

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edge_sdk import divergence
+from edge_sdk.device import divergence
+from edge_sdk.device.workbench import Workbench, slices
 from edge_sdk.errors import Diverged
 from edge_sdk.methods.base import ClassMeans, Fit, Logits, Private
 from edge_sdk.models.base import Batches, FitReport
@@ -23,7 +24,6 @@ from edge_sdk.models.checks import check_fit
 from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.models.torch_optim import TorchOptimiser
 from edge_sdk.objectives import Floats, Optim, softmax
-from edge_sdk.workbench import Workbench, slices
 from edge_sim.engine import Answer, Asked, Together, served
 from edge_sim.torch_dense import Products
 from edge_sim.torch_places import Places

@@ -12,8 +12,8 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
+from edge_sdk.device.workbench import Workbench
 from edge_sdk.models.torch_model import TorchModel
-from edge_sdk.workbench import Workbench
 from edge_sim.torch_stack import Change, Outcome, Stack, Stacking
 
 _SLOPES: Mapping[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 
+from edge_sdk.device.workbench import Workbench
 from edge_sdk.methods.base import Fit
 from edge_sdk.models.optim import moment_count
 from edge_sdk.objectives import CrossEntropy, Optim
-from edge_sdk.workbench import Workbench
 from edge_sim import fleet as fleets
 from edge_sim.config import CPU, RunTable
 from edge_sim.engine import Asked, Exact, Together, job_at

@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import RunFailed
 from edge_sdk.models.torch_model import TorchModel
-from edge_sdk.workbench import Workbench
 from edge_sim.memory import give_back
 from edge_sim.torch_slab import Slab, row_bytes, settle
 

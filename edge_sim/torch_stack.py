@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from edge_sdk.device.workbench import Workbench
 from edge_sdk.methods.base import Private
 from edge_sdk.models.torch_model import TorchModel
-from edge_sdk.workbench import Workbench
 
 PRIVATE = Private(np.empty((0, 0), np.int64))
 """All private samples, no batches of them."""

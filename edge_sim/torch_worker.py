@@ -6,9 +6,9 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from edge_sdk.meter import Meter
+from edge_sdk.device.meter import Meter
+from edge_sdk.device.workbench import Workbench
 from edge_sdk.models.torch_model import TorchModel
-from edge_sdk.workbench import Workbench
 from edge_sim.engine import Asked, Exact, Together, job_at
 from edge_sim.torch_cohort import Cohort
 from edge_sim.torch_slab import Slab, settle, settle_moments, take_moments

@@ -7,12 +7,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
+from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import RunFailed
 from edge_sdk.methods.base import Fit
 from edge_sdk.models.torch_cosine import CosineHead
 from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.objectives import DataFree
-from edge_sdk.workbench import Workbench
 from edge_sim import meter_totals
 from edge_sim.engine import LOST, Answer, Asked, served
 from edge_sim.fleet import Fleet

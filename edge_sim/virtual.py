@@ -21,10 +21,10 @@ from coordinator.server import Server
 from coordinator.trace import TraceWriter
 from coordinator.watcher import Silent, Watcher
 from edge_sdk.agent import Agent
-from edge_sdk.board import Effort
+from edge_sdk.boards.profiles import Effort
+from edge_sdk.device.store import Store
 from edge_sdk.errors import RunFailed
-from edge_sdk.store import Store
-from edge_sdk.transport.memory import Faults, Hub, MemoryTransport
+from edge_sdk.transport.memory.hub import Faults, Hub, MemoryTransport
 from edge_sim.byzantine import agent_for
 from edge_sim.checkpoint import Checkpoints
 from edge_sim.clock import LocalClock, VirtualClock

@@ -16,7 +16,7 @@ import pytest
 import trustme
 
 from coordinator.broker import MOSQUITTO_CONF
-from edge_sdk.transport.mqtt_tls import TlsFiles
+from edge_sdk.transport.mqtt.tls import TlsFiles
 
 NOW = datetime.now(timezone.utc)
 DAY = timedelta(days=1)

@@ -15,14 +15,14 @@ from coordinator.report.result import Result
 from coordinator.trace import TraceWriter
 from coordinator.watcher import Watcher
 from edge_sdk.data import Preprocess
+from edge_sdk.device.store import Store
 from edge_sdk.models.base import ModelSpec
 from edge_sdk.models.predict_only import PredictOnly
 from edge_sdk.objectives import Floats
-from edge_sdk.protocol import codec, keep
+from edge_sdk.protocol import codec, storage
 from edge_sdk.protocol.codec import Limits
 from edge_sdk.protocol.messages import Message
-from edge_sdk.store import Store
-from edge_sdk.transport.memory import Faults, MemoryTransport
+from edge_sdk.transport.memory.hub import Faults, MemoryTransport
 from edge_sim import config as configs
 from edge_sim import fleet as fleets
 from edge_sim.config import Config
@@ -166,7 +166,7 @@ class Run(VirtualFleet):
     @property
     def coordinator_bytes(self) -> bytes:
         """The method's state on the coordinator."""
-        return keep.to_bytes(self.server.method_state)
+        return storage.to_bytes(self.server.method_state)
 
     @property
     def model_bytes(self) -> dict[str, bytes]:

@@ -16,11 +16,11 @@ import numpy as np
 from coordinator.equipment import Equipment
 from coordinator.methods.base import At, Contribution, CoordinatorMethod
 from edge_sdk.models.numpy_model import NumpyModel
-from edge_sdk.protocol import keep
+from edge_sdk.protocol import storage
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, LogitGradients, Payload, PublicLogits, Weights
 from edge_sdk.protocol.messages import FederationSpec, PublicSetSpec
 from edge_sdk.protocol.wires import Contract, Slot
-from edge_sdk.public import PublicSet
+from edge_sdk.public_set.samples import PublicSet
 
 CLASSES, WIDTH = 5, 3
 BATCH = bytes(8)
@@ -54,7 +54,7 @@ class _Laws:
 
     def bits(self, aggregate: Any) -> bytes:
         state = self.method.init(self.spec)
-        return keep.to_bytes(self.method.finish(self.spec, state, self.at, aggregate))
+        return storage.to_bytes(self.method.finish(self.spec, state, self.at, aggregate))
 
     def parts(self, ups: Sequence[Contribution], count: int) -> list[list[Contribution]]:
         """The uploads in any order, cut into parts, some of them perhaps empty."""

@@ -5,9 +5,18 @@ import json
 
 import pytest
 
-from edge_sdk import board as board_module
-from edge_sdk.board import Effort, boards, detect, links, load_board, load_link, parse_board, parse_link
-from edge_sdk.board_table import render_boards
+from edge_sdk.boards import profiles as board_module
+from edge_sdk.boards.profiles import (
+    Effort,
+    boards,
+    detect,
+    links,
+    load_board,
+    load_link,
+    parse_board,
+    parse_link,
+)
+from edge_sdk.boards.table import render_boards
 from edge_sdk.errors import UsageError
 
 BOARD = """

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edge_sdk import divergence
 from edge_sdk.data import LocalData, Samples
+from edge_sdk.device import divergence
+from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import Diverged
 from edge_sdk.methods.base import Fit, Job, Private
 from edge_sdk.models.base import FitReport
@@ -14,7 +15,6 @@ from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import CrossEntropy, Optim
 from edge_sdk.protocol.knowledge import MAX_MAGNITUDE, ClassRows, Weights
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.workbench import Workbench
 
 
 def weights(*values: float) -> dict[str, Weights]:

@@ -15,7 +15,7 @@ SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
 """The quantiles over devices that a summary has."""
 CURVES = ("accuracy", "local_accuracy", "pm_v", "pm_l")
 """What is kept of every device by round: on the shared test, on its own task, and FedNH's two, which are
-`edge_sdk.evaluation.personalised_accuracies`."""
+`edge_sdk.device.evaluation.personalised_accuracies`."""
 TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 """Mean accuracies for which a summary says what it took to get there."""
 

@@ -14,7 +14,7 @@ from coordinator.record import Record
 from coordinator.report.progress_file import NAME, PROGRESS_VERSION, About, snapshot
 from coordinator.report.units import human_bytes, human_seconds, percent, printable
 from edge_sdk.errors import RemoteProtocolError, UsageError
-from edge_sdk.protocol import keep
+from edge_sdk.protocol import storage
 from edge_sdk.protocol.messages import FederationSpec
 
 LEDGER = Path("checkpoint") / "ledger.db"
@@ -68,7 +68,7 @@ def _of_checkpoint(
     if spec_row is None:
         return {"version": PROGRESS_VERSION}
     try:
-        spec = keep.from_bytes(FederationSpec, spec_row[0])
+        spec = storage.from_bytes(FederationSpec, spec_row[0])
         done, record = (
             (0, Record()) if checkpoint is None else (checkpoint[0], Record.from_json(json.loads(checkpoint[1])))
         )

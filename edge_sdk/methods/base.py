@@ -20,7 +20,7 @@ from edge_sdk.objectives import Floats, Ints, Objective, Optim
 from edge_sdk.protocol.knowledge import ClassRows, LogitGradients, Payload, PublicLogits
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.wires import Contract
-from edge_sdk.public import batch_digest
+from edge_sdk.public_set.samples import batch_digest
 
 S = TypeVar("S")
 

@@ -19,7 +19,7 @@ from edge_sdk.protocol.contracts.fedmd import FEDMD, FedMDParams
 from edge_sdk.protocol.knowledge import Payload, PublicLogits
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import Count, Matrix, wire
-from edge_sdk.public import batch_digest, batch_indices
+from edge_sdk.public_set.samples import batch_digest, batch_indices
 
 
 @wire("fedmd-state")

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.protocol.extremes import all_within, extremes
 from edge_sdk.protocol.schema import LATER, Blob, ClassIds, Counts, Digest, Matrix, Shares, Vector, Whole, wire
+from edge_sdk.protocol.value_range import all_within, extremes
 
 MAX_MAGNITUDE = 1e6
 """Numbers beyond this are finite and still ruin what is computed from them: differences, squares and sums overflow in

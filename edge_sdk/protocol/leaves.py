@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
 from edge_sdk.protocol import body
-from edge_sdk.protocol.extremes import all_finite
+from edge_sdk.protocol.value_range import all_finite
 
 Plain = Any
 """What msgpack carries: None, bool, int, float, str, bytes, list, dict."""

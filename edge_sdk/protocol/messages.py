@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, TypeAlias
 
 from edge_sdk.protocol.encodings import ENCODINGS, FLAT, PLAIN
-from edge_sdk.protocol.frozen import FrozenDict
+from edge_sdk.protocol.frozen_dict import FrozenDict
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.schema import LATER, Blob, Count, Digest, Id, Items, Line, Packed, Real, Text, Whole, wire
 

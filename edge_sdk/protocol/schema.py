@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
-from edge_sdk.protocol.frozen import FrozenDict
+from edge_sdk.protocol.frozen_dict import FrozenDict
 from edge_sdk.protocol.leaves import (
     DTYPES,
     Blob,

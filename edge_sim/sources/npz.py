@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from edge_sdk.data import Raw, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.objectives import Ints
-from edge_sdk.public import UNREADABLE, why_unreadable
+from edge_sdk.public_set.samples import UNREADABLE, why_unreadable
 from edge_sim.sources.base import Whole
 
 NEEDED = ("x_train", "y_train", "x_test", "y_test")

@@ -18,7 +18,7 @@ from coordinator.server import Server
 from edge_sdk.errors import Refused, UsageError
 from edge_sdk.protocol.messages import FederationSpec, TrainSpec
 from edge_sdk.protocol.wires import load_registered
-from edge_sdk.transport.memory import Hub
+from edge_sdk.transport.memory.hub import Hub
 
 CLASSES = 4
 SAMPLES = 64

@@ -15,7 +15,7 @@ from coordinator.rounds import Phase, Policy
 from coordinator.server import Server
 from edge_sdk.protocol.messages import FederationSpec, TrainSpec
 from edge_sdk.protocol.wires import load_registered
-from edge_sdk.transport.mqtt import MqttTransport
+from edge_sdk.transport.mqtt.transport import MqttTransport
 
 CLASSES, WIDTH, ROUNDS = 4, 8, 4
 METHODS = {"faces": "fedproto", "voices": "fedssa"}

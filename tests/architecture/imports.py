@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("edge_sdk", "coordinator", "edge_sim", "firmware_profiles")
 
-COORDINATOR_MAY = ("errors", "protocol", "transport", "objectives", "models", "data", "public", "board", "durable")
+COORDINATOR_MAY = ("errors", "protocol", "transport", "objectives", "models", "data", "public_set", "boards", "durable")
 """The role-neutral parts of edge_sdk."""
 COMMANDS = "coordinator/commands.py"
 """Registers sub-commands, and for that may know the type that edge_sdk.cli collects."""
@@ -17,7 +17,7 @@ ONLY_IN = {
     "torchvision": "torch_",
     "onnx": "onnx_",
     "onnxruntime": "onnx_",
-    "paho": "edge_sdk/transport/mqtt.py",
+    "paho": "edge_sdk/transport/mqtt/transport.py",
     "ray": "ray_",
 }
 """Package -> the one file, or the beginning of the file names, that may import it."""

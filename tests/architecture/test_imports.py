@@ -21,15 +21,19 @@ def test_every_file_keeps_the_rule():
         ("edge_sdk/agent.py", "def f():\n    from edge_sim import run", "device side"),
         ("edge_sdk/agent.py", "from . import errors", "relative"),
         ("coordinator/server.py", "from edge_sim import run", "coordinator must not"),
-        ("coordinator/server.py", "from edge_sdk.session import Session", "not edge_sdk.session.Session"),
+        ("coordinator/server.py", "from edge_sdk.device.session import Session", "not edge_sdk.device.session.Session"),
         ("coordinator/server.py", "from edge_sdk import methods", "not edge_sdk.methods"),
         ("coordinator/server.py", "import edge_sdk.agent", "not edge_sdk.agent"),
         ("coordinator/server.py", "from edge_sdk import protocol, agent", "not edge_sdk.agent"),
         ("coordinator/server.py", "from edge_sdk.cli import Command", "not edge_sdk.cli"),
         ("coordinator/methods/fedal.py", "def f():\n    import torch", "torch belongs in torch_*"),
         ("edge_sdk/models/tool.py", "class A:\n    import onnxruntime", "onnxruntime belongs in onnx_*"),
-        ("edge_sdk/transport/memory.py", "import paho.mqtt.client", "paho belongs in edge_sdk/transport/mqtt.py"),
-        ("edge_sim/mqtt.py", "import paho.mqtt.client", "paho belongs in edge_sdk/transport/mqtt.py"),
+        (
+            "edge_sdk/transport/memory/hub.py",
+            "import paho.mqtt.client",
+            "paho belongs in edge_sdk/transport/mqtt/transport.py",
+        ),
+        ("edge_sim/mqtt.py", "import paho.mqtt.client", "paho belongs in edge_sdk/transport/mqtt/transport.py"),
         ("edge_sim/data.py", "from sklearn.datasets import load_digits", "sklearn is optional"),
         ("coordinator/report/plots.py", "try:\n    import matplotlib\nexcept ImportError:\n    pass", "matplotlib is"),
         ("coordinator/a.py", "if x:\n    import rich\nelse:\n    pass", "rich is optional"),
@@ -47,7 +51,7 @@ def test_a_planted_violation_is_found(path, source, expected):
     [
         ("edge_sdk/models/torch_model.py", "import torch"),
         ("edge_sdk/models/onnx_model.py", "import onnxruntime\nfrom onnx import helper"),
-        ("edge_sdk/transport/mqtt.py", "import paho.mqtt.client"),
+        ("edge_sdk/transport/mqtt/transport.py", "import paho.mqtt.client"),
         ("edge_sdk/agent.py", "from edge_sdk.methods import base"),
         ("edge_sim/run.py", "from edge_sdk.agent import Agent\nfrom coordinator.server import Server"),
         ("edge_sim/data.py", "def digits():\n    from sklearn.datasets import load_digits"),
@@ -78,7 +82,7 @@ def loaded_by(modules, heavy=HEAVY):
 
 def test_the_device_side_loads_nothing_heavy():
     modules = light_modules("edge_sdk")
-    assert {"edge_sdk", "edge_sdk.errors", "edge_sdk.board"} <= set(modules)
+    assert {"edge_sdk", "edge_sdk.errors", "edge_sdk.boards.profiles"} <= set(modules)
     assert loaded_by(modules) == []
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import fleets
 import pytest
 
-from edge_sdk.board import load_board
+from edge_sdk.boards.profiles import load_board
 from edge_sdk.errors import UsageError
 from edge_sim import config as configs
 from edge_sim import fleet

@@ -8,8 +8,9 @@ import pytest
 
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.schema import ID
-from edge_sdk.transport import mqtt, outbox, packets
-from edge_sdk.transport.pace import cloud_safe
+from edge_sdk.transport.chunks import packets
+from edge_sdk.transport.mqtt import send_queue, transport
+from edge_sdk.transport.mqtt.pace import cloud_safe
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/hosted-brokers.md").read_text()
 LONGEST = "x" * ID.most
@@ -23,7 +24,7 @@ def sentence(before: str) -> str:
 def test_lengths_of_messages() -> None:
     longest_bytes = packets.CHUNK_BYTES + packets.HEADER_BYTES
     assert sentence("length of a message").startswith(f"{longest_bytes / 1000:.0f} KB;")
-    least_bytes = packets.MIN_CHUNK_BYTES + mqtt._PACKET_OVERHEAD_BYTES
+    least_bytes = packets.MIN_CHUNK_BYTES + transport._PACKET_OVERHEAD_BYTES
     assert f"down to {least_bytes / 1000:.0f} KB" in sentence("length of a message")
 
 
@@ -38,7 +39,7 @@ def test_topics_and_subscriptions() -> None:
     assert max(map(len, every)) <= 256
     device, coordinator = topics.device_subscriptions("f", "d"), topics.coordinator_subscriptions("f")
     assert sentence("subscriptions") == f"{len(device)} for a device, {len(coordinator)} for the coordinator"
-    assert sentence("messages not yet acknowledged") == str(outbox.MAX_IN_FLIGHT)
+    assert sentence("messages not yet acknowledged") == str(send_queue.MAX_IN_FLIGHT)
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ from certificates import mosquitto
 import edge_sdk
 from coordinator.broker import MOSQUITTO_CONF
 from edge_sdk.protocol import topics
-from edge_sdk.transport import mqtt_reasons
 from edge_sdk.transport.base import Connected, Incoming
-from edge_sdk.transport.mqtt import MqttTransport
+from edge_sdk.transport.mqtt import reasons
+from edge_sdk.transport.mqtt.transport import MqttTransport
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "tls.md").read_text(encoding="utf-8")
 FEDERATION = '[federation]\nname = "digits"\nmethod = "local"\nclasses = 2\nrounds = 1\ndevices = 1\n'
@@ -61,7 +61,7 @@ def test_the_brokers_settings_hold_the_recommended_ones() -> None:
 
 
 def test_the_faults_are_named_as_they_are_told() -> None:
-    told = Path(mqtt_reasons.__file__).read_text(encoding="utf-8")
+    told = Path(reasons.__file__).read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(.*?)` \|", PAGE, re.MULTILINE)
     assert len(rows) == 10
     assert [row for row in rows if row not in told] == []

@@ -12,14 +12,14 @@ from dataclasses import replace
 import pytest
 
 from coordinator.broker import EmbeddedBroker
-from edge_sdk.doctor import broker as judging
-from edge_sdk.doctor.broker import Seen
-from edge_sdk.doctor.checks import broker_checks
-from edge_sdk.doctor.finding import Finding, Level, Patient, examine
-from edge_sdk.doctor.selftest import Patience, look_at
 from edge_sdk.errors import UsageError
+from edge_sdk.tools.doctor import broker as judging
+from edge_sdk.tools.doctor.broker import Seen
+from edge_sdk.tools.doctor.checks import broker_checks
+from edge_sdk.tools.doctor.finding import Finding, Level, Patient, examine
+from edge_sdk.tools.doctor.selftest import Patience, look_at
 from edge_sdk.transport.base import Incoming
-from edge_sdk.transport.mqtt import MqttTransport
+from edge_sdk.transport.mqtt.transport import MqttTransport
 
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
 GOOD = Seen(

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.doctor import disk, machine, packages
-from edge_sdk.doctor.checks import MACHINE, PACKAGES, examine_all
-from edge_sdk.doctor.finding import Check, Finding, Level, Patient, examine, ok
-from edge_sdk.doctor.packages import Requirement
+from edge_sdk.tools.doctor import disk, machine, packages
+from edge_sdk.tools.doctor.checks import MACHINE, PACKAGES, examine_all
+from edge_sdk.tools.doctor.finding import Check, Finding, Level, Patient, examine, ok
+from edge_sdk.tools.doctor.packages import Requirement
 
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
 

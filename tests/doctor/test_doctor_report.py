@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from edge_sdk import cli
-from edge_sdk.doctor import checks, report
-from edge_sdk.doctor.finding import Check, Examined, fail, ok, warn
+from edge_sdk.tools.doctor import checks, report
+from edge_sdk.tools.doctor.finding import Check, Examined, fail, ok, warn
 
 FINE = Examined("python", ok("3.12.1"))
 COULD_BE_BETTER = Examined("mosquitto", warn("2.0.11: old", "install a newer one"))

@@ -9,9 +9,9 @@ import pytest
 
 from coordinator.ledger import Ledger, Row
 from coordinator.rounds import Place
+from edge_sdk.device.store import Done, RoundStart, SqliteStore
 from edge_sdk.durable import transaction
 from edge_sdk.errors import StoreError
-from edge_sdk.store import Done, RoundStart, SqliteStore
 
 OPENERS = pytest.mark.parametrize("opener", [Ledger, SqliteStore])
 PLACE = Place(0, 0)

@@ -11,8 +11,8 @@ import pytest
 
 from coordinator.ledger import Ledger
 from coordinator.rounds import Place
+from edge_sdk.device.store import RoundStart, SqliteStore
 from edge_sdk.errors import StoreError
-from edge_sdk.store import RoundStart, SqliteStore
 
 WRITE_UPLOADS = """
 import sys
@@ -31,7 +31,7 @@ for i in range(int(sys.argv[2]), 10**9):
 WRITE_ROUNDS = """
 import sys
 from pathlib import Path
-from edge_sdk.store import Done, RoundStart, SqliteStore
+from edge_sdk.device.store import Done, RoundStart, SqliteStore
 
 store = SqliteStore(Path(sys.argv[1]))
 for i in range(int(sys.argv[2]), 10**9):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_sdk.store import Done, MemoryStore, RoundStart, SqliteStore
+from edge_sdk.device.store import Done, MemoryStore, RoundStart, SqliteStore
 
 
 @pytest.fixture(params=["memory", "sqlite"])

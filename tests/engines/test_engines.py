@@ -18,7 +18,7 @@ from coordinator.report.result import RoundResult, summary
 from coordinator.watcher import Silent
 from edge_sdk.errors import RunFailed, StoreError, UsageError
 from edge_sdk.methods.base import Evaluate, Job
-from edge_sdk.transport.memory import Faults
+from edge_sdk.transport.memory.hub import Faults
 from edge_sim import config as configs
 from edge_sim import engines
 from edge_sim.config import Config, RunTable

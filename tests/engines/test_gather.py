@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from edge_sdk.agent import Agent
-from edge_sdk.meter import Meter
+from edge_sdk.device.meter import Meter
 from edge_sim import gather
 from edge_sim.engine import Answer, Asked, Exact
 from edge_sim.gather import Computation, Gatherer

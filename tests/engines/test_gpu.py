@@ -23,8 +23,8 @@ pytestmark = pytest.mark.torch
 from torch import nn  # noqa: E402  # torch is there
 
 from edge_sdk.data import LocalData, Preprocess, Samples  # noqa: E402
+from edge_sdk.device.workbench import Workbench  # noqa: E402
 from edge_sdk.models.torch_model import TorchModel  # noqa: E402
-from edge_sdk.workbench import Workbench  # noqa: E402
 from edge_sim.torch_any_nets import AnyNets  # noqa: E402
 from edge_sim.torch_cohort import Cohort  # noqa: E402
 from edge_sim.torch_gpu import like_a_cpu  # noqa: E402

@@ -30,13 +30,13 @@ from coordinator.record import Record
 from coordinator.report.result import RoundResult, summary
 from coordinator.server import Silent
 from edge_sdk import cli
+from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.base import Evaluate, Fit
 from edge_sdk.objectives import CrossEntropy
-from edge_sdk.protocol import keep
+from edge_sdk.protocol import storage
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.wires import registered_names
-from edge_sdk.workbench import Workbench
 from edge_sim import config as configs
 from edge_sim import engines, ray_address
 from edge_sim.config import Config, RunTable
@@ -143,7 +143,7 @@ def test_a_killed_actor_is_replaced_and_uploads_are_added_up_on_ray(
     assert killer.killed[0] not in killer.engine.pids
     killer.engine.close()
     assert {d.device.kit.id: d.agent.bench.model.state_bytes() for d in again.devices} == alone.model_bytes
-    assert keep.to_bytes(again.server.method_state) == alone.coordinator_bytes
+    assert storage.to_bytes(again.server.method_state) == alone.coordinator_bytes
 
 
 @pytest.mark.parametrize("name", registered_names("coordinator.methods"))
@@ -160,7 +160,9 @@ def test_every_method_folds_elsewhere(name: str) -> None:
     merged = reduce(method.merge, parts, reduce(method.add, ups[4:], method.zero()))
     whole = reduce(method.add, ups, method.zero())
     state = method.init(spec)
-    assert keep.to_bytes(method.finish(spec, state, at, merged)) == keep.to_bytes(method.finish(spec, state, at, whole))
+    assert storage.to_bytes(method.finish(spec, state, at, merged)) == storage.to_bytes(
+        method.finish(spec, state, at, whole)
+    )
 
 
 # -- without Ray: the far side, and the model on this side ----------------------------------------------------------

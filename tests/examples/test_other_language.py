@@ -19,8 +19,8 @@ from coordinator.server import Server
 from edge_sdk.agent import Agent
 from edge_sdk.app import App
 from edge_sdk.protocol.wires import load_registered
-from edge_sdk.public import PublicSet
-from edge_sdk.transport.mqtt import MqttTransport
+from edge_sdk.public_set.samples import PublicSet
+from edge_sdk.transport.mqtt.transport import MqttTransport
 
 HERE = Path(__file__).parents[2] / "examples/other_language"
 NODE = shutil.which("node")

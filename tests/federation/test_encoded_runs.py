@@ -18,7 +18,7 @@ from edge_sdk.protocol.encodings import ENCODINGS
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.messages import Assign, Hello, Upload, Welcome
 from edge_sdk.protocol.quantised import Quantised
-from edge_sdk.transport.memory import Faults
+from edge_sdk.transport.memory.hub import Faults
 from edge_sim import config as configs
 from edge_sim import fleet as sim_fleet
 from edge_sim.fleet import Fleet

@@ -18,9 +18,9 @@ from coordinator.broker import EmbeddedBroker
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Limits
 from edge_sdk.protocol.messages import PublicBlock, PublicRequest
-from edge_sdk.public_fetch import WINDOW
+from edge_sdk.public_set.fetch import WINDOW
 from edge_sdk.transport.base import Incoming
-from edge_sdk.transport.mqtt import MqttTransport
+from edge_sdk.transport.mqtt.transport import MqttTransport
 from edge_sim import config as configs
 from edge_sim.runner import run
 

@@ -12,8 +12,8 @@ import pytest
 
 from coordinator.ledger import Ledger
 from edge_sdk.cli import main
+from edge_sdk.device.store import MemoryStore, SqliteStore
 from edge_sdk.errors import StoreError
-from edge_sdk.store import MemoryStore, SqliteStore
 
 METHODS = ["fedmd", pytest.param("fedal", marks=pytest.mark.torch), "fedproto", "fedssa"]
 

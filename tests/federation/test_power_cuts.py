@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edge_sdk.protocol.messages import Assign, Receipt, Upload
-from edge_sdk.transport.memory import Faults
+from edge_sdk.transport.memory.hub import Faults
 
 SEEDS = int(os.environ.get("EDGE_SEEDS", "30"))
 METHODS = ["fedmd", pytest.param("fedal", marks=pytest.mark.torch)]

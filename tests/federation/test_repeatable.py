@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from coordinator.report.result import summary, without_times
-from edge_sdk.transport.memory import Faults
+from edge_sdk.transport.memory.hub import Faults
 from edge_sim.runner import run
 
 SEEDS = int(os.environ.get("EDGE_SEEDS", "30"))

@@ -26,7 +26,7 @@ from edge_sdk.errors import RunFailed, UsageError
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.transport.base import Incoming
-from edge_sdk.transport.memory import Faults
+from edge_sdk.transport.memory.hub import Faults
 from edge_sim import config as configs
 from edge_sim.checkpoint import Checkpoints
 from edge_sim.replay_device import replay_device

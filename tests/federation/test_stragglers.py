@@ -8,9 +8,9 @@ import fleets
 import pytest
 
 from coordinator.rounds import Place
+from edge_sdk.device.store import MemoryStore
 from edge_sdk.protocol.messages import Assign, CoordinatorStatus, Receipt, Upload
-from edge_sdk.store import MemoryStore
-from edge_sdk.transport.memory import Hub
+from edge_sdk.transport.memory.hub import Hub
 from edge_sim.engine import Exact
 from edge_sim.gather import Gatherer
 from edge_sim.virtual import VirtualDevice

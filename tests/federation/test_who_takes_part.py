@@ -12,7 +12,7 @@ import pytest
 
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.protocol.messages import Assign, Refusal, Upload
-from edge_sdk.public import PublicSet
+from edge_sdk.public_set.samples import PublicSet
 from edge_sim import config as configs
 from edge_sim import fleet as sim_fleet
 from edge_sim.fleet import Device, Fleet

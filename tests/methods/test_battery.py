@@ -23,7 +23,7 @@ from coordinator import traffic
 from coordinator.equipment import ready_method
 from coordinator.methods.base import At
 from edge_sdk.errors import EmptyRound, UsageError
-from edge_sdk.protocol import keep
+from edge_sdk.protocol import storage
 from edge_sdk.protocol.knowledge import payload_bytes
 from edge_sdk.protocol.messages import Assign, Upload
 from edge_sdk.protocol.wires import load_registered, registered_names
@@ -130,11 +130,11 @@ def test_finish_is_a_function_of_what_it_is_given(name: str) -> None:
             at, aggregate = At(round_, exchange), method.zero()
             for up in uploads(method.contract, spec, at, 3, round_):
                 aggregate = method.add(aggregate, up)
-            before = keep.to_bytes(state)
+            before = storage.to_bytes(state)
             once, again = (method.finish(spec, state, at, aggregate) for _ in range(2))
-            assert keep.to_bytes(once) == keep.to_bytes(again)
-            assert keep.to_bytes(state) == before
-            assert keep.to_bytes(keep.from_bytes(type(once), keep.to_bytes(once))) == keep.to_bytes(once)
+            assert storage.to_bytes(once) == storage.to_bytes(again)
+            assert storage.to_bytes(state) == before
+            assert storage.to_bytes(storage.from_bytes(type(once), storage.to_bytes(once))) == storage.to_bytes(once)
             state = once
 
 

@@ -19,7 +19,7 @@ from edge_sdk.errors import UsageError
 from edge_sdk.protocol.contracts.fedproto import FEDPROTO
 from edge_sdk.protocol.contracts.fedssa import FEDSSA
 from edge_sdk.protocol.messages import Hello
-from edge_sdk.transport.memory import Faults
+from edge_sdk.transport.memory.hub import Faults
 from edge_sim import config as configs
 
 METHODS = ("fedproto", "fedssa")

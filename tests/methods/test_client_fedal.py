@@ -10,7 +10,7 @@ from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.methods.fedal import FedALClient, FedALState
 from edge_sdk.protocol.knowledge import LogitGradients, Payload, PublicLogits
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.public import batch_digest, batch_indices
+from edge_sdk.public_set.samples import batch_digest, batch_indices
 
 BATCH, TAU = 4, 3
 METHOD = FedALClient()

@@ -14,7 +14,7 @@ from edge_sdk.objectives import LogitMatch, Seen
 from edge_sdk.protocol.contracts.fedmd import FEDMD
 from edge_sdk.protocol.knowledge import PublicLogits
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.public import batch_digest, batch_indices
+from edge_sdk.public_set.samples import batch_digest, batch_indices
 
 BATCH = 4
 METHOD = FedMDClient()

@@ -19,7 +19,7 @@ from edge_sdk.models.base import Model
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import softmax
 from edge_sdk.protocol.knowledge import Weights
-from edge_sdk.public import PublicSet
+from edge_sdk.public_set.samples import PublicSet
 from edge_sim import config as configs
 
 CLASSES = 3

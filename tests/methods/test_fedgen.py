@@ -19,7 +19,7 @@ from coordinator.methods.fedgen import _STREAM, METHOD, _heads  # noqa: E402
 from edge_sdk.methods.base import Job  # noqa: E402
 from edge_sdk.methods.fedgen import last_layer, told_labels  # noqa: E402
 from edge_sdk.objectives import CrossEntropy, HeadLabels  # noqa: E402
-from edge_sdk.protocol import keep  # noqa: E402
+from edge_sdk.protocol import storage  # noqa: E402
 from edge_sdk.protocol.contracts.fedgen import FEDGEN, FedGenParams  # noqa: E402
 from edge_sdk.protocol.knowledge import Weights  # noqa: E402
 from edge_sdk.protocol.wires import check_roles, expectation  # noqa: E402
@@ -112,7 +112,7 @@ def test_what_comes_down_fits_its_slot() -> None:
     params = FEDGEN.read(spec.params)
     check_roles(down, FEDGEN.exchanges(params)[0].down, expectation(spec))
     assert set(METHOD.common(state, At(spec.rounds, 0))) == {"weights"}
-    assert keep.to_bytes(keep.from_bytes(type(state), keep.to_bytes(state))) == keep.to_bytes(state)
+    assert storage.to_bytes(storage.from_bytes(type(state), storage.to_bytes(state))) == storage.to_bytes(state)
 
 
 # -- a whole run ----------------------------------------------------------------------------------------------------

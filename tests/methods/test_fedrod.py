@@ -11,7 +11,7 @@ import pytest
 
 from edge_sdk.methods.base import Job
 from edge_sdk.methods.fedrod import FedRoDState
-from edge_sdk.protocol import keep
+from edge_sdk.protocol import storage
 from edge_sim import config as configs
 from edge_sim.fleet import Device
 
@@ -94,4 +94,4 @@ def test_the_personal_part_moves_the_last_layer_alone(pictures: Path) -> None:
 
 def test_what_a_device_adds_survives_a_restart() -> None:
     state = FedRoDState(np.ones((2, 3), np.float32))
-    assert keep.from_bytes(FedRoDState, keep.to_bytes(state)).personal.tolist() == [[1, 1, 1]] * 2
+    assert storage.from_bytes(FedRoDState, storage.to_bytes(state)).personal.tolist() == [[1, 1, 1]] * 2

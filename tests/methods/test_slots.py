@@ -24,7 +24,7 @@ from coordinator.rounds import Place
 from coordinator.slots import Change, changed
 from coordinator.weighted_sum import WeightedSum
 from edge_sdk.errors import UsageError
-from edge_sdk.protocol import codec, keep
+from edge_sdk.protocol import codec, storage
 from edge_sdk.protocol.codec import Limits
 from edge_sdk.protocol.contracts.fedavg import FEDAVG
 from edge_sdk.protocol.knowledge import Weights
@@ -92,7 +92,7 @@ def test_any_history_of_answers_and_expiries_leaves_the_bits_of_what_is_left(see
         afresh = reduce(lambda total, each: total.add(*each), held.items(), WeightedSum())
         assert slots.mean().values.tobytes() == afresh.mean().values.tobytes()
         assert (slots.count, slots.slots) == (afresh.count, len(held))
-        assert keep.from_bytes(type(slots), keep.to_bytes(slots)).mean() == slots.mean()
+        assert storage.from_bytes(type(slots), storage.to_bytes(slots)).mean() == slots.mean()
 
 
 # -- the methods that take it ---------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, kl_div, log_softmax, softmax
 
 from edge_sdk.methods.base import Job
-from edge_sdk.public import batch_indices
+from edge_sdk.public_set.samples import batch_indices
 from edge_sim.virtual import VirtualDevice
 
 

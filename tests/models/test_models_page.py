@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_sdk.board import load_board
+from edge_sdk.boards.profiles import load_board
 from edge_sdk.data import Preprocess
 from edge_sdk.models.base import ModelSpec
 from edge_sim import assign, families

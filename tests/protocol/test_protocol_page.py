@@ -17,13 +17,16 @@ import pytest
 from protocol_mutations import KINDS as REFUSALS
 
 from coordinator import public_shelf
-from edge_sdk import errors, public_fetch, session, uplink
+from edge_sdk import errors
+from edge_sdk.device import session, uplink
 from edge_sdk.protocol import codec, knowledge, messages, scan, schema, topics, wires
 from edge_sdk.protocol.encodings import ENCODINGS, decoded
 from edge_sdk.protocol.leaves import PRINTABLE, Blob, Packed, Real, Tensor, Text, Whole
 from edge_sdk.protocol.quantised import Coded, coded
 from edge_sdk.protocol.schema import ID, TAGS, Items
-from edge_sdk.transport import assembly, outbox, packets
+from edge_sdk.public_set import fetch
+from edge_sdk.transport.chunks import assembly, packets
+from edge_sdk.transport.mqtt import send_queue
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reference/protocol.md").read_text()
@@ -208,12 +211,12 @@ def test_long_frames_travel_as_the_code_sends_them():
     assert f"longer than {packets.CHUNK_BYTES // 1024} KiB" in text
     assert f"at least {packets.MIN_CHUNK_BYTES}" in text
     assert f"number of ranges, at most {packets.MAX_RANGES}" in text
-    assert f"at most {outbox.MAX_CHUNKS_IN_FLIGHT} chunks unacknowledged" in text
-    assert f"{outbox.MAX_IN_FLIGHT} messages in all" in text
+    assert f"at most {send_queue.MAX_CHUNKS_IN_FLIGHT} chunks unacknowledged" in text
+    assert f"{send_queue.MAX_IN_FLIGHT} messages in all" in text
     assert f"came for {assembly.STALL_S:g} s" in text
     assert f"a new chunk for {assembly.GIVE_UP_S:g} s" in text
     assert f"complete less than {assembly.REST_S:g} s ago" in " ".join(text.split())
-    assert f"{outbox.KEEP_S:g} s is long enough" in text
+    assert f"{send_queue.KEEP_S:g} s is long enough" in text
 
 
 def test_the_example_of_long_frames():
@@ -228,10 +231,10 @@ def test_the_example_of_long_frames():
 def test_how_the_public_set_is_fetched_is_what_the_code_does():
     text = " ".join(section("Fetching it").split())
     assert f"blocks of {messages.PUBLIC_BLOCK_BYTES} bytes" in text
-    assert f"at most {public_fetch.WINDOW} of them on their way" in text
-    assert public_fetch.GAPS == 4
-    assert f"for {public_fetch.PAUSE_FIRST_S:g} s, or on a slow link for four times" in text
-    assert f"doubling to {public_fetch.PAUSE_MOST_S:g} s" in text
+    assert f"at most {fetch.WINDOW} of them on their way" in text
+    assert fetch.GAPS == 4
+    assert f"for {fetch.PAUSE_FIRST_S:g} s, or on a slow link for four times" in text
+    assert f"doubling to {fetch.PAUSE_MOST_S:g} s" in text
     assert f"more than {public_shelf.SETS_AT_ONCE} whole sets and {messages.MAX_BLOCKS_ASKED} blocks" in text
     assert f"back at {public_shelf.REFILL_PER_S:g} blocks a second" in text
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from edge_sdk.public_fetch import PAUSE_FIRST_S, PAUSE_MOST_S, WINDOW, Asking
+from edge_sdk.public_set.fetch import PAUSE_FIRST_S, PAUSE_MOST_S, WINDOW, Asking
 
 
 def test_it_begins_with_one_and_opens_to_a_window():

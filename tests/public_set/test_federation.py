@@ -13,11 +13,11 @@ import fleets
 import numpy as np
 import pytest
 
+from edge_sdk.device.session import Phase
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.messages import Assign, Bye, Hello, PublicBlock, PublicRequest, Upload, Welcome
-from edge_sdk.session import Phase
-from edge_sdk.transport.memory import Faults
+from edge_sdk.transport.memory.hub import Faults
 from edge_sim import config as configs
 from edge_sim import fleet as sim_fleet
 from edge_sim.fleet import Fleet

@@ -15,8 +15,8 @@ from coordinator.public_shelf import REFILL_PER_S, SETS_AT_ONCE, PublicShelf
 from edge_sdk.errors import Refused, RemoteProtocolError, StoreError
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.messages import MAX_BLOCKS_ASKED, PUBLIC_BLOCK_BYTES, PublicBlock, PublicRequest
-from edge_sdk.public import PublicSet
-from edge_sdk.public_fetch import PublicFetch, block_count
+from edge_sdk.public_set.fetch import PublicFetch, block_count
+from edge_sdk.public_set.samples import PublicSet
 
 SET = PublicSet(np.random.default_rng(0).normal(size=(600, 28, 28)).astype(np.float32))  # 1.8 MiB: 31 blocks
 

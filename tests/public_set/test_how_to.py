@@ -18,9 +18,9 @@ from edge_sdk.data import LocalData, Preprocess, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.models.base import ModelSpec
 from edge_sdk.protocol.messages import PUBLIC_BLOCK_BYTES
-from edge_sdk.public import PublicSet
-from edge_sdk.public_fetch import MAX_PUBLIC_BYTES, WINDOW
-from edge_sdk.transport.memory import Hub
+from edge_sdk.public_set.fetch import MAX_PUBLIC_BYTES, WINDOW
+from edge_sdk.public_set.samples import PublicSet
+from edge_sdk.transport.memory.hub import Hub
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edge_sdk.protocol.messages import PublicRequest
-from edge_sdk.public import PublicSet
+from edge_sdk.public_set.samples import PublicSet
 from edge_sim.fleet import Fleet
 
 

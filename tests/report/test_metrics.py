@@ -18,7 +18,7 @@ from coordinator.report import metrics
 from coordinator.report.files import read_run, write_run
 from coordinator.report.metrics import Point
 from coordinator.report.result import DeviceResult, Result, RoundResult, summary
-from edge_sdk.evaluation import personalised_accuracies, weighted_accuracy
+from edge_sdk.device.evaluation import personalised_accuracies, weighted_accuracy
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sim import config as configs
 from edge_sim.runner import run

@@ -13,8 +13,8 @@ from rounds_model import Model
 
 from coordinator import rounds
 from coordinator.rounds import Place, Policy
-from edge_sdk import session
-from edge_sdk.session import SessionState
+from edge_sdk.device import session
+from edge_sdk.device.session import SessionState
 
 MOST_EVENTS = 20_000
 """A healthy run here takes a few hundred."""

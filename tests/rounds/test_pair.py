@@ -6,7 +6,7 @@ import pytest
 from pair import Pair, Weather, made
 
 from coordinator.rounds import Phase, Place, Policy
-from edge_sdk import session
+from edge_sdk.device import session
 
 SUN = Weather()
 RAIN = Weather(drop=0.2, duplicate=0.2, delay_s=3.0, cuts=3)

@@ -11,7 +11,7 @@ from rounds_model import Model, names
 
 from coordinator import rounds
 from coordinator.rounds import Phase, Place, Policy
-from edge_sdk.protocol.table import SAME
+from edge_sdk.protocol.state_machine import SAME
 
 MOST_TO_END = 600
 """Events within which a run of at most 3 rounds of 3 exchanges with 6 devices must end once faults have stopped."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coordinator import rounds
-from edge_sdk import session
+from edge_sdk.device import session
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from edge_sdk import session
-from edge_sdk.session import Phase, Place, SessionState
+from edge_sdk.device import session
+from edge_sdk.device.session import Phase, Place, SessionState
 
 OVER = (Phase.DONE, Phase.REFUSED)
 

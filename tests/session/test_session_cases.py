@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from session_model import Model
 
-from edge_sdk import session
-from edge_sdk.session import (
+from edge_sdk.device import session
+from edge_sdk.device.session import (
     HELLO_MOST_S,
     IDLE_HELLO_S,
     RESEND_MOST_S,

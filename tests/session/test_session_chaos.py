@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from session_model import OVER, Model
 
-from edge_sdk import session
-from edge_sdk.protocol.table import SAME
-from edge_sdk.session import Phase
+from edge_sdk.device import session
+from edge_sdk.device.session import Phase
+from edge_sdk.protocol.state_machine import SAME
 
 chaos = st.binary(min_size=200, max_size=600)
 """Three bytes an event: up to 200 events."""

@@ -16,7 +16,7 @@ from edge_sdk.protocol.codec import Limits
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import Assign, Upload
 from edge_sdk.transport.base import Connected, Incoming
-from edge_sdk.transport.mqtt import MqttTransport
+from edge_sdk.transport.mqtt.transport import MqttTransport
 
 WEIGHTS = 11_200_000
 LIMITS = Limits(frame_bytes=4 * WEIGHTS + 4096, tensor_bytes=4 * WEIGHTS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from edge_sdk.transport.mqtt import MqttTransport
+from edge_sdk.transport.mqtt.transport import MqttTransport
 
 
 def cut(transport: MqttTransport) -> None:

@@ -17,7 +17,7 @@ from suite import frames, until
 from coordinator.broker import EmbeddedBroker, serve
 from edge_sdk.errors import MissingExtra, TransportError, UsageError
 from edge_sdk.transport.base import Connected, Incoming, Will
-from edge_sdk.transport.mqtt import MqttTransport
+from edge_sdk.transport.mqtt.transport import MqttTransport
 
 pytestmark = pytest.mark.broker
 

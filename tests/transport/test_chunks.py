@@ -15,13 +15,20 @@ from hypothesis import strategies as st
 
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import topics
-from edge_sdk.transport import packets
-from edge_sdk.transport.assembly import GIVE_UP_S, REST_S, SILENT_S, STALL_S, Assembly, Missing
 from edge_sdk.transport.base import Incoming, Rejected
-from edge_sdk.transport.outbox import KEEP_S, MAX_CHUNKS_IN_FLIGHT, Outbox
-from edge_sdk.transport.pace import Pace, cloud_safe
-from edge_sdk.transport.packets import HEADER_BYTES, MIN_CHUNK_BYTES, Chunk, Shape, Want
-from edge_sdk.transport.porter import Porter
+from edge_sdk.transport.chunks import packets
+from edge_sdk.transport.chunks.assembly import (
+    GIVE_UP_S,
+    REST_S,
+    SILENT_S,
+    STALL_S,
+    Assembly,
+    Missing,
+)
+from edge_sdk.transport.chunks.packets import HEADER_BYTES, MIN_CHUNK_BYTES, Chunk, Shape, Want
+from edge_sdk.transport.mqtt.chunked_link import Porter
+from edge_sdk.transport.mqtt.pace import Pace, cloud_safe
+from edge_sdk.transport.mqtt.send_queue import KEEP_S, MAX_CHUNKS_IN_FLIGHT, Outbox
 
 UP, DOWN_WANT = topics.up("fed", "dev", "upd"), topics.down("fed", "dev", "want")
 FRAME = random.Random(1).randbytes(5 * MIN_CHUNK_BYTES + 77)
@@ -177,7 +184,7 @@ def test_a_set_that_fell_silent_gives_way_and_is_told_of() -> None:
 
 
 def test_a_flood_of_sets_is_bounded_in_number_and_asked_for_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_sdk.transport.assembly.MAX_SETS", 100)
+    monkeypatch.setattr("edge_sdk.transport.chunks.assembly.MAX_SETS", 100)
     assembly = Assembly(len(FRAME), 1000 * len(FRAME))
     for device in range(100):
         assembly.take(f"t/{device}", chunk(0), 0.0)
@@ -348,8 +355,8 @@ def test_smaller_chunks_after_a_broker_that_hung_up_on_larger_ones() -> None:
 
 
 def test_too_much_at_once_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_sdk.transport.outbox.MAX_LONG_BYTES", int(1.5 * len(FRAME)))
-    monkeypatch.setattr("edge_sdk.transport.outbox.MAX_SHORT", 2)
+    monkeypatch.setattr("edge_sdk.transport.mqtt.send_queue.MAX_LONG_BYTES", int(1.5 * len(FRAME)))
+    monkeypatch.setattr("edge_sdk.transport.mqtt.send_queue.MAX_SHORT", 2)
     box = outbox()
     assert [box.put("long/a", FRAME), box.put("long/b", FRAME), box.put("long/a", FRAME[::-1])] == [True, False, True]
     assert [box.put("short", b"1") for _ in range(3)] == [True, True, False]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.messages import Assign, Bye, Message, Receipt, Upload
-from edge_sdk.transport.fates import NOWHERE, Fates, place_of
+from edge_sdk.transport.memory.fault_draws import NOWHERE, Fates, place_of
 
 
 def upload(round_: int, exchange: int = 0) -> Upload:

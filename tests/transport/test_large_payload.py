@@ -15,7 +15,7 @@ from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import Assign, Upload
 from edge_sdk.transport.base import Connected, Incoming
-from edge_sdk.transport.mqtt import MqttTransport
+from edge_sdk.transport.mqtt.transport import MqttTransport
 
 DEVICE = Path(__file__).with_name("large_device.py")
 PAYLOAD_BYTES = 4 * WEIGHTS

@@ -12,8 +12,8 @@ from suite import LinkFactory, TransportSuite, frames, until
 
 from coordinator.broker import EmbeddedBroker
 from edge_sdk.transport.base import Connected, Transport
-from edge_sdk.transport.mqtt import MqttTransport
-from edge_sdk.transport.pace import Pace
+from edge_sdk.transport.mqtt.pace import Pace
+from edge_sdk.transport.mqtt.transport import MqttTransport
 
 pytestmark = pytest.mark.broker
 

@@ -19,10 +19,10 @@ from suite import frames, until
 
 from coordinator.broker import EmbeddedBroker
 from edge_sdk.errors import LocalProtocolError, UsageError
-from edge_sdk.transport import mqtt
 from edge_sdk.transport.base import Connected, Disconnected, Incoming
-from edge_sdk.transport.mqtt import MqttTransport
-from edge_sdk.transport.mqtt_inbox import Inbox
+from edge_sdk.transport.mqtt import transport as mqtt
+from edge_sdk.transport.mqtt.inbox import Inbox
+from edge_sdk.transport.mqtt.transport import MqttTransport
 
 pytestmark = pytest.mark.broker
 

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_sdk.errors import UsageError
-from edge_sdk.transport import mqtt_reasons
 from edge_sdk.transport.base import Connected, Disconnected, Incoming
-from edge_sdk.transport.mqtt_inbox import Inbox
-from edge_sdk.transport.mqtt_pump import Pump
-from edge_sdk.transport.mqtt_reasons import Ending
-from edge_sdk.transport.mqtt_retry import Outcome, Retry, Verdict
-from edge_sdk.transport.mqtt_suspect import Suspect
-from edge_sdk.transport.mqtt_url import BrokerAddress, parse_broker_url
+from edge_sdk.transport.mqtt import reasons
+from edge_sdk.transport.mqtt.hidden_limits import Suspect
+from edge_sdk.transport.mqtt.inbox import Inbox
+from edge_sdk.transport.mqtt.reasons import Ending
+from edge_sdk.transport.mqtt.retry import Outcome, Retry, Verdict
+from edge_sdk.transport.mqtt.socket_loop import Pump
+from edge_sdk.transport.mqtt.url import BrokerAddress, parse_broker_url
 
 HERE = BrokerAddress("lab", 1883)
 WRONG_PORT = "does this port speak TLS? write mqtt://lab:1883, or give the TLS port, which is 8883 by custom"
@@ -146,24 +146,24 @@ def alert(reason: str) -> ssl.SSLError:
     ],
 )
 def test_errors_of_the_network_in_words(error: Exception, reason: str, final: bool) -> None:
-    assert mqtt_reasons.failed(error, HERE, 5.0) == Ending(reason, final)
+    assert reasons.failed(error, HERE, 5.0) == Ending(reason, final)
 
 
 @pytest.mark.parametrize(
     ("code", "final"), [(133, True), (134, True), (135, True), (138, True), (136, False), (151, False), (128, False)]
 )
 def test_only_refusals_that_stay_are_final(code: int, final: bool) -> None:
-    ending = mqtt_reasons.refused(code, "its name", HERE, "me")
+    ending = reasons.refused(code, "its name", HERE, "me")
     assert ending.final == final
     assert "lab:1883" in ending.reason
 
 
 def test_silence_and_hang_ups_in_words() -> None:
-    assert "keep-alive" in mqtt_reasons.lost("Keep alive timeout", HERE, accepted=True).reason
-    assert mqtt_reasons.lost("Unspecified error", HERE, accepted=True).reason == "broker closed the connection"
-    assert "is it an MQTT broker" in mqtt_reasons.lost("Unspecified error", HERE, accepted=False).reason
-    assert mqtt_reasons.dismissed(0, "Normal disconnection", "me").reason == "broker closed the connection"
-    assert mqtt_reasons.dismissed(139, "Server shutting down", "me").reason.endswith("Server shutting down")
+    assert "keep-alive" in reasons.lost("Keep alive timeout", HERE, accepted=True).reason
+    assert reasons.lost("Unspecified error", HERE, accepted=True).reason == "broker closed the connection"
+    assert "is it an MQTT broker" in reasons.lost("Unspecified error", HERE, accepted=False).reason
+    assert reasons.dismissed(0, "Normal disconnection", "me").reason == "broker closed the connection"
+    assert reasons.dismissed(139, "Server shutting down", "me").reason.endswith("Server shutting down")
 
 
 # --- retrying

@@ -19,10 +19,10 @@ from links import cut
 from scripted import ScriptedBroker
 from suite import LinkFactory, TransportSuite, frames, until
 
-from edge_sdk.transport import mqtt_retry, mqtt_tls
 from edge_sdk.transport.base import Connected, Disconnected, Transport
-from edge_sdk.transport.mqtt import MqttTransport
-from edge_sdk.transport.mqtt_tls import NO_FILES, TlsFiles
+from edge_sdk.transport.mqtt import retry, tls
+from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
+from edge_sdk.transport.mqtt.transport import MqttTransport
 
 # --- two brokers that speak TLS
 
@@ -181,13 +181,13 @@ def test_what_time_cannot_heal_is_tried_once_and_a_wrong_date_after_half_a_minut
     assert attempts(rogue.issue("127.0.0.1"), lab.files(), 0.6) == 1
     assert attempts(lab.issue("127.0.0.2"), lab.files(), 0.6) == 1
     assert attempts(early, lab.files(), 0.6) == 1
-    assert mqtt_retry._SLOW_S[0] >= 30.0
+    assert retry._SLOW_S[0] >= 30.0
 
 
 def test_certificates_are_read_again_for_each_connection(
     lab: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mqtt_retry, "_SLOW_S", (0.05, 0.1))
+    monkeypatch.setattr(retry, "_SLOW_S", (0.05, 0.1))
     ours = Pair(tmp_path / "device.pem", tmp_path / "device.key")
 
     def install(pair: Pair) -> None:
@@ -206,7 +206,7 @@ def test_certificates_are_read_again_for_each_connection(
 
 
 def test_a_peer_that_stays_silent_does_not_hold_us(lab: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mqtt_tls, "HANDSHAKE_S", 0.2)
+    monkeypatch.setattr(tls, "HANDSHAKE_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         transport = MqttTransport(f"mqtts://127.0.0.1:{deaf.getsockname()[1]}", "a", tls=lab.files(), seed=1)
         transport.connect([])

@@ -13,9 +13,9 @@ import pytest
 from certificates import Authority
 
 from edge_sdk.errors import UsageError
-from edge_sdk.transport.mqtt import MqttTransport
-from edge_sdk.transport.mqtt_tls import NO_FILES, TlsFiles, tls_context
-from edge_sdk.transport.mqtt_url import parse_broker_url
+from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles, tls_context
+from edge_sdk.transport.mqtt.transport import MqttTransport
+from edge_sdk.transport.mqtt.url import parse_broker_url
 
 LAB = parse_broker_url("mqtts://lab")
 

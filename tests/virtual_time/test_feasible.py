@@ -8,9 +8,9 @@ from typing import Any
 import fleets
 import pytest
 
-from edge_sdk.board import load_board, load_link
+from edge_sdk.boards.profiles import load_board, load_link
+from edge_sdk.device.meter import Meter
 from edge_sdk.errors import UsageError
-from edge_sdk.meter import Meter
 from edge_sim import config as configs
 from edge_sim import feasible
 from edge_sim import fleet as simulated

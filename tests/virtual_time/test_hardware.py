@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_sdk.board import Board, Effort, load_board, load_link
+from edge_sdk.boards.profiles import Board, Effort, load_board, load_link
 from edge_sim.hardware import Hardware
 
 NOTHING = Effort()

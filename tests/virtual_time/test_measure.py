@@ -11,12 +11,12 @@ import pytest
 
 from coordinator.broker import EmbeddedBroker
 from edge_sdk import cli
-from edge_sdk.board import Effort, load_board, load_link, parse_board, parse_link
+from edge_sdk.boards.profiles import Effort, load_board, load_link, parse_board, parse_link
 from edge_sdk.errors import StoreError, TransportError, UsageError
-from edge_sdk.measure import loads, machine, profile
-from edge_sdk.measure.fit import Speed, Timed, fit, typical_factor
-from edge_sdk.measure.link import measure_link
-from edge_sdk.measure.profile import to_toml
+from edge_sdk.tools.measure import loads, machine, profile
+from edge_sdk.tools.measure.fit import Speed, Timed, fit, typical_factor
+from edge_sdk.tools.measure.link import measure_link
+from edge_sdk.tools.measure.profile import to_toml
 
 TRUE = Speed(train_flops_per_s=2e9, infer_flops_per_s=5e9, memory_bytes_per_s=3e8, call_s=2e-4)
 EFFORTS = [
@@ -60,7 +60,7 @@ def test_a_profile_predicts_what_the_fit_does() -> None:
 
 @pytest.mark.torch
 def test_every_load_runs_and_knows_its_cost() -> None:
-    torch_loads = pytest.importorskip("edge_sdk.measure.torch_loads").torch_loads
+    torch_loads = pytest.importorskip("edge_sdk.tools.measure.torch_loads").torch_loads
     for each in loads.timed((loads.numpy_loads()[0], torch_loads()[0]), budget_s=0.0):
         assert each.took_s > 0
         assert each.effort.flops > 0

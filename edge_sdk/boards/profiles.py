@@ -1,0 +1,258 @@
+"""Boards and links: what a device can compute and how fast it can talk, read from firmware_profiles' data.
+
+One TOML file per board or link; a new file there is a new board here, and so is a path that ends in .toml.  Each group
+of figures says whether it was measured, stands in a data sheet, or is an estimate.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple
+
+from edge_sdk.boards.toml_fields import check_range, check_source, check_verified, read_profile
+from edge_sdk.errors import UsageError
+
+RUNTIMES = ("numpy", "onnx", "torch")
+DEVICE_TREE_MODEL = Path("/proc/device-tree/model")
+BOARD_GROUPS = ("memory", "cpu", "speed", "storage", "power", "thermal")
+"""Figures of a board that are vouched for together."""
+LINK_GROUPS = ("rate", "latency", "packets", "loss", "power")
+SUFFIX = ".toml"
+_X86_NAMES = frozenset({"x86_64", "amd64", "i386", "i686"})
+
+
+class Effort(NamedTuple):
+    """What some computing takes, on whatever board."""
+
+    flops: float = 0
+    bytes: float = 0
+    """Moved between memory and processor: activations and weights."""
+    calls: float = 0
+    """Of a layer: each costs something, however small it is."""
+
+    def __sub__(self, before: Effort) -> Effort:
+        return Effort(self.flops - before.flops, self.bytes - before.bytes, self.calls - before.calls)
+
+
+NOTHING = Effort()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
+    """A hardware profile."""
+
+    name: str
+    title: str
+    arch: str
+    ram_bytes: int
+    cpu_hz: int
+    cores: int
+    train_flops_per_s: float
+    """f32 operations per second in layers that are large enough: forward, backward and update."""
+    infer_flops_per_s: float
+    """The same, forward only."""
+    memory_bytes_per_s: float
+    """What layers that compute little get through: activations and weights, in and out."""
+    call_s: float
+    """What a call of a layer costs besides: Python and the runtime."""
+    disk_bytes_per_s: float
+    """Until what is written is durable."""
+    idle_w: float
+    busy_w: float
+    """While it computes; the radio, which has its own figure in the link, is not in it."""
+    throttles_after_s: float
+    """Seconds of computing until it is hot, and how long it must rest to be cold again; 0: it never throttles."""
+    throttled_share: float
+    """Of its speed, once it is hot: in (0, 1]."""
+    runtimes: tuple[str, ...]
+    """Which of RUNTIMES make sense on it."""
+    link: str
+    """The link that it usually has: a name of `links()`, or in a file a .toml file beside it."""
+    verified: Mapping[str, str]
+    """Where each of BOARD_GROUPS comes from: one of PROVENANCE each."""
+    source_url: str
+    flash_bytes: int = 0
+    """Storage on the board; 0: none, it boots from a card."""
+    battery_wh: float = 0.0
+    """0: none, it hangs on the mains."""
+    device_tree_model: str = ""
+    """Part of the model name that Linux gives on this board."""
+    note: str = ""
+
+    def compute_s(self, train: Effort, infer: Effort = NOTHING) -> float:
+        """Seconds that so much training and so much inference take while it is cold.
+
+        For each of them max(flops / speed, bytes / memory rate) + calls * call_s: the roofline, and what Python adds.
+        """
+        return self._kind_s(train, self.train_flops_per_s) + self._kind_s(infer, self.infer_flops_per_s)
+
+    def _kind_s(self, effort: Effort, flops_per_s: float) -> float:
+        roofline_s = max(effort.flops / flops_per_s, effort.bytes / self.memory_bytes_per_s)
+        return roofline_s + effort.calls * self.call_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A network profile."""
+
+    name: str
+    title: str
+    latency_s: float
+    """One way."""
+    up_bytes_per_s: float
+    down_bytes_per_s: float
+    packet_bytes: int
+    """What one packet carries of a message."""
+    packet_overhead_bytes: int
+    """What travels with it: headers of IP, TCP and the link."""
+    message_overhead_bytes: int
+    """What MQTT, and TLS where it is used, adds to a message: topic, headers, acknowledgement."""
+    loss: float
+    """Share of packets that must be sent again, in [0, 1)."""
+    resend_s: float
+    """How long the sender takes to notice that one is lost."""
+    radio_w: float
+    """What the interface draws while it sends or receives, above what the board draws idle."""
+    verified: Mapping[str, str]
+    """Where each of LINK_GROUPS comes from: one of PROVENANCE each."""
+    source_url: str
+    note: str = ""
+
+    def transfer_s(self, size_bytes: int, *, up: bool) -> float:
+        """Seconds until a message of so many bytes is across, on average over what may be lost.
+
+        latency + air time + packets * loss / (1 - loss) * resend_s.
+        """
+        packets = self._packets(size_bytes)
+        return self.latency_s + self.air_s(size_bytes, up=up) + packets * self.loss / (1.0 - self.loss) * self.resend_s
+
+    def air_s(self, size_bytes: int, *, up: bool) -> float:
+        """Seconds that its bits take, lost packets included: (message + packets * overhead) / (rate * (1 - loss))."""
+        rate = self.up_bytes_per_s if up else self.down_bytes_per_s
+        whole = size_bytes + self.message_overhead_bytes + self._packets(size_bytes) * self.packet_overhead_bytes
+        return whole / (rate * (1.0 - self.loss))
+
+    def _packets(self, size_bytes: int) -> int:
+        return math.ceil((size_bytes + self.message_overhead_bytes) / self.packet_bytes)
+
+
+def boards() -> tuple[str, ...]:
+    """The names of all boards, sorted."""
+    return _names("boards")
+
+
+def links() -> tuple[str, ...]:
+    """The names of all links, sorted."""
+    return _names("links")
+
+
+def load_board(name: str) -> Board:
+    """The board of that name, or in that .toml file.  Raises UsageError where there is none or its file is wrong.
+
+    A file's link, where it is a file too, is looked for beside it.
+    """
+    board = parse_board(*_text("boards", "board", name))
+    return board if name in _shipped("boards") else _with_link(board, Path(name))
+
+
+def load_link(name: str) -> Link:
+    """The link of that name, or in that .toml file.  Raises UsageError where there is none or its file is wrong."""
+    return parse_link(*_text("links", "link", name))
+
+
+@lru_cache(maxsize=64)
+def parse_board(text: str, where: str) -> Board:
+    """A board from TOML.  Raises UsageError naming `where`, the key and what is allowed."""
+    board = read_profile(Board, text, where)
+    check_source(board.source_url, where)
+    check_verified(board.verified, BOARD_GROUPS, where)
+    if not board.runtimes:
+        raise UsageError(f"{where}: runtimes: is empty; name those that it has of {', '.join(RUNTIMES)}")
+    unknown = sorted(set(board.runtimes) - set(RUNTIMES))
+    if unknown:
+        raise UsageError(f"{where}: runtimes: {unknown[0]!r} is not one of {', '.join(RUNTIMES)}")
+    rates = ("train_flops_per_s", "infer_flops_per_s", "memory_bytes_per_s", "disk_bytes_per_s")
+    check_range(board, ("ram_bytes", "cpu_hz", "cores", *rates, "busy_w"), lambda value: value > 0, "above 0", where)
+    rest = ("call_s", "idle_w", "flash_bytes", "battery_wh", "throttles_after_s")
+    check_range(board, rest, lambda value: value >= 0, "0 or above", where)
+    check_range(board, ("throttled_share",), lambda value: 0 < value <= 1, "above 0, at most 1", where)
+    at_least = f"at least idle_w, which is {board.idle_w:g}"
+    check_range(board, ("busy_w",), lambda value: value >= board.idle_w, at_least, where)
+    return board
+
+
+@lru_cache(maxsize=64)
+def parse_link(text: str, where: str) -> Link:
+    """A link from TOML.  Raises UsageError naming `where`, the key and what is allowed."""
+    link = read_profile(Link, text, where)
+    check_source(link.source_url, where)
+    check_verified(link.verified, LINK_GROUPS, where)
+    positive = ("up_bytes_per_s", "down_bytes_per_s", "packet_bytes")
+    check_range(link, positive, lambda value: value > 0, "above 0", where)
+    rest = ("latency_s", "packet_overhead_bytes", "message_overhead_bytes", "resend_s", "radio_w")
+    check_range(link, rest, lambda value: value >= 0, "0 or above", where)
+    check_range(link, ("loss",), lambda value: 0 <= value < 1, "from 0 to below 1", where)
+    return link
+
+
+def detect(model_file: Path = DEVICE_TREE_MODEL, machine: str | None = None) -> str:
+    """The board that this machine most likely is: a name of `boards()`, else the processor's architecture.
+
+    Linux on a board gives the model's name in its device tree; a PC has none.
+    """
+    try:
+        model = model_file.read_bytes().decode("utf-8", "replace")
+    except OSError:
+        model = ""
+    for board in map(load_board, boards()):
+        if board.device_tree_model and board.device_tree_model in model:
+            return board.name
+    arch = (platform.machine() if machine is None else machine).lower()
+    return "x86" if arch in _X86_NAMES else arch or "unknown"
+
+
+def _with_link(board: Board, file: Path) -> Board:
+    """A board from a file, with a link that can be loaded from any folder.  Raises UsageError naming file and key."""
+    link = str((file.parent / board.link).resolve()) if board.link.endswith(SUFFIX) else board.link
+    try:
+        load_link(link)
+    except UsageError as error:
+        raise UsageError(f"{file}: link: {error}") from None
+    return replace(board, link=link)
+
+
+def _names(folder: str) -> tuple[str, ...]:
+    return tuple(_shipped(folder))
+
+
+@cache
+def _shipped(folder: str) -> Mapping[str, str]:
+    """The profiles that come along, as TOML by name, sorted."""
+    entries = [entry for entry in (files("firmware_profiles") / folder).iterdir() if entry.name.endswith(SUFFIX)]
+    texts = {entry.name[: -len(SUFFIX)]: entry.read_text(encoding="utf-8") for entry in entries}
+    return dict(sorted(texts.items()))
+
+
+def _text(folder: str, kind: str, name: str) -> tuple[str, str]:
+    """A profile's TOML, and what to call it in an error."""
+    if name in _shipped(folder):
+        return _shipped(folder)[name], f"{folder}/{name}.toml"
+    if not name.endswith(SUFFIX):
+        raise UsageError(
+            f"{kind} {name!r}: there is none of that name; there are {', '.join(_names(folder))}, "
+            f"or name a file that ends in {SUFFIX}"
+        )
+    try:
+        return Path(name).read_text(encoding="utf-8"), name
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not text"
+        raise UsageError(
+            f"{kind} {name!r}: cannot be read ({why}); the boards and links that come with it: "
+            f"{', '.join(_names(folder))}"
+        ) from None

@@ -1,0 +1,67 @@
+"""The profiles for people, and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from edge_sdk.boards.profiles import Board, Link, boards, links, load_board, load_link
+
+
+def render_boards(as_json: bool) -> str:
+    """All profiles, for people or as JSON."""
+    every_board, every_link = [load_board(name) for name in boards()], [load_link(name) for name in links()]
+    if as_json:
+        board_tables = [dataclasses.asdict(board) for board in every_board]
+        link_tables = [dataclasses.asdict(link) for link in every_link]
+        return json.dumps({"boards": board_tables, "links": link_tables}, indent=2)
+    board_head = (
+        "board",
+        "what",
+        "memory",
+        "cores",
+        "train / infer GFLOP/s",
+        "MB/s",
+        "power",
+        "hot",
+        "link",
+        "runtimes",
+    )
+    link_head = ("link", "what", "up / down MB/s", "latency", "loss", "packet", "radio")
+    board_rows = [board_head, *map(_board_row, every_board)]
+    link_rows = [link_head, *map(_link_row, every_link)]
+    return f"{_columns(board_rows)}\n\n{_columns(link_rows)}"
+
+
+def _board_row(board: Board) -> tuple[str, ...]:
+    return (
+        board.name,
+        board.title,
+        f"{board.ram_bytes / 2**30:g} GiB",
+        f"{board.cores} x {board.cpu_hz / 1e9:g} GHz",
+        f"{board.train_flops_per_s / 1e9:g} / {board.infer_flops_per_s / 1e9:g} ({board.verified['speed']})",
+        f"{board.memory_bytes_per_s / 1e6:g}",
+        f"{board.idle_w:g} - {board.busy_w:g} W",
+        f"{board.throttled_share:.0%} after {board.throttles_after_s:g} s" if board.throttles_after_s else "never",
+        board.link,
+        " ".join(board.runtimes),
+    )
+
+
+def _link_row(link: Link) -> tuple[str, ...]:
+    return (
+        link.name,
+        link.title,
+        f"{link.up_bytes_per_s / 1e6:g} / {link.down_bytes_per_s / 1e6:g} ({link.verified['rate']})",
+        f"{link.latency_s * 1e3:g} ms",
+        f"{100 * link.loss:g} %",
+        f"{link.packet_bytes} B",
+        f"{link.radio_w:g} W",
+    )
+
+
+def _columns(rows: list[tuple[str, ...]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )

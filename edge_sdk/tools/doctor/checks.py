@@ -1,0 +1,56 @@
+"""The checks, as data: a name, and from the patient to a finding."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+from edge_sdk.boards import profiles
+from edge_sdk.tools.doctor import broker, disk, machine, packages
+from edge_sdk.tools.doctor.broker import Seen
+from edge_sdk.tools.doctor.finding import Check, Examined, Finding, Patient, examine
+from edge_sdk.tools.doctor.packages import Requirement
+from edge_sdk.tools.doctor.selftest import look_at, open_mqtt
+
+
+def _package(requirement: Requirement, _patient: Patient) -> Finding:
+    return packages.judge(requirement, packages.installed(requirement.name))
+
+
+PACKAGES: tuple[Check, ...] = tuple(
+    Check(requirement.name, partial(_package, requirement)) for requirement in packages.requirements()
+)
+MACHINE: tuple[Check, ...] = (
+    Check("python", lambda _: machine.judge_python(machine.python_version())),
+    Check("board", lambda _: machine.judge_board(profiles.detect())),
+    Check("open files", lambda _: machine.judge_files(machine.files_limit())),
+    Check("clock", lambda p: machine.judge_clock(time.gmtime().tm_year, tls=(p.broker or "").startswith("mqtts:"))),
+    Check("state folder", lambda p: disk.judge_writable(p.state)),
+    Check("state medium", lambda p: disk.judge_medium(p.state, disk.filesystem(p.state, disk.read_mounts()))),
+    Check("state sync", lambda p: disk.judge_sync(disk.measure_sync_s(p.state))),
+    Check("state room", lambda p: disk.judge_room(disk.free_bytes(p.state))),
+    Check("msgpack coder", lambda _: packages.judge_msgpack(packages.msgpack_packer())),
+    Check("mosquitto", lambda _: machine.judge_mosquitto(machine.mosquitto_version(), amqtt=machine.has_amqtt())),
+)
+BROKER = (
+    ("broker", broker.judge_link),
+    ("broker latency", broker.judge_latency),
+    ("broker packet size", broker.judge_size),
+    ("broker wildcards", broker.judge_wildcards),
+    ("broker retained", broker.judge_retained),
+)
+
+
+def broker_checks(seen: Seen) -> tuple[Check, ...]:
+    """The checks of a broker that a self-test has looked at, as far as it came."""
+    reachable = BROKER[:1] if seen.reason else BROKER[:2] if seen.echo_s is None else BROKER
+    return tuple(Check(name, lambda _, judge=judge: judge(seen)) for name, judge in reachable)  # type: ignore[misc]  # mypy cannot type a bound default
+
+
+def examine_all(patient: Patient) -> tuple[Examined, ...]:
+    """Everything.  Raises UsageError for a broker URL or TLS files that cannot be used."""
+    checks = (*MACHINE, *PACKAGES)
+    if patient.broker is not None:
+        seen = look_at(patient.broker, patient.name, open_link=partial(open_mqtt, tls=patient.tls))
+        checks += broker_checks(seen)
+    return examine(checks, patient)

@@ -1,0 +1,116 @@
+"""The machine: its Python, its limits, its board, the broker software on it, and its clock, which nobody needs."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+
+from edge_sdk.boards import profiles
+from edge_sdk.errors import UsageError
+from edge_sdk.tools.doctor.finding import Finding, fail, ok, warn
+from edge_sdk.tools.doctor.packages import parse_version
+
+OLDEST_PYTHON = (3, 10)
+FEWEST_FILES, GOOD_FILES = 64, 1024
+"""Open files that one process may have: a device takes about a dozen, a coordinator some dozens."""
+GOOD_MOSQUITTO = ((2, 0, 23), (2, 1, 2))
+"""The first good releases of the lines 2.0 and 2.1: those before lose queued messages, or have open security faults."""
+SANE_YEAR = 2025
+
+
+def judge_python(version: tuple[int, ...]) -> Finding:
+    """The version of this interpreter."""
+    shown = ".".join(map(str, version[:3]))
+    if version[:2] >= OLDEST_PYTHON:
+        return ok(shown)
+    wanted = ".".join(map(str, OLDEST_PYTHON))
+    return fail(
+        f"{shown}, but {wanted} is the oldest that works", f"make a virtual environment with Python {wanted} or newer"
+    )
+
+
+def judge_files(soft: int | None) -> Finding:
+    """How many files a process may open; None: without limit, or the system does not say."""
+    if soft is None or soft >= GOOD_FILES:
+        return ok("no limit known" if soft is None else f"{soft} open files")
+    found, remedy = (
+        f"{soft} open files at most",
+        f"`ulimit -n {GOOD_FILES}` in the shell, or LimitNOFILE= in the service",
+    )
+    if soft < FEWEST_FILES:
+        return fail(f"{found}: too few for a link and a store", remedy)
+    return warn(f"{found}: enough for a device, not for a fleet on one machine", remedy)
+
+
+def files_limit() -> int | None:
+    """The soft limit of open files; None where there is none, or no way to know."""
+    try:
+        import resource  # noqa: PLC0415  # not on Windows
+    except ImportError:
+        return None
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def judge_mosquitto(version: str | None, *, amqtt: bool) -> Finding:
+    """The broker that `edge-sdk broker` and `--broker embedded` would take; `version` of mosquitto, None: not there."""
+    if version is None:
+        if amqtt:
+            return ok("not on PATH; the embedded broker is amqtt, good for trials and simulations")
+        return ok("not on PATH, nor is amqtt installed: fine on a device; to run a broker here, install mosquitto")
+    numbers = parse_version(version)
+    line_20, line_21 = GOOD_MOSQUITTO
+    if numbers >= line_21 or line_20 <= numbers < (2, 1):
+        return ok(version)
+    wanted = f"{'.'.join(map(str, line_20))} or later, or {'.'.join(map(str, line_21))} or later"
+    return warn(
+        f"{version or 'a version that it does not tell'}: older ones lose messages or have known security faults",
+        f"install mosquitto {wanted}, from mosquitto.org where the distribution is behind",
+    )
+
+
+def mosquitto_version() -> str | None:
+    """The version of mosquitto on PATH; empty where it does not say, None where there is none."""
+    program = shutil.which("mosquitto")
+    if program is None:
+        return None
+    try:
+        shown = subprocess.run([program, "-h"], capture_output=True, text=True, check=False, timeout=10)  # noqa: S603  # found on PATH
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    found = re.search(r"version ([\w.]+)", shown.stdout)
+    return found[1] if found else ""
+
+
+def has_amqtt() -> bool:
+    """Whether the embedded broker of the extra `coordinator` is installed."""
+    return importlib.util.find_spec("amqtt") is not None
+
+
+def judge_board(name: str) -> Finding:
+    """The board that this is, and what its profile says."""
+    try:
+        profile = profiles.load_board(name)
+    except UsageError:
+        return ok(f"{name}: no profile, which only simulations need; one is a file in firmware_profiles/boards")
+    runtimes = ", ".join(profile.runtimes)
+    assumed = f"{profile.cores} cores, {profile.ram_bytes / 2**30:g} GiB, {runtimes}"
+    return ok(f"{profile.name}; its profile is {profile.title}: {assumed}")
+
+
+def judge_clock(year: int, *, tls: bool) -> Finding:
+    """The date.  It matters to TLS alone."""
+    why = "not needed: nothing is accepted, refused or ordered by the time of day"
+    if tls and year < SANE_YEAR:
+        return warn(
+            f"the year is {year}: {why}, but TLS certificates have dates", "set the clock (ntp), or wait for it at boot"
+        )
+    return ok(f"{why}{'; certificates are, and the year is ' + str(year) if tls else ''}")
+
+
+def python_version() -> tuple[int, ...]:
+    """Of this interpreter."""
+    return tuple(sys.version_info[:3])

@@ -1,0 +1,109 @@
+"""A measured profile as TOML: what was measured is marked so, the rest is what the nearest profile says."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import platform
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from edge_sdk.boards.profiles import (
+    BOARD_GROUPS,
+    Board,
+    Link,
+    boards,
+    detect,
+    load_board,
+    parse_board,
+)
+from edge_sdk.errors import UsageError
+from edge_sdk.tools.measure import machine
+from edge_sdk.tools.measure.fit import Speed, Timed, fit, typical_factor
+from edge_sdk.tools.measure.loads import numpy_loads, timed
+
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,35}")
+BUDGET_S = 0.4
+"""Seconds for each thing that is timed."""
+_QUIET = 0.3
+"""Share of the cores that others may use while we measure."""
+_FALLBACK = {"aarch64": "rpi4"}
+"""Whose power, heat and link a machine is given that is no known board, by architecture; else x86's."""
+
+
+def measure_board(
+    name: str, state: Path, *, budget_s: float = BUDGET_S, say: Callable[[str], None] = lambda _line: None
+) -> Board:
+    """The profile of this machine.  Raises UsageError for a bad name, StoreError where `state` cannot be written.
+
+    state: a folder on the disk that devices keep their state on.  say: told what was timed, and how it fits.
+    """
+    if not NAME.fullmatch(name):
+        raise UsageError(f"--name {name}: use a-z, 0-9 and -, at most 36 of them")
+    known = detect()
+    like = load_board(known if known in boards() else _FALLBACK.get(platform.machine(), "x86"))
+    busy = machine.busy_share()
+    if busy > _QUIET:
+        say(f"other programs keep {busy:.0%} of this machine busy: its figures will be too low; measure again without")
+    samples = _timed(budget_s)
+    speed = fit(samples)
+    for line in told(speed, samples):
+        say(line)
+    hz = machine.cpu_hz()
+    fields: dict[str, Any] = {
+        "name": name,
+        "title": f"measured: {platform.machine()}, {machine.cores()} cores",
+        "arch": platform.machine(),
+        "ram_bytes": machine.ram_bytes(),
+        "cpu_hz": hz or like.cpu_hz,
+        "cores": machine.cores(),
+        **{key: float(f"{value:.3g}") for key, value in dataclasses.asdict(speed).items()},
+        "disk_bytes_per_s": float(f"{machine.disk_bytes_per_s(state):.3g}"),
+        "runtimes": ("numpy", *(each for each in ("onnx", "torch") if _has(each))),
+        "source_url": f"urn:edge-sdk:boards-measure:{time.strftime('%Y-%m-%d')}",
+        "note": f"Power, heat and link are those of {like.name}: put your own figures in their place.",
+        "device_tree_model": "",
+    }
+    measured = {"memory", "speed", "storage", *({"cpu"} if hz else ())}
+    verified = {group: "measured" if group in measured else "estimate" for group in BOARD_GROUPS}
+    return parse_board(to_toml(dataclasses.replace(like, **fields, verified=verified)), f"{name}.toml")
+
+
+def told(speed: Speed, samples: Sequence[Timed]) -> list[str]:
+    """What was timed, what the fitted figures say of it, and by what factor they are off."""
+    lines = [
+        f"{each.what}: {1e3 * each.took_s:.2f} ms, fitted {1e3 * speed.predicted_s(each):.2f} ms" for each in samples
+    ]
+    return [*lines, f"typical error of the fit: a factor of {typical_factor(speed, samples):.2f}"]
+
+
+def to_toml(profile: Board | Link) -> str:
+    """A profile as the TOML that reads back as it is; fields at their default are left out."""
+    plain = [
+        f"{field.name} = {_value(getattr(profile, field.name))}"
+        for field in dataclasses.fields(profile)
+        if not isinstance(getattr(profile, field.name), Mapping) and getattr(profile, field.name) != field.default
+    ]
+    return "\n".join([*plain, "", "[verified]", *(f'{key} = "{word}"' for key, word in profile.verified.items()), ""])
+
+
+def _value(value: object) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def _timed(budget_s: float) -> list[Timed]:
+    if not _has("torch"):
+        return list(timed(numpy_loads(), budget_s))
+    from edge_sdk.tools.measure.torch_loads import torch_loads  # noqa: PLC0415  # torch only where it is installed
+
+    return list(timed(torch_loads(), budget_s))
+
+
+def _has(runtime: str) -> bool:
+    return importlib.util.find_spec({"onnx": "onnxruntime"}.get(runtime, runtime)) is not None

@@ -1,0 +1,154 @@
+"""Why an MQTT link ended, in words for the person who has to mend it."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from dataclasses import dataclass
+
+from edge_sdk.errors import UsageError
+from edge_sdk.transport.mqtt.url import BrokerAddress
+
+UNSUPPORTED_VERSION = 132
+SESSION_TAKEN_OVER = 142
+_LOGIN_REFUSALS = {
+    134: "wrong user name or password",
+    135: "the login is wrong or missing, or may not connect",
+    138: "this client is banned",
+}
+_CLIENT_ID_REFUSED = 133
+_FIRST_FAILURE = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The end of one connection; `final` where trying again cannot help, `slow` where a clock must be set first."""
+
+    reason: str
+    final: bool = False
+    slow: bool = False
+
+
+_NOT_YET_VALID, _EXPIRED, _OTHER_HOST, _OTHER_IP = 9, 10, 62, 64
+"""OpenSSL's codes for what is wrong with the certificate of the peer."""
+_LATER = "trying again within a minute"
+_GIVE_ANOTHER = "give one that its authority signed (--cert, --key)"
+_ALERTS = {
+    "CERTIFICATE_REQUIRED": Ending("demands a certificate of this client: give --cert FILE and --key FILE", final=True),
+    "HANDSHAKE_FAILURE": Ending(
+        "refuses the TLS handshake: it demands a certificate of this client (give --cert FILE and --key FILE), or "
+        "knows no cipher in common",
+        final=True,
+    ),
+    "UNKNOWN_CA": Ending(f"does not know the authority of our certificate: {_GIVE_ANOTHER}", final=True),
+    "CERTIFICATE_REVOKED": Ending(f"says that our certificate is revoked: {_GIVE_ANOTHER}", final=True),
+    "CERTIFICATE_UNKNOWN": Ending(f"does not accept our certificate: {_GIVE_ANOTHER}", final=True),
+    "UNSUPPORTED_CERTIFICATE": Ending("does not accept our certificate: make one for TLS clients", final=True),
+    "ACCESS_DENIED": Ending(f"does not let our certificate in: {_GIVE_ANOTHER}", final=True),
+    "CERTIFICATE_EXPIRED": Ending(
+        f"says that our certificate has expired: renew it, or set the broker's clock; {_LATER}", slow=True
+    ),
+    "BAD_CERTIFICATE": Ending(
+        "says that our certificate is not valid (yet, by the broker's clock): set the broker's clock, or renew the "
+        f"certificate; {_LATER}",
+        slow=True,
+    ),
+    "PROTOCOL_VERSION": Ending("speaks no TLS as new as 1.2: set tls_version tlsv1.2 on the broker", final=True),
+}
+"""What a broker's TLS alert means."""
+
+
+def failed(error: Exception, address: BrokerAddress, timeout_s: float) -> Ending:
+    """What an exception from the network stack means."""
+    if isinstance(error, ssl.SSLError):
+        return tls_failed(error, address)
+    if isinstance(error, UsageError):  # a certificate that is just being replaced
+        return Ending(str(error))
+    if isinstance(error, socket.gaierror):
+        return Ending(f"host name {address.host} cannot be resolved")
+    if isinstance(error, ConnectionRefusedError):
+        return Ending(f"connection refused by {address} (is the broker running?)")
+    if isinstance(error, TimeoutError):
+        return Ending(f"no answer from {address} within {timeout_s:g} s")
+    if isinstance(error, ConnectionError):
+        hint = f" ({_wrong_port(address)})" if address.tls else ""
+        return Ending(f"{address} closed the connection while it was being made{hint}")
+    if isinstance(error, OSError):
+        return Ending(f"{address} cannot be reached: {error.strerror or error}")
+    return Ending(f"the connection with {address} failed: {error!r}")
+
+
+def tls_failed(error: ssl.SSLError, address: BrokerAddress) -> Ending:
+    """What went wrong between two TLS stacks, and which side has to mend it."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _distrusted(error, address)
+    fault = error.reason or str(error)
+    _, _, alert = fault.partition("ALERT_")
+    if alert in _ALERTS:
+        known = _ALERTS[alert]
+        return Ending(f"{address} {known.reason}", known.final, known.slow)
+    if fault == "UNSUPPORTED_PROTOCOL":
+        return Ending(f"{address} {_ALERTS['PROTOCOL_VERSION'].reason}", final=True)
+    return Ending(f"no TLS with {address}: {fault} ({_wrong_port(address)})")
+
+
+def _distrusted(error: ssl.SSLCertVerificationError, address: BrokerAddress) -> Ending:
+    """We do not like the broker's certificate."""
+    theirs, today = f"the TLS certificate of {address}", time.strftime("%Y-%m-%d", time.gmtime())
+    if error.verify_code == _NOT_YET_VALID:
+        return Ending(f"{theirs} is not valid yet, it is {today} here: set this machine's clock; {_LATER}", slow=True)
+    if error.verify_code == _EXPIRED:
+        return Ending(
+            f"{theirs} has expired, it is {today} here: renew it on the broker, or set this clock; {_LATER}", slow=True
+        )
+    if error.verify_code in (_OTHER_HOST, _OTHER_IP):
+        return Ending(
+            f"{theirs} is for another host: address the broker by a name that stands in it, or make it anew with "
+            f"{address.host} among its subjectAltName",
+            final=True,
+        )
+    return Ending(
+        f"{theirs} is not trusted: {error.verify_message}; name the authority that signed it (--ca FILE)", final=True
+    )
+
+
+def _wrong_port(address: BrokerAddress) -> str:
+    return f"does this port speak TLS? write mqtt://{address}, or give the TLS port, which is 8883 by custom"
+
+
+def refused(code: int, name: str, address: BrokerAddress, client_id: str) -> Ending:
+    """What a CONNACK with a failure code means; codes as in MQTT 5, names as in its table."""
+    if code in _LOGIN_REFUSALS:
+        return Ending(f"not authorised by {address}: {_LOGIN_REFUSALS[code]}", final=True)
+    if code == _CLIENT_ID_REFUSED:
+        return Ending(f"{address} does not accept the client id {client_id!r}", final=True)
+    return Ending(f"refused by {address}: {name}")
+
+
+def subscription_refused(pattern: str, address: BrokerAddress) -> Ending:
+    """What a SUBACK with a failure code means."""
+    return Ending(f"not authorised by {address}: may not subscribe to {pattern}", final=True)
+
+
+def packets_too_small(packet_bytes: int, least_bytes: int, address: BrokerAddress) -> Ending:
+    """What a limit below the smallest chunk means."""
+    text = f"{address} takes packets of at most {packet_bytes} bytes; raise its limit to {least_bytes} or more"
+    return Ending(text, final=True)
+
+
+def lost(name: str, address: BrokerAddress, *, accepted: bool) -> Ending:
+    """What a connection that broke off means; `name` as the client library calls it."""
+    if name == "Keep alive timeout":
+        return Ending(f"nothing heard from {address} within the keep-alive time")
+    if not accepted:
+        hint = "" if address.tls else f" if it speaks TLS, write mqtts://{address}"
+        return Ending(f"{address} closed the connection at once (is it an MQTT broker?{hint})")
+    return Ending("broker closed the connection")
+
+
+def dismissed(code: int, name: str, client_id: str) -> Ending:
+    """What a DISCONNECT sent by the broker means."""
+    if code == SESSION_TAKEN_OVER:
+        return Ending(f"broker closed the connection: another client connected as {client_id!r}")
+    return Ending(f"broker closed the connection: {name}" if code >= _FIRST_FAILURE else "broker closed the connection")
