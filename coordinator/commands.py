@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from edge_sdk.cli import Command, add_cloud_safe_option, add_tls_options, tls_files
+from edge_sdk.cli import Subcommand, add_cloud_safe_option, add_tls_options, tls_files
 
 
 def _coordinator_arguments(parser: argparse.ArgumentParser) -> None:
@@ -118,28 +118,28 @@ def _finished(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     return summary(result)
 
 
-COORDINATOR = Command(
+COORDINATOR = Subcommand(
     name="coordinator",
     help="serve a federation: join devices, aggregate their knowledge",
     example="edge-sdk coordinator federation.toml --broker mqtt://lab:1883",
     arguments=_coordinator_arguments,
     run=_coordinator,
 )
-BROKER = Command(
+BROKER = Subcommand(
     name="broker",
     help="run the embedded MQTT broker on this machine",
     example="edge-sdk broker --port 1883",
     arguments=_broker_arguments,
     run=_broker,
 )
-METHODS = Command(
+METHODS = Subcommand(
     name="methods",
     help="list what each method exchanges, and what it asks of a model",
     example="edge-sdk methods --json",
     arguments=_methods_arguments,
     run=_methods,
 )
-REPORT = Command(
+REPORT = Subcommand(
     name="report",
     help="table and plots of finished or running runs, and of comparisons",
     example="edge-sdk report runs/demo",

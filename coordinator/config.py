@@ -18,7 +18,7 @@ from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.protocol import schema
 from edge_sdk.protocol.encodings import ENCODINGS
 from edge_sdk.protocol.messages import EncodingSpec, FederationSpec, PublicSetSpec, Scalar, TrainSpec, Word
-from edge_sdk.protocol.schema import Count, Id, Real, Text, Whole
+from edge_sdk.protocol.schema import Count, Id, Integer, Real, Text
 from edge_sdk.protocol.transforms import unfit_encoding
 from edge_sdk.protocol.wires import Contract, load_registered, registered_names
 from edge_sdk.public_set.samples import PublicSet
@@ -44,19 +44,19 @@ class FederationTable:
     """Stands in topics and folders: small letters, digits and hyphens."""
     method: Word = "fedmd"
     """One that `edge-sdk methods` lists, or your own."""
-    rounds: Annotated[int, Whole(1, 10**9)]
+    rounds: Annotated[int, Integer(1, 10**9)]
     """After which a closing exchange brings everybody the result."""
-    devices: Annotated[int, Whole(1, 10**6)]
+    devices: Annotated[int, Integer(1, 10**6)]
     """How many devices the run is made for."""
-    quorum: Annotated[int, Whole(1, 10**6)] | None = None
+    quorum: Annotated[int, Integer(1, 10**6)] | None = None
     """Fewest uploads that an exchange may close with; default: all devices, or all participants."""
-    participants: Annotated[int, Whole(1, 10**6)] | None = None
+    participants: Annotated[int, Integer(1, 10**6)] | None = None
     """Answers that a round is content with, of devices drawn for it; default: it asks everybody."""
     over_selection: bool = False
     """Ask more devices than that, as many as the measured share of answers demands; the first answers count."""
-    classes: Annotated[int, Whole(2, 65535)] | None = None
+    classes: Annotated[int, Integer(2, 65535)] | None = None
     """Needed where no data set tells."""
-    seed: Annotated[int, Whole(0, 2**32 - 1)] = 0
+    seed: Annotated[int, Integer(0, 2**32 - 1)] = 0
     """Of all that is drawn: the same file gives the same run."""
     roster: tuple[Id, ...] = ()
     """Device ids that may join; empty: whoever comes."""
@@ -66,7 +66,7 @@ class FederationTable:
     """First wait before a silent device is invited again; doubles up to the deadline."""
     join_grace_s: Annotated[float, Real(0.0, 1e6)] = 5.0
     """Wait for the rest once a quorum has joined."""
-    patience: Annotated[int, Whole(0, 1000)] = 3
+    patience: Annotated[int, Integer(0, 1000)] = 3
     """Deadlines that an exchange may miss its quorum before the run ends."""
     feature_dim: Count = 0
     """Width of the features of every model; needed by methods that trade rows of them."""

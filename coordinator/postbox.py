@@ -10,7 +10,7 @@ from coordinator.admission import Turned
 from coordinator.methods.base import At
 from coordinator.rounds import Place
 from edge_sdk.protocol import codec, topics
-from edge_sdk.protocol.body import Ready
+from edge_sdk.protocol.body import PackedField
 from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
@@ -108,7 +108,7 @@ class Postbox:
         self._hand(device, Assign, frame)
         return True
 
-    def assign(self, device: str, at: At, common: Ready, personal: Mapping[str, Payload], left_s: float) -> None:
+    def assign(self, device: str, at: At, common: PackedField, personal: Mapping[str, Payload], left_s: float) -> None:
         """An Assign; `common` is its field of that name, packed once for all."""
         assign = Assign(
             federation=self._spec.federation,
@@ -125,7 +125,7 @@ class Postbox:
             self._long[device] = at, frame
         self._hand(device, Assign, frame)
 
-    def packed_common(self, common: Mapping[str, Payload], at: At, anybody: str) -> Ready:
+    def packed_common(self, common: Mapping[str, Payload], at: At, anybody: str) -> PackedField:
         """What all Assigns of an exchange have in common, in its final form; anybody: the id of some device."""
         federation = self._spec.federation
         assign = Assign(federation=federation, device=anybody, round=at.round, exchange=at.exchange, common=common)
@@ -135,7 +135,7 @@ class Postbox:
         self._sent(device, len(frame))
         self._transport.send(topics.down(self._spec.federation, device, _KINDS[kind]), frame)
 
-    def _frame(self, message: Message, packed: Mapping[str, Ready] = MappingProxyType({})) -> bytes:
+    def _frame(self, message: Message, packed: Mapping[str, PackedField] = MappingProxyType({})) -> bytes:
         self._sequence += 1
         return codec.encode(message, Stamp(self._epoch(), self._sequence), packed=packed)
 

@@ -42,7 +42,7 @@ from coordinator.round_state import (
     TurnedAway,
     Withheld,
 )
-from edge_sdk.protocol.state_machine import SAME, Machine, Rule
+from edge_sdk.protocol.state_machine import SAME, Rule, StateMachine
 
 __all__ = [
     "MACHINE",
@@ -367,7 +367,7 @@ def _fail(state: RoundState, reason: str) -> Outcome:
 
 _G, _C, _F, _D, _X = Phase.GATHERING, Phase.COLLECTING, Phase.FINISHING, Phase.DONE, Phase.FAILED
 
-MACHINE: Machine[RoundState] = Machine(
+MACHINE: StateMachine[RoundState] = StateMachine(
     (
         Rule((_G,), Joined, (_G, _C, _F, _D), _gather, "counted; the run opens when all are here"),
         Rule((_G,), Tick, (_G, _C, _F, _D), _gather_tick, "opens with a quorum once the join grace is over"),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from coordinator.methods.base import At, Contribution
 from coordinator.weighted_sum import Doubles, WeightedSum
 from edge_sdk.protocol.knowledge import Weights
-from edge_sdk.protocol.schema import Blob, Count, Tensor, Whole, wire
+from edge_sdk.protocol.schema import Blob, Count, Integer, Tensor, wire
 from edge_sdk.protocol.wires import Caching
 
 Bits = Annotated[NDArray[np.uint8], Tensor(("u1",), 1)]  # (8 p,), the bytes of f8
@@ -65,7 +65,7 @@ class SlotSum:
 
     coarse: Bits
     fine: Bits
-    count: Annotated[int, Whole(1)]
+    count: Annotated[int, Integer(1)]
     slots: Count
     layout: Annotated[bytes, Blob(16, 16)]
 

@@ -10,7 +10,7 @@ import types
 import typing
 from typing import Annotated, Any
 
-from edge_sdk.protocol.schema import Real, Text, Whole
+from edge_sdk.protocol.schema import Integer, Real, Text
 
 
 def fields_table(table: type, *names: str) -> list[str]:
@@ -60,7 +60,7 @@ def _allowed(hint: Any) -> str:
 
 
 def _rule(rule: object) -> str:
-    if isinstance(rule, Whole):
+    if isinstance(rule, Integer):
         return f"{_number(rule.low)} to {_number(rule.high)}"
     if isinstance(rule, Real):
         return f"{_number(rule.low)} to {_number(rule.high)}"

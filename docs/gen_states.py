@@ -41,7 +41,7 @@ answered by `Persist`, and only `Persisted` leads to `Fold`.
 def page() -> str:
     """The whole page."""
     sections = [HEAD]
-    for intro, machine in ((DEVICE, session.MACHINE), (COORDINATOR, rounds.MACHINE)):
+    for intro, machine in ((DEVICE, session.SESSION_MACHINE), (COORDINATOR, rounds.MACHINE)):
         sections += [intro, f"```mermaid\n{machine.diagram()}\n```\n", f"{machine.table()}\n"]
     return "\n".join(sections)
 

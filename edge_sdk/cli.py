@@ -25,7 +25,7 @@ INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Subcommand:
     """One sub-command.  Its module must load without numpy, torch or a broker; `run` imports what it needs."""
 
     name: str
@@ -59,7 +59,7 @@ def add_cloud_safe_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def commands() -> list[Command]:
+def commands() -> list[Subcommand]:
     """All registered sub-commands, by name."""
     points = importlib.metadata.entry_points(group="edge_sdk.commands")
     return [point.load() for point in sorted(points, key=lambda point: point.name)]
@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.DEBUG if args.verbose else logging.CRITICAL, format="%(asctime)s %(name)s %(message)s"
     )
-    command: Command = args.command
+    command: Subcommand = args.command
     try:
         return command.run(args)
     except EdgeError as error:

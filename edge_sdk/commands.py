@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from edge_sdk.cli import Command, add_cloud_safe_option, add_tls_options, tls_files
+from edge_sdk.cli import Subcommand, add_cloud_safe_option, add_tls_options, tls_files
 from edge_sdk.errors import StoreError, UsageError
 
 THIS_BOARD = "this-board"
@@ -116,10 +116,10 @@ def _doctor(args: argparse.Namespace) -> int:
 
     from edge_sdk.tools.doctor import report  # noqa: PLC0415  # nothing is looked at before the arguments are read
     from edge_sdk.tools.doctor.checks import examine_all  # noqa: PLC0415
-    from edge_sdk.tools.doctor.finding import Patient  # noqa: PLC0415
+    from edge_sdk.tools.doctor.finding import CheckTarget  # noqa: PLC0415
 
     name = f"doctor-{secrets.token_hex(6)}"
-    examined = examine_all(Patient(state=args.state, broker=args.broker, tls=tls_files(args), name=name))
+    examined = examine_all(CheckTarget(state=args.state, broker=args.broker, tls=tls_files(args), name=name))
     if args.json:
         sys.stdout.write(report.as_json(examined) + "\n")
     else:
@@ -127,21 +127,21 @@ def _doctor(args: argparse.Namespace) -> int:
     return 0 if report.healthy(examined) else 1
 
 
-DEVICE = Command(
+DEVICE = Subcommand(
     name="device",
     help="take part in a federation with your own model and data",
     example="edge-sdk device --broker mqtt://lab:1883 --federation cameras --app my_app:make --id device-07",
     arguments=_device_arguments,
     run=_device,
 )
-BOARDS = Command(
+BOARDS = Subcommand(
     name="boards",
     help="list the board and link profiles that simulations use, or measure this machine's",
     example="edge-sdk boards --measure --name lab-pi --write .",
     arguments=_boards_arguments,
     run=_boards,
 )
-DOCTOR = Command(
+DOCTOR = Subcommand(
     name="doctor",
     help="check this machine, and a broker, and say what to do about each fault",
     example="edge-sdk doctor --broker mqtt://lab:1883 --state state/device-07",

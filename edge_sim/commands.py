@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edge_sdk.cli import Command
+from edge_sdk.cli import Subcommand
 
 if TYPE_CHECKING:
     from coordinator.watcher import Watcher
@@ -132,7 +132,7 @@ def _watcher(config: Config, out: Path, part: str) -> Watcher:
     return Several(lines, ProgressFile(out, about, say=lines.noted), log)
 
 
-SIMULATE = Command(
+SIMULATE = Subcommand(
     name="simulate",
     help="run a whole federation on this machine",
     example="edge-sdk simulate federation.toml --broker embedded --set federation.rounds=20",

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from edge_sdk.cli import Command
+from edge_sdk.cli import Subcommand
 from edge_sdk.errors import MissingExtra
 
 
@@ -86,7 +86,7 @@ def drawn(draw: Callable[[], Sequence[Path]]) -> None:
         sys.stdout.write("".join(f"picture: {path}\n" for path in pictures))
 
 
-COMPARE = Command(
+COMPARE = Subcommand(
     name="compare",
     help="run the same federation under several methods and compare them",
     example="edge-sdk compare federation.toml --methods fedal,fedmd --seeds 0,1,2",

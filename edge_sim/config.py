@@ -12,17 +12,17 @@ from coordinator.config import SECTIONS, SIMULATION, FederationTable, check_sect
 from edge_sdk.boards.profiles import SUFFIX, load_board, load_link
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.messages import TrainSpec
-from edge_sdk.protocol.schema import Count, Real, Text, Whole
+from edge_sdk.protocol.schema import Count, Integer, Real, Text
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim import assign
 from edge_sim.hardships import NONE, Hardships
 from edge_sim.scenario import ScenarioTable
 
 Share = Annotated[float, Real(0.0, 1.0)]
-Seed = Annotated[int, Whole(0, 2**32 - 1)]
-Side = Annotated[int, Whole(1, 4096)]
+Seed = Annotated[int, Integer(0, 2**32 - 1)]
+Side = Annotated[int, Integer(1, 4096)]
 """Height or width in pixels."""
-Samples = Annotated[int, Whole(1, 10**9)]
+Samples = Annotated[int, Integer(1, 10**9)]
 """How many of them."""
 CPU = "cpu"
 """The device that is always there."""
@@ -64,7 +64,7 @@ class PartitionTable:
     """The section [partition]."""
 
     kind: Annotated[str, Text(32, "classes_per_device|iid|dirichlet|quantity_skew|user")] = "classes_per_device"
-    classes_per_device: Annotated[int, Whole(1, 65535)] = 3
+    classes_per_device: Annotated[int, Integer(1, 65535)] = 3
     alpha: Annotated[float, Real(1e-3, 1e6)] = 0.5
     """Of the Dirichlet distribution: over devices for each class (dirichlet), or over their sizes (quantity_skew)."""
     min_samples: Samples = 4
@@ -80,7 +80,7 @@ class PartitionTable:
 class FleetRow(Hardships):
     """One [[fleet]]: some devices that are alike."""
 
-    count: Annotated[int, Whole(1, 10**6)] = 1
+    count: Annotated[int, Integer(1, 10**6)] = 1
     """How many there are of them."""
     model: Annotated[str, Text(1000)] = "mlp"
     """A family (edge_sim/families.py), MODULE:FACTORY, or a rule that picks one for each device: board, board:LIST,
@@ -91,7 +91,7 @@ class FleetRow(Hardships):
     """The same; default: the board's own."""
     size: tuple[Side, ...] | None = None
     """Height and width that these devices resize samples to."""
-    feature_dim: Annotated[int, Whole(1, 65536)] | None = None
+    feature_dim: Annotated[int, Integer(1, 65536)] | None = None
     """Width of their features; default: the federation's, where the family can choose it."""
 
 
@@ -121,12 +121,12 @@ class RunTable:
 
     standalone: bool = True
     """Also train every device alone, with the same private steps, to compare with."""
-    processes: Annotated[int, Whole(1, 64)] = 2
+    processes: Annotated[int, Integer(1, 64)] = 2
     """Processes that the torch devices share when the broker is a real one; the others have one each."""
     engine: Annotated[str, Text(16, "exact|cohort|workers|ray|auto")] = "exact"
     """What devices compute on in memory: one by one; stacked; in worker processes; on Ray; or whichever of this
     machine's a calibration finds fastest.  See docs/how-to/speed.md and scale-out.md."""
-    workers: Annotated[int, Whole(0, 256)] = 0
+    workers: Annotated[int, Integer(0, 256)] = 0
     """Worker processes; 0: as many as this machine has cores; on Ray as many as the cluster has, or 2 of its own."""
     stacked: tuple[str, ...] | None = None
     """Models, by the name that they have in reports, that cohort and workers stack; default: for cohort every one that
@@ -135,7 +135,7 @@ class RunTable:
     """Of the Ray cluster: HOST:PORT or auto; default: the environment's RAY_ADDRESS, else a Ray of its own."""
     ray_fold: bool = False
     """Also add uploads up on Ray, as partial aggregates."""
-    memory_bytes: Annotated[int, Whole(1, 2**50)] | None = None
+    memory_bytes: Annotated[int, Integer(1, 2**50)] | None = None
     """Above this much, models' weights lie in a file on disk; default: always in memory."""
     device: Annotated[str, Text(16, "cpu|cuda:[0-9]{1,3}")] = CPU
     """Where torch models compute: cpu, or cuda:N for a GPU."""

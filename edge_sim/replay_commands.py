@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edge_sdk.cli import Command
+from edge_sdk.cli import Subcommand
 from edge_sdk.errors import UsageError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ _SENTENCES = {
     False: "{remark}{device}: {uploads} uploads made again, each equal to the recorded one",
 }
 
-REPLAY = Command(
+REPLAY = Subcommand(
     name="replay",
     help="feed a recorded run to the coordinator again, or to one device",
     example="edge-sdk replay runs/demo/trace.edgt --device device-03",

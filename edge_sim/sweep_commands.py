@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from edge_sdk.cli import Command
+from edge_sdk.cli import Subcommand
 from edge_sim.compare_commands import add_grid_options, drawn
 
 
@@ -60,7 +60,7 @@ def _sweep(args: argparse.Namespace) -> int:
     return 0 if found.completed else 1
 
 
-SWEEP = Command(
+SWEEP = Subcommand(
     name="sweep",
     help="run a grid of settings, let every method choose on the validation part, and compare",
     example="edge-sdk sweep federation.toml --over train.learning_rate=0.01,0.05 --methods fedal,fedmd --seeds 0,1,2",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from edge_sdk.device import divergence
-from edge_sdk.device.learner import Learner, Measured, Serve, Slices
+from edge_sdk.device.learner import ExchangeMetrics, Learner, ServeRequest, WorkSlices
 from edge_sdk.device.store import Done, RoundStart, Store
 from edge_sdk.device.uplink import Uplink
 from edge_sdk.errors import Diverged, LocalProtocolError
@@ -15,9 +15,9 @@ from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import Assign, Upload
 
-Answer: TypeAlias = Callable[[Assign, Mapping[str, Payload]], Mapping[str, Payload]]
+UploadedKnowledge: TypeAlias = Callable[[Assign, Mapping[str, Payload]], Mapping[str, Payload]]
 """What is sent of what an exchange computed."""
-News: TypeAlias = Callable[[str], None]
+Notify: TypeAlias = Callable[[str], None]
 """Told a line of what the device's owner should know."""
 
 
@@ -37,7 +37,7 @@ class RoundReport:
 
 
 @dataclass
-class Work:
+class OngoingExchange:
     """One exchange under way."""
 
     learner: Learner
@@ -47,8 +47,8 @@ class Work:
     frame: bytes
     start: RoundStart | None
     """The round's, where this exchange begins it: it is saved with the exchange."""
-    measured: Measured
-    slices: Slices
+    measured: ExchangeMetrics
+    slices: WorkSlices
     result: tuple[Any, Mapping[str, Payload]] | None = None
     """The method's new state and what to upload, once all is computed."""
     withheld: str = ""
@@ -62,16 +62,16 @@ class Work:
         start_bytes = len(self.start.model) + len(self.start.method) if self.start is not None else 0
         return len(self.frame) + start_bytes
 
-    def withhold(self, reason: str, news: News) -> None:
+    def withhold(self, reason: str, news: Notify) -> None:
         """Share nothing of it, for what was learned diverged, and stand again where the round began."""
         start = self.start or self.store.start()
         if start is not None:
             self.learner.go_back_to(start)
         if self.learner.sit_out(self.assign.round, reason):
             news(f"round {self.assign.round}: {reason}; withheld and undone: {divergence.REMEDY}")
-        self.result, self.withheld, self.measured = (self.learner.state, {}), one_line(reason), Measured()
+        self.result, self.withheld, self.measured = (self.learner.state, {}), one_line(reason), ExchangeMetrics()
 
-    def pack(self, answer: Answer, uplink: Uplink, news: News) -> None:
+    def pack(self, answer: UploadedKnowledge, uplink: Uplink, news: Notify) -> None:
         """Make its upload's frame, or where the numbers are not fit to be sent, that of an empty one.
 
         Raises RemoteProtocolError where the knowledge is not what the federation exchanges.
@@ -128,12 +128,14 @@ class Work:
         )
 
 
-def begin_work(learner: Learner, store: Store, assign: Assign, frame: bytes, serve: Serve) -> Work:
+def begin_exchange(
+    learner: Learner, store: Store, assign: Assign, frame: bytes, serve: ServeRequest
+) -> OngoingExchange:
     """The exchange that an Assign opens, before its first slice; if it opens a round, the store holds its start."""
     start, saved = None, store.started()
     if saved is None or assign.round > saved:
         start = learner.start_of(assign.round)
         store.hold(start)
-    measured = Measured()
+    measured = ExchangeMetrics()
     place = replace(assign, common={}, personal={})
-    return Work(learner, store, place, frame, start, measured, learner.slices(assign, measured, serve))
+    return OngoingExchange(learner, store, place, frame, start, measured, learner.slices(assign, measured, serve))

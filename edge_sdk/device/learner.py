@@ -16,14 +16,14 @@ from edge_sdk.protocol import storage
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Assign
 
-Serve: TypeAlias = Callable[[Request, Job], Generator[Any, Any, Any]]
+ServeRequest: TypeAlias = Callable[[Request, Job], Generator[Any, Any, Any]]
 """Carries a method's request out, pausing now and then; what it yields in a pause is for whoever drives us."""
-Slices: TypeAlias = Generator[Any, Any, tuple[Any, Mapping[str, Payload]]]
+WorkSlices: TypeAlias = Generator[Any, Any, tuple[Any, Mapping[str, Payload]]]
 """A method at work on an exchange, pausing now and then; at the end its new state and what to upload."""
 
 
 @dataclass
-class Measured:
+class ExchangeMetrics:
     """What an evaluation within an exchange found."""
 
     rounds_done: int = 0
@@ -65,7 +65,7 @@ class Learner:
         self.sits_out = round_, reason
         return True
 
-    def slices(self, assign: Assign, measured: Measured, serve: Serve) -> Slices:
+    def slices(self, assign: Assign, measured: ExchangeMetrics, serve: ServeRequest) -> WorkSlices:
         """The method at work on an exchange: the model changes on the way, `state` is left to whoever asked for it.
 
         measured: filled in where the method evaluates.  They raise Diverged where learning does, and at once in a
@@ -85,7 +85,7 @@ class Learner:
         )
         return self._served(self.membership.method.step(self.state, assign.down, job), job, measured, serve)
 
-    def _served(self, step: Step[Any], job: Job, measured: Measured, serve: Serve) -> Slices:
+    def _served(self, step: Step[Any], job: Job, measured: ExchangeMetrics, serve: ServeRequest) -> WorkSlices:
         """The method's requests, served one by one, pausing between batches."""
         if self.sits_out is not None and self.sits_out[0] == job.round:
             raise Diverged(self.sits_out[1])
@@ -102,7 +102,7 @@ class Learner:
 
     def repeat(self, assign: Assign) -> None:
         """Carry an exchange out to its end, here and now, without looking for news."""
-        slices = self.slices(assign, Measured(), self._bench.serve)
+        slices = self.slices(assign, ExchangeMetrics(), self._bench.serve)
         try:
             while True:
                 next(slices)

@@ -18,9 +18,9 @@ from typing import Any
 
 from edge_sdk.data import LocalData
 from edge_sdk.device import membership, recovery, session
-from edge_sdk.device.exchange import RoundReport, Work, begin_work
+from edge_sdk.device.exchange import OngoingExchange, RoundReport, begin_exchange
 from edge_sdk.device.introduction import HELLOS_BEFORE_WORD, hello, nobody_answers
-from edge_sdk.device.learner import Learner, Serve
+from edge_sdk.device.learner import Learner, ServeRequest
 from edge_sdk.device.meter import Meter
 from edge_sdk.device.public_supply import PublicSupply
 from edge_sdk.device.store import Store
@@ -70,7 +70,7 @@ class Participant:
         self._secret = secret or store.secret
         self.model_lock = threading.RLock()
         """Held while the model changes: who takes it sees the model between two batches."""
-        self.serve: Serve = self.bench.serve
+        self.serve: ServeRequest = self.bench.serve
         """Who carries requests out; a simulator, which does so for many devices at once, puts itself here."""
         self.transport, self.store = transport, store
         self._limits = CONTROL_LIMITS
@@ -90,7 +90,7 @@ class Participant:
         """From the first Welcome on; each run of the federation has its own."""
         self._newest: tuple[Assign, bytes] | None = None
         """While it is taken in."""
-        self._work: Work | None = None
+        self._work: OngoingExchange | None = None
         self.begun = 0
         """Exchanges begun in this life."""
         self.asked: Any = None
@@ -121,7 +121,7 @@ class Participant:
     @property
     def over(self) -> bool:
         """Whether the session has ended, well or not."""
-        return self.session.phase in (session.Phase.DONE, session.Phase.REFUSED)
+        return self.session.phase in (session.SessionPhase.DONE, session.SessionPhase.REFUSED)
 
     @property
     def working(self) -> bool:
@@ -186,7 +186,7 @@ class Participant:
             self.finish_work(now_s)
         due_s = session.next_due_s(self.session)
         if due_s is not None and now_s >= due_s:
-            self._feed(session.Tick(now_s))
+            self._feed(session.SessionTick(now_s))
         due_s = self._fetch_due_s()
         if due_s is not None and now_s >= due_s:
             self._go_on_fetching(now_s)
@@ -211,7 +211,7 @@ class Participant:
         except RemoteProtocolError as error:  # knowledge that came down does not fit: as if the frame never came
             self._count_refused(error.kind, f"refused an Assign: {error}")
             self._rebuild()
-            self.session = recovery.stand(self.session, session.Phase.IDLE, work.learner.membership, self.store)
+            self.session = recovery.stand(self.session, session.SessionPhase.IDLE, work.learner.membership, self.store)
         return False
 
     def finish_work(self, now_s: float) -> None:
@@ -271,12 +271,12 @@ class Participant:
 
     # -- commands out -----------------------------------------------------------------------------------------------
 
-    def _feed(self, event: session.Event) -> None:
+    def _feed(self, event: session.SessionEvent) -> None:
         self.session, commands = session.advance(self.session, event)
         for command in commands:
             self._carry_out(command)
 
-    def _carry_out(self, command: session.Command) -> None:
+    def _carry_out(self, command: session.SessionCommand) -> None:
         if isinstance(command, session.SayHello):
             self._unanswered += self._learner is None
             if self._unanswered == HELLOS_BEFORE_WORD:
@@ -300,7 +300,7 @@ class Participant:
             return
         if self._work is not None:
             self._rebuild()  # the model stands somewhere inside an exchange that nobody wants any more
-        self._work = begin_work(learner, self.store, *self._newest, self.serve)
+        self._work = begin_exchange(learner, self.store, *self._newest, self.serve)
         self.begun += 1
 
     def start_over(self) -> None:
@@ -314,7 +314,7 @@ class Participant:
     # -- the public set ---------------------------------------------------------------------------------------------
 
     def _fetch_due_s(self) -> float | None:
-        fetching = self.session.phase is session.Phase.FETCHING and self.session.linked
+        fetching = self.session.phase is session.SessionPhase.FETCHING and self.session.linked
         return self._supply.next_due_s() if fetching else None
 
     def _go_on_fetching(self, now_s: float) -> None:
@@ -360,7 +360,7 @@ class Participant:
         if refusal is not None:
             self._give_up(refusal)
             return
-        if self.session.phase is session.Phase.JOINING:
+        if self.session.phase is session.SessionPhase.JOINING:
             self.on_news(f"taken in by the coordinator: {welcome.spec.method}, {welcome.spec.rounds} rounds")
         found = self.bench.public is not held  # on the disk, which our hello did not know
         self._feed(session.Welcomed(welcome.epoch, now_s, lacking or found))
@@ -396,7 +396,7 @@ class Participant:
             self.store.save_start(learner.start_of(0))
         self._rebuild()
         joined = session.SessionState(epoch=welcome.epoch)
-        self.session = recovery.stand(joined, session.Phase.JOINING, learner.membership, self.store)
+        self.session = recovery.stand(joined, session.SessionPhase.JOINING, learner.membership, self.store)
 
     def _rebuild(self) -> None:
         """Give the exchange under way up, and stand where the last durable one left us."""
@@ -420,4 +420,4 @@ class Participant:
 
     def _turn_away(self, refusal: Refused) -> None:
         self.refusal = refusal
-        self._feed(session.TurnedAway(str(refusal)))
+        self._feed(session.HelloRefused(str(refusal)))

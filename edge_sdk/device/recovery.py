@@ -6,7 +6,7 @@ import dataclasses
 
 from edge_sdk.device.learner import Learner
 from edge_sdk.device.membership import Membership
-from edge_sdk.device.session import Phase, SessionState
+from edge_sdk.device.session import SessionPhase, SessionState
 from edge_sdk.device.store import Store
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.messages import Welcome
@@ -39,7 +39,7 @@ def replay(learner: Learner, store: Store, *, lacking: bool) -> None:
             learner.repeat(learner.membership.stored_assign(done.assign))
 
 
-def stand(state: SessionState, phase: Phase, membership: Membership, store: Store) -> SessionState:
+def stand(state: SessionState, phase: SessionPhase, membership: Membership, store: Store) -> SessionState:
     """The session in this phase, at the place of the last durable exchange."""
     fresh = SessionState()
     place, closing, pending = fresh.place, fresh.closing, fresh.pending

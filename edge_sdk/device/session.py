@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
 
-from edge_sdk.protocol.state_machine import SAME, Machine, Rule
+from edge_sdk.protocol.state_machine import SAME, Rule, StateMachine
 
 HELLO_FIRST_S, HELLO_MOST_S = 1.0, 30.0
 """A hello is repeated after 1, 2, 4 ... 30 s while nobody answers."""
@@ -25,7 +25,7 @@ IDLE_HELLO_S = 60.0
 coordinator came back without its noticing."""
 
 
-class Phase(str, Enum):
+class SessionPhase(str, Enum):
     """What a device is doing."""
 
     JOINING = "joining"
@@ -45,7 +45,7 @@ Place: TypeAlias = tuple[int, int]
 class SessionState:
     """All that a session must remember between two events."""
 
-    phase: Phase = Phase.JOINING
+    phase: SessionPhase = SessionPhase.JOINING
     linked: bool = False
     epoch: int = -1
     """Of the coordinator that welcomed us."""
@@ -94,7 +94,7 @@ class Fetched:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnedAway:
+class HelloRefused:
     """The coordinator will not have us."""
 
     reason: str
@@ -135,14 +135,23 @@ class Receipted:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class SessionTick:
     """Time passed."""
 
     now_s: float
 
 
-Event: TypeAlias = (
-    LinkUp | LinkDown | Welcomed | Fetched | TurnedAway | CoordinatorSeen | Assigned | WorkDone | Receipted | Tick
+SessionEvent: TypeAlias = (
+    LinkUp
+    | LinkDown
+    | Welcomed
+    | Fetched
+    | HelloRefused
+    | CoordinatorSeen
+    | Assigned
+    | WorkDone
+    | Receipted
+    | SessionTick
 )
 
 
@@ -181,113 +190,115 @@ class ForgetUpload:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class EndSession:
     """The session is over; an empty reason is success."""
 
     reason: str
 
 
-Command: TypeAlias = SayHello | FetchPublic | StartWork | SendUpload | ForgetUpload | End
-Outcome: TypeAlias = tuple[SessionState, tuple[Command, ...]]
+SessionCommand: TypeAlias = SayHello | FetchPublic | StartWork | SendUpload | ForgetUpload | EndSession
+SessionTransition: TypeAlias = tuple[SessionState, tuple[SessionCommand, ...]]
 
 
 # -- what the rules do ----------------------------------------------------------------------------------------------
 
 
-def _link_up(state: SessionState, event: LinkUp) -> Outcome:
+def _link_up(state: SessionState, event: LinkUp) -> SessionTransition:
     """Whatever the broker forgot meanwhile, a hello and our own resending repair it."""
     state = _retry_hello(replace(state, linked=True), event.now_s)
-    if state.phase is Phase.REPORTING:
+    if state.phase is SessionPhase.REPORTING:
         return _retry_upload(state, event.now_s), (SayHello(), SendUpload(state.place))
-    if state.phase is Phase.FETCHING:
+    if state.phase is SessionPhase.FETCHING:
         return state, (SayHello(), FetchPublic())
     return state, (SayHello(),)
 
 
-def _link_down(state: SessionState, _event: LinkDown) -> Outcome:
+def _link_down(state: SessionState, _event: LinkDown) -> SessionTransition:
     return replace(state, linked=False), ()
 
 
-def _welcome(state: SessionState, event: Welcomed) -> Outcome:
+def _welcome(state: SessionState, event: Welcomed) -> SessionTransition:
     state = replace(state, epoch=event.epoch)
     if event.lacking:
-        return _wait(replace(state, phase=Phase.FETCHING), event.now_s), (FetchPublic(),)
+        return _wait(replace(state, phase=SessionPhase.FETCHING), event.now_s), (FetchPublic(),)
     if state.pending:
-        return _retry_upload(replace(state, phase=Phase.REPORTING), event.now_s), (SendUpload(state.place),)
-    return _wait(replace(state, phase=Phase.IDLE), event.now_s), ()
+        return _retry_upload(replace(state, phase=SessionPhase.REPORTING), event.now_s), (SendUpload(state.place),)
+    return _wait(replace(state, phase=SessionPhase.IDLE), event.now_s), ()
 
 
-def _welcome_again(state: SessionState, event: Welcomed) -> Outcome:
+def _welcome_again(state: SessionState, event: Welcomed) -> SessionTransition:
     state = replace(state, epoch=event.epoch)
-    return (_wait(state, event.now_s) if state.phase in (Phase.IDLE, Phase.FETCHING) else state), ()
+    return (_wait(state, event.now_s) if state.phase in (SessionPhase.IDLE, SessionPhase.FETCHING) else state), ()
 
 
-def _fetched(state: SessionState, event: Fetched) -> Outcome:
+def _fetched(state: SessionState, event: Fetched) -> SessionTransition:
     """The coordinator counts on us only once a hello names the set."""
-    state = replace(state, phase=Phase.JOINING, retry_wait_s=0.0)
+    state = replace(state, phase=SessionPhase.JOINING, retry_wait_s=0.0)
     return (_retry_hello(state, event.now_s), (SayHello(),)) if state.linked else (state, ())
 
 
-def _turned_away(state: SessionState, event: TurnedAway) -> Outcome:
-    return replace(state, phase=Phase.REFUSED, reason=event.reason), (End(event.reason),)
+def _turned_away(state: SessionState, event: HelloRefused) -> SessionTransition:
+    return replace(state, phase=SessionPhase.REFUSED, reason=event.reason), (EndSession(event.reason),)
 
 
-def _seen(state: SessionState, event: CoordinatorSeen) -> Outcome:
+def _seen(state: SessionState, event: CoordinatorSeen) -> SessionTransition:
     if event.over and 0 <= state.epoch <= event.epoch:  # else it is what an earlier run left behind
-        return replace(state, phase=Phase.DONE, reason=event.reason), (End(event.reason),)
+        return replace(state, phase=SessionPhase.DONE, reason=event.reason), (EndSession(event.reason),)
     if event.epoch == state.epoch or not state.linked:
         return state, ()
-    if state.phase is Phase.REPORTING:
+    if state.phase is SessionPhase.REPORTING:
         return _retry_upload(state, event.now_s), (SayHello(), SendUpload(state.place))
     return _retry_hello(state, event.now_s), (SayHello(),)
 
 
-def _assign(state: SessionState, event: Assigned) -> Outcome:
+def _assign(state: SessionState, event: Assigned) -> SessionTransition:
     if event.place < state.place:
         return state, ()
     if event.place == state.place:
         return _assign_again(state, event)
-    commands: tuple[Command, ...] = (StartWork(event.place),)
-    if state.phase is Phase.REPORTING:  # the newer Assign says that the older exchange is closed
+    commands: tuple[SessionCommand, ...] = (StartWork(event.place),)
+    if state.phase is SessionPhase.REPORTING:  # the newer Assign says that the older exchange is closed
         commands = (ForgetUpload(state.place), *commands)
     state = replace(state, place=event.place, closing=event.closing, pending=False)
-    return replace(state, phase=Phase.WORKING, unfinished=True), commands
+    return replace(state, phase=SessionPhase.WORKING, unfinished=True), commands
 
 
-def _assign_again(state: SessionState, event: Assigned) -> Outcome:
+def _assign_again(state: SessionState, event: Assigned) -> SessionTransition:
     """The coordinator lacks our upload, whatever receipt we may have: it gets the stored bytes, or their making."""
-    if state.phase is Phase.WORKING:
+    if state.phase is SessionPhase.WORKING:
         return state, ()
     if state.unfinished:
-        return replace(state, phase=Phase.WORKING), (StartWork(state.place),)
-    if state.phase is Phase.IDLE:
-        state = _retry_upload(replace(state, phase=Phase.REPORTING, pending=True), event.now_s)
+        return replace(state, phase=SessionPhase.WORKING), (StartWork(state.place),)
+    if state.phase is SessionPhase.IDLE:
+        state = _retry_upload(replace(state, phase=SessionPhase.REPORTING, pending=True), event.now_s)
     return state, (SendUpload(state.place),)
 
 
-def _work_done(state: SessionState, event: WorkDone) -> Outcome:
-    state = replace(state, phase=Phase.REPORTING, pending=True, unfinished=False)
+def _work_done(state: SessionState, event: WorkDone) -> SessionTransition:
+    state = replace(state, phase=SessionPhase.REPORTING, pending=True, unfinished=False)
     return _retry_upload(state, event.now_s), (SendUpload(state.place),)
 
 
-def _receipt(state: SessionState, event: Receipted) -> Outcome:
+def _receipt(state: SessionState, event: Receipted) -> SessionTransition:
     if event.place < state.place:
         return state, (ForgetUpload(event.place),)
-    if event.place > state.place or state.phase is Phase.WORKING:  # of an earlier life; this one recomputes the same
+    if (
+        event.place > state.place or state.phase is SessionPhase.WORKING
+    ):  # of an earlier life; this one recomputes the same
         return state, ()
     forget = ForgetUpload(event.place)
     if state.closing:
-        return replace(state, phase=Phase.DONE, pending=False), (forget, End(""))
-    return _wait(replace(state, phase=Phase.IDLE, pending=False), event.now_s), (forget,)
+        return replace(state, phase=SessionPhase.DONE, pending=False), (forget, EndSession(""))
+    return _wait(replace(state, phase=SessionPhase.IDLE, pending=False), event.now_s), (forget,)
 
 
-def _tick_hello(state: SessionState, event: Tick) -> Outcome:
+def _tick_hello(state: SessionState, event: SessionTick) -> SessionTransition:
     if not state.linked or event.now_s < state.retry_at_s:
         return state, ()
     return _retry_hello(state, event.now_s), (SayHello(),)
 
 
-def _tick_upload(state: SessionState, event: Tick) -> Outcome:
+def _tick_upload(state: SessionState, event: SessionTick) -> SessionTransition:
     if not state.linked or event.now_s < state.retry_at_s:
         return state, ()
     wait_s = min(state.retry_wait_s * 2, RESEND_MOST_S)
@@ -301,7 +312,7 @@ def _tick_upload(state: SessionState, event: Tick) -> Outcome:
 
 def _retry_hello(state: SessionState, now_s: float) -> SessionState:
     wait_s = min(max(HELLO_FIRST_S, state.retry_wait_s * 2), HELLO_MOST_S)
-    if state.phase in (Phase.IDLE, Phase.FETCHING):
+    if state.phase in (SessionPhase.IDLE, SessionPhase.FETCHING):
         wait_s = IDLE_HELLO_S
     return replace(state, retry_at_s=now_s + wait_s, retry_wait_s=wait_s)
 
@@ -314,11 +325,17 @@ def _wait(state: SessionState, now_s: float) -> SessionState:
     return replace(state, retry_at_s=now_s + IDLE_HELLO_S, retry_wait_s=0.0)
 
 
-_J, _F, _I, _W, _R = Phase.JOINING, Phase.FETCHING, Phase.IDLE, Phase.WORKING, Phase.REPORTING
-_D, _X = Phase.DONE, Phase.REFUSED
+_J, _F, _I, _W, _R = (
+    SessionPhase.JOINING,
+    SessionPhase.FETCHING,
+    SessionPhase.IDLE,
+    SessionPhase.WORKING,
+    SessionPhase.REPORTING,
+)
+_D, _X = SessionPhase.DONE, SessionPhase.REFUSED
 _LIVE = (_J, _F, _I, _W, _R)
 
-MACHINE: Machine[SessionState] = Machine(
+SESSION_MACHINE: StateMachine[SessionState] = StateMachine(
     (
         Rule(
             _LIVE,
@@ -337,7 +354,7 @@ MACHINE: Machine[SessionState] = Machine(
         ),
         Rule((_F, _I, _W, _R), Welcomed, (SAME,), _welcome_again, "taken in again"),
         Rule((_F,), Fetched, (_J,), _fetched, "the public set is complete: says hello anew, naming it"),
-        Rule(_LIVE, TurnedAway, (_X,), _turned_away, "over; the reason and the remedy are reported"),
+        Rule(_LIVE, HelloRefused, (_X,), _turned_away, "over; the reason and the remedy are reported"),
         Rule(_LIVE, CoordinatorSeen, (SAME, _D), _seen, "a new epoch is greeted; the end of our run ends the session"),
         Rule((_I,), Assigned, (_I, _W, _R), _assign, "newer: begun; same: the stored upload again; older: ignored"),
         Rule((_W,), Assigned, (_W,), _assign, "newer: begun instead; same or older: ignored"),
@@ -346,19 +363,24 @@ MACHINE: Machine[SessionState] = Machine(
         Rule((_I,), Receipted, (_I, _D), _receipt, "one that came again; the closing one ends the session"),
         Rule((_R,), Receipted, (_R, _I, _D), _receipt, "the outbox lets go; the closing one ends the session"),
         Rule((_W,), Receipted, (_W,), _receipt, "the outbox lets go of an older upload"),
-        Rule((_J, _F, _I), Tick, (SAME,), _tick_hello, "says hello again"),
-        Rule((_R,), Tick, (_R,), _tick_upload, "sends the upload again, and after a minute a hello, too"),
+        Rule((_J, _F, _I), SessionTick, (SAME,), _tick_hello, "says hello again"),
+        Rule((_R,), SessionTick, (_R,), _tick_upload, "sends the upload again, and after a minute a hello, too"),
     )
 )
 
 
-def advance(state: SessionState, event: Event) -> Outcome:
+def advance(state: SessionState, event: SessionEvent) -> SessionTransition:
     """The next state and the commands to carry out, in order.  Pure: same input, same output."""
-    return MACHINE.advance(state, event)
+    return SESSION_MACHINE.advance(state, event)
 
 
 def next_due_s(state: SessionState) -> float | None:
     """When the next Tick can matter; None: only messages can."""
-    if state.linked and state.phase in (Phase.JOINING, Phase.FETCHING, Phase.IDLE, Phase.REPORTING):
+    if state.linked and state.phase in (
+        SessionPhase.JOINING,
+        SessionPhase.FETCHING,
+        SessionPhase.IDLE,
+        SessionPhase.REPORTING,
+    ):
         return state.retry_at_s
     return None

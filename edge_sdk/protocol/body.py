@@ -27,8 +27,8 @@ _COPIED_BELOW_BYTES = 2**16
 Span: TypeAlias = tuple[int, int, int]
 """Of a long byte string in a body: where its value begins, where its bytes begin, where they end."""
 
-Part: TypeAlias = bytes | memoryview
-Piece: TypeAlias = "bytes | memoryview | Ready"
+BodyPart: TypeAlias = bytes | memoryview
+Piece: TypeAlias = "bytes | memoryview | PackedField"
 
 _BIN_32 = b"\xc6"
 _PLACEHOLDER = 0
@@ -42,32 +42,32 @@ def raw(array: NDArray[Any]) -> bytes | NDArray[np.uint8]:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class PackedField:
     """A value that is packed already: it stands in a plain value like any other, and goes out as it is."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[BodyPart, ...]
     size_bytes: int
     crc: int
     """crc32 of the parts in a row."""
 
 
-def ready(plain: Any) -> Ready:
+def ready(plain: Any) -> PackedField:
     """A plain value, packed to stand in many bodies."""
     parts = tuple(flat(pack(plain)))
-    return Ready(parts, sum(map(len, parts)), functools.reduce(lambda crc, part: crc32(part, crc), parts, 0))
+    return PackedField(parts, sum(map(len, parts)), functools.reduce(lambda crc, part: crc32(part, crc), parts, 0))
 
 
 def pack(plain: Any) -> list[Piece]:
     """A body in pieces: what is Ready, and arrays of u1, which are long byte strings, are pieces by themselves."""
-    apart: list[NDArray[np.uint8] | Ready] = []
+    apart: list[NDArray[np.uint8] | PackedField] = []
     whole = cast("bytes", msgpack.Packer(default=apart.append).pack(plain))  # what is apart is noted, nil in its place
     return _Writer().put(plain).pieces() if apart else [whole]
 
 
-def flat(pieces: Iterable[Piece]) -> Iterator[Part]:
+def flat(pieces: Iterable[Piece]) -> Iterator[BodyPart]:
     """The parts that pieces have, to be joined."""
     for piece in pieces:
-        if isinstance(piece, Ready):
+        if isinstance(piece, PackedField):
             yield from piece.parts
         else:
             yield piece
@@ -108,7 +108,7 @@ class _Writer:
             self._run.pack_array_header(len(value))
             for each in value:
                 self.put(each)
-        elif isinstance(value, Ready):
+        elif isinstance(value, PackedField):
             self._apart(b"", value)
         elif isinstance(value, np.ndarray):
             self._apart(_BIN_32 + value.nbytes.to_bytes(4, "big"), value.data)

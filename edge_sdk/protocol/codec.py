@@ -26,7 +26,7 @@ from typing import Any, cast, get_args
 
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
 from edge_sdk.protocol import body, crc, schema
-from edge_sdk.protocol.body import Piece, Ready
+from edge_sdk.protocol.body import PackedField, Piece
 from edge_sdk.protocol.messages import Message
 from edge_sdk.protocol.scan import scan
 
@@ -85,7 +85,7 @@ def encode(
     message: Message,
     stamp: Stamp = Stamp(),  # frozen value
     sign: Sign | None = None,
-    packed: Mapping[str, Ready] = MappingProxyType({}),
+    packed: Mapping[str, PackedField] = MappingProxyType({}),
 ) -> bytes:
     """The frame of a message.  Raises LocalProtocolError where the message breaks its own schema.
 
@@ -108,7 +108,7 @@ def encode(
     return b"".join((header, signature, *parts))
 
 
-def pack_field(message: Message, field: str) -> Ready:
+def pack_field(message: Message, field: str) -> PackedField:
     """One field of a message in its final form, for messages to many that have it in common."""
     return body.ready(schema.to_plain(message)[field])
 
@@ -176,7 +176,9 @@ def _genuine(verify: Verify, key_id: bytes, signed: bytes, signature: bytes) -> 
 def _checksum(blank_header: bytes, *pieces: Piece) -> int:
     sum_ = crc.crc32(blank_header)
     for piece in pieces:
-        sum_ = crc.joined(sum_, piece.crc, piece.size_bytes) if isinstance(piece, Ready) else crc.crc32(piece, sum_)
+        sum_ = (
+            crc.joined(sum_, piece.crc, piece.size_bytes) if isinstance(piece, PackedField) else crc.crc32(piece, sum_)
+        )
     return sum_
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.protocol.schema import LATER, Blob, ClassIds, Counts, Digest, Matrix, Shares, Vector, Whole, wire
+from edge_sdk.protocol.schema import LATER, Blob, ClassIds, Counts, Digest, Integer, Matrix, Shares, Vector, wire
 from edge_sdk.protocol.value_range import all_within, extremes
 
 MAX_MAGNITUDE = 1e6
@@ -128,7 +128,7 @@ class PublicLogits(_ByValue):
 
     values: Matrix  # (b, k)
     batch: Digest
-    contributors: Annotated[int, Whole(1, 2**31 - 1)] = 1
+    contributors: Annotated[int, Integer(1, 2**31 - 1)] = 1
 
     def check(self, expect: Expect) -> None:
         """Raise RemoteProtocolError unless shape, batch, magnitude and contributors are possible."""
@@ -195,7 +195,7 @@ class Weights(_ByValue):
 
     values: Vector  # (p,)
     layout: Annotated[bytes, Blob(16, 16)]
-    count: Annotated[int, Whole(1, 2**31 - 1)] = field(default=1, metadata=LATER)
+    count: Annotated[int, Integer(1, 2**31 - 1)] = field(default=1, metadata=LATER)
     """What they weigh in a mean: the sender's samples, or 1."""
 
     def check(self, expect: Expect) -> None:

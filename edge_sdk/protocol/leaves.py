@@ -36,12 +36,12 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
 
 @dataclass(frozen=True)
-class Flag:
+class Boolean:
     """True or false."""
 
 
 @dataclass(frozen=True)
-class Whole:
+class Integer:
     """An integer in [low, high]."""
 
     low: int = 0
@@ -106,7 +106,7 @@ def leaf(rule: object) -> tuple[Encoder, Decoder]:
     raise LocalProtocolError(f"no wire form for the rule {rule!r}")
 
 
-def _flag(_rule: Flag) -> tuple[Encoder, Decoder]:
+def _flag(_rule: Boolean) -> tuple[Encoder, Decoder]:
     def check(value: Plain, path: str) -> bool:
         if type(value) is not bool:
             raise wrong_type(path, "true or false", value)
@@ -115,7 +115,7 @@ def _flag(_rule: Flag) -> tuple[Encoder, Decoder]:
     return check, check
 
 
-def _whole(rule: Whole) -> tuple[Encoder, Decoder]:
+def _whole(rule: Integer) -> tuple[Encoder, Decoder]:
     low, high = rule.low, rule.high
 
     def check(value: Plain, path: str) -> int:
@@ -249,8 +249,8 @@ def _tensor(rule: Tensor) -> tuple[Encoder, Decoder]:
 
 
 _MAKERS: Mapping[type, Callable[[Any], tuple[Encoder, Decoder]]] = {
-    Flag: _flag,
-    Whole: _whole,
+    Boolean: _flag,
+    Integer: _whole,
     Real: _real,
     Text: _text,
     Blob: _blob,

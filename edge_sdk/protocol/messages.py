@@ -16,14 +16,14 @@ from typing import Annotated, TypeAlias
 from edge_sdk.protocol.encodings import ENCODINGS, FLAT, PLAIN
 from edge_sdk.protocol.frozen_dict import FrozenDict
 from edge_sdk.protocol.knowledge import Payload
-from edge_sdk.protocol.schema import LATER, Blob, Count, Digest, Id, Items, Line, Packed, Real, Text, Whole, wire
+from edge_sdk.protocol.schema import LATER, Blob, Count, Digest, Id, Integer, Items, Line, Packed, Real, Text, wire
 
 PROTOCOL_VERSION = 1
 
 Word = Annotated[str, Text(64, r"[a-z][a-z0-9_.-]*")]
 Scalar: TypeAlias = bool | int | float | str
 Seconds = Annotated[float, Real(0.0, 1e9)]
-Epoch = Annotated[int, Whole(0, 2**63 - 1)]
+Epoch = Annotated[int, Integer(0, 2**63 - 1)]
 Sha256 = Annotated[bytes, Blob(32, 32)]
 Words = Annotated[tuple[Word, ...], Items()]
 Knowledge = Annotated[Mapping[Word, Payload], Items()]
@@ -42,7 +42,7 @@ class PublicSetSpec:
     """The public set by its content: every device must hold these very samples."""
 
     sha256: Sha256
-    count: Annotated[int, Whole(1, 2**32 - 1)]
+    count: Annotated[int, Integer(1, 2**32 - 1)]
 
 
 @wire("train")
@@ -56,13 +56,13 @@ class TrainSpec:
     """The same in every round."""
     momentum: Annotated[float, Real(0.0, 1.0)] = 0.0
     """Of sgd."""
-    batch_size: Annotated[int, Whole(1, 65536)] = 32
+    batch_size: Annotated[int, Integer(1, 65536)] = 32
     """Samples of a mini-batch; of a device with fewer, all."""
-    local_steps: Annotated[int, Whole(0, 10**6)] = 5
+    local_steps: Annotated[int, Integer(0, 10**6)] = 5
     """Mini-batches of private data per round."""
-    local_epochs: Annotated[int, Whole(0, 10**6)] = field(default=0, metadata=LATER)
+    local_epochs: Annotated[int, Integer(0, 10**6)] = field(default=0, metadata=LATER)
     """Passes over the private data per round, in place of local_steps; 0: local_steps says how much."""
-    evaluate_every: Annotated[int, Whole(1, 10**6)] = 1
+    evaluate_every: Annotated[int, Integer(1, 10**6)] = 1
     """Rounds between two evaluations on the device; the last round is always evaluated."""
 
 
@@ -92,9 +92,9 @@ class FederationSpec:
     params: Annotated[Mapping[Word, Scalar], Items()] = field(default_factory=FrozenDict)
     contract: Digest
     """Digest of the method's contract under these parameters: both halves must agree."""
-    classes: Annotated[int, Whole(2, 65535)]
-    rounds: Annotated[int, Whole(1, 10**9)]
-    seed: Annotated[int, Whole(0, 2**32 - 1)] = 0
+    classes: Annotated[int, Integer(2, 65535)]
+    rounds: Annotated[int, Integer(1, 10**9)]
+    seed: Annotated[int, Integer(0, 2**32 - 1)] = 0
     train: TrainSpec = field(default_factory=TrainSpec)
     public: PublicSetSpec | None = None
     feature_dim: Count = 0
@@ -108,12 +108,12 @@ class Hello:
 
     federation: Id
     device: Id
-    versions: Annotated[tuple[Annotated[int, Whole(1, 255)], ...], Items(1)] = (PROTOCOL_VERSION,)
+    versions: Annotated[tuple[Annotated[int, Integer(1, 255)], ...], Items(1)] = (PROTOCOL_VERSION,)
     """Protocol versions that this device speaks."""
     sdk: Line = ""
     capabilities: Words = ()
     terms: Words = ()
-    classes: Annotated[int, Whole(1, 65535)]
+    classes: Annotated[int, Integer(1, 65535)]
     feature_dim: Count = 0
     samples: Count = 0
     class_counts: Annotated[tuple[int, ...], Packed(MAX_CLASS_COUNTS)] = ()
@@ -145,14 +145,14 @@ class Welcome:
 
     federation: Id
     device: Id
-    number: Annotated[int, Whole(0, 2**31 - 1)]
+    number: Annotated[int, Integer(0, 2**31 - 1)]
     """The device's place in the roster; part of its random seeds."""
-    version: Annotated[int, Whole(1, 255)] = PROTOCOL_VERSION
+    version: Annotated[int, Integer(1, 255)] = PROTOCOL_VERSION
     epoch: Epoch
     run: Digest
     """Names this run of the federation: a later one begins at round 0 again."""
     spec: FederationSpec
-    public_bytes: Annotated[int, Whole(0, 2**48)] = field(default=0, metadata=LATER)
+    public_bytes: Annotated[int, Integer(0, 2**48)] = field(default=0, metadata=LATER)
     """Size of the public set as the coordinator serves it; 0: it does not."""
 
 
@@ -279,9 +279,9 @@ class PublicBlock:
     device: Id
     sha256: Sha256
     index: Count
-    count: Annotated[int, Whole(1, 2**32 - 1)]
+    count: Annotated[int, Integer(1, 2**32 - 1)]
     """Blocks of the whole set."""
-    total_bytes: Annotated[int, Whole(1, 2**48)]
+    total_bytes: Annotated[int, Integer(1, 2**48)]
     """Bytes of the whole set."""
     data: Annotated[bytes, Blob(1, PUBLIC_BLOCK_BYTES)]
 

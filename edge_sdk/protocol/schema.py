@@ -26,15 +26,15 @@ from edge_sdk.protocol.frozen_dict import FrozenDict
 from edge_sdk.protocol.leaves import (
     DTYPES,
     Blob,
+    Boolean,
     Decoder,
     Encoder,
-    Flag,
+    Integer,
     Packed,
     Plain,
     Real,
     Tensor,
     Text,
-    Whole,
     leaf,
     one_line,
     wrong_type,
@@ -52,6 +52,7 @@ __all__ = [
     "Counts",
     "Digest",
     "Id",
+    "Integer",
     "Items",
     "Line",
     "Matrix",
@@ -61,7 +62,6 @@ __all__ = [
     "Tensor",
     "Text",
     "Vector",
-    "Whole",
     "from_plain",
     "one_line",
     "tag_of",
@@ -86,7 +86,7 @@ class Items:
 ID = Text(36, r"[a-z0-9][a-z0-9-]*")
 """Names that are safe as one level of a topic, as a file name and as a user name."""
 
-Count = Annotated[int, Whole(0, 2**32 - 1)]
+Count = Annotated[int, Integer(0, 2**32 - 1)]
 Id = Annotated[str, ID]
 Line = Annotated[str, Text(256)]
 Digest = Annotated[bytes, Blob(8, 32)]
@@ -154,7 +154,7 @@ _NO_PATH = ""
 
 
 _CODECS: dict[Any, _Pair] = {}
-_SIMPLE: Mapping[type, object] = {bool: Flag(), int: Whole(-(2**63)), float: Real(), str: Text(), bytes: Blob()}
+_SIMPLE: Mapping[type, object] = {bool: Boolean(), int: Integer(-(2**63)), float: Real(), str: Text(), bytes: Blob()}
 
 
 def _codec(annotation: Any) -> _Pair:

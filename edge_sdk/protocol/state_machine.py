@@ -26,7 +26,7 @@ class Stay(Enum):
 
 SAME = Stay.SAME
 S = TypeVar("S", bound=HasPhase)
-Outcome = tuple[S, tuple[Any, ...]]
+Transition = tuple[S, tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ class Rule(Generic[S]):
     phases: tuple[Enum, ...]
     event: type
     then: tuple[Enum, ...]
-    act: Callable[[S, Any], Outcome[S]]
+    act: Callable[[S, Any], Transition[S]]
     why: str
 
 
-class Machine(Generic[S]):
+class StateMachine(Generic[S]):
     """A table of rules that can be run.  An event without a rule for the phase changes nothing."""
 
     def __init__(self, rules: Iterable[Rule[S]]) -> None:
@@ -51,7 +51,7 @@ class Machine(Generic[S]):
         if len(self._by_key) != sum(len(rule.phases) for rule in self.rules):
             raise LocalProtocolError("two rules for the same phase and event")
 
-    def advance(self, state: S, event: object) -> Outcome[S]:
+    def advance(self, state: S, event: object) -> Transition[S]:
         """The next state and the commands to carry out, in order."""
         rule = self._by_key.get((state.phase, type(event)))
         if rule is None:

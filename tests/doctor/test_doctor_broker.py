@@ -14,18 +14,18 @@ import pytest
 from coordinator.broker import EmbeddedBroker
 from edge_sdk.errors import UsageError
 from edge_sdk.tools.doctor import broker as judging
-from edge_sdk.tools.doctor.broker import Seen
+from edge_sdk.tools.doctor.broker import BrokerObservation
 from edge_sdk.tools.doctor.checks import broker_checks
-from edge_sdk.tools.doctor.finding import Finding, Level, Patient, examine
-from edge_sdk.tools.doctor.selftest import Patience, look_at
+from edge_sdk.tools.doctor.finding import CheckTarget, Finding, Level, examine
+from edge_sdk.tools.doctor.selftest import SelftestTimeouts, run_selftest
 from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.mqtt.transport import MqttTransport
 
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
-GOOD = Seen(
+GOOD = BrokerObservation(
     connect_s=0.001, version="5", echo_s=0.003, large=True, wildcards=True, strays=False, retained=True, cleared=True
 )
-SHORT = Patience(frame_s=1.5, quiet_s=0.3)
+SHORT = SelftestTimeouts(frame_s=1.5, quiet_s=0.3)
 """For what does not come; a busy machine must still be in time with what does."""
 
 
@@ -38,7 +38,7 @@ def says(finding: Finding, level: Level, found: str, remedy: str = "") -> None:
 
 def test_the_link():
     says(judging.judge_link(GOOD), OK, "1.00 ms, speaks MQTT 5")
-    says(judging.judge_link(Seen(reason="connection refused by lab:1883")), FAIL, "refused", "firewall")
+    says(judging.judge_link(BrokerObservation(reason="connection refused by lab:1883")), FAIL, "refused", "firewall")
 
 
 @pytest.mark.parametrize(
@@ -74,9 +74,9 @@ def test_retained():
 
 
 def test_without_a_link_there_is_one_line_and_not_five(tmp_path):
-    names = [check.name for check in broker_checks(Seen(reason="gone"))]
+    names = [check.name for check in broker_checks(BrokerObservation(reason="gone"))]
     assert names == ["broker"]
-    examined = examine(broker_checks(GOOD), Patient(state=tmp_path))
+    examined = examine(broker_checks(GOOD), CheckTarget(state=tmp_path))
     assert [each.finding.level for each in examined] == [OK] * 5
 
 
@@ -91,12 +91,12 @@ def url() -> Iterator[str]:
 
 @pytest.mark.broker
 def test_a_good_broker_shows_all_and_is_left_clean(url):
-    seen = look_at(url, "doctor-good")
+    seen = run_selftest(url, "doctor-good")
     assert seen.reason == ""
     assert seen.version in ("5", "3.1.1")
     assert 0 < seen.echo_s < 1
     assert (seen.large, seen.wildcards, seen.strays, seen.retained, seen.cleared) == (True, True, False, True, True)
-    again = look_at(url, "doctor-good")
+    again = run_selftest(url, "doctor-good")
     assert replace(again, connect_s=0, echo_s=0) == replace(seen, connect_s=0, echo_s=0)
 
 
@@ -112,7 +112,7 @@ def test_a_broker_that_keeps_nothing(url):
         MqttTransport.send(self, topic, frame, retain=retain and not frame)
 
     link = broken(send=send)
-    seen = look_at(url, "doctor-forgets", SHORT, link)
+    seen = run_selftest(url, "doctor-forgets", SHORT, link)
     assert (seen.retained, seen.wildcards) == (False, True)
 
 
@@ -123,9 +123,9 @@ def test_a_broker_that_cannot_clear(url):
             MqttTransport.send(self, topic, frame, retain=retain)
 
     link = broken(send=send)
-    seen = look_at(url, "doctor-keeps", SHORT, link)
+    seen = run_selftest(url, "doctor-keeps", SHORT, link)
     assert (seen.retained, seen.cleared) == (True, False)
-    assert look_at(url, "doctor-keeps", SHORT).cleared is True  # and takes its own leftovers away
+    assert run_selftest(url, "doctor-keeps", SHORT).cleared is True  # and takes its own leftovers away
 
 
 @pytest.mark.broker
@@ -135,14 +135,14 @@ def test_a_broker_that_loses_large_frames(url):
             MqttTransport.send(self, topic, frame, retain=retain)
 
     link = broken(send=send)
-    seen = look_at(url, "doctor-small", SHORT, link)
+    seen = run_selftest(url, "doctor-small", SHORT, link)
     assert (seen.large, seen.wildcards, seen.retained) == (False, True, True)
 
 
 @pytest.mark.broker
 def test_a_broker_that_states_a_small_limit(url):
     link = broken(broker_limit_bytes=property(lambda _self: 70_000))
-    assert look_at(url, "doctor-limit", SHORT, link).limit_bytes == 70_000
+    assert run_selftest(url, "doctor-limit", SHORT, link).limit_bytes == 70_000
 
 
 @pytest.mark.broker
@@ -151,7 +151,7 @@ def test_a_broker_without_wildcards(url):
         MqttTransport.connect(self, [pattern for pattern in subscriptions if "+" not in pattern], will)
 
     link = broken(connect=connect)
-    seen = look_at(url, "doctor-plain", SHORT, link)
+    seen = run_selftest(url, "doctor-plain", SHORT, link)
     assert (seen.wildcards, seen.echo_s is not None) == (False, True)
 
 
@@ -168,15 +168,15 @@ def test_a_broker_that_sends_everything_to_everybody(url):
         return event
 
     link = broken(poll=poll)
-    assert look_at(url, "doctor-leaks", SHORT, link).strays is True
+    assert run_selftest(url, "doctor-leaks", SHORT, link).strays is True
 
 
 @pytest.mark.broker
 def test_a_login_that_hears_nothing_is_no_fault_of_the_broker(url):
     link = broken(send=lambda _self, _topic, _frame, **_options: None)
-    seen = look_at(url, "doctor-mute", SHORT, link)
+    seen = run_selftest(url, "doctor-mute", SHORT, link)
     assert (seen.reason, seen.echo_s, seen.wildcards, seen.retained) == ("", None, False, False)
-    levels = [each.finding.level for each in examine(broker_checks(seen), Patient(state=None))]
+    levels = [each.finding.level for each in examine(broker_checks(seen), CheckTarget(state=None))]
     assert levels == [OK, WARN]
 
 
@@ -184,7 +184,7 @@ def test_nobody_listens():
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         url = f"mqtt://127.0.0.1:{probe.getsockname()[1]}"
-    seen = look_at(url, "doctor-x")
+    seen = run_selftest(url, "doctor-x")
     assert "connection refused" in seen.reason
 
 
@@ -199,11 +199,11 @@ def test_something_that_is_no_broker():
 
         thread = threading.Thread(target=hang_up, daemon=True)
         thread.start()
-        seen = look_at(f"mqtt://127.0.0.1:{listener.getsockname()[1]}", "doctor-x")
+        seen = run_selftest(f"mqtt://127.0.0.1:{listener.getsockname()[1]}", "doctor-x")
     thread.join(10)
     assert "is it an MQTT broker" in seen.reason
 
 
 def test_an_address_that_names_no_broker():
     with pytest.raises(UsageError, match="mqtt://"):
-        look_at("lab", "doctor-x")
+        run_selftest("lab", "doctor-x")

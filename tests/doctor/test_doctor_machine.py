@@ -11,7 +11,7 @@ import pytest
 
 from edge_sdk.tools.doctor import disk, machine, packages
 from edge_sdk.tools.doctor.checks import MACHINE, PACKAGES, examine_all
-from edge_sdk.tools.doctor.finding import Check, Finding, Level, Patient, examine, ok
+from edge_sdk.tools.doctor.finding import Check, CheckTarget, Finding, Level, examine, ok
 from edge_sdk.tools.doctor.packages import Requirement
 
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
@@ -229,13 +229,13 @@ def test_a_check_that_breaks_is_a_finding_and_the_others_go_on(tmp_path):
     def broken(_patient):
         raise RuntimeError("no such device")
 
-    examined = examine((Check("first", broken), Check("second", lambda _: ok("fine"))), Patient(state=tmp_path))
+    examined = examine((Check("first", broken), Check("second", lambda _: ok("fine"))), CheckTarget(state=tmp_path))
     says(examined[0].finding, FAIL, "RuntimeError: no such device", "report")
     assert examined[1].finding.level is OK
 
 
 def test_this_machine(tmp_path):
-    examined = examine_all(Patient(state=tmp_path / "state"))
+    examined = examine_all(CheckTarget(state=tmp_path / "state"))
     assert [each.name for each in examined] == [check.name for check in (*MACHINE, *PACKAGES)]
     failed = [each for each in examined if each.finding.level is FAIL]
     assert failed == []

@@ -11,11 +11,11 @@ import pytest
 
 from edge_sdk import cli
 from edge_sdk.tools.doctor import checks, report
-from edge_sdk.tools.doctor.finding import Check, Examined, fail, ok, warn
+from edge_sdk.tools.doctor.finding import Check, CheckResult, fail, ok, warn
 
-FINE = Examined("python", ok("3.12.1"))
-COULD_BE_BETTER = Examined("mosquitto", warn("2.0.11: old", "install a newer one"))
-BAD = Examined("state folder", fail("/x: read-only", "give another --state"))
+FINE = CheckResult("python", ok("3.12.1"))
+COULD_BE_BETTER = CheckResult("mosquitto", warn("2.0.11: old", "install a newer one"))
+BAD = CheckResult("state folder", fail("/x: read-only", "give another --state"))
 
 
 def test_every_line_has_its_level_and_a_fault_its_remedy():

@@ -18,7 +18,7 @@ from edge_sdk.models.base import pack_arrays, unpack_arrays
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.knowledge import ClassRows, Weights
 from edge_sdk.protocol.messages import Assign, FederationSpec, TrainSpec
-from edge_sdk.transport.memory.subscriptions import Routes
+from edge_sdk.transport.memory.subscriptions import SubscriptionTree
 from edge_sim.shared_inputs import SharedPreprocess
 
 LEVEL = st.sampled_from(["a", "b", "c"])
@@ -32,7 +32,7 @@ TOPIC = st.lists(LEVEL, min_size=1, max_size=4).flatmap(
 
 @given(st.lists(st.tuples(PATTERN, st.booleans()), max_size=8), TOPIC)
 def test_routes_are_what_patterns_match(patterns: list[tuple[str, bool]], topic: str) -> None:
-    routes: Routes[int] = Routes()
+    routes: SubscriptionTree[int] = SubscriptionTree()
     for client, (pattern, _) in enumerate(patterns):
         routes.add(pattern, client)
     for client, (pattern, stays) in enumerate(patterns):
@@ -43,7 +43,7 @@ def test_routes_are_what_patterns_match(patterns: list[tuple[str, bool]], topic:
 
 
 def test_routes_forget_what_is_removed() -> None:
-    routes: Routes[int] = Routes()
+    routes: SubscriptionTree[int] = SubscriptionTree()
     routes.add("a/+/c", 1)
     routes.remove("a/+/c", 1)
     assert not routes.below

@@ -26,7 +26,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol.codec import CONTROL_LIMITS, Limits, Stamp, decode, encode
-from edge_sdk.protocol.leaves import PRINTABLE, Blob, Packed, Real, Tensor, Text, Whole
+from edge_sdk.protocol.leaves import PRINTABLE, Blob, Integer, Packed, Real, Tensor, Text
 from edge_sdk.protocol.messages import Message
 from edge_sdk.protocol.quantised import CODE_MOST, SCALE_MOST, Coded, Quantised
 from edge_sdk.protocol.schema import Items
@@ -80,7 +80,7 @@ def values(annotation: Any) -> st.SearchStrategy[Any]:
     simple: dict[Any, st.SearchStrategy[Any]] = {
         type(None): st.none(),
         bool: st.booleans(),
-        int: ruled(Whole(-(2**63))),
+        int: ruled(Integer(-(2**63))),
         float: ruled(Real()),
         str: ruled(Text()),
     }
@@ -96,7 +96,7 @@ def several(container: Any, least: int) -> st.SearchStrategy[Any]:
 
 def ruled(rule: Any) -> st.SearchStrategy[Any]:
     match rule:
-        case Whole(low, high):
+        case Integer(low, high):
             return st.integers(low, high)
         case Real(low, high):
             return st.floats(

@@ -21,7 +21,7 @@ from edge_sdk import errors
 from edge_sdk.device import session, uplink
 from edge_sdk.protocol import codec, knowledge, messages, scan, schema, topics, wires
 from edge_sdk.protocol.encodings import ENCODINGS, decoded
-from edge_sdk.protocol.leaves import PRINTABLE, Blob, Packed, Real, Tensor, Text, Whole
+from edge_sdk.protocol.leaves import PRINTABLE, Blob, Integer, Packed, Real, Tensor, Text
 from edge_sdk.protocol.quantised import Coded, coded
 from edge_sdk.protocol.schema import ID, TAGS, Items
 from edge_sdk.public_set import fetch
@@ -69,7 +69,7 @@ def power(number: int) -> str:
 
 def rule_of(rule: Any) -> str:
     match rule:
-        case Whole(low, high):
+        case Integer(low, high):
             return f"integer, {low} to {power(high)}"
         case Real(low, high):
             return "number" if math.isinf(high) else f"number, {low:g} to {high:g}"
@@ -223,9 +223,9 @@ def test_the_example_of_long_frames():
     [example] = re.findall(r"^```\n(.*?)```", section("Long frames"), re.MULTILINE | re.DOTALL)
     header, want = (bytes.fromhex(line) for line in example.splitlines())
     frame = bytes(20_000)
-    shape = packets.Shape(packets.set_id(frame), len(frame), packets.MIN_CHUNK_BYTES)
+    shape = packets.ChunkLayout(packets.set_id(frame), len(frame), packets.MIN_CHUNK_BYTES)
     assert packets.pack_chunk(shape, 1, frame) == header + frame[packets.MIN_CHUNK_BYTES :]
-    assert packets.unpack(want) == packets.Want(shape, ((0, 0),))
+    assert packets.unpack(want) == packets.ChunkRequest(shape, ((0, 0),))
 
 
 def test_how_the_public_set_is_fetched_is_what_the_code_does():

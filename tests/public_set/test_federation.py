@@ -13,7 +13,7 @@ import fleets
 import numpy as np
 import pytest
 
-from edge_sdk.device.session import Phase
+from edge_sdk.device.session import SessionPhase
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.messages import Assign, Bye, Hello, PublicBlock, PublicRequest, Upload, Welcome
@@ -272,7 +272,7 @@ def test_requests_that_do_not_belong_here_are_counted_against_their_sender(tmp_p
     assert refused["unknown"] == {"knowledge": 1}
     assert not [m for m in sent if isinstance(m, PublicBlock) and m.device in ("stranger", "device-03")][17:]
     assert not [m for m in sent if isinstance(m, Bye)]
-    assert {each.agent.session.phase for each in run.devices} == {Phase.DONE}
+    assert {each.agent.session.phase for each in run.devices} == {SessionPhase.DONE}
 
 
 def test_a_request_to_a_coordinator_without_a_set(fleet: Fleet) -> None:

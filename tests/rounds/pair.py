@@ -97,9 +97,9 @@ class Device:
 
     @property
     def over(self) -> bool:
-        return self.state.phase in (session.Phase.DONE, session.Phase.REFUSED)
+        return self.state.phase in (session.SessionPhase.DONE, session.SessionPhase.REFUSED)
 
-    def feed(self, event: session.Event) -> None:
+    def feed(self, event: session.SessionEvent) -> None:
         self.state, commands = session.advance(self.state, event)
         for command in commands:
             self._carry_out(command)
@@ -110,9 +110,9 @@ class Device:
     def _tick(self, power: int) -> None:
         due_s = session.next_due_s(self.state)
         if power == self.power and due_s is not None and self.pair.now_s >= due_s:
-            self.feed(session.Tick(self.pair.now_s))
+            self.feed(session.SessionTick(self.pair.now_s))
 
-    def hear(self, event: Callable[[float], session.Event]) -> None:
+    def hear(self, event: Callable[[float], session.SessionEvent]) -> None:
         """Something that comes over the link, if it is up when it arrives."""
 
         def arrive() -> None:
@@ -149,7 +149,7 @@ class Device:
             self.state = replace(self.state, place=place, closing=self.closing[place], pending=pending)
         self.pair.at(self.pair.now_s + self.pair.rng.random() * 20, self.link_up)
 
-    def _carry_out(self, command: session.Command) -> None:
+    def _carry_out(self, command: session.SessionCommand) -> None:
         coordinator = self.pair.coordinator
         if isinstance(command, session.SayHello):
             self.say(lambda: coordinator.take_hello(self))
@@ -164,7 +164,7 @@ class Device:
             self.receipts.add(command.place)
 
     def _finish(self, begun: int, place: tuple[int, int]) -> None:
-        if begun == self.begun and self.state.phase is session.Phase.WORKING:
+        if begun == self.begun and self.state.phase is session.SessionPhase.WORKING:
             self.outbox[place] = made(self.name, place)
             self.closing[place] = self.state.closing
             self.feed(session.WorkDone(self.pair.now_s))

@@ -36,7 +36,7 @@ def test_over_a_good_link_each_message_goes_once():
     assert {place: sorted(frames) for place, frames in pair.coordinator.folded.items()} == {
         place: everything(place) for place in PLACES
     }
-    assert all(device.state.phase is session.Phase.DONE for device in pair.devices.values())
+    assert all(device.state.phase is session.SessionPhase.DONE for device in pair.devices.values())
     assert all(device.begun == len(PLACES) for device in pair.devices.values())
     assert all(device.receipts == set(device.outbox) for device in pair.devices.values())
 

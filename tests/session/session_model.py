@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from edge_sdk.device import session
-from edge_sdk.device.session import Phase, Place, SessionState
+from edge_sdk.device.session import Place, SessionPhase, SessionState
 
-OVER = (Phase.DONE, Phase.REFUSED)
+OVER = (SessionPhase.DONE, SessionPhase.REFUSED)
 
 
 @dataclass
@@ -19,15 +19,15 @@ class Model:
     stored: set[Place] = field(default_factory=set)
     forgotten: set[Place] = field(default_factory=set)
     receipted: set[Place] = field(default_factory=set)
-    arrows: set[tuple[Phase, type, Phase]] = field(default_factory=set)
+    arrows: set[tuple[SessionPhase, type, SessionPhase]] = field(default_factory=set)
     """Changes of phase, and what led to them."""
 
-    def feed(self, event: session.Event) -> tuple[session.Command, ...]:
+    def feed(self, event: session.SessionEvent) -> tuple[session.SessionCommand, ...]:
         before, shown = self.state, repr(self.state)
         after, commands = session.advance(before, event)
         assert session.advance(before, event) == (after, commands), "not a function of its input"
         assert repr(before) == shown, "changed its input"
-        if isinstance(event, session.WorkDone) and before.phase is Phase.WORKING:
+        if isinstance(event, session.WorkDone) and before.phase is SessionPhase.WORKING:
             self.stored.add(before.place)
         if isinstance(event, session.Receipted):
             self.receipted.add(event.place)
@@ -38,7 +38,9 @@ class Model:
         self.state = after
         return commands
 
-    def _carry_out(self, before: SessionState, event: session.Event, commands: tuple[session.Command, ...]) -> None:
+    def _carry_out(
+        self, before: SessionState, event: session.SessionEvent, commands: tuple[session.SessionCommand, ...]
+    ) -> None:
         for command in commands:
             if isinstance(command, session.SendUpload):
                 assert command.place in self.stored, "sends what it does not have"
@@ -49,32 +51,32 @@ class Model:
 
     # -- events ------------------------------------------------------------------------------------------------------
 
-    def link(self) -> tuple[session.Command, ...]:
+    def link(self) -> tuple[session.SessionCommand, ...]:
         return self.feed(session.LinkUp(self.now_s))
 
-    def welcome(self, epoch: int = 1, *, lacking: bool = False) -> tuple[session.Command, ...]:
+    def welcome(self, epoch: int = 1, *, lacking: bool = False) -> tuple[session.SessionCommand, ...]:
         return self.feed(session.Welcomed(epoch, self.now_s, lacking))
 
-    def fetched(self) -> tuple[session.Command, ...]:
+    def fetched(self) -> tuple[session.SessionCommand, ...]:
         return self.feed(session.Fetched(self.now_s))
 
-    def assign(self, round_: int, exchange: int = 0, *, closing: bool = False) -> tuple[session.Command, ...]:
+    def assign(self, round_: int, exchange: int = 0, *, closing: bool = False) -> tuple[session.SessionCommand, ...]:
         return self.feed(session.Assigned((round_, exchange), closing, self.now_s))
 
-    def work_done(self) -> tuple[session.Command, ...]:
+    def work_done(self) -> tuple[session.SessionCommand, ...]:
         return self.feed(session.WorkDone(self.now_s))
 
-    def receipt(self, round_: int, exchange: int = 0) -> tuple[session.Command, ...]:
+    def receipt(self, round_: int, exchange: int = 0) -> tuple[session.SessionCommand, ...]:
         return self.feed(session.Receipted((round_, exchange), self.now_s))
 
-    def seen(self, epoch: int, *, over: bool = False, reason: str = "") -> tuple[session.Command, ...]:
+    def seen(self, epoch: int, *, over: bool = False, reason: str = "") -> tuple[session.SessionCommand, ...]:
         return self.feed(session.CoordinatorSeen(epoch, over, reason, self.now_s))
 
-    def wait_until_due(self) -> tuple[session.Command, ...]:
+    def wait_until_due(self) -> tuple[session.SessionCommand, ...]:
         due_s = session.next_due_s(self.state)
         assert due_s is not None
         self.now_s = max(self.now_s, due_s)
-        return self.feed(session.Tick(self.now_s))
+        return self.feed(session.SessionTick(self.now_s))
 
     def restart(self, *, epoch: int | None = None) -> None:
         """The power fails; the store knows the last stored upload, and whether it let go of it."""
@@ -85,7 +87,7 @@ class Model:
 
 
 def check_step(
-    before: SessionState, event: session.Event, after: SessionState, commands: tuple[session.Command, ...]
+    before: SessionState, event: session.SessionEvent, after: SessionState, commands: tuple[session.SessionCommand, ...]
 ) -> None:
     """What holds for every step."""
     kinds = [type(command) for command in commands]
@@ -94,47 +96,52 @@ def check_step(
         assert commands == ()
         return
     assert after.place >= before.place, "went back"
-    assert kinds.count(session.End) == (after.phase in OVER)
-    if after.phase is Phase.REPORTING:
+    assert kinds.count(session.EndSession) == (after.phase in OVER)
+    if after.phase is SessionPhase.REPORTING:
         assert after.pending
         assert not after.unfinished
-    if after.phase is Phase.WORKING:
+    if after.phase is SessionPhase.WORKING:
         assert after.unfinished
-    if after.phase in (Phase.IDLE, Phase.WORKING):
+    if after.phase in (SessionPhase.IDLE, SessionPhase.WORKING):
         assert not after.pending
-    if before.phase is Phase.FETCHING:
+    if before.phase is SessionPhase.FETCHING:
         assert session.StartWork not in kinds, "works without the public set"
         assert session.SendUpload not in kinds
-    assert (session.FetchPublic in kinds) <= (after.phase is Phase.FETCHING)
+    assert (session.FetchPublic in kinds) <= (after.phase is SessionPhase.FETCHING)
     for command in commands:
         if isinstance(command, session.StartWork):
             assert isinstance(event, session.Assigned)
             assert command.place == event.place == after.place
             assert event.place > before.place or before.unfinished
-            assert after.phase is Phase.WORKING
+            assert after.phase is SessionPhase.WORKING
         elif isinstance(command, session.SendUpload):
             assert command.place == after.place
-            assert after.phase is Phase.REPORTING
-        elif isinstance(command, session.End):
+            assert after.phase is SessionPhase.REPORTING
+        elif isinstance(command, session.EndSession):
             assert command.reason == after.reason
     if isinstance(event, session.Assigned):
         _check_assigned(before, event, after, commands)
     due_s = session.next_due_s(after)
-    if after.phase in (Phase.JOINING, Phase.FETCHING, Phase.IDLE, Phase.REPORTING) and after.linked:
+    if (
+        after.phase in (SessionPhase.JOINING, SessionPhase.FETCHING, SessionPhase.IDLE, SessionPhase.REPORTING)
+        and after.linked
+    ):
         assert due_s is not None
-        assert session.advance(after, session.Tick(due_s))[1], "a tick that is due does nothing"
+        assert session.advance(after, session.SessionTick(due_s))[1], "a tick that is due does nothing"
     else:
         assert due_s is None, "wakes for nothing"
 
 
 def _check_assigned(
-    before: SessionState, event: session.Assigned, after: SessionState, commands: tuple[session.Command, ...]
+    before: SessionState, event: session.Assigned, after: SessionState, commands: tuple[session.SessionCommand, ...]
 ) -> None:
-    if before.phase in (Phase.JOINING, Phase.FETCHING) or event.place < before.place:
+    if before.phase in (SessionPhase.JOINING, SessionPhase.FETCHING) or event.place < before.place:
         assert (after, commands) == (before, ())
     elif event.place > before.place:
         assert commands[-1] == session.StartWork(event.place)
-        assert session.ForgetUpload(before.place) in commands or before.phase is not Phase.REPORTING
+        assert session.ForgetUpload(before.place) in commands or before.phase is not SessionPhase.REPORTING
         assert after.closing == event.closing
     else:
-        assert after.phase in (Phase.WORKING, Phase.REPORTING), "an Assign that is neither worked on nor answered"
+        assert after.phase in (SessionPhase.WORKING, SessionPhase.REPORTING), (
+            "an Assign that is neither worked on nor answered"
+        )

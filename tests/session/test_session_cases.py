@@ -12,38 +12,38 @@ from edge_sdk.device.session import (
     HELLO_MOST_S,
     IDLE_HELLO_S,
     RESEND_MOST_S,
-    End,
+    EndSession,
     FetchPublic,
     ForgetUpload,
-    Phase,
     SayHello,
     SendUpload,
+    SessionPhase,
     SessionState,
     StartWork,
 )
 
-LIVE = (Phase.JOINING, Phase.FETCHING, Phase.IDLE, Phase.WORKING, Phase.REPORTING)
+LIVE = (SessionPhase.JOINING, SessionPhase.FETCHING, SessionPhase.IDLE, SessionPhase.WORKING, SessionPhase.REPORTING)
 
 
-def at(phase: Phase, round_: int = 1) -> Model:
+def at(phase: SessionPhase, round_: int = 1) -> Model:
     """A device in this phase; where it has worked, on (round_, 0)."""
     model = Model()
     model.link()
-    if phase is Phase.JOINING:
+    if phase is SessionPhase.JOINING:
         return model
-    model.welcome(lacking=phase is Phase.FETCHING)
-    if phase is Phase.WORKING or phase is Phase.REPORTING:
+    model.welcome(lacking=phase is SessionPhase.FETCHING)
+    if phase is SessionPhase.WORKING or phase is SessionPhase.REPORTING:
         model.assign(round_)
-    if phase is Phase.REPORTING:
+    if phase is SessionPhase.REPORTING:
         model.work_done()
     assert model.state.phase is phase
     return model
 
 
 def receipted(round_: int = 1) -> Model:
-    model = at(Phase.REPORTING, round_)
+    model = at(SessionPhase.REPORTING, round_)
     model.receipt(round_)
-    assert model.state.phase is Phase.IDLE
+    assert model.state.phase is SessionPhase.IDLE
     return model
 
 
@@ -58,15 +58,15 @@ def test_a_clean_session_command_by_command():
     assert model.receipt(0) == (ForgetUpload((0, 0)),)
     assert model.assign(1, closing=True) == (StartWork((1, 0)),)
     assert model.work_done() == (SendUpload((1, 0)),)
-    assert model.receipt(1) == (ForgetUpload((1, 0)), End(""))
-    assert model.state.phase is Phase.DONE
+    assert model.receipt(1) == (ForgetUpload((1, 0)), EndSession(""))
+    assert model.state.phase is SessionPhase.DONE
 
 
 # -- hello ----------------------------------------------------------------------------------------------------------
 
 
 def test_hellos_back_off_while_nobody_answers():
-    model = at(Phase.JOINING)
+    model = at(SessionPhase.JOINING)
     times = []
     for _ in range(8):
         assert model.wait_until_due() == (SayHello(),)
@@ -76,7 +76,7 @@ def test_hellos_back_off_while_nobody_answers():
 
 
 def test_a_device_that_hears_nothing_says_hello_now_and_then():
-    model = at(Phase.IDLE)
+    model = at(SessionPhase.IDLE)
     for n in range(1, 4):
         assert model.wait_until_due() == (SayHello(),)
         assert model.now_s == n * IDLE_HELLO_S
@@ -89,22 +89,22 @@ def test_a_device_that_hears_nothing_says_hello_now_and_then():
 def test_a_tick_before_its_time_does_nothing():
     for phase in LIVE:
         model = at(phase)
-        assert model.feed(session.Tick(0.5)) == ()
+        assert model.feed(session.SessionTick(0.5)) == ()
 
 
 # -- the public set -------------------------------------------------------------------------------------------------
 
 
 def test_a_device_without_the_public_set_fetches_it_before_anything_else():
-    model = at(Phase.JOINING)
+    model = at(SessionPhase.JOINING)
     assert model.welcome(lacking=True) == (FetchPublic(),)
-    assert model.state.phase is Phase.FETCHING
+    assert model.state.phase is SessionPhase.FETCHING
     assert model.assign(0) == ()  # it will come again
     assert model.welcome(lacking=True) == ()  # to a hello that was sent twice
     assert model.wait_until_due() == (SayHello(),)
     assert model.now_s == IDLE_HELLO_S
     assert model.fetched() == (SayHello(),)
-    assert model.state.phase is Phase.JOINING
+    assert model.state.phase is SessionPhase.JOINING
     assert model.wait_until_due() == (SayHello(),)  # until the coordinator counts on us
     assert model.now_s == IDLE_HELLO_S + 1
     assert model.welcome() == ()
@@ -112,7 +112,7 @@ def test_a_device_without_the_public_set_fetches_it_before_anything_else():
 
 
 def test_a_public_set_that_is_complete_while_the_link_is_down_is_named_when_it_is_back():
-    model = at(Phase.FETCHING)
+    model = at(SessionPhase.FETCHING)
     model.feed(session.LinkDown())
     assert model.fetched() == ()
     assert model.link() == (SayHello(),)
@@ -121,7 +121,7 @@ def test_a_public_set_that_is_complete_while_the_link_is_down_is_named_when_it_i
 
 
 def test_an_upload_of_before_the_restart_waits_until_the_public_set_is_back():
-    model = at(Phase.REPORTING)
+    model = at(SessionPhase.REPORTING)
     model.restart()
     model.link()
     assert model.welcome(lacking=True) == (FetchPublic(),)
@@ -133,7 +133,7 @@ def test_an_upload_of_before_the_restart_waits_until_the_public_set_is_back():
 
 
 def test_an_upload_is_sent_again_until_it_is_receipted_and_in_the_end_with_a_hello():
-    model = at(Phase.REPORTING)
+    model = at(SessionPhase.REPORTING)
     sent = []
     for _ in range(6):
         commands = model.wait_until_due()
@@ -142,11 +142,11 @@ def test_an_upload_is_sent_again_until_it_is_receipted_and_in_the_end_with_a_hel
     assert sent == [(4, False), (12, False), (28, False), (60, True), (120, True), (180, True)]
     assert model.state.retry_wait_s == RESEND_MOST_S
     assert model.receipt(1) == (ForgetUpload((1, 0)),)
-    assert model.state.phase is Phase.IDLE
+    assert model.state.phase is SessionPhase.IDLE
     assert session.next_due_s(model.state) == 180 + IDLE_HELLO_S
 
 
-@pytest.mark.parametrize("phase", [Phase.WORKING, Phase.REPORTING])
+@pytest.mark.parametrize("phase", [SessionPhase.WORKING, SessionPhase.REPORTING])
 def test_receipts_for_other_exchanges(phase):
     model = at(phase, round_=3)
     state = model.state
@@ -157,7 +157,7 @@ def test_receipts_for_other_exchanges(phase):
 
 
 def test_a_receipt_of_an_earlier_life_does_not_stop_the_work():
-    model = at(Phase.WORKING)
+    model = at(SessionPhase.WORKING)
     assert model.receipt(1) == ()
     assert model.work_done() == (SendUpload((1, 0)),)
 
@@ -166,20 +166,20 @@ def test_a_receipt_that_comes_twice():
     model = receipted()
     model.now_s = 30.0
     assert model.receipt(1) == (ForgetUpload((1, 0)),)
-    assert model.state.phase is Phase.IDLE
+    assert model.state.phase is SessionPhase.IDLE
 
 
 # -- assigns --------------------------------------------------------------------------------------------------------
 
 
 def test_no_assign_counts_before_the_welcome():
-    model = at(Phase.JOINING)
+    model = at(SessionPhase.JOINING)
     assert model.assign(0) == ()
-    assert model.state.phase is Phase.JOINING
+    assert model.state.phase is SessionPhase.JOINING
 
 
 @pytest.mark.parametrize(
-    "model", [receipted(), at(Phase.WORKING), at(Phase.REPORTING)], ids=["idle", "working", "reporting"]
+    "model", [receipted(), at(SessionPhase.WORKING), at(SessionPhase.REPORTING)], ids=["idle", "working", "reporting"]
 )
 def test_an_older_assign_never_starts_work(model):
     for older in ((0, 0), (0, 7)):
@@ -188,25 +188,25 @@ def test_an_older_assign_never_starts_work(model):
     assert not model.state.closing
 
 
-@pytest.mark.parametrize("phase", [Phase.IDLE, Phase.WORKING, Phase.REPORTING])
+@pytest.mark.parametrize("phase", [SessionPhase.IDLE, SessionPhase.WORKING, SessionPhase.REPORTING])
 @pytest.mark.parametrize("newer", [(1, 1), (2, 0)])
 def test_a_newer_assign_supersedes_whatever_the_device_is_doing(phase, newer):
-    model = receipted() if phase is Phase.IDLE else at(phase)
-    forget = (ForgetUpload((1, 0)),) if phase is Phase.REPORTING else ()
+    model = receipted() if phase is SessionPhase.IDLE else at(phase)
+    forget = (ForgetUpload((1, 0)),) if phase is SessionPhase.REPORTING else ()
     assert model.assign(*newer, closing=True) == (*forget, StartWork(newer))
-    assert model.state.phase is Phase.WORKING
+    assert model.state.phase is SessionPhase.WORKING
     assert model.state.closing
     assert not model.state.pending
 
 
 def test_the_same_assign_gets_the_stored_upload():
-    model = at(Phase.REPORTING)
+    model = at(SessionPhase.REPORTING)
     assert model.assign(1) == (SendUpload((1, 0)),)
     assert session.next_due_s(model.state) == 4.0  # the coordinator cannot hurry the retries
 
 
 def test_the_same_assign_does_not_disturb_the_work():
-    model = at(Phase.WORKING)
+    model = at(SessionPhase.WORKING)
     state = model.state
     assert model.assign(1) == ()
     assert model.state == state
@@ -217,15 +217,15 @@ def test_the_same_assign_after_a_receipt_gets_the_stored_upload_again():
     model = receipted()
     model.now_s = 7.0
     assert model.assign(1) == (SendUpload((1, 0)),)
-    assert model.state.phase is Phase.REPORTING
+    assert model.state.phase is SessionPhase.REPORTING
     assert session.next_due_s(model.state) == 11.0
     assert model.receipt(1) == (ForgetUpload((1, 0)),)
 
 
 def test_the_same_assign_after_work_that_was_given_up_begins_it_again():
     """Knowledge that does not fit is as if it never came; what comes next may fit."""
-    model = at(Phase.WORKING)
-    model.state = replace(model.state, phase=Phase.IDLE)  # as the agent does it
+    model = at(SessionPhase.WORKING)
+    model.state = replace(model.state, phase=SessionPhase.IDLE)  # as the agent does it
     assert model.assign(1) == (StartWork((1, 0)),)
     assert model.work_done() == (SendUpload((1, 0)),)
 
@@ -239,26 +239,26 @@ def test_nothing_is_due_while_the_link_is_down_and_all_is_said_when_it_is_back(p
     assert model.feed(session.LinkDown()) == ()
     assert model.state.phase is phase
     assert session.next_due_s(model.state) is None
-    assert model.feed(session.Tick(1e6)) == ()
+    assert model.feed(session.SessionTick(1e6)) == ()
     assert model.seen(2) == ()  # heard before the link broke
     model.now_s = 1e6
-    more = {Phase.REPORTING: (SendUpload((1, 0)),), Phase.FETCHING: (FetchPublic(),)}.get(phase, ())
+    more = {SessionPhase.REPORTING: (SendUpload((1, 0)),), SessionPhase.FETCHING: (FetchPublic(),)}.get(phase, ())
     assert model.link() == (SayHello(), *more)
     due_s = {
-        Phase.JOINING: 2.0,
-        Phase.FETCHING: IDLE_HELLO_S,
-        Phase.IDLE: IDLE_HELLO_S,
-        Phase.WORKING: None,
-        Phase.REPORTING: 4.0,
+        SessionPhase.JOINING: 2.0,
+        SessionPhase.FETCHING: IDLE_HELLO_S,
+        SessionPhase.IDLE: IDLE_HELLO_S,
+        SessionPhase.WORKING: None,
+        SessionPhase.REPORTING: 4.0,
     }[phase]
     assert session.next_due_s(model.state) == (None if due_s is None else 1e6 + due_s)
 
 
 def test_work_that_ends_while_the_link_is_down_is_sent_when_it_is_back():
-    model = at(Phase.WORKING)
+    model = at(SessionPhase.WORKING)
     model.feed(session.LinkDown())
     model.work_done()
-    assert model.state.phase is Phase.REPORTING
+    assert model.state.phase is SessionPhase.REPORTING
     assert session.next_due_s(model.state) is None
     assert model.link() == (SayHello(), SendUpload((1, 0)))
 
@@ -267,7 +267,7 @@ def test_work_that_ends_while_the_link_is_down_is_sent_when_it_is_back():
 
 
 def test_after_a_restart_an_upload_without_a_receipt_is_sent_once_welcomed():
-    model = at(Phase.REPORTING)
+    model = at(SessionPhase.REPORTING)
     model.restart()
     assert model.state == SessionState(epoch=1, place=(1, 0), pending=True)
     assert model.link() == (SayHello(),)
@@ -281,7 +281,7 @@ def test_after_a_restart_with_an_empty_outbox_the_device_waits():
     model.restart()
     model.link()
     assert model.welcome() == ()
-    assert model.state.phase is Phase.IDLE
+    assert model.state.phase is SessionPhase.IDLE
     assert model.assign(0) == ()
     assert model.assign(1) == (SendUpload((1, 0)),)
     assert model.assign(1, 1) == (ForgetUpload((1, 0)), StartWork((1, 1)))
@@ -290,8 +290,8 @@ def test_after_a_restart_with_an_empty_outbox_the_device_waits():
 @pytest.mark.parametrize("phase", LIVE)
 def test_a_coordinator_that_came_back_is_greeted(phase):
     model = at(phase)
-    upload = (SendUpload((1, 0)),) if phase is Phase.REPORTING else ()
-    if phase is not Phase.JOINING:
+    upload = (SendUpload((1, 0)),) if phase is SessionPhase.REPORTING else ()
+    if phase is not SessionPhase.JOINING:
         assert model.seen(1) == ()  # the one that welcomed us
     assert model.seen(2) == (SayHello(), *upload)
     assert model.state.phase is phase
@@ -309,38 +309,38 @@ def test_a_coordinator_that_came_back_is_greeted(phase):
 def test_the_end_of_our_run_ends_the_session(phase, reason, epoch):
     """Epoch 2: the coordinator came back and ended without our noticing."""
     model = at(phase)
-    assert model.seen(epoch, over=True, reason=reason) == (End(reason),)
-    assert model.state.phase is Phase.DONE
+    assert model.seen(epoch, over=True, reason=reason) == (EndSession(reason),)
+    assert model.state.phase is SessionPhase.DONE
     assert model.state.reason == reason
 
 
 def test_the_end_of_an_earlier_run_is_nothing_to_a_device_that_never_joined():
-    model = at(Phase.JOINING)
+    model = at(SessionPhase.JOINING)
     for epoch in range(3):
         assert model.seen(epoch, over=True, reason="of last week") == (SayHello(),)
-    assert model.state.phase is Phase.JOINING
+    assert model.state.phase is SessionPhase.JOINING
     assert model.welcome(1) == ()
 
 
 def test_the_end_of_an_earlier_life_of_the_coordinator_is_nothing_either():
-    model = at(Phase.JOINING)
+    model = at(SessionPhase.JOINING)
     model.welcome(5)
     assert model.seen(4, over=True, reason="killed") == (SayHello(),)
-    assert model.state.phase is Phase.IDLE
+    assert model.state.phase is SessionPhase.IDLE
 
 
 def test_a_device_that_comes_back_after_the_end_hears_of_it():
     model = receipted()
     model.restart()
     model.link()
-    assert model.seen(1, over=True) == (End(""),)
+    assert model.seen(1, over=True) == (EndSession(""),)
 
 
 @pytest.mark.parametrize("phase", LIVE)
 def test_a_refusal_ends_the_session(phase):
     model = at(phase)
-    assert model.feed(session.TurnedAway("wrong classes; give it 10")) == (End("wrong classes; give it 10"),)
-    assert model.state.phase is Phase.REFUSED
+    assert model.feed(session.HelloRefused("wrong classes; give it 10")) == (EndSession("wrong classes; give it 10"),)
+    assert model.state.phase is SessionPhase.REFUSED
     for event in (session.LinkUp(9.0), session.Welcomed(1, 9.0), session.Assigned((9, 0), False, 9.0)):  # noqa: FBT003  # closing
         assert model.feed(event) == ()
     assert session.next_due_s(model.state) is None

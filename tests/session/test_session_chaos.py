@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from session_model import OVER, Model
 
 from edge_sdk.device import session
-from edge_sdk.device.session import Phase
+from edge_sdk.device.session import SessionPhase
 from edge_sdk.protocol.state_machine import SAME
 
 chaos = st.binary(min_size=200, max_size=600)
@@ -30,7 +30,7 @@ def play(model: Model, script: bytes) -> None:
             model.receipt(*(model.state.place if more % 2 else place))
         elif kind < 150:
             model.now_s += what / 4
-            model.feed(session.Tick(model.now_s))
+            model.feed(session.SessionTick(model.now_s))
         elif kind < 160 and session.next_due_s(model.state) is not None:
             model.wait_until_due()
         elif kind < 200:
@@ -44,9 +44,11 @@ def play(model: Model, script: bytes) -> None:
         elif kind < 252:
             model.restart()
         elif kind < 253:
-            model.feed(session.TurnedAway("no"))
-        elif kind < 255 and model.state.phase is Phase.WORKING:  # an Assign whose knowledge did not fit: see Agent
-            model.state = replace(model.state, phase=Phase.IDLE)
+            model.feed(session.HelloRefused("no"))
+        elif (
+            kind < 255 and model.state.phase is SessionPhase.WORKING
+        ):  # an Assign whose knowledge did not fit: see Agent
+            model.state = replace(model.state, phase=SessionPhase.IDLE)
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
@@ -69,17 +71,17 @@ def test_a_device_comes_to_its_end_once_faults_stop(script, round_, lacking):
             break
         if not model.state.linked:
             commands = model.link()
-        elif model.state.phase is Phase.JOINING:
+        elif model.state.phase is SessionPhase.JOINING:
             commands = model.wait_until_due()
             assert session.SayHello() in commands
             commands += model.welcome(3, lacking=lacking)
             lacking = False
-        elif model.state.phase is Phase.FETCHING:
+        elif model.state.phase is SessionPhase.FETCHING:
             commands = model.fetched()
             assert commands == (session.SayHello(),)
-        elif model.state.phase is Phase.WORKING:
+        elif model.state.phase is SessionPhase.WORKING:
             commands = model.work_done()
-        elif model.state.phase is Phase.REPORTING:
+        elif model.state.phase is SessionPhase.REPORTING:
             commands = model.wait_until_due()
             assert session.SendUpload(model.state.place) in commands
             if model.state.place == places[done]:
@@ -96,7 +98,7 @@ def test_every_arrow_of_the_drawing_is_taken_by_some_device():
     rng = random.Random(0)
     drawn = {
         (phase, rule.event, after)
-        for rule in session.MACHINE.rules
+        for rule in session.SESSION_MACHINE.rules
         for phase in rule.phases
         for after in rule.then
         if after not in (phase, SAME)

@@ -22,17 +22,17 @@ from edge_sdk.transport.chunks.assembly import (
     REST_S,
     SILENT_S,
     STALL_S,
-    Assembly,
-    Missing,
+    MissingChunks,
+    Reassembly,
 )
-from edge_sdk.transport.chunks.packets import HEADER_BYTES, MIN_CHUNK_BYTES, Chunk, Shape, Want
-from edge_sdk.transport.mqtt.chunked_link import Porter
+from edge_sdk.transport.chunks.packets import HEADER_BYTES, MIN_CHUNK_BYTES, Chunk, ChunkLayout, ChunkRequest
+from edge_sdk.transport.mqtt.chunked_link import ChunkedLink
 from edge_sdk.transport.mqtt.pace import Pace, cloud_safe
-from edge_sdk.transport.mqtt.send_queue import KEEP_S, MAX_CHUNKS_IN_FLIGHT, Outbox
+from edge_sdk.transport.mqtt.send_queue import KEEP_S, MAX_CHUNKS_IN_FLIGHT, SendQueue
 
 UP, DOWN_WANT = topics.up("fed", "dev", "upd"), topics.down("fed", "dev", "want")
 FRAME = random.Random(1).randbytes(5 * MIN_CHUNK_BYTES + 77)
-SHAPE = Shape(packets.set_id(FRAME), len(FRAME), MIN_CHUNK_BYTES)
+SHAPE = ChunkLayout(packets.set_id(FRAME), len(FRAME), MIN_CHUNK_BYTES)
 
 
 class Clock:
@@ -44,14 +44,14 @@ class Clock:
         return self.now_s
 
 
-def chunk(index: int, shape: Shape = SHAPE, frame: bytes = FRAME) -> Chunk:
+def chunk(index: int, shape: ChunkLayout = SHAPE, frame: bytes = FRAME) -> Chunk:
     found = packets.unpack(packets.pack_chunk(shape, index, frame))
     assert isinstance(found, Chunk)
     return found
 
 
-def outbox(clock: Clock | None = None, pace: Pace | None = None) -> Outbox:
-    box = Outbox(pace, clock or Clock())
+def outbox(clock: Clock | None = None, pace: Pace | None = None) -> SendQueue:
+    box = SendQueue(pace, clock or Clock())
     box.link_up(MIN_CHUNK_BYTES)
     return box
 
@@ -61,15 +61,15 @@ def outbox(clock: Clock | None = None, pace: Pace | None = None) -> Outbox:
 
 def test_a_packet_byte_by_byte() -> None:
     frame = bytes(range(256)) * 80
-    packet = packets.pack_chunk(Shape(b"0123456789abcdef", len(frame), MIN_CHUNK_BYTES), 1, frame)
+    packet = packets.pack_chunk(ChunkLayout(b"0123456789abcdef", len(frame), MIN_CHUNK_BYTES), 1, frame)
     rest = b"0123456789abcdef" + struct.pack("<III", 20480, 16384, 1) + frame[16384:]
     assert packet == b"EDGC\1\1\0\0" + zlib.crc32(rest).to_bytes(4, "little") + rest
 
 
 def test_a_want_names_at_most_1024_ranges_and_comes_back_as_it_was() -> None:
-    shape = Shape(bytes(16), 5000 * MIN_CHUNK_BYTES, MIN_CHUNK_BYTES)
+    shape = ChunkLayout(bytes(16), 5000 * MIN_CHUNK_BYTES, MIN_CHUNK_BYTES)
     ranges = tuple((2 * n, 2 * n) for n in range(2000))
-    assert packets.unpack(packets.pack_want(shape, ranges)) == Want(shape, ranges[:1024])
+    assert packets.unpack(packets.pack_want(shape, ranges)) == ChunkRequest(shape, ranges[:1024])
 
 
 @given(st.data())
@@ -122,7 +122,7 @@ def test_a_packet_that_lies(packet: bytes, message: str) -> None:
 
 @given(st.permutations(range(6)))
 def test_chunks_in_any_order_give_the_frame(order: list[int]) -> None:
-    assembly = Assembly(len(FRAME), len(FRAME))
+    assembly = Reassembly(len(FRAME), len(FRAME))
     *first, last = order
     assert [assembly.take("t", chunk(index), 0.0) for index in first] == [None] * 5
     assert assembly.take("t", chunk(last), 0.0) == FRAME
@@ -130,7 +130,7 @@ def test_chunks_in_any_order_give_the_frame(order: list[int]) -> None:
 
 
 def test_a_set_longer_than_a_frame_may_be_is_refused_at_its_first_chunk() -> None:
-    assembly = Assembly(len(FRAME) - 1, 10 * len(FRAME))
+    assembly = Reassembly(len(FRAME) - 1, 10 * len(FRAME))
     with pytest.raises(RemoteProtocolError, match="at most") as error:
         assembly.take("t", chunk(0), 0.0)
     assert error.value.kind == "limit"
@@ -138,7 +138,7 @@ def test_a_set_longer_than_a_frame_may_be_is_refused_at_its_first_chunk() -> Non
 
 
 def test_no_room_beside_the_others() -> None:
-    assembly = Assembly(len(FRAME), 2 * len(FRAME))
+    assembly = Reassembly(len(FRAME), 2 * len(FRAME))
     assembly.take("a", chunk(0), 0.0)
     assembly.take("b", chunk(0), 0.0)
     with pytest.raises(RemoteProtocolError) as error:
@@ -152,11 +152,11 @@ def test_no_room_beside_the_others() -> None:
 
 def test_many_sets_begun_and_never_completed_hold_no_more_than_the_budget() -> None:
     budget_bytes = 20 * len(FRAME)
-    assembly, taken = Assembly(len(FRAME), budget_bytes), 0
+    assembly, taken = Reassembly(len(FRAME), budget_bytes), 0
     tracemalloc.start()
     for device in range(500):
         other = os.urandom(len(FRAME))
-        shape = Shape(packets.set_id(other), len(other), MIN_CHUNK_BYTES)
+        shape = ChunkLayout(packets.set_id(other), len(other), MIN_CHUNK_BYTES)
         for index in range(5):
             with suppress(RemoteProtocolError):
                 assembly.take(f"t/{device}", chunk(index, shape, other), 0.0)
@@ -170,7 +170,7 @@ def test_many_sets_begun_and_never_completed_hold_no_more_than_the_budget() -> N
 
 
 def test_a_set_that_fell_silent_gives_way_and_is_told_of() -> None:
-    assembly = Assembly(len(FRAME), 2 * len(FRAME))
+    assembly = Reassembly(len(FRAME), 2 * len(FRAME))
     assembly.take("silent", chunk(0), 0.0)
     assembly.take("busy", chunk(0), 0.0)
     assembly.take("busy", chunk(1), SILENT_S - 1)
@@ -185,7 +185,7 @@ def test_a_set_that_fell_silent_gives_way_and_is_told_of() -> None:
 
 def test_a_flood_of_sets_is_bounded_in_number_and_asked_for_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edge_sdk.transport.chunks.assembly.MAX_SETS", 100)
-    assembly = Assembly(len(FRAME), 1000 * len(FRAME))
+    assembly = Reassembly(len(FRAME), 1000 * len(FRAME))
     for device in range(100):
         assembly.take(f"t/{device}", chunk(0), 0.0)
     with pytest.raises(RemoteProtocolError, match="no room"):
@@ -195,7 +195,7 @@ def test_a_flood_of_sets_is_bounded_in_number_and_asked_for_a_few_at_a_time(monk
 
 
 def test_two_versions_of_one_chunk() -> None:
-    assembly = Assembly(len(FRAME), len(FRAME))
+    assembly = Reassembly(len(FRAME), len(FRAME))
     other = bytes(len(FRAME))
     assembly.take("t", chunk(2), 0.0)
     with pytest.raises(RemoteProtocolError, match="two chunks 2 of one set differ"):
@@ -204,7 +204,7 @@ def test_two_versions_of_one_chunk() -> None:
 
 
 def test_a_set_that_is_not_what_its_digest_says() -> None:
-    assembly, liar = Assembly(len(FRAME), len(FRAME)), Shape(bytes(16), len(FRAME), MIN_CHUNK_BYTES)
+    assembly, liar = Reassembly(len(FRAME), len(FRAME)), ChunkLayout(bytes(16), len(FRAME), MIN_CHUNK_BYTES)
     for index in range(5):
         assembly.take("t", chunk(index, liar), 0.0)
     with pytest.raises(RemoteProtocolError, match="digest"):
@@ -213,8 +213,8 @@ def test_a_set_that_is_not_what_its_digest_says() -> None:
 
 
 def test_a_newer_set_on_a_topic_takes_the_place_of_the_older() -> None:
-    assembly, newer = Assembly(len(FRAME), len(FRAME)), FRAME[::-1]
-    shape = Shape(packets.set_id(newer), len(newer), MIN_CHUNK_BYTES)
+    assembly, newer = Reassembly(len(FRAME), len(FRAME)), FRAME[::-1]
+    shape = ChunkLayout(packets.set_id(newer), len(newer), MIN_CHUNK_BYTES)
     assembly.take("t", chunk(0), 0.0)
     assert [assembly.take("t", chunk(index, shape, newer), 0.0) for index in range(6)][-1] == newer
     [(topic, reason)] = assembly.expired(0.0)
@@ -223,13 +223,13 @@ def test_a_newer_set_on_a_topic_takes_the_place_of_the_older() -> None:
 
 
 def test_what_is_missing_is_asked_for_ever_less_often_and_given_up_in_the_end() -> None:
-    assembly, asked = Assembly(len(FRAME), len(FRAME)), []
+    assembly, asked = Reassembly(len(FRAME), len(FRAME)), []
     for index in (0, 3):
         assembly.take("t", chunk(index), 0.0)
     for second in range(int(GIVE_UP_S)):
         assert assembly.expired(float(second)) == ()
         asked += [(second, missing) for missing in assembly.stalled(float(second))]
-    assert asked[0] == (STALL_S, Missing("t", SHAPE, ((1, 2), (4, 5))))
+    assert asked[0] == (STALL_S, MissingChunks("t", SHAPE, ((1, 2), (4, 5))))
     assert [second for second, _ in asked] == [1, 3, 7, 15, 31, 63, *range(123, 600, 60)]
     [(topic, reason)] = assembly.expired(GIVE_UP_S)
     assert topic == "t"
@@ -238,7 +238,7 @@ def test_what_is_missing_is_asked_for_ever_less_often_and_given_up_in_the_end() 
 
 def test_a_complete_set_sent_again_is_let_rest_for_a_while() -> None:
     """Its sender only waits for an answer: nothing is asked of it, and nothing is handed on twice."""
-    assembly = Assembly(len(FRAME), len(FRAME))
+    assembly = Reassembly(len(FRAME), len(FRAME))
     for index in range(6):
         assembly.take("t", chunk(index), 0.0)
     assert [assembly.take("t", chunk(index), REST_S - 1) for index in range(6)] == [None] * 6
@@ -247,17 +247,17 @@ def test_a_complete_set_sent_again_is_let_rest_for_a_while() -> None:
 
 
 def test_a_chunk_that_comes_again_is_answered_with_what_is_missing_but_not_each_time() -> None:
-    assembly = Assembly(len(FRAME), len(FRAME))
+    assembly = Reassembly(len(FRAME), len(FRAME))
     assembly.take("t", chunk(0), 0.0)
     assert assembly.take("t", chunk(0), 0.1) is None
-    assert assembly.take("t", chunk(0), 0.3) == Missing("t", SHAPE, ((1, 5),))
+    assert assembly.take("t", chunk(0), 0.3) == MissingChunks("t", SHAPE, ((1, 5),))
     assert assembly.take("t", chunk(0), 0.4) is None
 
 
 # --- sending
 
 
-def drained(box: Outbox, first_id: int = 1) -> list[tuple[str, int]]:
+def drained(box: SendQueue, first_id: int = 1) -> list[tuple[str, int]]:
     """What goes out while the broker acknowledges at once: (topic, chunk index or -1)."""
     sent, packet_id = [], first_id
     while (item := box.next()) is not None:
@@ -327,9 +327,9 @@ def test_a_frame_put_again_after_it_was_sent_only_asks() -> None:
     drained(box)
     box.put(UP, FRAME)
     assert [index for _, index in drained(box)] == [0]
-    box.wanted(Want(SHAPE, ((2, 3), (5, 5))))
+    box.wanted(ChunkRequest(SHAPE, ((2, 3), (5, 5))))
     assert [index for _, index in drained(box)] == [2, 3, 5]
-    box.wanted(Want(Shape(bytes(16), len(FRAME), MIN_CHUNK_BYTES), ((0, 5),)))
+    box.wanted(ChunkRequest(ChunkLayout(bytes(16), len(FRAME), MIN_CHUNK_BYTES), ((0, 5),)))
     assert drained(box) == []
 
 
@@ -341,12 +341,12 @@ def test_a_sent_frame_is_kept_for_a_while_only() -> None:
     clock.now_s += KEEP_S + 1
     box.put("other", FRAME[::-1])
     drained(box)
-    box.wanted(Want(SHAPE, ((0, 5),)))
+    box.wanted(ChunkRequest(SHAPE, ((0, 5),)))
     assert drained(box) == []
 
 
 def test_smaller_chunks_after_a_broker_that_hung_up_on_larger_ones() -> None:
-    box = Outbox()
+    box = SendQueue()
     assert box.shrink(box.chunk_bytes + HEADER_BYTES)
     assert box.chunk_bytes == 32 * 1024
     assert box.shrink(20_000)
@@ -401,17 +401,17 @@ def test_a_long_frame_crosses_a_line_that_loses_repeats_and_reorders(seed: int, 
     """
     rng, clock = random.Random(seed), Clock()
     sender_box, receiver_box = outbox(clock), outbox(clock)
-    assembly = Assembly(len(FRAME), len(FRAME))
-    sender, receiver = Porter(sender_box, Assembly(0, 0)), Porter(receiver_box, assembly)
+    assembly = Reassembly(len(FRAME), len(FRAME))
+    sender, receiver = ChunkedLink(sender_box, Reassembly(0, 0)), ChunkedLink(receiver_box, assembly)
     sender_box.put(UP, FRAME)
     packet_id = 0
     for turn in range(3000):
         clock.now_s += 0.1
         if turn == 5 and rng.random() < 0.3:
             sender_box = outbox(clock)
-            sender = Porter(sender_box, Assembly(0, 0))
+            sender = ChunkedLink(sender_box, Reassembly(0, 0))
         if turn == 8 and rng.random() < 0.3:
-            receiver = Porter(receiver_box, Assembly(len(FRAME), len(FRAME)))
+            receiver = ChunkedLink(receiver_box, Reassembly(len(FRAME), len(FRAME)))
         if turn % 50 == 10:
             sender_box.put(UP, FRAME)  # no receipt came: those above send it again
         for box, other in ((sender_box, receiver), (receiver_box, sender)):
@@ -433,7 +433,7 @@ def test_a_long_frame_crosses_a_line_that_loses_repeats_and_reorders(seed: int, 
 
 
 def test_what_is_refused_is_told_with_its_topic_and_kind() -> None:
-    porter = Porter(outbox(), Assembly(10, 10))
+    porter = ChunkedLink(outbox(), Reassembly(10, 10))
     event = porter.take(UP, packets.pack_chunk(SHAPE, 0, FRAME), 0.0)
     assert isinstance(event, Rejected)
     assert (event.topic, event.kind) == (UP, "limit")
@@ -442,13 +442,13 @@ def test_what_is_refused_is_told_with_its_topic_and_kind() -> None:
 
 def test_a_set_that_is_never_completed_is_told_and_asked_for_on_the_devices_topic() -> None:
     box = outbox()
-    porter = Porter(box, Assembly(len(FRAME), len(FRAME)))
+    porter = ChunkedLink(box, Reassembly(len(FRAME), len(FRAME)))
     porter.take(UP, packets.pack_chunk(SHAPE, 0, FRAME), 0.0)
     assert list(porter.look_after(STALL_S)) == []
     item = box.next()
     assert item is not None
     assert item.topic == DOWN_WANT
-    assert packets.unpack(item.payload) == Want(SHAPE, ((1, 5),))
+    assert packets.unpack(item.payload) == ChunkRequest(SHAPE, ((1, 5),))
     [told] = porter.look_after(GIVE_UP_S)
     assert (told.topic, told.kind) == (UP, "incomplete")
 

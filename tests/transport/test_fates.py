@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.messages import Assign, Bye, Message, Receipt, Upload
-from edge_sdk.transport.memory.fault_draws import NOWHERE, Fates, place_of
+from edge_sdk.transport.memory.fault_draws import NOWHERE, FaultDraws, place_of
 
 
 def upload(round_: int, exchange: int = 0) -> Upload:
@@ -39,7 +39,7 @@ def test_a_frame_that_is_none_has_no_place(junk: bytes, front: bool) -> None:
 
 def test_what_went_before_changes_nothing_once_a_later_place_is_reached() -> None:
     """As in a run that went on at round 2, after greetings that the whole one never had."""
-    whole, resumed = Fates(5), Fates(5)
+    whole, resumed = FaultDraws(5), FaultDraws(5)
     for round_ in (1, 1, 1, 2):
         whole.draw("c", "up/d", codec.encode(upload(round_)))
     resumed.draw("c", "hello/d", b"hello")
@@ -51,13 +51,13 @@ def test_what_went_before_changes_nothing_once_a_later_place_is_reached() -> Non
 
 def test_a_frame_that_is_sent_again_has_another_fate() -> None:
     """Else what is lost once is lost for ever; the same where two places take turns."""
-    draws = Fates(0)
+    draws = FaultDraws(0)
     frames = [codec.encode(upload(place)) for place in (1, 2, 1, 2, 1, 1)]
     assert len({draws.draw("c", "t", frame) for frame in frames}) == 6
 
 
 def test_the_draws_are_spread_evenly_and_apart() -> None:
-    draws = Fates(1)
+    draws = FaultDraws(1)
     found = np.array([draws.draw(f"device-{i}", "t", b"") for i in range(4000)])  # (4000, 6)
     assert found.min() >= 0
     assert found.max() < 1

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.base import Connected, Disconnected, Incoming
 from edge_sdk.transport.mqtt import reasons
-from edge_sdk.transport.mqtt.hidden_limits import Suspect
+from edge_sdk.transport.mqtt.hidden_limits import HiddenLimits
 from edge_sdk.transport.mqtt.inbox import Inbox
-from edge_sdk.transport.mqtt.reasons import Ending
-from edge_sdk.transport.mqtt.retry import Outcome, Retry, Verdict
-from edge_sdk.transport.mqtt.socket_loop import Pump
+from edge_sdk.transport.mqtt.reasons import DisconnectReason
+from edge_sdk.transport.mqtt.retry import ConnectionResult, Retry, RetryDecision
+from edge_sdk.transport.mqtt.socket_loop import SocketLoop
 from edge_sdk.transport.mqtt.url import BrokerAddress, parse_broker_url
 
 HERE = BrokerAddress("lab", 1883)
@@ -146,7 +146,7 @@ def alert(reason: str) -> ssl.SSLError:
     ],
 )
 def test_errors_of_the_network_in_words(error: Exception, reason: str, final: bool) -> None:
-    assert reasons.failed(error, HERE, 5.0) == Ending(reason, final)
+    assert reasons.failed(error, HERE, 5.0) == DisconnectReason(reason, final)
 
 
 @pytest.mark.parametrize(
@@ -169,25 +169,25 @@ def test_silence_and_hang_ups_in_words() -> None:
 # --- retrying
 
 
-def gone(reason: str = "gone", **more: object) -> Outcome:
-    return Outcome(Ending(reason), **more)  # type: ignore[arg-type]
+def gone(reason: str = "gone", **more: object) -> ConnectionResult:
+    return ConnectionResult(DisconnectReason(reason), **more)  # type: ignore[arg-type]
 
 
 def test_a_reason_is_reported_again_only_when_it_changes_or_a_link_stood() -> None:
-    retry = Retry(1, Suspect())
+    retry = Retry(1, HiddenLimits())
     outcomes = [gone("a"), gone("a"), gone("b"), gone("b", stood_s=1.0, accepted=True), gone("b")]
     reports = [retry.after(outcome).report for outcome in outcomes]
     assert reports == [Disconnected("a"), None, Disconnected("b"), Disconnected("b"), None]
 
 
 def test_a_final_reason_ends_the_attempts() -> None:
-    verdict = Retry(1, Suspect()).after(Outcome(Ending("not authorised", final=True)))
-    assert verdict == Verdict(Disconnected("not authorised", final=True), None)
+    verdict = Retry(1, HiddenLimits()).after(ConnectionResult(DisconnectReason("not authorised", final=True)))
+    assert verdict == RetryDecision(Disconnected("not authorised", final=True), None)
 
 
 @given(seed=st.integers(0, 2**32), failures=st.integers(1, 40))
 def test_pauses_are_random_doubling_bounded_and_seeded(seed: int, failures: int) -> None:
-    one, two = Retry(seed, Suspect()), Retry(seed, Suspect())
+    one, two = Retry(seed, HiddenLimits()), Retry(seed, HiddenLimits())
     pauses = [one.after(gone()).pause_s for _ in range(failures)]
     assert pauses == [two.after(gone()).pause_s for _ in range(failures)]
     for n, pause_s in enumerate(pauses, start=1):
@@ -196,30 +196,30 @@ def test_pauses_are_random_doubling_bounded_and_seeded(seed: int, failures: int)
 
 
 def test_pauses_use_their_whole_range() -> None:
-    retry = Retry(7, Suspect())
+    retry = Retry(7, HiddenLimits())
     late = [retry.after(gone()).pause_s or 0.0 for _ in range(300)][20:]
     assert min(late) < 3.0
     assert 27.0 < max(late) <= 30.0
 
 
 def test_a_link_that_stood_makes_the_pauses_short_again() -> None:
-    retry = Retry(3, Suspect())
+    retry = Retry(3, HiddenLimits())
     for _ in range(20):
         retry.after(gone())
     assert (retry.after(gone(accepted=True, stood_s=2.5)).pause_s or 0.0) <= 0.2
 
 
 def test_the_version_changes_once_refused_or_twice_closed_and_stays_once_accepted() -> None:
-    retry = Retry(1, Suspect())
-    assert retry.after(gone(version_refused=True)) == Verdict(None, 0.0)
+    retry = Retry(1, HiddenLimits())
+    assert retry.after(gone(version_refused=True)) == RetryDecision(None, 0.0)
     assert not retry.version_5
-    silent = Retry(1, Suspect())
+    silent = Retry(1, HiddenLimits())
     versions = []
     for _ in range(5):
         silent.after(gone(silent=True))
         versions.append(silent.version_5)
     assert versions == [True, False, False, True, True]
-    proven = Retry(1, Suspect())
+    proven = Retry(1, HiddenLimits())
     proven.after(gone(accepted=True, stood_s=1.0))
     for _ in range(5):
         proven.after(gone(silent=True, version_refused=True))
@@ -230,7 +230,7 @@ def test_the_version_changes_once_refused_or_twice_closed_and_stays_once_accepte
 
 
 def test_a_frame_is_suspect_after_three_disconnects_in_a_row() -> None:
-    suspect, big, other = Suspect(), Sent("t", 9), Sent("u", 9)
+    suspect, big, other = HiddenLimits(), Sent("t", 9), Sent("u", 9)
     assert [suspect.hung_up(sent) for sent in (big, big, other, big, big)] == [False] * 5
     assert not suspect.should_drop("t", 9)
     assert suspect.hung_up(big)
@@ -240,7 +240,7 @@ def test_a_frame_is_suspect_after_three_disconnects_in_a_row() -> None:
 
 
 def test_an_acknowledged_or_absent_frame_is_no_suspect() -> None:
-    suspect, sent = Suspect(), Sent("t", 9)
+    suspect, sent = HiddenLimits(), Sent("t", 9)
     for _ in range(3):
         suspect.hung_up(sent)
     suspect.acknowledged(sent)
@@ -249,7 +249,7 @@ def test_an_acknowledged_or_absent_frame_is_no_suspect() -> None:
 
 
 def test_poison_is_told_in_the_reason() -> None:
-    retry = Retry(1, Suspect())
+    retry = Retry(1, HiddenLimits())
     outcome = gone(accepted=True, stood_s=1.0, oldest=Sent("t/a", 77))
     reports = [retry.after(outcome).report for _ in range(3)]
     assert reports[1] == Disconnected("gone")
@@ -257,7 +257,7 @@ def test_poison_is_told_in_the_reason() -> None:
 
 
 def test_a_broker_that_hangs_up_on_chunks_gets_smaller_ones() -> None:
-    suspect, asked = Suspect(), []
+    suspect, asked = HiddenLimits(), []
     retry = Retry(1, suspect, shrink=lambda size_bytes: asked.append(size_bytes) is None)
     outcome = gone(accepted=True, stood_s=1.0, oldest=Sent("t/a", 70_000))
     reports = [retry.after(outcome).report for _ in range(3)]
@@ -310,7 +310,7 @@ class Line:
 def test_the_pump_reads_writes_pauses_and_wakes() -> None:
     near, far = socket.socketpair()
     with near, far:
-        pump, line = Pump(), Line(near)
+        pump, line = SocketLoop(), Line(near)
         far.sendall(b"1")
         assert pump.turn(line, reading=False)
         assert line.calls == ["misc"]
@@ -330,7 +330,7 @@ def test_the_pump_reads_writes_pauses_and_wakes() -> None:
 def test_a_turn_ends_when_the_connection_went_in_it() -> None:
     near, far = socket.socketpair()
     with near, far:
-        pump, line = Pump(), Line(near)
+        pump, line = SocketLoop(), Line(near)
         line.loop_misc = lambda: setattr(line, "connection", None)  # type: ignore[method-assign]
         far.sendall(b"1")
         assert not pump.turn(line, reading=True)

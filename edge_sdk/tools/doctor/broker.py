@@ -12,7 +12,7 @@ NAGLE_S = 0.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class BrokerObservation:
     """What a self-test saw; without a link nothing else, without an echo neither size nor wildcards nor retained."""
 
     reason: str = ""
@@ -42,7 +42,7 @@ _RIGHTS = (
 )
 
 
-def judge_link(seen: Seen) -> Finding:
+def judge_link(seen: BrokerObservation) -> Finding:
     """Reachable, and in which version."""
     if seen.reason:
         return fail(
@@ -53,7 +53,7 @@ def judge_link(seen: Seen) -> Finding:
     return ok(f"connected in {1e3 * seen.connect_s:.2f} ms, speaks MQTT {seen.version}")
 
 
-def judge_latency(seen: Seen) -> Finding:
+def judge_latency(seen: BrokerObservation) -> Finding:
     """There and back through the broker, compared with the network's own time."""
     if seen.echo_s is None:
         return warn("frames do not come through, and so nothing else was tried", _RIGHTS)
@@ -66,7 +66,7 @@ def judge_latency(seen: Seen) -> Finding:
     return ok(shown)
 
 
-def judge_size(seen: Seen) -> Finding:
+def judge_size(seen: BrokerObservation) -> Finding:
     """The largest frame."""
     stated = "states no limit" if seen.limit_bytes is None else f"takes packets of up to {seen.limit_bytes} bytes"
     if not seen.large:
@@ -77,7 +77,7 @@ def judge_size(seen: Seen) -> Finding:
     return ok(f"{stated}; {CONTROL_LIMITS.frame_bytes} bytes came through")
 
 
-def judge_wildcards(seen: Seen) -> Finding:
+def judge_wildcards(seen: BrokerObservation) -> Finding:
     """Subscriptions with `+`, on which the coordinator hears everybody and a device all that is for it."""
     if not seen.wildcards:
         return fail("a subscription with + heard nothing", "allow wildcards for these logins, or use another broker")
@@ -88,7 +88,7 @@ def judge_wildcards(seen: Seen) -> Finding:
     return ok("+ hears what it should, and nothing else")
 
 
-def judge_retained(seen: Seen) -> Finding:
+def judge_retained(seen: BrokerObservation) -> Finding:
     """Retained frames, by which those who come later learn that the coordinator is there."""
     if not seen.retained:
         return warn(

@@ -7,13 +7,13 @@ from functools import partial
 
 from edge_sdk.boards import profiles
 from edge_sdk.tools.doctor import broker, disk, machine, packages
-from edge_sdk.tools.doctor.broker import Seen
-from edge_sdk.tools.doctor.finding import Check, Examined, Finding, Patient, examine
+from edge_sdk.tools.doctor.broker import BrokerObservation
+from edge_sdk.tools.doctor.finding import Check, CheckResult, CheckTarget, Finding, examine
 from edge_sdk.tools.doctor.packages import Requirement
-from edge_sdk.tools.doctor.selftest import look_at, open_mqtt
+from edge_sdk.tools.doctor.selftest import open_mqtt, run_selftest
 
 
-def _package(requirement: Requirement, _patient: Patient) -> Finding:
+def _package(requirement: Requirement, _patient: CheckTarget) -> Finding:
     return packages.judge(requirement, packages.installed(requirement.name))
 
 
@@ -41,16 +41,16 @@ BROKER = (
 )
 
 
-def broker_checks(seen: Seen) -> tuple[Check, ...]:
+def broker_checks(seen: BrokerObservation) -> tuple[Check, ...]:
     """The checks of a broker that a self-test has looked at, as far as it came."""
     reachable = BROKER[:1] if seen.reason else BROKER[:2] if seen.echo_s is None else BROKER
     return tuple(Check(name, lambda _, judge=judge: judge(seen)) for name, judge in reachable)  # type: ignore[misc]  # mypy cannot type a bound default
 
 
-def examine_all(patient: Patient) -> tuple[Examined, ...]:
+def examine_all(patient: CheckTarget) -> tuple[CheckResult, ...]:
     """Everything.  Raises UsageError for a broker URL or TLS files that cannot be used."""
     checks = (*MACHINE, *PACKAGES)
     if patient.broker is not None:
-        seen = look_at(patient.broker, patient.name, open_link=partial(open_mqtt, tls=patient.tls))
+        seen = run_selftest(patient.broker, patient.name, open_link=partial(open_mqtt, tls=patient.tls))
         checks += broker_checks(seen)
     return examine(checks, patient)

@@ -45,7 +45,7 @@ def fail(found: str, remedy: str) -> Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patient:
+class CheckTarget:
     """What is examined: this machine, a state folder, and a broker where one is named."""
 
     state: Path
@@ -60,23 +60,23 @@ class Check:
     """One line of the report."""
 
     name: str
-    run: Callable[[Patient], Finding]
+    run: Callable[[CheckTarget], Finding]
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
+class CheckResult:
     """A check and what it found."""
 
     name: str
     finding: Finding
 
 
-def examine(checks: tuple[Check, ...], patient: Patient) -> tuple[Examined, ...]:
+def examine(checks: tuple[Check, ...], patient: CheckTarget) -> tuple[CheckResult, ...]:
     """Run every check; one that breaks is a finding, too."""
-    return tuple(Examined(check.name, _run(check, patient)) for check in checks)
+    return tuple(CheckResult(check.name, _run(check, patient)) for check in checks)
 
 
-def _run(check: Check, patient: Patient) -> Finding:
+def _run(check: Check, patient: CheckTarget) -> Finding:
     try:
         return check.run(patient)
     except Exception as error:  # noqa: BLE001  # whatever is wrong with this machine, the other checks go on

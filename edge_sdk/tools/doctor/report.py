@@ -7,18 +7,18 @@ import json
 from collections.abc import Sequence
 from typing import TextIO
 
-from edge_sdk.tools.doctor.finding import Examined, Level
+from edge_sdk.tools.doctor.finding import CheckResult, Level
 
 REPORT_VERSION = 1
 _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 
 
-def healthy(examined: Sequence[Examined]) -> bool:
+def healthy(examined: Sequence[CheckResult]) -> bool:
     """Whether nothing failed."""
     return all(each.finding.level is not Level.FAIL for each in examined)
 
 
-def as_json(examined: Sequence[Examined]) -> str:
+def as_json(examined: Sequence[CheckResult]) -> str:
     """For scripts: version, ok, and the checks with name, level, found, remedy."""
     checks = [
         {
@@ -32,17 +32,17 @@ def as_json(examined: Sequence[Examined]) -> str:
     return json.dumps({"version": REPORT_VERSION, "ok": healthy(examined), "checks": checks}, indent=2)
 
 
-def render(examined: Sequence[Examined]) -> str:
+def render(examined: Sequence[CheckResult]) -> str:
     """Plain text: a line for each check, and below a fault what to do."""
     return "\n".join([*(_line(each) for each in examined), "", verdict(examined)]) + "\n"
 
 
-def _line(each: Examined) -> str:
+def _line(each: CheckResult) -> str:
     line = f"{each.finding.level.value:<5} {each.name:<20} {each.finding.found}"
     return f"{line}\n{'':<27}-> {each.finding.remedy}" if each.finding.remedy else line
 
 
-def verdict(examined: Sequence[Examined]) -> str:
+def verdict(examined: Sequence[CheckResult]) -> str:
     """The last line."""
     counts = {level: sum(each.finding.level is level for each in examined) for level in Level}
     if counts[Level.FAIL]:
@@ -52,7 +52,7 @@ def verdict(examined: Sequence[Examined]) -> str:
     return f"all {len(examined)} checks are fine"
 
 
-def show(examined: Sequence[Examined], stream: TextIO) -> None:
+def show(examined: Sequence[CheckResult], stream: TextIO) -> None:
     """Write the report, in colour where rich is installed and somebody looks."""
     if importlib.util.find_spec("rich") is None or not stream.isatty():
         stream.write(render(examined))

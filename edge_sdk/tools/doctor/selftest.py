@@ -14,7 +14,7 @@ from typing import Protocol
 from edge_sdk.errors import LocalProtocolError
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.codec import CONTROL_LIMITS
-from edge_sdk.tools.doctor.broker import Seen
+from edge_sdk.tools.doctor.broker import BrokerObservation
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
 from edge_sdk.transport.mqtt.url import BrokerAddress, parse_broker_url
@@ -25,7 +25,7 @@ CONNECTIONS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class SelftestTimeouts:
     """How long to wait for what, in seconds."""
 
     link_s: float = 10.0
@@ -34,7 +34,7 @@ class Patience:
     """For what should not come."""
 
 
-class Link(Transport, Protocol):
+class SelftestLink(Transport, Protocol):
     """A transport that tells what it found out about its broker."""
 
     @property
@@ -46,18 +46,20 @@ class Link(Transport, Protocol):
         """The largest frame that the broker takes, where it says so."""
 
 
-OpenLink = Callable[[str, str], Link]
+OpenSelftestLink = Callable[[str, str], SelftestLink]
 """(url, client id) -> a link that is not connected yet."""
 
 
-def open_mqtt(url: str, client_id: str, tls: TlsFiles = NO_FILES) -> Link:
+def open_mqtt(url: str, client_id: str, tls: TlsFiles = NO_FILES) -> SelftestLink:
     """The link that devices and coordinators use."""
     from edge_sdk.transport.mqtt.transport import MqttTransport  # noqa: PLC0415  # paho only where a broker is used
 
     return MqttTransport(url, client_id, tls=tls, clean=True, seed=random.SystemRandom().getrandbits(32))
 
 
-def look_at(url: str, name: str, patience: Patience = Patience(), open_link: OpenLink = open_mqtt) -> Seen:  # frozen
+def run_selftest(
+    url: str, name: str, patience: SelftestTimeouts = SelftestTimeouts(), open_link: OpenSelftestLink = open_mqtt
+) -> BrokerObservation:  # frozen
     """All that a broker shows.  Raises UsageError for a URL that names none; leaves nothing behind."""
     address = parse_broker_url(url)
     tester = _Tester(url, name, patience, open_link)
@@ -65,7 +67,7 @@ def look_at(url: str, name: str, patience: Patience = Patience(), open_link: Ope
         seen = tester.echo(address)
         return seen if seen.echo_s is None else tester.retained(tester.wildcards(seen))
     except _NoLinkError as error:
-        return Seen(reason=str(error))
+        return BrokerObservation(reason=str(error))
 
 
 def echo_times_s(
@@ -74,8 +76,8 @@ def echo_times_s(
     *,
     size_bytes: int,
     count: int,
-    patience: Patience = Patience(),  # frozen
-    open_link: OpenLink = open_mqtt,
+    patience: SelftestTimeouts = SelftestTimeouts(),  # frozen
+    open_link: OpenSelftestLink = open_mqtt,
 ) -> list[float]:
     """Times of echoes of so many bytes between two links to one broker; empty where one does not come back.
 
@@ -98,14 +100,14 @@ class _Tester:
 
     url: str
     name: str
-    patience: Patience
-    open_link: OpenLink
+    patience: SelftestTimeouts
+    open_link: OpenSelftestLink
 
-    def echo(self, address: BrokerAddress) -> Seen:
+    def echo(self, address: BrokerAddress) -> BrokerObservation:
         """Frames to and fro between two links, as between a device and its coordinator, on exact topics."""
         there, back = topics.up(self.name, "doctor", "echo"), topics.down(self.name, "doctor", "echo")
         with self._linked("near", back) as near, self._linked("far", there) as far:
-            seen = Seen(
+            seen = BrokerObservation(
                 connect_s=_connect_s(address),
                 version=near.version,
                 limit_bytes=near.broker_limit_bytes,
@@ -119,7 +121,7 @@ class _Tester:
         with self._linked("near", back) as near, self._linked("far", there) as far:
             return _echo_times_s((near, there), (far, back), self.patience, size_bytes, count)
 
-    def wildcards(self, seen: Seen) -> Seen:
+    def wildcards(self, seen: BrokerObservation) -> BrokerObservation:
         """Subscribe as the coordinator and a device do."""
         patterns = (*topics.coordinator_subscriptions(self.name), topics.device_subscriptions(self.name, "doctor")[0])
         wanted = [(topics.up(self.name, "doctor", "hello"), b"up"), (topics.down(self.name, "doctor", "task"), b"down")]
@@ -129,7 +131,7 @@ class _Tester:
             heard = _heard(link, wanted, self.patience.frame_s)
             return replace(seen, wildcards=heard, strays=_anything(link, self.patience.quiet_s))
 
-    def retained(self, seen: Seen) -> Seen:
+    def retained(self, seen: BrokerObservation) -> BrokerObservation:
         """Leave a frame for one who comes later, and take it away again."""
         topic = topics.coordinator_status(self.name)
         with self._linked("first") as link:
@@ -141,7 +143,7 @@ class _Tester:
             return replace(seen, cleared=not _anything(link, self.patience.quiet_s))
 
     @contextmanager
-    def _linked(self, role: str, *patterns: str) -> Iterator[Link]:
+    def _linked(self, role: str, *patterns: str) -> Iterator[SelftestLink]:
         link = self.open_link(self.url, f"{self.name}-{role}")
         link.connect(patterns)
         try:
@@ -151,7 +153,7 @@ class _Tester:
             link.close()
 
 
-def _await_link(transport: Link, within_s: float) -> None:
+def _await_link(transport: SelftestLink, within_s: float) -> None:
     reason, end_s = f"no answer within {within_s:g} s", time.monotonic() + within_s
     while (left_s := end_s - time.monotonic()) > 0:
         event = transport.poll(left_s)
@@ -173,7 +175,7 @@ def _connect_s(address: BrokerAddress) -> float:
     return min(times_s)
 
 
-def _echo_s(near: tuple[Link, str], far: tuple[Link, str], patience: Patience) -> float | None:
+def _echo_s(near: tuple[SelftestLink, str], far: tuple[SelftestLink, str], patience: SelftestTimeouts) -> float | None:
     """The median time until a frame is back; None where one is lost.  Each link comes with the topic that it sends to.
 
     It takes two links: the delay of a side without TCP_NODELAY shows only where a frame follows an acknowledgement.
@@ -183,7 +185,11 @@ def _echo_s(near: tuple[Link, str], far: tuple[Link, str], patience: Patience) -
 
 
 def _echo_times_s(
-    near: tuple[Link, str], far: tuple[Link, str], patience: Patience, size_bytes: int, count: int
+    near: tuple[SelftestLink, str],
+    far: tuple[SelftestLink, str],
+    patience: SelftestTimeouts,
+    size_bytes: int,
+    count: int,
 ) -> list[float]:
     """The time of each echo; empty where one is lost."""
     times_s = []
@@ -198,7 +204,7 @@ def _echo_times_s(
     return times_s
 
 
-def _large(sender: Link, topic: str, listener: Link, patience: Patience) -> bool:
+def _large(sender: SelftestLink, topic: str, listener: SelftestLink, patience: SelftestTimeouts) -> bool:
     frame = bytes(CONTROL_LIMITS.frame_bytes)
     try:
         sender.send(topic, frame)
@@ -207,7 +213,7 @@ def _large(sender: Link, topic: str, listener: Link, patience: Patience) -> bool
     return _heard(listener, [(topic, frame)], patience.frame_s)
 
 
-def _heard(link: Link, wanted: Sequence[tuple[str, bytes]], within_s: float) -> bool:
+def _heard(link: SelftestLink, wanted: Sequence[tuple[str, bytes]], within_s: float) -> bool:
     """Whether all of these frames come in time."""
     missing, end_s = list(wanted), time.monotonic() + within_s
     while missing and (left_s := end_s - time.monotonic()) > 0:
@@ -217,7 +223,7 @@ def _heard(link: Link, wanted: Sequence[tuple[str, bytes]], within_s: float) -> 
     return not missing
 
 
-def _anything(link: Link, within_s: float) -> bool:
+def _anything(link: SelftestLink, within_s: float) -> bool:
     """Whether a frame with something in it comes."""
     end_s = time.monotonic() + within_s
     while (left_s := end_s - time.monotonic()) > 0:

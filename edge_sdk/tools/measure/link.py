@@ -8,7 +8,7 @@ import time
 
 from edge_sdk.boards.profiles import LINK_GROUPS, Link, load_link
 from edge_sdk.errors import TransportError
-from edge_sdk.tools.doctor.selftest import OpenLink, Patience, echo_times_s, open_mqtt
+from edge_sdk.tools.doctor.selftest import OpenSelftestLink, SelftestTimeouts, echo_times_s, open_mqtt
 
 SMALL_BYTES, LARGE_BYTES = 64, 65_536
 _ECHOES = 9
@@ -20,8 +20,8 @@ def measure_link(
     tester: str,
     *,
     like: str = "ethernet",
-    patience: Patience = Patience(),  # noqa: B008  # frozen
-    open_link: OpenLink = open_mqtt,
+    patience: SelftestTimeouts = SelftestTimeouts(),  # noqa: B008  # frozen
+    open_link: OpenSelftestLink = open_mqtt,
 ) -> Link:
     """The profile of the link to a broker, both ways alike; loss and power are those of another profile.
 

@@ -17,11 +17,11 @@ from edge_sdk.tools.measure.fit import Timed
 CLASSES = 10
 _LEAST_REPEATS, _MOST_REPEATS = 5, 200
 
-Load: TypeAlias = tuple[str, Callable[[], Model], tuple[int, int, int], int]
+Workload: TypeAlias = tuple[str, Callable[[], Model], tuple[int, int, int], int]
 """A name, a model, the shape of its samples (c, h, w), and the size of a batch."""
 
 
-def numpy_loads() -> tuple[Load, ...]:
+def numpy_loads() -> tuple[Workload, ...]:
     """For a machine without torch: the last layer of a frozen extractor, narrow and wide."""
     return tuple(
         (f"softmax of {width}", lambda width=width: NumpyModel(CLASSES, (1, 1, width), seed=0), (1, 1, width), batch)
@@ -29,7 +29,7 @@ def numpy_loads() -> tuple[Load, ...]:
     )
 
 
-def timed(loads: Sequence[Load], budget_s: float) -> Iterator[Timed]:
+def timed(loads: Sequence[Workload], budget_s: float) -> Iterator[Timed]:
     """Each load's training step and inference pass, timed for `budget_s` seconds each: the shortest."""
     for name, make, shape, batch in loads:
         model, rng = make(), np.random.default_rng(0)

@@ -9,10 +9,10 @@ from torch import nn
 
 from edge_sdk.models.base import Model
 from edge_sdk.models.torch_model import TorchModel
-from edge_sdk.tools.measure.loads import CLASSES, Load
+from edge_sdk.tools.measure.loads import CLASSES, Workload
 
 
-def torch_loads() -> tuple[Load, ...]:
+def torch_loads() -> tuple[Workload, ...]:
     """Small and large nets, dense and convolutional."""
     return (
         _load("a dense net of 64-64", (1, 8, 8), 32, lambda: _dense(64, 64)),
@@ -25,7 +25,7 @@ def torch_loads() -> tuple[Load, ...]:
     )
 
 
-def _load(name: str, shape: tuple[int, int, int], batch: int, net: Callable[[], nn.Module]) -> Load:
+def _load(name: str, shape: tuple[int, int, int], batch: int, net: Callable[[], nn.Module]) -> Workload:
     def make() -> Model:
         return TorchModel(net(), CLASSES, input_shape=shape)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.transport.chunks import packets
-from edge_sdk.transport.chunks.packets import Chunk, Range, Shape
+from edge_sdk.transport.chunks.packets import Chunk, ChunkLayout, Range
 
 STALL_S = 1.0
 """Silence after which a receiver names what is missing; doubled each time, up to a minute."""
@@ -34,11 +34,11 @@ REST_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingChunks:
     """What to ask the sender of a topic for."""
 
     topic: str
-    shape: Shape
+    shape: ChunkLayout
     ranges: tuple[Range, ...]
 
 
@@ -46,7 +46,7 @@ class Missing:
 class _Partial:
     """A frame that is not complete yet."""
 
-    shape: Shape
+    shape: ChunkLayout
     seen: bytearray  # one per chunk
     left: int
     heard_s: float
@@ -78,7 +78,7 @@ def _runs(seen: bytearray) -> Iterator[Range]:
         at = seen.find(0, end) if end >= 0 else -1
 
 
-class Assembly:
+class Reassembly:
     """The sets under way, at most one for each topic: a newer one on the same topic takes the older one's place."""
 
     def __init__(self, frame_bytes: int, total_bytes: int) -> None:
@@ -86,13 +86,13 @@ class Assembly:
         """The longest frame that may be announced."""
         self._total_bytes = total_bytes
         self._sets: dict[str, _Partial] = {}  # the one that was silent longest first
-        self._complete: dict[str, tuple[Shape, float]] = {}  # the last one of each topic, and when
+        self._complete: dict[str, tuple[ChunkLayout, float]] = {}  # the last one of each topic, and when
         self._given_up: list[tuple[str, str]] = []
         self._looked_s = -_LOOK_S
         self.held_bytes = 0
         """Announced by the sets under way; what is really held is less."""
 
-    def take(self, topic: str, chunk: Chunk, now_s: float) -> bytes | Missing | None:
+    def take(self, topic: str, chunk: Chunk, now_s: float) -> bytes | MissingChunks | None:
         """Keep a chunk: the frame when it was the last one, `Missing` when it was here already, else None.
 
         Raises RemoteProtocolError, and drops the set, where chunks contradict each other or the digest; where the set
@@ -110,11 +110,11 @@ class Assembly:
         self._sets[topic] = self._sets.pop(topic)  # to the end
         return self._completed(topic, partial, now_s) if partial.left == 0 else None
 
-    def stalled(self, now_s: float) -> tuple[Missing, ...]:
+    def stalled(self, now_s: float) -> tuple[MissingChunks, ...]:
         """The sets whose senders should be told what is missing."""
         if now_s - self._looked_s < _LOOK_S:
             return ()
-        self._looked_s, late = now_s, list[Missing]()
+        self._looked_s, late = now_s, list[MissingChunks]()
         self._complete = {topic: each for topic, each in self._complete.items() if now_s - each[1] < REST_S}
         for topic, partial in self._sets.items():
             if len(late) < _WANTS_A_LOOK and now_s - max(partial.heard_s, partial.asked_s) >= partial.stall_s:
@@ -129,7 +129,7 @@ class Assembly:
         told, self._given_up = tuple(self._given_up), []
         return told
 
-    def _begin(self, topic: str, shape: Shape, now_s: float) -> _Partial:
+    def _begin(self, topic: str, shape: ChunkLayout, now_s: float) -> _Partial:
         if shape.total_bytes > self.frame_bytes:
             raise RemoteProtocolError(
                 "limit", f"chunks of a frame of {shape.total_bytes} bytes, at most {self.frame_bytes} are legal here"
@@ -150,7 +150,7 @@ class Assembly:
         self.held_bytes += shape.total_bytes
         return partial
 
-    def _has_room(self, shape: Shape) -> bool:
+    def _has_room(self, shape: ChunkLayout) -> bool:
         return len(self._sets) < MAX_SETS and self.held_bytes + shape.total_bytes <= self._total_bytes
 
     def _drop(self, topic: str) -> _Partial:
@@ -163,18 +163,18 @@ class Assembly:
         missing = f"{partial.left} missing {when}"
         self._given_up.append((topic, f"a chunk set of {partial.shape.count} was never completed: {missing}"))
 
-    def _again(self, topic: str, partial: _Partial, chunk: Chunk, now_s: float) -> Missing | None:
+    def _again(self, topic: str, partial: _Partial, chunk: Chunk, now_s: float) -> MissingChunks | None:
         """A chunk came twice: its sender has begun anew, and is told what it may leave out."""
         if partial.holds_other(chunk):
             self._drop(topic)
             raise RemoteProtocolError("chunk", f"two chunks {chunk.index} of one set differ: the set was dropped")
         return self._ask(topic, partial, now_s) if now_s - partial.asked_s >= _ECHO_S else None
 
-    def _ask(self, topic: str, partial: _Partial, now_s: float) -> Missing:
+    def _ask(self, topic: str, partial: _Partial, now_s: float) -> MissingChunks:
         partial.asked_s = now_s
-        return Missing(topic, partial.shape, partial.missing())
+        return MissingChunks(topic, partial.shape, partial.missing())
 
-    def _rests(self, topic: str, shape: Shape, now_s: float) -> bool:
+    def _rests(self, topic: str, shape: ChunkLayout, now_s: float) -> bool:
         whole, since_s = self._complete.get(topic, (None, 0.0))
         return whole == shape and now_s - since_s < REST_S
 

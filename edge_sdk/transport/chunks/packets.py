@@ -46,7 +46,7 @@ Range = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ChunkLayout:
     """Which frame, and how it is cut."""
 
     set_id: bytes
@@ -68,16 +68,16 @@ class Shape:
 class Chunk:
     """One piece of a frame."""
 
-    shape: Shape
+    shape: ChunkLayout
     index: int
     body: memoryview
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class ChunkRequest:
     """What is missing of a frame."""
 
-    shape: Shape
+    shape: ChunkLayout
     ranges: tuple[Range, ...]
 
 
@@ -91,19 +91,19 @@ def set_id(frame: bytes) -> bytes:
     return hashlib.sha256(frame).digest()[:16]
 
 
-def pack_chunk(shape: Shape, index: int, frame: bytes) -> bytes:
+def pack_chunk(shape: ChunkLayout, index: int, frame: bytes) -> bytes:
     """One chunk of `frame` as a packet."""
     begin, end = shape.span(index)
     return _pack(_CHUNK, shape, index, memoryview(frame)[begin:end])
 
 
-def pack_want(shape: Shape, ranges: Sequence[Range]) -> bytes:
+def pack_want(shape: ChunkLayout, ranges: Sequence[Range]) -> bytes:
     """The packet that names missing chunks, the first MAX_RANGES ranges of them."""
     named = ranges[:MAX_RANGES]
     return _pack(_WANT, shape, len(named), memoryview(b"".join(_RANGE.pack(*each) for each in named)))
 
 
-def unpack(payload: bytes) -> Chunk | Want:
+def unpack(payload: bytes) -> Chunk | ChunkRequest:
     """The packet in a payload.  Raises RemoteProtocolError for anything that breaks the layout above."""
     if len(payload) < HEADER_BYTES:
         raise RemoteProtocolError("chunk", f"packet of {len(payload)} bytes, its header alone has {HEADER_BYTES}")
@@ -112,21 +112,21 @@ def unpack(payload: bytes) -> Chunk | Want:
         raise RemoteProtocolError("version", "a packet of a later version: upgrade this side")
     if crc != crc32(memoryview(payload)[_CRC_END:]):
         raise RemoteProtocolError("checksum", "checksum does not match: the chunk was damaged on its way")
-    shape = Shape(name, total_bytes, chunk_bytes)
+    shape = ChunkLayout(name, total_bytes, chunk_bytes)
     if chunk_bytes < MIN_CHUNK_BYTES or total_bytes <= chunk_bytes:
         raise RemoteProtocolError("chunk", f"{total_bytes} bytes in chunks of {chunk_bytes} are no chunk set")
     body = memoryview(payload)[HEADER_BYTES:]
     return _chunk(shape, number, body) if kind == _CHUNK else _want(shape, number, body)
 
 
-def _pack(kind: int, shape: Shape, number: int, body: memoryview) -> bytes:
+def _pack(kind: int, shape: ChunkLayout, number: int, body: memoryview) -> bytes:
     fields = (shape.set_id, shape.total_bytes, shape.chunk_bytes, number)
     header = HEADER.pack(MAGIC, VERSION, kind, 0, 0, *fields)
     crc = crc32(body, crc32(header[_CRC_END:]))
     return b"".join((header[:_CRC_AT], crc.to_bytes(4, "little"), header[_CRC_END:], body))
 
 
-def _chunk(shape: Shape, index: int, body: memoryview) -> Chunk:
+def _chunk(shape: ChunkLayout, index: int, body: memoryview) -> Chunk:
     if index >= shape.count:
         raise RemoteProtocolError("chunk", f"chunk {index} of a set of {shape.count}")
     begin, end = shape.span(index)
@@ -135,7 +135,7 @@ def _chunk(shape: Shape, index: int, body: memoryview) -> Chunk:
     return Chunk(shape, index, body)
 
 
-def _want(shape: Shape, count: int, body: memoryview) -> Want:
+def _want(shape: ChunkLayout, count: int, body: memoryview) -> ChunkRequest:
     if count > MAX_RANGES or len(body) != count * _RANGE.size:
         raise RemoteProtocolError("chunk", f"a want of {count} ranges in {len(body)} bytes")
     ranges = tuple(_RANGE.iter_unpack(body))
@@ -144,4 +144,4 @@ def _want(shape: Shape, count: int, body: memoryview) -> Want:
         if not before < first <= last < shape.count:  # each chunk once: a want must not multiply what it asks for
             raise RemoteProtocolError("chunk", f"a want beyond the {shape.count} chunks of its set, or not ascending")
         before = last
-    return Want(shape, ranges)
+    return ChunkRequest(shape, ranges)

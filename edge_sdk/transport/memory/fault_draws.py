@@ -24,7 +24,7 @@ _FRONT_BYTES = 512
 _DRAWS = struct.Struct("<6Q")
 
 
-class Fates:
+class FaultDraws:
     """The draws of one broker."""
 
     def __init__(self, seed: int) -> None:

@@ -15,8 +15,8 @@ from typing import Protocol
 from edge_sdk.errors import LocalProtocolError
 from edge_sdk.protocol import topics
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, TransportEvent, Will
-from edge_sdk.transport.memory.fault_draws import Fates
-from edge_sdk.transport.memory.subscriptions import Routes
+from edge_sdk.transport.memory.fault_draws import FaultDraws
+from edge_sdk.transport.memory.subscriptions import SubscriptionTree
 
 
 class Clock(Protocol):
@@ -65,10 +65,10 @@ class Hub:
 
     def __init__(self, clock: Clock | None = None, faults: Faults | None = None, seed: int = 0) -> None:
         self.clock, self.faults = clock, CALM if faults is None or faults == CALM else faults
-        self._draws = Fates(seed)
+        self._draws = FaultDraws(seed)
         self._clients: dict[str, MemoryTransport] = {}
         self._linked = 0
-        self._routes: Routes[MemoryTransport] = Routes()
+        self._routes: SubscriptionTree[MemoryTransport] = SubscriptionTree()
         self._found: dict[str, tuple[MemoryTransport, ...]] = {}
         """By topic, until somebody's subscriptions change."""
         self._retained: dict[str, bytes] = {}

@@ -7,18 +7,18 @@ from typing import Generic, TypeVar
 C = TypeVar("C")
 
 
-class Routes(Generic[C]):
+class SubscriptionTree(Generic[C]):
     """Clients by the patterns that they subscribed to, under MQTT's rules (see topics.matches)."""
 
     def __init__(self) -> None:
-        self.below: dict[str, Routes[C]] = {}
+        self.below: dict[str, SubscriptionTree[C]] = {}
         self.here: list[C] = []
 
     def add(self, pattern: str, client: C) -> None:
         """One subscription."""
         node = self
         for level in pattern.split("/"):
-            node = node.below.setdefault(level, Routes())
+            node = node.below.setdefault(level, SubscriptionTree())
         node.here.append(client)
 
     def remove(self, pattern: str, client: C) -> None:
@@ -40,7 +40,7 @@ class Routes(Generic[C]):
         nodes = [self]
         for depth, level in enumerate(levels):
             wildcards = depth > 0 or not topic.startswith("$")
-            below: list[Routes[C]] = []
+            below: list[SubscriptionTree[C]] = []
             for node in nodes:
                 tree = node.below
                 if wildcards and "#" in tree:

@@ -8,22 +8,22 @@ from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import topics
 from edge_sdk.transport.base import Incoming, Rejected
 from edge_sdk.transport.chunks import packets
-from edge_sdk.transport.chunks.assembly import Assembly, Missing
-from edge_sdk.transport.chunks.packets import Want
-from edge_sdk.transport.mqtt.send_queue import Outbox
+from edge_sdk.transport.chunks.assembly import MissingChunks, Reassembly
+from edge_sdk.transport.chunks.packets import ChunkRequest
+from edge_sdk.transport.mqtt.send_queue import SendQueue
 
 
-class Porter:
+class ChunkedLink:
     """Puts long frames together, asks for what is missing of them, and answers those who ask."""
 
-    def __init__(self, outbox: Outbox, assembly: Assembly) -> None:
+    def __init__(self, outbox: SendQueue, assembly: Reassembly) -> None:
         self._outbox, self._assembly = outbox, assembly
 
     def take(self, topic: str, payload: bytes, now_s: float) -> Incoming | Rejected | None:
         """Take in a packet: the frame that it completes, what is wrong with it, or None."""
         try:
             packet = packets.unpack(payload)
-            if isinstance(packet, Want):
+            if isinstance(packet, ChunkRequest):
                 self._outbox.wanted(packet)
                 return None
             result = self._assembly.take(topic, packet, now_s)
@@ -42,7 +42,7 @@ class Porter:
         for missing in self._assembly.stalled(now_s):
             self._ask(missing)
 
-    def _ask(self, missing: Missing) -> None:
+    def _ask(self, missing: MissingChunks) -> None:
         answer = topics.answering(missing.topic)
         if answer is not None:
             self._outbox.put(answer, packets.pack_want(missing.shape, missing.ranges))

@@ -10,14 +10,14 @@ from typing import Protocol
 
 from edge_sdk.errors import LocalProtocolError
 from edge_sdk.transport.base import TransportEvent, Will
-from edge_sdk.transport.chunks.assembly import Assembly
+from edge_sdk.transport.chunks.assembly import Reassembly
 from edge_sdk.transport.mqtt import reasons
-from edge_sdk.transport.mqtt.chunked_link import Porter
-from edge_sdk.transport.mqtt.hidden_limits import Suspect
+from edge_sdk.transport.mqtt.chunked_link import ChunkedLink
+from edge_sdk.transport.mqtt.hidden_limits import HiddenLimits
 from edge_sdk.transport.mqtt.inbox import Inbox
 from edge_sdk.transport.mqtt.pace import Pace
-from edge_sdk.transport.mqtt.retry import Outcome, Retry
-from edge_sdk.transport.mqtt.send_queue import Outbox
+from edge_sdk.transport.mqtt.retry import ConnectionResult, Retry
+from edge_sdk.transport.mqtt.send_queue import SendQueue
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
 from edge_sdk.transport.mqtt.url import BrokerAddress
 
@@ -45,16 +45,16 @@ class LinkSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class LinkQueues:
     """What a connection finds when it begins, and leaves when it ends."""
 
     inbox: Inbox
-    outbox: Outbox
-    porter: Porter
-    suspect: Suspect
+    outbox: SendQueue
+    porter: ChunkedLink
+    suspect: HiddenLimits
 
 
-class Link(Protocol):
+class MqttLink(Protocol):
     """One connection."""
 
     @property
@@ -64,40 +64,40 @@ class Link(Protocol):
     def wake(self) -> None:
         """Let the driving thread look around; from any thread."""
 
-    def run(self, closing: threading.Event) -> Outcome:
+    def run(self, closing: threading.Event) -> ConnectionResult:
         """Connect and serve until the link ends, in order once `closing` is set."""
 
 
-class OpenLink(Protocol):
+class OpenMqttLink(Protocol):
     """How a link is made."""
 
     def __call__(
         self,
         settings: LinkSettings,
-        around: Surroundings,
+        around: LinkQueues,
         on_packet_limit: Callable[[int | None], None],
         *,
         version_5: bool,
-    ) -> Link:
+    ) -> MqttLink:
         """A link, not yet connected."""
 
 
-class LinkKeeper:
+class ReconnectingTransport:
     """Runs links one after the other in a thread of its own, and is the Transport that stands before them."""
 
     def __init__(
-        self, settings: LinkSettings, open_link: OpenLink, seed: int, max_frame_bytes: int, pace: Pace | None
+        self, settings: LinkSettings, open_link: OpenMqttLink, seed: int, max_frame_bytes: int, pace: Pace | None
     ) -> None:
         self._settings = settings
         self._open_link = open_link
         self._max_frame_bytes = max_frame_bytes
         self._packet_bytes: int | None = None
-        self._inbox, self._suspect, self._outbox = Inbox(), Suspect(), Outbox(pace)
-        self._assembly = Assembly(max_frame_bytes, _HELD_BYTES)
-        self._porter = Porter(self._outbox, self._assembly)
+        self._inbox, self._suspect, self._outbox = Inbox(), HiddenLimits(), SendQueue(pace)
+        self._assembly = Reassembly(max_frame_bytes, _HELD_BYTES)
+        self._porter = ChunkedLink(self._outbox, self._assembly)
         self._retry = Retry(seed, self._suspect, self._outbox.shrink)
         self._closing = threading.Event()
-        self._link: Link | None = None
+        self._link: MqttLink | None = None
         self._thread: threading.Thread | None = None
 
     @property
@@ -173,14 +173,14 @@ class LinkKeeper:
                 return
             self._closing.wait(verdict.pause_s)
 
-    def _attempt(self) -> Outcome:
+    def _attempt(self) -> ConnectionResult:
         """One connection from beginning to end; this thread must outlive whatever it throws."""
         try:
-            around = Surroundings(self._inbox, self._outbox, self._porter, self._suspect)
+            around = LinkQueues(self._inbox, self._outbox, self._porter, self._suspect)
             self._link = self._open_link(self._settings, around, self._limit, version_5=self._retry.version_5)
             return self._link.run(self._closing)
         except Exception as error:  # noqa: BLE001  told in the event that follows
-            return Outcome(reasons.failed(error, self._settings.address, CONNECT_TIMEOUT_S))
+            return ConnectionResult(reasons.failed(error, self._settings.address, CONNECT_TIMEOUT_S))
         finally:
             self._link = None
 

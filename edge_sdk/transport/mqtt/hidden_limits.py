@@ -8,7 +8,7 @@ from typing import Protocol
 _STRIKES = 3
 
 
-class Sent(Protocol):
+class SentPacket(Protocol):
     """A message that was handed to the broker."""
 
     @property
@@ -20,7 +20,7 @@ class Sent(Protocol):
         """How long."""
 
 
-class Suspect:
+class HiddenLimits:
     """Recognises a message that makes the broker hang up, so that it cannot for ever block what stands behind it.
 
     A message is known by topic and size: whoever sends it again may stamp it anew.  After three disconnects in a row
@@ -32,7 +32,7 @@ class Suspect:
         self._message: tuple[str, int] | None = None
         self._strikes = 0
 
-    def hung_up(self, oldest: Sent | None) -> bool:
+    def hung_up(self, oldest: SentPacket | None) -> bool:
         """Note a disconnect; True when it makes `oldest` one to drop."""
         with self._lock:
             message = None if oldest is None else (oldest.topic, oldest.size_bytes)
@@ -40,7 +40,7 @@ class Suspect:
             self._message = message
             return message is not None and self._strikes >= _STRIKES
 
-    def acknowledged(self, sent: Sent) -> None:
+    def acknowledged(self, sent: SentPacket) -> None:
         """Clear a message that got through."""
         with self._lock:
             if self._message == (sent.topic, sent.size_bytes):

@@ -22,7 +22,7 @@ _FIRST_FAILURE = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class DisconnectReason:
     """The end of one connection; `final` where trying again cannot help, `slow` where a clock must be set first."""
 
     reason: str
@@ -35,51 +35,57 @@ _NOT_YET_VALID, _EXPIRED, _OTHER_HOST, _OTHER_IP = 9, 10, 62, 64
 _LATER = "trying again within a minute"
 _GIVE_ANOTHER = "give one that its authority signed (--cert, --key)"
 _ALERTS = {
-    "CERTIFICATE_REQUIRED": Ending("demands a certificate of this client: give --cert FILE and --key FILE", final=True),
-    "HANDSHAKE_FAILURE": Ending(
+    "CERTIFICATE_REQUIRED": DisconnectReason(
+        "demands a certificate of this client: give --cert FILE and --key FILE", final=True
+    ),
+    "HANDSHAKE_FAILURE": DisconnectReason(
         "refuses the TLS handshake: it demands a certificate of this client (give --cert FILE and --key FILE), or "
         "knows no cipher in common",
         final=True,
     ),
-    "UNKNOWN_CA": Ending(f"does not know the authority of our certificate: {_GIVE_ANOTHER}", final=True),
-    "CERTIFICATE_REVOKED": Ending(f"says that our certificate is revoked: {_GIVE_ANOTHER}", final=True),
-    "CERTIFICATE_UNKNOWN": Ending(f"does not accept our certificate: {_GIVE_ANOTHER}", final=True),
-    "UNSUPPORTED_CERTIFICATE": Ending("does not accept our certificate: make one for TLS clients", final=True),
-    "ACCESS_DENIED": Ending(f"does not let our certificate in: {_GIVE_ANOTHER}", final=True),
-    "CERTIFICATE_EXPIRED": Ending(
+    "UNKNOWN_CA": DisconnectReason(f"does not know the authority of our certificate: {_GIVE_ANOTHER}", final=True),
+    "CERTIFICATE_REVOKED": DisconnectReason(f"says that our certificate is revoked: {_GIVE_ANOTHER}", final=True),
+    "CERTIFICATE_UNKNOWN": DisconnectReason(f"does not accept our certificate: {_GIVE_ANOTHER}", final=True),
+    "UNSUPPORTED_CERTIFICATE": DisconnectReason(
+        "does not accept our certificate: make one for TLS clients", final=True
+    ),
+    "ACCESS_DENIED": DisconnectReason(f"does not let our certificate in: {_GIVE_ANOTHER}", final=True),
+    "CERTIFICATE_EXPIRED": DisconnectReason(
         f"says that our certificate has expired: renew it, or set the broker's clock; {_LATER}", slow=True
     ),
-    "BAD_CERTIFICATE": Ending(
+    "BAD_CERTIFICATE": DisconnectReason(
         "says that our certificate is not valid (yet, by the broker's clock): set the broker's clock, or renew the "
         f"certificate; {_LATER}",
         slow=True,
     ),
-    "PROTOCOL_VERSION": Ending("speaks no TLS as new as 1.2: set tls_version tlsv1.2 on the broker", final=True),
+    "PROTOCOL_VERSION": DisconnectReason(
+        "speaks no TLS as new as 1.2: set tls_version tlsv1.2 on the broker", final=True
+    ),
 }
 """What a broker's TLS alert means."""
 
 
-def failed(error: Exception, address: BrokerAddress, timeout_s: float) -> Ending:
+def failed(error: Exception, address: BrokerAddress, timeout_s: float) -> DisconnectReason:
     """What an exception from the network stack means."""
     if isinstance(error, ssl.SSLError):
         return tls_failed(error, address)
     if isinstance(error, UsageError):  # a certificate that is just being replaced
-        return Ending(str(error))
+        return DisconnectReason(str(error))
     if isinstance(error, socket.gaierror):
-        return Ending(f"host name {address.host} cannot be resolved")
+        return DisconnectReason(f"host name {address.host} cannot be resolved")
     if isinstance(error, ConnectionRefusedError):
-        return Ending(f"connection refused by {address} (is the broker running?)")
+        return DisconnectReason(f"connection refused by {address} (is the broker running?)")
     if isinstance(error, TimeoutError):
-        return Ending(f"no answer from {address} within {timeout_s:g} s")
+        return DisconnectReason(f"no answer from {address} within {timeout_s:g} s")
     if isinstance(error, ConnectionError):
         hint = f" ({_wrong_port(address)})" if address.tls else ""
-        return Ending(f"{address} closed the connection while it was being made{hint}")
+        return DisconnectReason(f"{address} closed the connection while it was being made{hint}")
     if isinstance(error, OSError):
-        return Ending(f"{address} cannot be reached: {error.strerror or error}")
-    return Ending(f"the connection with {address} failed: {error!r}")
+        return DisconnectReason(f"{address} cannot be reached: {error.strerror or error}")
+    return DisconnectReason(f"the connection with {address} failed: {error!r}")
 
 
-def tls_failed(error: ssl.SSLError, address: BrokerAddress) -> Ending:
+def tls_failed(error: ssl.SSLError, address: BrokerAddress) -> DisconnectReason:
     """What went wrong between two TLS stacks, and which side has to mend it."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _distrusted(error, address)
@@ -87,28 +93,30 @@ def tls_failed(error: ssl.SSLError, address: BrokerAddress) -> Ending:
     _, _, alert = fault.partition("ALERT_")
     if alert in _ALERTS:
         known = _ALERTS[alert]
-        return Ending(f"{address} {known.reason}", known.final, known.slow)
+        return DisconnectReason(f"{address} {known.reason}", known.final, known.slow)
     if fault == "UNSUPPORTED_PROTOCOL":
-        return Ending(f"{address} {_ALERTS['PROTOCOL_VERSION'].reason}", final=True)
-    return Ending(f"no TLS with {address}: {fault} ({_wrong_port(address)})")
+        return DisconnectReason(f"{address} {_ALERTS['PROTOCOL_VERSION'].reason}", final=True)
+    return DisconnectReason(f"no TLS with {address}: {fault} ({_wrong_port(address)})")
 
 
-def _distrusted(error: ssl.SSLCertVerificationError, address: BrokerAddress) -> Ending:
+def _distrusted(error: ssl.SSLCertVerificationError, address: BrokerAddress) -> DisconnectReason:
     """We do not like the broker's certificate."""
     theirs, today = f"the TLS certificate of {address}", time.strftime("%Y-%m-%d", time.gmtime())
     if error.verify_code == _NOT_YET_VALID:
-        return Ending(f"{theirs} is not valid yet, it is {today} here: set this machine's clock; {_LATER}", slow=True)
+        return DisconnectReason(
+            f"{theirs} is not valid yet, it is {today} here: set this machine's clock; {_LATER}", slow=True
+        )
     if error.verify_code == _EXPIRED:
-        return Ending(
+        return DisconnectReason(
             f"{theirs} has expired, it is {today} here: renew it on the broker, or set this clock; {_LATER}", slow=True
         )
     if error.verify_code in (_OTHER_HOST, _OTHER_IP):
-        return Ending(
+        return DisconnectReason(
             f"{theirs} is for another host: address the broker by a name that stands in it, or make it anew with "
             f"{address.host} among its subjectAltName",
             final=True,
         )
-    return Ending(
+    return DisconnectReason(
         f"{theirs} is not trusted: {error.verify_message}; name the authority that signed it (--ca FILE)", final=True
     )
 
@@ -117,38 +125,40 @@ def _wrong_port(address: BrokerAddress) -> str:
     return f"does this port speak TLS? write mqtt://{address}, or give the TLS port, which is 8883 by custom"
 
 
-def refused(code: int, name: str, address: BrokerAddress, client_id: str) -> Ending:
+def refused(code: int, name: str, address: BrokerAddress, client_id: str) -> DisconnectReason:
     """What a CONNACK with a failure code means; codes as in MQTT 5, names as in its table."""
     if code in _LOGIN_REFUSALS:
-        return Ending(f"not authorised by {address}: {_LOGIN_REFUSALS[code]}", final=True)
+        return DisconnectReason(f"not authorised by {address}: {_LOGIN_REFUSALS[code]}", final=True)
     if code == _CLIENT_ID_REFUSED:
-        return Ending(f"{address} does not accept the client id {client_id!r}", final=True)
-    return Ending(f"refused by {address}: {name}")
+        return DisconnectReason(f"{address} does not accept the client id {client_id!r}", final=True)
+    return DisconnectReason(f"refused by {address}: {name}")
 
 
-def subscription_refused(pattern: str, address: BrokerAddress) -> Ending:
+def subscription_refused(pattern: str, address: BrokerAddress) -> DisconnectReason:
     """What a SUBACK with a failure code means."""
-    return Ending(f"not authorised by {address}: may not subscribe to {pattern}", final=True)
+    return DisconnectReason(f"not authorised by {address}: may not subscribe to {pattern}", final=True)
 
 
-def packets_too_small(packet_bytes: int, least_bytes: int, address: BrokerAddress) -> Ending:
+def packets_too_small(packet_bytes: int, least_bytes: int, address: BrokerAddress) -> DisconnectReason:
     """What a limit below the smallest chunk means."""
     text = f"{address} takes packets of at most {packet_bytes} bytes; raise its limit to {least_bytes} or more"
-    return Ending(text, final=True)
+    return DisconnectReason(text, final=True)
 
 
-def lost(name: str, address: BrokerAddress, *, accepted: bool) -> Ending:
+def lost(name: str, address: BrokerAddress, *, accepted: bool) -> DisconnectReason:
     """What a connection that broke off means; `name` as the client library calls it."""
     if name == "Keep alive timeout":
-        return Ending(f"nothing heard from {address} within the keep-alive time")
+        return DisconnectReason(f"nothing heard from {address} within the keep-alive time")
     if not accepted:
         hint = "" if address.tls else f" if it speaks TLS, write mqtts://{address}"
-        return Ending(f"{address} closed the connection at once (is it an MQTT broker?{hint})")
-    return Ending("broker closed the connection")
+        return DisconnectReason(f"{address} closed the connection at once (is it an MQTT broker?{hint})")
+    return DisconnectReason("broker closed the connection")
 
 
-def dismissed(code: int, name: str, client_id: str) -> Ending:
+def dismissed(code: int, name: str, client_id: str) -> DisconnectReason:
     """What a DISCONNECT sent by the broker means."""
     if code == SESSION_TAKEN_OVER:
-        return Ending(f"broker closed the connection: another client connected as {client_id!r}")
-    return Ending(f"broker closed the connection: {name}" if code >= _FIRST_FAILURE else "broker closed the connection")
+        return DisconnectReason(f"broker closed the connection: another client connected as {client_id!r}")
+    return DisconnectReason(
+        f"broker closed the connection: {name}" if code >= _FIRST_FAILURE else "broker closed the connection"
+    )

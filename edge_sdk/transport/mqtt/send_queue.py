@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from edge_sdk.transport.chunks import packets
-from edge_sdk.transport.chunks.packets import CHUNK_BYTES, MIN_CHUNK_BYTES, Shape, Want
+from edge_sdk.transport.chunks.packets import CHUNK_BYTES, MIN_CHUNK_BYTES, ChunkLayout, ChunkRequest
 from edge_sdk.transport.mqtt.pace import Pace
 
 MAX_IN_FLIGHT = 8
@@ -29,13 +29,13 @@ KEEP_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class QueuedMessage:
     """One MQTT message to send."""
 
     topic: str
     payload: bytes
     retain: bool = False
-    chunk: tuple[Shape, int] | None = None
+    chunk: tuple[ChunkLayout, int] | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -48,7 +48,7 @@ class _Parcel:
     """A long frame on its way, or just sent."""
 
     frame: bytes
-    shape: Shape
+    shape: ChunkLayout
     pending: deque[int]
     in_flight: set[int] = field(default_factory=set)
     touched_s: float = 0.0
@@ -63,7 +63,7 @@ class _Parcel:
         self.in_flight.clear()
 
 
-class Outbox:
+class SendQueue:
     """Fed from any thread, emptied by the one that drives the link.
 
     At most one long frame waits for each topic: a newer one takes the place of the one before.
@@ -74,11 +74,11 @@ class Outbox:
         self._pace = pace or Pace()
         self._clock = clock
         self._lock = threading.Condition()
-        self._short: deque[Item] = deque()
+        self._short: deque[QueuedMessage] = deque()
         self._short_bytes = 0
         self._parcels: dict[str, _Parcel] = {}
         self._turns: deque[str] = deque()  # topics of parcels that may send, each at most once
-        self._in_flight: dict[int, Item] = {}
+        self._in_flight: dict[int, QueuedMessage] = {}
         self._open = False
 
     def put(self, topic: str, frame: bytes, *, retain: bool = False) -> bool:
@@ -90,11 +90,11 @@ class Outbox:
                 return self._put_long(topic, frame)
             fits = len(self._short) < MAX_SHORT and self._short_bytes + len(frame) <= MAX_SHORT_BYTES
             if fits:
-                self._short.append(Item(topic, frame, retain))
+                self._short.append(QueuedMessage(topic, frame, retain))
                 self._short_bytes += len(frame)
             return fits
 
-    def wanted(self, want: Want) -> None:
+    def wanted(self, want: ChunkRequest) -> None:
         """The receiver misses these chunks and no others; what is no longer here is left to whoever sent it."""
         with self._lock:
             for topic, parcel in self._parcels.items():
@@ -104,7 +104,7 @@ class Outbox:
                     self._take_turns(topic)
                     return
 
-    def next(self) -> Item | None:
+    def next(self) -> QueuedMessage | None:
         """What to hand to the broker now; call `handed` with it."""
         with self._lock:
             now_s = self._clock()
@@ -115,12 +115,12 @@ class Outbox:
                 self._pace.spend(item.size_bytes)
             return item
 
-    def handed(self, packet_id: int, item: Item) -> None:
+    def handed(self, packet_id: int, item: QueuedMessage) -> None:
         """Remember a message that the broker has not acknowledged."""
         with self._lock:
             self._in_flight[packet_id] = item
 
-    def acknowledged(self, packet_id: int) -> Item | None:
+    def acknowledged(self, packet_id: int) -> QueuedMessage | None:
         """The broker has it; None where nobody knows of it."""
         with self._lock:
             item = self._in_flight.pop(packet_id, None)
@@ -130,7 +130,7 @@ class Outbox:
                 self._lock.notify_all()
             return item
 
-    def oldest(self) -> Item | None:
+    def oldest(self) -> QueuedMessage | None:
         """The message that the broker should have acknowledged next."""
         with self._lock:
             return next(iter(self._in_flight.values()), None)
@@ -182,7 +182,7 @@ class Outbox:
             others_bytes = sum(len(other.frame) for key, other in self._parcels.items() if key != topic)
             if others_bytes + len(frame) > MAX_LONG_BYTES:
                 return False
-            shape = Shape(packets.set_id(frame), len(frame), self.chunk_bytes)
+            shape = ChunkLayout(packets.set_id(frame), len(frame), self.chunk_bytes)
             self._parcels[topic] = parcel = _Parcel(frame, shape, deque(range(shape.count)))
         elif parcel.done:  # its receiver answers a chunk that it knows with what it misses
             parcel.pending.append(0)
@@ -193,14 +193,14 @@ class Outbox:
         if self._parcels[topic].pending and topic not in self._turns:
             self._turns.append(topic)
 
-    def _next_short(self) -> Item | None:
+    def _next_short(self) -> QueuedMessage | None:
         if not self._short:
             return None
         item = self._short.popleft()
         self._short_bytes -= item.size_bytes
         return item
 
-    def _next_chunk(self, now_s: float) -> Item | None:
+    def _next_chunk(self, now_s: float) -> QueuedMessage | None:
         under_way = sum(item.chunk is not None for item in self._in_flight.values())
         if not self._turns or under_way >= MAX_CHUNKS_IN_FLIGHT:
             return None
@@ -210,9 +210,9 @@ class Outbox:
         parcel.in_flight.add(index)
         parcel.touched_s = now_s
         self._take_turns(topic)
-        return Item(topic, packets.pack_chunk(parcel.shape, index, parcel.frame), chunk=(parcel.shape, index))
+        return QueuedMessage(topic, packets.pack_chunk(parcel.shape, index, parcel.frame), chunk=(parcel.shape, index))
 
-    def _landed(self, topic: str, shape: Shape, index: int) -> None:
+    def _landed(self, topic: str, shape: ChunkLayout, index: int) -> None:
         parcel = self._parcels.get(topic)
         if parcel is None or parcel.shape != shape:
             return

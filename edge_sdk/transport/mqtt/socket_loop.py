@@ -14,7 +14,7 @@ _TURN_S = 0.5
 _PAUSED_TURN_S = 0.02
 
 
-class Drivable(Protocol):
+class SocketClient(Protocol):
     """The part of an MQTT client that an external loop drives."""
 
     def socket(self) -> Any:
@@ -33,7 +33,7 @@ class Drivable(Protocol):
         """Keep-alive."""
 
 
-class Pump:
+class SocketLoop:
     """One connection's loop; `wake` may be called from any thread."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Pump:
         except OSError:
             return  # the bell is ringing already, or the pump is closed
 
-    def turn(self, client: Drivable, *, reading: bool, most_s: float = _TURN_S) -> bool:
+    def turn(self, client: SocketClient, *, reading: bool, most_s: float = _TURN_S) -> bool:
         """Wait for something to do, at most `most_s`, and do it; False once the connection is gone."""
         connection = client.socket()
         if connection is None:
@@ -77,7 +77,7 @@ class Pump:
         self._bell.close()
         self._rope.close()
 
-    def _wait(self, client: Drivable, connection: Any, timeout_s: float) -> None:
+    def _wait(self, client: SocketClient, connection: Any, timeout_s: float) -> None:
         for key, events in self._selector.select(timeout_s):
             if key.fileobj is self._bell:
                 self._bell.recv(4096)

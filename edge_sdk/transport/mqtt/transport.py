@@ -29,15 +29,15 @@ from edge_sdk.transport.mqtt import reasons
 from edge_sdk.transport.mqtt.connection import (
     CONNECT_TIMEOUT_S,
     LEAVE_S,
-    LinkKeeper,
+    LinkQueues,
     LinkSettings,
-    Surroundings,
+    ReconnectingTransport,
 )
 from edge_sdk.transport.mqtt.pace import Pace
-from edge_sdk.transport.mqtt.reasons import Ending
-from edge_sdk.transport.mqtt.retry import Outcome
-from edge_sdk.transport.mqtt.send_queue import MAX_IN_FLIGHT, Item
-from edge_sdk.transport.mqtt.socket_loop import Pump
+from edge_sdk.transport.mqtt.reasons import DisconnectReason
+from edge_sdk.transport.mqtt.retry import ConnectionResult
+from edge_sdk.transport.mqtt.send_queue import MAX_IN_FLIGHT, QueuedMessage
+from edge_sdk.transport.mqtt.socket_loop import SocketLoop
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles, tls_context
 from edge_sdk.transport.mqtt.url import BrokerAddress, parse_broker_url
 
@@ -51,7 +51,7 @@ _SESSION_EXPIRY_S = 3600
 _ANSWER_TIMEOUT_S = 10.0
 
 
-class MqttTransport(LinkKeeper):
+class MqttTransport(ReconnectingTransport):
     """One MQTT client's link; reconnects by itself until closed, with random pauses of up to 0.2 s, doubling to 30 s.
 
     Frames longer than 64 KiB, or than the broker takes at once, travel in chunks and arrive whole.  A sent frame is
@@ -96,7 +96,7 @@ class _Link:
     def __init__(
         self,
         settings: LinkSettings,
-        around: Surroundings,
+        around: LinkQueues,
         on_packet_limit: Callable[[int | None], None],
         *,
         version_5: bool,
@@ -110,14 +110,14 @@ class _Link:
         self._accepted = False
         self._silent = False
         self._version_refused = False
-        self._ending: Ending | None = None
-        self._oldest: Item | None = None
+        self._ending: DisconnectReason | None = None
+        self._oldest: QueuedMessage | None = None
         self._unacknowledged: set[int] = set()
         self._ready_since_s = 0.0
         self._warned = False
         self._tls = tls_context(settings.tls, settings.address)
         self._client = self._build(version_5=version_5)
-        self._pump = Pump()
+        self._pump = SocketLoop()
 
     def wake(self) -> None:
         """Let the driving thread look around; from any thread."""
@@ -130,7 +130,7 @@ class _Link:
             self._client.ack(packet_id, 1)
             self._pump.wake()
 
-    def run(self, closing: threading.Event) -> Outcome:
+    def run(self, closing: threading.Event) -> ConnectionResult:
         """Connect, serve until the link ends, and say how it went."""
         try:
             self._connect()
@@ -139,8 +139,8 @@ class _Link:
             self._end(reasons.failed(error, self._settings.address, CONNECT_TIMEOUT_S))
         finally:
             self._let_go()
-        return Outcome(
-            self._ending or Ending("broker closed the connection"),
+        return ConnectionResult(
+            self._ending or DisconnectReason("broker closed the connection"),
             self._accepted,
             self._silent,
             self._version_refused,
@@ -202,7 +202,7 @@ class _Link:
                 return
             if not self.ready and time.monotonic() > answer_by_s:
                 self._version_refused = not self._accepted  # some answer MQTT 5 with silence
-                self._end(Ending(f"{self._settings.address} does not answer (is it an MQTT broker?)"))
+                self._end(DisconnectReason(f"{self._settings.address} does not answer (is it an MQTT broker?)"))
                 return
 
     def _turn(self, *, reading: bool) -> bool:
@@ -228,7 +228,7 @@ class _Link:
         while self._pump.turn(self._client, reading=True) and time.monotonic() < leave_by_s:
             pass
 
-    def _end(self, ending: Ending) -> None:
+    def _end(self, ending: DisconnectReason) -> None:
         """Keep the first reason: the later ones are its echo."""
         self._ending = self._ending or ending
 
