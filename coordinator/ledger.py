@@ -72,7 +72,8 @@ class Ledger:
         """Open or create the file; `contents`: begin in memory with what copy_to wrote there."""
         self._path = path
         self._db = open_database(path, _SCHEMA, page_bytes=_PAGE_BYTES)
-        self._closing: list[tuple[int, int, str]] = []
+        self._closing: dict[Place, str] = {}
+        """Contributors, as JSON, of exchanges whose record waits for the next commit."""
         self._numbers: dict[str, int] = {}
         """Of the devices in the file."""
         self._taken: set[int] = set()
@@ -149,17 +150,17 @@ class Ledger:
     def commit(self, rows: Iterable[Row]) -> None:
         """Make a group of uploads durable with one sync; the first one of a (place, device) wins."""
         fresh = [row for row in rows if not self.has(row.place, row.device)]
+        on_disk = fresh if self._path is not None else []
+        if on_disk or self._closing:
+            closed = [(place.round, place.exchange, by) for place, by in self._closing.items()]
+            uploads = [(row.place.round, row.place.exchange, row.device, row.frame) for row in on_disk]
+            with transaction(self._db, self._path):
+                self._db.executemany("INSERT OR REPLACE INTO closed VALUES (?, ?, ?)", closed)
+                self._db.executemany(_INSERT_UPLOAD, uploads)
         if self._path is None:
             for row in fresh:
                 self._frames.setdefault((row.place, row.device), row.frame)
-            fresh_rows = []
-        else:
-            fresh_rows = [(row.place.round, row.place.exchange, row.device, row.frame) for row in fresh]
-        if fresh_rows or self._closing:
-            with transaction(self._db, self._path):
-                self._db.executemany("INSERT OR REPLACE INTO closed VALUES (?, ?, ?)", self._closing)
-                self._db.executemany(_INSERT_UPLOAD, fresh_rows)
-        self._closing = []
+        self._closing = {}
         self._known.update((row.place, row.device) for row in fresh)
 
     def close_exchange(self, place: Place, contributors: tuple[str, ...], *, now: bool) -> None:
@@ -168,7 +169,7 @@ class Ledger:
         Where everybody that was invited has answered, the rows say the same, and the record may wait for the next
         commit.
         """
-        self._closing.append((place.round, place.exchange, json.dumps(contributors)))
+        self._closing[place] = json.dumps(contributors)
         if now:
             self.commit(())
 
@@ -179,9 +180,8 @@ class Ledger:
 
     def contributors(self, place: Place) -> tuple[str, ...]:
         """Whom an exchange closed with, on record or not yet."""
-        waiting = {Place(row[0], row[1]): row[2] for row in self._closing}
-        if place in waiting:
-            return tuple(json.loads(waiting[place]))
+        if place in self._closing:
+            return tuple(json.loads(self._closing[place]))
         return self.closed(place.round).get(place.exchange, ())
 
     def slot(self, device: str) -> bytes | None:
@@ -211,7 +211,7 @@ class Ledger:
             self._db.execute("INSERT INTO checkpoint VALUES (?, ?, ?)", (round_, state, json.dumps(record)))
             self._db.execute("DELETE FROM uploads WHERE round < ?", (round_,))
             self._db.execute("DELETE FROM closed WHERE round < ?", (round_,))
-        self._closing = [row for row in self._closing if row[0] >= round_]
+        self._closing = {place: by for place, by in self._closing.items() if place.round >= round_}
         self._known = {(place, device) for place, device in self._known if place.round >= round_}
         self._frames = {key: frame for key, frame in self._frames.items() if key[0].round >= round_}
 
@@ -241,11 +241,10 @@ class Ledger:
                 target.commit()
 
     def free_bytes(self) -> int | None:
-        """Room where this lies: on its disk, or in memory; None where the system does not tell."""
-        if self._path is not None:
-            with guarded(self._path):
-                return shutil.disk_usage(self._path.parent).free
+        """Room where this lies: on its disk, or in memory; None where the system or the disk does not tell."""
         try:
+            if self._path is not None:
+                return shutil.disk_usage(self._path.parent).free
             return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         except (AttributeError, ValueError, OSError):  # not every system counts them
             return None

@@ -51,19 +51,21 @@ class Reduction:
         return self.undone(message) if isinstance(message, Upload) else None
 
     def add(self, number: int, upload: Upload, samples: int) -> None:
-        """One more device."""
+        """One more device.  Raises StoreError where its slot does not read; then nothing has changed."""
         earlier = self._slot(upload.device)
         contribution = Contribution(number=number, samples=samples, knowledge=upload.knowledge, before=earlier)
         self._aggregate = self.method.add(self._aggregate, contribution)
 
     def finish(self, place: Place, contributors: tuple[str, ...], numbers: Mapping[str, int]) -> None:
-        """Let the method reduce; slots that are now too old count no longer.  Raises EdgeError where it cannot."""
+        """Let the method reduce; slots that are now too old count no longer.
+
+        Raises EdgeError where it cannot; then nothing has changed.
+        """
         aggregate = self._aggregate
-        for device in self._too_old(place.round):
-            if device not in contributors:
-                earlier = self._slot(device)
-                expired = Contribution(number=numbers[device], samples=0, knowledge={}, before=earlier)
-                aggregate = self.method.add(aggregate, expired)
+        too_old = [device for device in self._too_old(place.round) if device not in contributors]
+        for device, earlier in [(device, self._slot(device)) for device in too_old]:
+            expired = Contribution(number=numbers[device], samples=0, knowledge={}, before=earlier)
+            aggregate = self.method.add(aggregate, expired)
         self.state = self.method.finish(self._spec, self.state, At(place.round, place.exchange), aggregate)
         self._aggregate = self.method.zero()
 

@@ -1,6 +1,7 @@
 """The words of the rounds: where a run stands, what can happen to it, and what must then be done.
 
-All of them are values.  What they mean is in rounds.py.
+All of them are values.  What they mean is in rounds.py.  Each event and each command carries what it is about.  An
+`upload` is whatever the caller gave with Received: the rounds hand it on and never look into it.
 """
 
 from __future__ import annotations
@@ -187,6 +188,7 @@ class Received:
 
     device: str
     place: Place
+    upload: object
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +197,7 @@ class Withheld:
 
     device: str
     place: Place
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +206,7 @@ class Persisted:
 
     device: str
     place: Place
+    upload: object
     now_s: float
 
 
@@ -248,6 +252,7 @@ class Persist:
 
     device: str
     place: Place
+    upload: object
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +261,7 @@ class Fold:
 
     device: str
     place: Place
+    upload: object
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,7 @@ def _receive(state: RoundState, event: Received) -> Outcome:
         return state, (_answer(state, event),)
     if event.device not in state.invited:
         return state, (Answer(event.device, event.place, "refused", "not invited to this exchange"),)
-    return state, (Persist(event.device, event.place),)
+    return state, (Persist(event.device, event.place, event.upload),)
 
 
 def _receive_closed(state: RoundState, event: Received | Withheld | Persisted) -> Outcome:
@@ -148,7 +148,7 @@ def _withhold(state: RoundState, event: Withheld) -> Outcome:
     if state.closing or event.device not in state.invited:
         return state, (Answer(event.device, event.place, "refused", "nothing was asked of it that it could withhold"),)
     state = replace(state, invited=state.invited - {event.device}, withheld=state.withheld | {event.device})
-    noted = Answer(event.device, event.place, "withheld", "")
+    noted = Answer(event.device, event.place, "withheld", event.reason)
     state, commands = _close_if_complete(state) if state.yield_possible else _fail(state, _too_diverged(state))
     return state, (noted, *commands)
 
@@ -163,7 +163,7 @@ def _fold(state: RoundState, event: Persisted) -> Outcome:
     folded = state.folded if isinstance(state.folded, GrownSet) else GrownSet(state.folded)
     state = replace(state, invited=invited, folded=folded.added(one), withheld=withheld)
     state, closing = _close_if_complete(state)
-    return state, (Fold(event.device, event.place), *closing)
+    return state, (Fold(event.device, event.place, event.upload), *closing)
 
 
 def _tick(state: RoundState, event: Tick) -> Outcome:

@@ -2,8 +2,12 @@
 
 `run` is the loop of a deployment; a simulator drives the same object through `handle`, `flush` and `tick`.
 
-What a frame is held against is in checks.py; who comes and goes in reception.py; what a round is in rounds.py; what
-uploads add up to in tally.py; what is sent in postbox.py; where a start begins in restart.py.
+What a frame is held against is in checks.py; who comes and goes in reception.py; what a round is in rounds.py, and in
+which order its commands are carried out in round_queue.py; what uploads add up to in tally.py; what is sent in
+postbox.py; where a start begins in restart.py.
+
+Every command can be carried out again where the disk refused: what the disk may refuse comes first, and what is counted
+comes after it.
 """
 
 from __future__ import annotations
@@ -11,12 +15,11 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from coordinator import admission, checks, remarks, restart, rounds
+from coordinator import admission, checks, remarks, restart
 from coordinator.checks import Demands
 from coordinator.ledger import Ledger, Row
 from coordinator.methods.base import At, CoordinatorMethod
@@ -26,7 +29,25 @@ from coordinator.reception import Reception
 from coordinator.record import NO_WORK, Work
 from coordinator.reduction import Reduction
 from coordinator.register import Register
-from coordinator.rounds import Place, Policy
+from coordinator.round_queue import RoundQueue
+from coordinator.rounds import (
+    Answer,
+    Broken,
+    Command,
+    Event,
+    Finished,
+    Fold,
+    Invite,
+    Persist,
+    Persisted,
+    Place,
+    Policy,
+    Received,
+    Reduce,
+    RoundDone,
+    RoundState,
+    Withheld,
+)
 from coordinator.run_warnings import RunWarnings
 from coordinator.update_norms import UpdateNorms
 from coordinator.watcher import Silent, Watcher
@@ -42,15 +63,12 @@ POLL_S = 0.5
 """Longest sleep of the loop."""
 GROUP = 256
 """Most frames that share one commit."""
-DISK_AGAIN_S = 5.0
-"""Pause before a write that the disk refused is tried again."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    """An upload on its way into the ledger."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrived:
+    """An upload and the frame that it came in: what the rounds hand on from Received to Fold."""
 
-    place: Place
     upload: Upload
     incoming: Incoming
 
@@ -93,7 +111,8 @@ class Server:
         self.numbers: Mapping[str, int] = self._register.numbers
         """Of them, and of those who fetch the public set first."""
         self.reduction = Reduction(spec, method, ledger, self._limits, self._chain)
-        self._tally, self.rounds = restart.standing(spec, policy, ledger, self._register, self.reduction)
+        self._tally, standing = restart.standing(spec, policy, ledger, self._register, self.reduction)
+        self._queue = RoundQueue(standing, self._carry_out, self._note)
         self.record = self._tally.record
         self.record.started_s = begun_s
         self._postbox = Postbox(spec, transport, epoch=lambda: ledger.epoch, sent=self.record.sent)
@@ -108,10 +127,8 @@ class Server:
             welcomed=self._remind,
         )
         self._linked, self._link_fault = False, "it does not answer"
-        self._pending: list[_Pending] = []
-        self._held: tuple[rounds.Command, ...] = ()
-        """What waits for the disk: the round stands still, and devices send again what came meanwhile."""
-        self._disk_again_s = 0.0
+        self._unwritten: list[Persist] = []
+        """They share the next commit."""
 
     # -- the loop of a deployment -----------------------------------------------------------------------------------
 
@@ -137,7 +154,7 @@ class Server:
                 self.tick(self._clock())
                 reason = check()
                 if reason:
-                    self._feed(rounds.Broken(reason), self._clock())
+                    self._queue.give_up(reason, self._clock())
                 if not self._linked and self._clock() > give_up_s:
                     raise TransportError(f"no broker after {connect_within_s:g} s: {self._link_fault}")
         finally:
@@ -166,9 +183,14 @@ class Server:
         return self.reduction.state
 
     @property
+    def rounds(self) -> RoundState:
+        """Where the run stands."""
+        return self._queue.state
+
+    @property
     def over(self) -> bool:
         """Whether the run has ended, well or not."""
-        return self.rounds.phase in (rounds.Phase.DONE, rounds.Phase.FAILED)
+        return self._queue.over
 
     # -- driven from outside ----------------------------------------------------------------------------------------
 
@@ -178,21 +200,17 @@ class Server:
 
     def next_due_s(self) -> float | None:
         """When `tick` can next matter."""
-        return self._disk_again_s if self._held else rounds.next_due_s(self.rounds)
+        return self._queue.next_due_s()
 
     def tick(self, now_s: float) -> None:
         """Let time pass."""
-        due_s = self.next_due_s()
-        if due_s is None or now_s < due_s:
-            return
-        if self._held:
-            held, self._held = self._held, ()
-            self._carry_out_all(held, now_s)
-        else:
-            self._feed(rounds.Tick(now_s), now_s)
+        self._queue.tick(now_s)
 
     def handle(self, event: TransportEvent, now_s: float) -> None:
-        """Take in what the transport brought.  An illegal frame is counted, attributed, and changes nothing."""
+        """Take in what the transport brought.  An illegal frame is counted, attributed, and changes nothing.
+
+        While the round waits for the disk no frame is taken in: its sender, without an answer, sends it again.
+        """
         if isinstance(event, Connected):
             self._linked = True
             self._announce()
@@ -200,11 +218,11 @@ class Server:
             self._link_fault = event.reason
             self.watcher.noted(f"broker: {event.reason}")
             if event.final:
-                self._feed(rounds.Broken(f"broker: {event.reason}"), now_s)
+                self._queue.give_up(f"broker: {event.reason}", now_s)
         elif isinstance(event, Rejected):
             self._refuse_frame(topics.sender(event.topic) or "unknown", event.kind, event.reason)
-        elif self._held:
-            event.acknowledge()  # its sender, without an answer, sends it again
+        elif self._queue.held:
+            event.acknowledge()
         else:
             sender = topics.sender(event.topic) or "unknown"
             try:
@@ -221,25 +239,25 @@ class Server:
         log.warning("refused a frame of %s: %s", sender, reason)
 
     def flush(self, now_s: float) -> None:
-        """Make the uploads that wait durable with one sync, then let them count.
+        """Make the uploads that wait durable with one sync, then let them count, one after the other.
 
         Where the disk will not have them, they are not answered, and devices, which keep them, send them again.  The
         broker is freed of them all the same: it stops delivering after a few that nobody acknowledged.
         """
-        if not self._pending:
+        if not self._unwritten:
             return
-        waiting, self._pending = self._pending, []
+        group, self._unwritten = self._unwritten, []
+        arrived = [cast("Arrived", each.upload) for each in group]
+        durable: list[Event] = []
         try:
-            self.ledger.commit(Row(each.place, each.upload.device, each.incoming.frame) for each in waiting)
+            frames = [each.incoming.frame for each in arrived]
+            self.ledger.commit(Row(p.place, p.device, frame) for p, frame in zip(group, frames, strict=True))
+            durable += [Persisted(each.device, each.place, each.upload, now_s) for each in group]
         except StoreError as error:
             self.watcher.noted(str(error))
-            for each in waiting:
-                each.incoming.acknowledge()
-            return
-        for each in waiting:
-            self._durable = each.upload
-            self._feed(rounds.Persisted(each.upload.device, each.place, now_s), now_s)
+        for each in arrived:
             each.incoming.acknowledge()
+        self._queue.feed(*durable, now_s=now_s)
 
     # -- frames in --------------------------------------------------------------------------------------------------
 
@@ -250,7 +268,7 @@ class Server:
             return
         event = self._reception.take(envelope, incoming.frame, now_s, self.watcher)
         if event is not None:
-            self._feed(event, now_s)
+            self._queue.feed(event, now_s=now_s)
         incoming.acknowledge()
 
     def _take_upload(self, upload: Upload, incoming: Incoming, now_s: float) -> None:
@@ -261,7 +279,7 @@ class Server:
             raise RemoteProtocolError("knowledge", f"{upload.device} has not joined")
         self.record.bytes_up[upload.device] += len(incoming.frame)
         if self.ledger.has(place, upload.device):
-            self._answer(upload.device, place, "duplicate")
+            self._answer(Answer(upload.device, place, "duplicate", ""))
             incoming.acknowledge()
             return
         if upload.withheld:
@@ -273,61 +291,46 @@ class Server:
                 upload = self.reduction.undone(upload)
                 self._demands.check(upload, hello, place, closing=self.rounds.closing)
             except RemoteProtocolError as error:
-                self._answer(upload.device, place, "refused", one_line(str(error)))
+                self._answer(Answer(upload.device, place, "refused", one_line(str(error))))
                 raise
-        before = len(self._pending)
-        self._incoming = _Pending(place, upload, incoming)
-        self._feed(rounds.Received(upload.device, place), now_s)
-        if len(self._pending) == before:
+        arrived = Arrived(upload, incoming)
+        self._queue.feed(Received(upload.device, place, arrived), now_s=now_s)
+        if not any(each.upload is arrived for each in self._unwritten[-1:]):
             incoming.acknowledge()
 
     def _take_withheld(self, upload: Upload, place: Place, now_s: float) -> None:
         """A device whose learning diverged says so: nothing of it counts, and nobody waits for it."""
         if upload.knowledge or upload.closing:
-            self._answer(upload.device, place, "refused", "withheld, and yet something to take")
+            self._answer(Answer(upload.device, place, "refused", "withheld, and yet something to take"))
             raise RemoteProtocolError("knowledge", f"withheld {upload.withheld!r}, and yet something to take")
-        self._withheld = upload.withheld
-        self._feed(rounds.Withheld(upload.device, place), now_s)
+        self._queue.feed(Withheld(upload.device, place, upload.withheld), now_s=now_s)
+
+    def _note(self, message: str) -> None:
+        self.watcher.noted(message)
 
     # -- commands out -----------------------------------------------------------------------------------------------
 
-    def _feed(self, event: rounds.Event, now_s: float) -> None:
-        self.rounds, commands = rounds.advance(self.rounds, event)
-        self._carry_out_all(commands, now_s)
-
-    def _carry_out_all(self, commands: tuple[rounds.Command, ...], now_s: float) -> None:
-        """In order; one that the disk refuses waits, and so does everything after it."""
-        left = deque(commands)
-        try:
-            while left:
-                self._carry_out(left[0], now_s)
-                left.popleft()
-        except StoreError as error:
-            self._held, self._disk_again_s = tuple(left), now_s + DISK_AGAIN_S
-            self.watcher.noted(f"{error}; the round waits, next try in {DISK_AGAIN_S:g} s")
-
-    def _carry_out(self, command: rounds.Command, now_s: float) -> None:
-        if isinstance(command, rounds.Invite):
-            self._invite(command, now_s)
-        elif isinstance(command, rounds.Persist):
-            self._pending.append(self._incoming)
-        elif isinstance(command, rounds.Fold):
-            self._fold(command)
-            self.record.waiting.answered(command.device, now_s)
-        elif isinstance(command, rounds.Answer):
-            self._answer(command.device, command.place, command.verdict, command.reason)
-        elif isinstance(command, rounds.Reduce):
-            self.record.waiting.closed(self.rounds.missing, now_s)
-            self._reduce(command, now_s)
-        elif isinstance(command, rounds.RoundDone):
+    def _carry_out(self, command: Command, now_s: float) -> Event | None:
+        """Do what the rounds say; what then happens, None: nothing.  Raises StoreError where the disk refuses."""
+        if isinstance(command, Invite):
+            return self._invite(command, now_s)
+        if isinstance(command, Reduce):
+            return self._reduce(command, now_s)
+        if isinstance(command, Persist):
+            self._unwritten.append(command)
+        elif isinstance(command, Fold):
+            self._fold(command, now_s)
+        elif isinstance(command, Answer):
+            self._answer(command)
+        elif isinstance(command, RoundDone):
             self._round_done(command.round, now_s)
         else:
-            self._announce()
+            self._postbox.announce("failed" if command.reason else "finished", command.reason)
+        return None
 
-    def _invite(self, invite: rounds.Invite, now_s: float) -> None:
+    def _invite(self, invite: Invite, now_s: float) -> Broken | None:
         if not self._register.anybody_learns(self.rounds.members):
-            self._feed(rounds.Broken(admission.nobody_learns(self.rounds.members, self.contract)), now_s)
-            return
+            return Broken(admission.nobody_learns(self.rounds.members, self.contract))
         self.record.begun(now_s)
         at = At(invite.place.round, invite.place.exchange)
         try:
@@ -340,35 +343,40 @@ class Server:
                     self.record.travelled("down", {**shared, **personal})
                     self._postbox.assign(device, at, common, self._chain.apply(personal), invite.left_s)
         except LocalProtocolError as error:
-            self._feed(rounds.Broken(f"round {at.round}: nothing legal to send: {error}"), now_s)
+            return Broken(f"round {at.round}: nothing legal to send: {error}")
+        return None
 
-    def _fold(self, fold: rounds.Fold) -> None:
-        self._norms.add(fold.device, self._durable.knowledge)
-        self._tally.add(self._durable)
-        self._answer(fold.device, fold.place, "accepted")
+    def _fold(self, fold: Fold, now_s: float) -> None:
+        upload = cast("Arrived", fold.upload).upload
+        self._tally.add(upload)
+        self._norms.add(fold.device, upload.knowledge)
+        self._answer(Answer(fold.device, fold.place, "accepted", ""))
+        self.record.waiting.answered(fold.device, now_s)
 
-    def _answer(self, device: str, place: Place, verdict: str, reason: str = "") -> None:
+    def _answer(self, answer: Answer) -> None:
+        """Count the verdict, and send the receipt."""
+        device, place, verdict, reason = answer.device, answer.place, answer.verdict, answer.reason
         word = "stale" if verdict == "late" else verdict
         self.record.updates[word] += 1
         if verdict == "withheld":
-            self.watcher.noted(f"{device} withheld its upload of round {place.round + 1}: {self._withheld}")
-            self.record.diverged(device, self._withheld)
-            verdict = "accepted"  # it has nothing to send again
+            self.watcher.noted(f"{device} withheld its upload of round {place.round + 1}: {reason}")
+            self.record.diverged(device, reason)
+            verdict, reason = "accepted", ""  # it has nothing to send again
         elif verdict != "accepted":
             self.record.refused_frame(device, word)
         self._postbox.receipt(device, place, verdict, reason)
 
-    def _reduce(self, reduce: rounds.Reduce, now_s: float) -> None:
+    def _reduce(self, reduce: Reduce, now_s: float) -> Finished | Broken:
+        self.record.waiting.closed(self.rounds.missing, now_s)  # once: the wait for the disk is nobody's
         try:
             self.ledger.close_exchange(reduce.place, reduce.contributors, now=reduce.partial)
             self._tally.close(reduce.place, reduce.contributors)
         except StoreError:
             raise
         except EdgeError as error:
-            self._feed(rounds.Broken(str(error)), now_s)
-            return
+            return Broken(str(error))
         self._look_for_outliers(reduce.place)
-        self._feed(rounds.Finished(now_s), now_s)
+        return Finished(now_s)
 
     def _look_for_outliers(self, place: Place) -> None:
         """Name the devices whose update was far larger than the others' (W17)."""
@@ -377,18 +385,19 @@ class Server:
             self.watcher.noted(remarks.far_larger(place.round, device, times))
 
     def _round_done(self, round_: int, now_s: float) -> None:
+        slots = self.reduction.slots_after(round_)
         if len(self.record.rounds) == round_:  # else the disk refused the checkpoint, and this is another try
             for warning in self._warnings.round_ended(self.record):
                 self.watcher.noted(warning)
             self.record.round_done(self._tally.contributors, self.rounds.policy.exchanges, now_s, self._work())
         self.record.asked, self.record.answered = self.rounds.asked, self.rounds.answered
-        state, record = storage.to_bytes(self.method_state), self.record.to_json()
-        self.ledger.checkpoint(round_ + 1, state, record, self.reduction.slots_after(round_))
+        self.ledger.checkpoint(round_ + 1, storage.to_bytes(self.method_state), self.record.to_json(), slots)
         self.watcher.round_done(self.record.rounds[-1], self.spec.rounds, self.record)
 
     def _announce(self) -> None:
-        ended = {rounds.Phase.DONE: "finished", rounds.Phase.FAILED: "failed"}
-        self._postbox.announce(ended.get(self.rounds.phase, "ready"), self.rounds.reason)
+        """Where the run stands, for those who come."""
+        state = ("failed" if self.rounds.reason else "finished") if self.over else "ready"
+        self._postbox.announce(state, self.rounds.reason if self.over else "")
 
     def _remind(self) -> None:
         """Whoever comes after the end does not know of it yet."""

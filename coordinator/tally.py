@@ -20,9 +20,9 @@ class Tally:
         """To the exchange that was closed last."""
 
     def add(self, upload: Upload) -> None:
-        """One more, with its transforms undone; what the disk refuses is not noted, either.
+        """One more, with its transforms undone.  No device weighs more than the samples that it declared.
 
-        No device weighs more than the samples that it declared.
+        Raises StoreError where the disk refuses; then nothing has changed.
         """
         device, record = upload.device, self.record
         if not upload.closing:
@@ -43,6 +43,6 @@ class Tally:
             self.record.updates["accepted"] += 1
 
     def close(self, place: Place, contributors: tuple[str, ...]) -> None:
-        """Let the method reduce an exchange.  Raises EdgeError where it cannot."""
-        self.contributors = len(contributors)
+        """Let the method reduce an exchange.  Raises EdgeError where it cannot; then nothing has changed."""
         self._reduction.finish(place, contributors, self._register.numbers)
+        self.contributors = len(contributors)

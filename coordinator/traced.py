@@ -10,17 +10,22 @@ from typing import Any
 
 from coordinator.server import Server
 from coordinator.trace import Ended, Flushed, Heard, Life, Sent, Ticked, TraceWriter
+from edge_sdk.errors import StoreError
 from edge_sdk.protocol import storage
 from edge_sdk.transport.base import Transport, TransportEvent, Will
 
 
 class TracedServer(Server):
-    """Writes each thing down before it acts on it, and each frame before it goes."""
+    """Writes each thing down before it acts on it, and each frame before it goes.
+
+    Raises StoreError where the disk will not have the trace; what was begun is then done all the same.
+    """
 
     def __init__(self, trace: TraceWriter, **parts: Any) -> None:
         """`parts`: what a Server takes."""
         self._trace = trace
-        super().__init__(**{**parts, "transport": _Tap(parts["transport"], trace)})
+        self._tap = _Tap(parts["transport"], trace)
+        super().__init__(**{**parts, "transport": self._tap})
         trace.write(
             Life(
                 spec=self.spec,
@@ -36,12 +41,14 @@ class TracedServer(Server):
         """See Server."""
         self._trace.write(Heard(now_s, event))
         super().handle(event, now_s)
+        self._tap.check()
 
     def flush(self, now_s: float) -> None:
         """See Server."""
-        if self._pending:
+        if self._unwritten:
             self._trace.write(Flushed(now_s))
             super().flush(now_s)
+            self._tap.check()
         self._trace.flush()
 
     def tick(self, now_s: float) -> None:
@@ -50,6 +57,7 @@ class TracedServer(Server):
         if due_s is not None and now_s >= due_s:
             self._trace.write(Ticked(now_s))
             super().tick(now_s)
+            self._tap.check()
 
     def close(self) -> None:
         """See Server."""
@@ -75,10 +83,19 @@ def server(trace: TraceWriter | None, **parts: Any) -> Server:
 
 
 class _Tap:
-    """A transport that writes down what is sent through it."""
+    """A transport that writes down what is sent through it.
+
+    A trace that the disk refuses does not stop what is being sent: half of a command would be done, and done again.
+    """
 
     def __init__(self, transport: Transport, trace: TraceWriter) -> None:
         self._transport, self._trace = transport, trace
+        self._error: StoreError | None = None
+
+    def check(self) -> None:
+        """Raise what the disk said, if it refused."""
+        if self._error is not None:
+            raise self._error
 
     def connect(self, subscriptions: Sequence[str], will: Will | None = None) -> None:
         """See Transport."""
@@ -86,7 +103,10 @@ class _Tap:
 
     def send(self, topic: str, frame: bytes, *, retain: bool = False) -> None:
         """See Transport."""
-        self._trace.write(Sent(topic, frame, retain))
+        try:
+            self._trace.write(Sent(topic, frame, retain))
+        except StoreError as error:
+            self._error = self._error or error
         self._transport.send(topic, frame, retain=retain)
 
     def accept_up_to(self, frame_bytes: int) -> None:

@@ -34,7 +34,9 @@ COORDINATOR = """\
 `coordinator/rounds.py`. A run gathers devices, then goes from exchange to exchange: it collects uploads until all that
 were invited have answered, or the deadline has come with a quorum, and lets the method finish. After the last round a
 closing exchange brings the result down, and metrics up. An upload counts only once it is durable: `Received` is
-answered by `Persist`, and only `Persisted` leads to `Fold`.
+answered by `Persist`, and only `Persisted` leads to `Fold`. The upload travels in these events and commands, and the
+machine does not look into it. Commands are carried out one after the other (`coordinator/round_queue.py`), and the next
+event is fed when all of them are; a command that the disk refuses is tried again, and everything else waits behind it.
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:  # the record imports results, too
 
 
 class Log:
-    """A Watcher that writes down what it sees."""
+    """A Watcher that writes down what it sees.  A disk that will not have a line ends no run: that line is missing."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -46,5 +47,5 @@ class Log:
         self._write("note", message=message)
 
     def _write(self, event: str, **fields: Any) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
+        with suppress(OSError), self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"time_s": round(time.time(), 3), "event": event, **fields}) + "\n")

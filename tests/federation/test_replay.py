@@ -22,7 +22,7 @@ from coordinator.replay import message_in, replay
 from coordinator.trace import Entry, Heard, Sent, Trace, TraceWriter, keeping
 from coordinator.traced import state_hash
 from edge_sdk.cli import main
-from edge_sdk.errors import RunFailed, UsageError
+from edge_sdk.errors import RunFailed, StoreError, UsageError
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.transport.base import Incoming
@@ -116,6 +116,26 @@ def test_a_frame_that_went_another_way_is_named(path: Path, pictures: Path) -> N
         replay([*entries[:sent], *entries[sent + 1 :]], NOTHING)
     with pytest.raises(RunFailed, match="begins in the middle"):
         replay(entries[1:], NOTHING)
+
+
+def test_a_trace_that_the_disk_refuses_ends_the_run_and_nothing_counts_twice(path: Path, pictures: Path) -> None:
+    """A command that is half done, as a receipt that is not written down makes it, is not done again."""
+    fleet = fleets.built(pictures, "fedproto", devices=2)
+    with keeping(path.parent, {}, path, wanted=True, resume=False, virtual=True) as trace:
+        assert trace is not None
+        run = fleets.Run(fleet, trace=trace)
+        write, folded = trace.write, run.server.record.contributed
+
+        def refuses(entry: Entry) -> None:
+            if isinstance(entry, Sent) and folded:
+                raise StoreError("trace: No space left on device")
+            write(entry)
+
+        trace.write = refuses  # type: ignore[method-assign]  # a full disk
+        with pytest.raises(StoreError, match="No space left"):
+            run.run()
+    assert set(folded.values()) == {1}
+    assert sum(folded.values()) == run.server.record.updates["accepted"]
 
 
 def test_a_trace_that_was_cut_off_replays_as_far_as_it_goes(

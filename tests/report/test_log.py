@@ -20,3 +20,13 @@ def test_every_event_is_a_line_of_json(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     assert [line["event"] for line in lines] == ["joined", "turned-away", "round", "note"]
     assert lines[2]["accuracy"] == {"a": 0.5}
+
+
+def test_a_line_that_the_disk_will_not_have_ends_no_run(tmp_path: Path) -> None:
+    log = Log(tmp_path / "run" / "log.jsonl")
+    (tmp_path / "run" / "log.jsonl").mkdir()
+    log.noted("the disk is full")
+    (tmp_path / "run" / "log.jsonl").rmdir()
+    log.noted("there is room")
+    lines = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
+    assert [json.loads(line)["message"] for line in lines] == ["there is room"]

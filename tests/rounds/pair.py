@@ -181,9 +181,7 @@ class Coordinator:
     def __init__(self, pair: Pair, policy: Policy) -> None:
         self.pair, self.epoch = pair, 1
         self.model = _Ears(policy, hear=self._carry_out)
-        self.frames: dict[tuple[Place, str], bytes] = {}
-        """As they arrived."""
-        self.folded: dict[Place, list[bytes]] = {}
+        self.folded: dict[Place, list[object]] = {}
         """In the order in which they came to count."""
         self.begun = 0
 
@@ -228,8 +226,7 @@ class Coordinator:
         if device.name in self.model.rows.get(place, ()):
             self._answer(device.name, place)
             return
-        self.frames[place, device.name] = frame
-        self.feed(rounds.Received(device.name, place))
+        self.feed(rounds.Received(device.name, place, frame))
 
     def _carry_out(self, command: rounds.Command) -> None:
         if isinstance(command, rounds.Invite):
@@ -239,7 +236,7 @@ class Coordinator:
             begun = self.begun
             self.pair.at(self.pair.now_s + self.pair.rng.random() * 0.2, lambda: self._commit(begun))
         elif isinstance(command, rounds.Fold):
-            self.folded.setdefault(command.place, []).append(self.frames[command.place, command.device])
+            self.folded.setdefault(command.place, []).append(command.upload)
             self._answer(command.device, command.place)
         elif isinstance(command, rounds.Answer):
             self._answer(command.device, command.place)

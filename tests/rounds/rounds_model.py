@@ -14,6 +14,11 @@ def names(count: int) -> tuple[str, ...]:
     return tuple("abcdefghijklmnopqrstuvwxyz"[:count])
 
 
+def sent(device: str, place: Place) -> object:
+    """In place of an upload: who made it, and what for."""
+    return f"{device} for round {place.round}, exchange {place.exchange}"
+
+
 @dataclass
 class Model:
     """Feeds events, carries commands out, and checks every promise on the way."""
@@ -21,10 +26,10 @@ class Model:
     policy: Policy
     state: RoundState = field(init=False)
     now_s: float = 0.0
-    pending: list[tuple[str, Place]] = field(default_factory=list)
+    pending: list[tuple[str, Place, object]] = field(default_factory=list)
     """Uploads that were told to be persisted."""
-    rows: dict[Place, set[str]] = field(default_factory=dict)
-    """Durable uploads."""
+    rows: dict[Place, dict[str, object]] = field(default_factory=dict)
+    """Durable uploads by device."""
     closed: dict[Place, tuple[str, ...]] = field(default_factory=dict)
     """Durable records of closed exchanges."""
     riding: dict[Place, tuple[str, ...]] = field(default_factory=dict)
@@ -65,23 +70,26 @@ class Model:
     def join(self, device: str) -> tuple[rounds.Command, ...]:
         return self.feed(rounds.Joined(device, self.now_s))
 
-    def upload(self, device: str, place: Place | None = None) -> tuple[rounds.Command, ...]:
+    def upload(
+        self, device: str, place: Place | None = None, upload: object | None = None
+    ) -> tuple[rounds.Command, ...]:
         place = self.state.place if place is None else place
         if device in self.rows.get(place, ()):  # the server asks its ledger first
             return ()
-        return self.feed(rounds.Received(device, place))
+        return self.feed(rounds.Received(device, place, sent(device, place) if upload is None else upload))
 
     def commit(self, index: int = 0) -> tuple[rounds.Command, ...]:
         """One of the waiting uploads becomes durable."""
-        device, place = self.pending.pop(index % len(self.pending))
-        self._write(device, place)
-        return self.feed(rounds.Persisted(device, place, self.now_s))
+        device, place, upload = self.pending.pop(index % len(self.pending))
+        self._write(device, place, upload)
+        return self.feed(rounds.Persisted(device, place, upload, self.now_s))
 
     def answer(self, device: str) -> tuple[rounds.Command, ...]:
         """An upload that arrives and is durable at once."""
         commands = self.upload(device)
-        if (device, self.state.place) in self.pending:
-            commands += self.commit(self.pending.index((device, self.state.place)))
+        persist = (device, self.state.place, sent(device, self.state.place))
+        if persist in self.pending:
+            commands += self.commit(self.pending.index(persist))
         return commands
 
     def finish(self) -> tuple[rounds.Command, ...]:
@@ -108,8 +116,8 @@ class Model:
     def crash(self, *, after_commit: bool = False) -> None:
         """Power is lost, perhaps between a commit and its Persisted; what is durable is all that is left."""
         if after_commit:
-            for device, place in self.pending:
-                self._write(device, place)
+            for device, place, upload in self.pending:
+                self._write(device, place, upload)
         self.pending, self.riding = [], {}
         exchange = sum(place.round == self.round for place in self.closed)
         place = Place(self.round, exchange)
@@ -121,9 +129,10 @@ class Model:
 
     def _carry_out(self, command: rounds.Command) -> None:
         if isinstance(command, rounds.Persist):
-            self.pending.append((command.device, command.place))
+            self.pending.append((command.device, command.place, command.upload))
         elif isinstance(command, rounds.Fold):
             assert command.device in self.rows[command.place], "folded before it was durable"
+            assert command.upload == self.rows[command.place][command.device], "folded another one than is durable"
         elif isinstance(command, rounds.Reduce):
             assert self.told.get(command.place, command.contributors) == command.contributors, "another outcome"
             self.reduced[command.place] = command.contributors
@@ -139,11 +148,11 @@ class Model:
             self.told |= {place: by for place, by in self.reduced.items() if place < command.place}
             self.assigned |= dict.fromkeys(command.devices, command.place)
 
-    def _write(self, device: str, place: Place) -> None:
+    def _write(self, device: str, place: Place, upload: object) -> None:
         self.closed |= self.riding
         self.riding = {}
         if place.round >= self.round:
-            self.rows.setdefault(place, set()).add(device)
+            self.rows.setdefault(place, {}).setdefault(device, upload)
 
 
 def check_state(state: RoundState) -> None:
@@ -181,6 +190,7 @@ def check_step(
             assert before.phase is Phase.COLLECTING
             assert isinstance(event, rounds.Persisted)
             assert (command.device, command.place) == (event.device, event.place) == (event.device, before.place)
+            assert command.upload is event.upload
             assert command.device not in before.folded, "folded twice"
         elif isinstance(command, rounds.Reduce):
             assert len(command.contributors) >= after.needed, "closed below the quorum"
@@ -204,6 +214,7 @@ def check_step(
     if isinstance(event, rounds.Withheld) and before.phase is Phase.COLLECTING:
         assert after.folded == before.folded, "counted what is not there"
         assert isinstance(commands[0], rounds.Answer)
+        assert commands[0].verdict != "withheld" or commands[0].reason == event.reason
     if isinstance(event, (rounds.Left, rounds.TurnedAway)) and before.phase in (Phase.GATHERING, Phase.COLLECTING):
         _check_leaving(before, event, after)
 
@@ -224,7 +235,7 @@ def _check_upload(before: RoundState, event: rounds.Received, commands: tuple[ro
     elif event.device not in before.invited:
         expected = "refused"
     else:
-        assert command == rounds.Persist(event.device, event.place)
+        assert command == rounds.Persist(event.device, event.place, event.upload)
         return
     assert isinstance(command, rounds.Answer)
     assert (command.device, command.place, command.verdict) == (event.device, event.place, expected)

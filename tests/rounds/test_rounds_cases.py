@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from rounds_model import Model, names
+from rounds_model import Model, names, sent
 
 from coordinator import rounds
 from coordinator.rounds import Answer, End, Fold, Invite, Persist, Phase, Place, Policy, Reduce, RoundDone
@@ -53,16 +53,19 @@ def test_a_clean_run_command_by_command():
     model = Model(policy(2, 2))
     assert model.join("b") == ()
     assert model.join("a") == (Invite(("a", "b"), Place(0, 0), DEADLINE_S),)
-    assert model.upload("a") == (Persist("a", Place(0, 0)),)
-    assert model.commit() == (Fold("a", Place(0, 0)),)
-    assert model.answer("b")[1:] == (Fold("b", Place(0, 0)), Reduce(Place(0, 0), ("a", "b"), partial=False))
+    assert model.upload("a") == (Persist("a", Place(0, 0), sent("a", Place(0, 0))),)
+    assert model.commit() == (Fold("a", Place(0, 0), sent("a", Place(0, 0))),)
+    assert model.answer("b")[1:] == (
+        Fold("b", Place(0, 0), sent("b", Place(0, 0))),
+        Reduce(Place(0, 0), ("a", "b"), partial=False),
+    )
     assert model.finish() == (Invite(("a", "b"), Place(0, 1), DEADLINE_S),)
     assert through(model, "a", "b") == (RoundDone(0), Invite(("a", "b"), Place(1, 0), DEADLINE_S))
     through(model, "a", "b")
     assert through(model, "b", "a") == (RoundDone(1), Invite(("a", "b"), Place(2, 0), DEADLINE_S))
     assert model.state.closing
     model.answer("a")
-    assert model.answer("b")[1:] == (Fold("b", Place(2, 0)), End(""))
+    assert model.answer("b")[1:] == (Fold("b", Place(2, 0), sent("b", Place(2, 0))), End(""))
     assert model.state.phase is Phase.DONE
 
 
@@ -266,7 +269,10 @@ def test_a_missed_deadline_invites_newcomers_too():
     model.leave("b")
     assert model.join("c") == ()
     assert model.wait(DEADLINE_S) == (Invite(("c",), Place(0, 0), DEADLINE_S),)
-    assert model.answer("c")[1:] == (Fold("c", Place(0, 0)), Reduce(Place(0, 0), ("a", "c"), partial=True))
+    assert model.answer("c")[1:] == (
+        Fold("c", Place(0, 0), sent("c", Place(0, 0))),
+        Reduce(Place(0, 0), ("a", "c"), partial=True),
+    )
 
 
 # -- leaving --------------------------------------------------------------------------------------------------------
@@ -294,7 +300,7 @@ def test_a_device_that_leaves_between_persist_and_persisted_counts():
     model = joined(3, 2)
     model.upload("c")
     model.leave("c")
-    assert model.commit() == (Fold("c", Place(0, 0)),)
+    assert model.commit() == (Fold("c", Place(0, 0), sent("c", Place(0, 0))),)
 
 
 @pytest.mark.parametrize("event", [rounds.Left("b", 0.0), rounds.TurnedAway("b")])
@@ -332,7 +338,7 @@ def test_whoever_answered_the_closing_exchange_may_go():
     assert model.state.closing
     model.answer("a")
     assert model.leave("a") == ()
-    assert model.answer("b")[1:] == (Fold("b", Place(1, 0)), End(""))
+    assert model.answer("b")[1:] == (Fold("b", Place(1, 0), sent("b", Place(1, 0))), End(""))
 
 
 # -- answers --------------------------------------------------------------------------------------------------------
@@ -341,7 +347,9 @@ def test_whoever_answered_the_closing_exchange_may_go():
 def test_the_verdicts():
     model = joined(2, 2)
     model.answer("a")
-    assert model.feed(rounds.Received("a", Place(0, 0))) == (Answer("a", Place(0, 0), "duplicate", ""),)
+    assert model.feed(rounds.Received("a", Place(0, 0), sent("a", Place(0, 0)))) == (
+        Answer("a", Place(0, 0), "duplicate", ""),
+    )
     assert model.upload("b", Place(0, 1)) == (Answer("b", Place(0, 1), "refused", "this exchange has not begun"),)
     through(model, "b")
     assert model.upload("x", Place(0, 0)) == (Answer("x", Place(0, 0), "late", "this exchange is closed"),)
@@ -351,7 +359,7 @@ def test_two_copies_of_one_upload_count_once():
     model = joined(2, 2)
     model.upload("a")
     model.upload("a")  # before the first copy is durable
-    assert model.commit() == (Fold("a", Place(0, 0)),)
+    assert model.commit() == (Fold("a", Place(0, 0), sent("a", Place(0, 0))),)
     assert model.commit() == (Answer("a", Place(0, 0), "duplicate", ""),)
 
 
@@ -366,7 +374,7 @@ def test_a_commit_that_comes_after_the_close_is_late():
     assert model.reduced[Place(0, 0)] == ("a", "b")
     model.upload("c", Place(0, 0))
     model.finish()
-    model.pending.append(("c", Place(0, 0)))  # one that was on its way before the close
+    model.pending.append(("c", Place(0, 0), sent("c", Place(0, 0))))  # one that was on its way before the close
     assert model.commit() == (Answer("c", Place(0, 0), "late", "this exchange is closed"),)
 
 
@@ -381,9 +389,9 @@ def test_after_the_end_uploads_are_answered_and_nothing_else_happens(end):
     place = model.state.place
     state = model.state
     verdict = "duplicate" if end == "done" else "late"
-    (answer,) = model.feed(rounds.Received("a", place))
+    (answer,) = model.feed(rounds.Received("a", place, sent("a", place)))
     assert answer.verdict == verdict
-    (answer,) = model.feed(rounds.Received("b", Place(0, 0)))
+    (answer,) = model.feed(rounds.Received("b", Place(0, 0), sent("b", Place(0, 0))))
     assert answer.verdict == "late"
     for event in (
         rounds.Joined("a", 0.0),
@@ -413,7 +421,7 @@ def test_nothing_but_the_table_decides():
 
 def restarted(expected: int, quorum: int, place: Place, folded: str, **more: object) -> Model:
     model = Model(policy(expected, quorum, **more))
-    model.round, model.rows = place.round, {place: set(folded)} if folded else {}
+    model.round, model.rows = place.round, {place: {device: sent(device, place) for device in folded}} if folded else {}
     model.closed = {Place(place.round, i): tuple(names(expected)) for i in range(place.exchange)}
     model.crash()
     return model
@@ -422,14 +430,19 @@ def restarted(expected: int, quorum: int, place: Place, folded: str, **more: obj
 def test_after_a_restart_only_those_without_a_durable_upload_are_invited():
     model = restarted(3, 2, Place(1, 1), "a")
     assert model.state.phase is Phase.GATHERING
-    assert model.feed(rounds.Received("a", Place(1, 1))) == (Answer("a", Place(1, 1), "duplicate", ""),)
+    assert model.feed(rounds.Received("a", Place(1, 1), sent("a", Place(1, 1)))) == (
+        Answer("a", Place(1, 1), "duplicate", ""),
+    )
     assert model.upload("b", Place(1, 0)) == (Answer("b", Place(1, 0), "late", "this exchange is closed"),)
     assert model.upload("b", Place(1, 1)) == ()  # sent again when the exchange is open
     model.join("a")
     model.join("b")
     assert model.join("c") == (Invite(("b", "c"), Place(1, 1), DEADLINE_S),)
     model.answer("b")
-    assert model.answer("c")[1:] == (Fold("c", Place(1, 1)), Reduce(Place(1, 1), ("a", "b", "c"), partial=False))
+    assert model.answer("c")[1:] == (
+        Fold("c", Place(1, 1), sent("c", Place(1, 1))),
+        Reduce(Place(1, 1), ("a", "b", "c"), partial=False),
+    )
 
 
 def test_after_a_restart_an_exchange_that_had_all_uploads_closes_as_it_did():
@@ -453,7 +466,7 @@ def test_after_a_restart_the_closing_exchange_does_not_wait_for_those_who_answer
     model = restarted(3, 3, Place(2, 0), "ab")
     assert rounds.next_due_s(model.state) is None
     assert model.join("c") == (Invite(("c",), Place(2, 0), DEADLINE_S),)
-    assert model.answer("c")[1:] == (Fold("c", Place(2, 0)), End(""))
+    assert model.answer("c")[1:] == (Fold("c", Place(2, 0), sent("c", Place(2, 0))), End(""))
 
 
 def test_after_a_restart_a_complete_closing_exchange_needs_nobody():

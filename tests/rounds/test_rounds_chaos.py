@@ -46,10 +46,10 @@ def play(model: Model, script: bytes, *, leaving: bool) -> None:
     for kind, who, what in zip(script[::3], script[1::3], script[2::3], strict=False):
         device = everybody[who % len(everybody)]
         if model.over:
-            model.feed(rounds.Received(device, model.state.place))
+            model.feed(rounds.Received(device, model.state.place, what))
             return
         if kind < 60:
-            model.upload(device)
+            model.upload(device, upload=what)  # a device that sends twice need not send the same
         elif kind < 110 and model.pending:
             model.commit(who)
         elif kind < 140:
@@ -71,7 +71,7 @@ def play(model: Model, script: bytes, *, leaving: bool) -> None:
             model.commit(who)
             model.feed(rounds.Persisted(*again, model.now_s))
         elif kind < 248 and leaving and what < 64:
-            model.feed(rounds.Withheld(device, model.state.place))
+            model.feed(rounds.Withheld(device, model.state.place, f"diverged {what}"))
         elif kind < 247 and leaving:
             model.leave(device)
         elif kind < 248 and leaving:

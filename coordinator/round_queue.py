@@ -1,0 +1,102 @@
+"""The round machine at work: one queue of the commands that it gives, carried out in order.
+
+Two rules.  The machine is given an event only when all its earlier commands are carried out.  A command that the disk
+refuses stays at the head of the queue, and everything waits behind it until it is tried again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from coordinator import rounds
+from coordinator.rounds import Phase, RoundState
+from edge_sdk.errors import StoreError
+
+DISK_AGAIN_S = 5.0
+"""Pause before a command that the disk refused is tried again."""
+
+
+class RoundQueue:
+    """Feeds the machine, and has its commands carried out first in, first out."""
+
+    def __init__(
+        self,
+        state: RoundState,
+        carry_out: Callable[[rounds.Command, float], rounds.Event | None],
+        noted: Callable[[str], None],
+    ) -> None:
+        """carry_out: carries out one command at a time (s), and gives the event that follows from it, if any.
+
+        It raises StoreError where the disk refuses, and is then called with the same command again.
+        noted: is told of each refusal.
+        """
+        self.state = state
+        self._carry_out, self._noted = carry_out, noted
+        self._commands: deque[rounds.Command] = deque()
+        self._events: deque[rounds.Event] = deque()
+        """They wait until no command is left."""
+        self._again_s: float | None = None
+        """When the command that the disk refused is tried again; None: the disk refused none."""
+
+    @property
+    def held(self) -> bool:
+        """Whether the first command waits for the disk, and all others behind it."""
+        return self._again_s is not None
+
+    @property
+    def over(self) -> bool:
+        """Whether the run has ended, well or not, and nothing is left to carry out."""
+        return self.state.phase in (Phase.DONE, Phase.FAILED) and not self._commands and not self._events
+
+    def next_due_s(self) -> float | None:
+        """When `tick` can next matter."""
+        return rounds.next_due_s(self.state) if self._again_s is None else self._again_s
+
+    def feed(self, *events: rounds.Event, now_s: float) -> None:
+        """Let these happen, one after the other; while a command waits for the disk, they wait behind it."""
+        self._events.extend(events)
+        if not self.held:
+            self._work(now_s)
+
+    def tick(self, now_s: float) -> None:
+        """Let time pass: try the command that waits for the disk again, else tell the machine the time."""
+        due_s = self.next_due_s()
+        if due_s is None or now_s < due_s:
+            return
+        if self.held:
+            self._again_s = None
+            self._work(now_s)
+        else:
+            self.feed(rounds.Tick(now_s), now_s=now_s)
+
+    def give_up(self, reason: str, now_s: float) -> None:
+        """Fail the run, whatever waits for the disk: that is dropped, and a restart does it again from the ledger.
+
+        A run that is done, and waits only for that to be on record, does not fail.
+        """
+        if self.state.phase is Phase.DONE:
+            return
+        self._commands = deque(each for each in self._commands if isinstance(each, rounds.End))
+        self._events.clear()
+        self._again_s = None
+        self.feed(rounds.Broken(reason), now_s=now_s)
+
+    def _work(self, now_s: float) -> None:
+        while not self.held and (self._commands or self._events):
+            if self._commands:
+                self._carry_out_first(now_s)
+            else:
+                self.state, commands = rounds.advance(self.state, self._events.popleft())
+                self._commands.extend(commands)
+
+    def _carry_out_first(self, now_s: float) -> None:
+        try:
+            event = self._carry_out(self._commands[0], now_s)
+        except StoreError as error:
+            self._again_s = now_s + DISK_AGAIN_S
+            self._noted(f"{error}; the round waits, next try in {DISK_AGAIN_S:g} s")
+            return
+        self._commands.popleft()
+        if event is not None:  # before what waits: that came later
+            self._events.appendleft(event)
