@@ -20,16 +20,16 @@ from coordinator import admission, checks, remarks, restart, rounds
 from coordinator.checks import Demands
 from coordinator.ledger import Ledger, Row
 from coordinator.methods.base import At, CoordinatorMethod
+from coordinator.observer import RunObserver
 from coordinator.postbox import Postbox
 from coordinator.public_shelf import PublicShelf
 from coordinator.reception import Reception
-from coordinator.record import NO_WORK, Work
 from coordinator.reduction import Reduction
 from coordinator.register import Register
 from coordinator.rounds import Place, Policy
+from coordinator.run_record import NO_WORK, FleetWork
 from coordinator.run_warnings import RunWarnings
 from coordinator.update_norms import UpdateNorms
-from coordinator.watcher import Silent, Watcher
 from edge_sdk.errors import EdgeError, LocalProtocolError, RemoteProtocolError, StoreError, TransportError
 from edge_sdk.protocol import keep, topics, transforms
 from edge_sdk.protocol.leaves import one_line
@@ -67,16 +67,16 @@ class Server:
         transport: Transport,
         ledger: Ledger,
         roster: tuple[str, ...] = (),
-        watcher: Watcher | None = None,
+        observer: RunObserver | None = None,
         shelf: PublicShelf | None = None,
-        work: Callable[[], Work] = lambda: NO_WORK,
+        work: Callable[[], FleetWork] = lambda: NO_WORK,
         clock: Callable[[], float] = time.monotonic,
         begun_s: float | None = None,
     ) -> None:
         """begun_s: on this clock, when a run that goes on opened its first exchange; None: nobody knows."""
         self.spec, self.transport, self.ledger = spec, transport, ledger
         self.roster = tuple(sorted(roster))
-        self.watcher: Watcher = watcher or Silent()
+        self.observer: RunObserver = observer or RunObserver()
         self._shelf = shelf
         """The public set, for devices that lack it; None: they must bring it."""
         self._clock, self._work = clock, work
@@ -198,7 +198,7 @@ class Server:
             self._announce()
         elif isinstance(event, Disconnected):
             self._link_fault = event.reason
-            self.watcher.noted(f"broker: {event.reason}")
+            self.observer.noted(f"broker: {event.reason}")
             if event.final:
                 self._feed(rounds.Broken(f"broker: {event.reason}"), now_s)
         elif isinstance(event, Rejected):
@@ -213,7 +213,7 @@ class Server:
                 self._refuse_frame(sender, error.kind, str(error))
                 event.acknowledge()
             except StoreError as error:
-                self.watcher.noted(str(error))
+                self.observer.noted(str(error))
                 event.acknowledge()
 
     def _refuse_frame(self, sender: str, kind: str, reason: str) -> None:
@@ -232,7 +232,7 @@ class Server:
         try:
             self.ledger.commit(Row(each.place, each.upload.device, each.incoming.frame) for each in waiting)
         except StoreError as error:
-            self.watcher.noted(str(error))
+            self.observer.noted(str(error))
             for each in waiting:
                 each.incoming.acknowledge()
             return
@@ -248,7 +248,7 @@ class Server:
         if isinstance(envelope.message, Upload):
             self._take_upload(envelope.message, incoming, now_s)
             return
-        event = self._reception.take(envelope, incoming.frame, now_s, self.watcher)
+        event = self._reception.take(envelope, incoming.frame, now_s, self.observer)
         if event is not None:
             self._feed(event, now_s)
         incoming.acknowledge()
@@ -304,7 +304,7 @@ class Server:
                 left.popleft()
         except StoreError as error:
             self._held, self._disk_again_s = tuple(left), now_s + DISK_AGAIN_S
-            self.watcher.noted(f"{error}; the round waits, next try in {DISK_AGAIN_S:g} s")
+            self.observer.noted(f"{error}; the round waits, next try in {DISK_AGAIN_S:g} s")
 
     def _carry_out(self, command: rounds.Command, now_s: float) -> None:
         if isinstance(command, rounds.Invite):
@@ -351,7 +351,7 @@ class Server:
         word = "stale" if verdict == "late" else verdict
         self.record.updates[word] += 1
         if verdict == "withheld":
-            self.watcher.noted(f"{device} withheld its upload of round {place.round + 1}: {self._withheld}")
+            self.observer.noted(f"{device} withheld its upload of round {place.round + 1}: {self._withheld}")
             self.record.diverged(device, self._withheld)
             verdict = "accepted"  # it has nothing to send again
         elif verdict != "accepted":
@@ -374,17 +374,17 @@ class Server:
         """Name the devices whose update was far larger than the others' (W17)."""
         for device, times in self._norms.close().items():
             self.record.outlier(device, times)
-            self.watcher.noted(remarks.far_larger(place.round, device, times))
+            self.observer.noted(remarks.far_larger(place.round, device, times))
 
     def _round_done(self, round_: int, now_s: float) -> None:
         if len(self.record.rounds) == round_:  # else the disk refused the checkpoint, and this is another try
             for warning in self._warnings.round_ended(self.record):
-                self.watcher.noted(warning)
+                self.observer.noted(warning)
             self.record.round_done(self._tally.contributors, self.rounds.policy.exchanges, now_s, self._work())
         self.record.asked, self.record.answered = self.rounds.asked, self.rounds.answered
         state, record = keep.to_bytes(self.method_state), self.record.to_json()
         self.ledger.checkpoint(round_ + 1, state, record, self.reduction.slots_after(round_))
-        self.watcher.round_done(self.record.rounds[-1], self.spec.rounds, self.record)
+        self.observer.round_done(self.record.rounds[-1], self.spec.rounds, self.record)
 
     def _announce(self) -> None:
         ended = {rounds.Phase.DONE: "finished", rounds.Phase.FAILED: "failed"}

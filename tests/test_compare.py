@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from coordinator.config import to_toml
-from coordinator.report.comparison_table import render
+from coordinator.report.compare_table import compare_table
+from coordinator.report.tables import plain_text
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
 from edge_sim import compare as comparing
@@ -201,7 +202,7 @@ def test_report_shows_a_comparison_again(config, tmp_path, capsys):
     comparison, _ = ran(config, tmp_path)
     assert cli.main(["report", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith(render(comparison))
+    assert shown.startswith(plain_text(compare_table(comparison)))
     assert f"drawn: {tmp_path / 'plots' / 'accuracy_by_bytes.png'}" in shown
     assert cli.main(["report", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == [json.loads((tmp_path / "compare.json").read_text())]

@@ -7,10 +7,9 @@ import sys
 import pytest
 import synthetic
 
-from coordinator.report import canvas, plots
-from coordinator.report.files import write_run
-from coordinator.report.lines import seconds_axis
-from coordinator.report.units import human_bytes
+from coordinator.report import device_plots, drawing, plots
+from coordinator.report.run_files import write_run
+from coordinator.units import human_bytes
 from edge_sdk.cli import main
 from edge_sdk.errors import MissingExtra, StoreError
 
@@ -59,7 +58,7 @@ def test_all_pictures_with_their_words(tmp_path, texts):
     mpl = pytest.importorskip("matplotlib")
     before = dict(mpl.rcParams)
     result = synthetic.result()
-    paths = plots.draw_all(result, tmp_path / "plots")
+    paths = plots.draw_run(result, tmp_path / "plots")
     assert [path.name for path in paths] == NAMES
     for path in paths:
         width, height, dpi = size(path)
@@ -68,7 +67,7 @@ def test_all_pictures_with_their_words(tmp_path, texts):
         assert height > 300
     accuracy, devices, sizes, classes, heat, waited, own_task, _, by_time, by_energy = texts
     mean = sum(device.accuracy for device in result.devices) / 8
-    assert f"federated {100 * mean:.1f} %" in accuracy
+    assert f"fedal {100 * mean:.1f} %" in accuracy
     assert any(text.startswith("alone ") for text in accuracy)
     assert {"alone", "federated", "device-3", "resnet-tiny \N{MIDDLE DOT} torch"} <= devices
     assert any(text.startswith("sent: ") for text in sizes)
@@ -87,7 +86,7 @@ def test_all_pictures_with_their_words(tmp_path, texts):
 def test_the_same_run_gives_the_same_bytes(tmp_path):
     pytest.importorskip("matplotlib")
     for name in ("one", "two"):
-        plots.bytes_by_direction(synthetic.result(count=3), tmp_path / name)
+        device_plots.bytes_by_direction(synthetic.result(count=3), tmp_path / name)
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
@@ -97,7 +96,7 @@ def test_what_is_not_known_is_said(tmp_path, texts):
     teacher = dataclasses.replace(result.devices[1], learns=False, model="a$b$" + "x" * 60, waited_s=0.0)
     absent = dataclasses.replace(result.devices[2], runtime="", joined=False, waited_s=0.0)
     result = dataclasses.replace(result, devices=(shy, teacher, absent), completed=False, rounds_done=0)
-    plots.draw_all(result, tmp_path)
+    plots.draw_run(result, tmp_path)
     accuracy, devices, _, classes, heat, waited, own_task, _, by_time, by_energy = texts
     assert "no accuracy was measured" in accuracy
     assert any("0 of 1 round" in text for text in accuracy)
@@ -114,7 +113,7 @@ def test_without_joules_there_is_no_picture_of_them(tmp_path):
     result = synthetic.result(count=2, rounds=2)
     history = tuple(dataclasses.replace(entry, device_j=0.0) for entry in result.history)
     devices = tuple(dataclasses.replace(device, energy_j=0.0) for device in result.devices)
-    drawn = plots.draw_all(dataclasses.replace(result, history=history, devices=devices), tmp_path)
+    drawn = plots.draw_run(dataclasses.replace(result, history=history, devices=devices), tmp_path)
     assert [path.name for path in drawn] == [name for name in NAMES if "energy" not in name]
     assert not list(tmp_path.glob("accuracy_by_energy.*"))
     with (tmp_path / "accuracy_by_bytes.csv").open() as file:
@@ -124,7 +123,7 @@ def test_without_joules_there_is_no_picture_of_them(tmp_path):
 def test_without_a_standalone_run_there_is_no_empty_bar(tmp_path, texts):
     result = synthetic.result(count=2, rounds=2, standalone_history=())
     devices = tuple(dataclasses.replace(device, standalone_accuracy=None) for device in result.devices)
-    plots.devices_alone_federated(dataclasses.replace(result, devices=devices), tmp_path / "p.png")
+    device_plots.devices_alone_federated(dataclasses.replace(result, devices=devices), tmp_path / "p.png")
     assert "alone" not in texts[0]
     assert "federated" in texts[0]
 
@@ -134,25 +133,30 @@ def test_any_number_of_devices_stays_in_bounds(tmp_path, count):
     pytest.importorskip("matplotlib")
     result = synthetic.result(count=max(count, 1), rounds=2)
     result = dataclasses.replace(result, devices=result.devices[:count])
-    plots.who_holds_what(result, tmp_path / "p.png")
+    device_plots.who_holds_what(result, tmp_path / "p.png")
     width, height, _ = size(tmp_path / "p.png")
-    assert max(width, height) <= plots.MOST_IN * canvas.DPI
+    assert max(width, height) <= drawing.MOST_IN * drawing.DPI
 
 
 def test_names_never_touch():
-    assert [canvas.every(count) for count in (1, 50, 130, 300, 3000)] == [1, 1, 1, 3, 23]
+    assert [drawing.label_step(count, 0.44) for count in (1, 50, 130, 300, 3000)] == [1, 1, 1, 3, 23]
 
 
 def test_a_large_fleet_has_rows_for_the_few_that_stand_out(tmp_path, texts):
     result = synthetic.result(count=100, rounds=2)
-    drawings = (plots.devices_alone_federated, plots.bytes_by_direction, plots.who_holds_what, plots.samples_by_class)
+    drawings = (
+        device_plots.devices_alone_federated,
+        device_plots.bytes_by_direction,
+        device_plots.who_holds_what,
+        device_plots.samples_by_class,
+    )
     for draw in drawings:
         draw(result, tmp_path / "p.png")
         assert size(tmp_path / "p.png")[1] < 2200
     said = ("least accurate", "with most of them", "with most samples", "with most samples")
     for words, which in zip(texts, said, strict=True):
-        assert any(f"here the {canvas.MOST_ROWS} {which}" in text for text in words)
-        assert sum(text.startswith("device-") for text in words) == canvas.MOST_ROWS
+        assert any(f"here the {device_plots.MOST_ROWS} {which}" in text for text in words)
+        assert sum(text.startswith("device-") for text in words) == device_plots.MOST_ROWS
     worst = sorted(result.devices, key=lambda device: device.accuracy)
     assert worst[0].id in texts[0]
     assert worst[-1].id not in texts[0]
@@ -175,7 +179,7 @@ def test_a_large_fleet_has_rows_for_the_few_that_stand_out(tmp_path, texts):
 def test_an_axis_of_durations_has_one_unit(most_s, ticks):
     axes = pytest.importorskip("matplotlib.figure").Figure().add_subplot()
     axes.set_xlim(0, most_s)
-    written = seconds_axis(axes, "time")
+    written = drawing.seconds_axis(axes, "time")
     assert written(most_s).endswith(ticks[-1].split()[-1])
     assert [label.get_text() for label in axes.get_xticklabels()] == ticks
 
@@ -184,7 +188,7 @@ def test_an_axis_of_durations_has_one_unit(most_s, ticks):
     ("most", "examples"), [(160, [100, 50, 20]), (200, [200, 100, 20]), (7, [5, 2, 1]), (1, [1]), (3, [2, 1])]
 )
 def test_example_sizes_are_round_numbers(most, examples):
-    assert plots._examples(most) == examples
+    assert device_plots.example_counts(most) == examples
 
 
 def test_without_matplotlib_the_extra_is_named(tmp_path, monkeypatch):
@@ -192,7 +196,7 @@ def test_without_matplotlib_the_extra_is_named(tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtra, match=r"edge-sdk\[coordinator\]"):
-        plots.draw_all(synthetic.result(count=2), tmp_path)
+        plots.draw_run(synthetic.result(count=2), tmp_path)
 
 
 @pytest.mark.parametrize("in_the_way", ["plots", "plots/accuracy_by_round.png/x"])

@@ -6,8 +6,8 @@ from io import StringIO
 
 import pytest
 
-from coordinator.record import Record
 from coordinator.report.progress import Progress
+from coordinator.run_record import RunRecord
 
 
 class Watch:
@@ -21,7 +21,7 @@ class Watch:
 
 
 def lines_of(rounds: int, *, each_s: float, brief: bool = False, until: int | None = None) -> list[str]:
-    out, watch, record = StringIO(), Watch(), Record()
+    out, watch, record = StringIO(), Watch(), RunRecord()
     progress = Progress("run", out, brief=brief, clock=watch)
     for _ in range(until or rounds):
         watch.now_s += each_s

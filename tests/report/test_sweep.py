@@ -12,8 +12,8 @@ import pytest
 import synthetic
 
 from coordinator.config import to_toml
-from coordinator.report.comparison import Line, Trial
-from coordinator.report.files import read_run
+from coordinator.report.compare import MethodRuns, Trial
+from coordinator.report.run_files import read_run
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
 from edge_sim import axes, gain_plots, plan, sweep_table
@@ -41,7 +41,7 @@ def file(config, tmp_path):
 
 def ran(config, out, over=(RATE,), methods=("fedmd",), seeds=(0, 1)):
     labels = []
-    found = sweeping.sweep(config, over, methods, seeds, out, watcher=labels.append)
+    found = sweeping.sweep(config, over, methods, seeds, out, observer=labels.append)
     return found, [label.split(" (")[0] for label in labels]
 
 
@@ -80,7 +80,7 @@ def test_the_files_say_what_was_tried_and_what_was_chosen(config, tmp_path):
     assert best["chosen"]
     assert only["comparison"]["methods"][1]["runs"] == best["runs"]
     assert r"\toprule" in (tmp_path / "table.tex").read_text()
-    text = sweep_table.render(found)
+    text = sweep_table.sweep_text(found)
     assert f"fedmd: train.learning_rate = {best['setting']['train.learning_rate']} (validation " in text
 
 
@@ -89,7 +89,7 @@ def candidate(validation, test, completed=True):
         synthetic.result(count=1, rounds=1), metrics={"validation_accuracy_mean": validation}, completed=completed
     )
     devices = tuple(dataclasses.replace(device, accuracy=test) for device in result.devices)
-    return sweeping.Candidate(Line("fedmd", (Trial(0, dataclasses.replace(result, devices=devices)),)), {}, {})
+    return sweeping.Candidate(MethodRuns("fedmd", (Trial(0, dataclasses.replace(result, devices=devices)),)), {}, {})
 
 
 def test_the_validation_part_decides_and_never_the_test():
