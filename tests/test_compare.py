@@ -197,8 +197,8 @@ def test_a_run_directory_that_lost_its_files_is_no_finished_run(config, tmp_path
     assert ran(config, tmp_path, seeds=(0,))[1] == ["alone, seed 0"]
 
 
+@pytest.mark.usefixtures("figures")
 def test_report_shows_a_comparison_again(config, tmp_path, capsys):
-    pytest.importorskip("matplotlib")
     comparison, _ = ran(config, tmp_path)
     assert cli.main(["report", str(tmp_path)]) == 0
     shown = capsys.readouterr().out

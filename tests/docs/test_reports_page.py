@@ -59,8 +59,8 @@ def test_every_file_is_listed(result, tmp_path):
     assert {name for (name,) in names("compare")} == {path.name for path in tmp_path.iterdir()} - {"run"}
 
 
+@pytest.mark.usefixtures("figures")
 def test_every_picture_is_listed(result, tmp_path):
-    pytest.importorskip("matplotlib")
     drawn = {path.stem: {"run"} for path in plots.draw_run(result, tmp_path / "run")}
     for path in plots.draw_comparison(comparison(result), tmp_path / "compare"):
         drawn.setdefault(path.stem, set()).add("compare")

@@ -141,8 +141,8 @@ def test_a_disk_that_will_not_have_it_ends_no_run(tmp_path, clock, said):
         clock.now_s += 5
         after(observer, number)
     (line,) = said
-    assert "cannot be written" in line
-    assert "the run goes on" in line
+    assert NAME in line
+    assert "goes on" in line
 
 
 def test_several_watchers_see_the_same():
@@ -175,9 +175,10 @@ def test_the_report_says_round_devices_accuracy_and_what_is_left(tmp_path, obser
     found = read_running(folder)
     text = running_text(folder, found, now_s=found["updated_s"] + 12)
     head, figures, left, right = text.splitlines()
-    assert head.endswith("lab, fedal, seed 3: round 3 of 4; heard 12.0 s ago")
-    assert "2 of 2 devices; accuracy 45.0 % after round 3 (worst 30.0 %, best 60.0 %)" in figures
-    assert "600 B sent, 1.8 kB received; about 10.0 s left" in figures
+    for part in ("lab", "fedal", "seed 3", "round 3 of 4", "12.0 s ago"):
+        assert part in head
+    for part in ("2 of 2 devices", "45.0 %", "30.0 %", "60.0 %", "600 B", "1.8 kB", "10.0 s left"):
+        assert part in figures
     assert left.split()[:2] == ["left", "30.0"]
     assert right.split()[:2] == ["right", "60.0"]
 
@@ -194,8 +195,9 @@ def test_refused_devices_and_hostile_names_are_safe_to_read(tmp_path, observer):
     bad.refused_frame("evil\x1b", "chunk")
     observer.round_done(RoundResult(round=4), 4, bad)
     text = running_text(tmp_path / "run", read_running(tmp_path / "run"))
-    assert "refused: evil: not ?[2J listed; add it" in text
-    assert "refused frames from evil?: 2 chunk" in text
+    assert "\x1b" not in text
+    for part in ("evil: not ?[2J listed", "add it", "evil?: 2 chunk"):
+        assert part in text
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"version": 99}'])

@@ -117,6 +117,16 @@ def test_conditions_are_not_chosen_and_each_has_its_own_table(config, tmp_path):
     assert points[3].gain == pytest.approx(chosen[1] - chosen[0])
 
 
+def test_a_gain_is_drawn_with_its_points_beside(config, tmp_path):
+    pytest.importorskip("matplotlib")
+    found, _ = ran(config, tmp_path, over=(ALPHA,), seeds=(0,))
+    (path,) = gain_plots.draw_gains(found, tmp_path / "plots")
+    assert path.name == "gain_partition.classes_per_device.png"
+    assert path.read_bytes().startswith(b"\x89PNG")
+    with path.with_suffix(".csv").open() as stream:
+        assert len(list(csv.DictReader(stream))) == len(gain_plots.gain_points(found, found.axes[0])) == 4
+
+
 def test_conditions_alone_need_no_validation_part(config, tmp_path):
     tables = {**config.tables, "data": {**config.tables["data"], "split": [1, 0, 0]}}
     found, _ = ran(configs.parse(tables, config.file), tmp_path, over=(ALPHA,), seeds=(0,))
@@ -183,8 +193,8 @@ def test_without_a_validation_part_nothing_is_chosen(file, tmp_path, capsys):
     assert not (tmp_path / "s").exists()
 
 
+@pytest.mark.usefixtures("figures")
 def test_the_command_prints_draws_and_exits_with_0(file, tmp_path, capsys):
-    pytest.importorskip("matplotlib")
     out = tmp_path / "s"
     arguments = ["sweep", str(file), "--over", RATE, "--seeds", "0,1", "--out", str(out)]
     assert cli.main(arguments) == 0

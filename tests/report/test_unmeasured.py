@@ -27,10 +27,12 @@ def some_missing(never: int, early: int, count: int = 8) -> Result:
 
 def test_both_kinds_are_counted_and_named() -> None:
     assert unmeasured(some_missing(0, 0)) == ()
-    assert unmeasured(some_missing(2, 1)) == (
-        "2 of 8 devices never told an accuracy and count in no mean: device-0, device-1",
-        "1 of 8 devices were not measured after round 3 and count with an earlier accuracy: device-2",
-    )
+    never, early = unmeasured(some_missing(2, 1))
+    assert never.startswith("2 of 8 devices")
+    assert never.endswith("device-0, device-1")
+    assert early.startswith("1 of 8 devices")
+    assert "after round 3" in early
+    assert early.endswith("device-2")
     (many,) = unmeasured(some_missing(13, 0, count=20))
     assert many.endswith("device-08, device-09 and 3 more")
 
@@ -39,9 +41,9 @@ def test_a_teacher_is_not_missed_but_who_never_came_is() -> None:
     result = some_missing(2, 0)
     first, second, *others = result.devices
     devices = (dataclasses.replace(first, learns=False), dataclasses.replace(second, joined=False), *others)
-    assert unmeasured(dataclasses.replace(result, devices=devices)) == (
-        "1 of 7 devices never told an accuracy and count in no mean: device-1",
-    )
+    (never,) = unmeasured(dataclasses.replace(result, devices=devices))
+    assert never.startswith("1 of 7 devices")
+    assert never.endswith("device-1")
 
 
 def test_where_nobody_measures_there_is_nothing_to_miss() -> None:
@@ -51,5 +53,6 @@ def test_where_nobody_measures_there_is_nothing_to_miss() -> None:
 def test_a_comparison_says_it_of_each_run() -> None:
     runs = (("fedal", some_missing(0, 0)), ("fedmd", some_missing(1, 0)))
     comparison = Comparison(tuple(MethodRuns(name, (Trial(0, run),)) for name, run in runs), "fedal")
-    *_, last = compare_table(comparison).notes
-    assert last == "fedmd, seed 0: 1 of 8 devices never told an accuracy and count in no mean: device-0"
+    (told,) = unmeasured(runs[1][1])
+    (said,) = (line for line in compare_table(comparison).notes if told in line)
+    assert all(part in said for part in ("fedmd", "seed 0"))
