@@ -22,7 +22,7 @@ import numpy as np
 import edge_sim
 from coordinator.config import load_toml
 from coordinator.outcome import versions
-from coordinator.report.result import summary
+from coordinator.report.summary import summary
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.encodings import ENCODINGS, PLAIN
 from edge_sdk.protocol.knowledge import PublicLogits

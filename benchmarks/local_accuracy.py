@@ -18,7 +18,7 @@ from typing import Any
 import edge_sim
 from coordinator.config import load_toml
 from coordinator.outcome import versions
-from coordinator.report.result import summary
+from coordinator.report.summary import summary
 from edge_sim import config as configs
 
 ROOT = Path(__file__).parents[1]

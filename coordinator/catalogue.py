@@ -1,4 +1,4 @@
-"""What the registered methods exchange and ask for, as a table."""
+"""The registered methods: what each exchanges, and what it needs, as data and as text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edge_sdk.protocol.transforms import encodings_for
 from edge_sdk.protocol.wires import Contract, Exchange, Slot, load_registered, registered_names
 
 
-def describe() -> list[dict[str, Any]]:
+def describe_methods() -> list[dict[str, Any]]:
     """One row for each registered method."""
     return [
         _row(load_registered("coordinator.methods", name).contract) for name in registered_names("coordinator.methods")
@@ -51,13 +51,13 @@ def _row(contract: Contract[Any]) -> dict[str, Any]:
 
 
 def _bytes(exchanges: Sequence[Exchange], way: str) -> dict[str, Any]:
-    """Of one device, at most: with every class held and every optional role there."""
+    """The most bytes of one device: it holds every class, and every optional role is filled."""
     coefficients = traffic.scalars(slot for row in exchanges for slot in getattr(row, way).values())
     return {"formula": traffic.formula(coefficients), "example": traffic.in_bytes(coefficients)}
 
 
 def _exchange(row: Exchange) -> dict[str, Any]:
-    """Role by role, what travels each way: all that a device in another language must know of a method's wire."""
+    """What is sent each way, by role: all that a device in another language must know about an exchange."""
     return {
         way: {role: _slot(slot) for role, slot in slots.items()} for way, slots in (("down", row.down), ("up", row.up))
     }
@@ -71,8 +71,8 @@ def _down(role: str, slot: Slot) -> str:
     return f"{role}: {slot.kind.__name__}{' (personal)' if slot.personal else ''}"
 
 
-def render(rows: list[dict[str, Any]]) -> str:
-    """For the terminal."""
+def catalogue_text(rows: list[dict[str, Any]]) -> str:
+    """The methods as paragraphs for the terminal; rows: from `describe_methods`."""
     sizes = traffic.EXAMPLE
     legend = (
         "bytes: of one device in a round, at most; K classes, feature width d, P weights; the number is for "

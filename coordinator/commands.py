@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edge_sdk.cli import Subcommand, add_cloud_safe_option, add_tls_options, tls_files
+
+if TYPE_CHECKING:
+    from coordinator.report.tables import Table
 
 
 def _coordinator_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,10 +57,10 @@ def _methods_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _methods(args: argparse.Namespace) -> int:
-    from coordinator.catalogue import describe, render  # noqa: PLC0415
+    from coordinator.catalogue import catalogue_text, describe_methods  # noqa: PLC0415
 
-    rows: list[dict[str, Any]] = describe()
-    sys.stdout.write((json.dumps(rows, indent=2) if args.json else render(rows)) + "\n")
+    rows: list[dict[str, Any]] = describe_methods()
+    sys.stdout.write((json.dumps(rows, indent=2) if args.json else catalogue_text(rows)) + "\n")
     return 0
 
 
@@ -73,8 +77,8 @@ def _report(args: argparse.Namespace) -> int:
 
 
 def _shown(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    from coordinator.report.comparison_files import is_comparison  # noqa: PLC0415
-    from coordinator.report.running import is_running  # noqa: PLC0415
+    from coordinator.report.compare_files import is_comparison  # noqa: PLC0415
+    from coordinator.report.progress_file import is_running  # noqa: PLC0415
 
     if is_comparison(folder):
         return _compared(folder, args)
@@ -82,40 +86,49 @@ def _shown(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _compared(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    from coordinator.report.comparison import comparison_summary  # noqa: PLC0415
-    from coordinator.report.comparison_files import read_comparison  # noqa: PLC0415
-    from coordinator.report.comparison_plots import draw_comparison  # noqa: PLC0415
-    from coordinator.report.comparison_table import render  # noqa: PLC0415
+    from coordinator.report.compare_files import comparison_summary, read_comparison  # noqa: PLC0415
+    from coordinator.report.compare_table import compare_table  # noqa: PLC0415
+    from coordinator.report.plots import draw_comparison  # noqa: PLC0415
 
     comparison = read_comparison(folder)
     if not args.json:
-        sys.stdout.write(render(comparison) + "\n")
-        for path in draw_comparison(comparison, folder / "plots"):
-            sys.stdout.write(f"drawn: {path}\n")
+        _show(compare_table(comparison))
+        _say_drawn(draw_comparison(comparison, folder / "plots"))
     return comparison_summary(comparison)
 
 
 def _running(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    from coordinator.report.running import read_running, render_running  # noqa: PLC0415
+    from coordinator.report.progress_file import read_running, running_text  # noqa: PLC0415
 
     found = read_running(folder)
     if not args.json:
-        sys.stdout.write(render_running(folder, found) + "\n")
+        sys.stdout.write(running_text(folder, found) + "\n")
     return {"state": "running", **found}
 
 
 def _finished(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    from coordinator.report.files import read_run  # noqa: PLC0415
-    from coordinator.report.plots import draw_all  # noqa: PLC0415
-    from coordinator.report.result import summary  # noqa: PLC0415
-    from coordinator.report.table import render  # noqa: PLC0415
+    from coordinator.report.plots import draw_run  # noqa: PLC0415
+    from coordinator.report.run_files import read_run  # noqa: PLC0415
+    from coordinator.report.run_table import run_table  # noqa: PLC0415
+    from coordinator.report.summary import summary  # noqa: PLC0415
 
     result = read_run(folder)
     if not args.json:
-        sys.stdout.write(render(result) + "\n")
-        for path in draw_all(result, folder / "plots"):
-            sys.stdout.write(f"drawn: {path}\n")
+        _show(run_table(result))
+        _say_drawn(draw_run(result, folder / "plots"))
     return summary(result)
+
+
+def _show(table: Table) -> None:
+    from coordinator.report.tables import show_table  # noqa: PLC0415
+
+    show_table(table, sys.stdout)
+    sys.stdout.write("\n")
+    sys.stdout.flush()  # the pictures take a moment
+
+
+def _say_drawn(paths: Sequence[Path]) -> None:
+    sys.stdout.write("".join(f"drawn: {path}\n" for path in paths))
 
 
 COORDINATOR = Subcommand(

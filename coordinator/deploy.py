@@ -15,15 +15,16 @@ from coordinator import final_prototypes, traced
 from coordinator.config import Federation, federation, load_toml, public_set, public_to_serve, to_toml
 from coordinator.equipment import Equipment, load_nets, ready_method
 from coordinator.ledger import Ledger
-from coordinator.outcome import device_result
-from coordinator.outcome import result as outcome
+from coordinator.observer import ObserverGroup
+from coordinator.outcome import device_result, run_result
 from coordinator.public_shelf import PublicShelf
-from coordinator.report.files import write_run
-from coordinator.report.log import Log
-from coordinator.report.plots import draw_all
-from coordinator.report.progress import Progress, Several
+from coordinator.report.log import EventLog
+from coordinator.report.plots import draw_run
+from coordinator.report.progress import Progress
 from coordinator.report.progress_file import About, ProgressFile
-from coordinator.report.table import show
+from coordinator.report.run_files import write_run
+from coordinator.report.run_table import run_table
+from coordinator.report.tables import show_table
 from coordinator.trace import keeping
 from edge_sdk.errors import MissingExtra, UsageError
 from edge_sdk.protocol.wires import load_registered
@@ -67,7 +68,7 @@ def run_coordinator(
             ledger=ledger,
             roster=ready.roster,
             shelf=_shelf(ready, tables, file, folder),
-            watcher=Several(progress, _progress_file(ready, folder, progress), Log(folder / "log.jsonl")),
+            observer=ObserverGroup(progress, _progress_file(ready, folder, progress), EventLog(folder / "log.jsonl")),
         )
         for warning in server.warnings:
             progress.noted(warning)
@@ -85,12 +86,12 @@ def run_coordinator(
             progress.noted(f"interrupted; go on with: {again}")
             raise
     devices = tuple(device_result(server, name) for name in sorted(server.hellos))
-    result = outcome(server, devices, broker, {"wall_s": time.monotonic() - begun_s, "start_s": start_s})
-    result = dataclasses.replace(result, insight=final_prototypes.insight(server))
+    result = run_result(server, devices, broker, {"wall_s": time.monotonic() - begun_s, "start_s": start_s})
+    result = dataclasses.replace(result, insight=final_prototypes.final_prototypes(server))
     write_run(result, to_toml(tables), folder)
-    show(result, sys.stdout)
+    show_table(run_table(result), sys.stdout)
     try:
-        draw_all(result, folder / "plots")
+        draw_run(result, folder / "plots")
     except MissingExtra as missing:
         progress.noted(f"no plots: {missing}")
     sys.stdout.write(f"{folder}/summary.json\n")

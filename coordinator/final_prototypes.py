@@ -1,17 +1,17 @@
-"""The prototypes that a run ended with: the rows of classes that go to everybody."""
+"""The prototypes at the end of a run: the rows of classes that every device is sent."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from coordinator.insight import Insight
 from coordinator.methods.base import At
-from coordinator.report.insight import Insight
 from coordinator.server import Server
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge
 
 
-def insight(server: Server) -> Insight:
-    """Prototypes, mean features or rows of last layers, whichever the method trades: the first role that has rows."""
+def final_prototypes(server: Server) -> Insight:
+    """An Insight with prototypes, mean features or rows of last layers: the first role of the method that has rows."""
     at = At(max(0, server.spec.rounds - 1), 0)  # not the closing exchange, for which some methods have nothing left
     common = server.method.common(server.method_state, at)
     for role in sorted(common):

@@ -1,4 +1,4 @@
-"""From a server's record to the Result of a run."""
+"""The Result of a run, made from what a coordinator has recorded."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from coordinator import admission
-from coordinator.report import unmeasured
-from coordinator.report.metrics import CURVES
-from coordinator.report.result import VERDICTS, DeviceResult, Result, RoundResult
+from coordinator import admission, remarks
+from coordinator.metrics import CURVES
+from coordinator.result import VERDICTS, DeviceResult, Result, RoundResult
 from coordinator.rounds import Phase
 from coordinator.server import Server
 from edge_sdk.protocol.knowledge import Weights
@@ -24,20 +23,17 @@ from edge_sdk.protocol.wires import Contract
 PACKAGES = ("edge-sdk", "numpy", "msgpack", "paho-mqtt", "torch", "onnxruntime", "scikit-learn")
 
 
-def history(server: Server) -> tuple[RoundResult, ...]:
-    """Round by round, with the accuracies that devices reported for it."""
+def round_results(server: Server) -> tuple[RoundResult, ...]:
+    """The completed rounds, with the accuracies that devices reported for each."""
     record = server.record
     return tuple(
-        dataclasses.replace(
-            r,
-            **{name: getattr(record, name).get(r.round, {}) for name in CURVES},
-        )
-        for r in record.rounds
+        dataclasses.replace(entry, **{name: getattr(record, name).get(entry.round, {}) for name in CURVES})
+        for entry in record.rounds
     )
 
 
 def device_result(server: Server, name: str) -> DeviceResult:
-    """What a coordinator knows of one device that joined."""
+    """The result of one device that joined, as far as a coordinator knows it."""
     record, hello = server.record, server.hellos[name]
     return DeviceResult(
         id=name,
@@ -59,8 +55,8 @@ def device_result(server: Server, name: str) -> DeviceResult:
     )
 
 
-def result(server: Server, devices: tuple[DeviceResult, ...], transport: str, time: Mapping[str, float]) -> Result:
-    """The outcome of a run, as far as a coordinator knows it."""
+def run_result(server: Server, devices: tuple[DeviceResult, ...], transport: str, time: Mapping[str, float]) -> Result:
+    """The result of a run, as far as a coordinator knows it."""
     record, spec = server.record, server.spec
     found = Result(
         federation=spec.federation,
@@ -70,7 +66,7 @@ def result(server: Server, devices: tuple[DeviceResult, ...], transport: str, ti
         completed=server.rounds.phase is Phase.DONE,
         rounds_done=len(record.rounds),
         devices=devices,
-        history=history(server),
+        history=round_results(server),
         updates={name: record.updates[name] for name in VERDICTS},
         refused_frames={sender: dict(kinds) for sender, kinds in sorted(record.refused_frames.items())},
         refused_devices=tuple(record.refused_devices[name] for name in sorted(record.refused_devices)),
@@ -83,20 +79,20 @@ def result(server: Server, devices: tuple[DeviceResult, ...], transport: str, ti
         encoding=encodings_in_use(spec, server.contract),
         reason=server.rounds.reason,
     )
-    return dataclasses.replace(found, warnings=(*found.warnings, *unmeasured.remarks(found)))
+    return dataclasses.replace(found, warnings=(*found.warnings, *remarks.unmeasured(found)))
 
 
 def one_model(contract: Contract[Any], spec: FederationSpec) -> bool:
-    """Whether devices may end with, and measure, one averaged model: the closing Assign brings weights to all of them.
+    """Whether devices may measure one averaged model at the end: the closing Assign sends weights to all of them.
 
-    Where part of the model stays on the device, they find different accuracies, and there is no GM (global_model).
+    Where part of the model stays on the device, accuracies differ, and there is no GM (metrics.global_model).
     """
     closing = contract.closing(contract.read(spec.params)).down.values()
     return contract.same_layout and any(slot.kind is Weights for slot in closing)
 
 
 def means(metrics: Mapping[str, Mapping[str, float]], devices: Collection[str]) -> dict[str, float]:
-    """The mean of each metric over those of some devices that measured it; metrics by device, then name."""
+    """The mean of each metric over those of `devices` that measured it; metrics: device -> name -> value."""
     found: dict[str, list[float]] = {}
     for device in sorted(set(devices) & set(metrics)):
         for name, value in metrics[device].items():
@@ -105,14 +101,14 @@ def means(metrics: Mapping[str, Mapping[str, float]], devices: Collection[str]) 
 
 
 def _note(hello: Hello, contract: Contract[Any]) -> str:
-    """What to say of a device's model: its own note, and the terms of this method that had no effect on it."""
+    """The remarks on a device's model: its own note, and the terms of this method that had no effect on it."""
     inert = sorted(contract.terms & set(hello.inert_terms))
     effects = [f"{', '.join(inert)} had no effect: what it would train is frozen"] if inert else []
     return "; ".join([*filter(None, [hello.note]), *effects])
 
 
 def versions() -> dict[str, str]:
-    """Of what a figure may depend on."""
+    """Versions of Python, the platform and the packages that figures may depend on."""
     installed = {dist.metadata["Name"]: dist.version for dist in importlib.metadata.distributions()}
     found = {name: installed[name] for name in PACKAGES if name in installed}
     return {"python": platform.python_version(), "platform": f"{sys.platform}-{platform.machine()}", **found}

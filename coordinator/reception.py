@@ -7,12 +7,12 @@ from collections.abc import Callable
 from coordinator import remarks, rounds
 from coordinator.admission import Turned
 from coordinator.ledger import Ledger
+from coordinator.observer import RunObserver
 from coordinator.postbox import Postbox
 from coordinator.public_shelf import PublicShelf
-from coordinator.record import Record
 from coordinator.register import Register
+from coordinator.run_record import RunRecord
 from coordinator.run_warnings import RunWarnings
-from coordinator.watcher import Watcher
 from edge_sdk.errors import RemoteProtocolError, StoreError
 from edge_sdk.protocol.codec import Envelope
 from edge_sdk.protocol.messages import Bye, DeviceStatus, Hello, PublicRequest
@@ -26,7 +26,7 @@ class Reception:
         *,
         register: Register,
         ledger: Ledger,
-        record: Record,
+        record: RunRecord,
         postbox: Postbox,
         shelf: PublicShelf | None,
         warnings: RunWarnings,
@@ -38,64 +38,64 @@ class Reception:
         self._postbox, self._shelf, self._warnings = postbox, shelf, warnings
         self._expected, self._welcomed = expected, welcomed
 
-    def take(self, envelope: Envelope, frame: bytes, now_s: float, watcher: Watcher) -> rounds.Event | None:
-        """Anything that is no upload, opened; what it means for the rounds, None: nothing.  The watcher is told.
+    def take(self, envelope: Envelope, frame: bytes, now_s: float, observer: RunObserver) -> rounds.Event | None:
+        """Anything that is no upload, opened; what it means for the rounds, None: nothing.  The observer is told.
 
         Raises RemoteProtocolError for what the coordinator will not take, StoreError where the disk fails.
         """
         message = envelope.message
         if isinstance(message, Hello):
             self._register.greeted(message.device, envelope.stamp)
-            return self._hello(message, frame, now_s, watcher)
+            return self._hello(message, frame, now_s, observer)
         if isinstance(message, PublicRequest):
-            self._serve(message, frame, now_s, watcher)
+            self._serve(message, frame, now_s, observer)
             return None
         if isinstance(message, Bye):
             self._register.check_news(message.device, envelope.stamp)
-            return self._bye(message, now_s, watcher)
+            return self._bye(message, now_s, observer)
         if isinstance(message, DeviceStatus):
             lost = message.state != "ready" and self._register.lives(message.device, message.boot)
             return rounds.Lost(message.device) if lost else None
         raise RemoteProtocolError("topic", f"a {type(message).__name__} is not for the coordinator")
 
-    def _hello(self, hello: Hello, frame: bytes, now_s: float, watcher: Watcher) -> rounds.Event | None:
+    def _hello(self, hello: Hello, frame: bytes, now_s: float, observer: RunObserver) -> rounds.Event | None:
         turned = self._register.refusal(hello)
         if turned is not None:
-            return self._turn_away(hello.device, turned, watcher)
+            return self._turn_away(hello.device, turned, observer)
         device = hello.device
         number = self._ledger.enrol(device, self._register.place_on_roster(device), frame)
         self._record.admitted(device, len(frame))
         fetching = self._register.fetches(hello)
         if fetching and device not in self._register.numbers:
-            watcher.noted(f"{device} fetches the public set")
+            observer.noted(f"{device} fetches the public set")
         self._register.enter(hello, number)
         self._postbox.welcome(device, number, self._ledger.run, self._shelf.total_bytes if self._shelf else 0)
         self._welcomed()
         if fetching:
             return None  # nobody counts on it until its hello names the set
-        self._take_in(hello, watcher)
+        self._take_in(hello, observer)
         return rounds.Joined(device, now_s)
 
-    def _turn_away(self, device: str, turned: Turned, watcher: Watcher) -> rounds.TurnedAway | None:
+    def _turn_away(self, device: str, turned: Turned, observer: RunObserver) -> rounds.TurnedAway | None:
         known = device in self._record.refused_devices
         note = {"device": device, "reason": turned.reason, "message": turned.message, "remedy": turned.remedy}
         self._record.refused_device(device, note)
         self._postbox.refuse(device, turned)
         if not known:
-            watcher.turned_away(device, f"{turned.message}; {turned.remedy}")
+            observer.turned_away(device, f"{turned.message}; {turned.remedy}")
         # one that is on no roster is somebody else, or the same one may still come, mended
         return rounds.TurnedAway(device) if self._register.place_on_roster(device) is not None else None
 
-    def _take_in(self, hello: Hello, watcher: Watcher) -> None:
+    def _take_in(self, hello: Hello, observer: RunObserver) -> None:
         if not self._register.take_in(hello):
             return
         count = len(self._register.hellos)
         if count == 1:
             for warning in self._warnings.first_joined(hello, self._ledger.free_bytes):
-                watcher.noted(warning)
-        watcher.joined(hello.device, count, self._expected)
+                observer.noted(warning)
+        observer.joined(hello.device, count, self._expected)
 
-    def _serve(self, request: PublicRequest, frame: bytes, now_s: float, watcher: Watcher) -> None:
+    def _serve(self, request: PublicRequest, frame: bytes, now_s: float, observer: RunObserver) -> None:
         if request.device not in self._register.numbers:
             raise RemoteProtocolError("knowledge", f"{request.device} has not joined")
         if self._shelf is None:
@@ -105,11 +105,11 @@ class Reception:
             for block in self._shelf.blocks(request, now_s):
                 self._postbox.send(request.device, block)
         except StoreError as error:
-            watcher.noted(str(error))  # it will ask again
+            observer.noted(str(error))  # it will ask again
 
-    def _bye(self, bye: Bye, now_s: float, watcher: Watcher) -> rounds.Left | None:
+    def _bye(self, bye: Bye, now_s: float, observer: RunObserver) -> rounds.Left | None:
         if bye.device not in self._register.numbers:
             return None  # it is nobody that the run counts on
-        watcher.noted(remarks.left(bye.device, bye.reason))
+        observer.noted(remarks.left(bye.device, bye.reason))
         self._record.left[bye.device] = bye.reason
         return rounds.Left(bye.device, now_s)

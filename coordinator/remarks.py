@@ -1,33 +1,35 @@
-"""What the operator of a run, and whoever chooses a method, should hear of: warnings W1 to W18."""
+"""Texts for the operator of a run: warnings W1 to W18, and remarks on its devices."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from coordinator.report.units import human_bytes
+from coordinator.result import Result
+from coordinator.units import human_bytes, printable
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Payload
 from edge_sdk.protocol.messages import Hello
 from edge_sdk.protocol.wires import Contract, Slot
 
 LEAST_PARTICIPATION = 0.3
-"""The share of a round's devices below which its rows are those of a few."""
+"""W3 is given below this share of a round's devices."""
+MOST_NAMED = 10
+"""Devices that a remark names one by one."""
 
 
 def labels_told(contract: Contract[Any]) -> str | None:
-    """Warning W18, to be said once: what the uploads of a method that trades by class tell of a device's labels."""
+    """Warning W18, given once: what the uploads of a method that trades by class reveal about a device's labels."""
     return f"W18: {contract.name} tells the coordinator {contract.discloses}" if contract.holders_wanted else None
 
 
 def check_classes(
     contract: Contract[Any], hello: Hello, knowledge: Mapping[str, Payload], slots: Mapping[str, Slot]
 ) -> None:
-    """Raise RemoteProtocolError (W16) for rows of a class that the device, by its Hello, did not hold when it joined.
+    """Raise RemoteProtocolError (W16) for rows of a class of which the device's Hello declared no samples.
 
-    Where a class is shared by its holders alone, and not hidden among all of them; a device whose owner withholds the
-    counts is believed.
+    This applies where only the holders of a class share it.  A device whose owner withholds the counts is believed.
     """
     if not (contract.holders_wanted and hello.class_counts):
         return
@@ -43,7 +45,7 @@ def check_classes(
 
 
 def cautions(contract: Contract[Any]) -> tuple[str, ...]:
-    """What a method is warned about or refused for, each with its condition, in the order of their numbers."""
+    """The warnings and refusals that a method can cause, each with its condition, in the order of their numbers."""
     found = [*contract.cautions, "W17: an update withheld because it diverged, or far larger than the others'"]
     if contract.holders_wanted:
         found += [
@@ -72,9 +74,9 @@ def cautions(contract: Contract[Any]) -> tuple[str, ...]:
 def few_holders(contract: Contract[Any], holders: Collection[int], sharers: int, expected: int) -> str | None:
     """Warning W3, for a method that averages rows of classes.
 
-    holders: for each class that came in a round, how many devices brought it.  sharers: devices that brought any class,
-    of `expected` ones: as many as a round wants, which are not all devices where it draws participants; whether it asks
-    enough, the holders tell.  The text tells of no round, so that it is given once.
+    holders: for each class of a round, the number of devices that uploaded it.  sharers: the devices that uploaded any
+    class; expected: the devices that a round wants, which are not all devices where it draws participants.  The text
+    names no round, so that it is given once.
     """
     if contract.holders_wanted < 2 or not holders:
         return None
@@ -92,9 +94,9 @@ def few_holders(contract: Contract[Any], holders: Collection[int], sharers: int,
 
 
 def slot_room(contract: Contract[Any], devices: int, weight_count: int, free_bytes: int | None) -> str | None:
-    """Warning W8, for a method that keeps a slot for every device: whether they and a round's uploads have room.
+    """Warning W8, for a method that keeps a slot for every device: the slots and a round's uploads do not fit.
 
-    free_bytes: where the ledger lies, on disk or in memory; None: not known.
+    free_bytes: room where the ledger lies, on disk or in memory; None: not known.
     """
     need_bytes = 2 * devices * 4 * weight_count
     if free_bytes is None or need_bytes <= free_bytes:
@@ -120,9 +122,9 @@ def batch_norm(contract: Contract[Any], hellos: Mapping[str, Hello]) -> tuple[st
 
 
 def frozen(contract: Contract[Any], hellos: Mapping[str, Hello]) -> tuple[str, ...]:
-    """Warning W10, for a method that brings all features to common directions: devices whose features cannot move.
+    """Warning W10, for a method that aligns features with common directions: devices whose features cannot move.
 
-    Where all have the same frozen extractor there is nothing to warn of: then directions come to the features.
+    There is no warning where all have the same frozen extractor: then the directions move towards the features.
     """
     found = sorted(device for device, hello in hellos.items() if hello.inert_terms)
     if "cosine-head" not in contract.needs or not found:
@@ -138,7 +140,7 @@ def frozen(contract: Contract[Any], hellos: Mapping[str, Hello]) -> tuple[str, .
 
 
 def diverged(withheld: Mapping[str, int], why: Mapping[str, str]) -> tuple[str, ...]:
-    """Warning W17: the devices that withheld uploads, how many, and the newest reason of each."""
+    """Warning W17: the devices that withheld uploads, how many, and their newest reasons."""
     return tuple(
         f"W17: {device} withheld {count} uploads and went back to its last good state each time: {why[device]}; lower "
         "train.learning_rate, and look for extreme values in its samples"
@@ -156,7 +158,7 @@ def far_off(outliers: Mapping[str, tuple[int, float]]) -> tuple[str, ...]:
 
 
 def far_larger(round_: int, device: str, times: float) -> str:
-    """Warning W17, as it happens; times: its norm over the median of the exchange."""
+    """Warning W17 as it happens; times: the norm of the update over the median of the exchange."""
     return f"W17: round {round_ + 1}: the update of {device} is {times:.0f} times the median"
 
 
@@ -170,3 +172,35 @@ def laggards(found: Collection[str]) -> tuple[str, ...]:
 def left(device: str, reason: str) -> str:
     """A device that said goodbye before the end."""
     return f"{device} left{reason and ': '}{reason}"
+
+
+def refused_frames(senders: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """A line for each sender of frames that broke the protocol; senders: sender -> kind -> count."""
+    return [
+        f"refused frames from {printable(sender)}: " + ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        for sender, kinds in sorted(senders.items())
+    ]
+
+
+def unmeasured(result: Result) -> tuple[str, ...]:
+    """A remark on devices that a mean accuracy leaves out, and one on those that it takes from an earlier round.
+
+    A run's accuracy is that of each device's newest evaluation.  Empty where all were measured last, or none at all.
+    """
+    expected = [device for device in result.devices if device.learns]
+    never = [device.id for device in expected if device.accuracy is None]
+    if len(never) == len(expected):
+        return ()
+    found = {entry.round: result.learned(entry.accuracy) for entry in result.history}
+    last = max((number for number, measured in found.items() if measured), default=0)
+    early = [d.id for d in expected if d.accuracy is not None and last and d.id not in found[last]]
+    cases = (
+        (never, "never told an accuracy and count in no mean"),
+        (early, f"were not measured after round {last} and count with an earlier accuracy"),
+    )
+    return tuple(f"{len(who)} of {len(expected)} devices {what}: {_named(who)}" for who, what in cases if who)
+
+
+def _named(devices: Sequence[str]) -> str:
+    more = len(devices) - MOST_NAMED
+    return ", ".join(devices[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from coordinator import rounds
 from coordinator.ledger import Ledger
-from coordinator.record import Record
 from coordinator.reduction import Reduction
 from coordinator.register import Register
 from coordinator.rounds import Place, Policy, RoundState
+from coordinator.run_record import RunRecord
 from coordinator.tally import Tally
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol import storage
@@ -26,10 +26,10 @@ def standing(
     """
     _bind(ledger, spec)
     register.restore(ledger.enrolled())
-    record, round_ = Record(), 0
+    record, round_ = RunRecord(), 0
     checkpoint = ledger.last_checkpoint()
     if checkpoint is not None:
-        record, round_ = Record.from_json(checkpoint.record), checkpoint.round
+        record, round_ = RunRecord.from_json(checkpoint.record), checkpoint.round
         reduction.load(checkpoint.state)
     tally = Tally(register, reduction, record, policy.exchanges)
     closed = ledger.closed(round_)

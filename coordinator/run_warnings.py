@@ -1,4 +1,4 @@
-"""What the users of a run should hear of, gathered: of its parameters, of its devices, and of how it went."""
+"""The warnings of a run: about its parameters, about its devices, and about how it went."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from coordinator import remarks
-from coordinator.record import Record
 from coordinator.rounds import Policy
+from coordinator.run_record import RunRecord
 from edge_sdk.protocol.messages import FederationSpec, Hello
 from edge_sdk.protocol.wires import Contract
 
 
 class RunWarnings:
-    """The warnings of one run.  Their words are in remarks.py."""
+    """The warnings of one run.  Their texts are in remarks.py."""
 
     def __init__(self, contract: Contract[Any], spec: FederationSpec, policy: Policy) -> None:
         self._contract, self._policy = contract, policy
         self._params = contract.read(spec.params)
         self._said = contract.warnings(self._params, spec)
-        """Those that stay: what follows from devices and record is found anew each time."""
+        """Warnings that stay; those about devices and record are computed each time."""
 
-    def all(self, hellos: Mapping[str, Hello], record: Record) -> tuple[str, ...]:
-        """Everything so far, in the order of a report."""
+    def all(self, hellos: Mapping[str, Hello], record: RunRecord) -> tuple[str, ...]:
+        """All warnings so far, in the order of a report."""
         contract = self._contract
         told = [hello.class_counts for hello in hellos.values() if hello.class_counts]
         everybody = not self._policy.participants
@@ -38,9 +38,9 @@ class RunWarnings:
         )
 
     def first_joined(self, hello: Hello, free_bytes: Callable[[], int | None]) -> Iterator[str]:
-        """What to say once the first device is in, and its model known: W18, and W8 for its fellows' slots.
+        """The warnings once the first device has joined and its model is known: W18, and W8 for the slots of all.
 
-        free_bytes: where they will lie.
+        free_bytes: returns the room where the slots will lie.
         """
         told = remarks.labels_told(self._contract)
         if told is not None:
@@ -50,8 +50,8 @@ class RunWarnings:
                 remarks.slot_room(self._contract, self._policy.expected, hello.weight_count, free_bytes())
             )
 
-    def round_ended(self, record: Record) -> Iterator[str]:
-        """What to say, once, where too few devices stand behind the rows of a class (W3); record: before it forgets."""
+    def round_ended(self, record: RunRecord) -> Iterator[str]:
+        """Warning W3, once, where too few devices contribute rows of a class; record: before it closes the round."""
         wanted = self._policy.participants or self._policy.expected
         yield from self._new(remarks.few_holders(self._contract, record.holders.values(), record.sharers, wanted))
 

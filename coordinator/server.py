@@ -23,10 +23,10 @@ from coordinator import admission, checks, remarks, restart
 from coordinator.checks import Demands
 from coordinator.ledger import Ledger, Row
 from coordinator.methods.base import At, CoordinatorMethod
+from coordinator.observer import RunObserver
 from coordinator.postbox import Postbox
 from coordinator.public_shelf import PublicShelf
 from coordinator.reception import Reception
-from coordinator.record import NO_WORK, Work
 from coordinator.reduction import Reduction
 from coordinator.register import Register
 from coordinator.round_queue import RoundQueue
@@ -48,9 +48,9 @@ from coordinator.rounds import (
     RoundState,
     Withheld,
 )
+from coordinator.run_record import NO_WORK, FleetWork
 from coordinator.run_warnings import RunWarnings
 from coordinator.update_norms import UpdateNorms
-from coordinator.watcher import Silent, Watcher
 from edge_sdk.errors import EdgeError, LocalProtocolError, RemoteProtocolError, StoreError, TransportError
 from edge_sdk.protocol import storage, topics, transforms
 from edge_sdk.protocol.leaves import one_line
@@ -85,16 +85,16 @@ class Server:
         transport: Transport,
         ledger: Ledger,
         roster: tuple[str, ...] = (),
-        watcher: Watcher | None = None,
+        observer: RunObserver | None = None,
         shelf: PublicShelf | None = None,
-        work: Callable[[], Work] = lambda: NO_WORK,
+        work: Callable[[], FleetWork] = lambda: NO_WORK,
         clock: Callable[[], float] = time.monotonic,
         begun_s: float | None = None,
     ) -> None:
         """begun_s: on this clock, when a run that goes on opened its first exchange; None: nobody knows."""
         self.spec, self.transport, self.ledger = spec, transport, ledger
         self.roster = tuple(sorted(roster))
-        self.watcher: Watcher = watcher or Silent()
+        self.observer: RunObserver = observer or RunObserver()
         self._shelf = shelf
         """The public set, for devices that lack it; None: they must bring it."""
         self._clock, self._work = clock, work
@@ -216,7 +216,7 @@ class Server:
             self._announce()
         elif isinstance(event, Disconnected):
             self._link_fault = event.reason
-            self.watcher.noted(f"broker: {event.reason}")
+            self.observer.noted(f"broker: {event.reason}")
             if event.final:
                 self._queue.give_up(f"broker: {event.reason}", now_s)
         elif isinstance(event, Rejected):
@@ -231,7 +231,7 @@ class Server:
                 self._refuse_frame(sender, error.kind, str(error))
                 event.acknowledge()
             except StoreError as error:
-                self.watcher.noted(str(error))
+                self.observer.noted(str(error))
                 event.acknowledge()
 
     def _refuse_frame(self, sender: str, kind: str, reason: str) -> None:
@@ -254,7 +254,7 @@ class Server:
             self.ledger.commit(Row(p.place, p.device, frame) for p, frame in zip(group, frames, strict=True))
             durable += [Persisted(each.device, each.place, each.upload, now_s) for each in group]
         except StoreError as error:
-            self.watcher.noted(str(error))
+            self.observer.noted(str(error))
         for each in arrived:
             each.incoming.acknowledge()
         self._queue.feed(*durable, now_s=now_s)
@@ -266,7 +266,7 @@ class Server:
         if isinstance(envelope.message, Upload):
             self._take_upload(envelope.message, incoming, now_s)
             return
-        event = self._reception.take(envelope, incoming.frame, now_s, self.watcher)
+        event = self._reception.take(envelope, incoming.frame, now_s, self.observer)
         if event is not None:
             self._queue.feed(event, now_s=now_s)
         incoming.acknowledge()
@@ -306,7 +306,7 @@ class Server:
         self._queue.feed(Withheld(upload.device, place, upload.withheld), now_s=now_s)
 
     def _note(self, message: str) -> None:
-        self.watcher.noted(message)
+        self.observer.noted(message)
 
     # -- commands out -----------------------------------------------------------------------------------------------
 
@@ -359,7 +359,7 @@ class Server:
         word = "stale" if verdict == "late" else verdict
         self.record.updates[word] += 1
         if verdict == "withheld":
-            self.watcher.noted(f"{device} withheld its upload of round {place.round + 1}: {reason}")
+            self.observer.noted(f"{device} withheld its upload of round {place.round + 1}: {reason}")
             self.record.diverged(device, reason)
             verdict, reason = "accepted", ""  # it has nothing to send again
         elif verdict != "accepted":
@@ -382,17 +382,17 @@ class Server:
         """Name the devices whose update was far larger than the others' (W17)."""
         for device, times in self._norms.close().items():
             self.record.outlier(device, times)
-            self.watcher.noted(remarks.far_larger(place.round, device, times))
+            self.observer.noted(remarks.far_larger(place.round, device, times))
 
     def _round_done(self, round_: int, now_s: float) -> None:
         slots = self.reduction.slots_after(round_)
         if len(self.record.rounds) == round_:  # else the disk refused the checkpoint, and this is another try
             for warning in self._warnings.round_ended(self.record):
-                self.watcher.noted(warning)
+                self.observer.noted(warning)
             self.record.round_done(self._tally.contributors, self.rounds.policy.exchanges, now_s, self._work())
         self.record.asked, self.record.answered = self.rounds.asked, self.rounds.answered
         self.ledger.checkpoint(round_ + 1, storage.to_bytes(self.method_state), self.record.to_json(), slots)
-        self.watcher.round_done(self.record.rounds[-1], self.spec.rounds, self.record)
+        self.observer.round_done(self.record.rounds[-1], self.spec.rounds, self.record)
 
     def _announce(self) -> None:
         """Where the run stands, for those who come."""

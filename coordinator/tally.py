@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from coordinator.record import Record
 from coordinator.reduction import Reduction
 from coordinator.register import Register
 from coordinator.rounds import Place
+from coordinator.run_record import RunRecord
 from edge_sdk.protocol.messages import Upload
 
 
 class Tally:
     """What the uploads of a run add up to."""
 
-    def __init__(self, register: Register, reduction: Reduction, record: Record, exchanges: int) -> None:
+    def __init__(self, register: Register, reduction: Reduction, record: RunRecord, exchanges: int) -> None:
         """exchanges: of a round."""
         self._register, self._reduction, self.record = register, reduction, record
         self._last = exchanges - 1

@@ -1,8 +1,8 @@
 """The message log of a coordinator: all that came, when, and all that it sent.
 
-A trace is a file of records (coordinator/records.py), each a msgpack object: the header, and entries (kind, time,
-...).  Of each life of the coordinator it keeps what the life began with, so that a replay needs neither data nor
-devices.
+A trace is a file of entries with checksums (coordinator/trace_entries.py), each a msgpack object: the header, and
+then (kind, time, ...).  Of each life of the coordinator it keeps what the life began with, so that a replay needs
+neither data nor devices.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, BinaryIO, TypeAlias
 
 import msgpack
 
-from coordinator.records import MARKER, Chain, Records
 from coordinator.round_state import Policy
+from coordinator.trace_entries import MARKER, ChecksumChain, TraceEntries
 from edge_sdk.durable import guarded
 from edge_sdk.errors import RemoteProtocolError, StoreError, UsageError
 from edge_sdk.protocol import storage
@@ -112,7 +112,7 @@ class TraceWriter:
         """
         self._path = path
         found = _whole(path) if resume else None
-        self._chain, whole_bytes = (found.chain, found.whole_bytes) if found else (Chain(), 0)
+        self._chain, whole_bytes = (found.chain, found.whole_bytes) if found else (ChecksumChain(), 0)
         with guarded(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file: BinaryIO = path.open("r+b" if found else "wb")
@@ -162,7 +162,7 @@ class Trace:
     def __init__(self, path: Path) -> None:
         """Raises UsageError for a file that is none, or that another version wrote."""
         _refuse_format_one(path)
-        self._records = Records(path, MAGIC)
+        self._records = TraceEntries(path, MAGIC)
         record = next(iter(self._records), None)
         if record is None:
             raise UsageError(f"{path}: ends before it has begun: the run was killed as it started; there is no header")
@@ -186,10 +186,10 @@ class Trace:
             yield entry
 
 
-def _whole(path: Path) -> Records | None:
+def _whole(path: Path) -> TraceEntries | None:
     """The records of a trace to go on with, read to their end; None where not even its header was written."""
     _refuse_format_one(path)
-    records = Records(path, MAGIC)
+    records = TraceEntries(path, MAGIC)
     if not path.exists() or not path.stat().st_size or next(iter(records), None) is None:
         return None
     Trace(path)

@@ -1,4 +1,4 @@
-"""What a method's knowledge weighs on the wire, as a formula in the sizes of a federation.
+"""The bytes of a method's knowledge on the wire, as a formula in the sizes of a federation.
 
 K: classes, all of them held.  d: width of the features.  P: weights of the shared model, bias included.  Everything is
 counted as four bytes, class ids and counts included; frames, at most a few hundred bytes each, are not.
@@ -15,14 +15,14 @@ from edge_sdk.protocol.wires import Slot
 
 SCALAR_BYTES = 4
 SYMBOLS = ("P", "K d", "K K", "K", "")
-"""What coefficients stand before, in the order of a formula; the last one is a plain number."""
+"""The terms of a formula, in their order; the last one is a plain number."""
 _BESIDE_ROWS = 2
-"""For each class its id and its count."""
+"""Numbers beside the rows of each class: its id and its count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Of a federation; the defaults are those of a CNN on ten classes, with which methods.md's table G.2 is made."""
+    """The sizes of a federation; the defaults are those of a CNN on ten classes, as in table G.2 of methods.md."""
 
     classes: int = 10
     feature_dim: int = 500
@@ -33,16 +33,16 @@ EXAMPLE = Sizes()
 
 
 def scalars(slots: Iterable[Slot]) -> Counter[str]:
-    """Coefficients by symbol of what these slots hold when all of them are filled."""
+    """The coefficients, by symbol, of the numbers that these slots hold when all of them are filled."""
     total: Counter[str] = Counter()
     for slot in slots:
-        for symbol, count in _of(slot).items():
+        for symbol, count in _coefficients(slot).items():
             total[symbol] += count
     return total
 
 
 def formula(coefficients: Mapping[str, int]) -> str:
-    """For a reader, in bytes: `4 (P + 10 K)`."""
+    """The formula as text, in bytes: `4 (P + 10 K)`."""
     words = []
     for symbol in SYMBOLS:
         count = coefficients.get(symbol, 0)
@@ -54,13 +54,13 @@ def formula(coefficients: Mapping[str, int]) -> str:
 
 
 def in_bytes(coefficients: Mapping[str, int], sizes: Sizes = EXAMPLE) -> int:
-    """The formula's value."""
+    """The value of the formula in bytes."""
     k, d = sizes.classes, sizes.feature_dim
     values = {"P": sizes.weights, "K d": k * d, "K K": k * k, "K": k, "": 1}
     return SCALAR_BYTES * sum(count * values[symbol] for symbol, count in coefficients.items())
 
 
-def _of(slot: Slot) -> Mapping[str, int]:
+def _coefficients(slot: Slot) -> Mapping[str, int]:
     if slot.kind is Weights:
         head = {"K d": -1, "K": -1} if slot.without_head else {}
         return {"P": 1, "": slot.extra_columns, **head}

@@ -1,6 +1,6 @@
-"""How large the updates of an exchange are, so that one far beyond the others is named (warning W17).
+"""The norms of the updates of an exchange, to name those far larger than the others (warning W17).
 
-Nothing is dropped for its size alone: a device with rare data may well have to move further than the others.
+No update is dropped for its size alone: a device with rare data may have to move further than the others.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ import numpy as np
 from edge_sdk.protocol.knowledge import Payload, Weights
 
 OUTLIER = 10.0
-"""z: an update is named whose norm is more than so many times the median."""
+"""An update is an outlier if its norm is more than this many times the median."""
 LEAST_UPDATES = 3
-"""Of fewer, none can be called far from the others."""
+"""Among fewer updates, none is an outlier."""
 
 
 class UpdateNorms:
-    """Of the exchange that is open, by device; uploads from before a restart are not among them."""
+    """The norms of the open exchange, by device, without uploads from before a restart."""
 
     def __init__(self) -> None:
         self._sent: Mapping[str, Payload] = {}
         self._norms: dict[str, float] = {}
 
     def begin(self, sent: Mapping[str, Payload]) -> None:
-        """What everybody was given in this exchange, by role."""
+        """Start an exchange; sent: what every device was sent in it, by role."""
         self._sent = sent
 
     def add(self, device: str, knowledge: Mapping[str, Payload]) -> None:
-        """One more update."""
+        """Note the norm of an update."""
         self._norms[device] = update_norm(knowledge, self._sent)
 
     def close(self) -> dict[str, float]:
-        """The outliers of the exchange, as `outliers` finds them; the next one begins with none."""
+        """End the exchange, and return its outliers as `outliers` does."""
         norms, self._norms, self._sent = self._norms, {}, {}
         return outliers(norms)
 
 
 def update_norm(knowledge: Mapping[str, Payload], sent: Mapping[str, Payload]) -> float:
-    """The Euclidean norm of all numbers that a device uploaded; of weights, of their change from those it was sent."""
+    """The Euclidean norm of all numbers of an upload; weights count as their change from those that were sent."""
     total = 0.0
     for role, payload in knowledge.items():
         before = sent.get(role)
@@ -57,6 +57,6 @@ def update_norm(knowledge: Mapping[str, Payload], sent: Mapping[str, Payload]) -
 
 
 def outliers(norms: Mapping[str, float]) -> dict[str, float]:
-    """Of the devices whose norm is more than OUTLIER times the median: how many times it is."""
+    """The devices whose norm is more than OUTLIER times the median, with the ratio to the median."""
     median = statistics.median(norms.values()) if len(norms) >= LEAST_UPDATES else 0.0
     return {device: norm / median for device, norm in sorted(norms.items()) if norm > OUTLIER * median > 0}

@@ -1,7 +1,8 @@
-"""Who was waited for: seconds in which an exchange was open for the sake of one device, or of a few.
+"""Waits: the seconds for which an exchange stayed open because of one device, or of a few.
 
-From one answer to the next, a round waits for the next one to answer: the wait between the last two answers was for the
-last device alone.  Where a deadline closes an exchange, the rest of the time was for those who were silent.
+The time from one answer to the next is a wait for the device that gives the next one; so the wait between the last two
+answers is for the last device alone.  Where a deadline closes an exchange, the rest of the time is a wait for those
+that did not answer.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ class Waiting:
 
     def __init__(self) -> None:
         self.total_s: Counter[str] = Counter()
-        """By device, over the run."""
+        """By device, the seconds over the run."""
         self._round_s: Counter[str] = Counter()
         self._last_s: float | None = None
-        """When somebody last answered the present exchange; None: nobody has."""
+        """When a device last answered the open exchange; None: none has."""
 
     def answered(self, device: str, now_s: float) -> None:
-        """An answer counted."""
+        """Note that a device answered."""
         if self._last_s is not None:
             self._note(device, now_s - self._last_s)
         self._last_s = now_s
 
     def closed(self, silent: Collection[str], now_s: float) -> None:
-        """The exchange is closed without the silent ones."""
+        """Note that the exchange is closed without the silent devices."""
         if self._last_s is not None:
             for device in sorted(silent):
                 self._note(device, (now_s - self._last_s) / len(silent))
@@ -43,11 +44,11 @@ class Waiting:
         return device, waits_s[device]
 
     def to_json(self) -> dict[str, Any]:
-        """All but the wait that is going on, which a restart is not to be blamed on anybody for."""
+        """The waits as plain values, without the present one: a restart is no device's fault."""
         return {"total_s": dict(self.total_s), "round_s": dict(self._round_s)}
 
     def restore(self, plain: Mapping[str, Any]) -> None:
-        """What to_json gave."""
+        """Restore what `to_json` returned."""
         self.total_s, self._round_s = Counter(plain["total_s"]), Counter(plain["round_s"])
 
     def _note(self, device: str, waited_s: float) -> None:

@@ -1,4 +1,4 @@
-"""What a sweep varies: axes from the command line, and the grid that they span.
+"""The axes of a sweep, read from the command line, and the grid that they span.
 
 Keys of [train] and [method.NAME] are *settings*: a method may choose the best one, on the validation part.  All other
 keys are *conditions*, such as how skewed the data are: nobody chooses them, and each has its own table.
@@ -12,18 +12,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from coordinator.config import read_values
-from coordinator.report.comparison import ALONE
+from coordinator.report.compare import ALONE
 from edge_sdk.errors import UsageError
 from edge_sim.plan import Setting
 
 SETTINGS = frozenset({"train", "method"})
-"""Sections of what a method may choose."""
-INSTEAD = {"federation.method": "--methods", "federation.seed": "--seeds", "run.standalone": "the line of `alone`"}
+"""The sections whose keys a method may choose."""
+OTHER_OPTIONS = {
+    "federation.method": "--methods",
+    "federation.seed": "--seeds",
+    "run.standalone": "the line of `alone`",
+}
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A key, and the values that it takes one after the other; the first one is its base."""
+    """A key and its values; the first one is its base."""
 
     key: str
     values: tuple[Any, ...]
@@ -35,7 +39,7 @@ class Axis:
 
     @property
     def method(self) -> str:
-        """The only method that it is for; empty: for all."""
+        """The only method that the key is for; empty: for all."""
         section, name, *_ = self.key.split(".")
         return name if section == "method" else ""
 
@@ -55,12 +59,12 @@ def read_axes(texts: Sequence[str], methods: Sequence[str]) -> tuple[Axis, ...]:
 
 
 def conditions(axes: Sequence[Axis]) -> list[Setting]:
-    """Every combination of what nobody chooses; one empty one where there is none."""
+    """Every combination of the conditions; a single empty one where there are none."""
     return _grid([axis for axis in axes if not axis.chosen])
 
 
 def choices(axes: Sequence[Axis], method: str) -> list[Setting]:
-    """Every combination that this method may choose from; the base values come first."""
+    """Every combination of the settings that this method may choose from; the base values come first."""
     return _grid([axis for axis in axes if axis.chosen and axis.method in ("", method)])
 
 
@@ -80,8 +84,8 @@ def _axis(text: str) -> Axis:
     key, parts = key.strip(), key.strip().split(".")
     if not equals or len(parts) < 2 or not all(parts):
         raise UsageError(f"--over {text}: expected SECTION.KEY=VALUE,VALUE, such as train.learning_rate=0.01,0.05")
-    if key in INSTEAD:
-        raise UsageError(f"--over {key}: this is what {INSTEAD[key]} is for")
+    if key in OTHER_OPTIONS:
+        raise UsageError(f"--over {key}: this is what {OTHER_OPTIONS[key]} is for")
     if parts[0] == "method" and len(parts) != 3:
         raise UsageError(f"--over {key}: name the method, as in method.NAME.{parts[-1]}")
     found = {repr(value): value for value in _values(key, values)}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from edge_sdk.cli import Subcommand
 
 if TYPE_CHECKING:
-    from coordinator.watcher import Watcher
+    from coordinator.observer import RunObserver
     from edge_sim.config import Config
 
 
@@ -60,10 +60,11 @@ def _simulate(args: argparse.Namespace) -> int:
 
 def _simulate_in(out: Path, config: Config, args: argparse.Namespace) -> int:
     from coordinator.config import to_toml  # noqa: PLC0415  # nothing heavy before the arguments are read
-    from coordinator.report.files import write_run  # noqa: PLC0415
-    from coordinator.report.plots import draw_all  # noqa: PLC0415
-    from coordinator.report.result import summary  # noqa: PLC0415
-    from coordinator.report.table import show  # noqa: PLC0415
+    from coordinator.report.plots import draw_run  # noqa: PLC0415
+    from coordinator.report.run_files import write_run  # noqa: PLC0415
+    from coordinator.report.run_table import run_table  # noqa: PLC0415
+    from coordinator.report.summary import summary  # noqa: PLC0415
+    from coordinator.report.tables import show_table  # noqa: PLC0415
     from edge_sim import config as configs  # noqa: PLC0415
     from edge_sim.engines import resolved  # noqa: PLC0415
     from edge_sim.run_folder import check_new  # noqa: PLC0415
@@ -84,7 +85,7 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace) -> int:
             config,
             broker=args.broker,
             resume=args.resume,
-            watcher=lambda part: _watcher(config, out, part),
+            observer=lambda part: _observer(config, out, part),
             trace=args.trace,
         )
     except KeyboardInterrupt:
@@ -94,8 +95,8 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace) -> int:
     if args.json:
         sys.stdout.write(json.dumps(summary(result), indent=2) + "\n")
     else:
-        show(result, sys.stdout)
-        pictures = draw_all(result, out / "plots")
+        show_table(run_table(result), sys.stdout)
+        pictures = draw_run(result, out / "plots")
         sys.stdout.write(f"\nsummary: {out / 'summary.json'}\n" + "".join(f"picture: {path}\n" for path in pictures))
     if not result.completed:
         sys.stderr.write(f"edge-sdk: the run failed: {result.reason}\n")
@@ -112,10 +113,11 @@ def _how_to_go_on(args: argparse.Namespace, out: Path) -> str:
     return f"the state is kept, go on with: {again}"
 
 
-def _watcher(config: Config, out: Path, part: str) -> Watcher:
+def _observer(config: Config, out: Path, part: str) -> RunObserver:
     """Lines on the terminal; progress.json and log.jsonl in the run directory."""
-    from coordinator.report.log import Log  # noqa: PLC0415
-    from coordinator.report.progress import Progress, Several  # noqa: PLC0415
+    from coordinator.observer import ObserverGroup  # noqa: PLC0415
+    from coordinator.report.log import EventLog  # noqa: PLC0415
+    from coordinator.report.progress import Progress  # noqa: PLC0415
     from coordinator.report.progress_file import About, ProgressFile  # noqa: PLC0415
 
     table = config.federation
@@ -128,8 +130,8 @@ def _watcher(config: Config, out: Path, part: str) -> Watcher:
         expected=table.devices,
         part=part,
     )
-    log = Log((out / "standalone" if part else out) / "log.jsonl")
-    return Several(lines, ProgressFile(out, about, say=lines.noted), log)
+    log = EventLog((out / "standalone" if part else out) / "log.jsonl")
+    return ObserverGroup(lines, ProgressFile(out, about, say=lines.noted), log)
 
 
 SIMULATE = Subcommand(

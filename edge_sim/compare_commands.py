@@ -19,7 +19,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_grid_options(parser: argparse.ArgumentParser, *, needs_methods: bool, name: str) -> None:
-    """Which methods and seeds, and where the runs go."""
+    """Add the options for methods, seeds and the folder of the runs."""
     parser.add_argument(
         "--methods",
         required=needs_methods,
@@ -52,10 +52,11 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 
 def _compare(args: argparse.Namespace) -> int:
-    from coordinator.report.comparison import comparison_summary  # noqa: PLC0415  # nothing heavy before the arguments
-    from coordinator.report.comparison_plots import draw_comparison  # noqa: PLC0415
-    from coordinator.report.comparison_table import show  # noqa: PLC0415
+    from coordinator.report.compare_files import comparison_summary  # noqa: PLC0415  # nothing heavy before the arguments
+    from coordinator.report.compare_table import compare_table  # noqa: PLC0415
+    from coordinator.report.plots import draw_comparison  # noqa: PLC0415
     from coordinator.report.progress import Progress  # noqa: PLC0415
+    from coordinator.report.tables import show_table  # noqa: PLC0415
     from edge_sim import config as configs  # noqa: PLC0415
     from edge_sim.compare import compare  # noqa: PLC0415
 
@@ -70,14 +71,14 @@ def _compare(args: argparse.Namespace) -> int:
     if args.json:
         sys.stdout.write(json.dumps(comparison_summary(comparison), indent=2) + "\n")
     else:
-        show(comparison, sys.stdout)
+        show_table(compare_table(comparison), sys.stdout)
         sys.stdout.write(f"\nfigures: {out / 'compare.json'}\n")
-        drawn(lambda: draw_comparison(comparison, out / "plots"))
+        say_drawn(lambda: draw_comparison(comparison, out / "plots"))
     return 0 if comparison.completed else 1
 
 
-def drawn(draw: Callable[[], Sequence[Path]]) -> None:
-    """Draw and say where the pictures are; without matplotlib, say so."""
+def say_drawn(draw: Callable[[], Sequence[Path]]) -> None:
+    """Draw and print where the pictures are; without matplotlib, print that there are none."""
     try:
         pictures = draw()
     except MissingExtra as missing:

@@ -1,4 +1,4 @@
-"""What a swept parameter brings: the gain over its base value, for each method, with the CSV behind it."""
+"""Pictures of a sweep: each method's gain over the base value of a parameter, with the CSV of its points."""
 
 from __future__ import annotations
 
@@ -6,10 +6,22 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from coordinator.report.canvas import DOT, INK, SOFT, picture, short
-from coordinator.report.comparison import Line, Spread, spread_of
-from coordinator.report.comparison_canvas import WIDTH_IN, Look, height_in, looks, nothing, write_points
-from coordinator.report.units import printable
+from coordinator.report.compare import MethodRuns, Spread, spread_of
+from coordinator.report.drawing import (
+    DOT,
+    INK,
+    SOFT,
+    WIDTH_IN,
+    LineStyle,
+    draw_nothing,
+    height_for_names,
+    line_styles,
+    picture,
+    pictures_in,
+    short,
+    write_points,
+)
+from coordinator.units import printable
 from edge_sim.axes import Axis
 from edge_sim.sweep import CRITERION, Sweep
 
@@ -17,7 +29,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _STEP, _SPREAD = 0.12, 0.7
-"""Between two methods' bars at one value, and of all of them at the most, in the distance between two values."""
+"""The step between two methods' bars at one value, and the most for all of them, as shares of the distance between
+two values."""
 
 
 class GainPoint(NamedTuple):
@@ -31,36 +44,37 @@ class GainPoint(NamedTuple):
 
 
 def draw_gains(found: Sweep, folder: Path) -> list[Path]:
-    """One picture per axis with several values; the PNG files.  Raises MissingExtra without matplotlib."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for axis in found.axes:
-        if len(axis.values) > 1:
-            paths.append(folder / f"gain_{axis.key}.png")
-            gain(found, axis, paths[-1])
-    return paths
+    """Draw a picture for each axis with several values, and return the PNG files.
+
+    Raises MissingExtra without matplotlib, StoreError where the pictures cannot be written.
+    """
+    with pictures_in(folder):
+        varied = {folder / f"gain_{axis.key}.png": axis for axis in found.axes if len(axis.values) > 1}
+        for path, axis in varied.items():
+            draw_gain(found, axis, path)
+        return list(varied)
 
 
-def gain(found: Sweep, axis: Axis, path: Path) -> None:
+def draw_gain(found: Sweep, axis: Axis, path: Path) -> None:
     """Accuracy at each value less that at the base value, seed by seed; every other axis stands at its own base.
 
-    Of a setting it is the validation accuracy, for on the test nothing is chosen; of a condition that of the test, with
-    the settings that each method chose under it.
+    For a setting this is the validation accuracy, because nothing is chosen on the test; for a condition, that of the
+    test, with the settings that each method chose under it.
     """
     points = gain_points(found, axis)
     write_points(path, GainPoint._fields, (point._asdict() for point in points))
     ticks = [str(value) for value in axis.values]
     methods = list(dict.fromkeys(point.method for point in points))
-    styles = looks(line.method for line in found.conditions[0].comparison.lines)
+    styles = line_styles(line.method for line in found.conditions[0].comparison.lines)
     step = min(_STEP, _SPREAD / max(1, len(methods)))
     part = "validation part" if axis.chosen else "test, with the settings chosen"
     subtitle = f"less the accuracy at {axis.values[0]}, on the {part}{DOT}bars: 95 % interval over seeds"
     with picture(
-        path, WIDTH_IN, height_in(len(methods)), printable(f"Gain over {axis.key}"), printable(subtitle)
+        path, WIDTH_IN, height_for_names(len(methods)), printable(f"Gain over {axis.key}"), printable(subtitle)
     ) as figure:
         axes = figure.add_subplot()
         if not points:
-            nothing(axes, "no accuracy was measured")
+            draw_nothing(axes, "no accuracy was measured")
             return
         axes.axhline(0, color=SOFT, linewidth=0.8)
         for place, method in enumerate(methods):
@@ -75,7 +89,7 @@ def gain(found: Sweep, axis: Axis, path: Path) -> None:
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1))
 
 
-def _bars(axes: Axes, x: Sequence[float], row: Sequence[GainPoint], of: Look) -> None:
+def _bars(axes: Axes, x: Sequence[float], row: Sequence[GainPoint], style: LineStyle) -> None:
     """One method's gains in points, each with its interval where there is one."""
     low = [0.0 if point.low is None else 100 * (point.gain - point.low) for point in row]
     high = [0.0 if point.high is None else 100 * (point.high - point.gain) for point in row]
@@ -83,8 +97,8 @@ def _bars(axes: Axes, x: Sequence[float], row: Sequence[GainPoint], of: Look) ->
         x,
         [100 * point.gain for point in row],
         yerr=[low, high],
-        color=of.colour,
-        linestyle=of.dashes,
+        color=style.colour,
+        linestyle=style.dashes,
         marker="o",
         markersize=4.5,
         capsize=2.5,
@@ -93,7 +107,7 @@ def _bars(axes: Axes, x: Sequence[float], row: Sequence[GainPoint], of: Look) ->
 
 
 def gain_points(found: Sweep, axis: Axis) -> list[GainPoint]:
-    """By method, then value."""
+    """The points of one axis, in the order of methods, then of values."""
     lines = list(_lines(found, axis))
     points = []
     for method in dict.fromkeys(method for method, _, _ in lines):
@@ -107,7 +121,7 @@ def gain_points(found: Sweep, axis: Axis) -> list[GainPoint]:
     return points
 
 
-def _lines(found: Sweep, axis: Axis) -> Iterator[tuple[str, str, Line]]:
+def _lines(found: Sweep, axis: Axis) -> Iterator[tuple[str, str, MethodRuns]]:
     """Method, value and runs, in the order of the grid."""
     bases = {other.key: other.values[0] for other in found.axes if other.key != axis.key}
     for condition in found.conditions:
@@ -118,6 +132,6 @@ def _lines(found: Sweep, axis: Axis) -> Iterator[tuple[str, str, Line]]:
                 yield candidate.line.method, str(at[axis.key]), candidate.line
 
 
-def _difference(line: Line, base: Line, figure: str) -> Spread | None:
+def _difference(line: MethodRuns, base: MethodRuns, figure: str) -> Spread | None:
     pairs = [(a.accuracy(figure), b.accuracy(figure)) for a, b in zip(line.trials, base.trials, strict=True)]
     return spread_of(a - b for a, b in pairs if a is not None and b is not None)

@@ -1,4 +1,4 @@
-"""What a simulation in memory knows and no coordinator does: what models predict and how they see test samples."""
+"""The insight into the models of a simulation in memory: their predictions, and their features of test samples."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import replace
 import numpy as np
 
 from coordinator import final_prototypes
-from coordinator.report.insight import Insight, principal_components
+from coordinator.insight import Insight, principal_components
 from edge_sdk.models.base import Model
 from edge_sdk.objectives import Floats, Ints, softmax
 from edge_sim.datasets import Dataset
 from edge_sim.virtual import VirtualDevice, VirtualFleet
 
 MOST_PREDICTING, MOST_DRAWN = 100, 6
-"""Devices that a mean prediction is taken over, and whose features are drawn: the first ones."""
+"""The most devices for the mean prediction, and for the features: the first ones are taken."""
 PER_CLASS = 15
-"""Test samples of each class whose features are drawn."""
+"""Test samples of each class for the features."""
 _BATCH = 256
 
 
-def gather(virtual: VirtualFleet, dataset: Dataset) -> Insight:
-    """All that the models of a run can show at its end."""
-    found = final_prototypes.insight(virtual.server)
+def gather_insight(virtual: VirtualFleet, dataset: Dataset) -> Insight:
+    """The insight into the models at the end of a run."""
+    found = final_prototypes.final_prototypes(virtual.server)
     learning = [device for device in virtual.devices if device.agent.bench.model.spec.terms]
     found = replace(found, predictions=_predictions(learning[:MOST_PREDICTING], dataset))
     drawn = _features(learning[:MOST_DRAWN], dataset)

@@ -1,4 +1,4 @@
-"""The Result of a simulation: what the coordinator knows, and what only the simulator does."""
+"""The Result of a simulation: what the coordinator knows, and what only the simulator knows."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from coordinator.outcome import device_result
-from coordinator.outcome import result as known_result
-from coordinator.report.result import DeviceResult, Result, RoundResult
+from coordinator.outcome import device_result, run_result
+from coordinator.result import DeviceResult, Result, RoundResult
 from coordinator.server import Server
 from edge_sim.config import CPU
 from edge_sim.fleet import Device, Fleet
@@ -17,7 +16,7 @@ from edge_sim.hardware import Spent
 NOTHING: Mapping[str, float] = MappingProxyType({})
 
 
-def result(
+def simulation_result(
     server: Server,
     fleet: Fleet,
     *,
@@ -27,12 +26,12 @@ def result(
     memory: Mapping[str, float] = NOTHING,
     spent: Mapping[str, Spent] = MappingProxyType({}),
 ) -> Result:
-    """Everything that a report needs; spent: by device id, where it was metered."""
+    """The result of a simulated run; spent: by device id, where it was metered."""
     alone = {device.id: device.accuracy for device in standalone.devices} if standalone else {}
     devices = tuple(
         _device(server, device, alone.get(device.kit.id), spent.get(device.kit.id, Spent())) for device in fleet.devices
     )
-    known = known_result(server, devices, transport, time)
+    known = run_result(server, devices, transport, time)
     baseline = {f"standalone_{name}": value for name, value in standalone.metrics.items()} if standalone else {}
     return dataclasses.replace(
         known,

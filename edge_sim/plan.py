@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from coordinator.config import to_toml
-from coordinator.report.comparison import ALONE, Trial
-from coordinator.report.files import read_run, write_run
+from coordinator.report.compare import ALONE, Trial
+from coordinator.report.run_files import read_run, write_run
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.wires import registered_names
 from edge_sim import config as configs
 from edge_sim import fleet as fleets
 from edge_sim import run_folder
 from edge_sim.config import Config
-from edge_sim.runner import WatcherFor, run
+from edge_sim.runner import ObserverFor, run
 
 BASELINE_ONLY = frozenset({"local", ALONE})
 """Names of the line that is always there."""
@@ -131,7 +131,7 @@ def label(setting: Setting) -> str:
     return f"{plain[:LONGEST_LABEL]}-{hashlib.sha256(exact.encode()).hexdigest()[:8]}"
 
 
-def carry_out(planned: Sequence[Planned], out: Path, watcher: WatcherFor = lambda _label: None) -> None:
+def carry_out(planned: Sequence[Planned], out: Path, observer: ObserverFor = lambda _label: None) -> None:
     """Do what is not there yet; before the first of it, read all settings and build every kind of model.
 
     Every run has its run directory inside `out`; one that holds a finished run of these very settings is not run again.
@@ -142,14 +142,14 @@ def carry_out(planned: Sequence[Planned], out: Path, watcher: WatcherFor = lambd
         return
     _rehearse([each for each in planned if each.seed == planned[0].seed])
     with run_folder.claimed(out):
-        _carry_out([each for each in planned if not _finished(each, out)], out, watcher)
+        _carry_out([each for each in planned if not _finished(each, out)], out, observer)
 
 
-def _carry_out(todo: Sequence[Planned], out: Path, watcher: WatcherFor) -> None:
+def _carry_out(todo: Sequence[Planned], out: Path, observer: ObserverFor) -> None:
     for place, each in enumerate(todo, 1):
         which = ", ".join(filter(None, (each.method, label(each.setting), f"seed {each.seed}")))
-        eyes = watcher(f"{which} ({place} of {len(todo)})")
-        result = run(each.config, watcher=lambda _label, eyes=eyes: eyes)  # type: ignore[misc]  # mypy cannot type a bound default
+        eyes = observer(f"{which} ({place} of {len(todo)})")
+        result = run(each.config, observer=lambda _label, eyes=eyes: eyes)  # type: ignore[misc]  # mypy cannot type a bound default
         write_run(result, to_toml(each.config.tables), out / each.folder)
 
 

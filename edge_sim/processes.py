@@ -19,9 +19,9 @@ from coordinator.broker import EmbeddedBroker
 from coordinator.deploy import open_ledger
 from coordinator.equipment import ready_method
 from coordinator.ledger import Ledger
+from coordinator.observer import RunObserver
 from coordinator.server import Server
 from coordinator.trace import TraceWriter
-from coordinator.watcher import Watcher
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.mqtt.transport import MqttTransport
 from edge_sim.config import Config
@@ -38,7 +38,7 @@ def over_broker(
     fleet: Fleet,
     broker: str,
     out: Path,
-    watcher: Watcher | None,
+    observer: RunObserver | None,
     *,
     resume: bool,
     trace: TraceWriter | None = None,
@@ -58,10 +58,10 @@ def over_broker(
             transport=MqttTransport(url, name, manual_ack=True, seed=random.SystemRandom().getrandbits(32)),
             ledger=ledger,
             roster=federation.roster,
-            watcher=watcher,
+            observer=observer,
         )
-        server.watcher.noted(f"broker: {url}" if label == url else f"broker: {label} at {url}")
-        with _hosts(config, fleet, url, out, server.watcher.noted) as hosts:
+        server.observer.noted(f"broker: {url}" if label == url else f"broker: {label} at {url}")
+        with _hosts(config, fleet, url, out, server.observer.noted) as hosts:
             server.run(check=hosts.check, connect_within_s=CONNECT_S)
             hosts.wait(STOP_S)
     return server, label

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from coordinator.config import to_toml
 from coordinator.report import text_files
-from coordinator.report.files import read_run
+from coordinator.report.run_files import read_run
 from edge_sdk.durable import guarded
 from edge_sdk.errors import UsageError
 from edge_sim import same_world

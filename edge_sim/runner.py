@@ -12,10 +12,10 @@ from typing import Any
 from coordinator import final_prototypes
 from coordinator.config import to_toml
 from coordinator.ledger import Ledger
-from coordinator.report.files import read_run, write_run
-from coordinator.report.result import Result
+from coordinator.observer import RunObserver
+from coordinator.report.run_files import read_run, write_run
+from coordinator.result import Result
 from coordinator.trace import TraceWriter, keeping
-from coordinator.watcher import Watcher
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.mqtt.url import parse_broker_url
 from edge_sim import config as configs
@@ -23,13 +23,13 @@ from edge_sim import engines, feasible, garbage, idle, late_start, run_folder
 from edge_sim import fleet as fleets
 from edge_sim.checkpoint import Checkpoints
 from edge_sim.config import Config
-from edge_sim.insight import gather
+from edge_sim.insight import gather_insight
 from edge_sim.memory import MIB, peak_bytes
-from edge_sim.outcome import NOTHING, result
+from edge_sim.outcome import NOTHING, simulation_result
 from edge_sim.virtual import VirtualFleet
 
-WatcherFor = Callable[[str], Watcher | None]
-"""A watcher for the part of a run with this label."""
+ObserverFor = Callable[[str], RunObserver | None]
+"""An observer for the part of a run with this label."""
 
 
 def run(
@@ -38,7 +38,7 @@ def run(
     broker: str = "memory",
     out: str | Path | None = None,
     resume: bool = False,
-    watcher: WatcherFor = lambda _label: None,
+    observer: ObserverFor = lambda _label: None,
     trace: bool = False,
 ) -> Result:
     """Run a federation and return what came of it.
@@ -51,12 +51,12 @@ def run(
     """
     parsed = _parsed(config)
     if out is None:
-        return run_in(None, parsed, broker=broker, watcher=watcher, trace=trace)
+        return run_in(None, parsed, broker=broker, observer=observer, trace=trace)
     folder = Path(out)
     if resume and run_folder.is_over(folder, parsed):
         return read_run(folder)
     with run_folder.claimed(folder):
-        return run_in(folder, parsed, broker=broker, resume=resume, watcher=watcher, trace=trace)
+        return run_in(folder, parsed, broker=broker, resume=resume, observer=observer, trace=trace)
 
 
 def run_in(
@@ -65,15 +65,17 @@ def run_in(
     *,
     broker: str = "memory",
     resume: bool = False,
-    watcher: WatcherFor = lambda _label: None,
+    observer: ObserverFor = lambda _label: None,
     trace: bool = False,
 ) -> Result:
     """The same, in a folder that the caller has claimed, and that holds what there is to go on with."""
     with garbage.seldom():
-        return _run_in(out, parsed, broker, resume=resume, watcher=watcher, trace=trace)
+        return _run_in(out, parsed, broker, resume=resume, observer=observer, trace=trace)
 
 
-def _run_in(out: Path | None, parsed: Config, broker: str, *, resume: bool, watcher: WatcherFor, trace: bool) -> Result:
+def _run_in(
+    out: Path | None, parsed: Config, broker: str, *, resume: bool, observer: ObserverFor, trace: bool
+) -> Result:
     check_broker(broker)
     if out is not None and not resume:
         run_folder.check_new(out)
@@ -86,22 +88,24 @@ def _run_in(out: Path | None, parsed: Config, broker: str, *, resume: bool, watc
     fleets.export_partition(parsed, fleet)
     begun_s, start_s = time.monotonic(), time.time()
     wanted = parsed.run.standalone and parsed.federation.method != "local"
-    standalone = _standalone(configs.alone(parsed), out / "standalone" if out else None, watcher) if wanted else None
+    standalone = _standalone(configs.alone(parsed), out / "standalone" if out else None, observer) if wanted else None
     folder = out or Path("runs") / parsed.federation.name
     memory = NOTHING
     virtual_time = broker == "memory"
     with keeping(folder, parsed.tables, parsed.file, wanted=trace, resume=resume, virtual=virtual_time) as kept:
         if virtual_time:
-            virtual, memory = _in_memory(parsed, fleet, out, watcher(""), resume=resume, trace=kept)
+            virtual, memory = _in_memory(parsed, fleet, out, observer(""), resume=resume, trace=kept)
             server, label, virtual_s, spent = virtual.server, "memory", virtual.clock.now_s, virtual.spent
-            seen = gather(virtual, fleet.dataset)
+            seen = gather_insight(virtual, fleet.dataset)
         else:
             from edge_sim.processes import over_broker  # noqa: PLC0415  # paho only where there is a broker
 
-            server, label = over_broker(parsed, fleet, broker, folder, watcher(""), resume=resume, trace=kept)
-            virtual_s, spent, seen = 0.0, {}, final_prototypes.insight(server)
+            server, label = over_broker(parsed, fleet, broker, folder, observer(""), resume=resume, trace=kept)
+            virtual_s, spent, seen = 0.0, {}, final_prototypes.final_prototypes(server)
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual_s, "start_s": start_s}
-    found = result(server, fleet, transport=label, time=took, memory=memory, standalone=standalone, spent=spent)
+    found = simulation_result(
+        server, fleet, transport=label, time=took, memory=memory, standalone=standalone, spent=spent
+    )
     left = (*late_start.remark(server, virtual_s), *idle.remarks(parsed, virtual_s)) if virtual_time else ()
     return replace(found, insight=seen, warnings=(*found.warnings, *left))
 
@@ -117,31 +121,31 @@ def check_broker(broker: str) -> None:
         raise UsageError(f"--broker {broker}: mosquitto is not on PATH; install it, or use embedded")
 
 
-def _standalone(alone: Config, folder: Path | None, watcher: WatcherFor) -> Result:
+def _standalone(alone: Config, folder: Path | None, observer: ObserverFor) -> Result:
     """What came of the devices alone: read, where an earlier part of this run has left it in the folder."""
     settings = to_toml(alone.tables)
     if folder is None:
-        return _alone(alone, watcher)
+        return _alone(alone, observer)
     if run_folder.finished(folder) and (folder / run_folder.KEPT).read_text(encoding="utf-8") == settings:
         return read_run(folder)
-    found = _alone(alone, watcher)
+    found = _alone(alone, observer)
     write_run(found, settings, folder)
     return found
 
 
-def _alone(alone: Config, watcher: WatcherFor) -> Result:
+def _alone(alone: Config, observer: ObserverFor) -> Result:
     fleet = fleets.build(alone)
     begun_s = time.monotonic()
-    virtual, memory = _in_memory(alone, fleet, None, watcher("alone"), resume=False)
+    virtual, memory = _in_memory(alone, fleet, None, observer("alone"), resume=False)
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual.clock.now_s}
-    return result(virtual.server, fleet, transport="memory", time=took, memory=memory, spent=virtual.spent)
+    return simulation_result(virtual.server, fleet, transport="memory", time=took, memory=memory, spent=virtual.spent)
 
 
 def _in_memory(
     config: Config,
     fleet: fleets.Fleet,
     out: Path | None,
-    watcher: Watcher | None,
+    observer: RunObserver | None,
     *,
     resume: bool,
     trace: TraceWriter | None = None,
@@ -162,7 +166,7 @@ def _in_memory(
         stores=stores,
         faults=config.faults,
         faults_seed=config.faults_seed,
-        watcher=watcher,
+        observer=observer,
         keeper=keeper,
         engine=engine,
         reduction=engines.reduction(config.run, fleet),

@@ -11,26 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinator.report import comparison_latex
-from coordinator.report.comparison import (
-    ALONE,
-    RUN_COLUMNS,
-    Comparison,
-    Line,
-    Spread,
-    Trial,
-    comparison_summary,
-    plain,
-    run_figures,
-    spread_of,
-)
+from coordinator.report.compare import ALONE, Comparison, MethodRuns, Spread, Trial, spread_of
+from coordinator.report.compare_files import RUN_COLUMNS, comparison_summary, plain_spreads, run_figures, write_files
+from coordinator.report.compare_table import latex_table
+from coordinator.report.tables import latex_text
 from coordinator.report.text_files import csv_text
 from edge_sdk.errors import UsageError
 from edge_sim.axes import Axis, check_equal_trials, choices, conditions, read_axes
-from edge_sim.compare import write_files
 from edge_sim.config import Config
 from edge_sim.plan import Setting, carry_out, check_methods, check_seeds, label, plan, trial_config
-from edge_sim.runner import WatcherFor
+from edge_sim.runner import ObserverFor
 
 SWEEP_VERSION = 1
 CRITERION = "validation_accuracy"
@@ -40,20 +30,20 @@ CRITERION = "validation_accuracy"
 class Candidate:
     """One method under one setting and condition, with all seeds."""
 
-    line: Line
+    line: MethodRuns
     condition: Setting
     setting: Setting
 
     @property
     def validation(self) -> Spread | None:
-        """What it is chosen by; None unless every seed came to its end and measured it."""
+        """The validation accuracy over the seeds; None unless every seed was completed and measured it."""
         values = [trial.accuracy(CRITERION) for trial in self.line.trials]
         return None if None in values else spread_of(values)
 
 
 @dataclass(frozen=True)
 class Condition:
-    """All methods under one condition: what each could choose from, and the comparison of what each chose."""
+    """All methods under one condition: the candidates of each, and the comparison of the chosen ones."""
 
     values: Setting
     candidates: tuple[Candidate, ...]
@@ -71,7 +61,7 @@ class Sweep:
 
     @property
     def completed(self) -> bool:
-        """Whether every run came to its end."""
+        """Whether every run was completed."""
         return all(
             trial.result.completed
             for condition in self.conditions
@@ -87,7 +77,7 @@ def sweep(
     seeds: Sequence[int],
     out: Path,
     *,
-    watcher: WatcherFor = lambda _label: None,
+    observer: ObserverFor = lambda _label: None,
 ) -> Sweep:
     """Run what is not there yet of the grid, let every method choose, and compare.
 
@@ -104,7 +94,7 @@ def sweep(
         check_seeds(seeds),
         lambda method: [{**condition, **setting} for condition in around for setting in choices(axes, method)],
     )
-    carry_out(planned, out, watcher)
+    carry_out(planned, out, observer)
     trials: dict[tuple[str, str], list[Trial]] = {}
     for each in planned:
         trials.setdefault((each.method, label(each.setting)), []).append(each.trial(out))
@@ -114,16 +104,16 @@ def sweep(
 
 
 def choose(candidates: Sequence[Candidate]) -> Candidate:
-    """The one with the highest mean validation accuracy over the seeds; of equals, the first in the grid.
+    """The candidate with the highest mean validation accuracy over the seeds; of equals, the first in the grid.
 
-    Where none has one, as where all ended early, the first.
+    The first of all where none was validated, as where all ended early.
     """
     known = [(candidate.validation.mean, candidate) for candidate in candidates if candidate.validation]
     return max(known, key=lambda pair: pair[0])[1] if known else candidates[0]
 
 
 def sweep_summary(found: Sweep) -> dict[str, Any]:
-    """What stands in sweep.json, version 1."""
+    """The contents of sweep.json, version 1."""
     return {
         "version": SWEEP_VERSION,
         "axes": [{"key": axis.key, "values": list(axis.values), "chosen": axis.chosen} for axis in found.axes],
@@ -141,10 +131,12 @@ def sweep_summary(found: Sweep) -> dict[str, Any]:
 
 
 def write_sweep(found: Sweep, out: Path) -> None:
-    """sweep.json, trials.csv (one row per run) and table.tex.  Raises StoreError where they cannot be written."""
+    """Write sweep.json, trials.csv (one row per run) and table.tex.  Raises StoreError where they cannot be written."""
     keys = [axis.key for axis in found.axes]
     columns = ("method", *keys, "chosen", *RUN_COLUMNS[1:])
-    tables = [comparison_latex.table(condition.comparison, said(condition.values)) for condition in found.conditions]
+    tables = [
+        latex_text(latex_table(condition.comparison, setting_text(condition.values))) for condition in found.conditions
+    ]
     files = {
         "trials.csv": csv_text(columns, trial_rows(found)),
         "table.tex": "\n".join(tables),
@@ -154,7 +146,7 @@ def write_sweep(found: Sweep, out: Path) -> None:
 
 
 def trial_rows(found: Sweep) -> Iterable[dict[str, object]]:
-    """One row per run, with the values of every axis that it has one of."""
+    """The rows of trials.csv, one per run, with its values on the axes."""
     for condition in found.conditions:
         for candidate in condition.candidates:
             for trial in candidate.line.trials:
@@ -167,13 +159,13 @@ def trial_rows(found: Sweep) -> Iterable[dict[str, object]]:
                 }
 
 
-def said(setting: Setting) -> str:
-    """A setting in words: `partition.alpha = 0.1, train.local_steps = 4`; empty for the file's own."""
+def setting_text(setting: Setting) -> str:
+    """A setting as text: `partition.alpha = 0.1, train.local_steps = 4`; empty for the file's own."""
     return ", ".join(f"{key} = {value}" for key, value in setting.items())
 
 
 def _check_validation(config: Config, axes: Sequence[Axis], methods: Sequence[str], around: Sequence[Setting]) -> None:
-    """Raise UsageError where there is something to choose, and nothing to choose it by."""
+    """Raise UsageError where methods choose settings, and there is no validation part to choose by."""
     if not any(len(choices(axes, method)) > 1 for method in methods):
         return
     for condition in around:
@@ -189,7 +181,7 @@ def _condition(
 ) -> Condition:
     candidates = {
         method: [
-            Candidate(Line(method, tuple(trials[method, label({**values, **setting})])), values, setting)
+            Candidate(MethodRuns(method, tuple(trials[method, label({**values, **setting})])), values, setting)
             for setting in choices(axes, method)
         ]
         for method in (ALONE, *methods)
@@ -204,6 +196,6 @@ def _entry(condition: Condition, candidate: Candidate) -> dict[str, Any]:
         "method": candidate.line.method,
         "setting": dict(candidate.setting),
         "chosen": condition.chosen[candidate.line.method] is candidate,
-        **plain({CRITERION: candidate.validation}),
+        **plain_spreads({CRITERION: candidate.validation}),
         "runs": [run_figures(trial) for trial in candidate.line.trials],
     }

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from edge_sdk.cli import Subcommand
-from edge_sim.compare_commands import add_grid_options, drawn
+from edge_sim.compare_commands import add_grid_options, say_drawn
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,27 +27,27 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _sweep(args: argparse.Namespace) -> int:
-    from coordinator.report.comparison_plots import draw_comparison  # noqa: PLC0415  # nothing heavy before the arguments
+    from coordinator.report.plots import draw_comparison  # noqa: PLC0415  # nothing heavy before the arguments
     from coordinator.report.progress import Progress  # noqa: PLC0415
     from edge_sim import config as configs  # noqa: PLC0415
     from edge_sim.gain_plots import draw_gains  # noqa: PLC0415
     from edge_sim.plan import label  # noqa: PLC0415
     from edge_sim.sweep import sweep, sweep_summary  # noqa: PLC0415
-    from edge_sim.sweep_table import render  # noqa: PLC0415
+    from edge_sim.sweep_table import sweep_text  # noqa: PLC0415
 
     config = configs.load(args.file, args.overrides)
     out = args.out or Path("runs") / f"{config.federation.name}-sweep"
     methods, seeds = args.methods or (config.federation.method,), args.seeds or (config.federation.seed,)
     try:
-        found = sweep(config, args.over, methods, seeds, out, watcher=lambda part: Progress(part, brief=True))
+        found = sweep(config, args.over, methods, seeds, out, observer=lambda part: Progress(part, brief=True))
     except KeyboardInterrupt:
         sys.stderr.write(f"\ninterrupted; finished runs are kept in {out}: the same command goes on from them\n")
         raise
     if args.json:
         sys.stdout.write(json.dumps(sweep_summary(found), indent=2) + "\n")
     else:
-        sys.stdout.write(f"{render(found)}\nfigures: {out / 'sweep.json'}\n")
-        drawn(
+        sys.stdout.write(f"{sweep_text(found)}\nfigures: {out / 'sweep.json'}\n")
+        say_drawn(
             lambda: [
                 *draw_gains(found, out / "plots"),
                 *(

@@ -15,11 +15,11 @@ from typing import Any
 from coordinator import traced
 from coordinator.equipment import ready_method
 from coordinator.ledger import Ledger
+from coordinator.observer import RunObserver
 from coordinator.public_shelf import PublicShelf
-from coordinator.record import NO_WORK, Work
+from coordinator.run_record import NO_WORK, FleetWork
 from coordinator.server import Server
 from coordinator.trace import TraceWriter
-from coordinator.watcher import Silent, Watcher
 from edge_sdk.agent import Agent
 from edge_sdk.boards.profiles import Effort
 from edge_sdk.device.store import Store
@@ -46,7 +46,7 @@ class VirtualFleet:
         ledger: Ledger,
         faults: Faults | None = None,
         faults_seed: int = 0,
-        watcher: Watcher | None = None,
+        observer: RunObserver | None = None,
         stores: Mapping[str, Store] | None = None,
         keeper: Checkpoints | None = None,
         shelf: PublicShelf | None = None,
@@ -65,14 +65,14 @@ class VirtualFleet:
         self.clock = VirtualClock(world["now_s"])
         self.hub = Hub(self.clock, faults, faults_seed)
         self._keeper = keeper
-        self._gatherer = Gatherer(engine or Exact(), (watcher or Silent()).noted)
+        self._gatherer = Gatherer(engine or Exact(), (observer or RunObserver()).noted)
         self.devices: tuple[VirtualDevice, ...] = ()
         self._coordinator = VirtualCoordinator(
             fleet,
             ledger,
             self.hub,
             self.clock,
-            watcher,
+            observer,
             shelf=shelf,
             work=self._work,
             trace=trace,
@@ -101,9 +101,9 @@ class VirtualFleet:
         """The coordinator in its present life."""
         return self._coordinator.server
 
-    def _work(self) -> Work:
+    def _work(self) -> FleetWork:
         spent = self.spent.values()
-        return Work(
+        return FleetWork(
             flops=sum(each.flops for each in spent),
             busy_s=sum(each.busy_s for each in spent),
             used_j=sum(each.energy_j for each in spent),
@@ -188,10 +188,10 @@ class VirtualCoordinator:
         ledger: Ledger,
         hub: Hub,
         clock: VirtualClock,
-        watcher: Watcher | None,
+        observer: RunObserver | None,
         *,
         shelf: PublicShelf | None = None,
-        work: Callable[[], Work] = lambda: NO_WORK,
+        work: Callable[[], FleetWork] = lambda: NO_WORK,
         trace: TraceWriter | None = None,
         reduction: Reduction = unchanged,
         begun_s: float | None = None,
@@ -200,7 +200,7 @@ class VirtualCoordinator:
         """Of a run that goes on: when it opened its first exchange, and what it had counted that no ledger holds."""
         self._work, self._reduction = work, reduction
         self._trace = trace
-        self._fleet, self._hub, self._clock, self._watcher = fleet, hub, clock, watcher
+        self._fleet, self._hub, self._clock, self._observer = fleet, hub, clock, observer
         self._shelf = shelf
         self.powered = True
         self._start(ledger, begun_s, unclosed)
@@ -237,7 +237,7 @@ class VirtualCoordinator:
             transport=self._transport,
             ledger=ledger,
             roster=self._fleet.federation.roster,
-            watcher=self._watcher,
+            observer=self._observer,
             shelf=self._shelf,
             work=self._work,
             clock=lambda: self._clock.now_s,

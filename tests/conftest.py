@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import signal
 from pathlib import Path
+from typing import Any
 
 import fleets
 import pytest
@@ -24,6 +25,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small data set of four classes."""
     return fleets.write_pictures(tmp_path_factory.mktemp("pictures") / "pictures.npz")
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The matplotlib figures that a test draws, in order; they are not rendered, which takes most of the time."""
+    figure = pytest.importorskip("matplotlib.figure").Figure
+    drawn: list[Any] = []
+
+    def savefig(self: Any, path: Path, **_options: object) -> None:
+        path.write_bytes(b"not rendered")
+        if self not in drawn:
+            drawn.append(self)
+
+    monkeypatch.setattr(figure, "savefig", savefig)
+    return drawn
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from coordinator.ledger import Ledger
+from coordinator.observer import RunObserver
 from coordinator.public_shelf import PublicShelf
-from coordinator.report.result import Result
+from coordinator.result import Result
 from coordinator.trace import TraceWriter
-from coordinator.watcher import Watcher
 from edge_sdk.data import Preprocess
 from edge_sdk.device.store import Store
 from edge_sdk.models.base import ModelSpec
@@ -28,7 +28,7 @@ from edge_sim import fleet as fleets
 from edge_sim.config import Config
 from edge_sim.engine import Engine
 from edge_sim.fleet import Fleet
-from edge_sim.outcome import result
+from edge_sim.outcome import simulation_result
 from edge_sim.virtual import VirtualFleet
 
 CLASSES = 4
@@ -103,7 +103,7 @@ class Run(VirtualFleet):
         caches: Path | None = None,
         serving: bool = True,
         engine: Engine | None = None,
-        watcher: Watcher | None = None,
+        observer: RunObserver | None = None,
         trace: TraceWriter | None = None,
         world: Mapping[str, Any] | None = None,
     ) -> None:
@@ -120,7 +120,7 @@ class Run(VirtualFleet):
             shelf=self.shelf,
             caches=caches,
             engine=engine,
-            watcher=watcher,
+            observer=observer,
             trace=trace,
             world=world,
         )
@@ -159,7 +159,7 @@ class Run(VirtualFleet):
     @property
     def result(self) -> Result:
         """What came of it."""
-        return result(
+        return simulation_result(
             self.server, self.fleet, transport="memory", time={"virtual_s": self.clock.now_s}, spent=self.spent
         )
 

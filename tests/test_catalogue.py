@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from coordinator.catalogue import describe, render
+from coordinator.catalogue import catalogue_text, describe_methods
 from edge_sdk import cli
 from edge_sdk.protocol.wires import load_registered, registered_names
 
-ROWS = {row["name"]: row for row in describe()}
+ROWS = {row["name"]: row for row in describe_methods()}
 
 
 def test_every_registered_method_has_a_row():
@@ -74,6 +74,6 @@ def test_warnings_are_listed(name, numbers):
 
 def test_the_command_prints_both_forms(capsys):
     assert cli.main(["methods", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(describe()))
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(describe_methods()))
     assert cli.main(["methods"]) == 0
-    assert capsys.readouterr().out == render(describe()) + "\n"
+    assert capsys.readouterr().out == catalogue_text(describe_methods()) + "\n"

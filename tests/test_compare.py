@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from coordinator.config import to_toml
-from coordinator.report.comparison_table import render
+from coordinator.report.compare_table import compare_table
+from coordinator.report.tables import plain_text
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
 from edge_sim import compare as comparing
@@ -196,12 +197,12 @@ def test_a_run_directory_that_lost_its_files_is_no_finished_run(config, tmp_path
     assert ran(config, tmp_path, seeds=(0,))[1] == ["alone, seed 0"]
 
 
+@pytest.mark.usefixtures("figures")
 def test_report_shows_a_comparison_again(config, tmp_path, capsys):
-    pytest.importorskip("matplotlib")
     comparison, _ = ran(config, tmp_path)
     assert cli.main(["report", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith(render(comparison))
+    assert shown.startswith(plain_text(compare_table(comparison)))
     assert f"drawn: {tmp_path / 'plots' / 'accuracy_by_bytes.png'}" in shown
     assert cli.main(["report", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == [json.loads((tmp_path / "compare.json").read_text())]

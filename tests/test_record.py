@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-from coordinator.record import Record
+from coordinator.run_record import RunRecord
 
 
 def test_a_device_that_misses_more_than_a_tenth_is_a_laggard() -> None:
-    record = Record()
+    record = RunRecord()
     for _ in range(5):
         record.round_done(contributors=2, exchanges=6, now_s=0.0)
     record.contributed.update({"steady": 30, "nearly": 27, "slow": 26})
@@ -16,7 +16,7 @@ def test_a_device_that_misses_more_than_a_tenth_is_a_laggard() -> None:
 
 
 def test_it_survives_as_json() -> None:
-    record = Record()
+    record = RunRecord()
     record.measured("a", 2, {"accuracy": 0.5})
     record.measured("a", 0, {"accuracy": 0.9})  # describes no completed round
     record.refused_frame("b", "checksum")
@@ -25,14 +25,14 @@ def test_it_survives_as_json() -> None:
     record.contributed["a"] += 2
     record.round_done(contributors=1, exchanges=1, now_s=1.0)
     record.asked, record.answered = 7, 5
-    again = Record.from_json(json.loads(json.dumps(record.to_json())))
+    again = RunRecord.from_json(json.loads(json.dumps(record.to_json())))
     assert again.to_json() == record.to_json()
     assert again.last_accuracy("a") == 0.5
     assert again.last_accuracy("b") is None
 
 
 def test_a_device_without_the_common_test_still_tells_of_its_own_parts() -> None:
-    record = Record()
+    record = RunRecord()
     record.measured("a", 1, {"accuracy": 0.5, "local_accuracy": 0.6})
     record.measured("a", 2, {"validation_accuracy": 0.7})
     record.measured("a", 2, {})  # an upload in which nothing was measured

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from coordinator import remarks
-from coordinator.watcher import Silent
+from coordinator.observer import RunObserver
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.messages import Hello
@@ -55,11 +55,11 @@ def test_what_labels_tell_is_said_once(pictures: Path, method: str, times: int) 
     run = fleets.Run(fleets.built(pictures, method))
     lines: list[str] = []
 
-    class Listener(Silent):
+    class Listener(RunObserver):
         def noted(self, message: str) -> None:
             lines.append(message)
 
-    run.server.watcher = Listener()
+    run.server.observer = Listener()
     run.finished()
     said = [line for line in lines if line.startswith("W18")]
     assert len(said) == times

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.record import Record
 from coordinator.rounds import Policy
+from coordinator.run_record import RunRecord
 from coordinator.run_warnings import RunWarnings
 from coordinator.update_norms import UpdateNorms
 from edge_sdk.protocol.contracts.fedavg import FEDAVG
@@ -33,7 +33,7 @@ def run(contract: Any, **policy: int) -> RunWarnings:
 
 
 def test_a_class_with_few_holders_is_told_once_and_stays_in_the_report() -> None:
-    warnings, record = run(FEDPROTO), Record()
+    warnings, record = run(FEDPROTO), RunRecord()
     record.holders.update([0, 1, 2])
     record.sharers = 4
     (told,) = warnings.round_ended(record)
@@ -51,7 +51,7 @@ def test_the_room_is_measured_only_where_slots_are_kept() -> None:
 
 
 def test_who_left_and_who_lags_is_found_anew() -> None:
-    warnings, record = run(dataclasses.replace(FEDMD, lock_step=True)), Record()
+    warnings, record = run(dataclasses.replace(FEDMD, lock_step=True)), RunRecord()
     record.left["b"] = "went home"
     record.contributed.update({"a": 1})
     for _ in range(2):
@@ -65,7 +65,7 @@ def test_who_left_and_who_lags_is_found_anew() -> None:
 
 
 def test_where_participants_are_drawn_nobody_lags() -> None:
-    record = Record()
+    record = RunRecord()
     record.contributed.update({"a": 1})
     for _ in range(2):
         record.round_done(contributors=1, exchanges=1, now_s=0.0)

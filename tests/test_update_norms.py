@@ -9,7 +9,7 @@ import fleets
 import numpy as np
 import pytest
 
-from coordinator.record import Record
+from coordinator.run_record import RunRecord
 from coordinator.update_norms import OUTLIER, outliers, update_norm
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.protocol.knowledge import ClassRows, Weights
@@ -52,7 +52,7 @@ def test_a_run_names_it_and_counts_it(pictures: Path) -> None:
     (warning,) = run.result.warnings
     assert "updates of device-03 had norms of up to" in warning
     assert run.result.updates["accepted"] == 6 * 4
-    again = Record.from_json(run.server.record.to_json())
+    again = RunRecord.from_json(run.server.record.to_json())
     assert again.outliers == run.server.record.outliers
 
 

@@ -18,14 +18,16 @@ from pathlib import Path
 
 import numpy as np
 
-from coordinator.report.comparison import Comparison
-from coordinator.report.comparison_plots import draw_comparison
-from coordinator.report.comparison_table import show
+from coordinator.report.compare import Comparison
+from coordinator.report.compare_files import write_comparison
+from coordinator.report.compare_table import compare_table
+from coordinator.report.plots import draw_comparison
 from coordinator.report.progress import Progress
+from coordinator.report.tables import show_table
 from edge_sdk.errors import EdgeError
 from edge_sim import config as configs
 from edge_sim import fleet as fleets
-from edge_sim.compare import lines, write_comparison
+from edge_sim.compare import lines
 from edge_sim.config import Config
 from edge_sim.plan import Setting, carry_out, plan
 
@@ -63,7 +65,7 @@ def compare(config: Config, out: Path) -> Comparison:
     carry_out(planned, out, lambda label: Progress(label, brief=True))
     comparison = Comparison(lines=lines(planned, out), baseline=METHODS[0])
     write_comparison(comparison, out)
-    show(comparison, sys.stdout)
+    show_table(compare_table(comparison), sys.stdout)
     for path in draw_comparison(comparison, out / "plots"):
         print(f"picture: {path}")
     return comparison

@@ -15,22 +15,22 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "simulation"))
 
 from task import tables  # of benchmarks/simulation: its nets are those of side.py
 
-from coordinator.record import Record
-from coordinator.report.result import RoundResult
-from coordinator.watcher import Silent
+from coordinator.observer import RunObserver
+from coordinator.result import RoundResult
+from coordinator.run_record import RunRecord
 from edge_sim.runner import run
 
 ENGINES = {"mlp": "cohort", "cnn": "workers"}
 
 
-class Stopwatch(Silent):
+class Stopwatch(RunObserver):
     """Notes when each round is done, but for the last one, in which devices measure themselves."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
 
-    def round_done(self, result: RoundResult, of: int, record: Record) -> None:  # noqa: ARG002  # a Watcher
-        """See Watcher."""
+    def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:  # noqa: ARG002  # of RunObserver
+        """Note the time."""
         if result.round <= ROUNDS:
             self._log.round_done()
 
@@ -40,7 +40,7 @@ def main() -> None:
     path, net = sys.argv[1:]
     log = Log(("edge-sdk",))
     watch = Stopwatch(log)
-    found = run(tables("fedavg", net, len(Task.read(path).devices), engine=ENGINES[net]), watcher=lambda _label: watch)
+    found = run(tables("fedavg", net, len(Task.read(path).devices), engine=ENGINES[net]), observer=lambda _label: watch)
     accuracy = sum(device.accuracy or 0.0 for device in found.devices) / len(found.devices)
     told = {"accuracy": accuracy, "loss": None, "versions": log.versions()}
     sys.stdout.write("\n" + json.dumps({"ends_s": log.ends_s, "cpu_s": log.cpu_s, "lost": log.lost, **told}) + "\n")

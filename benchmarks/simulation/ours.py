@@ -14,20 +14,20 @@ STARTED_S = time.time()
 
 from task import now_s, tables, tell  # the clock above sees the imports
 
-from coordinator.record import Record
-from coordinator.report.result import RoundResult
-from coordinator.watcher import Silent
+from coordinator.observer import RunObserver
+from coordinator.result import RoundResult
+from coordinator.run_record import RunRecord
 from edge_sim.runner import run
 
 
-class Stopwatch(Silent):
+class Stopwatch(RunObserver):
     """Notes when each round is done."""
 
     def __init__(self) -> None:
         self.ends_s: list[tuple[float, float]] = []
 
-    def round_done(self, result: RoundResult, of: int, record: Record) -> None:  # noqa: ARG002  # a Watcher
-        """See Watcher."""
+    def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:  # noqa: ARG002  # of RunObserver
+        """Note the time."""
         self.ends_s.append(now_s())
 
 
@@ -35,7 +35,7 @@ def main() -> None:
     """One run."""
     method, fleet, count, engine, *npz = sys.argv[1:]
     watch = Stopwatch()
-    run(tables(method, fleet, int(count), npz="".join(npz), engine=engine), watcher=lambda _label: watch)
+    run(tables(method, fleet, int(count), npz="".join(npz), engine=engine), observer=lambda _label: watch)
     tell(watch.ends_s, int(count), STARTED_S, children=2 if engine in ("workers", "auto") else 0)
 
 

@@ -47,7 +47,7 @@ def main() -> None:
             "fleet": [{"count": devices, "model": "softmax"}],
             "run": {"standalone": False},
         }
-        run(tables, watcher=lambda _label: watch)
+        run(tables, observer=lambda _label: watch)
     tell(watch.ends_s, devices, STARTED_S)
 
 

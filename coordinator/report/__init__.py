@@ -1,1 +1,6 @@
-"""A run's outcome: as values, as files, as pictures and as a table."""
+"""What people and scripts read of a run: summary and files, tables, pictures, comparisons, progress and log.
+
+result: summary, run_files, text_files.  tables: tables, run_table.  plots: drawing, plots, curve_plots, device_plots,
+insight_plots.  compare: compare, compare_files, compare_table.  While a run goes on: progress, progress_file, log.
+May import the rest of the coordinator; of that, only commands and deploy may import this.
+"""

@@ -1,4 +1,4 @@
-"""Pictures of what models hold at the end: predictions, prototypes, features; a panel for each method that has them."""
+"""Pictures of models at the end of a run: predictions, prototypes, features; a panel for each method that has them."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from coordinator.report.canvas import DOT, HEADER_IN, INK, MOST_IN, SOFT, picture, short
-from coordinator.report.comparison_canvas import COLOURS, write_points
-from coordinator.report.insight import Floats, Insight, Ints, cosines
-from coordinator.report.units import percent
+from coordinator.insight import Insight
+from coordinator.report.drawing import COLOURS, DOT, HEADER_IN, INK, MOST_IN, SOFT, picture, short, write_points
+from coordinator.units import percent
+from edge_sdk.objectives import Floats, Ints
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
 
 PANEL_IN, BESIDE_IN = 3.3, 0.5
-"""A panel, and what stands at its right: a scale or a legend."""
+"""The side of a panel, and the width of the scale or legend at its right."""
 NARROWEST_IN = 5.6
-"""What the heading needs."""
+"""The width that the heading needs."""
 COLUMNS = 3
 LUMINANCE = (0.2126, 0.7152, 0.0722)
-"""Of red, green and blue, after Rec. 709: what is written on a dark cell is white."""
+"""Weights of red, green and blue by Rec. 709, to write in white on dark cells."""
 MOST_WRITTEN = 12
-"""Classes up to which every cell has its number."""
+"""With more classes, cells have no numbers."""
 MOST_TICKS = 20
 MOST_PAIRS = 4
-"""Methods up to which each has a row of its own for its two panels of features."""
+"""With more methods, two share a row of feature panels."""
 CLASS_GROUPS: Mapping[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "cifar10": (
         ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
         (0, 1, 8, 9, 2, 3, 4, 5, 6, 7),
     ),
 }
-"""Of data sets that fall into groups, class names and the order in which groups stand together: first vehicles."""
+"""For data sets with groups of classes, their names, and an order that keeps groups together: vehicles first."""
 
 
-class Seen(NamedTuple):
-    """What one method's models held at the end."""
+class MethodInsight(NamedTuple):
+    """The insight into one method's models at the end of a run."""
 
     method: str
     data: str
-    """Name of the data set."""
+    """The name of the data set."""
     insight: Insight
 
 
@@ -77,28 +77,32 @@ class FeaturePoint(NamedTuple):
     y: float
 
 
-def draw_insights(seen: Sequence[Seen], what: str, folder: Path) -> list[Path]:
-    """Those pictures that there is something for; the PNG files.  Raises MissingExtra without matplotlib."""
-    folder.mkdir(parents=True, exist_ok=True)
-    drawings: tuple[tuple[Callable[[Sequence[Seen], str, Path], None], str], ...] = (
+def draw_insights(insights: Sequence[MethodInsight], what: str, folder: Path) -> list[Path]:
+    """Draw each picture for which any method has data, and return the PNG files; `what` begins each subtitle.
+
+    Raises MissingExtra without matplotlib.
+    """
+    drawings: tuple[tuple[Callable[[Sequence[MethodInsight], str, Path], None], str], ...] = (
         (public_predictions, "predictions"),
         (prototype_cosines, "prototypes"),
         (features, "points"),
     )
     paths = []
     for draw, part in drawings:
-        having = [each for each in seen if getattr(each.insight, part) is not None]
+        having = [each for each in insights if getattr(each.insight, part) is not None]
         if having:
             paths.append(folder / f"{draw.__name__}.png")
             draw(having, what, paths[-1])
     return paths
 
 
-def public_predictions(seen: Sequence[Seen], what: str, path: Path) -> None:
+def public_predictions(insights: Sequence[MethodInsight], what: str, path: Path) -> None:
     """The mean prediction of all devices on the public samples of each true class, as in FedAL's figure 2."""
-    write_points(path, PredictionPoint._fields, (p._asdict() for each in seen for p in prediction_points(each)))
-    with _panels(path, len(seen), "What devices predict for public samples", f"{what}{DOT}mean over devices") as made:
-        for axes, each in zip(made, seen, strict=True):
+    write_points(path, PredictionPoint._fields, (p._asdict() for each in insights for p in prediction_points(each)))
+    with _panels(
+        path, len(insights), "What devices predict for public samples", f"{what}{DOT}mean over devices"
+    ) as made:
+        for axes, each in zip(made, insights, strict=True):
             matrix = each.insight.part("predictions")  # (k, k)
             right = float(np.diag(matrix).sum() / max(1, int((matrix.sum(axis=1) > 0).sum())))
             image = _heat(axes, matrix, [str(label) for label in range(len(matrix))], low=0.0, colours="Blues")
@@ -108,11 +112,11 @@ def public_predictions(seen: Sequence[Seen], what: str, path: Path) -> None:
         _scale(image, 0.0)
 
 
-def prototype_cosines(seen: Sequence[Seen], what: str, path: Path) -> None:
-    """The cosine of each pair of the prototypes that a run ended with; classes of one kind stand together."""
-    write_points(path, CosinePoint._fields, (p._asdict() for each in seen for p in cosine_points(each)))
-    with _panels(path, len(seen), "Cosines of prototypes", f"{what}{DOT}blue: alike, red: opposite") as made:
-        for axes, each in zip(made, seen, strict=True):
+def prototype_cosines(insights: Sequence[MethodInsight], what: str, path: Path) -> None:
+    """The cosine of each pair of prototypes at the end of a run; classes of one group stand together."""
+    write_points(path, CosinePoint._fields, (p._asdict() for each in insights for p in cosine_points(each)))
+    with _panels(path, len(insights), "Cosines of prototypes", f"{what}{DOT}blue: alike, red: opposite") as made:
+        for axes, each in zip(made, insights, strict=True):
             classes, rows = each.insight.part("prototype_classes"), each.insight.part("prototypes")
             order, names = in_groups(each.data, classes)
             image = _heat(axes, cosines(rows[order]), names, low=-1.0, colours="RdBu")
@@ -120,47 +124,48 @@ def prototype_cosines(seen: Sequence[Seen], what: str, path: Path) -> None:
         _scale(image, -1.0)
 
 
-def features(seen: Sequence[Seen], what: str, path: Path) -> None:
+def features(insights: Sequence[MethodInsight], what: str, path: Path) -> None:
     """Features of the same test samples on several devices, on two components: by class, and by device."""
-    write_points(path, FeaturePoint._fields, (p._asdict() for each in seen for p in feature_points(each)))
+    write_points(path, FeaturePoint._fields, (p._asdict() for each in insights for p in feature_points(each)))
     subtitle = f"{what}{DOT}two principal components; left by class, right by device"
     with _panels(
-        path, 2 * len(seen), "Features of test samples", subtitle, columns=2 if len(seen) <= MOST_PAIRS else 4
+        path, 2 * len(insights), "Features of test samples", subtitle, columns=2 if len(insights) <= MOST_PAIRS else 4
     ) as made:
-        for left, right, each in zip(made[::2], made[1::2], seen, strict=True):
-            points, of = each.insight.part("points"), each.insight
-            shares = " + ".join(percent(float(share)) for share in of.part("explained"))
+        for left, right, each in zip(made[::2], made[1::2], insights, strict=True):
+            insight = each.insight
+            points = insight.part("points")
+            shares = " + ".join(percent(float(share)) for share in insight.part("explained"))
             _heading(left, each.method, f"{shares} of the variance")
-            _scatter(left, points, of.part("point_classes"), "class")
-            _scatter(right, points, of.part("point_devices"), "device")
-            if _all_alike(of):
+            _scatter(left, points, insight.part("point_classes"), "class")
+            _scatter(right, points, insight.part("point_devices"), "device")
+            if _all_alike(insight):
                 _heading(right, each.method, "one model, the same on all devices")
 
 
-def prediction_points(seen: Seen) -> Iterator[PredictionPoint]:
-    """Cell by cell."""
-    matrix = seen.insight.part("predictions")
+def prediction_points(one: MethodInsight) -> Iterator[PredictionPoint]:
+    """A point for each cell."""
+    matrix = one.insight.part("predictions")
     for true, predicted in np.ndindex(*matrix.shape):
-        yield PredictionPoint(seen.method, true, predicted, float(matrix[true, predicted]))
+        yield PredictionPoint(one.method, true, predicted, float(matrix[true, predicted]))
 
 
-def cosine_points(seen: Seen) -> Iterator[CosinePoint]:
-    """Pair by pair, in the order of class ids."""
-    classes, matrix = seen.insight.part("prototype_classes"), cosines(seen.insight.part("prototypes"))
+def cosine_points(one: MethodInsight) -> Iterator[CosinePoint]:
+    """A point for each pair of prototypes, in the order of class ids."""
+    classes, matrix = one.insight.part("prototype_classes"), cosines(one.insight.part("prototypes"))
     for a, b in np.ndindex(*matrix.shape):
-        yield CosinePoint(seen.method, int(classes[a]), int(classes[b]), float(matrix[a, b]))
+        yield CosinePoint(one.method, int(classes[a]), int(classes[b]), float(matrix[a, b]))
 
 
-def feature_points(seen: Seen) -> Iterator[FeaturePoint]:
-    """Device by device."""
-    of = seen.insight
-    rows = zip(of.part("point_devices"), of.part("point_classes"), of.part("points"), strict=True)
+def feature_points(one: MethodInsight) -> Iterator[FeaturePoint]:
+    """A point for each sample on each device."""
+    insight = one.insight
+    rows = zip(insight.part("point_devices"), insight.part("point_classes"), insight.part("points"), strict=True)
     for device, label, (x, y) in rows:
-        yield FeaturePoint(seen.method, int(device), int(label), float(x), float(y))
+        yield FeaturePoint(one.method, int(device), int(label), float(x), float(y))
 
 
 def in_groups(data: str, classes: Ints) -> tuple[list[int], list[str]]:
-    """In which order rows of these classes (m,) are drawn, as places, and what they are called."""
+    """The order in which rows of these classes (m,) are drawn, as indices, and the names of the classes."""
     names, order = CLASS_GROUPS.get(data, ((), ()))
     if not names:
         return list(range(len(classes))), [str(label) for label in classes]
@@ -170,7 +175,7 @@ def in_groups(data: str, classes: Ints) -> tuple[list[int], list[str]]:
 
 @contextmanager
 def _panels(path: Path, count: int, title: str, subtitle: str, columns: int = COLUMNS) -> Iterator[list[Axes]]:
-    """A grid of so many equal panels below a heading."""
+    """A picture with a grid of `count` equal panels."""
     columns = min(columns, count)
     rows = math.ceil(count / columns)
     side_in = min(PANEL_IN, (MOST_IN - HEADER_IN) / rows)
@@ -182,9 +187,9 @@ def _panels(path: Path, count: int, title: str, subtitle: str, columns: int = CO
         yield made[:count]
 
 
-def _all_alike(of: Insight) -> bool:
-    """Whether every device sees the test samples alike, and so covers all others in the picture."""
-    devices, points = of.part("point_devices"), of.part("points")
+def _all_alike(insight: Insight) -> bool:
+    """Whether all devices have the same features, so that the last drawn covers the others."""
+    devices, points = insight.part("point_devices"), insight.part("points")
     first, *others = (points[devices == number] for number in np.unique(devices))
     return bool(others) and all(np.allclose(first, other, atol=1e-4) for other in others)
 
@@ -194,7 +199,7 @@ def _heading(axes: Axes, method: str, words: str) -> None:
 
 
 def _heat(axes: Axes, matrix: Floats, names: Sequence[str], *, low: float, colours: str) -> AxesImage:
-    """A square of cells between `low` and 1, to which `_scale` is the key."""
+    """Draw a matrix of values between `low` and 1 as coloured cells."""
     image = axes.imshow(matrix, cmap=colours, vmin=low, vmax=1.0, interpolation="nearest")
     axes.set_anchor("W")
     step = math.ceil(len(names) / MOST_TICKS)
@@ -216,7 +221,7 @@ def _heat(axes: Axes, matrix: Floats, names: Sequence[str], *, low: float, colou
 
 
 def _scale(image: AxesImage, low: float) -> None:
-    """What the colours of all panels mean, beside the last one."""
+    """Draw the scale of the colours beside the last panel."""
     bar = image.axes.inset_axes((1.03, 0.0, 0.035, 1.0))
     bar.figure.colorbar(image, cax=bar, ticks=[low, (low + 1) / 2, 1.0])
     bar.tick_params(labelsize=7)
@@ -224,7 +229,7 @@ def _scale(image: AxesImage, low: float) -> None:
 
 
 def _scatter(axes: Axes, points: Floats, groups: Ints, what: str) -> None:
-    """Points (n, 2) in one colour for each group."""
+    """Draw points (n, 2) in a colour for each group (n,)."""
     found = np.unique(groups)
     for place, group in enumerate(found):
         mine = points[groups == group]  # (m, 2)
@@ -247,9 +252,18 @@ def _scatter(axes: Axes, points: Floats, groups: Ints, what: str) -> None:
 
 
 def _colour(place: int, count: int) -> Any:
-    """From the palette while it lasts, else from an even walk through one of matplotlib's."""
+    """One of `count` colours: from the palette where it is long enough, else from one of matplotlib's."""
     if count <= len(COLOURS):
         return COLOURS[place]
     from matplotlib import colormaps  # noqa: PLC0415  # an optional package: only where a picture is drawn
 
     return colormaps["tab10"](place) if count <= 10 else colormaps["turbo"](place / (count - 1))
+
+
+def cosines(prototypes: Floats) -> Floats:
+    """The cosine of each pair of rows, (m, d) -> (m, m); 0 for a row of zeros."""
+    rows = prototypes.astype(np.float64)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)  # (m, 1)
+    units = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
+    found: Floats = (units @ units.T).astype(np.float32)
+    return found

@@ -1,4 +1,4 @@
-"""log.jsonl: what happened in a run, one JSON object a line, for scripts and for the day after."""
+"""log.jsonl: the events of a run, one JSON object a line, for scripts and for reading later."""
 
 from __future__ import annotations
 
@@ -6,32 +6,30 @@ import json
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from coordinator.report.result import RoundResult
+from coordinator.observer import RunObserver
+from coordinator.result import RoundResult
+from coordinator.run_record import RunRecord
 
-if TYPE_CHECKING:  # the record imports results, too
-    from coordinator.record import Record
 
-
-class Log:
-    """A Watcher that writes down what it sees.  A disk that will not have a line ends no run: that line is missing."""
+class EventLog(RunObserver):
+    """An observer that appends every event to a file.  Where the disk refuses a line, that line is missing."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
 
     def joined(self, device: str, count: int, expected: int) -> None:
-        """See Watcher."""
+        """Append `joined`."""
         self._write("joined", device=device, count=count, expected=expected)
 
     def turned_away(self, device: str, message: str) -> None:
-        """See Watcher."""
+        """Append `turned-away`."""
         self._write("turned-away", device=device, message=message)
 
-    def round_done(self, result: RoundResult, of: int, record: Record) -> None:
-        """See Watcher."""
-        measured = record.accuracy.get(max(record.accuracy), {}) if record.accuracy else {}
+    def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:
+        """Append `round`, with the newest accuracies."""
         self._write(
             "round",
             round=result.round,
@@ -39,11 +37,11 @@ class Log:
             contributors=result.contributors,
             bytes_up=result.bytes_up,
             bytes_down=result.bytes_down,
-            accuracy=measured,
+            accuracy=record.newest_accuracies()[1],
         )
 
     def noted(self, message: str) -> None:
-        """See Watcher."""
+        """Append `note`."""
         self._write("note", message=message)
 
     def _write(self, event: str, **fields: Any) -> None:

@@ -1,4 +1,4 @@
-"""How a run goes, on the terminal: one live line where there is a terminal, a plain line now and then elsewhere."""
+"""The progress of a run in the terminal: one live line there, and a plain line now and then in a log."""
 
 from __future__ import annotations
 
@@ -6,25 +6,23 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
-from coordinator.record import Record
-from coordinator.report.result import RoundResult
-from coordinator.report.units import human_bytes, human_seconds
-
-if TYPE_CHECKING:
-    from coordinator.watcher import Watcher
+from coordinator.observer import RunObserver
+from coordinator.result import RoundResult
+from coordinator.run_record import RunRecord
+from coordinator.units import human_bytes, human_seconds
 
 PLAIN_LINES = 10
-"""About how many progress lines a log gets, and how many lines on who joined, but that a small fleet is named whole."""
+"""About the number of progress lines in a log, and of lines on devices that joined; of a small fleet each is named."""
 _NAMED = 20
-"""Devices of a small fleet."""
+"""The most devices of a small fleet."""
 _SILENT_S = 60.0
-"""A log gets a line at least this often, if anything was done."""
+"""A log gets a line at least this often, if a round was done."""
 
 
-class Progress:
-    """A Watcher that tells people.  `brief`: of a run that goes well, a log gets only the last line."""
+class Progress(RunObserver):
+    """An observer that writes lines for people.  `brief`: in a log, only the last line of a run that goes well."""
 
     def __init__(
         self,
@@ -40,7 +38,7 @@ class Progress:
         self._resumed_at: int | None = None
 
     def joined(self, device: str, count: int, expected: int) -> None:
-        """See Watcher."""
+        """Say who joined, or in a log of a large fleet now and then."""
         few = expected <= _NAMED or not count % (expected // PLAIN_LINES) or count == expected
         if self._live or (few and not self._brief):
             self._line(f"{device} joined ({count} of {expected})", passing=True)
@@ -48,11 +46,11 @@ class Progress:
             self._begun_s = self._clock()
 
     def turned_away(self, device: str, message: str) -> None:
-        """See Watcher."""
+        """Say who was refused, and why."""
         self._line(f"refused {message}" if device in message else f"refused {device}: {message}")
 
-    def round_done(self, result: RoundResult, of: int, record: Record) -> None:
-        """See Watcher."""
+    def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:
+        """Say how far the run is, its accuracy and its bytes, and the time left."""
         last = result.round == of
         if self._resumed_at is None:
             self._resumed_at = result.round - 1
@@ -61,7 +59,7 @@ class Progress:
             return
         elapsed_s = self._clock() - self._begun_s
         left_s = elapsed_s / (result.round - self._resumed_at) * (of - result.round)
-        measured = record.accuracy[max(record.accuracy)].values() if record.accuracy else ()
+        measured = record.newest_accuracies()[1].values()
         accuracy = f", accuracy {statistics.fmean(measured):.1%}" if measured else ""
         sent = human_bytes(record.bytes_up.total() + record.bytes_down.total())
         rest = "" if last else f", about {human_seconds(left_s)} left"
@@ -71,7 +69,7 @@ class Progress:
         )
 
     def noted(self, message: str) -> None:
-        """See Watcher."""
+        """Write the line."""
         self._line(message)
 
     def _bar(self, done: float) -> str:
@@ -87,30 +85,3 @@ class Progress:
             self._stream.write(f"{self._label}: {text}\n")
         self._stream.flush()
         self._told_s = self._clock()
-
-
-class Several:
-    """A Watcher that passes everything on to others."""
-
-    def __init__(self, *others: Watcher) -> None:
-        self._others = others
-
-    def joined(self, device: str, count: int, expected: int) -> None:
-        """See Watcher."""
-        for other in self._others:
-            other.joined(device, count, expected)
-
-    def turned_away(self, device: str, message: str) -> None:
-        """See Watcher."""
-        for other in self._others:
-            other.turned_away(device, message)
-
-    def round_done(self, result: RoundResult, of: int, record: Record) -> None:
-        """See Watcher."""
-        for other in self._others:
-            other.round_done(result, of, record)
-
-    def noted(self, message: str) -> None:
-        """See Watcher."""
-        for other in self._others:
-            other.noted(message)

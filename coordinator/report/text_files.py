@@ -1,4 +1,4 @@
-"""Files that a reader never sees half of.  Text is UTF-8, its line ends as they are."""
+"""Files that are replaced at once, so that a reader never sees half of one.  Text is UTF-8 with its own line ends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def replace(path: Path, content: str | bytes) -> None:
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
-    """CSV with a header; a value that is not known is an empty cell, a float keeps all its digits."""
+    """CSV with a header; an unknown value is an empty cell, a float keeps all its digits."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()

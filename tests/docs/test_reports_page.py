@@ -8,14 +8,14 @@ from pathlib import Path
 import fleets
 import pytest
 
-from coordinator.report import comparison_plots, plots
-from coordinator.report.comparison import Comparison, Line, Trial
-from coordinator.report.files import ACCURACY_COLUMNS, OWN_TASK, write_run
-from coordinator.report.metrics import TARGETS
-from coordinator.report.result import summary
+from coordinator.metrics import TARGETS
+from coordinator.report import plots
+from coordinator.report.compare import Comparison, MethodRuns, Trial
+from coordinator.report.compare_files import write_comparison
+from coordinator.report.run_files import ACCURACY_COLUMNS, OWN_TASK, write_run
+from coordinator.report.summary import summary
 from edge_sim import config as configs
 from edge_sim.axes import SETTINGS
-from edge_sim.compare import write_comparison
 from edge_sim.runner import run
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/reports.md").read_text()
@@ -59,10 +59,10 @@ def test_every_file_is_listed(result, tmp_path):
     assert {name for (name,) in names("compare")} == {path.name for path in tmp_path.iterdir()} - {"run"}
 
 
+@pytest.mark.usefixtures("figures")
 def test_every_picture_is_listed(result, tmp_path):
-    pytest.importorskip("matplotlib")
-    drawn = {path.stem: {"run"} for path in plots.draw_all(result, tmp_path / "run")}
-    for path in comparison_plots.draw_comparison(comparison(result), tmp_path / "compare"):
+    drawn = {path.stem: {"run"} for path in plots.draw_run(result, tmp_path / "run")}
+    for path in plots.draw_comparison(comparison(result), tmp_path / "compare"):
         drawn.setdefault(path.stem, set()).add("compare")
     rows = re.findall(r"^\| `(\w+)` \| ([a-z, ]+) \|", section("Pictures"), re.MULTILINE)
     drawn |= {"prototype_cosines": {"run", "compare"}}  # fedmd has none: see test_insight
@@ -75,4 +75,4 @@ def test_the_sections_that_a_method_chooses_from_are_named():
 
 
 def comparison(result):
-    return Comparison((Line("fedmd", (Trial(0, result, "fedmd/seed-0"),)),), "fedmd")
+    return Comparison((MethodRuns("fedmd", (Trial(0, result, "fedmd/seed-0"),)),), "fedmd")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.report.result import summary, without_times
+from coordinator.report.summary import summary, without_times
 from edge_sdk import cli
 from edge_sim import config as configs
 from edge_sim.runner import run

@@ -13,9 +13,10 @@ import fleets
 import numpy as np
 import pytest
 
-from coordinator.record import Record
-from coordinator.report.result import RoundResult, summary
-from coordinator.watcher import Silent
+from coordinator.observer import RunObserver
+from coordinator.report.summary import summary
+from coordinator.result import RoundResult
+from coordinator.run_record import RunRecord
 from edge_sdk.errors import RunFailed, StoreError, UsageError
 from edge_sdk.methods.base import Evaluate, Job
 from edge_sdk.transport.memory.hub import Faults
@@ -122,7 +123,7 @@ def _cut_as_it_begins(run: fleets.Run, device: VirtualDevice) -> None:
     gatherer.add = add_and_cut  # type: ignore[method-assign]
 
 
-class Noting(Silent):
+class Noting(RunObserver):
     """Remembers what was said of losses."""
 
     def __init__(self) -> None:
@@ -154,7 +155,7 @@ class Unreliable(Exact):
 def test_what_was_lost_is_computed_anew(pictures: Path, lost: int) -> None:
     chosen = config(pictures, "fedproto")
     noting, alone = Noting(), exactly(chosen)
-    again = fleets.Run(chosen, engine=Unreliable(lost), watcher=noting).finished()
+    again = fleets.Run(chosen, engine=Unreliable(lost), observer=noting).finished()
     assert again.model_bytes == alone.model_bytes
     assert again.clock.now_s == alone.clock.now_s
     assert summary(again.result) == summary(alone.result)  # the board never lost it, and pays once
@@ -175,7 +176,7 @@ class Killer(Noting):
         self.engine: Workers | None = None
         self.killed: list[int] = []
 
-    def round_done(self, result: RoundResult, of: int, record: Record) -> None:  # noqa: ARG002
+    def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:  # noqa: ARG002
         if result.round == 1 and self.engine is not None:
             self.killed.append(self.engine.pids[0])
             os.kill(self.engine.pids[0], signal.SIGKILL)
@@ -186,7 +187,7 @@ def test_a_killed_worker_is_replaced(pictures: Path) -> None:
     killer = Killer()
     fleet = exactly(chosen)
     killer.engine = engine = workers(fleet.fleet, 2)
-    again = fleets.Run(fleet.fleet, engine=engine, watcher=killer).finished()
+    again = fleets.Run(fleet.fleet, engine=engine, observer=killer).finished()
     assert killer.killed
     assert killer.killed[0] not in engine.pids
     engine.close()

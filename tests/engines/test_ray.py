@@ -26,9 +26,10 @@ from coordinator.config import to_toml
 from coordinator.equipment import ready_method
 from coordinator.ledger import Ledger
 from coordinator.methods.base import At
-from coordinator.record import Record
-from coordinator.report.result import RoundResult, summary
-from coordinator.server import Silent
+from coordinator.report.summary import summary
+from coordinator.result import RoundResult
+from coordinator.run_record import RunRecord
+from coordinator.server import RunObserver
 from edge_sdk import cli
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import UsageError
@@ -103,14 +104,14 @@ def test_actors_compute_the_same_bits(pictures: Path, method: str, models: str) 
     assert engine.peak_bytes > 2 * 10_000_000
 
 
-class Killer(Silent):
+class Killer(RunObserver):
     """Ends an actor's process after the first round."""
 
     def __init__(self) -> None:
         self.engine: Any = None
         self.killed: list[int] = []
 
-    def round_done(self, result: RoundResult, of: int, record: Record) -> None:  # noqa: ARG002
+    def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:  # noqa: ARG002
         if result.round == 1:
             self.killed.append(self.engine.pids[0])
             os.kill(self.killed[0], signal.SIGKILL)
@@ -136,7 +137,7 @@ def test_a_killed_actor_is_replaced_and_uploads_are_added_up_on_ray(
     alone, fleet, killer = fleets.Run(config).finished(), fleets.Run(config).fleet, Killer()
     killer.engine = opened(config, fleet)
     reduction = engines.reduction(config.run, fleet)
-    again = VirtualFleet(fleet, ledger=Ledger(None), engine=killer.engine, watcher=killer, reduction=reduction)
+    again = VirtualFleet(fleet, ledger=Ledger(None), engine=killer.engine, observer=killer, reduction=reduction)
     again.run()
     assert parts == [1, 1, 1]
     assert killer.killed

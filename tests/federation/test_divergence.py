@@ -10,8 +10,8 @@ import fleets
 import numpy as np
 import pytest
 
-from coordinator.report import files
-from coordinator.report.result import summary
+from coordinator.report import run_files
+from coordinator.report.summary import summary
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.models.base import FitReport
 from edge_sdk.protocol import topics
@@ -133,8 +133,8 @@ def test_the_report_names_it(pictures: Path, tmp_path: Path) -> None:
     run = fleets.Run(fleets.built(pictures, "fedmd", **POLICY))
     runs_away(run, (1, 2))
     result = run.finished().result
-    files.write_run(result, "", tmp_path)
-    found = summary(files.read_run(tmp_path))
+    run_files.write_run(result, "", tmp_path)
+    found = summary(run_files.read_run(tmp_path))
     assert found["updates"]["withheld"] == 2
     assert [device["withheld"] for device in found["per_device"]] == [0, 0, 2, 0, 0, 0]
     (warning,) = found["warnings"]

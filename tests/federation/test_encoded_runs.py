@@ -10,8 +10,8 @@ import fleets
 import numpy as np
 import pytest
 
-from coordinator.report.result import summary
-from coordinator.report.table import footer
+from coordinator.report.run_table import run_table
+from coordinator.report.summary import summary
 from edge_sdk.errors import LocalProtocolError
 from edge_sdk.protocol import codec, schema, topics
 from edge_sdk.protocol.encodings import ENCODINGS
@@ -95,13 +95,13 @@ def test_at_f32_nothing_says_so(pictures: Path) -> None:
         for payload in (message.down if isinstance(message, Assign) else message.knowledge).values()
     )
     assert run.result.encoding == {"logits": "f32"}
-    assert not any(line.startswith("encoding") for line in footer(run.result))
+    assert not any(line.startswith("encoding") for line in run_table(run.result).notes)
 
 
 def test_the_report_says_how_knowledge_travelled(pictures: Path) -> None:
     result = fleets.Run(built(pictures, "fedproto", "int8-row")).finished().result
     assert summary(result)["encoding"] == {"class-rows": "int8-row"}
-    assert "encoding: class-rows in int8-row" in footer(result)
+    assert "encoding: class-rows in int8-row" in run_table(result).notes
 
 
 # -- who is kept out ------------------------------------------------------------------------------------------------

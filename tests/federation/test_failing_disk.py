@@ -16,12 +16,12 @@ from typing import Any
 
 import fleets
 import pytest
-from edge_sdk.store import Store
 
 from coordinator.ledger import Ledger
 from coordinator.round_queue import RoundQueue
 from coordinator.rounds import Command, Event, Fold, Phase, RoundState
 from coordinator.tally import Tally
+from edge_sdk.device.store import Store
 from edge_sdk.durable import guarded
 from edge_sdk.errors import RunFailed, StoreError
 from edge_sdk.protocol.messages import Upload

@@ -19,7 +19,7 @@ METHODS = ["fedmd", pytest.param("fedal", marks=pytest.mark.torch), "fedproto", 
 
 
 class Notes(list[str]):
-    """A watcher that remembers what was said."""
+    """An observer that remembers what was said."""
 
     def joined(self, *_: object) -> None:
         """Of no interest."""
@@ -110,7 +110,7 @@ def test_a_disk_that_is_full_for_half_a_minute(
     ledger = Ledger(None if full == "devices" else tmp_path / "ledger.db")
     on_disk = {device.kit.id: SqliteStore(tmp_path / f"{device.kit.id}.db") for device in fleet.devices}
     run = fleets.Run(fleet, ledger=ledger, stores={} if full == "coordinator" else on_disk)
-    run.server.watcher = notes = Notes()
+    run.server.observer = notes = Notes()
     for device in run.devices:
         run.slow_down(device.device.kit.id, 10.0)
         device.agent.on_link(notes.append)
@@ -134,7 +134,7 @@ def test_an_exchange_that_closes_without_somebody_waits_for_the_disk(pictures: P
     """Who it closed with must be durable before anybody learns of it."""
     ledger = FickleLedger(Fickle(1, 0.0))
     run = fleets.Run(fleets.built(pictures, quorum=4, deadline_s=20.0), ledger=ledger)
-    run.server.watcher = notes = Notes()
+    run.server.observer = notes = Notes()
     run.power_cut("device-05", at_s=0.0001, for_s=500.0)
     run.clock.at(19.0, lambda: setattr(ledger.disk, "_share", 1.0))
     run.clock.at(41.0, lambda: setattr(ledger.disk, "_share", 0.0))

@@ -10,7 +10,7 @@ import fleets
 import numpy as np
 import pytest
 
-from coordinator.report.result import summary, without_times
+from coordinator.report.summary import summary, without_times
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.runner import run
 

@@ -17,9 +17,9 @@ from deployment import Deployment
 from coordinator import trace as traces
 from coordinator.broker import EmbeddedBroker
 from coordinator.equipment import Equipment
-from coordinator.records import HEAD, Chain
 from coordinator.replay import message_in, replay
 from coordinator.trace import Entry, Heard, Sent, Trace, TraceWriter, keeping
+from coordinator.trace_entries import HEAD, ChecksumChain
 from coordinator.traced import state_hash
 from edge_sdk.cli import main
 from edge_sdk.errors import RunFailed, StoreError, UsageError
@@ -193,8 +193,8 @@ def test_what_is_no_trace_is_refused(path: Path, capsys: pytest.CaptureFixture[s
     assert "No such file" in refused(path, None, capsys)
     assert "not a trace" in refused(path, b"[federation]", capsys)
     assert "no header" in refused(path, traces.MAGIC, capsys)
-    assert "it is no header" in refused(path, traces.MAGIC + Chain().framed(msgpack.packb([7])), capsys)
-    chain = Chain()
+    assert "it is no header" in refused(path, traces.MAGIC + ChecksumChain().framed(msgpack.packb([7])), capsys)
+    chain = ChecksumChain()
     header = chain.framed(msgpack.packb({**HEADER, "sdk": version("edge-sdk")}))
     dreamt = chain.framed(msgpack.packb(["dreamt", 1.0]))
     assert "it is no entry of this version" in refused(path, traces.MAGIC + header + dreamt, capsys)
@@ -205,7 +205,7 @@ HEADER = {"trace": traces.VERSION, "sdk": "7.0", "tables": {}, "file": "x", "vir
 
 def test_another_version_is_refused_with_both_named(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of the same format, too: what the other version did with the same events is not known here."""
-    for written in (Chain().framed(msgpack.packb(HEADER)), msgpack.packb({**HEADER, "trace": 1})):
+    for written in (ChecksumChain().framed(msgpack.packb(HEADER)), msgpack.packb({**HEADER, "trace": 1})):
         said = refused(path, traces.MAGIC + written, capsys)
         assert "written by edge-sdk 7.0" in said
         assert f"this is edge-sdk {version('edge-sdk')}" in said

@@ -11,8 +11,8 @@ import msgpack
 import numpy as np
 import pytest
 
-from coordinator import record
-from coordinator.report.result import summary
+from coordinator import run_record
+from coordinator.report.summary import summary
 from edge_sdk.protocol import codec, schema, topics
 from edge_sdk.protocol.codec import HEADER_BYTES
 from edge_sdk.protocol.knowledge import ClassRows, PublicLogits
@@ -188,7 +188,7 @@ def test_garbage_under_no_name(rogue: Rogue, clean: fleets.Run) -> None:
 
 def test_under_ever_new_names(rogue: Rogue, clean: fleets.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither illegal frames nor refused strangers fill the memory."""
-    monkeypatch.setattr(record, "MAX_SENDERS", 3)
+    monkeypatch.setattr(run_record, "MAX_SENDERS", 3)
     for i in range(6):
         rogue.say(b"?", topic=topics.up("tiny", f"name-{i}", "upd"))
         hello = replace(rogue.run.devices[0].agent._hello(), device=f"name-{i}")

@@ -12,7 +12,7 @@ import fleets
 import pytest
 
 from coordinator.config import to_toml
-from coordinator.watcher import Silent, Watcher
+from coordinator.observer import RunObserver
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
 from edge_sim import config as configs
@@ -23,7 +23,7 @@ from edge_sim.plan import changed
 from edge_sim.runner import run
 
 
-class Interrupt(Silent):
+class Interrupt(RunObserver):
     """Ctrl-C after the first round."""
 
     def round_done(self, *_: Any) -> None:
@@ -193,13 +193,13 @@ def test_the_devices_alone_are_not_trained_again(file: Path, tmp_path: Path) -> 
     tables = changed(configs.load(file).tables, {"run.standalone": True})
     out, whole, begun = tmp_path / "run", run(tables), list[str]()
 
-    def watcher(part: str) -> Watcher:
+    def observer(part: str) -> RunObserver:
         begun.append(part)
-        return Silent() if part else Interrupt()
+        return RunObserver() if part else Interrupt()
 
     with pytest.raises(KeyboardInterrupt):
-        run(tables, out=out, watcher=watcher)
-    resumed = run(tables, out=out, resume=True, watcher=begun.append)
+        run(tables, out=out, observer=observer)
+    resumed = run(tables, out=out, resume=True, observer=begun.append)
     assert begun == ["alone", "", ""]
     assert [device.standalone_accuracy for device in resumed.devices] == [d.standalone_accuracy for d in whole.devices]
     assert [entry.accuracy for entry in resumed.standalone_history] == [e.accuracy for e in whole.standalone_history]

@@ -12,9 +12,9 @@ from method_specs import spec_of
 
 import edge_sim
 from coordinator import admission, remarks
-from coordinator.report.result import summary
-from coordinator.report.table import render
-from coordinator.watcher import Silent
+from coordinator.observer import RunObserver
+from coordinator.report.run_table import run_table
+from coordinator.report.summary import summary
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.contracts.fedproto import FEDPROTO
 from edge_sdk.protocol.contracts.fedssa import FEDSSA
@@ -112,7 +112,7 @@ def test_power_cuts_change_no_bit(pictures: Path, method: str) -> None:
     assert run.model_bytes == clean.model_bytes
 
 
-class Classes(Silent):
+class Classes(RunObserver):
     """Notes after each round which classes the coordinator has a row for, and says aloud what it is told."""
 
     def __init__(self, run: fleets.Run) -> None:
@@ -132,15 +132,15 @@ def test_a_class_whose_only_holder_comes_late_is_absent_until_then_and_stays_aft
     tables["train"]["evaluate_every"] = 8
     run = fleets.Run(parsed(tables))
     (late,) = {int(label) for label in run.fleet.devices[3].data.train.y}
-    watcher = Classes(run)
-    run.server.watcher = watcher
+    observer = Classes(run)
+    run.server.observer = observer
     run.power_cut("device-03", 0.0, 0.55)
     run.finished()
-    present = [late in classes for classes in watcher.known]
+    present = [late in classes for classes in observer.known]
     assert not present[0]
     assert present[-1]
     assert present == sorted(present)
-    assert len(watcher.known[0]) == 3
+    assert len(observer.known[0]) == 3
     prototypes = run.server.method_state.prototypes
     assert prototypes.classes.tolist() == [0, 1, 2, 3]
     mine = run.fleet.devices[3].data.train.x.reshape(-1, fleets.WIDTH)
@@ -172,7 +172,7 @@ def test_local_accuracy_reaches_the_summary_beside_its_standalone_line(pictures:
     assert all(0 < value <= 1 for value in metrics.values())
     assert metrics["local_accuracy_mean"] > result.devices[0].accuracy  # two of four classes
     line = f"on their own classes: {100 * metrics['standalone_local_accuracy_mean']:.1f} % alone -> "
-    assert line in render(result)
+    assert line in run_table(result).notes
 
 
 def test_a_term_without_effect_is_told_of_each_device(pictures: Path) -> None:
@@ -184,11 +184,11 @@ def test_a_term_without_effect_is_told_of_each_device(pictures: Path) -> None:
 def test_few_holders_are_warned_of_once(pictures: Path) -> None:
     for devices, held, warned in ((6, 2, 0), (4, 1, 1)):  # 3 holders a class, and 1
         run = fleets.Run(parsed(made(pictures, "fedproto", devices=devices, held=held)))
-        run.server.watcher = watcher = Classes(run)
+        run.server.observer = observer = Classes(run)
         result = run.finished().result
         found = [warning for warning in result.warnings if warning.startswith("W3")]
         assert len(found) == warned
-        assert [line for line in watcher.lines if line.startswith("W3")] == found
+        assert [line for line in observer.lines if line.startswith("W3")] == found
 
 
 def test_a_round_that_draws_few_of_many_devices_is_no_reason_to_raise_the_quorum(pictures: Path) -> None:

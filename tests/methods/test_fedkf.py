@@ -16,7 +16,7 @@ from method_specs import FakeDevice, job, spec_of
 from coordinator import admission
 from coordinator.methods.base import At, Contribution
 from coordinator.methods.fedkf import METHOD as COORDINATOR
-from coordinator.report.metrics import averaged_performance, worst_performance
+from coordinator.metrics import averaged_performance, worst_performance
 from edge_sdk.methods.base import Evaluate, Fit, Job, ReadWeights, WriteWeights
 from edge_sdk.methods.fedkf import METHOD as CLIENT
 from edge_sdk.objectives import CrossEntropy, DataFree, Seen

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.catalogue import describe, render
+from coordinator.catalogue import catalogue_text, describe_methods
 from edge_sdk.protocol.wires import load_registered, registered_names
 
 PAGES = {path.stem: path.read_text() for path in (Path(__file__).parents[2] / "docs/reference/methods").glob("*.md")}
@@ -33,7 +33,7 @@ def test_every_registered_method_has_a_page() -> None:
 
 
 def test_the_catalogue_tells_what_each_method_asks_and_gives() -> None:
-    text = render(describe())
+    text = catalogue_text(describe_methods())
     about = {part.split(":")[0]: part for part in text.split("\n\n")}
     assert "the federation's feature_dim" in about["fedproto"]
     assert "weights     never leave the device" in about["fedproto"]

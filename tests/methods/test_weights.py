@@ -22,7 +22,7 @@ from coordinator.methods.fedavg import METHOD as FEDAVG_COORDINATOR
 from coordinator.methods.feddf_al import METHOD as FEDDF_AL_COORDINATOR
 from coordinator.methods.fedgkd import METHOD as FEDGKD_COORDINATOR
 from coordinator.methods.qffl import stepped
-from coordinator.report.result import summary
+from coordinator.report.summary import summary
 from coordinator.weighted_sum import MOST_COUNT, WeightedSum
 from edge_sdk.errors import RemoteProtocolError, RunFailed, UsageError
 from edge_sdk.methods.base import Job

@@ -14,28 +14,13 @@ import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.report import (
-    comparison_canvas,
-    comparison_latex,
-    comparison_plots,
-    comparison_table,
-    cost_plots,
-    lines,
-)
-from coordinator.report.comparison import (
-    METHOD_COLUMNS,
-    RUN_COLUMNS,
-    Comparison,
-    Line,
-    Spread,
-    Trial,
-    comparison_summary,
-    method_rows,
-    run_rows,
-    spread_of,
-)
-from coordinator.report.insight import Insight
-from coordinator.report.result import DeviceResult, RoundResult
+from coordinator.insight import Insight
+from coordinator.report import curve_plots, drawing, plots
+from coordinator.report.compare import Comparison, MethodRuns, Spread, Trial, spread_of
+from coordinator.report.compare_files import METHOD_COLUMNS, RUN_COLUMNS, comparison_summary, method_rows, run_rows
+from coordinator.report.compare_table import compare_table, escaped, latex_table
+from coordinator.report.tables import latex_text, plain_text
+from coordinator.result import DeviceResult, RoundResult
 
 BASE = synthetic.result(count=2)
 T1 = 12.7062047
@@ -82,7 +67,7 @@ def comparison(**changes):
         "fedmd": ((0.6, 0.8), (0.5, 0.7)),
     }
     rows = [
-        Line(name, tuple(trial(seed, values, **changes.get(name, {})) for seed, values in enumerate(pairs)))
+        MethodRuns(name, tuple(trial(seed, values, **changes.get(name, {})) for seed, values in enumerate(pairs)))
         for name, pairs in found.items()
     ]
     return Comparison(tuple(rows), "fedal")
@@ -131,8 +116,8 @@ def test_pairing_removes_what_seeds_have_in_common():
     """A hard seed lowers both methods: the difference is steady where the accuracies are not."""
     hard = Comparison(
         (
-            Line("fedal", tuple(trial(seed, (level, level)) for seed, level in enumerate((0.3, 0.6, 0.9)))),
-            Line("fedmd", tuple(trial(seed, (level, level)) for seed, level in enumerate((0.2, 0.5, 0.8)))),
+            MethodRuns("fedal", tuple(trial(seed, (level, level)) for seed, level in enumerate((0.3, 0.6, 0.9)))),
+            MethodRuns("fedmd", tuple(trial(seed, (level, level)) for seed, level in enumerate((0.2, 0.5, 0.8)))),
         ),
         "fedal",
     )
@@ -149,9 +134,9 @@ def test_a_run_that_ended_early_counts_in_no_accuracy():
     assert fedmd["accuracy"] == {}
     assert fedmd["difference"] == {}
     assert "mean_accuracy" not in fedmd["runs"][0]
-    assert any("fedmd, seed 1: ended early" in line for line in comparison_table.footer(broken))
-    row = comparison_table.rows(broken)[2]
-    assert row[1:5] == ("-", "-", "-", "-")
+    table = compare_table(broken)
+    assert any("fedmd, seed 1: ended early" in line for line in table.notes)
+    assert table.rows[2][1:5] == ("-", "-", "-", "-")
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=6))
@@ -166,7 +151,7 @@ def test_one_value_has_no_deviation_and_none_has_no_mean():
 
 
 def test_the_table_says_means_deviations_and_differences():
-    text = comparison_table.render(comparison())
+    text = plain_text(compare_table(comparison()))
     heads, _, alone, fedal, fedmd, *_ = text.splitlines()
     assert heads.split("  ")[0] == "method"
     assert "mean - fedal" in heads
@@ -178,8 +163,8 @@ def test_the_table_says_means_deviations_and_differences():
 
 
 def test_one_seed_has_no_deviations_and_says_how_to_get_them():
-    single = Comparison(tuple(Line(line.method, line.trials[:1]) for line in comparison().lines), "fedal")
-    text = comparison_table.render(single)
+    single = Comparison(tuple(MethodRuns(line.method, line.trials[:1]) for line in comparison().lines), "fedal")
+    text = plain_text(compare_table(single))
     assert "±" not in text
     assert "--seeds 0,1,2" in text
 
@@ -194,24 +179,24 @@ def test_the_tables_have_a_column_for_every_figure():
 
 def test_the_band_is_the_deviation_of_the_seeds_or_of_one_seed_the_devices():
     fedal = comparison().lines[1]
-    first, last = comparison_plots.round_points(fedal)
+    first, last = curve_plots.round_points(fedal)
     assert (first.round, last.round) == (1, 2)
     assert first.mean == pytest.approx(0.4125)
     assert (last.low, last.high) == pytest.approx((0.825 - 0.05 / 2**0.5, 0.825 + 0.05 / 2**0.5))
-    (_, alone_last) = comparison_plots.round_points(Line("fedal", fedal.trials[:1]))
+    (_, alone_last) = curve_plots.round_points(MethodRuns("fedal", fedal.trials[:1]))
     assert (alone_last.low, alone_last.mean, alone_last.high) == pytest.approx((0.7, 0.8, 0.9))
 
 
 def test_bytes_add_up_over_the_rounds():
     """Each round: 2 * 100 up and as much down, by two devices."""
-    points = cost_plots.spent_points(comparison().lines[2])
+    points = curve_plots.spent_points(comparison().lines[2])
     assert [(p.round, p.bytes_per_device) for p in points] == [(1, 200.0), (2, 400.0)]
     assert points[1].mean == pytest.approx(0.65)
 
 
 def test_only_rounds_that_all_seeds_measured_are_drawn():
     short, long = trial(0, (0.5, 0.5), rounds=2), trial(1, (0.5, 0.5), rounds=4)
-    assert [p.round for p in comparison_plots.round_points(Line("m", (short, long)))] == [1, 2]
+    assert [p.round for p in curve_plots.round_points(MethodRuns("m", (short, long)))] == [1, 2]
 
 
 NAMES = [
@@ -231,65 +216,68 @@ def read(path):
 
 def test_every_picture_and_the_figures_behind_it(tmp_path):
     pytest.importorskip("matplotlib")
-    paths = comparison_plots.draw_comparison(comparison(), tmp_path / "plots")
+    paths = plots.draw_comparison(comparison(), tmp_path / "plots")
     assert [path.name for path in paths] == [f"{name}.png" for name in NAMES]
     for path in paths:
         assert path.read_bytes().startswith(b"\x89PNG")
         assert "<svg" in path.with_suffix(".svg").read_text()
         rows = read(path.with_suffix(".csv"))
         assert {row["method"] for row in rows} == {"alone", "fedal", "fedmd"}
-    before = {path.name: path.read_bytes() for path in (tmp_path / "plots").iterdir()}
-    comparison_plots.draw_comparison(comparison(), tmp_path / "plots")
-    assert {path.name: path.read_bytes() for path in (tmp_path / "plots").iterdir()} == before
+    again = tmp_path / "accuracy_of_devices.png"
+    curve_plots.accuracy_of_devices(comparison(), again)
+    for suffix in (".png", ".svg", ".csv"):
+        assert (
+            again.with_suffix(suffix).read_bytes() == (tmp_path / "plots" / again.name).with_suffix(suffix).read_bytes()
+        )
 
 
 def test_the_figures_behind_the_pictures_are_the_worked_ones():
     """Of fedal: own task of seed 0 (0.7, 0.9), of seed 1 (0.8, 0.9); in round 1 of 2 half of that."""
     fedal = comparison().lines[1]
-    first, last = comparison_plots.own_task_points(fedal)
+    first, last = curve_plots.own_task_points(fedal)
     assert (last.amp, last.wlp) == pytest.approx((0.825, 0.75))
     assert last.fm == pytest.approx((0.01 + 0.0025) / 2)
     assert first.fm == pytest.approx(last.fm / 4)
-    devices = [point for point in comparison_plots.device_points(comparison()) if point.method == "fedal"]
+    devices = [point for point in curve_plots.device_points(comparison()) if point.method == "fedal"]
     assert [(point.seed, point.accuracy) for point in devices] == [(0, 0.7), (0, 0.9), (1, 0.8), (1, 0.9)]
-    cost = cost_plots.cost_point(fedal)
+    cost = curve_plots.cost_point(fedal)
     assert (cost.bytes_per_device, cost.device_flops) == (500.0, 4000.0)
     assert cost.mean == pytest.approx(0.825)
-    assert [point.time_s for point in cost_plots.spent_points(fedal)] == [4.5, 9.0]
+    assert [point.time_s for point in curve_plots.spent_points(fedal)] == [4.5, 9.0]
 
 
 def test_a_comparison_without_any_accuracy_is_drawn_too(tmp_path):
     pytest.importorskip("matplotlib")
     bare = Trial(0, dataclasses.replace(BASE, history=()))
-    empty = Comparison((Line("alone", (bare,)), Line("fedal", (bare,))), "fedal")
-    paths = comparison_plots.draw_comparison(empty, tmp_path)
+    empty = Comparison((MethodRuns("alone", (bare,)), MethodRuns("fedal", (bare,))), "fedal")
+    paths = plots.draw_comparison(empty, tmp_path)
     assert all(path.exists() for path in paths)
     assert paths[0].with_suffix(".csv").read_text() == "method,round,mean,low,high\n"
 
 
 def test_every_line_looks_different():
-    looks = [comparison_canvas.look(place) for place in range(1, 29)]
-    assert len(set(looks)) == 28
+    styles = [drawing.line_style(place) for place in range(1, 29)]
+    assert len(set(styles)) == 28
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.floats(0.01, 0.2))
 def test_names_are_pushed_apart_and_keep_their_order(values, gap):
-    placed = lines.apart(values, gap)
+    placed = drawing.apart(values, gap)
     ordered = [place for _, place in sorted(zip(values, placed, strict=True), key=lambda pair: pair)]
     assert all(b - a >= gap - 1e-9 for a, b in itertools.pairwise(ordered))
     assert statistics.fmean(placed) == pytest.approx(statistics.fmean(values), abs=1e-9)
 
 
 def test_names_that_do_not_touch_stay_where_they_are():
-    assert lines.apart([0.9, 0.1, 0.5], 0.1) == [0.9, 0.1, 0.5]
-    assert lines.apart([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
+    assert drawing.apart([0.9, 0.1, 0.5], 0.1) == [0.9, 0.1, 0.5]
+    assert drawing.apart([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
 
 
 def test_the_interval_is_student_t_over_the_paired_differences():
     """Differences of +1, +2 and +3 points: 2 +- 4.3027 * 1 / sqrt(3)."""
     base, better = (0.5, 0.6, 0.7), (0.51, 0.62, 0.73)
     lines = tuple(
-        Line(name, tuple(trial(seed, (level, level)) for seed, level in enumerate(levels)))
+        MethodRuns(name, tuple(trial(seed, (level, level)) for seed, level in enumerate(levels)))
         for name, levels in (("fedal", base), ("fedmd", better))
     )
     low, high = Comparison(lines, "fedal").difference(lines[1], "mean").interval
@@ -306,47 +294,39 @@ def test_the_rounds_to_a_target_count_only_where_every_seed_reached_it():
 
 
 def test_the_latex_table_has_a_row_for_each_line_and_escapes():
-    text = comparison_latex.table(comparison())
+    text = latex_text(latex_table(comparison()))
     assert text.count(r"\\") == 4
     assert r"fedmd & $70.00 \pm 7.07$" not in text  # its seeds gave 70 and 60
     assert r"fedmd & $65.00 \pm 7.07$ & $-17.50$ $[-112.80, +77.80]$" in text
     assert r"fedal & $82.50 \pm 3.54$ & -- &" in text
-    assert comparison_latex.escaped("lg_fedavg 5 % \\x") == r"lg\_fedavg 5 \% \textbackslash{}x"
+    assert escaped("lg_fedavg 5 % \\x") == r"lg\_fedavg 5 \% \textbackslash{}x"
 
 
-def test_many_methods_are_named_beside_the_picture_which_grows(tmp_path):
-    pytest.importorskip("matplotlib")
+def test_many_methods_are_named_beside_the_picture_which_grows(tmp_path, figures):
     names = ["alone", *(f"method_{i}" for i in range(24))]
-    lines = tuple(Line(name, (trial(0, (0.5 + i / 100, 0.6)),)) for i, name in enumerate(names))
-    comparison_plots.accuracy_by_round(Comparison(lines, "method_0"), tmp_path / "many.png")
-    comparison_plots.accuracy_by_round(Comparison(lines[:3], "method_0"), tmp_path / "few.png")
-    heights = [int.from_bytes((tmp_path / f"{name}.png").read_bytes()[20:24], "big") for name in ("many", "few")]
-    assert heights[0] > heights[1]
+    lines = tuple(MethodRuns(name, (trial(0, (0.5 + i / 100, 0.6)),)) for i, name in enumerate(names))
+    curve_plots.accuracy_by_round(Comparison(lines, "method_0"), tmp_path / "many.png")
+    curve_plots.accuracy_by_round(Comparison(lines[:3], "method_0"), tmp_path / "few.png")
+    many, few = (figure.get_size_inches()[1] for figure in figures)
+    assert many > few
     assert (tmp_path / "many.csv").read_text().count("method_23") == 2
 
 
 @pytest.mark.parametrize(("count", "bands", "words"), [(3, 3, "band: worst"), (4, 0, "in the CSV: worst")])
-def test_bands_that_could_not_be_told_apart_are_left_out(tmp_path, monkeypatch, count, bands, words):
-    figures = pytest.importorskip("matplotlib.figure")
-    drawn = []
-    monkeypatch.setattr(figures.Figure, "savefig", lambda self, *_, **__: drawn.append(self))
-    lines = tuple(Line(f"method_{number}", (trial(0, [0.5, 0.6]),)) for number in range(count))
-    comparison_plots.accuracy_by_round(Comparison(lines, "method_0"), tmp_path / "p.png")
-    assert len(drawn[0].axes[0].collections) == bands
-    assert words in drawn[0].texts[1].get_text()
+def test_bands_that_could_not_be_told_apart_are_left_out(tmp_path, figures, count, bands, words):
+    lines = tuple(MethodRuns(f"method_{number}", (trial(0, [0.5, 0.6]),)) for number in range(count))
+    curve_plots.accuracy_by_round(Comparison(lines, "method_0"), tmp_path / "p.png")
+    assert len(figures[0].axes[0].collections) == bands
+    assert words in figures[0].texts[1].get_text()
     assert {"low", "high"} <= read(tmp_path / "p.csv")[0].keys()
 
 
-def test_a_line_over_time_says_where_it_begins(tmp_path, monkeypatch):
-    figures = pytest.importorskip("matplotlib.figure")
-    drawn = []
-    monkeypatch.setattr(figures.Figure, "savefig", lambda self, *_, **__: drawn.append(self))
-    cost_plots.accuracy_by_time(comparison(), tmp_path / "p.png")
-    assert "mean of those measured, by evaluated round" in drawn[0].texts[1].get_text()
+def test_a_line_over_time_says_where_it_begins(tmp_path, figures):
+    curve_plots.accuracy_by_time(comparison(), tmp_path / "p.png")
+    assert "mean of those measured, by evaluated round" in figures[0].texts[1].get_text()
 
 
-def test_a_method_that_never_began_has_no_panel_and_no_row(tmp_path, monkeypatch):
-    figures = pytest.importorskip("matplotlib.figure")
+def test_a_method_that_never_began_has_no_panel_and_no_row(tmp_path, figures):
     never = dataclasses.replace(
         BASE,
         completed=False,
@@ -357,15 +337,13 @@ def test_a_method_that_never_began_has_no_panel_and_no_row(tmp_path, monkeypatch
     even = np.full((2, 2), 0.5, np.float32)
     runs = {"alone": BASE, "fedavg": never, "fedmd": BASE}
     lines = tuple(
-        Line(name, (Trial(0, dataclasses.replace(run, insight=Insight(predictions=even))),))
+        MethodRuns(name, (Trial(0, dataclasses.replace(run, insight=Insight(predictions=even))),))
         for name, run in runs.items()
     )
-    comparison_plots.draw_comparison(Comparison(lines, "fedmd"), tmp_path)
+    plots.draw_comparison(Comparison(lines, "fedmd"), tmp_path)
     assert {row["method"] for row in read(tmp_path / "public_predictions.csv")} == {"alone", "fedmd"}
-    drawn = []
-    monkeypatch.setattr(figures.Figure, "savefig", lambda self, *_, **__: drawn.append(self))
-    comparison_plots.accuracy_of_devices(Comparison(lines, "fedmd"), tmp_path / "p.png")
-    (axes,) = drawn[0].axes
+    curve_plots.accuracy_of_devices(Comparison(lines, "fedmd"), tmp_path / "p.png")
+    (axes,) = figures[-1].axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["alone", "fedmd"]
-    colour = comparison_canvas.looks(runs)["fedmd"].colour  # the same as where fedavg has a line
+    colour = drawing.line_styles(runs)["fedmd"].colour  # the same as where fedavg has a line
     assert axes.patches[-1].get_edgecolor()[:3] == pytest.importorskip("matplotlib.colors").to_rgb(colour)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from coordinator.record import Record
-from coordinator.report.log import Log
+from coordinator.report.log import EventLog
+from coordinator.run_record import RunRecord
 
 
 def test_every_event_is_a_line_of_json(tmp_path: Path) -> None:
-    record = Record()
+    record = RunRecord()
     record.measured("a", 1, {"accuracy": 0.5})
-    log = Log(tmp_path / "run" / "log.jsonl")
+    log = EventLog(tmp_path / "run" / "log.jsonl")
     log.joined("a", 1, 2)
     log.turned_away("b", "has\nanother line")
     log.round_done(record.round_done(contributors=1, exchanges=1, now_s=1.0), 3, record)
@@ -23,7 +23,7 @@ def test_every_event_is_a_line_of_json(tmp_path: Path) -> None:
 
 
 def test_a_line_that_the_disk_will_not_have_ends_no_run(tmp_path: Path) -> None:
-    log = Log(tmp_path / "run" / "log.jsonl")
+    log = EventLog(tmp_path / "run" / "log.jsonl")
     (tmp_path / "run" / "log.jsonl").mkdir()
     log.noted("the disk is full")
     (tmp_path / "run" / "log.jsonl").rmdir()

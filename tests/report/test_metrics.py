@@ -13,11 +13,12 @@ import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.record import Record, Work
-from coordinator.report import metrics
-from coordinator.report.files import read_run, write_run
-from coordinator.report.metrics import Point
-from coordinator.report.result import DeviceResult, Result, RoundResult, summary
+from coordinator import metrics
+from coordinator.metrics import Point
+from coordinator.report.run_files import read_run, write_run
+from coordinator.report.summary import summary
+from coordinator.result import DeviceResult, Result, RoundResult
+from coordinator.run_record import FleetWork, RunRecord
 from edge_sdk.device.evaluation import personalised_accuracies, weighted_accuracy
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sim import config as configs
@@ -134,13 +135,13 @@ def test_a_round_has_the_work_and_the_numbers_of_that_round_alone():
     rows = ClassRows(
         classes=np.array([0, 2], np.int32), rows=np.zeros((2, 5), np.float32), counts=np.array([1, 4], np.int32)
     )
-    record = Record()
+    record = RunRecord()
     record.begun(2.0)
     record.travelled("up", {"rows": rows})
     record.travelled("down", {"rows": rows, "more": rows})
-    first = record.round_done(1, 1, 5.0, Work(350, 2.5))
+    first = record.round_done(1, 1, 5.0, FleetWork(350, 2.5))
     record.travelled("up", {"rows": rows})
-    second = record.round_done(1, 1, 6.0, Work(400, 3.0))
+    second = record.round_done(1, 1, 6.0, FleetWork(400, 3.0))
     assert (first.scalars_up, first.scalars_down, first.device_flops, first.device_s) == (10, 20, 350, 2.5)
     assert (second.scalars_up, second.scalars_down, second.device_flops, second.device_s) == (10, 0, 50, 0.5)
     assert (first.wall_s, second.wall_s) == (3.0, 1.0)

@@ -8,9 +8,9 @@ import os
 import pytest
 import synthetic
 
-from coordinator.report import files
-from coordinator.report.files import read_run, write_run
-from coordinator.report.result import summary
+from coordinator.report import run_files
+from coordinator.report.run_files import read_run, write_run
+from coordinator.report.summary import summary
 from edge_sdk.errors import StoreError, UsageError
 
 NAMES = {"federation.toml", "summary.json", "rounds.csv", "devices.csv", "accuracy.csv"}
@@ -129,7 +129,7 @@ def test_a_crash_while_writing_keeps_the_old_run_whole(tmp_path, monkeypatch):
         file.close()
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files.os, "fdopen", full_disk)
+    monkeypatch.setattr(os, "fdopen", full_disk)
     with pytest.raises(StoreError, match="No space left"):
         write_run(synthetic.result(seed=2), "", tmp_path)
     assert (tmp_path / "summary.json").read_bytes() == before
@@ -183,7 +183,7 @@ BROKEN = {
     "a word for a number": lambda folder: (folder / "accuracy.csv").write_text(
         "round,device,accuracy,standalone_accuracy\none,a,0.5,\n"
     ),
-    "half a row": lambda folder: (folder / "rounds.csv").write_text(",".join(files.ROUND_COLUMNS) + "\n1,0.5\n"),
+    "half a row": lambda folder: (folder / "rounds.csv").write_text(",".join(run_files.ROUND_COLUMNS) + "\n1,0.5\n"),
 }
 
 

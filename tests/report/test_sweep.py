@@ -12,8 +12,8 @@ import pytest
 import synthetic
 
 from coordinator.config import to_toml
-from coordinator.report.comparison import Line, Trial
-from coordinator.report.files import read_run
+from coordinator.report.compare import MethodRuns, Trial
+from coordinator.report.run_files import read_run
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
 from edge_sim import axes, gain_plots, plan, sweep_table
@@ -41,7 +41,7 @@ def file(config, tmp_path):
 
 def ran(config, out, over=(RATE,), methods=("fedmd",), seeds=(0, 1)):
     labels = []
-    found = sweeping.sweep(config, over, methods, seeds, out, watcher=labels.append)
+    found = sweeping.sweep(config, over, methods, seeds, out, observer=labels.append)
     return found, [label.split(" (")[0] for label in labels]
 
 
@@ -80,7 +80,7 @@ def test_the_files_say_what_was_tried_and_what_was_chosen(config, tmp_path):
     assert best["chosen"]
     assert only["comparison"]["methods"][1]["runs"] == best["runs"]
     assert r"\toprule" in (tmp_path / "table.tex").read_text()
-    text = sweep_table.render(found)
+    text = sweep_table.sweep_text(found)
     assert f"fedmd: train.learning_rate = {best['setting']['train.learning_rate']} (validation " in text
 
 
@@ -89,7 +89,7 @@ def candidate(validation, test, completed=True):
         synthetic.result(count=1, rounds=1), metrics={"validation_accuracy_mean": validation}, completed=completed
     )
     devices = tuple(dataclasses.replace(device, accuracy=test) for device in result.devices)
-    return sweeping.Candidate(Line("fedmd", (Trial(0, dataclasses.replace(result, devices=devices)),)), {}, {})
+    return sweeping.Candidate(MethodRuns("fedmd", (Trial(0, dataclasses.replace(result, devices=devices)),)), {}, {})
 
 
 def test_the_validation_part_decides_and_never_the_test():
@@ -115,6 +115,16 @@ def test_conditions_are_not_chosen_and_each_has_its_own_table(config, tmp_path):
     assert points[0].gain == 0.0
     chosen = [condition.chosen["fedmd"].line.trials[0].accuracy("mean") for condition in found.conditions]
     assert points[3].gain == pytest.approx(chosen[1] - chosen[0])
+
+
+def test_a_gain_is_drawn_with_its_points_beside(config, tmp_path):
+    pytest.importorskip("matplotlib")
+    found, _ = ran(config, tmp_path, over=(ALPHA,), seeds=(0,))
+    (path,) = gain_plots.draw_gains(found, tmp_path / "plots")
+    assert path.name == "gain_partition.classes_per_device.png"
+    assert path.read_bytes().startswith(b"\x89PNG")
+    with path.with_suffix(".csv").open() as stream:
+        assert len(list(csv.DictReader(stream))) == len(gain_plots.gain_points(found, found.axes[0])) == 4
 
 
 def test_conditions_alone_need_no_validation_part(config, tmp_path):
@@ -183,8 +193,8 @@ def test_without_a_validation_part_nothing_is_chosen(file, tmp_path, capsys):
     assert not (tmp_path / "s").exists()
 
 
+@pytest.mark.usefixtures("figures")
 def test_the_command_prints_draws_and_exits_with_0(file, tmp_path, capsys):
-    pytest.importorskip("matplotlib")
     out = tmp_path / "s"
     arguments = ["sweep", str(file), "--over", RATE, "--seeds", "0,1", "--out", str(out)]
     assert cli.main(arguments) == 0

@@ -7,7 +7,8 @@ from pathlib import Path
 import fleets
 import pytest
 
-from coordinator.report.result import Result, summary
+from coordinator.report.summary import summary
+from coordinator.result import Result
 from edge_sim.clock import VirtualClock
 from edge_sim.runner import run
 

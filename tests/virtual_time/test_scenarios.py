@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from coordinator.config import to_toml
-from coordinator.report.result import Result, summary
-from coordinator.watcher import Silent
+from coordinator.observer import RunObserver
+from coordinator.report.summary import summary
+from coordinator.result import Result
 from edge_sdk import cli
 from edge_sdk.errors import RunFailed, UsageError
 from edge_sim import config as configs
@@ -20,7 +21,7 @@ from edge_sim import late_start
 from edge_sim.runner import run
 
 
-class Interrupt(Silent):
+class Interrupt(RunObserver):
     """Ctrl-C after the first round."""
 
     def round_done(self, *_: Any) -> None:
@@ -241,7 +242,7 @@ def test_an_interrupted_run_goes_on_at_its_time_of_day(pictures: Path, tmp_path:
     rows = ({"count": 4, "available": "22:00-23:00", "slow_share": 1.0, "slow_factor": 5000.0},)
     config = configs.parse(tables(pictures, *rows, scenario={"starts_at": "21:00"}, rounds=3), Path("f.toml"))
     with pytest.raises(KeyboardInterrupt):
-        run(config, out=tmp_path / "r", watcher=lambda _label: Interrupt())
+        run(config, out=tmp_path / "r", observer=lambda _label: Interrupt())
     resumed = run(config, out=tmp_path / "r", resume=True)
     whole = run(config)
     assert resumed.completed

@@ -1,13 +1,13 @@
-"""A run directory: writing a Result into it, and reading it back.
+"""The files of a run: writing a Result into a run directory, and reading it back.
 
     federation.toml   the resolved federation
     summary.json      the run as a whole, and each device (contract, version 1)
     rounds.csv        one row per round
     devices.csv       one row per device, for spreadsheets
     accuracy.csv      one row per round and evaluated device
-    insight.npz       what the models held at the end, for pictures
+    insight.npz       the insight into the models at the end, for pictures
 
-Each file is replaced at once, so that a reader never sees half of one; summary.json comes last.
+Each file is replaced at once, so that a reader never sees half of it; summary.json comes last.
 """
 
 from __future__ import annotations
@@ -16,25 +16,31 @@ import csv
 import io
 import json
 import os
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from coordinator.report import insight, text_files
-from coordinator.report.metrics import CURVES, SHARES
-from coordinator.report.result import SPENT, SUMMARY_VERSION, DeviceResult, Result, RoundResult, spread, summary
+import numpy as np
+
+from coordinator.insight import Insight
+from coordinator.metrics import CURVES, SHARES
+from coordinator.report import text_files
+from coordinator.report.summary import SUMMARY_VERSION, summary
 from coordinator.report.text_files import csv_text
+from coordinator.result import METERED, DeviceResult, Result, RoundResult, spread
 from edge_sdk.errors import StoreError, UsageError
 
+INSIGHT = "insight.npz"
 OWN_TASK = ("amp", "fm", "wlp", "sd", *(f"q{round(100 * share)}" for share in SHARES))
-"""Of the accuracies on the devices' own tasks."""
+"""Columns of measures over the devices' own tasks."""
 PERSONAL = ("pm_v", "pm_l")
-"""FedNH's, as means over the learning devices."""
+"""FedNH's measures, whose columns are means over the learning devices."""
 COUNTS = ("contributors", "exchanges", "bytes_up", "bytes_down", "scalars_up", "scalars_down", "device_flops")
 SECONDS = ("wall_s", "virtual_s", "device_s", "waited_s")
-ROUND_COSTS = tuple(f"device_{of}" for of in SPENT)
-DEVICE_COSTS = ("waited_s", *SPENT.values())
+ROUND_COSTS = tuple(f"device_{of}" for of in METERED)
+DEVICE_COSTS = ("waited_s", *METERED.values())
 ROUND_COLUMNS = (
     "round",
     "accuracy_mean",
@@ -85,7 +91,7 @@ def write_run(result: Result, resolved_toml: str, directory: str | os.PathLike[s
         "rounds.csv": csv_text(ROUND_COLUMNS, _round_rows(result)),
         "devices.csv": csv_text(DEVICE_COLUMNS, _device_rows(result)),
         "accuracy.csv": csv_text(ACCURACY_COLUMNS, _accuracy_rows(result)),
-        **({insight.NAME: insight.to_bytes(result.insight)} if result.insight is not None else {}),
+        **({INSIGHT: insight_bytes(result.insight)} if result.insight is not None else {}),
         "summary.json": json.dumps(summary(result), indent=2, allow_nan=False) + "\n",
     }
     try:
@@ -101,24 +107,45 @@ def write_run(result: Result, resolved_toml: str, directory: str | os.PathLike[s
 def read_run(directory: str | os.PathLike[str]) -> Result:
     """The Result that write_run stored.
 
-    Of the standalone line it knows the accuracies; its other figures stand in the run directory `standalone/`.
-    Raises UsageError, in one line, where this is no run directory or a file of it is missing or does not read.
+    Its standalone history has accuracies only; the other figures stand in the run directory `standalone/`.
+    Raises UsageError, in one line, where this is no run directory or one of its files is missing or does not read.
     """
     folder = Path(directory)
     whole = _read_summary(folder / "summary.json")
     rounds = _read_table(folder / "rounds.csv", ROUND_COLUMNS)
     measured = _read_table(folder / "accuracy.csv", ACCURACY_COLUMNS)
     try:
-        return replace(_result(whole, rounds, measured), insight=insight.read(folder))
+        return replace(_result(whole, rounds, measured), insight=read_insight(folder))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(
             f"{folder}: its files do not fit together ({type(error).__name__}: {error}); run it again"
         ) from None
 
 
+def insight_bytes(insight: Insight) -> bytes:
+    """An npz file; the same arrays give the same bytes."""
+    arrays = {each.name: getattr(insight, each.name) for each in fields(insight)}
+    file = io.BytesIO()
+    np.savez(file, **{name: array for name, array in arrays.items() if array is not None})
+    return file.getvalue()
+
+
+def read_insight(folder: Path) -> Insight | None:
+    """The insight in a run directory; None where it has none.  Raises UsageError where the file does not read."""
+    path = folder / INSIGHT
+    if not path.exists():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            known = {each.name for each in fields(Insight)}
+            return Insight(**{name: arrays[name] for name in arrays.files if name in known})
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise UsageError(f"{path}: does not read ({type(error).__name__}); remove it, or run it again") from None
+
+
 def _round_rows(result: Result) -> Iterable[dict[str, object]]:
     alone = {entry.round: entry for entry in result.standalone_history}
-    unknown: dict[str, object] = {f"device_{of}": None for of in SPENT.keys() - result.metered}
+    unknown: dict[str, object] = {f"device_{of}": None for of in METERED.keys() - result.metered}
     for entry in result.history:
         federated = spread(list(result.learned(entry.accuracy).values()))
         own_task = result.own_task(entry.local_accuracy)
@@ -136,7 +163,7 @@ def _round_rows(result: Result) -> Iterable[dict[str, object]]:
 
 
 def _device_rows(result: Result) -> Iterable[dict[str, object]]:
-    unknown: dict[str, object] = {SPENT[of]: None for of in SPENT.keys() - result.metered}
+    unknown: dict[str, object] = {METERED[of]: None for of in METERED.keys() - result.metered}
     for device in result.devices:
         yield {
             **{name: getattr(device, name) for name in DEVICE_COLUMNS},
@@ -204,8 +231,8 @@ def _result(whole: Mapping[str, Any], rounds: list[dict[str, str]], measured: li
         standalone_history=tuple(RoundResult(round=number, accuracy=alone[number]) for number in sorted(alone)),
         refused_devices=tuple(whole["refused_devices"]),
         warnings=tuple(whole["warnings"]),
-        encoding=whole.get("encoding", {}),  # runs of before there was a choice do not say
-        memory=whole.get("memory", {}),  # nor those of before it was measured
+        encoding=whole.get("encoding", {}),  # older runs do not have it
+        memory=whole.get("memory", {}),  # older runs do not have it
         one_model=whole.get("one_model", False),
         **{
             key: whole[key]

@@ -1,4 +1,4 @@
-"""What a coordinator notes while it runs, for progress and for the report.  Survives a restart as JSON."""
+"""The record of a run: what a coordinator counts and notes while it runs.  A restart restores it from JSON."""
 
 from __future__ import annotations
 
@@ -9,23 +9,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coordinator.report.metrics import CURVES
-from coordinator.report.result import RoundResult
+from coordinator.metrics import CURVES
+from coordinator.result import RoundResult
 from coordinator.waiting import Waiting
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Payload
 
 MISSED_SHARE = 0.1
 """Share of missed exchanges above which a lock-step method is worth a warning (W5)."""
 
-
 MAX_SENDERS = 10_000
-"""Names that are kept of those who break rules or are refused: whoever invents a new one each time must not fill the
+"""The most names kept of senders that break rules or are refused: a sender that invents names must not fill the
 memory."""
-
-
 KEPT = ("contributors", "exchanges", "waited_for", "waited_s")
-BOOKS = ("wall_s", "bytes_up", "bytes_down", "scalars_up", "scalars_down", "device_flops", "device_s", "device_j")
-"""Of a round: what is counted from the beginning of the run, and closed as a difference."""
+"""Fields of a RoundResult that are noted per round."""
+TOTALS = ("wall_s", "bytes_up", "bytes_down", "scalars_up", "scalars_down", "device_flops", "device_s", "device_j")
+"""Fields of a RoundResult that are differences of totals since the run began."""
 
 
 def _scalars(payload: Payload) -> int:
@@ -33,20 +31,20 @@ def _scalars(payload: Payload) -> int:
     return sum(array.size for array in arrays if isinstance(array, np.ndarray) and array.dtype.kind == "f")
 
 
-class Work(NamedTuple):
-    """What all devices together have computed."""
+class FleetWork(NamedTuple):
+    """What all devices together have spent since the run began: FLOPs, seconds of computing, joules."""
 
     flops: int = 0
     busy_s: float = 0.0
     used_j: float = 0.0
 
 
-NO_WORK = Work()
-"""Where nobody meters the devices."""
+NO_WORK = FleetWork()
+"""For runs in which nobody meters the devices."""
 
 
 class _Totals(NamedTuple):
-    """Everything since the run began; the names are BOOKS."""
+    """Totals since the run began, one field for each of TOTALS."""
 
     wall_s: float = 0.0
     """Since the first exchange opened."""
@@ -60,58 +58,58 @@ class _Totals(NamedTuple):
 
 
 @dataclass
-class Record:
+class RunRecord:
     """Counters and curves of one run."""
 
     accuracy: dict[int, dict[str, float]] = field(default_factory=dict)
-    """By completed rounds, then device."""
+    """Completed rounds -> device -> accuracy."""
     local_accuracy: dict[int, dict[str, float]] = field(default_factory=dict)
     """The same on each device's own task."""
     pm_v: dict[int, dict[str, float]] = field(default_factory=dict)
-    """FedNH's PM(V), and PM(L)."""
+    """FedNH's PM(V), by rounds and device; `pm_l` is its PM(L)."""
     pm_l: dict[int, dict[str, float]] = field(default_factory=dict)
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Everything else of a device's newest evaluation, by device, then name."""
+    """All other values of each device's newest evaluation: device -> name -> value."""
     rounds: list[RoundResult] = field(default_factory=list)
     """Without accuracies, which may come a round later."""
     updates: Counter[str] = field(default_factory=Counter)
     refused_frames: dict[str, Counter[str]] = field(default_factory=dict)
     refused_devices: dict[str, dict[str, str]] = field(default_factory=dict)
     withheld: Counter[str] = field(default_factory=Counter)
-    """Exchanges by device that it had nothing to give to, because what it learned diverged."""
+    """Uploads that each device withheld because its training diverged."""
     why_withheld: dict[str, str] = field(default_factory=dict)
-    """The newest reason, by device."""
+    """The newest reason of each device."""
     outliers: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """By device: how many of its updates were far larger than the others', and the most times the median."""
+    """By device: the number of its updates far larger than the others', and the largest ratio to the median."""
     left: dict[str, str] = field(default_factory=dict)
-    """Devices that said goodbye before the end, and why."""
+    """Devices that said goodbye before the end -> reason."""
     bytes_up: Counter[str] = field(default_factory=Counter)
     bytes_down: Counter[str] = field(default_factory=Counter)
     scalars: Counter[str] = field(default_factory=Counter)
-    """Numbers of knowledge that travelled, `up` in accepted uploads and `down` in what was sent."""
+    """Numbers of knowledge sent: `up` in accepted uploads, `down` to devices."""
     contributed: Counter[str] = field(default_factory=Counter)
-    """Exchanges by device that counted its upload."""
+    """By device, the exchanges that counted its upload."""
     rounds_done: Counter[str] = field(default_factory=Counter)
     holders: Counter[int] = field(default_factory=Counter)
-    """Uploads of this round by class that they have a row for; not kept over a restart, which folds them again."""
+    """By class, the uploads of this round with a row for it.  Not saved: a restart reads the uploads again."""
     sharers: int = 0
-    """Uploads of this round that have rows at all."""
+    """Uploads of this round that have rows for any class."""
     asked: int = 0
-    """Devices of which is known whether they answered, each round anew: see RoundState."""
+    """Devices known to have answered or not, summed over rounds: see RoundState."""
     answered: int = 0
-    """How many of them did."""
+    """How many of these answered."""
     started_s: float | None = None
     """When the first exchange opened, on the server's clock.
 
-    After a restart whoever knows says so; else the clock is taken to have stood still since the last round ended.
+    After a restart the caller may set it; otherwise the time since the last round ended is not counted.
     """
     waiting: Waiting = field(default_factory=Waiting)
-    """Begins anew after a restart, unless somebody remembers."""
+    """Starts empty after a restart, unless `remember` restores it."""
     _closed: _Totals = field(default_factory=_Totals)
-    """What all rounds so far add up to."""
+    """The sums over all completed rounds."""
 
     def __post_init__(self) -> None:
-        self._closed = _Totals(**{name: sum(getattr(entry, name) for entry in self.rounds) for name in BOOKS})
+        self._closed = _Totals(**{name: sum(getattr(entry, name) for entry in self.rounds) for name in TOTALS})
 
     def measured(self, device: str, rounds: int, metrics: Mapping[str, float]) -> None:
         """Note a device's own evaluation."""
@@ -122,7 +120,7 @@ class Record:
             self.metrics[device] = {name: value for name, value in metrics.items() if name != "accuracy"}
 
     def held(self, knowledge: Mapping[str, Payload]) -> None:
-        """Note the classes that an upload has rows for."""
+        """Count the classes that an upload has rows for."""
         classes = {
             int(each)
             for payload in knowledge.values()
@@ -139,28 +137,28 @@ class Record:
         self.refused_frames.setdefault(sender, Counter())[kind] += 1
 
     def refused_device(self, device: str, note: dict[str, str]) -> None:
-        """Note who was not let in; strangers beyond MAX_SENDERS are not remembered by name."""
+        """Note a device that was not let in; beyond MAX_SENDERS, new names are not kept."""
         if device in self.refused_devices or len(self.refused_devices) < MAX_SENDERS:
             self.refused_devices[device] = note
 
     def admitted(self, device: str, frame_bytes: int) -> None:
-        """Note a device that may take part, whatever was noted of it before."""
+        """Note a device that may take part, and forget an earlier refusal or goodbye."""
         self.refused_devices.pop(device, None)
         self.left.pop(device, None)
         self.bytes_up[device] += frame_bytes
 
     def diverged(self, device: str, reason: str) -> None:
-        """Note an upload that was withheld."""
+        """Count an upload that the device withheld."""
         self.withheld[device] += 1
         self.why_withheld[device] = reason
 
     def outlier(self, device: str, times: float) -> None:
-        """Note an update whose norm was so many times the median."""
+        """Note an update whose norm was `times` the median."""
         count, most = self.outliers.get(device, (0, 0.0))
         self.outliers[device] = count + 1, max(most, times)
 
     def travelled(self, way: str, knowledge: Mapping[str, Payload]) -> None:
-        """Count the numbers of an upload (`up`), or of what one device is sent (`down`)."""
+        """Count the numbers of an upload (`up`), or of what is sent to one device (`down`)."""
         self.scalars[way] += sum(_scalars(payload) for payload in knowledge.values())
 
     def sent(self, device: str, frame_bytes: int) -> None:
@@ -168,14 +166,14 @@ class Record:
         self.bytes_down[device] += frame_bytes
 
     def begun(self, now_s: float) -> None:
-        """The first exchange since the start or a restart is open."""
+        """Note that the first exchange since the start or a restart is open."""
         if self.started_s is None:
             self.started_s = now_s - self._closed.wall_s
 
-    def round_done(self, contributors: int, exchanges: int, now_s: float, work: Work = NO_WORK) -> RoundResult:
-        """Close the books of a round; `work` is all that the devices have done since the run began.
+    def round_done(self, contributors: int, exchanges: int, now_s: float, work: FleetWork = NO_WORK) -> RoundResult:
+        """Close a round and return it; `work` is what the devices have spent since the run began.
 
-        What came before the first round, such as joining, counts as the first round's; only its time does not.
+        Whatever came before the first round, such as joining, counts in the first round, except its time.
         """
         then, now = self._closed, self._totals(now_s, work)
         waited_for, waited_s = self.waiting.round_done()
@@ -185,14 +183,14 @@ class Record:
             exchanges=exchanges,
             waited_for=waited_for,
             waited_s=waited_s,
-            **{name: getattr(now, name) - getattr(then, name) for name in BOOKS},
+            **{name: getattr(now, name) - getattr(then, name) for name in TOTALS},
         )
         self._closed = now
         self.rounds.append(result)
         self.holders, self.sharers = Counter(), 0
         return result
 
-    def _totals(self, now_s: float, work: Work) -> _Totals:
+    def _totals(self, now_s: float, work: FleetWork) -> _Totals:
         return _Totals(
             wall_s=now_s - (now_s if self.started_s is None else self.started_s),
             bytes_up=self.bytes_up.total(),
@@ -205,7 +203,7 @@ class Record:
         )
 
     def unclosed(self) -> dict[str, Any]:
-        """What a restart forgets, for its round is not over: plain values, for whoever outlives a coordinator."""
+        """The counts of the open round, which a restart would lose, as plain values."""
         return {
             "bytes_up": dict(self.bytes_up),
             "bytes_down": dict(self.bytes_down),
@@ -214,23 +212,28 @@ class Record:
         }
 
     def remember(self, unclosed: Mapping[str, Any]) -> None:
-        """What `unclosed` gave: counted on from there."""
+        """Restore what `unclosed` returned."""
         self.bytes_up, self.bytes_down = Counter(unclosed["bytes_up"]), Counter(unclosed["bytes_down"])
         self.scalars["down"] = unclosed["scalars_down"]
         self.waiting.restore(unclosed["waiting"])
 
     def laggards(self) -> tuple[str, ...]:
-        """Devices that missed more than a tenth of the exchanges since the run began."""
+        """The devices that missed more than a tenth of the exchanges since the run began."""
         closed = sum(result.exchanges for result in self.rounds)
         return tuple(sorted(name for name, count in self.contributed.items() if count < (1 - MISSED_SHARE) * closed))
 
     def last_accuracy(self, device: str) -> float | None:
-        """The newest evaluation of a device."""
+        """The accuracy of a device's newest evaluation."""
         rounds = [r for r, found in self.accuracy.items() if device in found]
         return self.accuracy[max(rounds)][device] if rounds else None
 
+    def newest_accuracies(self) -> tuple[int, dict[str, float]]:
+        """The last round that any device measured, and its accuracies by device; (0, {}) where none was."""
+        newest = max(self.accuracy, default=0)
+        return newest, self.accuracy.get(newest, {})
+
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """The record as plain values."""
         names = (
             "updates",
             "refused_frames",
@@ -250,12 +253,12 @@ class Record:
             "answered",
         )
         plain: dict[str, Any] = {name: getattr(self, name) for name in names}
-        rounds = [{name: getattr(r, name) for name in (*KEPT, *BOOKS)} for r in self.rounds]
+        rounds = [{name: getattr(r, name) for name in (*KEPT, *TOTALS)} for r in self.rounds]
         return {**plain, "rounds": rounds}
 
     @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> Record:
-        """What to_json gave."""
+    def from_json(cls, plain: Mapping[str, Any]) -> RunRecord:
+        """Restore what `to_json` returned."""
         curves: dict[str, Any] = {name: {int(r): dict(found) for r, found in plain[name].items()} for name in CURVES}
         return cls(
             **curves,

@@ -1,4 +1,4 @@
-"""Figures and foreign words as people read them."""
+"""Numbers with units as people read them, and text from devices made safe to print."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def human_seconds(seconds: float) -> str:
 
 
 def duration_unit(most_s: float) -> tuple[str, float]:
-    """The unit for durations of at most so many seconds, which has two of it at least, and its seconds."""
+    """The largest unit of which `most_s` has at least two, and its seconds."""
     larger = (("d", 86_400.0), ("h", 3600.0), ("min", 60.0))
     return next(((unit, unit_s) for unit, unit_s in larger if most_s >= 2 * unit_s), ("s", 1.0))
 
@@ -63,5 +63,5 @@ def percent(fraction: float) -> str:
 
 
 def printable(text: str) -> str:
-    """Words that a device sent, safe to show: a control character could steer the terminal."""
+    """Text from a device, safe to print: control characters, which could steer the terminal, become question marks."""
     return "".join(character if character.isprintable() else "?" for character in text)

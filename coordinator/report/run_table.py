@@ -1,69 +1,61 @@
-"""A run as a table in the terminal: rich where it is installed, aligned plain text otherwise."""
+"""The table of a run: a row for each device, the means, and the lines below them."""
 
 from __future__ import annotations
 
-import importlib.util
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Iterable, Mapping
 
-from coordinator.report.result import DeviceResult, Result, summary
-from coordinator.report.units import human_bytes, human_joules, human_seconds, percent, printable
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-__all__ = ["COLUMNS", "footer", "human_bytes", "render", "rows", "show"]
+from coordinator import remarks
+from coordinator.report.summary import summary
+from coordinator.report.tables import UNKNOWN, Column, Table
+from coordinator.result import DeviceResult, Result
+from coordinator.units import human_bytes, human_joules, human_seconds, percent, printable
 
 COLUMNS = (
-    "device",
-    "board",
-    "model",
-    "runtime",
-    "classes",
-    "samples",
-    "alone",
-    "federated",
-    "gain",
-    "sent",
-    "received",
+    Column("device"),
+    Column("board", optional=2),
+    Column("model", optional=7),
+    Column("runtime", optional=1),
+    Column("classes", optional=6),
+    Column("samples", right=True, optional=3),
+    Column("alone", right=True),
+    Column("federated", right=True),
+    Column("gain", right=True, signed=True),
+    Column("sent", right=True, optional=5),
+    Column("received", right=True, optional=4),
 )
-NUMBERS = frozenset({"samples", "alone", "federated", "gain", "sent", "received"})
-"""Columns that align to the right."""
-LEAST_NEEDED = ("runtime", "board", "samples", "received", "sent", "classes", "model")
-"""Columns in the order in which a narrow terminal does without them."""
-UNKNOWN = "-"
 MOST_CLASSES = 10
-"""Class numbers that are written out; more are counted."""
+"""The most class numbers that are written out; more are counted."""
 WORTH_TELLING_S = 1.0
-"""Waits below this are nobody's concern."""
-_PLAIN_WIDTH = 400
-"""For output that is not a terminal: wide enough that no cell is ever folded."""
+"""Shorter waits are not told."""
 
 
-def rows(result: Result) -> list[tuple[str, ...]]:
-    """One row per device in number order, then the row of means, all as text."""
+def run_table(result: Result) -> Table:
+    """A row for each device in the order of their numbers, a row of means, and below it all that a reader must know."""
     devices = sorted(result.devices, key=lambda device: device.number)
-    return [*map(_row, devices), _mean_row(result)]
+    return Table(
+        columns=COLUMNS,
+        rows=tuple(map(_row, devices)),
+        last=_mean_row(result),
+        headline=_verdict(result),
+        notes=tuple(_notes(result)),
+        everything="devices.csv",
+    )
 
 
-def footer(result: Result) -> list[str]:
-    """What stands below the table: the verdict, then whatever a reader must know."""
-    lines = [_verdict(result), *_local(result), *_own_task(result), *_costs(result), *_encodings(result)]
+def _notes(result: Result) -> list[str]:
+    lines = [*_local(result), *_own_task(result), *_costs(result), *_encodings(result)]
     if not result.completed:
         reason = printable(result.reason) or "no reason was given"
         lines.append(f"ended early after {result.rounds_done} of {result.rounds} rounds: {reason}")
     lines += [_refusal(refusal) for refusal in result.refused_devices]
-    lines += [
-        f"refused frames from {printable(sender)}: " + ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-        for sender, kinds in sorted(result.refused_frames.items())
-    ]
+    lines += remarks.refused_frames(result.refused_frames)
     lines += [f"warning: {printable(warning)}" for warning in result.warnings]
-    return lines + [f"note on {', '.join(ids)}: {note}" for note, ids in _notes(result.devices).items()]
+    return lines + [f"note on {', '.join(ids)}: {note}" for note, ids in _device_notes(result.devices).items()]
 
 
 def _costs(result: Result) -> list[str]:
-    """Joules, where somebody metered them, and the device that held the others up longest, where one did."""
+    """The joules that were metered, and the device that the others waited for longest."""
     used_j = sum(device.energy_j for device in result.devices)
     parts = [f"{human_joules(used_j)} drawn by all devices"] if used_j else []
     slowest = max(result.devices, key=lambda device: device.waited_s, default=None)
@@ -74,85 +66,9 @@ def _costs(result: Result) -> list[str]:
 
 
 def _encodings(result: Result) -> list[str]:
-    """Nothing where all is f32."""
+    """The payload kinds that were not sent as f32."""
     chosen = [f"{kind} in {name}" for kind, name in sorted(result.encoding.items()) if name != "f32"]
     return [f"encoding: {', '.join(chosen)}"] if chosen else []
-
-
-def render(result: Result) -> str:
-    """The table and what stands below it as aligned plain text."""
-    body = rows(result)
-    widths = _widths(body)
-    rule = "  ".join("-" * width for width in widths)
-    lines = [_align(COLUMNS, widths), rule, *(_align(row, widths) for row in body[:-1]), rule, _align(body[-1], widths)]
-    return "\n".join([*lines, "", *footer(result)]) + "\n"
-
-
-def show(result: Result, stream: TextIO) -> None:
-    """Write the table and what stands below it to `stream`."""
-    if importlib.util.find_spec("rich") is None:
-        stream.write(render(result))
-        return
-    _show_rich(result, stream)
-
-
-def _show_rich(result: Result, stream: TextIO) -> None:
-    from rich.console import Console  # noqa: PLC0415  # an optional package: only where a table is drawn
-    from rich.text import Text  # noqa: PLC0415
-
-    console = Console(file=stream, width=None if stream.isatty() else _PLAIN_WIDTH)
-    body = rows(result)
-    hidden = _left_out(body, console.width)
-    console.print(_rich_table(body, hidden))
-    if hidden:
-        console.print(f"too narrow for {', '.join(hidden)}: widen the terminal, or see devices.csv", style="dim")
-    verdict, *rest = footer(result)
-    console.print(Text(verdict, style="bold"))
-    for line in rest:
-        console.print(Text(line))
-
-
-def _rich_table(body: Sequence[Sequence[str]], hidden: Sequence[str]) -> Table:
-    from rich import box  # noqa: PLC0415  # an optional package: only where a table is drawn
-    from rich.table import Table as NewTable  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    table = NewTable(box=box.SIMPLE_HEAD, show_footer=True, collapse_padding=True, pad_edge=False)
-    shown = [(place, name) for place, name in enumerate(COLUMNS) if name not in hidden]
-    *devices, means = body
-    for place, name in shown:
-        table.add_column(name, footer=means[place], justify="right" if name in NUMBERS else "left", no_wrap=True)
-    for row in devices:
-        table.add_row(*(Text(row[place], style=_style(name, row[place])) for place, name in shown))
-    return table
-
-
-def _left_out(body: Sequence[Sequence[str]], room: int) -> tuple[str, ...]:
-    """The columns that a terminal with so much room must do without; cells stand two characters apart."""
-    widths = dict(zip(COLUMNS, _widths(body), strict=True))
-    for count in range(len(LEAST_NEEDED)):
-        shown = [width for name, width in widths.items() if name not in LEAST_NEEDED[:count]]
-        if sum(shown) + 2 * len(shown) <= room:
-            return LEAST_NEEDED[:count]
-    return LEAST_NEEDED
-
-
-def _widths(body: Sequence[Sequence[str]]) -> list[int]:
-    return [max(map(len, column)) for column in zip(COLUMNS, *body, strict=True)]
-
-
-def _style(column: str, cell: str) -> str:
-    if column != "gain" or cell == UNKNOWN:
-        return ""
-    return "red" if cell.startswith("-") else "green"
-
-
-def _align(cells: Sequence[str], widths: Sequence[int]) -> str:
-    padded = (
-        cell.rjust(width) if name in NUMBERS else cell.ljust(width)
-        for name, cell, width in zip(COLUMNS, cells, widths, strict=True)
-    )
-    return "  ".join(padded).rstrip()
 
 
 def _row(device: DeviceResult) -> tuple[str, ...]:
@@ -225,7 +141,7 @@ def _verdict(result: Result) -> str:
 
 
 def _local(result: Result) -> list[str]:
-    """Accuracy on the classes that a device holds: what methods for each device's own task are judged by."""
+    """Mean accuracy on the classes that each device holds, the measure of personalised methods."""
     federated, alone = (result.metrics.get(f"{run}local_accuracy_mean") for run in ("", "standalone_"))
     if federated is None:
         return []
@@ -235,7 +151,7 @@ def _local(result: Result) -> list[str]:
 
 
 def _own_task(result: Result) -> list[str]:
-    """FedKF's figures, and FedNH's where devices disclose their class counts."""
+    """The measures of FedKF, and those of FedNH where devices disclose their class counts."""
     found = summary(result)["own_task"]
     if not found:
         return []
@@ -259,8 +175,8 @@ def _refusal(refusal: Mapping[str, str]) -> str:
     return printable(f"{line}; {refusal['remedy']}" if refusal.get("remedy") else line)
 
 
-def _notes(devices: Iterable[DeviceResult]) -> dict[str, list[str]]:
-    """Device ids by note: what many share is said once."""
+def _device_notes(devices: Iterable[DeviceResult]) -> dict[str, list[str]]:
+    """Note -> ids of the devices that have it."""
     found: dict[str, list[str]] = {}
     for device in devices:
         if device.note:

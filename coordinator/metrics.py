@@ -1,4 +1,4 @@
-"""What papers measure a federation by, each a pure function of plain values.
+"""Measures of a federation from papers, each a pure function of plain values.
 
 Accuracies are fractions in [0, 1] by device id.  Which accuracy goes in is the caller's choice: the summary gives AMP,
 FM and WLP that of each device's own task (`local_accuracy`), as their paper does.
@@ -14,14 +14,14 @@ from typing import NamedTuple
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
 """The quantiles over devices that a summary has."""
 CURVES = ("accuracy", "local_accuracy", "pm_v", "pm_l")
-"""What is kept of every device by round: on the shared test, on its own task, and FedNH's two, which are
-`edge_sdk.device.evaluation.personalised_accuracies`."""
+"""Accuracies kept for every device and round: on the shared test, on its own task, and FedNH's two, which
+`edge_sdk.device.evaluation.personalised_accuracies` computes."""
 TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 """Mean accuracies for which a summary says what it took to get there."""
 
 
 class Point(NamedTuple):
-    """A run up to the end of a round: what was spent since it began.
+    """A run up to the end of a round: its accuracy, and what was spent since it began.
 
     Bytes are sent and received, per device; device_flops, device_s and device_j are those of all devices, 0 where
     nobody meters.
@@ -83,7 +83,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def over_devices(accuracy: Mapping[str, float], samples: Mapping[str, int]) -> dict[str, float]:
-    """AMP, FM, WLP, the standard deviation (population) and the quantiles over devices; nothing of no device."""
+    """AMP, FM, WLP, the standard deviation (population) and the quantiles over devices; empty without devices."""
     if not accuracy:
         return {}
     values = list(accuracy.values())

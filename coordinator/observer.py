@@ -1,0 +1,49 @@
+"""Observers of a run: whoever wants to hear what happens while a federation runs."""
+
+from __future__ import annotations
+
+from coordinator.result import RoundResult
+from coordinator.run_record import RunRecord
+
+
+class RunObserver:
+    """Is told the events of a run.  Here every method does nothing: an observer overrides those that it needs."""
+
+    def joined(self, device: str, count: int, expected: int) -> None:
+        """A device was let in, the `count`-th of `expected`."""
+
+    def turned_away(self, device: str, message: str) -> None:
+        """A device was refused."""
+
+    def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:
+        """A round is complete; the run has `of` rounds."""
+
+    def noted(self, message: str) -> None:
+        """Something is worth a line of text, such as a lost broker or a warning."""
+
+
+class ObserverGroup(RunObserver):
+    """Passes every event on to several observers."""
+
+    def __init__(self, *observers: RunObserver) -> None:
+        self._observers = observers
+
+    def joined(self, device: str, count: int, expected: int) -> None:
+        """Pass it on."""
+        for observer in self._observers:
+            observer.joined(device, count, expected)
+
+    def turned_away(self, device: str, message: str) -> None:
+        """Pass it on."""
+        for observer in self._observers:
+            observer.turned_away(device, message)
+
+    def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:
+        """Pass it on."""
+        for observer in self._observers:
+            observer.round_done(result, of, record)
+
+    def noted(self, message: str) -> None:
+        """Pass it on."""
+        for observer in self._observers:
+            observer.noted(message)

@@ -1,0 +1,194 @@
+"""A comparison: several methods on the same federations.  Means and deviations over seeds, and paired differences."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from coordinator.report.summary import summary
+from coordinator.result import Result
+
+ALONE = "alone"
+"""The name of the line in which devices train on their own data and exchange nothing."""
+
+ACCURACIES: Mapping[str, tuple[str, str]] = {
+    "mean": ("accuracy", "mean"),
+    "worst": ("accuracy", "worst"),
+    "gm": ("accuracy", "gm"),
+    "amp": ("own_task", "amp"),
+    "fm": ("own_task", "fm"),
+    "wlp": ("own_task", "wlp"),
+    "local_accuracy": ("metrics", "local_accuracy_mean"),
+    "pm_v": ("metrics", "pm_v_mean"),
+    "pm_l": ("metrics", "pm_l_mean"),
+    "validation_accuracy": ("metrics", "validation_accuracy_mean"),
+}
+"""The accuracies that runs are compared by: name -> part and key of the run's summary."""
+CONFIDENCE = 0.95
+_HALVINGS = 80
+"""Halvings of an angle below pi/2: more than a float can tell apart."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The run of one method under one seed."""
+
+    seed: int
+    result: Result
+    folder: str = ""
+    """Its run directory, relative to the comparison's."""
+
+    @cached_property
+    def whole(self) -> Mapping[str, Any]:
+        """The run's summary."""
+        return summary(self.result)
+
+    def accuracy(self, figure: str) -> float | None:
+        """One of ACCURACIES; None where it is unknown, and for a run that ended early, which has no final accuracy."""
+        part, key = ACCURACIES[figure]
+        found: float | None = self.whole[part].get(key)
+        return found if self.result.completed else None
+
+    def curve(self) -> dict[int, list[float]]:
+        """Round -> accuracies of the learning devices, for rounds that measured any."""
+        learners = self.result.learners
+        rounds = {r.round: [v for device, v in r.accuracy.items() if device in learners] for r in self.result.history}
+        return {number: values for number, values in rounds.items() if values}
+
+
+@dataclass(frozen=True)
+class MethodRuns:
+    """The runs of one method under all seeds."""
+
+    method: str
+    trials: tuple[Trial, ...]
+    """In the order of the seeds."""
+
+    def accuracy(self, figure: str) -> Spread | None:
+        """One of ACCURACIES over the seeds."""
+        return self.over_seeds(lambda trial: trial.accuracy(figure))
+
+    def to_target(self, target: str, figure: str) -> Spread | None:
+        """A field of metrics.Point when a target was reached; None unless every seed reached it."""
+        reached = [trial.whole["to_target"].get(target, {}).get(figure) for trial in self.trials]
+        return None if None in reached else spread_of(reached)
+
+    def over_seeds(self, figure: Callable[[Trial], float | None]) -> Spread | None:
+        """The mean and deviation of a figure over the seeds that have it."""
+        return spread_of(figure(trial) for trial in self.trials)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A mean over seeds, and the sample standard deviation where there is more than one."""
+
+    mean: float
+    sd: float | None
+    count: int
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % confidence interval of the mean, by Student's t; None for a single value.
+
+        It holds for seeds drawn independently whose values are about normal.
+        """
+        if self.sd is None:
+            return None
+        half = t_quantile(CONFIDENCE, self.count - 1) * self.sd / math.sqrt(self.count)
+        return self.mean - half, self.mean + half
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The lines of a comparison: first the devices alone, then the methods in the order asked for."""
+
+    lines: tuple[MethodRuns, ...]
+    baseline: str
+    """The method that the others are compared with: the first one asked for."""
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds, which are the same for every line."""
+        return tuple(trial.seed for trial in self.lines[0].trials)
+
+    @property
+    def example(self) -> Result:
+        """One of the runs, for what all have in common."""
+        return self.lines[-1].trials[0].result
+
+    @property
+    def completed(self) -> bool:
+        """Whether every run came to its end."""
+        return all(trial.result.completed for line in self.lines for trial in line.trials)
+
+    @property
+    def metered(self) -> frozenset[str]:
+        """The quantities that were metered in any run: see Result.metered."""
+        return frozenset().union(*(trial.result.metered for line in self.lines for trial in line.trials))
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods without the devices alone, or these where there is nothing else."""
+        names = tuple(line.method for line in self.lines)
+        return tuple(name for name in names if name != ALONE) or names
+
+    def difference(self, line: MethodRuns, figure: str) -> Spread | None:
+        """The line's figure less the baseline's, seed by seed: both had the same data, models and private steps."""
+        base = next(other for other in self.lines if other.method == self.baseline)
+        pairs = (
+            (mine.accuracy(figure), theirs.accuracy(figure))
+            for mine, theirs in zip(line.trials, base.trials, strict=True)
+        )
+        return spread_of(mine - theirs for mine, theirs in pairs if mine is not None and theirs is not None)
+
+
+def spread_of(values: Iterable[float | None]) -> Spread | None:
+    """Mean and sample standard deviation of the values that are known; None without any."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    return Spread(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None, len(known))
+
+
+FIGURES: Mapping[str, Callable[[Trial], float | None]] = {
+    "up_per_device_round": lambda trial: trial.whole["bytes"].get("up_per_device_round"),
+    "down_per_device_round": lambda trial: trial.whole["bytes"].get("down_per_device_round"),
+    "wall_s": lambda trial: trial.whole["time"].get("wall_s"),
+    "virtual_s": lambda trial: trial.whole["time"].get("virtual_s"),
+    "bytes_up": lambda trial: trial.whole["bytes"]["up_total"],
+    "bytes_down": lambda trial: trial.whole["bytes"]["down_total"],
+    "device_j": lambda trial: trial.whole["work"].get("device_j_total"),
+    "scalars_up": lambda trial: trial.whole["scalars"]["up_total"],
+    "scalars_down": lambda trial: trial.whole["scalars"]["down_total"],
+    "device_flops_per_round": lambda trial: trial.whole["work"].get("device_flops_per_round"),
+    "device_s_per_round": lambda trial: trial.whole["work"].get("device_s_per_round"),
+}
+"""What a method costs: name -> how to read it from a run."""
+
+
+def t_quantile(confidence: float, freedom: int) -> float:
+    """The t with P(|T| < t) = confidence, for Student's t: 12.706 for 0.95 and one degree of freedom.
+
+    Computed here because a base install has no scipy.
+    """
+    low, high = 0.0, math.pi / 2
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _t_within(middle, freedom) < confidence else (low, middle)
+    return math.sqrt(freedom) * math.tan(low)
+
+
+def _t_within(angle: float, freedom: int) -> float:
+    """P(|T| < sqrt(freedom) tan(angle)) of Student's t: Abramowitz and Stegun 26.7.3 and 26.7.4."""
+    cosine, sine = math.cos(angle), math.sin(angle)
+    odd = freedom % 2
+    term = cosine if odd else 1.0
+    total = term if freedom > 1 else 0.0
+    for k in range(2 + odd, freedom, 2):
+        term *= cosine * cosine * (k - 1) / k
+        total += term
+    return 2 / math.pi * (angle + sine * total) if odd else sine * total

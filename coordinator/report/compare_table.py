@@ -1,0 +1,143 @@
+"""The tables of a comparison: one row for each method, for the terminal and for LaTeX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from coordinator import remarks
+from coordinator.report.compare import FIGURES, Comparison, MethodRuns, Spread
+from coordinator.report.tables import UNKNOWN, Column, Table
+from coordinator.units import human_bytes, human_seconds, printable
+
+COSTS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("up_per_device_round", "up / device-round", human_bytes),
+    ("down_per_device_round", "down / device-round", human_bytes),
+    ("wall_s", "wall", human_seconds),
+    ("virtual_s", "on the boards", human_seconds),
+)
+"""Figure, heading and how it is written."""
+LATEX_COLUMNS = (
+    Column("Method"),
+    *(Column(name, right=True) for name in ("Accuracy", "Difference", "AMP", r"FM $\times 10^3$", "WLP", "Up", "Down")),
+)
+SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+}
+"""Characters that LaTeX reads as commands, and how they are written."""
+
+
+def compare_table(comparison: Comparison) -> Table:
+    """A row for each line: accuracies in percent, paired differences in points, and costs."""
+    base = comparison.baseline
+    columns = (
+        Column("method"),
+        Column("mean accuracy", right=True),
+        Column(f"mean - {base}", right=True),
+        Column("worst devices", right=True, optional=len(COSTS) + 2),
+        Column(f"worst - {base}", right=True, optional=len(COSTS) + 1),
+        *(Column(name, right=True, optional=len(COSTS) - place) for place, (_, name, _) in enumerate(COSTS)),
+    )
+    return Table(
+        columns=columns,
+        rows=tuple(_row(comparison, line) for line in comparison.lines),
+        notes=tuple(_notes(comparison)),
+        everything="methods.csv",
+    )
+
+
+def latex_table(comparison: Comparison, caption: str = "") -> Table:
+    """The table for a paper: accuracies in percent, differences in points; cells and caption are LaTeX."""
+    seeds = len(comparison.seeds)
+    said = caption or f"{comparison.example.federation}, {seeds} seed{'' if seeds == 1 else 's'}"
+    note = f"paired with {comparison.baseline}; mean and standard deviation over seeds, differences with 95 % intervals"
+    return Table(
+        columns=LATEX_COLUMNS,
+        rows=tuple(_latex_row(comparison, line) for line in comparison.lines),
+        caption=escaped(f"{said} ({note})."),
+    )
+
+
+def escaped(text: str) -> str:
+    """Text as LaTeX prints it."""
+    return "".join(SPECIAL.get(character, character) for character in printable(text))
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    seeds = comparison.seeds
+    count = f"seeds {', '.join(map(str, seeds))}; \N{PLUS-MINUS SIGN} is the standard deviation over them"
+    sure = " [95 % interval]" if len(seeds) > 1 else ""
+    pairs = f"differences{sure} are paired with {comparison.baseline} seed by seed, in points of accuracy"
+    lines = [
+        count if len(seeds) > 1 else f"seed {seeds[0]} alone: give --seeds 0,1,2 for deviations",
+        f"{pairs}; worst devices: the lowest tenth, one at least; accuracies: the newest of each device",
+    ]
+    for line in comparison.lines:
+        for trial in line.trials:
+            if trial.result.completed:
+                said = map(printable, remarks.unmeasured(trial.result))
+                lines += [f"{line.method}, seed {trial.seed}: {words}" for words in said]
+            else:
+                why = printable(trial.result.reason) or "no reason was given"
+                lines.append(f"{line.method}, seed {trial.seed}: ended early and counts in no accuracy: {why}")
+    return lines
+
+
+def _row(comparison: Comparison, line: MethodRuns) -> tuple[str, ...]:
+    accuracies = []
+    for figure in ("mean", "worst"):
+        difference = None if line.method == comparison.baseline else comparison.difference(line, figure)
+        accuracies += [_spread(line.accuracy(figure)), _difference(difference)]
+    costs = [(line.over_seeds(FIGURES[key]), say) for key, _, say in COSTS]
+    return (line.method, *accuracies, *(UNKNOWN if cost is None else say(cost.mean) for cost, say in costs))
+
+
+def _difference(spread: Spread | None) -> str:
+    """A difference in points, with its interval: +1.2 [+0.3, +2.1]."""
+    if spread is None:
+        return UNKNOWN
+    mean = f"{100 * spread.mean:+.1f}"
+    if spread.interval is None:
+        return mean
+    low, high = spread.interval
+    return f"{mean} [{100 * low:+.1f}, {100 * high:+.1f}]"
+
+
+def _spread(spread: Spread | None) -> str:
+    """A fraction in percent, with its deviation: 93.9 +- 0.4."""
+    if spread is None:
+        return UNKNOWN
+    mean = f"{100 * spread.mean:.1f}"
+    return mean if spread.sd is None else f"{mean} \N{PLUS-MINUS SIGN} {100 * spread.sd:.1f}"
+
+
+def _latex_row(comparison: Comparison, line: MethodRuns) -> tuple[str, ...]:
+    difference = None if line.method == comparison.baseline else comparison.difference(line, "mean")
+    costs = [line.over_seeds(FIGURES[f"{way}_per_device_round"]) for way in ("up", "down")]
+    return (
+        escaped(line.method),
+        _latex_mean(line.accuracy("mean"), 100),
+        _latex_difference(difference),
+        _latex_mean(line.accuracy("amp"), 100),
+        _latex_mean(line.accuracy("fm"), 1000),
+        _latex_mean(line.accuracy("wlp"), 100),
+        *("--" if cost is None else escaped(human_bytes(cost.mean)) for cost in costs),
+    )
+
+
+def _latex_mean(spread: Spread | None, scale: float) -> str:
+    if spread is None:
+        return "--"
+    mean = f"{scale * spread.mean:.2f}"
+    return f"${mean}$" if spread.sd is None else rf"${mean} \pm {scale * spread.sd:.2f}$"
+
+
+def _latex_difference(spread: Spread | None) -> str:
+    if spread is None:
+        return "--"
+    mean = f"{100 * spread.mean:+.2f}"
+    if spread.interval is None:
+        return f"${mean}$"
+    low, high = spread.interval
+    return f"${mean}$ $[{100 * low:+.2f}, {100 * high:+.2f}]$"

@@ -1,0 +1,135 @@
+"""The summary of a run: summary.json, version 1."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from coordinator.metrics import TARGETS, Point, to_target
+from coordinator.result import METERED, VERDICTS, DeviceResult, Result, RoundResult, spread
+
+SUMMARY_VERSION = 1
+
+
+def summary(result: Result) -> dict[str, Any]:
+    """The contents of summary.json, version 1.  An unknown figure is absent, never null or NaN."""
+    return {
+        "version": SUMMARY_VERSION,
+        "federation": result.federation,
+        "method": result.method,
+        "seed": result.seed,
+        "rounds": result.rounds,
+        "rounds_done": result.rounds_done,
+        "devices": len(result.devices),
+        "completed": result.completed,
+        "reason": result.reason,
+        "accuracy": _accuracy(result.devices)
+        | _known([("gm", result.gm(_known((d.id, d.accuracy) for d in result.devices)))]),
+        "one_model": result.one_model,
+        "own_task": result.own_task(_own_accuracies(result.devices)),
+        "metrics": _known(result.metrics.items()),
+        "bytes": _bytes(result.devices),
+        "scalars": {
+            f"{way}_total": sum(getattr(r, f"scalars_{way}") for r in result.history) for way in ("up", "down")
+        },
+        "work": _work(result),
+        "to_target": _to_target(result.points()),
+        "exchange": _exchange(result.history),
+        "time": _known(result.time.items()),
+        "memory": _known(result.memory.items()),
+        "transport": result.transport,
+        "encoding": dict(result.encoding),
+        "updates": {key: result.updates.get(key, 0) for key in VERDICTS},
+        "refused_frames": {sender: dict(kinds) for sender, kinds in sorted(result.refused_frames.items())},
+        "refused_devices": [dict(refusal) for refusal in result.refused_devices],
+        "warnings": list(result.warnings),
+        "per_device": [_device(device) for device in result.devices],
+        "data": dict(result.data),
+        "versions": dict(result.versions),
+    }
+
+
+def without_times(whole: Mapping[str, Any]) -> dict[str, Any]:
+    """The summary without what depends on the clock or the machine: equal for two runs with the same seed."""
+    kept = {key: value for key, value in whole.items() if key not in {"time", "memory", "versions"}}
+    kept["per_device"] = [
+        {key: value for key, value in device.items() if key != "waited_s"} for device in kept["per_device"]
+    ]
+    return kept | {"metrics": {name: value for name, value in whole["metrics"].items() if not name.endswith("_s")}}
+
+
+def _known(pairs: Iterable[tuple[str, float | None]]) -> dict[str, float]:
+    return {key: value for key, value in pairs if value is not None and math.isfinite(value)}
+
+
+def _accuracy(devices: Sequence[DeviceResult]) -> dict[str, float]:
+    """Means over devices that learn and were evaluated; `standalone_mean` over those of them that also ran alone."""
+    federated = _known((device.id, device.accuracy) for device in devices if device.learns)
+    alone = _known((device.id, device.standalone_accuracy) for device in devices if device.id in federated)
+    baseline = {"standalone_mean": statistics.fmean(alone.values())} if alone else {}
+    return baseline | spread(list(federated.values()))
+
+
+def _bytes(devices: Sequence[DeviceResult]) -> dict[str, float]:
+    up, down = sum(d.bytes_up for d in devices), sum(d.bytes_down for d in devices)
+    device_rounds = sum(d.rounds_done for d in devices)
+    totals: dict[str, float] = {"up_total": up, "down_total": down}
+    if not device_rounds:
+        return totals
+    return totals | {"up_per_device_round": up / device_rounds, "down_per_device_round": down / device_rounds}
+
+
+def _own_accuracies(devices: Sequence[DeviceResult]) -> dict[str, float]:
+    return _known((device.id, device.metrics.get("local_accuracy")) for device in devices)
+
+
+def _work(result: Result) -> dict[str, float]:
+    """What all devices together spent: over the run, and in its rounds on average; nothing where nobody metered it."""
+    found = {}
+    for key, (total, in_rounds) in result.work().items():
+        found[f"device_{key}_total"] = total
+        found[f"device_{key}_per_round"] = in_rounds / max(1, len(result.history))
+    return {name: value for name, value in found.items() if value}
+
+
+def _to_target(points: Sequence[Point]) -> dict[str, dict[str, float]]:
+    """For each target of mean accuracy that was reached: the round, and what was spent until then, where known."""
+    reached = {f"{target:g}": to_target(points, target) for target in TARGETS}
+    return {
+        target: {key: value for key, value in point._asdict().items() if value or not key.startswith("device_")}
+        for target, point in reached.items()
+        if point is not None
+    }
+
+
+def _exchange(history: Sequence[RoundResult]) -> dict[str, int]:
+    """Exchanges of knowledge: over the run, and in a round (constant by the method's contract)."""
+    counts = [entry.exchanges for entry in history]
+    return {"total": sum(counts), "per_round": max(counts, default=0)}
+
+
+def _device(device: DeviceResult) -> dict[str, Any]:
+    counts = {"classes": len(device.classes), "class_counts": list(device.class_counts)} if device.class_counts else {}
+    measured = _known((("accuracy", device.accuracy), ("standalone_accuracy", device.standalone_accuracy)))
+    return {
+        "id": device.id,
+        "number": device.number,
+        "board": device.board,
+        "link": device.link,
+        "model": device.model,
+        "runtime": device.runtime,
+        "note": device.note,
+        "learns": device.learns,
+        "joined": device.joined,
+        "samples": device.samples,
+        **counts,
+        **measured,
+        "metrics": _known(device.metrics.items()),
+        "bytes_up": device.bytes_up,
+        "bytes_down": device.bytes_down,
+        "rounds_done": device.rounds_done,
+        **{name: value for name in ("waited_s", *METERED.values()) if (value := getattr(device, name))},
+        "withheld": device.withheld,
+    }

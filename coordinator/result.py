@@ -1,0 +1,201 @@
+"""The result of a run as plain values: the run, its devices and its rounds."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from coordinator.insight import Insight
+from coordinator.metrics import Point, global_model, over_devices
+
+VERDICTS = ("accepted", "duplicate", "stale", "refused", "withheld")
+"""What can become of an upload."""
+METERED = {"flops": "flops", "s": "busy_s", "j": "energy_j"}
+"""Metered quantities: `device_flops` and so on is the total over all devices; the value is the field of one device."""
+WORST_SHARE = 0.1
+"""The share of devices whose mean accuracy is reported as `worst`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceResult:
+    """One device at the end of a run.  Accuracies are fractions in [0, 1]; None where nobody measured."""
+
+    id: str
+    number: int
+    board: str = ""
+    link: str = ""
+    model: str = ""
+    runtime: str = ""
+    note: str = ""
+    """What a reader should know about its model, such as where a frozen extractor comes from."""
+    learns: bool = True
+    """False for a device that can only teach; no mean includes it."""
+    joined: bool = True
+    """False for a device of a simulation that never came or was not let in; whether it learns is then unknown."""
+    samples: int = 0
+    class_counts: tuple[int, ...] = ()
+    """Samples per class; empty where the owner withholds them."""
+    accuracy: float | None = None
+    standalone_accuracy: float | None = None
+    """After the same training on its own data alone."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """All other values of its newest evaluation, by name."""
+    bytes_up: int = 0
+    bytes_down: int = 0
+    rounds_done: int = 0
+    waited_s: float = 0.0
+    """Seconds for which exchanges stayed open because of this device: see coordinator/waiting.py."""
+    busy_s: float = 0.0
+    """Seconds of computing by its board's profile; 0 where nobody meters it, as over a broker."""
+    energy_j: float = 0.0
+    """Joules that it drew from the start to the end of the run; 0 where nobody meters it."""
+    flops: int = 0
+    """Floating-point operations, evaluations included; 0 where nobody meters it."""
+    withheld: int = 0
+    """Uploads that it withheld because its training diverged."""
+
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """The classes that it holds samples of."""
+        return tuple(index for index, count in enumerate(self.class_counts) if count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundResult:
+    """One completed round.  Seconds, bytes and work are those of this round alone."""
+
+    round: int
+    """1 for the first: the number of rounds completed."""
+    accuracy: Mapping[str, float] = field(default_factory=dict)
+    """By device id; only devices that were evaluated after this round."""
+    local_accuracy: Mapping[str, float] = field(default_factory=dict)
+    """The same on each device's own task: its own test part, or the test samples of the classes that it holds."""
+    pm_v: Mapping[str, float] = field(default_factory=dict)
+    """FedNH's PM(V) by device id, for devices whose owners disclose their classes."""
+    pm_l: Mapping[str, float] = field(default_factory=dict)
+    """FedNH's PM(L), for the same devices."""
+    contributors: int = 0
+    wall_s: float = 0.0
+    virtual_s: float = 0.0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    scalars_up: int = 0
+    """Numbers of knowledge in accepted uploads, in any encoding; class ids and counts are not included."""
+    scalars_down: int = 0
+    exchanges: int = 0
+    device_flops: int = 0
+    """Total over all devices, evaluations included; 0 where nobody meters them, as over a broker."""
+    device_s: float = 0.0
+    """Seconds of computing by the boards' profiles, total over all devices; 0 where nobody meters them."""
+    device_j: float = 0.0
+    """Joules, total over all devices, waiting and talking included; 0 where nobody meters them."""
+    waited_for: str = ""
+    """The device that this round waited for longest; empty where it waited for none."""
+    waited_s: float = 0.0
+    """Seconds that the round waited for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A whole run, finished or not."""
+
+    federation: str
+    method: str
+    seed: int
+    rounds: int
+    """Rounds that were asked for."""
+    completed: bool
+    rounds_done: int
+    devices: tuple[DeviceResult, ...]
+    history: tuple[RoundResult, ...] = ()
+    standalone_history: tuple[RoundResult, ...] = ()
+    updates: Mapping[str, int] = field(default_factory=dict)
+    """Uploads by verdict: accepted, duplicate, stale, refused, withheld."""
+    refused_frames: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Frames that broke the protocol: sender -> kind -> count."""
+    refused_devices: tuple[Mapping[str, str], ...] = ()
+    """Devices that were not let in: device, reason, message, remedy."""
+    warnings: tuple[str, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    time: Mapping[str, float] = field(default_factory=dict)
+    """wall_s, virtual_s, start_s (seconds since 1970)."""
+    memory: Mapping[str, float] = field(default_factory=dict)
+    """peak_mib: the most memory that a simulation had resident, worker processes included."""
+    data: Mapping[str, str] = field(default_factory=dict)
+    """name, sha256."""
+    encoding: Mapping[str, str] = field(default_factory=dict)
+    """The encoding of each payload kind that the method sends: tag -> encoding."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    transport: str = "memory"
+    one_model: bool = False
+    """Whether all devices may measure one averaged model.  There is a GM only then, and if all found the same."""
+    reason: str = ""
+    """Why it ended early; empty where it did not."""
+    insight: Insight | None = field(default=None, compare=False)
+    """What its models held at the end, for pictures."""
+
+    @property
+    def learners(self) -> frozenset[str]:
+        """Ids of the devices that joined and learn: means are taken over these."""
+        return frozenset(device.id for device in self.devices if device.joined and device.learns)
+
+    @property
+    def metered(self) -> frozenset[str]:
+        """The keys of METERED with a known total; none over a broker, where nobody knows what devices spend."""
+        return frozenset(key for key, (total, _) in self.work().items() if total)
+
+    def work(self) -> dict[str, tuple[float, float]]:
+        """For each key of METERED, what all devices spent: over the run, and in its rounds."""
+        found = {}
+        for key, name in METERED.items():
+            in_rounds = sum(getattr(entry, f"device_{key}") for entry in self.history)
+            # older run directories have no FLOPs of each device
+            found[key] = (sum(getattr(device, name) for device in self.devices) or in_rounds, in_rounds)
+        return found
+
+    def learned(self, accuracy: Mapping[str, float]) -> dict[str, float]:
+        """The entries of `accuracy` (by device id) whose devices learn."""
+        learners = self.learners
+        return {device: value for device, value in accuracy.items() if device in learners}
+
+    def own_task(self, accuracy: Mapping[str, float]) -> dict[str, float]:
+        """AMP, FM, WLP and quantiles over the learning devices.  accuracy: by device id."""
+        return over_devices(self.learned(accuracy), {device.id: device.samples for device in self.devices})
+
+    def gm(self, accuracy: Mapping[str, float]) -> float | None:
+        """FedNH's GM, from accuracies by device id; None where there is no one model."""
+        return global_model(self.learned(accuracy)) if self.one_model else None
+
+    def points(self) -> list[Point]:
+        """For each round that measured accuracy: its mean, and what had been spent by then."""
+        found, spent_bytes, time_s, flops, device_s, device_j = [], 0, 0.0, 0, 0.0, 0.0
+        for entry in self.history:
+            spent_bytes += entry.bytes_up + entry.bytes_down
+            time_s += entry.virtual_s or entry.wall_s
+            flops += entry.device_flops
+            device_s += entry.device_s
+            device_j += entry.device_j
+            learned = self.learned(entry.accuracy)
+            if learned:
+                mean = statistics.fmean(learned.values())
+                per_device = spent_bytes / max(1, len(self.devices))
+                found.append(Point(entry.round, mean, per_device, time_s, flops, device_s, device_j))
+        return found
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """The mean, min, max, std (population) and worst of the values; empty without any.
+
+    `worst` is the mean of the lowest tenth, rounded down, but of at least one value.
+    """
+    if not values:
+        return {}
+    lowest = sorted(values)[: max(1, int(len(values) * WORST_SHARE))]
+    return {
+        "mean": statistics.fmean(values),
+        "min": min(values),
+        "max": max(values),
+        "std": statistics.pstdev(values),
+        "worst": statistics.fmean(lowest),
+    }
