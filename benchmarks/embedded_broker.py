@@ -10,7 +10,7 @@ import os
 import time
 from contextlib import ExitStack
 
-from coordinator.broker import EmbeddedBroker
+from coordinator.broker.embedded import EmbeddedBroker
 from edge_sdk.transport.base import Connected, Incoming, TransportEvent
 from edge_sdk.transport.mqtt.transport import MqttTransport
 

@@ -27,8 +27,8 @@ from figures import ROOT, Page, Table, quantiles
 import edge_sim
 from coordinator.config import load_toml
 from coordinator.ledger import Ledger
+from coordinator.record.result import Result
 from coordinator.report.summary import summary, without_times
-from coordinator.result import Result
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol import storage
 from edge_sdk.transport.memory.hub import Faults

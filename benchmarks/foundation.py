@@ -30,7 +30,7 @@ import storms
 import stub
 from figures import ROOT, Found, Page, Table, quantiles
 
-from coordinator.broker import Kind
+from coordinator.broker.embedded import Kind
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.knowledge import ClassRows, Payload, PublicLogits
 from edge_sdk.protocol.messages import Upload

@@ -22,7 +22,7 @@ from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from proc import ProcessStatus, process_status
 
-from coordinator.broker import EmbeddedBroker, Kind
+from coordinator.broker.embedded import EmbeddedBroker, Kind
 from coordinator.config import to_toml
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.codec import Stamp

@@ -17,7 +17,7 @@ import numpy as np
 from proc import ProcessStatus, process_status
 from sklearn.datasets import load_digits
 
-from coordinator.broker import EmbeddedBroker, Kind
+from coordinator.broker.embedded import EmbeddedBroker, Kind
 from coordinator.ledger import Ledger
 from edge_sdk.device.store import SqliteStore
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import edge_sim
 from coordinator.config import load_toml
-from coordinator.outcome import versions
 from coordinator.report.summary import summary
+from coordinator.serving.outcome import versions
 from edge_sim import config as configs
 
 ROOT = Path(__file__).parents[1]

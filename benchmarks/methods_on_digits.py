@@ -16,9 +16,9 @@ from typing import Any
 
 from benchmarks.method_lines import PAGE
 from coordinator.config import to_toml
+from coordinator.record.result import Result
+from coordinator.record.units import human_bytes
 from coordinator.report.run_files import read_run, write_run
-from coordinator.result import Result
-from coordinator.units import human_bytes
 from edge_sdk.protocol.knowledge import ClassRows, Weights
 from edge_sdk.protocol.wires import Slot, load_registered, registered_names
 from edge_sim import config as configs

@@ -46,7 +46,7 @@ def _broker_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _broker(args: argparse.Namespace) -> int:
-    from coordinator.broker import serve  # noqa: PLC0415
+    from coordinator.broker.embedded import serve  # noqa: PLC0415
 
     serve(args.port)
     return 0
@@ -57,7 +57,7 @@ def _methods_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _methods(args: argparse.Namespace) -> int:
-    from coordinator.catalogue import catalogue_text, describe_methods  # noqa: PLC0415
+    from coordinator.report.method_catalogue import catalogue_text, describe_methods  # noqa: PLC0415
 
     rows: list[dict[str, Any]] = describe_methods()
     sys.stdout.write((json.dumps(rows, indent=2) if args.json else catalogue_text(rows)) + "\n")

@@ -11,13 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coordinator import final_prototypes, traced
 from coordinator.config import Federation, federation, load_toml, public_set, public_to_serve, to_toml
 from coordinator.equipment import Equipment, load_nets, ready_method
 from coordinator.ledger import Ledger
-from coordinator.observer import ObserverGroup
-from coordinator.outcome import device_result, run_result
-from coordinator.public_shelf import PublicShelf
+from coordinator.record.observer import ObserverGroup
 from coordinator.report.log import EventLog
 from coordinator.report.plots import draw_run
 from coordinator.report.progress import Progress
@@ -25,7 +22,11 @@ from coordinator.report.progress_file import About, ProgressFile
 from coordinator.report.run_files import write_run
 from coordinator.report.run_table import run_table
 from coordinator.report.tables import show_table
-from coordinator.trace import keeping
+from coordinator.serving import final_prototypes
+from coordinator.serving.outcome import device_result, run_result
+from coordinator.serving.public_set_server import PublicSetServer
+from coordinator.trace import recording_server
+from coordinator.trace.log import keeping
 from edge_sdk.errors import MissingExtra, UsageError
 from edge_sdk.protocol.wires import load_registered
 from edge_sdk.transport.mqtt import pace as pacing
@@ -59,7 +60,7 @@ def run_coordinator(
     progress = Progress(ready.spec.federation)
     begun_s, start_s = time.monotonic(), time.time()
     with keeping(folder, tables, file, wanted=trace, resume=resume) as kept:
-        server = traced.server(
+        server = recording_server.server(
             kept,
             spec=ready.spec,
             policy=ready.policy,
@@ -67,7 +68,7 @@ def run_coordinator(
             transport=transport,
             ledger=ledger,
             roster=ready.roster,
-            shelf=_shelf(ready, tables, file, folder),
+            public_server=_public_server(ready, tables, file, folder),
             observer=ObserverGroup(progress, _progress_file(ready, folder, progress), EventLog(folder / "log.jsonl")),
         )
         for warning in server.warnings:
@@ -102,12 +103,12 @@ def _equipment(ready: Federation, tables: Mapping[str, Any], file: Path) -> Equi
     return Equipment(nets=lambda: load_nets(ready.nets), public=lambda: public_set(tables, file))
 
 
-def _shelf(ready: Federation, tables: Mapping[str, Any], file: Path, folder: Path) -> PublicShelf | None:
+def _public_server(ready: Federation, tables: Mapping[str, Any], file: Path, folder: Path) -> PublicSetServer | None:
     """What devices that lack the public set fetch it from; None where none is served, or the method needs none."""
     if not load_registered("coordinator.methods", ready.spec.method).contract.under(ready.spec.params).needs_public_set:
         return None
     public = public_to_serve(tables, file)
-    return None if public is None else PublicShelf(public, folder)
+    return None if public is None else PublicSetServer(public, folder)
 
 
 def _options(tls: TlsFiles, *, cloud_safe: bool) -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinator.rounds import Place
+from coordinator.rounds import ExchangeId
 from edge_sdk.durable import check_ours, guarded, open_database, transaction
 
 _SCHEMA = """
@@ -41,7 +41,7 @@ _PAGE_BYTES = 16384
 class Row:
     """One upload, as it came."""
 
-    place: Place
+    place: ExchangeId
     device: str
     frame: bytes
 
@@ -72,7 +72,7 @@ class Ledger:
         """Open or create the file; `contents`: begin in memory with what copy_to wrote there."""
         self._path = path
         self._db = open_database(path, _SCHEMA, page_bytes=_PAGE_BYTES)
-        self._closing: dict[Place, str] = {}
+        self._closing: dict[ExchangeId, str] = {}
         """Contributors, as JSON, of exchanges whose record waits for the next commit."""
         self._numbers: dict[str, int] = {}
         """Of the devices in the file."""
@@ -83,7 +83,7 @@ class Ledger:
             if contents is not None:
                 self._fill(contents)
             rows = self._rows("SELECT round, exchange, device FROM uploads")
-            self._known = {(Place(round_, exchange), device) for round_, exchange, device in rows}
+            self._known = {(ExchangeId(round_, exchange), device) for round_, exchange, device in rows}
             self._frames = self._held_frames()
             for device, number in self._rows("SELECT id, number FROM devices"):
                 self._number(device, int(number))
@@ -99,13 +99,13 @@ class Ledger:
             check_ours(source)
             source.backup(self._db)
 
-    def _held_frames(self) -> dict[tuple[Place, str], bytes]:
+    def _held_frames(self) -> dict[tuple[ExchangeId, str], bytes]:
         """In memory, the uploads themselves: SQLite would copy each of them twice, and gain nothing."""
         if self._path is not None:
             return {}
         rows = self._rows("SELECT round, exchange, device, frame FROM uploads")
         self._db.execute("DELETE FROM uploads")
-        return {(Place(round_, exchange), device): bytes(frame) for round_, exchange, device, frame in rows}
+        return {(ExchangeId(round_, exchange), device): bytes(frame) for round_, exchange, device, frame in rows}
 
     def bind(self, spec: bytes) -> bool:
         """Whether this ledger belongs to the federation with this spec; a new one takes it as its own."""
@@ -143,7 +143,7 @@ class Ledger:
         rows = self._rows("SELECT id, number, hello FROM devices")
         return {device: (number, hello) for device, number, hello in rows}
 
-    def has(self, place: Place, device: str) -> bool:
+    def has(self, place: ExchangeId, device: str) -> bool:
         """Whether an upload of this device for this exchange is durable."""
         return (place, device) in self._known
 
@@ -163,7 +163,7 @@ class Ledger:
         self._closing = {}
         self._known.update((row.place, row.device) for row in fresh)
 
-    def close_exchange(self, place: Place, contributors: tuple[str, ...], *, now: bool) -> None:
+    def close_exchange(self, place: ExchangeId, contributors: tuple[str, ...], *, now: bool) -> None:
         """Record who an exchange closed with; `now`: before anybody learns of it.
 
         Where everybody that was invited has answered, the rows say the same, and the record may wait for the next
@@ -178,7 +178,7 @@ class Ledger:
         rows = self._rows("SELECT exchange, contributors FROM closed WHERE round = ?", round_)
         return {exchange: tuple(json.loads(text)) for exchange, text in rows}
 
-    def contributors(self, place: Place) -> tuple[str, ...]:
+    def contributors(self, place: ExchangeId) -> tuple[str, ...]:
         """Whom an exchange closed with, on record or not yet."""
         if place in self._closing:
             return tuple(json.loads(self._closing[place]))
@@ -194,7 +194,7 @@ class Ledger:
         rows = self._rows("SELECT device FROM slots WHERE round < ? ORDER BY device", round_)
         return tuple(device for (device,) in rows)
 
-    def uploads(self, place: Place) -> dict[str, bytes]:
+    def uploads(self, place: ExchangeId) -> dict[str, bytes]:
         """Frames by device for one exchange."""
         if self._path is None:
             return {device: frame for (there, device), frame in self._frames.items() if there == place}
@@ -221,7 +221,7 @@ class Ledger:
             query = f"{fill} WHERE round = ? AND exchange = 0 AND device = ?"
             self._db.executemany(query, [(round_, device) for device in devices])
             return
-        frames = [(device, round_, self._frames[Place(round_, 0), device]) for device in devices]
+        frames = [(device, round_, self._frames[ExchangeId(round_, 0), device]) for device in devices]
         self._db.executemany("INSERT OR REPLACE INTO slots VALUES (?, ?, ?)", frames)
 
     def last_checkpoint(self) -> Checkpoint | None:

@@ -31,19 +31,20 @@ transport, `Fetched` and `WorkDone` from the agent, `Tick` from its clock, and e
 COORDINATOR = """\
 ## Coordinator rounds
 
-`coordinator/rounds.py`. A run gathers devices, then goes from exchange to exchange: it collects uploads until all that
-were invited have answered, or the deadline has come with a quorum, and lets the method finish. After the last round a
-closing exchange brings the result down, and metrics up. An upload counts only once it is durable: `Received` is
+`coordinator/rounds/machine.py`. A run gathers devices, then goes from exchange to exchange: it collects uploads until
+all that were invited have answered, or the deadline has come with a quorum, and lets the method finish. After the last
+round a closing exchange brings the result down, and metrics up. An upload counts only once it is durable: `Received` is
 answered by `Persist`, and only `Persisted` leads to `Fold`. The upload travels in these events and commands, and the
-machine does not look into it. Commands are carried out one after the other (`coordinator/round_queue.py`), and the next
-event is fed when all of them are; a command that the disk refuses is tried again, and everything else waits behind it.
+machine does not look into it. Commands are carried out one after the other (`coordinator/rounds/queue.py`), and the
+next event is fed when all of them are; a command that the disk refuses is tried again, and everything else waits behind
+it.
 """
 
 
 def page() -> str:
     """The whole page."""
     sections = [HEAD]
-    for intro, machine in ((DEVICE, session.SESSION_MACHINE), (COORDINATOR, rounds.MACHINE)):
+    for intro, machine in ((DEVICE, session.SESSION_MACHINE), (COORDINATOR, rounds.ROUND_MACHINE)):
         sections += [intro, f"```mermaid\n{machine.diagram()}\n```\n", f"{machine.table()}\n"]
     return "\n".join(sections)
 

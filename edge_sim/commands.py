@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from edge_sdk.cli import Subcommand
 
 if TYPE_CHECKING:
-    from coordinator.observer import RunObserver
+    from coordinator.record.observer import RunObserver
     from edge_sim.config import Config
 
 
@@ -115,7 +115,7 @@ def _how_to_go_on(args: argparse.Namespace, out: Path) -> str:
 
 def _observer(config: Config, out: Path, part: str) -> RunObserver:
     """Lines on the terminal; progress.json and log.jsonl in the run directory."""
-    from coordinator.observer import ObserverGroup  # noqa: PLC0415
+    from coordinator.record.observer import ObserverGroup  # noqa: PLC0415
     from coordinator.report.log import EventLog  # noqa: PLC0415
     from coordinator.report.progress import Progress  # noqa: PLC0415
     from coordinator.report.progress_file import About, ProgressFile  # noqa: PLC0415

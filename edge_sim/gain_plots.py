@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from coordinator.record.units import printable
 from coordinator.report.compare import MethodRuns, Spread, spread_of
 from coordinator.report.drawing import (
     DOT,
@@ -21,7 +22,6 @@ from coordinator.report.drawing import (
     short,
     write_points,
 )
-from coordinator.units import printable
 from edge_sim.axes import Axis
 from edge_sim.sweep import CRITERION, Sweep
 

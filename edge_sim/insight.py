@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from coordinator import final_prototypes
-from coordinator.insight import Insight, principal_components
+from coordinator.record.insight import Insight, principal_components
+from coordinator.serving import final_prototypes
 from edge_sdk.models.base import Model
 from edge_sdk.objectives import Floats, Ints, softmax
 from edge_sim.datasets import Dataset

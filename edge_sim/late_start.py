@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coordinator.server import Server
-from coordinator.units import human_seconds
+from coordinator.record.units import human_seconds
+from coordinator.serving.server import Server
 
 WORTH_S, WORTH_SHARE = 60.0, 0.1
 """A shorter wait, or a smaller share of the run, goes without saying."""

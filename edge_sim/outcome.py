@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from coordinator.outcome import device_result, run_result
-from coordinator.result import DeviceResult, Result, RoundResult
-from coordinator.server import Server
+from coordinator.record.result import DeviceResult, Result, RoundResult
+from coordinator.serving.outcome import device_result, run_result
+from coordinator.serving.server import Server
 from edge_sim.config import CPU
 from edge_sim.fleet import Device, Fleet
 from edge_sim.hardware import Spent

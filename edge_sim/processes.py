@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
-from coordinator import traced
-from coordinator.broker import EmbeddedBroker
+from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.deploy import open_ledger
 from coordinator.equipment import ready_method
 from coordinator.ledger import Ledger
-from coordinator.observer import RunObserver
-from coordinator.server import Server
-from coordinator.trace import TraceWriter
+from coordinator.record.observer import RunObserver
+from coordinator.serving.server import Server
+from coordinator.trace import recording_server
+from coordinator.trace.log import TraceWriter
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.mqtt.transport import MqttTransport
 from edge_sim.config import Config
@@ -50,7 +50,7 @@ def over_broker(
         federation = fleet.federation
         _check_states(ledger, out, federation.spec.federation)
         name = f"coordinator-{federation.spec.federation}"
-        server = traced.server(
+        server = recording_server.server(
             trace,
             spec=federation.spec,
             policy=federation.policy,

@@ -12,7 +12,7 @@ from edge_sdk.cli import Subcommand
 from edge_sdk.errors import UsageError
 
 if TYPE_CHECKING:
-    from coordinator.trace import Trace
+    from coordinator.trace.log import Trace
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +24,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _replay(args: argparse.Namespace) -> int:
-    from coordinator.trace import Trace  # noqa: PLC0415  # nothing heavy before the arguments are read
+    from coordinator.trace.log import Trace  # noqa: PLC0415  # nothing heavy before the arguments are read
 
     _check(args)
     trace = Trace(args.trace)
@@ -46,7 +46,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _coordinator(trace: Trace) -> dict[str, Any]:
-    from coordinator.replay import replay  # noqa: PLC0415
+    from coordinator.trace.replay import replay  # noqa: PLC0415
     from edge_sim.replay_parts import equipment  # noqa: PLC0415
 
     done = replay(trace, equipment(trace.header))

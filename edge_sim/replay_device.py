@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from typing import TypeAlias
 
-from coordinator.replay import Nowhere, message_in
+from coordinator.trace.replay import NullTransport, message_in
 from edge_sdk.agent import Agent
 from edge_sdk.device.store import MemoryStore
 from edge_sdk.errors import RunFailed, UsageError
@@ -137,7 +137,7 @@ class _Double:
 
     def restart(self, state: MemoryStore) -> None:
         """Switch it on in this state, which stays as it is."""
-        self._line, self._store = Nowhere(), copy.deepcopy(state)
+        self._line, self._store = NullTransport(), copy.deepcopy(state)
         self._agent = self._make(self._line, self._store)
         self._agent.connect()
         self._give(Connected())

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from coordinator.replay import message_in
-from coordinator.trace import Ended, Entry, Heard, Life, Sent
+from coordinator.trace.log import CoordinatorStart, Ended, Entry, FramesSent, Heard
+from coordinator.trace.replay import message_in
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.codec import HEADER
@@ -52,7 +52,7 @@ def history(entries: Iterable[Entry], device: str, *, virtual: bool) -> History:
     patterns: tuple[str, ...] = ()
     last_s, reborn = 0.0, False
     for entry in entries:
-        if isinstance(entry, Life):
+        if isinstance(entry, CoordinatorStart):
             found.federation = entry.spec.federation
             found.first_epoch = found.first_epoch or entry.epoch
             patterns = topics.device_subscriptions(found.federation, device)
@@ -62,7 +62,7 @@ def history(entries: Iterable[Entry], device: str, *, virtual: bool) -> History:
                 found.stretches.append(Stretch())
             last_s, reborn = entry.now_s, False
             _note_upload(found.stretches[-1], entry, device)
-        elif isinstance(entry, Sent):
+        elif isinstance(entry, FramesSent):
             if any(topics.matches(pattern, entry.topic) for pattern in patterns):
                 _note_sent(found, entry)
         elif isinstance(entry, Ended):
@@ -79,7 +79,7 @@ def _note_upload(stretch: Stretch, heard: Heard, device: str) -> None:
             stretch.uploads.setdefault((message.round, message.exchange), message)
 
 
-def _note_sent(found: History, sent: Sent) -> None:
+def _note_sent(found: History, sent: FramesSent) -> None:
     message = message_in(sent.frame)
     incoming = Incoming(sent.topic, sent.frame)
     if isinstance(message, Welcome):

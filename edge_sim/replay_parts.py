@@ -8,7 +8,7 @@ from pathlib import Path
 
 from coordinator.config import public_set
 from coordinator.equipment import Equipment, load_nets
-from coordinator.trace import Header
+from coordinator.trace.log import Header
 from edge_sdk.agent import Agent
 from edge_sdk.app import App, load_app
 from edge_sdk.device.store import MemoryStore

@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coordinator import final_prototypes
 from coordinator.config import to_toml
 from coordinator.ledger import Ledger
-from coordinator.observer import RunObserver
+from coordinator.record.observer import RunObserver
+from coordinator.record.result import Result
 from coordinator.report.run_files import read_run, write_run
-from coordinator.result import Result
-from coordinator.trace import TraceWriter, keeping
+from coordinator.serving import final_prototypes
+from coordinator.trace.log import TraceWriter, keeping
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.mqtt.url import parse_broker_url
 from edge_sim import config as configs

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from coordinator.record.units import percent, printable
 from coordinator.report.compare_table import compare_table
 from coordinator.report.tables import plain_text
-from coordinator.units import percent, printable
 from edge_sim.sweep import Candidate, Condition, Sweep, setting_text
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from coordinator import traced
 from coordinator.equipment import ready_method
 from coordinator.ledger import Ledger
-from coordinator.observer import RunObserver
-from coordinator.public_shelf import PublicShelf
-from coordinator.run_record import NO_WORK, FleetWork
-from coordinator.server import Server
-from coordinator.trace import TraceWriter
+from coordinator.record.observer import RunObserver
+from coordinator.record.run_record import NO_WORK, FleetWork
+from coordinator.serving.public_set_server import PublicSetServer
+from coordinator.serving.server import Server
+from coordinator.trace import recording_server
+from coordinator.trace.log import TraceWriter
 from edge_sdk.agent import Agent
 from edge_sdk.boards.profiles import Effort
 from edge_sdk.device.store import Store
@@ -49,14 +49,14 @@ class VirtualFleet:
         observer: RunObserver | None = None,
         stores: Mapping[str, Store] | None = None,
         keeper: Checkpoints | None = None,
-        shelf: PublicShelf | None = None,
+        public_server: PublicSetServer | None = None,
         caches: Path | None = None,
         world: Mapping[str, Any] | None = None,
         trace: TraceWriter | None = None,
         engine: Engine | None = None,
         reduction: Reduction = unchanged,
     ) -> None:
-        """caches: devices are given no public set, and fetch it from the shelf into folders in here.
+        """caches: devices are given no public set, and fetch it from the public_server into folders in here.
 
         world: what `to_json` gave, to go on from.  engine: what devices compute on; None: one after the other, in this
         process.  reduction: where the method adds uploads up.
@@ -73,7 +73,7 @@ class VirtualFleet:
             self.hub,
             self.clock,
             observer,
-            shelf=shelf,
+            public_server=public_server,
             work=self._work,
             trace=trace,
             reduction=reduction,
@@ -190,7 +190,7 @@ class VirtualCoordinator:
         clock: VirtualClock,
         observer: RunObserver | None,
         *,
-        shelf: PublicShelf | None = None,
+        public_server: PublicSetServer | None = None,
         work: Callable[[], FleetWork] = lambda: NO_WORK,
         trace: TraceWriter | None = None,
         reduction: Reduction = unchanged,
@@ -201,7 +201,7 @@ class VirtualCoordinator:
         self._work, self._reduction = work, reduction
         self._trace = trace
         self._fleet, self._hub, self._clock, self._observer = fleet, hub, clock, observer
-        self._shelf = shelf
+        self._public_server = public_server
         self.powered = True
         self._start(ledger, begun_s, unclosed)
 
@@ -229,7 +229,7 @@ class VirtualCoordinator:
 
     def _start(self, ledger: Ledger, begun_s: float | None, unclosed: Mapping[str, Any] | None) -> None:
         self._transport = self._hub.link("coordinator")
-        self.server = traced.server(
+        self.server = recording_server.server(
             self._trace,
             spec=self._fleet.federation.spec,
             policy=self._fleet.federation.policy,
@@ -238,7 +238,7 @@ class VirtualCoordinator:
             ledger=ledger,
             roster=self._fleet.federation.roster,
             observer=self._observer,
-            shelf=self._shelf,
+            public_server=self._public_server,
             work=self._work,
             clock=lambda: self._clock.now_s,
             begun_s=begun_s,

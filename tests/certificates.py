@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from coordinator.broker import MOSQUITTO_CONF
+from coordinator.broker.embedded import MOSQUITTO_CONF
 from edge_sdk.transport.mqtt.tls import TlsFiles
 
 NOW = datetime.now(timezone.utc)

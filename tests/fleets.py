@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from coordinator.ledger import Ledger
-from coordinator.observer import RunObserver
-from coordinator.public_shelf import PublicShelf
-from coordinator.result import Result
-from coordinator.trace import TraceWriter
+from coordinator.record.observer import RunObserver
+from coordinator.record.result import Result
+from coordinator.serving.public_set_server import PublicSetServer
+from coordinator.trace.log import TraceWriter
 from edge_sdk.data import Preprocess
 from edge_sdk.device.store import Store
 from edge_sdk.models.base import ModelSpec
@@ -110,14 +110,14 @@ class Run(VirtualFleet):
         """caches: devices must fetch the public set; serving: whether the coordinator has it for them."""
         self.fleet = fleets.build(fleet) if isinstance(fleet, Config) else fleet
         public = self.fleet.dataset.public
-        self.shelf = PublicShelf(public) if caches and serving and public else None
+        self.public_server = PublicSetServer(public) if caches and serving and public else None
         super().__init__(
             self.fleet,
             ledger=ledger or Ledger(None),
             faults=faults,
             faults_seed=seed,
             stores=stores,
-            shelf=self.shelf,
+            public_server=self.public_server,
             caches=caches,
             engine=engine,
             observer=observer,

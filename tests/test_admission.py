@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from coordinator.admission import Turned, learns, refusal
+from coordinator.serving.admission import RefusalReason, learns, refusal
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.contracts.fedal import FEDAL
 from edge_sdk.protocol.contracts.fedmd import FEDMD
@@ -45,7 +45,7 @@ FIT = Hello(
 )
 
 
-def judged(contract, roster: tuple[str, ...] = (), **changes: object) -> Turned | None:
+def judged(contract, roster: tuple[str, ...] = (), **changes: object) -> RefusalReason | None:
     turned = refusal(dataclasses.replace(FIT, **changes), spec(contract), contract, roster)
     if turned is not None:
         assert turned.message.startswith("cam-7")
@@ -81,18 +81,18 @@ def test_one_version_in_common_is_enough(versions):
     ],
 )
 def test_without_one_the_older_side_is_to_be_upgraded(versions, spoken, older):
-    assert judged(FEDMD, versions=versions) == Turned(
+    assert judged(FEDMD, versions=versions) == RefusalReason(
         "version", f"cam-7 speaks protocol {spoken}, this coordinator 1", f"upgrade the {older}'s edge-sdk"
     )
 
 
 def test_a_device_of_tomorrow_finds_a_coordinator_of_tomorrow(monkeypatch):
-    monkeypatch.setattr("coordinator.admission.PROTOCOL_VERSION", 2)
+    monkeypatch.setattr("coordinator.serving.admission.PROTOCOL_VERSION", 2)
     assert judged(FEDMD, versions=(2, 3)) is None
     skipped = judged(FEDMD, versions=(1, 3))
     assert skipped is not None
     assert skipped.remedy == "upgrade the coordinator's edge-sdk"
-    assert judged(FEDMD, versions=(1,)) == Turned(
+    assert judged(FEDMD, versions=(1,)) == RefusalReason(
         "version", "cam-7 speaks protocol 1, this coordinator 2", "upgrade the device's edge-sdk"
     )
 
@@ -107,7 +107,7 @@ def test_the_version_is_looked_at_first():
 
 
 def test_who_is_not_on_the_roster():
-    assert judged(LOCAL, ("cam-6", "cam-70")) == Turned(
+    assert judged(LOCAL, ("cam-6", "cam-70")) == RefusalReason(
         "roster", "cam-7 is not on the roster of lab", "add it to federation.roster"
     )
 
@@ -115,7 +115,7 @@ def test_who_is_not_on_the_roster():
 @EVERY
 @pytest.mark.parametrize("classes", [1, 9, 11])
 def test_other_classes(contract, classes):
-    assert judged(contract, classes=classes) == Turned(
+    assert judged(contract, classes=classes) == RefusalReason(
         "classes",
         f"cam-7: its model has {classes} classes, the federation 10",
         "give the model 10 outputs, in the federation's class order",
@@ -127,7 +127,7 @@ def test_other_classes(contract, classes):
 
 @LOGITS
 def test_no_public_set(contract):
-    assert judged(contract, public_sha256=None) == Turned(
+    assert judged(contract, public_sha256=None) == RefusalReason(
         "public-set",
         f"cam-7 holds no public set, and {contract.name} exchanges logits on it",
         f"give the device the public set {OURS.hex()}",

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from coordinator.catalogue import catalogue_text, describe_methods
+from coordinator.report.method_catalogue import catalogue_text, describe_methods
 from edge_sdk import cli
 from edge_sdk.protocol.wires import load_registered, registered_names
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from coordinator.run_record import RunRecord
+from coordinator.record.run_record import RunRecord
 
 
 def test_a_device_that_misses_more_than_a_tenth_is_a_laggard() -> None:

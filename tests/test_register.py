@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from coordinator.register import Register
+from coordinator.serving.device_registry import DeviceRegistry
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Stamp
@@ -38,8 +38,8 @@ def hello(device: str, **changes: object) -> Hello:
     return dataclasses.replace(FIT, device=device, **changes)
 
 
-def register(*roster: str) -> Register:
-    return Register(SPEC, FEDMD, roster, serving=True)
+def register(*roster: str) -> DeviceRegistry:
+    return DeviceRegistry(SPEC, FEDMD, roster, serving=True)
 
 
 def test_one_that_says_hello_again_is_not_new_and_its_newest_word_counts() -> None:

@@ -9,8 +9,8 @@ import fleets
 import numpy as np
 import pytest
 
-from coordinator import remarks
-from coordinator.observer import RunObserver
+from coordinator.record import remarks
+from coordinator.record.observer import RunObserver
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.messages import Hello

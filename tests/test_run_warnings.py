@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coordinator.record.run_record import RunRecord
 from coordinator.rounds import Policy
-from coordinator.run_record import RunRecord
-from coordinator.run_warnings import RunWarnings
-from coordinator.update_norms import UpdateNorms
+from coordinator.serving.run_warnings import RunWarnings
+from coordinator.serving.update_norms import UpdateNorms
 from edge_sdk.protocol.contracts.fedavg import FEDAVG
 from edge_sdk.protocol.contracts.fedmd import FEDMD
 from edge_sdk.protocol.contracts.fedproto import FEDPROTO

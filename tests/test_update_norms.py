@@ -9,8 +9,8 @@ import fleets
 import numpy as np
 import pytest
 
-from coordinator.run_record import RunRecord
-from coordinator.update_norms import OUTLIER, outliers, update_norm
+from coordinator.record.run_record import RunRecord
+from coordinator.serving.update_norms import OUTLIER, outliers, update_norm
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.protocol.knowledge import ClassRows, Weights
 from edge_sim import config as configs

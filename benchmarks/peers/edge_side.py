@@ -15,9 +15,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "simulation"))
 
 from task import tables  # of benchmarks/simulation: its nets are those of side.py
 
-from coordinator.observer import RunObserver
-from coordinator.result import RoundResult
-from coordinator.run_record import RunRecord
+from coordinator.record.observer import RunObserver
+from coordinator.record.result import RoundResult
+from coordinator.record.run_record import RunRecord
 from edge_sim.runner import run
 
 ENGINES = {"mlp": "cohort", "cnn": "workers"}

@@ -14,9 +14,9 @@ STARTED_S = time.time()
 
 from task import now_s, tables, tell  # the clock above sees the imports
 
-from coordinator.observer import RunObserver
-from coordinator.result import RoundResult
-from coordinator.run_record import RunRecord
+from coordinator.record.observer import RunObserver
+from coordinator.record.result import RoundResult
+from coordinator.record.run_record import RunRecord
 from edge_sim.runner import run
 
 

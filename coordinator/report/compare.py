@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from coordinator.record.result import Result
 from coordinator.report.summary import summary
-from coordinator.result import Result
 
 ALONE = "alone"
 """The name of the line in which devices train on their own data and exchange nothing."""

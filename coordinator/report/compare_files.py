@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coordinator.metrics import TARGETS, Point
+from coordinator.record.metrics import TARGETS, Point
 from coordinator.report import text_files
 from coordinator.report.compare import ACCURACIES, FIGURES, Comparison, MethodRuns, Spread, Trial
 from coordinator.report.compare_table import latex_table

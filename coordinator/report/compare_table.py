@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from coordinator import remarks
+from coordinator.record import remarks
+from coordinator.record.units import human_bytes, human_seconds, printable
 from coordinator.report.compare import FIGURES, Comparison, MethodRuns, Spread
 from coordinator.report.tables import UNKNOWN, Column, Table
-from coordinator.units import human_bytes, human_seconds, printable
 
 COSTS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("up_per_device_round", "up / device-round", human_bytes),

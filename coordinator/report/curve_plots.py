@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from coordinator.record.units import human_bytes, human_flops, human_joules, percent, printable
 from coordinator.report.compare import Comparison, MethodRuns
 from coordinator.report.drawing import (
     DOT,
@@ -35,7 +36,6 @@ from coordinator.report.drawing import (
     tick_percent,
     write_points,
 )
-from coordinator.units import human_bytes, human_flops, human_joules, percent, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

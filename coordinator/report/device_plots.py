@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
+from coordinator.record.result import DeviceResult, Result
+from coordinator.record.units import human_bytes, percent
 from coordinator.report.drawing import (
     BLUE,
     DOT,
@@ -27,8 +29,6 @@ from coordinator.report.drawing import (
     tick_percent,
     write_points,
 )
-from coordinator.result import DeviceResult, Result
-from coordinator.units import human_bytes, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

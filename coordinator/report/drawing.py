@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from coordinator.record.result import Result
+from coordinator.record.units import duration_unit, printable
 from coordinator.report import text_files
 from coordinator.report.compare import ALONE
-from coordinator.result import Result
-from coordinator.units import duration_unit, printable
 from edge_sdk.errors import MissingExtra, StoreError
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from coordinator.insight import Insight
+from coordinator.record.insight import Insight
+from coordinator.record.units import percent
 from coordinator.report.drawing import COLOURS, DOT, HEADER_IN, INK, MOST_IN, SOFT, picture, short, write_points
-from coordinator.units import percent
 from edge_sdk.objectives import Floats, Ints
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from coordinator.observer import RunObserver
-from coordinator.result import RoundResult
-from coordinator.run_record import RunRecord
+from coordinator.record.observer import RunObserver
+from coordinator.record.result import RoundResult
+from coordinator.record.run_record import RunRecord
 
 
 class EventLog(RunObserver):

@@ -6,6 +6,7 @@ import dataclasses
 import os
 from pathlib import Path
 
+from coordinator.record.result import Result
 from coordinator.report.compare import ALONE, Comparison, MethodRuns, Trial
 from coordinator.report.curve_plots import (
     accuracy_by_round,
@@ -24,7 +25,6 @@ from coordinator.report.device_plots import (
 )
 from coordinator.report.drawing import draw_each, pictures_in
 from coordinator.report.insight_plots import MethodInsight, draw_insights
-from coordinator.result import Result
 
 
 def draw_run(result: Result, directory: str | os.PathLike[str]) -> list[Path]:

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from coordinator.observer import RunObserver
-from coordinator.result import RoundResult
-from coordinator.run_record import RunRecord
-from coordinator.units import human_bytes, human_seconds
+from coordinator.record.observer import RunObserver
+from coordinator.record.result import RoundResult
+from coordinator.record.run_record import RunRecord
+from coordinator.record.units import human_bytes, human_seconds
 
 PLAIN_LINES = 10
 """About the number of progress lines in a log, and of lines on devices that joined; of a small fleet each is named."""

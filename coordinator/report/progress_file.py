@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinator import remarks
-from coordinator.observer import RunObserver
+from coordinator.record import remarks
+from coordinator.record.observer import RunObserver
+from coordinator.record.result import RoundResult, spread
+from coordinator.record.run_record import RunRecord
+from coordinator.record.units import human_bytes, human_seconds, percent, printable
 from coordinator.report import text_files
-from coordinator.result import RoundResult, spread
-from coordinator.run_record import RunRecord
-from coordinator.units import human_bytes, human_seconds, percent, printable
 from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.messages import FederationSpec

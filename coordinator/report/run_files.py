@@ -24,12 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from coordinator.insight import Insight
-from coordinator.metrics import CURVES, SHARES
+from coordinator.record.insight import Insight
+from coordinator.record.metrics import CURVES, SHARES
+from coordinator.record.result import METERED, DeviceResult, Result, RoundResult, spread
 from coordinator.report import text_files
 from coordinator.report.summary import SUMMARY_VERSION, summary
 from coordinator.report.text_files import csv_text
-from coordinator.result import METERED, DeviceResult, Result, RoundResult, spread
 from edge_sdk.errors import StoreError, UsageError
 
 INSIGHT = "insight.npz"

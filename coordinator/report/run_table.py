@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping
 
-from coordinator import remarks
+from coordinator.record import remarks
+from coordinator.record.result import DeviceResult, Result
+from coordinator.record.units import human_bytes, human_joules, human_seconds, percent, printable
 from coordinator.report.summary import summary
 from coordinator.report.tables import UNKNOWN, Column, Table
-from coordinator.result import DeviceResult, Result
-from coordinator.units import human_bytes, human_joules, human_seconds, percent, printable
 
 COLUMNS = (
     Column("device"),

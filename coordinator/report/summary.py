@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from coordinator.metrics import TARGETS, Point, to_target
-from coordinator.result import METERED, VERDICTS, DeviceResult, Result, RoundResult, spread
+from coordinator.record.metrics import TARGETS, Point, to_target
+from coordinator.record.result import METERED, VERDICTS, DeviceResult, Result, RoundResult, spread
 
 SUMMARY_VERSION = 1
 

@@ -13,8 +13,8 @@ import pytest
 
 import edge_sdk
 from coordinator.ledger import Ledger
-from coordinator.rounds import Phase, Policy
-from coordinator.server import Server
+from coordinator.rounds import Policy, RoundPhase
+from coordinator.serving.server import Server
 from edge_sdk.errors import Refused, UsageError
 from edge_sdk.protocol.messages import FederationSpec, TrainSpec
 from edge_sdk.protocol.wires import load_registered
@@ -103,7 +103,7 @@ def test_two_apps_take_part_and_hear_of_it(serve) -> None:
     for agent in agents:
         agent.start()
     _wait(lambda: not any(agent.running for agent in agents))
-    assert server.rounds.phase is Phase.DONE
+    assert server.rounds.phase is RoundPhase.DONE
     assert rounds == [0, 1, 2, 3]  # three rounds and the closing exchange
     assert len(updates) == 4
     assert updates[-1] > max(updates[0], 0.8)
@@ -142,7 +142,7 @@ def test_stops_between_batches_within_200_ms_and_goes_on_where_it_was(serve, tmp
     again.start()
     _wait(lambda: not again.running)
     assert again.error is None
-    assert server.rounds.phase is Phase.DONE
+    assert server.rounds.phase is RoundPhase.DONE
 
 
 def test_a_paused_agent_computes_nothing_until_it_is_resumed(serve) -> None:
@@ -157,7 +157,7 @@ def test_a_paused_agent_computes_nothing_until_it_is_resumed(serve) -> None:
     assert agent.meter.train_flops == 0
     agent.resume()
     _wait(lambda: not agent.running)
-    assert server.rounds.phase is Phase.DONE
+    assert server.rounds.phase is RoundPhase.DONE
 
 
 def test_a_refusal_reaches_the_app(serve) -> None:
@@ -170,7 +170,7 @@ def test_a_refusal_reaches_the_app(serve) -> None:
     agent.start()
     _wait(lambda: not agent.running)
     assert [refusal.reason for refusal in heard] == ["classes"]
-    assert server.rounds.phase is Phase.FAILED  # nobody else was expected
+    assert server.rounds.phase is RoundPhase.FAILED  # nobody else was expected
 
 
 def test_an_error_in_the_background_reaches_the_app(serve) -> None:
@@ -190,7 +190,7 @@ def test_an_error_in_the_background_reaches_the_app(serve) -> None:
     rescue = _agent(hub, "left")
     rescue.start()
     _wait(lambda: not rescue.running)
-    assert server.rounds.phase is Phase.DONE
+    assert server.rounds.phase is RoundPhase.DONE
 
 
 def test_leaving_for_good_is_told_to_the_coordinator(serve) -> None:
@@ -203,7 +203,7 @@ def test_leaving_for_good_is_told_to_the_coordinator(serve) -> None:
     _wait(lambda: len(server.record.rounds) >= 1)
     agents[0].leave("sold")
     _wait(lambda: not agents[1].running)
-    assert server.rounds.phase is Phase.FAILED
+    assert server.rounds.phase is RoundPhase.FAILED
     assert "left" in server.rounds.reason
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import edge_sdk
-from coordinator.broker import EmbeddedBroker
+from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.ledger import Ledger
-from coordinator.rounds import Phase, Policy
-from coordinator.server import Server
+from coordinator.rounds import Policy, RoundPhase
+from coordinator.serving.server import Server
 from edge_sdk.protocol.messages import FederationSpec, TrainSpec
 from edge_sdk.protocol.wires import load_registered
 from edge_sdk.transport.mqtt.transport import MqttTransport
@@ -63,7 +63,7 @@ def test_two_federations_share_a_broker_and_an_app() -> None:
         while any(agent.running for agent in agents) and time.monotonic() < end_s:
             time.sleep(0.01)
     for name, server in servers.items():
-        assert server.rounds.phase is Phase.DONE
+        assert server.rounds.phase is RoundPhase.DONE
         assert server.record.rounds_done == dict.fromkeys(MEMBERS[name], ROUNDS)
         assert set(server.record.refused_frames) <= set(MEMBERS[name])
         assert {kind for kinds in server.record.refused_frames.values() for kind in kinds} <= {"duplicate", "stale"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import fleets
 import pytest
 
-from coordinator.metrics import TARGETS
+from coordinator.record.metrics import TARGETS
 from coordinator.report import plots
 from coordinator.report.compare import Comparison, MethodRuns, Trial
 from coordinator.report.compare_files import write_comparison

@@ -16,7 +16,7 @@ import pytest
 from certificates import mosquitto
 
 import edge_sdk
-from coordinator.broker import MOSQUITTO_CONF
+from coordinator.broker.embedded import MOSQUITTO_CONF
 from edge_sdk.protocol import topics
 from edge_sdk.transport.base import Connected, Incoming
 from edge_sdk.transport.mqtt import reasons

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.broker import EmbeddedBroker
+from coordinator.broker.embedded import EmbeddedBroker
 from edge_sdk.errors import UsageError
 from edge_sdk.tools.doctor import broker as judging
 from edge_sdk.tools.doctor.broker import BrokerObservation

@@ -8,13 +8,13 @@ from contextlib import closing
 import pytest
 
 from coordinator.ledger import Ledger, Row
-from coordinator.rounds import Place
+from coordinator.rounds import ExchangeId
 from edge_sdk.device.store import Done, RoundStart, SqliteStore
 from edge_sdk.durable import transaction
 from edge_sdk.errors import StoreError
 
 OPENERS = pytest.mark.parametrize("opener", [Ledger, SqliteStore])
-PLACE = Place(0, 0)
+PLACE = ExchangeId(0, 0)
 
 
 def refused(opener, path) -> str:
@@ -80,19 +80,19 @@ def test_a_ledger_on_a_full_disk_keeps_what_it_has_and_goes_on_when_there_is_roo
     with small_disk(100_000):
         for _ in range(2):  # a fault of the disk is no state of ours
             with pytest.raises(StoreError, match=r"ledger\.db: disk I/O error; check free space"):
-                ledger.commit([Row(Place(0, 1), "b", bytes(200_000)), Row(Place(0, 1), "c", b"small")])
-            assert not ledger.has(Place(0, 1), "c")
+                ledger.commit([Row(ExchangeId(0, 1), "b", bytes(200_000)), Row(ExchangeId(0, 1), "c", b"small")])
+            assert not ledger.has(ExchangeId(0, 1), "c")
             assert ledger.uploads(PLACE) == {"a": b"first"}
         with pytest.raises(StoreError, match="check free space"):
             ledger.checkpoint(1, bytes(200_000), {})
         assert ledger.last_checkpoint() is None
         assert ledger.uploads(PLACE) == {"a": b"first"}
-    ledger.commit([Row(Place(0, 1), "b", bytes(200_000))])
+    ledger.commit([Row(ExchangeId(0, 1), "b", bytes(200_000))])
     assert ledger.closed(0) == {0: ("a",)}  # what waited for a commit was not lost with the one that failed
     ledger.close()
     again = Ledger(path)
     assert again.uploads(PLACE) == {"a": b"first"}
-    assert again.uploads(Place(0, 1)) == {"b": bytes(200_000)}
+    assert again.uploads(ExchangeId(0, 1)) == {"b": bytes(200_000)}
     again.close()
 
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from coordinator.ledger import Ledger
-from coordinator.rounds import Place
+from coordinator.rounds import ExchangeId
 from edge_sdk.device.store import RoundStart, SqliteStore
 from edge_sdk.errors import StoreError
 
@@ -61,9 +61,9 @@ def test_no_acknowledged_upload_is_lost(tmp_path):
         ledger = Ledger(path)
         assert ledger.epoch == 2 * life  # the child's life and ours
         for i in range(last + 1):
-            uploads = ledger.uploads(Place(i, 0))
+            uploads = ledger.uploads(ExchangeId(i, 0))
             assert uploads == {f"device-{n}": f"{i} {n}".encode() * 50 for n in range(1 + i % 4)}
-        torn = ledger.uploads(Place(last + 1, 0))  # durable, and killed before it could say so; or not at all
+        torn = ledger.uploads(ExchangeId(last + 1, 0))  # durable, and killed before it could say so; or not at all
         assert len(torn) in (0, 1 + (last + 1) % 4)
         ledger.close()
 

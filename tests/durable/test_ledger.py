@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.ledger import Checkpoint, Ledger, Row
-from coordinator.rounds import Place
+from coordinator.rounds import ExchangeId
 from edge_sdk.errors import StoreError
 
-PLACES = tuple(Place(round_, exchange) for round_ in range(3) for exchange in range(2))
+PLACES = tuple(ExchangeId(round_, exchange) for round_ in range(3) for exchange in range(2))
 rows = st.builds(Row, st.sampled_from(PLACES), st.sampled_from("abc"), st.binary(max_size=4))
 
 
@@ -25,7 +25,7 @@ def ledger():
 @given(st.lists(st.lists(rows, max_size=5), max_size=6), st.integers(0, 3))
 def test_the_first_durable_upload_wins_and_a_checkpoint_forgets_what_is_before_it(groups, round_):
     ledger = Ledger(None)
-    first: dict[tuple[Place, str], bytes] = {}
+    first: dict[tuple[ExchangeId, str], bytes] = {}
     for group in groups:
         ledger.commit(iter(group))
         for row in group:
@@ -43,7 +43,7 @@ def test_the_first_durable_upload_wins_and_a_checkpoint_forgets_what_is_before_i
 def test_a_new_ledger_is_empty(ledger):
     assert ledger.epoch == 1
     assert ledger.last_checkpoint() is None
-    assert ledger.closed(0) == ledger.uploads(Place(0, 0)) == ledger.enrolled() == {}
+    assert ledger.closed(0) == ledger.uploads(ExchangeId(0, 0)) == ledger.enrolled() == {}
 
 
 def test_the_epoch_counts_lives(tmp_path):
@@ -58,15 +58,15 @@ def test_everything_outlives_the_process(tmp_path):
     assert ledger.bind(b"spec")
     assert ledger.enrol("b", None, b"hello") == 0
     ledger.checkpoint(1, b"state", {"bytes": 3})
-    ledger.commit([Row(Place(1, 0), "b", b"frame")])
-    ledger.close_exchange(Place(1, 0), ("b",), now=True)
+    ledger.commit([Row(ExchangeId(1, 0), "b", b"frame")])
+    ledger.close_exchange(ExchangeId(1, 0), ("b",), now=True)
     ledger.close()
     again = Ledger(tmp_path / "new" / "folder" / "ledger.db")
     assert again.bind(b"spec")
     assert again.enrolled() == {"b": (0, b"hello")}
     assert again.last_checkpoint() == Checkpoint(1, b"state", {"bytes": 3})
-    assert again.uploads(Place(1, 0)) == {"b": b"frame"}
-    assert again.has(Place(1, 0), "b")
+    assert again.uploads(ExchangeId(1, 0)) == {"b": b"frame"}
+    assert again.has(ExchangeId(1, 0), "b")
     assert again.closed(1) == {0: ("b",)}
     again.close()
 
@@ -134,16 +134,16 @@ def test_how_an_exchange_closed_is_on_record_at_once_or_with_the_next_commit(tmp
         return found
 
     ledger = Ledger(path)
-    ledger.close_exchange(Place(0, 0), ("a", "b"), now=False)
+    ledger.close_exchange(ExchangeId(0, 0), ("a", "b"), now=False)
     ledger.close()
     assert on_disk() == {}
     ledger = Ledger(path)
-    ledger.close_exchange(Place(0, 0), ("a", "b"), now=False)
-    ledger.commit([Row(Place(0, 1), "a", b"frame")])
+    ledger.close_exchange(ExchangeId(0, 0), ("a", "b"), now=False)
+    ledger.commit([Row(ExchangeId(0, 1), "a", b"frame")])
     ledger.close()
     assert on_disk() == {0: ("a", "b")}
     ledger = Ledger(path)
-    ledger.close_exchange(Place(0, 1), ("a",), now=True)
+    ledger.close_exchange(ExchangeId(0, 1), ("a",), now=True)
     assert ledger.closed(0) == {0: ("a", "b"), 1: ("a",)}
     ledger.close()
     assert on_disk() == {0: ("a", "b"), 1: ("a",)}
@@ -151,18 +151,18 @@ def test_how_an_exchange_closed_is_on_record_at_once_or_with_the_next_commit(tmp
 
 def test_the_last_checkpoint_counts_and_what_was_before_it_is_gone(ledger):
     for round_ in range(3):
-        ledger.close_exchange(Place(round_, 0), ("a",), now=True)
+        ledger.close_exchange(ExchangeId(round_, 0), ("a",), now=True)
         ledger.checkpoint(round_ + 1, f"state {round_}".encode(), {"round": round_})
         assert ledger.last_checkpoint() == Checkpoint(round_ + 1, f"state {round_}".encode(), {"round": round_})
         assert ledger.closed(round_) == {}
 
 
 def test_a_checkpoint_makes_waiting_records_needless(ledger):
-    ledger.close_exchange(Place(0, 0), ("a",), now=False)
+    ledger.close_exchange(ExchangeId(0, 0), ("a",), now=False)
     ledger.checkpoint(1, b"state", {})
-    ledger.commit([Row(Place(1, 0), "a", b"frame")])
+    ledger.commit([Row(ExchangeId(1, 0), "a", b"frame")])
     assert ledger.closed(0) == {}
-    ledger.close_exchange(Place(1, 0), ("a",), now=False)
+    ledger.close_exchange(ExchangeId(1, 0), ("a",), now=False)
     ledger.checkpoint(1, b"state again", {})
     ledger.commit(())
     assert ledger.closed(1) == {0: ("a",)}
@@ -172,8 +172,8 @@ def test_a_copy_holds_everything(ledger, tmp_path):
     ledger.bind(b"spec")
     ledger.enrol("a", None, b"hello")
     ledger.checkpoint(1, b"state", {"n": 1})
-    ledger.commit([Row(Place(1, 0), "a", b"frame")])
-    ledger.close_exchange(Place(1, 0), ("a",), now=False)  # waits for a commit, and still is in the copy
+    ledger.commit([Row(ExchangeId(1, 0), "a", b"frame")])
+    ledger.close_exchange(ExchangeId(1, 0), ("a",), now=False)  # waits for a commit, and still is in the copy
     for _ in range(2):  # over itself, too
         ledger.copy_to(tmp_path / "copy.db")
     for opened in (Ledger(None, tmp_path / "copy.db"), Ledger(tmp_path / "copy.db")):
@@ -181,12 +181,12 @@ def test_a_copy_holds_everything(ledger, tmp_path):
         assert opened.bind(b"spec")
         assert opened.enrolled() == {"a": (0, b"hello")}
         assert opened.last_checkpoint() == Checkpoint(1, b"state", {"n": 1})
-        assert opened.uploads(Place(1, 0)) == {"a": b"frame"}
-        assert opened.has(Place(1, 0), "a")
+        assert opened.uploads(ExchangeId(1, 0)) == {"a": b"frame"}
+        assert opened.has(ExchangeId(1, 0), "a")
         assert opened.closed(1) == {0: ("a",)}
-        opened.commit([Row(Place(1, 0), "b", b"more")])  # on its own from here
+        opened.commit([Row(ExchangeId(1, 0), "b", b"more")])  # on its own from here
         opened.close()
-    assert not ledger.has(Place(1, 0), "b")
+    assert not ledger.has(ExchangeId(1, 0), "b")
 
 
 @pytest.mark.parametrize("contents", ["missing.db", "garbage.db", "theirs.db"])

@@ -6,7 +6,7 @@ import pytest
 from fleets import config
 
 from coordinator.ledger import Ledger
-from coordinator.rounds import Phase, Place
+from coordinator.rounds import ExchangeId, RoundPhase
 from edge_sdk.protocol import storage
 from edge_sim import fleet as fleets
 from edge_sim.virtual import VirtualFleet
@@ -48,9 +48,9 @@ def test_the_round_ends_after_the_restart(pictures, tmp_path, monkeypatch, metho
 
     stores = {each.device.kit.id: each.agent.store for each in first.devices}
     second = VirtualFleet(fleets.build(setup), ledger=Ledger(None, tmp_path / "ledger.db"), stores=stores)
-    assert second.server.rounds.place == Place(2, 0)
+    assert second.server.rounds.place == ExchangeId(2, 0)
     second.run()
-    assert second.server.rounds.phase is Phase.DONE
+    assert second.server.rounds.phase is RoundPhase.DONE
     assert storage.to_bytes(second.server.method_state) == storage.to_bytes(whole.server.method_state)
     assert len(second.server.record.rounds) == len(whole.server.record.rounds) == 3
     for one, other in zip(second.devices, whole.devices, strict=True):

@@ -13,10 +13,10 @@ import fleets
 import numpy as np
 import pytest
 
-from coordinator.observer import RunObserver
+from coordinator.record.observer import RunObserver
+from coordinator.record.result import RoundResult
+from coordinator.record.run_record import RunRecord
 from coordinator.report.summary import summary
-from coordinator.result import RoundResult
-from coordinator.run_record import RunRecord
 from edge_sdk.errors import RunFailed, StoreError, UsageError
 from edge_sdk.methods.base import Evaluate, Job
 from edge_sdk.transport.memory.hub import Faults

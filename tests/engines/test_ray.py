@@ -26,10 +26,10 @@ from coordinator.config import to_toml
 from coordinator.equipment import ready_method
 from coordinator.ledger import Ledger
 from coordinator.methods.base import At
+from coordinator.record.result import RoundResult
+from coordinator.record.run_record import RunRecord
 from coordinator.report.summary import summary
-from coordinator.result import RoundResult
-from coordinator.run_record import RunRecord
-from coordinator.server import RunObserver
+from coordinator.serving.server import RunObserver
 from edge_sdk import cli
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import UsageError

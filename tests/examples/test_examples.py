@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.broker import EmbeddedBroker
+from coordinator.broker.embedded import EmbeddedBroker
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ROUNDS = ["--set", "federation.rounds=4", "--set", "train.evaluate_every=2"]

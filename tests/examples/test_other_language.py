@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.broker import EmbeddedBroker
+from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.config import federation, load_toml
 from coordinator.ledger import Ledger
-from coordinator.server import Server
+from coordinator.serving.server import Server
 from edge_sdk.agent import Agent
 from edge_sdk.app import App
 from edge_sdk.protocol.wires import load_registered

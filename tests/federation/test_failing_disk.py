@@ -18,9 +18,9 @@ import fleets
 import pytest
 
 from coordinator.ledger import Ledger
-from coordinator.round_queue import RoundQueue
-from coordinator.rounds import Command, Event, Fold, Phase, RoundState
-from coordinator.tally import Tally
+from coordinator.rounds import Fold, RoundCommand, RoundEvent, RoundPhase, RoundState
+from coordinator.rounds.queue import RoundQueue
+from coordinator.serving.aggregation import Aggregation
 from edge_sdk.device.store import Store
 from edge_sdk.durable import guarded
 from edge_sdk.errors import RunFailed, StoreError
@@ -156,7 +156,7 @@ def played(fleet: Fleet, open_ledger: Callable[[], Ledger], stop_s: float | None
         stores = {each.device.kit.id: each.agent.store for each in run.devices}
         run = begun(fleet, open_ledger, stores, run.to_json())
         run.run()
-    assert run.server.rounds.phase is Phase.DONE, run.server.rounds.reason
+    assert run.server.rounds.phase is RoundPhase.DONE, run.server.rounds.reason
     return what_came(run)
 
 
@@ -257,13 +257,13 @@ def test_the_runs_read_and_write_whatever_a_ledger_holds(pictures: Path, tmp_pat
 
 # -- what the proof would find --------------------------------------------------------------------------------------
 
-CarryOut = Callable[[Command, float], Event | None]
+CarryOut = Callable[[RoundCommand, float], RoundEvent | None]
 
 
 def lost(state: RoundState, carry_out: CarryOut, noted: Callable[[str], None]) -> RoundQueue:
     """A queue that lets go of what the disk refuses."""
 
-    def tried(command: Command, now_s: float) -> Event | None:
+    def tried(command: RoundCommand, now_s: float) -> RoundEvent | None:
         try:
             return carry_out(command, now_s)
         except StoreError:
@@ -276,7 +276,7 @@ def overtaken(state: RoundState, carry_out: CarryOut, noted: Callable[[str], Non
     """A queue that goes on behind an upload that was refused, and then takes another one for it."""
     refused: list[Fold] = []
 
-    def tried(command: Command, now_s: float) -> Event | None:
+    def tried(command: RoundCommand, now_s: float) -> RoundEvent | None:
         if not isinstance(command, Fold):
             return carry_out(command, now_s)
         try:
@@ -292,14 +292,14 @@ def overtaken(state: RoundState, carry_out: CarryOut, noted: Callable[[str], Non
 
 
 def test_an_upload_that_is_lost_would_show(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.server.RoundQueue", lost)
+    monkeypatch.setattr("coordinator.serving.server.RoundQueue", lost)
     assert next(harmful(pictures, "slots", tmp_path, only=SLOT), None)
 
 
 def test_an_upload_that_takes_the_place_of_another_would_show(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinator.server.RoundQueue", overtaken)
+    monkeypatch.setattr("coordinator.serving.server.RoundQueue", overtaken)
     assert next(harmful(pictures, "slots", tmp_path, only=SLOT), None)
 
 
@@ -307,14 +307,14 @@ def test_an_upload_that_takes_the_place_of_another_would_show(
 def test_an_upload_that_is_added_twice_would_show(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    add = Tally.add
+    add = Aggregation.add
 
-    def added_then_refused(self: Tally, upload: Upload) -> None:
+    def added_then_refused(self: Aggregation, upload: Upload) -> None:
         add(self, upload)
         with guarded(None):
             Connection.disk.carry_out("after it was added", lambda: None)
 
-    monkeypatch.setattr(Tally, "add", added_then_refused)
+    monkeypatch.setattr(Aggregation, "add", added_then_refused)
     assert next(harmful(pictures, kind, tmp_path, only="after it was added"), None)
 
 

@@ -14,7 +14,7 @@ import fleets
 import pytest
 from deployment import Deployment
 
-from coordinator.broker import EmbeddedBroker
+from coordinator.broker.embedded import EmbeddedBroker
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Limits
 from edge_sdk.protocol.messages import PublicBlock, PublicRequest

@@ -9,7 +9,7 @@ from typing import Any
 import fleets
 import pytest
 
-from coordinator.result import Result
+from coordinator.record.result import Result
 from edge_sdk.errors import StoreError, UsageError
 from edge_sim import checkpoint
 from edge_sim.clock import VirtualClock

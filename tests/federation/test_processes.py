@@ -15,7 +15,7 @@ import fleets
 import pytest
 from deployment import Deployment
 
-from coordinator.broker import EmbeddedBroker
+from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.config import to_toml
 from edge_sdk.errors import UsageError
 from edge_sim import config as configs

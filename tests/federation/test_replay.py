@@ -14,13 +14,13 @@ import msgpack
 import pytest
 from deployment import Deployment
 
-from coordinator import trace as traces
-from coordinator.broker import EmbeddedBroker
+from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.equipment import Equipment
-from coordinator.replay import message_in, replay
-from coordinator.trace import Entry, Heard, Sent, Trace, TraceWriter, keeping
-from coordinator.trace_entries import HEAD, ChecksumChain
-from coordinator.traced import state_hash
+from coordinator.trace import log as traces
+from coordinator.trace.entries import HEAD, ChecksumChain
+from coordinator.trace.log import Entry, FramesSent, Heard, Trace, TraceWriter, keeping
+from coordinator.trace.recording_server import state_hash
+from coordinator.trace.replay import message_in, replay
 from edge_sdk.cli import main
 from edge_sdk.errors import RunFailed, StoreError, UsageError
 from edge_sdk.protocol import codec
@@ -77,7 +77,7 @@ def test_every_frame_and_the_state_come_out_again(path: Path, pictures: Path, me
 
 def test_a_served_public_set_is_served_again(path: Path, pictures: Path) -> None:
     run = record(path, pictures, caches=path.parent)
-    assert run.shelf is not None
+    assert run.public_server is not None
     with pytest.raises(UsageError, match=r"give \[public\] path"):
         replay(Trace(path), NOTHING)
     assert replay(Trace(path), run.fleet.equipment).ended
@@ -111,7 +111,7 @@ def test_a_frame_that_went_another_way_is_named(path: Path, pictures: Path) -> N
     lost = next(i for i, each in enumerate(entries) if is_upload(each))
     with pytest.raises(RunFailed, match="the run sent Receipt"):
         replay([*entries[:lost], *entries[lost + 1 :]], NOTHING)
-    sent = next(i for i, each in enumerate(entries) if isinstance(each, Sent))
+    sent = next(i for i, each in enumerate(entries) if isinstance(each, FramesSent))
     with pytest.raises(RunFailed, match="the run nothing"):
         replay([*entries[:sent], *entries[sent + 1 :]], NOTHING)
     with pytest.raises(RunFailed, match="begins in the middle"):
@@ -127,7 +127,7 @@ def test_a_trace_that_the_disk_refuses_ends_the_run_and_nothing_counts_twice(pat
         write, folded = trace.write, run.server.record.contributed
 
         def refuses(entry: Entry) -> None:
-            if isinstance(entry, Sent) and folded:
+            if isinstance(entry, FramesSent) and folded:
                 raise StoreError("trace: No space left on device")
             write(entry)
 

@@ -11,7 +11,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from coordinator import run_record
+from coordinator.record import run_record
 from coordinator.report.summary import summary
 from edge_sdk.protocol import codec, schema, topics
 from edge_sdk.protocol.codec import HEADER_BYTES

@@ -12,7 +12,7 @@ import fleets
 import pytest
 
 from coordinator.config import to_toml
-from coordinator.observer import RunObserver
+from coordinator.record.observer import RunObserver
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
 from edge_sim import config as configs

@@ -7,7 +7,7 @@ from pathlib import Path
 import fleets
 import pytest
 
-from coordinator.rounds import Place
+from coordinator.rounds import ExchangeId
 from edge_sdk.device.store import MemoryStore
 from edge_sdk.protocol.messages import Assign, CoordinatorStatus, Receipt, Upload
 from edge_sdk.transport.memory.hub import Hub
@@ -163,7 +163,7 @@ def test_whoever_missed_the_end_is_told_when_it_asks(pictures: Path) -> None:
     run.hub._carry = carry
     run.finished()
     assert lost
-    assert run.server.rounds.place == Place(4, 0)
+    assert run.server.rounds.place == ExchangeId(4, 0)
     assert all(device.agent.over for device in run.devices)
 
 

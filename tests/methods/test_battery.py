@@ -19,9 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws import EQUIPMENT, check_merge_laws, spec_of, uploads
 
-from coordinator import traffic
 from coordinator.equipment import ready_method
 from coordinator.methods.base import At
+from coordinator.report import message_sizes
 from edge_sdk.errors import EmptyRound, UsageError
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.knowledge import payload_bytes
@@ -293,9 +293,10 @@ def test_bytes_are_those_of_the_formula(pictures: Path, name: str) -> None:
     contract = method_of(name).contract
     rows = contract.exchanges(contract.read(run.fleet.federation.spec.params))
     scale = int(name == "fednh")  # of its cosine head: one more weight
-    sizes = traffic.Sizes(S.k, S.d, S.body + S.k * (S.d + 1) + scale if name in MODEL else S.p)
+    sizes = message_sizes.Sizes(S.k, S.d, S.body + S.k * (S.d + 1) + scale if name in MODEL else S.p)
     listed = {
-        way: S.r * traffic.in_bytes(traffic.scalars(s for row in rows for s in getattr(row, way).values()), sizes)
+        way: S.r
+        * message_sizes.in_bytes(message_sizes.scalars(s for row in rows for s in getattr(row, way).values()), sizes)
         for way in ("up", "down")
     }
     assert sum(up.values()) == listed["up"]

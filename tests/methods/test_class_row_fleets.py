@@ -11,10 +11,11 @@ import pytest
 from method_specs import spec_of
 
 import edge_sim
-from coordinator import admission, remarks
-from coordinator.observer import RunObserver
+from coordinator.record import remarks
+from coordinator.record.observer import RunObserver
 from coordinator.report.run_table import run_table
 from coordinator.report.summary import summary
+from coordinator.serving import admission
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.contracts.fedproto import FEDPROTO
 from edge_sdk.protocol.contracts.fedssa import FEDSSA

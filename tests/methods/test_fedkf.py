@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from method_specs import FakeDevice, job, spec_of
 
-from coordinator import admission
 from coordinator.methods.base import At, Contribution
 from coordinator.methods.fedkf import METHOD as COORDINATOR
-from coordinator.metrics import averaged_performance, worst_performance
+from coordinator.record.metrics import averaged_performance, worst_performance
+from coordinator.serving import admission
 from edge_sdk.methods.base import Evaluate, Fit, Job, ReadWeights, WriteWeights
 from edge_sdk.methods.fedkf import METHOD as CLIENT
 from edge_sdk.objectives import CrossEntropy, DataFree, Seen

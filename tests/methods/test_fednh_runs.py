@@ -12,8 +12,8 @@ import pytest
 from method_specs import rows_of
 from test_fednh import literal
 
-from coordinator import admission
 from coordinator.methods.fednh import METHOD
+from coordinator.serving import admission
 from edge_sdk.methods.base import Job
 from edge_sdk.protocol.contracts.fednh import FEDNH
 from edge_sdk.protocol.knowledge import payload_bytes

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from method_specs import spec_of
 
-from coordinator import remarks
 from coordinator.ledger import Ledger, Row, Slots
 from coordinator.methods.base import At, Contribution
 from coordinator.methods.fedavg import METHOD as FEDAVG_COORDINATOR
 from coordinator.methods.fedgkd import METHOD as FEDGKD_COORDINATOR
-from coordinator.rounds import Place
+from coordinator.record import remarks
+from coordinator.rounds import ExchangeId
 from coordinator.slots import Change, changed
 from coordinator.weighted_sum import WeightedSum
 from edge_sdk.errors import UsageError
@@ -138,9 +138,9 @@ def test_an_age_out_of_range_is_one_line() -> None:
 def test_a_checkpoint_moves_uploads_of_contributors_into_slots_and_drops_old_ones(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.db")
     for round_, devices in enumerate(("ab", "bc", "c")):
-        ledger.commit(Row(Place(round_, 0), device, f"{device}{round_}".encode()) for device in (*devices, "late"))
-        ledger.close_exchange(Place(round_, 0), tuple(devices), now=False)
-        filled = ledger.contributors(Place(round_, 0))
+        ledger.commit(Row(ExchangeId(round_, 0), device, f"{device}{round_}".encode()) for device in (*devices, "late"))
+        ledger.close_exchange(ExchangeId(round_, 0), tuple(devices), now=False)
+        filled = ledger.contributors(ExchangeId(round_, 0))
         assert filled == tuple(devices)  # not on record yet
         for _ in range(2):  # a disk that refused once is asked again
             ledger.checkpoint(round_ + 1, b"", {}, Slots(filled, oldest=round_ - 1))
@@ -148,7 +148,7 @@ def test_a_checkpoint_moves_uploads_of_contributors_into_slots_and_drops_old_one
     again = Ledger(tmp_path / "ledger.db")
     assert [again.slot(device) for device in ("a", "b", "c", "late")] == [None, b"b1", b"c2", None]
     assert again.slots_before(2) == ("b",)
-    assert again.uploads(Place(2, 0)) == {}
+    assert again.uploads(ExchangeId(2, 0)) == {}
     assert again.free_bytes() > 0
     again.close()
 
@@ -187,7 +187,7 @@ def watched(run: fleets.Run) -> list[tuple[int, tuple[str, ...]]]:
     checkpoint = run.server.ledger.checkpoint
 
     def noting(round_: int, state: bytes, record: Any, slots: Slots | None = None) -> None:
-        seen.append((round_ - 1, run.server.ledger.contributors(Place(round_ - 1, 0))))
+        seen.append((round_ - 1, run.server.ledger.contributors(ExchangeId(round_ - 1, 0))))
         checkpoint(round_, state, record, slots)
 
     run.server.ledger.checkpoint = noting  # type: ignore[method-assign]  # to listen

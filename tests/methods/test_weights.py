@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 from method_specs import spec_of
 
 import edge_sim
-from coordinator import admission, remarks
 from coordinator.methods.base import At, Contribution
 from coordinator.methods.fedavg import METHOD as FEDAVG_COORDINATOR
 from coordinator.methods.feddf_al import METHOD as FEDDF_AL_COORDINATOR
 from coordinator.methods.fedgkd import METHOD as FEDGKD_COORDINATOR
 from coordinator.methods.qffl import stepped
+from coordinator.record import remarks
 from coordinator.report.summary import summary
+from coordinator.serving import admission
 from coordinator.weighted_sum import MOST_COUNT, WeightedSum
 from edge_sdk.errors import RemoteProtocolError, RunFailed, UsageError
 from edge_sdk.methods.base import Job

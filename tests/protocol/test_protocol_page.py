@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from protocol_mutations import KINDS as REFUSALS
 
-from coordinator import public_shelf
+from coordinator.serving import public_set_server
 from edge_sdk import errors
 from edge_sdk.device import session, uplink
 from edge_sdk.protocol import codec, knowledge, messages, scan, schema, topics, wires
@@ -235,8 +235,8 @@ def test_how_the_public_set_is_fetched_is_what_the_code_does():
     assert fetch.GAPS == 4
     assert f"for {fetch.PAUSE_FIRST_S:g} s, or on a slow link for four times" in text
     assert f"doubling to {fetch.PAUSE_MOST_S:g} s" in text
-    assert f"more than {public_shelf.SETS_AT_ONCE} whole sets and {messages.MAX_BLOCKS_ASKED} blocks" in text
-    assert f"back at {public_shelf.REFILL_PER_S:g} blocks a second" in text
+    assert f"more than {public_set_server.SETS_AT_ONCE} whole sets and {messages.MAX_BLOCKS_ASKED} blocks" in text
+    assert f"back at {public_set_server.REFILL_PER_S:g} blocks a second" in text
 
 
 def test_the_bytes_on_the_page_are_the_golden_ones():

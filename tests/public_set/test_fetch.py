@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from coordinator.public_shelf import REFILL_PER_S, SETS_AT_ONCE, PublicShelf
+from coordinator.serving.public_set_server import REFILL_PER_S, SETS_AT_ONCE, PublicSetServer
 from edge_sdk.errors import Refused, RemoteProtocolError, StoreError
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.messages import MAX_BLOCKS_ASKED, PUBLIC_BLOCK_BYTES, PublicBlock, PublicRequest
@@ -22,10 +22,10 @@ SET = PublicSet(np.random.default_rng(0).normal(size=(600, 28, 28)).astype(np.fl
 
 
 @pytest.fixture
-def shelf(tmp_path: Path):
-    shelf = PublicShelf(SET, tmp_path / "run")
-    yield shelf
-    shelf.close()
+def public_server(tmp_path: Path):
+    public_server = PublicSetServer(SET, tmp_path / "run")
+    yield public_server
+    public_server.close()
 
 
 def fetcher(tmp_path: Path, owner: str = "lab.cam-7", **more: int) -> PublicFetch:
@@ -36,14 +36,14 @@ def request(blocks: tuple[int, ...], sha256: bytes = SET.spec.sha256, device: st
     return PublicRequest(federation="lab", device=device, sha256=sha256, blocks=blocks)
 
 
-def answers(shelf: PublicShelf, fetch: PublicFetch) -> list[PublicBlock]:
-    return list(shelf.blocks(request(fetch.ask(0.0)), 0.0))
+def answers(public_server: PublicSetServer, fetch: PublicFetch) -> list[PublicBlock]:
+    return list(public_server.blocks(request(fetch.ask(0.0)), 0.0))
 
 
-def fetched(shelf: PublicShelf, fetch: PublicFetch) -> PublicSet:
-    fetch.begin(SET.spec, shelf.total_bytes)
+def fetched(public_server: PublicSetServer, fetch: PublicFetch) -> PublicSet:
+    fetch.begin(SET.spec, public_server.total_bytes)
     while not fetch.arrived:
-        for block in answers(shelf, fetch):
+        for block in answers(public_server, fetch):
             fetch.take(block, 0.0)
     return fetch.finish()
 
@@ -86,65 +86,67 @@ def test_what_is_no_set_is_not_read(tmp_path: Path, junk: bytes):
         PublicSet.read(tmp_path / "a.set")
 
 
-def test_a_set_is_fetched_once_and_kept_for_all_federations(tmp_path: Path, shelf: PublicShelf):
+def test_a_set_is_fetched_once_and_kept_for_all_federations(tmp_path: Path, public_server: PublicSetServer):
     fetch = fetcher(tmp_path)
     assert fetch.find(SET.spec) is None
-    assert same(fetched(shelf, fetch))
+    assert same(fetched(public_server, fetch))
     assert same(fetch.find(SET.spec))
     assert same(fetcher(tmp_path, "other.cam-7").find(SET.spec))
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [f"{SET.spec.sha256.hex()}.set"]
 
 
-def test_a_frame_with_a_block_fits_one_message_of_64_kib(shelf: PublicShelf):
-    block = next(shelf.blocks(request((0,)), 0.0))
+def test_a_frame_with_a_block_fits_one_message_of_64_kib(public_server: PublicSetServer):
+    block = next(public_server.blocks(request((0,)), 0.0))
     longest = replace(block, federation="f" * 36, device="d" * 36, index=2**32 - 1, count=2**32 - 1, total_bytes=2**48)
     assert len(longest.data) == PUBLIC_BLOCK_BYTES
     assert len(codec.encode(longest)) <= 64 * 1024 - 1024  # less what MQTT and a long topic take
 
 
-def test_blocks_in_any_order_and_twice(tmp_path: Path, shelf: PublicShelf):
+def test_blocks_in_any_order_and_twice(tmp_path: Path, public_server: PublicSetServer):
     rng = random.Random(1)
-    every = [block for i in range(shelf.count) for block in shelf.blocks(request((i,)), 0.0)] * 2
+    every = [block for i in range(public_server.count) for block in public_server.blocks(request((i,)), 0.0)] * 2
     rng.shuffle(every)
     fetch = fetcher(tmp_path)
-    fetch.begin(SET.spec, shelf.total_bytes)
+    fetch.begin(SET.spec, public_server.total_bytes)
     for block in every:
         fetch.take(block, 0.0)
     assert same(fetch.finish())
 
 
-def test_a_device_that_starts_again_asks_only_for_what_is_missing(tmp_path: Path, shelf: PublicShelf):
+def test_a_device_that_starts_again_asks_only_for_what_is_missing(tmp_path: Path, public_server: PublicSetServer):
     asked: list[int] = []
     while True:
         fetch = fetcher(tmp_path)  # another life each time
-        fetch.begin(SET.spec, shelf.total_bytes)
+        fetch.begin(SET.spec, public_server.total_bytes)
         if fetch.arrived:
             break
-        blocks = answers(shelf, fetch)
+        blocks = answers(public_server, fetch)
         asked += [block.index for block in blocks]
         for block in blocks:
             fetch.take(block, 0.0)
-    assert asked == list(range(shelf.count))
+    assert asked == list(range(public_server.count))
     assert same(fetch.finish())
 
 
-def test_the_power_may_go_just_before_the_end(tmp_path: Path, shelf: PublicShelf, monkeypatch: pytest.MonkeyPatch):
+def test_the_power_may_go_just_before_the_end(
+    tmp_path: Path, public_server: PublicSetServer, monkeypatch: pytest.MonkeyPatch
+):
     fetch = fetcher(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", lambda _self, _target: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            fetched(shelf, fetch)
+            fetched(public_server, fetch)
     again = fetcher(tmp_path)
-    again.begin(SET.spec, shelf.total_bytes)
+    again.begin(SET.spec, public_server.total_bytes)
     assert again.arrived
     assert same(again.finish())
 
 
-def test_parts_of_other_sets_do_not_pile_up(tmp_path: Path, shelf: PublicShelf):
+def test_parts_of_other_sets_do_not_pile_up(tmp_path: Path, public_server: PublicSetServer):
     fetch = fetcher(tmp_path)
     fetch.begin(replace(SET.spec, sha256=bytes(32)), 10**6)
-    fetcher(tmp_path, "lab.cam-8").begin(SET.spec, shelf.total_bytes)
-    fetch.begin(SET.spec, shelf.total_bytes)
+    fetcher(tmp_path, "lab.cam-8").begin(SET.spec, public_server.total_bytes)
+    fetch.begin(SET.spec, public_server.total_bytes)
     names = sorted(path.name for path in (tmp_path / "cache").iterdir())
     assert names == [f"{SET.spec.sha256.hex()}.lab.cam-{n}.part" for n in (7, 8)]
 
@@ -160,24 +162,26 @@ def spoil(path: Path, at: int) -> None:
         file.write(bytes([byte[0] ^ 1]))
 
 
-def test_a_damaged_set_on_the_disk_is_thrown_away_and_counted(tmp_path: Path, shelf: PublicShelf):
+def test_a_damaged_set_on_the_disk_is_thrown_away_and_counted(tmp_path: Path, public_server: PublicSetServer):
     fetch = fetcher(tmp_path)
-    fetched(shelf, fetch)
+    fetched(public_server, fetch)
     (file,) = (tmp_path / "cache").iterdir()
     spoil(file, 5000)
     assert fetch.find(SET.spec) is None
     assert fetch._faults == {"checksum": 1}
     assert not file.exists()
-    assert same(fetched(shelf, fetch))
+    assert same(fetched(public_server, fetch))
 
 
-def test_a_set_that_comes_damaged_is_fetched_once_more_and_then_given_up(tmp_path: Path, shelf: PublicShelf):
+def test_a_set_that_comes_damaged_is_fetched_once_more_and_then_given_up(
+    tmp_path: Path, public_server: PublicSetServer
+):
     fetch = fetcher(tmp_path)
-    fetch.begin(SET.spec, shelf.total_bytes)
+    fetch.begin(SET.spec, public_server.total_bytes)
 
     def all_but_one_bit() -> None:
         while not fetch.arrived:
-            for block in answers(shelf, fetch):
+            for block in answers(public_server, fetch):
                 data = block.data if block.index != 3 else bytes([block.data[0] ^ 1]) + block.data[1:]
                 fetch.take(replace(block, data=data), 0.0)
 
@@ -193,17 +197,17 @@ def test_a_set_that_comes_damaged_is_fetched_once_more_and_then_given_up(tmp_pat
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-def test_a_set_that_comes_damaged_once_is_had_in_the_end(tmp_path: Path, shelf: PublicShelf):
+def test_a_set_that_comes_damaged_once_is_had_in_the_end(tmp_path: Path, public_server: PublicSetServer):
     fetch = fetcher(tmp_path)
-    fetch.begin(SET.spec, shelf.total_bytes)
+    fetch.begin(SET.spec, public_server.total_bytes)
     while not fetch.arrived:
-        for block in answers(shelf, fetch):
+        for block in answers(public_server, fetch):
             fetch.take(block, 0.0)
     (part,) = (tmp_path / "cache").iterdir()
     spoil(part, 100_000)  # what a power cut leaves: marked, and not on the disk
     with pytest.raises(RemoteProtocolError):
         fetch.finish()
-    assert same(fetched(shelf, fetch))
+    assert same(fetched(public_server, fetch))
 
 
 # -- what does not belong here --------------------------------------------------------------------------------------
@@ -221,21 +225,21 @@ def test_a_set_that_comes_damaged_once_is_had_in_the_end(tmp_path: Path, shelf: 
         ({"index": 30}, "length", "public block 30 has 61440 bytes, expected"),
     ],
 )
-def test_blocks_that_do_not_fit_change_nothing(tmp_path: Path, shelf: PublicShelf, changes, kind, message):
+def test_blocks_that_do_not_fit_change_nothing(tmp_path: Path, public_server: PublicSetServer, changes, kind, message):
     fetch = fetcher(tmp_path)
-    fetch.begin(SET.spec, shelf.total_bytes)
-    (block,) = answers(shelf, fetch)
+    fetch.begin(SET.spec, public_server.total_bytes)
+    (block,) = answers(public_server, fetch)
     with pytest.raises(RemoteProtocolError, match=message) as caught:
         fetch.take(replace(block, **changes), 0.0)
     assert caught.value.kind == kind
     again = fetcher(tmp_path)
-    again.begin(SET.spec, shelf.total_bytes)
+    again.begin(SET.spec, public_server.total_bytes)
     assert again._asking._todo[0] == 0  # nothing was written
 
 
-def test_a_block_that_nobody_waits_for_is_nothing(tmp_path: Path, shelf: PublicShelf):
+def test_a_block_that_nobody_waits_for_is_nothing(tmp_path: Path, public_server: PublicSetServer):
     fetch = fetcher(tmp_path)
-    fetch.take(next(shelf.blocks(request((0,)), 0.0)), 0.0)
+    fetch.take(next(public_server.blocks(request((0,)), 0.0)), 0.0)
     assert not (tmp_path / "cache").exists()
 
 
@@ -262,42 +266,44 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path):
         fetcher(tmp_path).begin(SET.spec, 5 * 2**20)
 
 
-# -- the shelf ------------------------------------------------------------------------------------------------------
+# -- the public_server ------------------------------------------------------------------------------------------------------
 
 
-def test_the_shelf_answers_only_what_it_has(shelf: PublicShelf):
-    assert shelf.count == block_count(shelf.total_bytes) == 31
+def test_the_shelf_answers_only_what_it_has(public_server: PublicSetServer):
+    assert public_server.count == block_count(public_server.total_bytes) == 31
     for asked, message in (
         (request((0,), sha256=bytes(32)), "asks for the public set 0000"),
         (request((30, 31)), "asks for public block 31 of 31"),
         (request((2**32 - 1,)), "asks for public block 4294967295 of 31"),
     ):
         with pytest.raises(RemoteProtocolError, match=message) as caught:
-            list(shelf.blocks(asked, 0.0))
+            list(public_server.blocks(asked, 0.0))
         assert caught.value.kind == "knowledge"
-    assert [block.index for block in shelf.blocks(request((5, 2, 5)), 0.0)] == [2, 5]
-    assert list(shelf.blocks(request(()), 0.0)) == []
+    assert [block.index for block in public_server.blocks(request((5, 2, 5)), 0.0)] == [2, 5]
+    assert list(public_server.blocks(request(()), 0.0)) == []
 
 
-def test_who_asks_over_and_over_gets_little(shelf: PublicShelf):
+def test_who_asks_over_and_over_gets_little(public_server: PublicSetServer):
     every = tuple(range(MAX_BLOCKS_ASKED))
-    for _ in range(SETS_AT_ONCE * shelf.count // len(every) + 1):
-        assert len(list(shelf.blocks(request(every), 0.0))) == len(every)
+    for _ in range(SETS_AT_ONCE * public_server.count // len(every) + 1):
+        assert len(list(public_server.blocks(request(every), 0.0))) == len(every)
     for _ in range(100):
         with pytest.raises(RemoteProtocolError) as caught:
-            list(shelf.blocks(request(every), 0.0))
+            list(public_server.blocks(request(every), 0.0))
         assert caught.value.kind == "limit"
-    assert len(list(shelf.blocks(request(every, device="cam-8"), 0.0))) == len(every)  # others are not held back
+    assert len(list(public_server.blocks(request(every, device="cam-8"), 0.0))) == len(
+        every
+    )  # others are not held back
     later_s = len(every) / REFILL_PER_S
-    assert len(list(shelf.blocks(request(every), later_s))) == len(every)
+    assert len(list(public_server.blocks(request(every), later_s))) == len(every)
     with pytest.raises(RemoteProtocolError, match="cam-7 asks for the public set over and over"):
-        list(shelf.blocks(request(every), later_s + 0.1))
+        list(public_server.blocks(request(every), later_s + 0.1))
 
 
 def test_the_shelf_leaves_nothing_behind(tmp_path: Path):
-    shelf = PublicShelf(SET, tmp_path / "run")
+    public_server = PublicSetServer(SET, tmp_path / "run")
     assert list((tmp_path / "run").iterdir()) == []  # a file without a name
-    shelf.close()
+    public_server.close()
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="file"):
-        PublicShelf(SET, tmp_path / "file")
+        PublicSetServer(SET, tmp_path / "file")

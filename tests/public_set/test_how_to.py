@@ -68,11 +68,11 @@ def test_what_a_coordinator_serves(tmp_path: Path, method: str, more: str, serve
     file = tmp_path / "lab.toml"
     file.write_text(f'{BASE.format(method)}[public]\npath = "public.npz"\n{more}\n', encoding="utf-8")
     tables = config.load_toml(file)
-    shelf = deploy._shelf(config.federation(tables, file), tables, file, tmp_path / "run")
-    assert (shelf is not None) == served
-    if shelf is not None:
-        assert shelf.sha256 == SET.spec.sha256
-        shelf.close()
+    public_server = deploy._public_server(config.federation(tables, file), tables, file, tmp_path / "run")
+    assert (public_server is not None) == served
+    if public_server is not None:
+        assert public_server.sha256 == SET.spec.sha256
+        public_server.close()
 
 
 def test_a_coordinator_without_a_set_serves_none(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import math
 import random
 
-from coordinator.result import DeviceResult, Result, RoundResult
+from coordinator.record.result import DeviceResult, Result, RoundResult
 
 BOARDS = ("rpi4", "rpi-zero-2w", "jetson-orin-nano", "x86")
 MODELS = (("cnn-16-32", "torch"), ("mlp-64", "numpy"), ("frozen-mobilenet", "onnx"), ("resnet-tiny", "torch"))

@@ -14,13 +14,13 @@ import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.insight import Insight
+from coordinator.record.insight import Insight
+from coordinator.record.result import DeviceResult, RoundResult
 from coordinator.report import curve_plots, drawing, plots
 from coordinator.report.compare import Comparison, MethodRuns, Spread, Trial, spread_of
 from coordinator.report.compare_files import METHOD_COLUMNS, RUN_COLUMNS, comparison_summary, method_rows, run_rows
 from coordinator.report.compare_table import compare_table, escaped, latex_table
 from coordinator.report.tables import latex_text, plain_text
-from coordinator.result import DeviceResult, RoundResult
 
 BASE = synthetic.result(count=2)
 T1 = 12.7062047

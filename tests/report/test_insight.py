@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.insight import Insight, principal_components
+from coordinator.record.insight import Insight, principal_components
 from coordinator.report import insight_plots
 from coordinator.report.insight_plots import MethodInsight, cosines
 from coordinator.report.run_files import INSIGHT, insight_bytes, read_run, write_run

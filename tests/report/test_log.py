@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from coordinator.record.run_record import RunRecord
 from coordinator.report.log import EventLog
-from coordinator.run_record import RunRecord
 
 
 def test_every_event_is_a_line_of_json(tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator import metrics
-from coordinator.metrics import Point
+from coordinator.record import metrics
+from coordinator.record.metrics import Point
+from coordinator.record.result import DeviceResult, Result, RoundResult
+from coordinator.record.run_record import FleetWork, RunRecord
 from coordinator.report.run_files import read_run, write_run
 from coordinator.report.summary import summary
-from coordinator.result import DeviceResult, Result, RoundResult
-from coordinator.run_record import FleetWork, RunRecord
 from edge_sdk.device.evaluation import personalised_accuracies, weighted_accuracy
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sim import config as configs

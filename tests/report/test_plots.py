@@ -7,9 +7,9 @@ import sys
 import pytest
 import synthetic
 
+from coordinator.record.units import human_bytes
 from coordinator.report import device_plots, drawing, plots
 from coordinator.report.run_files import write_run
-from coordinator.units import human_bytes
 from edge_sdk.cli import main
 from edge_sdk.errors import MissingExtra, StoreError
 

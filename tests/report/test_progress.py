@@ -6,8 +6,8 @@ from io import StringIO
 
 import pytest
 
+from coordinator.record.run_record import RunRecord
 from coordinator.report.progress import Progress
-from coordinator.run_record import RunRecord
 
 
 class Watch:

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 import synthetic
 
+from coordinator.record.units import human_bytes, human_seconds, percent, printable
 from coordinator.report.run_table import COLUMNS, run_table
-from coordinator.units import human_bytes, human_seconds, percent, printable
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,9 @@ import pytest
 import synthetic
 
 from coordinator.ledger import Ledger
-from coordinator.observer import ObserverGroup
+from coordinator.record.observer import ObserverGroup
+from coordinator.record.result import RoundResult
+from coordinator.record.run_record import RunRecord
 from coordinator.report.progress_file import (
     EVERY_S,
     MOST_DEVICES,
@@ -25,8 +27,6 @@ from coordinator.report.progress_file import (
     running_text,
 )
 from coordinator.report.run_files import write_run
-from coordinator.result import RoundResult
-from coordinator.run_record import RunRecord
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
 
@@ -245,7 +245,7 @@ HOLD = """
 import sys
 from pathlib import Path
 from coordinator.ledger import Ledger
-from coordinator.observer import ObserverGroup
+from coordinator.record.observer import ObserverGroup
 ledger = Ledger(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()

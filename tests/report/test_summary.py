@@ -8,8 +8,8 @@ import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.record.result import DeviceResult, Result, RoundResult, spread
 from coordinator.report.summary import summary, without_times
-from coordinator.result import DeviceResult, Result, RoundResult, spread
 
 CONTRACT = {
     "version",

@@ -6,10 +6,10 @@ import dataclasses
 
 import synthetic
 
-from coordinator.remarks import unmeasured
+from coordinator.record.remarks import unmeasured
+from coordinator.record.result import Result
 from coordinator.report.compare import Comparison, MethodRuns, Trial
 from coordinator.report.compare_table import compare_table
-from coordinator.result import Result
 
 
 def some_missing(never: int, early: int, count: int = 8) -> Result:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from rounds_model import Model
 
 from coordinator import rounds
-from coordinator.rounds import Place, Policy
+from coordinator.rounds import ExchangeId, Policy
 from edge_sdk.device import session
 from edge_sdk.device.session import SessionState
 
@@ -159,7 +159,7 @@ class Device:
             self.pair.at(self.pair.now_s + self.pair.rng.random() * 4, lambda: self._finish(begun, place))
         elif isinstance(command, session.SendUpload):
             place, frame = command.place, self.outbox[command.place]
-            self.say(lambda: coordinator.take_upload(self, Place(*place), frame))
+            self.say(lambda: coordinator.take_upload(self, ExchangeId(*place), frame))
         elif isinstance(command, session.ForgetUpload):
             self.receipts.add(command.place)
 
@@ -181,11 +181,11 @@ class Coordinator:
     def __init__(self, pair: Pair, policy: Policy) -> None:
         self.pair, self.epoch = pair, 1
         self.model = _Ears(policy, hear=self._carry_out)
-        self.folded: dict[Place, list[object]] = {}
+        self.folded: dict[ExchangeId, list[object]] = {}
         """In the order in which they came to count."""
         self.begun = 0
 
-    def feed(self, event: rounds.Event) -> None:
+    def feed(self, event: rounds.RoundEvent) -> None:
         self.model.now_s = self.pair.now_s
         self.model.feed(event)
         self._wake()
@@ -198,7 +198,7 @@ class Coordinator:
     def _tick(self) -> None:
         due_s = rounds.next_due_s(self.model.state)
         if due_s is not None and self.pair.now_s >= due_s:
-            self.feed(rounds.Tick(self.pair.now_s))
+            self.feed(rounds.RoundTick(self.pair.now_s))
 
     def crash(self) -> None:
         if self.model.over:
@@ -222,13 +222,13 @@ class Coordinator:
             self.announce(device)
         self.feed(rounds.Joined(device.name, self.pair.now_s))
 
-    def take_upload(self, device: Device, place: Place, frame: bytes) -> None:
+    def take_upload(self, device: Device, place: ExchangeId, frame: bytes) -> None:
         if device.name in self.model.rows.get(place, ()):
             self._answer(device.name, place)
             return
         self.feed(rounds.Received(device.name, place, frame))
 
-    def _carry_out(self, command: rounds.Command) -> None:
+    def _carry_out(self, command: rounds.RoundCommand) -> None:
         if isinstance(command, rounds.Invite):
             for name in command.devices:
                 self._assign(name, command.place)
@@ -238,12 +238,12 @@ class Coordinator:
         elif isinstance(command, rounds.Fold):
             self.folded.setdefault(command.place, []).append(command.upload)
             self._answer(command.device, command.place)
-        elif isinstance(command, rounds.Answer):
+        elif isinstance(command, rounds.SendReceipt):
             self._answer(command.device, command.place)
         elif isinstance(command, rounds.Reduce):
             begun = self.begun
             self.pair.at(self.pair.now_s + self.pair.rng.random() * 2, lambda: self._finish(begun))
-        elif isinstance(command, rounds.End):
+        elif isinstance(command, rounds.EndRun):
             for device in self.pair.devices.values():
                 self.announce(device)
 
@@ -258,13 +258,13 @@ class Coordinator:
         if begun == self.begun:
             self.feed(rounds.Finished(self.pair.now_s))
 
-    def _assign(self, name: str, place: Place) -> None:
+    def _assign(self, name: str, place: ExchangeId) -> None:
         closing = place.round == self.model.policy.rounds
         self.pair.devices[name].hear(
             lambda now_s: session.Assigned((place.round, place.exchange), closing, now_s),
         )
 
-    def _answer(self, name: str, place: Place) -> None:
+    def _answer(self, name: str, place: ExchangeId) -> None:
         self.pair.devices[name].hear(lambda now_s: session.Receipted((place.round, place.exchange), now_s))
 
 
@@ -272,8 +272,8 @@ class Coordinator:
 class _Ears(Model):
     """A model whose commands somebody else hears, too."""
 
-    hear: Callable[[rounds.Command], None] = print
+    hear: Callable[[rounds.RoundCommand], None] = print
 
-    def _carry_out(self, command: rounds.Command) -> None:
+    def _carry_out(self, command: rounds.RoundCommand) -> None:
         super()._carry_out(command)
         self.hear(command)

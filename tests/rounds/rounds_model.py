@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from coordinator import rounds
-from coordinator.rounds import Phase, Place, Policy, RoundState
+from coordinator.rounds import ExchangeId, Policy, RoundPhase, RoundState
 
-OPEN, OVER = (Phase.GATHERING, Phase.COLLECTING, Phase.FINISHING), (Phase.DONE, Phase.FAILED)
+OPEN, OVER = (RoundPhase.GATHERING, RoundPhase.COLLECTING, RoundPhase.FINISHING), (RoundPhase.DONE, RoundPhase.FAILED)
 
 
 def names(count: int) -> tuple[str, ...]:
     return tuple("abcdefghijklmnopqrstuvwxyz"[:count])
 
 
-def sent(device: str, place: Place) -> object:
+def sent(device: str, place: ExchangeId) -> object:
     """In place of an upload: who made it, and what for."""
     return f"{device} for round {place.round}, exchange {place.exchange}"
 
@@ -26,22 +26,22 @@ class Model:
     policy: Policy
     state: RoundState = field(init=False)
     now_s: float = 0.0
-    pending: list[tuple[str, Place, object]] = field(default_factory=list)
+    pending: list[tuple[str, ExchangeId, object]] = field(default_factory=list)
     """Uploads that were told to be persisted."""
-    rows: dict[Place, dict[str, object]] = field(default_factory=dict)
+    rows: dict[ExchangeId, dict[str, object]] = field(default_factory=dict)
     """Durable uploads by device."""
-    closed: dict[Place, tuple[str, ...]] = field(default_factory=dict)
+    closed: dict[ExchangeId, tuple[str, ...]] = field(default_factory=dict)
     """Durable records of closed exchanges."""
-    riding: dict[Place, tuple[str, ...]] = field(default_factory=dict)
+    riding: dict[ExchangeId, tuple[str, ...]] = field(default_factory=dict)
     """Records that wait for the next commit."""
     round: int = 0
     """Of the last checkpoint."""
-    reduced: dict[Place, tuple[str, ...]] = field(default_factory=dict)
-    told: dict[Place, tuple[str, ...]] = field(default_factory=dict)
+    reduced: dict[ExchangeId, tuple[str, ...]] = field(default_factory=dict)
+    told: dict[ExchangeId, tuple[str, ...]] = field(default_factory=dict)
     """Contributors of exchanges whose outcome somebody may have heard of."""
-    assigned: dict[str, Place] = field(default_factory=dict)
+    assigned: dict[str, ExchangeId] = field(default_factory=dict)
     """The newest Assign on its way to each device."""
-    arrows: set[tuple[Phase, type, Phase]] = field(default_factory=set)
+    arrows: set[tuple[RoundPhase, type, RoundPhase]] = field(default_factory=set)
     """Changes of phase, and what led to them."""
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ class Model:
 
     # -- events ------------------------------------------------------------------------------------------------------
 
-    def feed(self, event: rounds.Event) -> tuple[rounds.Command, ...]:
+    def feed(self, event: rounds.RoundEvent) -> tuple[rounds.RoundCommand, ...]:
         before, shown = self.state, repr(self.state)
         after, commands = rounds.advance(before, event)
         assert rounds.advance(before, event) == (after, commands), "not a function of its input"
@@ -67,24 +67,24 @@ class Model:
             self._carry_out(command)
         return commands
 
-    def join(self, device: str) -> tuple[rounds.Command, ...]:
+    def join(self, device: str) -> tuple[rounds.RoundCommand, ...]:
         return self.feed(rounds.Joined(device, self.now_s))
 
     def upload(
-        self, device: str, place: Place | None = None, upload: object | None = None
-    ) -> tuple[rounds.Command, ...]:
+        self, device: str, place: ExchangeId | None = None, upload: object | None = None
+    ) -> tuple[rounds.RoundCommand, ...]:
         place = self.state.place if place is None else place
         if device in self.rows.get(place, ()):  # the server asks its ledger first
             return ()
         return self.feed(rounds.Received(device, place, sent(device, place) if upload is None else upload))
 
-    def commit(self, index: int = 0) -> tuple[rounds.Command, ...]:
+    def commit(self, index: int = 0) -> tuple[rounds.RoundCommand, ...]:
         """One of the waiting uploads becomes durable."""
         device, place, upload = self.pending.pop(index % len(self.pending))
         self._write(device, place, upload)
         return self.feed(rounds.Persisted(device, place, upload, self.now_s))
 
-    def answer(self, device: str) -> tuple[rounds.Command, ...]:
+    def answer(self, device: str) -> tuple[rounds.RoundCommand, ...]:
         """An upload that arrives and is durable at once."""
         commands = self.upload(device)
         persist = (device, self.state.place, sent(device, self.state.place))
@@ -92,25 +92,25 @@ class Model:
             commands += self.commit(self.pending.index(persist))
         return commands
 
-    def finish(self) -> tuple[rounds.Command, ...]:
+    def finish(self) -> tuple[rounds.RoundCommand, ...]:
         return self.feed(rounds.Finished(self.now_s))
 
-    def wait(self, seconds: float) -> tuple[rounds.Command, ...]:
+    def wait(self, seconds: float) -> tuple[rounds.RoundCommand, ...]:
         self.now_s += seconds
         return self.tick()
 
-    def tick(self) -> tuple[rounds.Command, ...]:
+    def tick(self) -> tuple[rounds.RoundCommand, ...]:
         """As the server does it: only when one is due."""
         due_s = rounds.next_due_s(self.state)
-        return self.feed(rounds.Tick(self.now_s)) if due_s is not None and self.now_s >= due_s else ()
+        return self.feed(rounds.RoundTick(self.now_s)) if due_s is not None and self.now_s >= due_s else ()
 
-    def wait_until_due(self) -> tuple[rounds.Command, ...]:
+    def wait_until_due(self) -> tuple[rounds.RoundCommand, ...]:
         due_s = rounds.next_due_s(self.state)
         assert due_s is not None, f"nothing would ever happen: {self.state}"
         self.now_s = max(self.now_s, due_s)
-        return self.feed(rounds.Tick(self.now_s))
+        return self.feed(rounds.RoundTick(self.now_s))
 
-    def leave(self, device: str) -> tuple[rounds.Command, ...]:
+    def leave(self, device: str) -> tuple[rounds.RoundCommand, ...]:
         return self.feed(rounds.Left(device, self.now_s))
 
     def crash(self, *, after_commit: bool = False) -> None:
@@ -120,14 +120,14 @@ class Model:
                 self._write(device, place, upload)
         self.pending, self.riding = [], {}
         exchange = sum(place.round == self.round for place in self.closed)
-        place = Place(self.round, exchange)
+        place = ExchangeId(self.round, exchange)
         self.state = rounds.resumed(self.policy, place, frozenset(self.rows.get(place, ())))
         self.now_s = 0.0
         check_state(self.state)
 
     # -- commands ----------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, command: rounds.Command) -> None:
+    def _carry_out(self, command: rounds.RoundCommand) -> None:
         if isinstance(command, rounds.Persist):
             self.pending.append((command.device, command.place, command.upload))
         elif isinstance(command, rounds.Fold):
@@ -148,7 +148,7 @@ class Model:
             self.told |= {place: by for place, by in self.reduced.items() if place < command.place}
             self.assigned |= dict.fromkeys(command.devices, command.place)
 
-    def _write(self, device: str, place: Place, upload: object) -> None:
+    def _write(self, device: str, place: ExchangeId, upload: object) -> None:
         self.closed |= self.riding
         self.riding = {}
         if place.round >= self.round:
@@ -157,23 +157,23 @@ class Model:
 
 def check_state(state: RoundState) -> None:
     """What holds in every state."""
-    if state.phase in (Phase.COLLECTING, Phase.FINISHING, Phase.DONE):
+    if state.phase in (RoundPhase.COLLECTING, RoundPhase.FINISHING, RoundPhase.DONE):
         assert state.folded <= state.invited
     assert state.away <= state.members
     assert not state.members & state.gone
     assert not state.withheld & state.invited, "waits for somebody who said that nothing will come"
-    if state.phase is Phase.COLLECTING:
+    if state.phase is RoundPhase.COLLECTING:
         assert state.missing <= state.members, "waits for somebody who is not here"
-    assert Place(0, 0) <= state.place <= Place(state.policy.rounds, 0)
+    assert ExchangeId(0, 0) <= state.place <= ExchangeId(state.policy.rounds, 0)
     assert state.place.exchange < state.policy.exchanges
     if state.phase in OVER:
         assert rounds.next_due_s(state) is None
-    if state.phase is Phase.COLLECTING:
+    if state.phase is RoundPhase.COLLECTING:
         assert rounds.next_due_s(state) is not None
 
 
 def check_step(
-    before: RoundState, event: rounds.Event, after: RoundState, commands: tuple[rounds.Command, ...]
+    before: RoundState, event: rounds.RoundEvent, after: RoundState, commands: tuple[rounds.RoundCommand, ...]
 ) -> None:
     """What holds for every step."""
     policy = before.policy
@@ -183,11 +183,11 @@ def check_step(
     kinds = [type(command) for command in commands]
     if before.phase in OVER:
         assert after.phase is before.phase
-        assert set(kinds) <= {rounds.Answer}
-    assert kinds.count(rounds.End) == (before.phase in OPEN and after.phase in OVER)
+        assert set(kinds) <= {rounds.SendReceipt}
+    assert kinds.count(rounds.EndRun) == (before.phase in OPEN and after.phase in OVER)
     for command in commands:
         if isinstance(command, rounds.Fold):
-            assert before.phase is Phase.COLLECTING
+            assert before.phase is RoundPhase.COLLECTING
             assert isinstance(event, rounds.Persisted)
             assert (command.device, command.place) == (event.device, event.place) == (event.device, before.place)
             assert command.upload is event.upload
@@ -203,26 +203,29 @@ def check_step(
             assert set(command.devices) <= after.missing
             assert command.place == after.place
             assert 0 <= command.left_s <= policy.deadline_s + 1e-9
-        elif isinstance(command, rounds.End):
+        elif isinstance(command, rounds.EndRun):
             assert command.reason == after.reason
-            assert bool(command.reason) is (after.phase is Phase.FAILED)
-            if after.phase is Phase.DONE:
+            assert bool(command.reason) is (after.phase is RoundPhase.FAILED)
+            if after.phase is RoundPhase.DONE:
                 assert after.closing
                 assert len(after.folded) >= after.needed, "done below the quorum"
     if isinstance(event, rounds.Received):
         _check_upload(before, event, commands)
-    if isinstance(event, rounds.Withheld) and before.phase is Phase.COLLECTING:
+    if isinstance(event, rounds.Withheld) and before.phase is RoundPhase.COLLECTING:
         assert after.folded == before.folded, "counted what is not there"
-        assert isinstance(commands[0], rounds.Answer)
+        assert isinstance(commands[0], rounds.SendReceipt)
         assert commands[0].verdict != "withheld" or commands[0].reason == event.reason
-    if isinstance(event, (rounds.Left, rounds.TurnedAway)) and before.phase in (Phase.GATHERING, Phase.COLLECTING):
+    if isinstance(event, (rounds.Left, rounds.DeviceRefused)) and before.phase in (
+        RoundPhase.GATHERING,
+        RoundPhase.COLLECTING,
+    ):
         _check_leaving(before, event, after)
 
 
-def _check_upload(before: RoundState, event: rounds.Received, commands: tuple[rounds.Command, ...]) -> None:
+def _check_upload(before: RoundState, event: rounds.Received, commands: tuple[rounds.RoundCommand, ...]) -> None:
     """Every upload is answered with the right verdict, or persisted, or its exchange is still to be opened."""
     place, durable = before.place, event.place == before.place and event.device in before.folded
-    if before.phase is Phase.GATHERING and event.place >= place and not durable:
+    if before.phase is RoundPhase.GATHERING and event.place >= place and not durable:
         assert commands == ()
         return
     (command,) = commands
@@ -230,25 +233,25 @@ def _check_upload(before: RoundState, event: rounds.Received, commands: tuple[ro
         expected = "duplicate"
     elif event.place > place:
         expected = "refused"
-    elif event.place < place or before.phase is not Phase.COLLECTING:
+    elif event.place < place or before.phase is not RoundPhase.COLLECTING:
         expected = "late"
     elif event.device not in before.invited:
         expected = "refused"
     else:
         assert command == rounds.Persist(event.device, event.place, event.upload)
         return
-    assert isinstance(command, rounds.Answer)
+    assert isinstance(command, rounds.SendReceipt)
     assert (command.device, command.place, command.verdict) == (event.device, event.place, expected)
     assert bool(command.reason) is (expected != "duplicate")
 
 
-def _check_leaving(before: RoundState, event: rounds.Left | rounds.TurnedAway, after: RoundState) -> None:
+def _check_leaving(before: RoundState, event: rounds.Left | rounds.DeviceRefused, after: RoundState) -> None:
     """Fails at once if, and only if, the quorum is out of reach, and says who is to blame."""
     policy, members, gone = before.policy, before.members - {event.device}, before.gone | {event.device}
     if before.closing:
         members |= before.folded
     impossible = max(len(members), policy.expected - len(gone - members)) < policy.quorum
-    assert (after.phase is Phase.FAILED) is impossible
+    assert (after.phase is RoundPhase.FAILED) is impossible
     if impossible:
         for device in gone:
             assert device in after.reason

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from pair import Pair, Weather, made
 
-from coordinator.rounds import Phase, Place, Policy
+from coordinator.rounds import ExchangeId, Policy, RoundPhase
 from edge_sdk.device import session
 
 SUN = Weather()
 RAIN = Weather(drop=0.2, duplicate=0.2, delay_s=3.0, cuts=3)
 STORM = Weather(drop=0.3, duplicate=0.3, delay_s=8.0, cuts=4, device_crashes=3, coordinator_crashes=3)
-PLACES = (Place(0, 0), Place(0, 1), Place(1, 0), Place(1, 1), Place(2, 0))
+PLACES = (ExchangeId(0, 0), ExchangeId(0, 1), ExchangeId(1, 0), ExchangeId(1, 1), ExchangeId(2, 0))
 
 
 def policy(expected: int = 3, quorum: int = 3, patience: int = 30) -> Policy:
@@ -26,13 +26,13 @@ def ran(weather: Weather, seed: int, rules: Policy) -> Pair:
     return pair
 
 
-def everything(place: Place, names: str = "abc") -> list[bytes]:
+def everything(place: ExchangeId, names: str = "abc") -> list[bytes]:
     return [made(name, (place.round, place.exchange)) for name in names]
 
 
 def test_over_a_good_link_each_message_goes_once():
     pair = ran(SUN, 0, policy())
-    assert pair.coordinator.model.state.phase is Phase.DONE
+    assert pair.coordinator.model.state.phase is RoundPhase.DONE
     assert {place: sorted(frames) for place, frames in pair.coordinator.folded.items()} == {
         place: everything(place) for place in PLACES
     }
@@ -46,7 +46,7 @@ def test_when_nobody_may_be_left_out_nobody_is(weather):
     """With a quorum of all, whatever is lost, doubled, reordered or killed: the sums are those of a good link."""
     for seed in range(100):
         pair = ran(weather, seed, policy())
-        assert pair.coordinator.model.state.phase is Phase.DONE, seed
+        assert pair.coordinator.model.state.phase is RoundPhase.DONE, seed
         for place in PLACES:
             assert "".join(pair.coordinator.model.reduced.get(place, "abc")) == "abc", (seed, place)
             counted = pair.coordinator.folded.get(place, [])  # a restart finds others in the ledger
@@ -67,4 +67,4 @@ def test_when_some_may_be_left_out_the_run_ends_and_counts_only_what_was_sent(we
             assert len(contributors) >= 2, (seed, place)
         for device in pair.devices.values():
             assert device.outbox == {place: made(device.name, place) for place in device.outbox}, seed
-    assert Phase.DONE in ends
+    assert RoundPhase.DONE in ends

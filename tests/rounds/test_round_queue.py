@@ -8,21 +8,21 @@ from dataclasses import replace
 import pytest
 
 from coordinator import rounds
-from coordinator.round_queue import DISK_AGAIN_S, RoundQueue
 from coordinator.rounds import (
-    Command,
-    End,
-    Event,
+    EndRun,
+    ExchangeId,
     Fold,
     Invite,
     Joined,
-    Phase,
-    Place,
     Policy,
     Reduce,
+    RoundCommand,
     RoundDone,
+    RoundEvent,
+    RoundPhase,
     RoundState,
 )
+from coordinator.rounds.queue import DISK_AGAIN_S, RoundQueue
 from edge_sdk.errors import StoreError
 
 POLICY = Policy(expected=2, quorum=2, rounds=1, exchanges=1)
@@ -32,12 +32,12 @@ class Disk:
     """Carries commands out, but for those that it is told to refuse."""
 
     def __init__(self, state: RoundState) -> None:
-        self.done: list[Command] = []
-        self.refuses: Callable[[Command], bool] = lambda _: False
+        self.done: list[RoundCommand] = []
+        self.refuses: Callable[[RoundCommand], bool] = lambda _: False
         self.notes: list[str] = []
         self.queue = RoundQueue(state, self.carry_out, self.notes.append)
 
-    def carry_out(self, command: Command, now_s: float) -> Event | None:
+    def carry_out(self, command: RoundCommand, now_s: float) -> RoundEvent | None:
         if self.refuses(command):
             raise StoreError("ledger.db: disk I/O error")
         self.done.append(command)
@@ -58,11 +58,11 @@ def disk() -> Disk:
     return disk
 
 
-def persisted(*devices: str, round_: int = 0) -> list[Event]:
-    return [rounds.Persisted(each, Place(round_, 0), f"upload of {each}", 1.0) for each in devices]
+def persisted(*devices: str, round_: int = 0) -> list[RoundEvent]:
+    return [rounds.Persisted(each, ExchangeId(round_, 0), f"upload of {each}", 1.0) for each in devices]
 
 
-def refuses(kind: type) -> Callable[[Command], bool]:
+def refuses(kind: type) -> Callable[[RoundCommand], bool]:
     return lambda command: isinstance(command, kind)
 
 
@@ -92,7 +92,7 @@ def test_everything_waits_behind_a_command_that_the_disk_refuses(disk: Disk, kin
     disk.refuses = lambda _: False
     disk.queue.tick(1.0 + 2 * DISK_AGAIN_S)
     assert not disk.queue.held
-    assert before + disk.kinds() == [Fold, Fold, Reduce, RoundDone, Invite, End]  # b has left
+    assert before + disk.kinds() == [Fold, Fold, Reduce, RoundDone, Invite, EndRun]  # b has left
     assert "b" in disk.queue.state.gone
 
 
@@ -110,14 +110,14 @@ def test_a_run_is_over_when_its_last_command_is_carried_out(disk: Disk) -> None:
     disk.queue.feed(*persisted("a", "b"), *persisted("a", round_=1), now_s=1.0)
     disk.refuses = refuses(Fold)
     disk.queue.feed(*persisted("b", round_=1), now_s=2.0)
-    assert disk.queue.state.phase is Phase.DONE
+    assert disk.queue.state.phase is RoundPhase.DONE
     assert not disk.queue.over
     disk.queue.give_up("no reason to fail it", 3.0)
-    assert disk.queue.state.phase is Phase.DONE
+    assert disk.queue.state.phase is RoundPhase.DONE
     disk.refuses = lambda _: False
     disk.queue.tick(2.0 + DISK_AGAIN_S)
     assert disk.queue.over
-    assert disk.done[-1] == End("")
+    assert disk.done[-1] == EndRun("")
 
 
 @pytest.mark.parametrize("kind", [Fold, Reduce, RoundDone])
@@ -127,16 +127,16 @@ def test_a_run_can_be_given_up_while_the_disk_refuses(disk: Disk, kind: type) ->
     disk.queue.give_up("the devices are gone", 2.0)
     assert disk.queue.over
     assert not disk.queue.held
-    assert disk.queue.state.phase is Phase.FAILED
-    assert disk.done[-1] == End("the devices are gone")
+    assert disk.queue.state.phase is RoundPhase.FAILED
+    assert disk.done[-1] == EndRun("the devices are gone")
 
 
 def test_a_run_that_has_failed_says_so_although_the_disk_refuses() -> None:
-    disk = Disk(replace(RoundState(policy=POLICY), phase=Phase.FINISHING, gone=frozenset("b")))
+    disk = Disk(replace(RoundState(policy=POLICY), phase=RoundPhase.FINISHING, gone=frozenset("b")))
     disk.refuses = refuses(RoundDone)
     disk.queue.feed(rounds.Finished(1.0), now_s=1.0)
-    assert disk.queue.state.phase is Phase.FAILED
+    assert disk.queue.state.phase is RoundPhase.FAILED
     assert not disk.queue.over
     disk.queue.give_up("the devices are gone", 2.0)
     assert disk.queue.over
-    assert disk.done == [End(disk.queue.state.reason)]
+    assert disk.done == [EndRun(disk.queue.state.reason)]

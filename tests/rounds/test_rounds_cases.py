@@ -8,7 +8,18 @@ import pytest
 from rounds_model import Model, names, sent
 
 from coordinator import rounds
-from coordinator.rounds import Answer, End, Fold, Invite, Persist, Phase, Place, Policy, Reduce, RoundDone
+from coordinator.rounds import (
+    EndRun,
+    ExchangeId,
+    Fold,
+    Invite,
+    Persist,
+    Policy,
+    Reduce,
+    RoundDone,
+    RoundPhase,
+    SendReceipt,
+)
 from edge_sdk.errors import LocalProtocolError
 
 DEADLINE_S, RETRY_S, GRACE_S = 60.0, 2.0, 5.0
@@ -33,17 +44,17 @@ def joined(expected: int, quorum: int, who: str = "", **more: object) -> Model:
     model = Model(policy(expected, quorum, **more))
     for device in who or names(expected):
         model.join(device)
-    if model.state.phase is Phase.GATHERING:
+    if model.state.phase is RoundPhase.GATHERING:
         model.wait(GRACE_S)
-    assert model.state.phase is Phase.COLLECTING
+    assert model.state.phase is RoundPhase.COLLECTING
     return model
 
 
-def through(model: Model, *devices: str) -> tuple[rounds.Command, ...]:
+def through(model: Model, *devices: str) -> tuple[rounds.RoundCommand, ...]:
     """These devices answer, and where that closes the exchange, the method is done with it."""
     for device in devices:
         model.answer(device)
-    return model.finish() if model.state.phase is Phase.FINISHING else ()
+    return model.finish() if model.state.phase is RoundPhase.FINISHING else ()
 
 
 # -- a whole run ----------------------------------------------------------------------------------------------------
@@ -52,21 +63,21 @@ def through(model: Model, *devices: str) -> tuple[rounds.Command, ...]:
 def test_a_clean_run_command_by_command():
     model = Model(policy(2, 2))
     assert model.join("b") == ()
-    assert model.join("a") == (Invite(("a", "b"), Place(0, 0), DEADLINE_S),)
-    assert model.upload("a") == (Persist("a", Place(0, 0), sent("a", Place(0, 0))),)
-    assert model.commit() == (Fold("a", Place(0, 0), sent("a", Place(0, 0))),)
+    assert model.join("a") == (Invite(("a", "b"), ExchangeId(0, 0), DEADLINE_S),)
+    assert model.upload("a") == (Persist("a", ExchangeId(0, 0), sent("a", ExchangeId(0, 0))),)
+    assert model.commit() == (Fold("a", ExchangeId(0, 0), sent("a", ExchangeId(0, 0))),)
     assert model.answer("b")[1:] == (
-        Fold("b", Place(0, 0), sent("b", Place(0, 0))),
-        Reduce(Place(0, 0), ("a", "b"), partial=False),
+        Fold("b", ExchangeId(0, 0), sent("b", ExchangeId(0, 0))),
+        Reduce(ExchangeId(0, 0), ("a", "b"), partial=False),
     )
-    assert model.finish() == (Invite(("a", "b"), Place(0, 1), DEADLINE_S),)
-    assert through(model, "a", "b") == (RoundDone(0), Invite(("a", "b"), Place(1, 0), DEADLINE_S))
+    assert model.finish() == (Invite(("a", "b"), ExchangeId(0, 1), DEADLINE_S),)
+    assert through(model, "a", "b") == (RoundDone(0), Invite(("a", "b"), ExchangeId(1, 0), DEADLINE_S))
     through(model, "a", "b")
-    assert through(model, "b", "a") == (RoundDone(1), Invite(("a", "b"), Place(2, 0), DEADLINE_S))
+    assert through(model, "b", "a") == (RoundDone(1), Invite(("a", "b"), ExchangeId(2, 0), DEADLINE_S))
     assert model.state.closing
     model.answer("a")
-    assert model.answer("b")[1:] == (Fold("b", Place(2, 0), sent("b", Place(2, 0))), End(""))
-    assert model.state.phase is Phase.DONE
+    assert model.answer("b")[1:] == (Fold("b", ExchangeId(2, 0), sent("b", ExchangeId(2, 0))), EndRun(""))
+    assert model.state.phase is RoundPhase.DONE
 
 
 # -- gathering ------------------------------------------------------------------------------------------------------
@@ -75,7 +86,7 @@ def test_a_clean_run_command_by_command():
 def test_a_device_that_joins_twice_counts_once():
     model = Model(policy(2, 2))
     assert model.join("a") == model.join("a") == ()
-    assert model.state.phase is Phase.GATHERING
+    assert model.state.phase is RoundPhase.GATHERING
     assert rounds.next_due_s(model.state) is None
 
 
@@ -89,7 +100,7 @@ def test_the_rest_have_the_join_grace_from_the_quorum_on():
     model.join("c")  # one more does not push the moment back
     assert rounds.next_due_s(model.state) == 10.0 + GRACE_S
     assert model.wait(1.9) == ()
-    assert model.wait(0.1) == (Invite(("a", "b", "c"), Place(0, 0), DEADLINE_S),)
+    assert model.wait(0.1) == (Invite(("a", "b", "c"), ExchangeId(0, 0), DEADLINE_S),)
 
 
 def test_the_grace_begins_anew_when_the_quorum_was_lost():
@@ -107,35 +118,35 @@ def test_no_grace_opens_at_the_next_tick():
     model = Model(policy(3, 1, join_grace_s=0.0))
     assert model.join("a") == ()
     assert model.join("b") == ()
-    assert model.wait(0.0) == (Invite(("a", "b"), Place(0, 0), DEADLINE_S),)
+    assert model.wait(0.0) == (Invite(("a", "b"), ExchangeId(0, 0), DEADLINE_S),)
 
 
-@pytest.mark.parametrize("event", [rounds.TurnedAway("c"), rounds.Left("c", 0.0)])
+@pytest.mark.parametrize("event", [rounds.DeviceRefused("c"), rounds.Left("c", 0.0)])
 def test_the_run_opens_when_the_last_expected_device_will_not_come(event):
     model = Model(policy(3, 2))
     model.join("a")
     model.join("b")
     assert model.feed(event) == ()
     assert rounds.next_due_s(model.state) == 0.0
-    assert model.wait(0.0) == (Invite(("a", "b"), Place(0, 0), DEADLINE_S),)
+    assert model.wait(0.0) == (Invite(("a", "b"), ExchangeId(0, 0), DEADLINE_S),)
 
 
 def test_a_refused_device_that_makes_the_quorum_impossible_ends_the_run_at_once():
     model = Model(policy(3, 3))
     model.join("a")
-    (end,) = model.feed(rounds.TurnedAway("c"))
-    assert model.state.phase is Phase.FAILED
-    assert end == End("the quorum of 3 cannot be reached: of 3 devices 1 were refused or left (c)")
+    (end,) = model.feed(rounds.DeviceRefused("c"))
+    assert model.state.phase is RoundPhase.FAILED
+    assert end == EndRun("the quorum of 3 cannot be reached: of 3 devices 1 were refused or left (c)")
 
 
 def test_a_refused_device_may_come_back_fit():
     model = Model(policy(3, 2))
-    model.feed(rounds.TurnedAway("c"))
+    model.feed(rounds.DeviceRefused("c"))
     model.join("a")
     model.join("c")
     assert model.state.gone == frozenset()
-    assert model.state.phase is Phase.GATHERING  # b is expected still
-    assert model.join("b") == (Invite(("a", "b", "c"), Place(0, 0), DEADLINE_S),)
+    assert model.state.phase is RoundPhase.GATHERING  # b is expected still
+    assert model.join("b") == (Invite(("a", "b", "c"), ExchangeId(0, 0), DEADLINE_S),)
 
 
 def test_strangers_that_are_refused_do_not_end_a_run_that_has_its_quorum():
@@ -144,8 +155,8 @@ def test_strangers_that_are_refused_do_not_end_a_run_that_has_its_quorum():
     model.join("b")
     model.join("c")
     for stranger in "xyz":
-        assert model.feed(rounds.TurnedAway(stranger)) == ()
-    assert model.state.phase is Phase.COLLECTING
+        assert model.feed(rounds.DeviceRefused(stranger)) == ()
+    assert model.state.phase is RoundPhase.COLLECTING
 
 
 # -- who is invited -------------------------------------------------------------------------------------------------
@@ -154,14 +165,14 @@ def test_strangers_that_are_refused_do_not_end_a_run_that_has_its_quorum():
 def test_a_newcomer_waits_for_the_next_exchange():
     model = joined(3, 2, "ab")
     assert model.join("c") == ()
-    assert model.upload("c") == (Answer("c", Place(0, 0), "refused", "not invited to this exchange"),)
-    assert through(model, "a", "b") == (Invite(("a", "b", "c"), Place(0, 1), DEADLINE_S),)
+    assert model.upload("c") == (SendReceipt("c", ExchangeId(0, 0), "refused", "not invited to this exchange"),)
+    assert through(model, "a", "b") == (Invite(("a", "b", "c"), ExchangeId(0, 1), DEADLINE_S),)
 
 
 def test_a_device_that_says_hello_again_gets_its_assign_again():
     model = joined(2, 2)
     model.now_s = 1.0
-    assert model.join("a") == (Invite(("a",), Place(0, 0), DEADLINE_S - 1.0),)
+    assert model.join("a") == (Invite(("a",), ExchangeId(0, 0), DEADLINE_S - 1.0),)
     model.answer("a")
     assert model.join("a") == ()
 
@@ -170,9 +181,9 @@ def test_the_deadline_closes_with_a_quorum_and_the_silent_are_left_out():
     model = joined(3, 2)
     model.answer("a")
     model.answer("b")
-    assert model.wait(DEADLINE_S) == (Reduce(Place(0, 0), ("a", "b"), partial=True),)
+    assert model.wait(DEADLINE_S) == (Reduce(ExchangeId(0, 0), ("a", "b"), partial=True),)
     assert model.state.away == {"c"}
-    assert model.finish() == (Invite(("a", "b"), Place(0, 1), DEADLINE_S),)
+    assert model.finish() == (Invite(("a", "b"), ExchangeId(0, 1), DEADLINE_S),)
 
 
 @pytest.mark.parametrize("sign", ["late upload", "upload while the method is at it", "hello", "refused upload"])
@@ -182,16 +193,20 @@ def test_any_sign_of_life_brings_a_silent_device_back(sign):
     model.answer("b")
     model.wait(DEADLINE_S)
     if sign == "upload while the method is at it":
-        assert model.upload("c") == (Answer("c", Place(0, 0), "late", "this exchange is closed"),)
+        assert model.upload("c") == (SendReceipt("c", ExchangeId(0, 0), "late", "this exchange is closed"),)
     model.finish()
     if sign == "late upload":
-        assert model.upload("c", Place(0, 0)) == (Answer("c", Place(0, 0), "late", "this exchange is closed"),)
+        assert model.upload("c", ExchangeId(0, 0)) == (
+            SendReceipt("c", ExchangeId(0, 0), "late", "this exchange is closed"),
+        )
     elif sign == "refused upload":
-        assert model.upload("c", Place(1, 0)) == (Answer("c", Place(1, 0), "refused", "this exchange has not begun"),)
+        assert model.upload("c", ExchangeId(1, 0)) == (
+            SendReceipt("c", ExchangeId(1, 0), "refused", "this exchange has not begun"),
+        )
     elif sign == "hello":
         assert model.join("c") == ()
     ended = through(model, "a", "b", *("c" if "while" in sign else ""))
-    assert ended == (RoundDone(0), Invite(("a", "b", "c"), Place(1, 0), DEADLINE_S))
+    assert ended == (RoundDone(0), Invite(("a", "b", "c"), ExchangeId(1, 0), DEADLINE_S))
 
 
 def test_a_lost_device_is_left_out_of_the_next_exchange_until_it_shows_up():
@@ -203,11 +218,11 @@ def test_a_lost_device_is_left_out_of_the_next_exchange_until_it_shows_up():
     model.feed(rounds.Lost("b"))
     model.feed(rounds.Lost("a"))
     model.join("a")
-    assert through(model, "a", "b") == (Invite(("a", "b", "c"), Place(0, 1), DEADLINE_S),)
+    assert through(model, "a", "b") == (Invite(("a", "b", "c"), ExchangeId(0, 1), DEADLINE_S),)
     for device in "abc":
         model.answer(device)
     model.feed(rounds.Lost("b"))
-    assert model.finish()[1:] == (Invite(("a", "c"), Place(1, 0), DEADLINE_S),)
+    assert model.finish()[1:] == (Invite(("a", "c"), ExchangeId(1, 0), DEADLINE_S),)
 
 
 def test_where_everybody_is_away_everybody_is_invited():
@@ -216,7 +231,7 @@ def test_where_everybody_is_away_everybody_is_invited():
         model.answer(device)
         model.feed(rounds.Lost(device))
     assert model.state.away == {"a", "b"}
-    assert model.finish() == (Invite(("a", "b"), Place(0, 1), DEADLINE_S),)
+    assert model.finish() == (Invite(("a", "b"), ExchangeId(0, 1), DEADLINE_S),)
 
 
 # -- waiting --------------------------------------------------------------------------------------------------------
@@ -236,7 +251,7 @@ def test_the_silent_are_invited_again_at_growing_intervals(deadline_s, times_s):
     again = []
     while len(again) < len(times_s):
         for command in model.wait_until_due():
-            assert command == Invite(("a",), Place(0, 0), model.state.due_s - model.now_s)
+            assert command == Invite(("a",), ExchangeId(0, 0), model.state.due_s - model.now_s)
             again.append(model.now_s)
     assert again == times_s
 
@@ -244,7 +259,7 @@ def test_the_silent_are_invited_again_at_growing_intervals(deadline_s, times_s):
 def test_patience_ends_with_the_names_of_the_silent():
     model = joined(4, 3, patience=2)
     model.answer("b")
-    model.feed(rounds.TurnedAway("d"))
+    model.feed(rounds.DeviceRefused("d"))
     while not model.over:
         model.wait_until_due()
     assert model.now_s == 3 * DEADLINE_S
@@ -259,7 +274,7 @@ def test_each_exchange_has_the_whole_patience():
     assert model.state.misses == 1
     through(model, "a", "b")
     model.wait(DEADLINE_S)
-    assert model.state.phase is Phase.COLLECTING
+    assert model.state.phase is RoundPhase.COLLECTING
     assert model.state.misses == 1
 
 
@@ -268,31 +283,31 @@ def test_a_missed_deadline_invites_newcomers_too():
     model.answer("a")
     model.leave("b")
     assert model.join("c") == ()
-    assert model.wait(DEADLINE_S) == (Invite(("c",), Place(0, 0), DEADLINE_S),)
+    assert model.wait(DEADLINE_S) == (Invite(("c",), ExchangeId(0, 0), DEADLINE_S),)
     assert model.answer("c")[1:] == (
-        Fold("c", Place(0, 0), sent("c", Place(0, 0))),
-        Reduce(Place(0, 0), ("a", "c"), partial=True),
+        Fold("c", ExchangeId(0, 0), sent("c", ExchangeId(0, 0))),
+        Reduce(ExchangeId(0, 0), ("a", "c"), partial=True),
     )
 
 
 # -- leaving --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("event", [rounds.Left("c", 0.0), rounds.TurnedAway("c")])
+@pytest.mark.parametrize("event", [rounds.Left("c", 0.0), rounds.DeviceRefused("c")])
 def test_a_device_that_left_is_not_waited_for(event):
     model = joined(3, 2)
     model.answer("a")
     model.answer("b")
-    assert model.feed(event) == (Reduce(Place(0, 0), ("a", "b"), partial=True),)
-    assert model.finish() == (Invite(("a", "b"), Place(0, 1), DEADLINE_S),)
+    assert model.feed(event) == (Reduce(ExchangeId(0, 0), ("a", "b"), partial=True),)
+    assert model.finish() == (Invite(("a", "b"), ExchangeId(0, 1), DEADLINE_S),)
 
 
 def test_what_a_device_gave_before_it_left_counts():
     model = joined(3, 2)
     model.answer("c")
     model.leave("c")
-    assert through(model, "a", "b") == (Invite(("a", "b"), Place(0, 1), DEADLINE_S),)
-    assert model.reduced[Place(0, 0)] == ("a", "b", "c")
+    assert through(model, "a", "b") == (Invite(("a", "b"), ExchangeId(0, 1), DEADLINE_S),)
+    assert model.reduced[ExchangeId(0, 0)] == ("a", "b", "c")
 
 
 def test_a_device_that_leaves_between_persist_and_persisted_counts():
@@ -300,14 +315,14 @@ def test_a_device_that_leaves_between_persist_and_persisted_counts():
     model = joined(3, 2)
     model.upload("c")
     model.leave("c")
-    assert model.commit() == (Fold("c", Place(0, 0), sent("c", Place(0, 0))),)
+    assert model.commit() == (Fold("c", ExchangeId(0, 0), sent("c", ExchangeId(0, 0))),)
 
 
-@pytest.mark.parametrize("event", [rounds.Left("b", 0.0), rounds.TurnedAway("b")])
+@pytest.mark.parametrize("event", [rounds.Left("b", 0.0), rounds.DeviceRefused("b")])
 def test_leaving_that_makes_the_quorum_impossible_ends_the_run_at_once(event):
     model = joined(2, 2)
     model.answer("b")  # would do for this exchange, but not for the next one
-    assert model.feed(event) == (End("the quorum of 2 cannot be reached: of 2 devices 1 were refused or left (b)"),)
+    assert model.feed(event) == (EndRun("the quorum of 2 cannot be reached: of 2 devices 1 were refused or left (b)"),)
 
 
 def test_leaving_while_the_method_is_at_it_ends_the_run_after_the_round_is_on_record():
@@ -317,7 +332,7 @@ def test_leaving_while_the_method_is_at_it_ends_the_run_after_the_round_is_on_re
     assert model.leave("b") == ()
     assert model.finish() == (
         RoundDone(0),
-        End("the quorum of 2 cannot be reached: of 2 devices 1 were refused or left (b)"),
+        EndRun("the quorum of 2 cannot be reached: of 2 devices 1 were refused or left (b)"),
     )
 
 
@@ -326,10 +341,10 @@ def test_with_too_few_here_and_others_to_come_the_run_waits():
     model.answer("a")
     model.leave("a")
     assert model.finish() == ()  # nobody is here; b and c may still come
-    assert model.state.phase is Phase.COLLECTING
+    assert model.state.phase is RoundPhase.COLLECTING
     model.join("b")
-    assert model.wait(DEADLINE_S) == (Invite(("b",), Place(0, 1), DEADLINE_S),)
-    assert through(model, "b") == (RoundDone(0), Invite(("b",), Place(1, 0), DEADLINE_S))
+    assert model.wait(DEADLINE_S) == (Invite(("b",), ExchangeId(0, 1), DEADLINE_S),)
+    assert through(model, "b") == (RoundDone(0), Invite(("b",), ExchangeId(1, 0), DEADLINE_S))
 
 
 def test_whoever_answered_the_closing_exchange_may_go():
@@ -338,7 +353,7 @@ def test_whoever_answered_the_closing_exchange_may_go():
     assert model.state.closing
     model.answer("a")
     assert model.leave("a") == ()
-    assert model.answer("b")[1:] == (Fold("b", Place(1, 0), sent("b", Place(1, 0))), End(""))
+    assert model.answer("b")[1:] == (Fold("b", ExchangeId(1, 0), sent("b", ExchangeId(1, 0))), EndRun(""))
 
 
 # -- answers --------------------------------------------------------------------------------------------------------
@@ -347,20 +362,24 @@ def test_whoever_answered_the_closing_exchange_may_go():
 def test_the_verdicts():
     model = joined(2, 2)
     model.answer("a")
-    assert model.feed(rounds.Received("a", Place(0, 0), sent("a", Place(0, 0)))) == (
-        Answer("a", Place(0, 0), "duplicate", ""),
+    assert model.feed(rounds.Received("a", ExchangeId(0, 0), sent("a", ExchangeId(0, 0)))) == (
+        SendReceipt("a", ExchangeId(0, 0), "duplicate", ""),
     )
-    assert model.upload("b", Place(0, 1)) == (Answer("b", Place(0, 1), "refused", "this exchange has not begun"),)
+    assert model.upload("b", ExchangeId(0, 1)) == (
+        SendReceipt("b", ExchangeId(0, 1), "refused", "this exchange has not begun"),
+    )
     through(model, "b")
-    assert model.upload("x", Place(0, 0)) == (Answer("x", Place(0, 0), "late", "this exchange is closed"),)
+    assert model.upload("x", ExchangeId(0, 0)) == (
+        SendReceipt("x", ExchangeId(0, 0), "late", "this exchange is closed"),
+    )
 
 
 def test_two_copies_of_one_upload_count_once():
     model = joined(2, 2)
     model.upload("a")
     model.upload("a")  # before the first copy is durable
-    assert model.commit() == (Fold("a", Place(0, 0), sent("a", Place(0, 0))),)
-    assert model.commit() == (Answer("a", Place(0, 0), "duplicate", ""),)
+    assert model.commit() == (Fold("a", ExchangeId(0, 0), sent("a", ExchangeId(0, 0))),)
+    assert model.commit() == (SendReceipt("a", ExchangeId(0, 0), "duplicate", ""),)
 
 
 def test_a_commit_that_comes_after_the_close_is_late():
@@ -369,13 +388,15 @@ def test_a_commit_that_comes_after_the_close_is_late():
     model.answer("b")
     model.upload("c")
     model.wait(DEADLINE_S)
-    assert model.state.phase is Phase.FINISHING
-    assert model.commit() == (Answer("c", Place(0, 0), "late", "this exchange is closed"),)
-    assert model.reduced[Place(0, 0)] == ("a", "b")
-    model.upload("c", Place(0, 0))
+    assert model.state.phase is RoundPhase.FINISHING
+    assert model.commit() == (SendReceipt("c", ExchangeId(0, 0), "late", "this exchange is closed"),)
+    assert model.reduced[ExchangeId(0, 0)] == ("a", "b")
+    model.upload("c", ExchangeId(0, 0))
     model.finish()
-    model.pending.append(("c", Place(0, 0), sent("c", Place(0, 0))))  # one that was on its way before the close
-    assert model.commit() == (Answer("c", Place(0, 0), "late", "this exchange is closed"),)
+    model.pending.append(
+        ("c", ExchangeId(0, 0), sent("c", ExchangeId(0, 0)))
+    )  # one that was on its way before the close
+    assert model.commit() == (SendReceipt("c", ExchangeId(0, 0), "late", "this exchange is closed"),)
 
 
 @pytest.mark.parametrize("end", ["done", "failed"])
@@ -385,20 +406,20 @@ def test_after_the_end_uploads_are_answered_and_nothing_else_happens(end):
         through(model, "a")
         through(model, "a")
     else:
-        assert model.feed(rounds.Broken("the broker is gone")) == (End("the broker is gone"),)
+        assert model.feed(rounds.Broken("the broker is gone")) == (EndRun("the broker is gone"),)
     place = model.state.place
     state = model.state
     verdict = "duplicate" if end == "done" else "late"
     (answer,) = model.feed(rounds.Received("a", place, sent("a", place)))
     assert answer.verdict == verdict
-    (answer,) = model.feed(rounds.Received("b", Place(0, 0), sent("b", Place(0, 0))))
+    (answer,) = model.feed(rounds.Received("b", ExchangeId(0, 0), sent("b", ExchangeId(0, 0))))
     assert answer.verdict == "late"
     for event in (
         rounds.Joined("a", 0.0),
-        rounds.TurnedAway("a"),
+        rounds.DeviceRefused("a"),
         rounds.Left("a", 0.0),
         rounds.Lost("a"),
-        rounds.Tick(1e9),
+        rounds.RoundTick(1e9),
         rounds.Finished(0.0),
         rounds.Broken("again"),
     ):
@@ -408,84 +429,86 @@ def test_after_the_end_uploads_are_answered_and_nothing_else_happens(end):
 
 def test_nothing_but_the_table_decides():
     """A rule whose action leads elsewhere than its row says is a fault of ours, and is said to be one."""
-    rule = dataclasses.replace(rounds.MACHINE.rules[0], then=(Phase.FAILED,))
-    machine = type(rounds.MACHINE)([rule])
+    rule = dataclasses.replace(rounds.ROUND_MACHINE.rules[0], then=(RoundPhase.FAILED,))
+    machine = type(rounds.ROUND_MACHINE)([rule])
     with pytest.raises(LocalProtocolError, match="Joined led from gathering to gathering"):
         machine.advance(Model(policy(2, 2)).state, rounds.Joined("a", 0.0))
     with pytest.raises(LocalProtocolError, match="two rules"):
-        type(rounds.MACHINE)([rule, rule])
+        type(rounds.ROUND_MACHINE)([rule, rule])
 
 
 # -- restarts -------------------------------------------------------------------------------------------------------
 
 
-def restarted(expected: int, quorum: int, place: Place, folded: str, **more: object) -> Model:
+def restarted(expected: int, quorum: int, place: ExchangeId, folded: str, **more: object) -> Model:
     model = Model(policy(expected, quorum, **more))
     model.round, model.rows = place.round, {place: {device: sent(device, place) for device in folded}} if folded else {}
-    model.closed = {Place(place.round, i): tuple(names(expected)) for i in range(place.exchange)}
+    model.closed = {ExchangeId(place.round, i): tuple(names(expected)) for i in range(place.exchange)}
     model.crash()
     return model
 
 
 def test_after_a_restart_only_those_without_a_durable_upload_are_invited():
-    model = restarted(3, 2, Place(1, 1), "a")
-    assert model.state.phase is Phase.GATHERING
-    assert model.feed(rounds.Received("a", Place(1, 1), sent("a", Place(1, 1)))) == (
-        Answer("a", Place(1, 1), "duplicate", ""),
+    model = restarted(3, 2, ExchangeId(1, 1), "a")
+    assert model.state.phase is RoundPhase.GATHERING
+    assert model.feed(rounds.Received("a", ExchangeId(1, 1), sent("a", ExchangeId(1, 1)))) == (
+        SendReceipt("a", ExchangeId(1, 1), "duplicate", ""),
     )
-    assert model.upload("b", Place(1, 0)) == (Answer("b", Place(1, 0), "late", "this exchange is closed"),)
-    assert model.upload("b", Place(1, 1)) == ()  # sent again when the exchange is open
+    assert model.upload("b", ExchangeId(1, 0)) == (
+        SendReceipt("b", ExchangeId(1, 0), "late", "this exchange is closed"),
+    )
+    assert model.upload("b", ExchangeId(1, 1)) == ()  # sent again when the exchange is open
     model.join("a")
     model.join("b")
-    assert model.join("c") == (Invite(("b", "c"), Place(1, 1), DEADLINE_S),)
+    assert model.join("c") == (Invite(("b", "c"), ExchangeId(1, 1), DEADLINE_S),)
     model.answer("b")
     assert model.answer("c")[1:] == (
-        Fold("c", Place(1, 1), sent("c", Place(1, 1))),
-        Reduce(Place(1, 1), ("a", "b", "c"), partial=False),
+        Fold("c", ExchangeId(1, 1), sent("c", ExchangeId(1, 1))),
+        Reduce(ExchangeId(1, 1), ("a", "b", "c"), partial=False),
     )
 
 
 def test_after_a_restart_an_exchange_that_had_all_uploads_closes_as_it_did():
     """Its record may have been lost with the power, and its outcome told: nobody new may change it."""
-    model = restarted(2, 2, Place(0, 0), "ab")
+    model = restarted(2, 2, ExchangeId(0, 0), "ab")
     model.join("x")
-    assert model.join("a") == (Reduce(Place(0, 0), ("a", "b"), partial=True),)
-    assert model.finish() == (Invite(("a", "x"), Place(0, 1), DEADLINE_S),)
+    assert model.join("a") == (Reduce(ExchangeId(0, 0), ("a", "b"), partial=True),)
+    assert model.finish() == (Invite(("a", "x"), ExchangeId(0, 1), DEADLINE_S),)
 
 
 def test_after_a_restart_a_round_whose_end_was_not_on_record_ends():
-    model = restarted(2, 2, Place(0, 2), "")
-    assert model.state.place == Place(1, 0)
+    model = restarted(2, 2, ExchangeId(0, 2), "")
+    assert model.state.place == ExchangeId(1, 0)
     model.join("a")
-    assert model.join("b") == (RoundDone(0), Invite(("a", "b"), Place(1, 0), DEADLINE_S))
+    assert model.join("b") == (RoundDone(0), Invite(("a", "b"), ExchangeId(1, 0), DEADLINE_S))
     through(model, "a", "b")
-    assert through(model, "a", "b") == (RoundDone(1), Invite(("a", "b"), Place(2, 0), DEADLINE_S))
+    assert through(model, "a", "b") == (RoundDone(1), Invite(("a", "b"), ExchangeId(2, 0), DEADLINE_S))
 
 
 def test_after_a_restart_the_closing_exchange_does_not_wait_for_those_who_answered_it():
-    model = restarted(3, 3, Place(2, 0), "ab")
+    model = restarted(3, 3, ExchangeId(2, 0), "ab")
     assert rounds.next_due_s(model.state) is None
-    assert model.join("c") == (Invite(("c",), Place(2, 0), DEADLINE_S),)
-    assert model.answer("c")[1:] == (Fold("c", Place(2, 0), sent("c", Place(2, 0))), End(""))
+    assert model.join("c") == (Invite(("c",), ExchangeId(2, 0), DEADLINE_S),)
+    assert model.answer("c")[1:] == (Fold("c", ExchangeId(2, 0), sent("c", ExchangeId(2, 0))), EndRun(""))
 
 
 def test_after_a_restart_a_complete_closing_exchange_needs_nobody():
-    model = restarted(2, 1, Place(2, 0), "ab")
+    model = restarted(2, 1, ExchangeId(2, 0), "ab")
     assert rounds.next_due_s(model.state) == 0.0
-    assert model.wait(0.0) == (End(""),)
+    assert model.wait(0.0) == (EndRun(""),)
 
 
 def test_after_a_restart_a_closing_exchange_with_a_quorum_waits_the_grace_for_the_rest():
-    model = restarted(3, 2, Place(2, 0), "ab")
+    model = restarted(3, 2, ExchangeId(2, 0), "ab")
     assert model.wait(100.0) == ()  # the first tick only starts the grace
     assert rounds.next_due_s(model.state) == 100.0 + GRACE_S
-    assert model.wait(GRACE_S) == (End(""),)
+    assert model.wait(GRACE_S) == (EndRun(""),)
 
 
 def test_after_a_restart_one_who_answered_the_closing_exchange_and_left_still_counts():
-    model = restarted(3, 2, Place(2, 0), "a")
+    model = restarted(3, 2, ExchangeId(2, 0), "a")
     assert model.leave("a") == ()
     model.join("b")
-    assert model.state.phase is Phase.GATHERING  # c is expected still
-    assert model.join("c") == (Invite(("b", "c"), Place(2, 0), DEADLINE_S),)
-    assert restarted(2, 2, Place(2, 0), "a").leave("a") == ()
+    assert model.state.phase is RoundPhase.GATHERING  # c is expected still
+    assert model.join("c") == (Invite(("b", "c"), ExchangeId(2, 0), DEADLINE_S),)
+    assert restarted(2, 2, ExchangeId(2, 0), "a").leave("a") == ()

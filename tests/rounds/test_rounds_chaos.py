@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rounds_model import Model, names
 
 from coordinator import rounds
-from coordinator.rounds import Phase, Place, Policy
+from coordinator.rounds import ExchangeId, Policy, RoundPhase
 from edge_sdk.protocol.state_machine import SAME
 
 MOST_TO_END = 600
@@ -54,7 +54,7 @@ def play(model: Model, script: bytes, *, leaving: bool) -> None:
             model.commit(who)
         elif kind < 140:
             model.join(device)
-        elif kind < 180 and model.state.phase is Phase.FINISHING:
+        elif kind < 180 and model.state.phase is RoundPhase.FINISHING:
             model.finish()
         elif kind < 205:
             model.wait(what / 64)
@@ -63,7 +63,7 @@ def play(model: Model, script: bytes, *, leaving: bool) -> None:
         elif kind < 230:
             model.feed(rounds.Lost(device))
         elif kind < 240:
-            model.upload(device, Place(what % 4, what // 4 % 3))
+            model.upload(device, ExchangeId(what % 4, what // 4 % 3))
         elif kind < 244:
             model.crash(after_commit=what % 2 == 0)
         elif kind < 246 and model.pending:  # a commit whose word comes twice
@@ -75,7 +75,7 @@ def play(model: Model, script: bytes, *, leaving: bool) -> None:
         elif kind < 247 and leaving:
             model.leave(device)
         elif kind < 248 and leaving:
-            model.feed(rounds.TurnedAway(device))
+            model.feed(rounds.DeviceRefused(device))
         elif kind == 255 and leaving and what < 32:
             model.feed(rounds.Broken("the disk is gone"))
 
@@ -90,9 +90,9 @@ def settle(model: Model, alive: tuple[str, ...]) -> None:
             return
         if model.pending:
             model.commit()
-        elif model.state.phase is Phase.FINISHING:
+        elif model.state.phase is RoundPhase.FINISHING:
             model.finish()
-        elif model.state.phase is Phase.COLLECTING and model.state.missing & set(alive):
+        elif model.state.phase is RoundPhase.COLLECTING and model.state.missing & set(alive):
             model.upload(min(model.state.missing & set(alive)))
         else:
             model.wait_until_due()
@@ -121,10 +121,10 @@ def test_a_run_ends_once_faults_stop(policy, script):
 def test_a_run_that_nobody_left_succeeds_once_faults_stop(policy, script):
     model = Model(policy)
     play(model, script, leaving=False)
-    out_of_patience = model.state.phase is Phase.FAILED
+    out_of_patience = model.state.phase is RoundPhase.FAILED
     settle(model, names(policy.expected + 2))
-    assert model.state.phase is (Phase.FAILED if out_of_patience else Phase.DONE)
-    if model.state.phase is Phase.DONE:
+    assert model.state.phase is (RoundPhase.FAILED if out_of_patience else RoundPhase.DONE)
+    if model.state.phase is RoundPhase.DONE:
         assert [place.exchange for place in sorted(model.reduced)] == [*range(policy.exchanges)] * policy.rounds
 
 
@@ -133,7 +133,7 @@ def test_every_arrow_of_the_drawing_is_taken_by_some_run():
     rng = random.Random(0)
     drawn = {
         (phase, rule.event, after)
-        for rule in rounds.MACHINE.rules
+        for rule in rounds.ROUND_MACHINE.rules
         for phase in rule.phases
         for after in rule.then
         if after not in (phase, SAME)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rounds_model import Model, names
 
-from coordinator import rounds, selection
-from coordinator.rounds import Invite, Phase, Place, Policy, Reduce
+from coordinator import rounds
+from coordinator.rounds import ExchangeId, Invite, Policy, Reduce, RoundPhase, selection
 
 NAMES = st.frozensets(st.sampled_from(names(26)), max_size=20)
 POLICY = Policy(
@@ -46,7 +46,7 @@ def opened(policy: Policy = POLICY) -> Model:
     model = Model(policy)
     for device in names(policy.expected):
         model.join(device)
-    assert model.state.phase is Phase.COLLECTING
+    assert model.state.phase is RoundPhase.COLLECTING
     return model
 
 
@@ -54,9 +54,9 @@ def one_round(model: Model, answers: float) -> int:
     """So large a share of those asked answer, and then the deadline comes if it must; how many were asked."""
     asked = sorted(model.state.invited)
     for device in asked[: round(answers * len(asked))]:
-        if model.state.phase is Phase.COLLECTING:
+        if model.state.phase is RoundPhase.COLLECTING:
             model.answer(device)
-    while model.state.phase is Phase.COLLECTING:
+    while model.state.phase is RoundPhase.COLLECTING:
         model.wait_until_due()
     model.finish()
     for device in asked:
@@ -70,9 +70,9 @@ def test_a_round_asks_some_and_closes_with_enough() -> None:
     assert len(asked) == 4
     for device in asked[:3]:
         model.answer(device)
-    assert model.state.phase is Phase.COLLECTING
+    assert model.state.phase is RoundPhase.COLLECTING
     closing = model.answer(asked[3])
-    assert Reduce(Place(0, 0), tuple(asked), partial=True) in closing
+    assert Reduce(ExchangeId(0, 0), tuple(asked), partial=True) in closing
     (_, following) = model.finish()
     assert isinstance(following, Invite)
     assert len(following.devices) == 4
@@ -101,10 +101,10 @@ def test_who_misses_the_deadline_has_not_answered() -> None:
     *early, late = sorted(model.state.invited)
     for device in early:
         model.answer(device)
-    while model.state.phase is Phase.COLLECTING:
+    while model.state.phase is RoundPhase.COLLECTING:
         model.wait_until_due()
     model.finish()
-    model.upload(late, Place(0, 0))
+    model.upload(late, ExchangeId(0, 0))
     assert measured(model) == (4, 3, frozenset())
 
 
@@ -115,8 +115,8 @@ def test_of_who_was_not_needed_is_known_what_shows_later() -> None:
         model.answer(device)
     assert measured(model) == (4, 4, {"e", "f", "g"})
     model.finish()
-    model.upload("e", Place(0, 0))  # it came, only later
-    model.upload("e", Place(0, 0))
+    model.upload("e", ExchangeId(0, 0))  # it came, only later
+    model.upload("e", ExchangeId(0, 0))
     assert measured(model) == (5, 5, {"f", "g"})
     model.feed(rounds.Lost("f"))  # and this one never will
     model.state = dataclasses.replace(model.state, invited=frozenset("abcd"))
@@ -135,9 +135,9 @@ def test_when_too_few_answer_others_are_asked() -> None:
 
 
 def test_what_was_measured_outlives_a_restart() -> None:
-    state = rounds.resumed(POLICY, Place(3, 0), frozenset(), asked=20, answered=10)
+    state = rounds.resumed(POLICY, ExchangeId(3, 0), frozenset(), asked=20, answered=10)
     assert (state.asked, state.answered) == (20, 10)
-    assert rounds.resumed(POLICY, Place(3, 1), frozenset(), asked=20, answered=10).asked == 20
+    assert rounds.resumed(POLICY, ExchangeId(3, 1), frozenset(), asked=20, answered=10).asked == 20
 
 
 def test_in_the_closing_exchange_everybody_is_asked() -> None:

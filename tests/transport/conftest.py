@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from certificates import Authority
 
-from coordinator.broker import EmbeddedBroker
+from coordinator.broker.embedded import EmbeddedBroker
 
 
 @pytest.fixture(params=["amqtt", "mosquitto"])

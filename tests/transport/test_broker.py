@@ -14,7 +14,7 @@ from contextlib import ExitStack, closing
 import pytest
 from suite import frames, until
 
-from coordinator.broker import EmbeddedBroker, serve
+from coordinator.broker.embedded import EmbeddedBroker, serve
 from edge_sdk.errors import MissingExtra, TransportError, UsageError
 from edge_sdk.transport.base import Connected, Incoming, Will
 from edge_sdk.transport.mqtt.transport import MqttTransport
@@ -95,7 +95,7 @@ def test_a_broker_that_does_not_come_up(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.processes
 def test_it_dies_with_its_parent(broker: EmbeddedBroker) -> None:
-    script = f"from coordinator.broker import EmbeddedBroker as B; b = B({broker.kind!r}).start(); print(b.port, flush=True); input()"
+    script = f"from coordinator.broker.embedded import EmbeddedBroker as B; b = B({broker.kind!r}).start(); print(b.port, flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as parent:
@@ -108,7 +108,7 @@ def test_it_dies_with_its_parent(broker: EmbeddedBroker) -> None:
 
 @pytest.mark.processes
 def test_serving_in_the_foreground_until_interrupted(broker: EmbeddedBroker, free_port: int) -> None:
-    script = f"from coordinator.broker import serve; serve({free_port}, {broker.kind!r})"
+    script = f"from coordinator.broker.embedded import serve; serve({free_port}, {broker.kind!r})"
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         line = server.stdout.readline()

@@ -10,7 +10,7 @@ import pytest
 from large_device import LIMITS, WEIGHTS, digest, model
 from suite import until
 
-from coordinator.broker import EmbeddedBroker
+from coordinator.broker.embedded import EmbeddedBroker
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import Assign, Upload

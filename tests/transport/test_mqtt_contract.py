@@ -10,7 +10,7 @@ import pytest
 from links import cut
 from suite import LinkFactory, TransportSuite, frames, until
 
-from coordinator.broker import EmbeddedBroker
+from coordinator.broker.embedded import EmbeddedBroker
 from edge_sdk.transport.base import Connected, Transport
 from edge_sdk.transport.mqtt.pace import Pace
 from edge_sdk.transport.mqtt.transport import MqttTransport

@@ -17,7 +17,7 @@ from links import cut
 from scripted import Answer, ScriptedBroker
 from suite import frames, until
 
-from coordinator.broker import EmbeddedBroker
+from coordinator.broker.embedded import EmbeddedBroker
 from edge_sdk.errors import LocalProtocolError, UsageError
 from edge_sdk.transport.base import Connected, Disconnected, Incoming
 from edge_sdk.transport.mqtt import transport as mqtt

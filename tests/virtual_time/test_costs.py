@@ -7,8 +7,8 @@ from pathlib import Path
 import fleets
 import pytest
 
+from coordinator.record.result import Result
 from coordinator.report.summary import summary
-from coordinator.result import Result
 from edge_sim.clock import VirtualClock
 from edge_sim.runner import run
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.broker import EmbeddedBroker
+from coordinator.broker.embedded import EmbeddedBroker
 from edge_sdk import cli
 from edge_sdk.boards.profiles import Effort, load_board, load_link, parse_board, parse_link
 from edge_sdk.errors import StoreError, TransportError, UsageError

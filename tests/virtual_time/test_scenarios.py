@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from coordinator.config import to_toml
-from coordinator.observer import RunObserver
+from coordinator.record.observer import RunObserver
+from coordinator.record.result import Result
 from coordinator.report.summary import summary
-from coordinator.result import Result
 from edge_sdk import cli
 from edge_sdk.errors import RunFailed, UsageError
 from edge_sim import config as configs

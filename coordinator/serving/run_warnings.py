@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from coordinator import remarks
+from coordinator.record import remarks
+from coordinator.record.run_record import RunRecord
 from coordinator.rounds import Policy
-from coordinator.run_record import RunRecord
 from edge_sdk.protocol.messages import FederationSpec, Hello
 from edge_sdk.protocol.wires import Contract
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
-from coordinator.admission import Turned
 from coordinator.methods.base import At
-from coordinator.rounds import Place
+from coordinator.rounds import ExchangeId
+from coordinator.serving.admission import RefusalReason
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.body import PackedField
 from edge_sdk.protocol.codec import Stamp
@@ -27,12 +27,12 @@ from edge_sdk.protocol.messages import (
 from edge_sdk.transport.base import Transport, Will
 from edge_sdk.transport.chunks.packets import CHUNK_BYTES
 
-Answer: TypeAlias = "Welcome | Refusal | Assign | Receipt | PublicBlock"
+DeviceMessage: TypeAlias = "Welcome | Refusal | Assign | Receipt | PublicBlock"
 
 _KINDS = {Welcome: "join", Refusal: "join", Assign: "task", Receipt: "rcpt", PublicBlock: "pub"}
 
 
-class Postbox:
+class Sender:
     """Stamps what it sends with the coordinator's epoch and a number of its own."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Postbox:
         frame = self._frame(self._status(state, reason))
         self._transport.send(topics.coordinator_status(self._spec.federation), frame, retain=True)
 
-    def send(self, device: str, message: Answer) -> None:
+    def send(self, device: str, message: DeviceMessage) -> None:
         """Any message to a device."""
         self._hand(device, type(message), self._frame(message))
 
@@ -74,20 +74,20 @@ class Postbox:
             ),
         )
 
-    def refuse(self, device: str, turned: Turned) -> None:
+    def refuse(self, device: str, refusal: RefusalReason) -> None:
         """To a device that may not."""
         self.send(
             device,
             Refusal(
                 federation=self._spec.federation,
                 device=device,
-                reason=turned.reason,
-                message=one_line(turned.message, 1024),
-                remedy=one_line(turned.remedy, 1024),
+                reason=refusal.reason,
+                message=one_line(refusal.message, 1024),
+                remedy=one_line(refusal.remedy, 1024),
             ),
         )
 
-    def receipt(self, device: str, place: Place, verdict: str, reason: str) -> None:
+    def receipt(self, device: str, place: ExchangeId, verdict: str, reason: str) -> None:
         """What became of an upload."""
         receipt = Receipt(
             federation=self._spec.federation,

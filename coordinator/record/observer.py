@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coordinator.result import RoundResult
-from coordinator.run_record import RunRecord
+from coordinator.record.result import RoundResult
+from coordinator.record.run_record import RunRecord
 
 
 class RunObserver:

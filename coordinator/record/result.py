@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.insight import Insight
-from coordinator.metrics import Point, global_model, over_devices
+from coordinator.record.insight import Insight
+from coordinator.record.metrics import Point, global_model, over_devices
 
 VERDICTS = ("accepted", "duplicate", "stale", "refused", "withheld")
 """What can become of an upload."""
@@ -45,7 +45,7 @@ class DeviceResult:
     bytes_down: int = 0
     rounds_done: int = 0
     waited_s: float = 0.0
-    """Seconds for which exchanges stayed open because of this device: see coordinator/waiting.py."""
+    """Seconds for which exchanges stayed open because of this device: see coordinator/record/waiting.py."""
     busy_s: float = 0.0
     """Seconds of computing by its board's profile; 0 where nobody meters it, as over a broker."""
     energy_j: float = 0.0

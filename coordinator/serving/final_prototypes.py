@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from coordinator.insight import Insight
 from coordinator.methods.base import At
-from coordinator.server import Server
+from coordinator.record.insight import Insight
+from coordinator.serving.server import Server
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from coordinator import admission
+from coordinator.serving import admission
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Stamp
@@ -13,7 +13,7 @@ from edge_sdk.protocol.messages import FederationSpec, Hello
 from edge_sdk.protocol.wires import Contract
 
 
-class Register:
+class DeviceRegistry:
     """Everything by the id of a device.  Who may stand here is said in admission.py."""
 
     def __init__(
@@ -32,7 +32,7 @@ class Register:
 
     # -- who may come in --------------------------------------------------------------------------------------------
 
-    def refusal(self, hello: Hello) -> admission.Turned | None:
+    def refusal(self, hello: Hello) -> admission.RefusalReason | None:
         """Why this device may not take part; None: it may.
 
         Whoever was taken in first is the one that all others must agree with on what none of them can know beforehand.

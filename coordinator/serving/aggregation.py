@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from coordinator.reduction import Reduction
-from coordinator.register import Register
-from coordinator.rounds import Place
-from coordinator.run_record import RunRecord
+from coordinator.record.run_record import RunRecord
+from coordinator.rounds import ExchangeId
+from coordinator.serving.device_registry import DeviceRegistry
+from coordinator.serving.reduction import Reduction
 from edge_sdk.protocol.messages import Upload
 
 
-class Tally:
+class Aggregation:
     """What the uploads of a run add up to."""
 
-    def __init__(self, register: Register, reduction: Reduction, record: RunRecord, exchanges: int) -> None:
+    def __init__(self, registry: DeviceRegistry, reduction: Reduction, record: RunRecord, exchanges: int) -> None:
         """exchanges: of a round."""
-        self._register, self._reduction, self.record = register, reduction, record
+        self._registry, self._reduction, self.record = registry, reduction, record
         self._last = exchanges - 1
         self.contributors = 0
         """To the exchange that was closed last."""
@@ -26,8 +26,8 @@ class Tally:
         """
         device, record = upload.device, self.record
         if not upload.closing:
-            declared = self._register.samples[device] or upload.samples
-            self._reduction.add(self._register.numbers[device], upload, min(upload.samples, declared))
+            declared = self._registry.samples[device] or upload.samples
+            self._reduction.add(self._registry.numbers[device], upload, min(upload.samples, declared))
             record.contributed[device] += 1
             if upload.exchange == self._last:
                 record.rounds_done[device] += 1
@@ -42,7 +42,7 @@ class Tally:
             self.add(upload)
             self.record.updates["accepted"] += 1
 
-    def close(self, place: Place, contributors: tuple[str, ...]) -> None:
+    def close(self, place: ExchangeId, contributors: tuple[str, ...]) -> None:
         """Let the method reduce an exchange.  Raises EdgeError where it cannot; then nothing has changed."""
-        self._reduction.finish(place, contributors, self._register.numbers)
+        self._reduction.finish(place, contributors, self._registry.numbers)
         self.contributors = len(contributors)

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coordinator.metrics import CURVES
-from coordinator.result import RoundResult
-from coordinator.waiting import Waiting
+from coordinator.record.metrics import CURVES
+from coordinator.record.result import RoundResult
+from coordinator.record.waiting import Waiting
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Payload
 
 MISSED_SHARE = 0.1

@@ -10,11 +10,12 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from coordinator import admission, remarks
-from coordinator.metrics import CURVES
-from coordinator.result import VERDICTS, DeviceResult, Result, RoundResult
-from coordinator.rounds import Phase
-from coordinator.server import Server
+from coordinator.record import remarks
+from coordinator.record.metrics import CURVES
+from coordinator.record.result import VERDICTS, DeviceResult, Result, RoundResult
+from coordinator.rounds import RoundPhase
+from coordinator.serving import admission
+from coordinator.serving.server import Server
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import FederationSpec, Hello
 from edge_sdk.protocol.transforms import encodings_in_use
@@ -63,7 +64,7 @@ def run_result(server: Server, devices: tuple[DeviceResult, ...], transport: str
         method=spec.method,
         seed=spec.seed,
         rounds=spec.rounds,
-        completed=server.rounds.phase is Phase.DONE,
+        completed=server.rounds.phase is RoundPhase.DONE,
         rounds_done=len(record.rounds),
         devices=devices,
         history=round_results(server),

@@ -1,6 +1,6 @@
 """The message log of a coordinator: all that came, when, and all that it sent.
 
-A trace is a file of entries with checksums (coordinator/trace_entries.py), each a msgpack object: the header, and
+A trace is a file of entries with checksums (coordinator/trace/entries.py), each a msgpack object: the header, and
 then (kind, time, ...).  Of each life of the coordinator it keeps what the life began with, so that a replay needs
 neither data nor devices.
 """
@@ -16,8 +16,8 @@ from typing import Any, BinaryIO, TypeAlias
 
 import msgpack
 
-from coordinator.round_state import Policy
-from coordinator.trace_entries import MARKER, ChecksumChain, TraceEntries
+from coordinator.rounds.state import Policy
+from coordinator.trace.entries import MARKER, ChecksumChain, TraceEntries
 from edge_sdk.durable import guarded
 from edge_sdk.errors import RemoteProtocolError, StoreError, UsageError
 from edge_sdk.protocol import storage
@@ -33,7 +33,7 @@ _UNREADABLE = (LookupError, TypeError, ValueError, msgpack.UnpackException, Remo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Life:
+class CoordinatorStart:
     """What one life of the coordinator began with."""
 
     spec: FederationSpec
@@ -69,7 +69,7 @@ class Ticked:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class FramesSent:
     """A frame went out."""
 
     topic: str
@@ -86,7 +86,7 @@ class Ended:
     """The hash of the method's state, 32 bytes."""
 
 
-Entry: TypeAlias = Life | Heard | Flushed | Ticked | Sent | Ended
+Entry: TypeAlias = CoordinatorStart | Heard | Flushed | Ticked | FramesSent | Ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,12 +222,12 @@ def _refuse_format_one(path: Path) -> None:
 
 
 def _plain(entry: Entry) -> list[Any]:
-    if isinstance(entry, Life):
+    if isinstance(entry, CoordinatorStart):
         spec, policy = storage.to_bytes(entry.spec), asdict(entry.policy)
         return ["life", spec, policy, list(entry.roster), entry.epoch, entry.ledger, entry.serves]
     if isinstance(entry, Heard):
         return ["heard", entry.now_s, *_plain_event(entry.event)]
-    if isinstance(entry, Sent):
+    if isinstance(entry, FramesSent):
         return ["sent", entry.topic, entry.frame, entry.retain]
     if isinstance(entry, Ended):
         return ["ended", entry.phase, entry.state]
@@ -248,7 +248,7 @@ _EVENTS: dict[str, type[Any]] = {
     "disconnected": Disconnected,
 }
 _EVENTS_BY_TYPE = {kind: name for name, kind in _EVENTS.items()}
-_ENTRIES: dict[str, type[Any]] = {"flushed": Flushed, "ticked": Ticked, "sent": Sent, "ended": Ended}
+_ENTRIES: dict[str, type[Any]] = {"flushed": Flushed, "ticked": Ticked, "sent": FramesSent, "ended": Ended}
 
 
 def _entry(plain: Any) -> Entry:
@@ -258,7 +258,7 @@ def _entry(plain: Any) -> Entry:
         return Heard(now_s, _EVENTS[event](*rest))
     if kind == "life":
         spec, policy, roster, epoch, ledger, serves = values
-        return Life(
+        return CoordinatorStart(
             spec=storage.from_bytes(FederationSpec, spec),
             policy=Policy(**policy),
             roster=tuple(roster),

@@ -2,9 +2,9 @@
 
 `run` is the loop of a deployment; a simulator drives the same object through `handle`, `flush` and `tick`.
 
-What a frame is held against is in checks.py; who comes and goes in reception.py; what a round is in rounds.py, and in
-which order its commands are carried out in round_queue.py; what uploads add up to in tally.py; what is sent in
-postbox.py; where a start begins in restart.py.
+checks.py checks frames and uploads; membership.py handles devices that come and go; rounds/machine.py says what a round
+is, and rounds/queue.py in which order its commands are carried out; aggregation.py adds uploads up; sender.py sends;
+restart.py finds where a start begins.
 
 Every command can be carried out again where the disk refused: what the disk may refuse comes first, and what is counted
 comes after it.
@@ -19,38 +19,39 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from coordinator import admission, checks, remarks, restart
-from coordinator.checks import Demands
 from coordinator.ledger import Ledger, Row
 from coordinator.methods.base import At, CoordinatorMethod
-from coordinator.observer import RunObserver
-from coordinator.postbox import Postbox
-from coordinator.public_shelf import PublicShelf
-from coordinator.reception import Reception
-from coordinator.reduction import Reduction
-from coordinator.register import Register
-from coordinator.round_queue import RoundQueue
+from coordinator.record import remarks
+from coordinator.record.observer import RunObserver
+from coordinator.record.run_record import NO_WORK, FleetWork
 from coordinator.rounds import (
-    Answer,
     Broken,
-    Command,
-    Event,
+    ExchangeId,
     Finished,
     Fold,
     Invite,
     Persist,
     Persisted,
-    Place,
     Policy,
     Received,
     Reduce,
+    RoundCommand,
     RoundDone,
+    RoundEvent,
     RoundState,
+    SendReceipt,
     Withheld,
 )
-from coordinator.run_record import NO_WORK, FleetWork
-from coordinator.run_warnings import RunWarnings
-from coordinator.update_norms import UpdateNorms
+from coordinator.rounds.queue import RoundQueue
+from coordinator.serving import admission, checks, restart
+from coordinator.serving.checks import UploadChecks
+from coordinator.serving.device_registry import DeviceRegistry
+from coordinator.serving.membership import MembershipHandler
+from coordinator.serving.public_set_server import PublicSetServer
+from coordinator.serving.reduction import Reduction
+from coordinator.serving.run_warnings import RunWarnings
+from coordinator.serving.sender import Sender
+from coordinator.serving.update_norms import UpdateNorms
 from edge_sdk.errors import EdgeError, LocalProtocolError, RemoteProtocolError, StoreError, TransportError
 from edge_sdk.protocol import storage, topics, transforms
 from edge_sdk.protocol.leaves import one_line
@@ -86,7 +87,7 @@ class Server:
         ledger: Ledger,
         roster: tuple[str, ...] = (),
         observer: RunObserver | None = None,
-        shelf: PublicShelf | None = None,
+        public_server: PublicSetServer | None = None,
         work: Callable[[], FleetWork] = lambda: NO_WORK,
         clock: Callable[[], float] = time.monotonic,
         begun_s: float | None = None,
@@ -95,33 +96,33 @@ class Server:
         self.spec, self.transport, self.ledger = spec, transport, ledger
         self.roster = tuple(sorted(roster))
         self.observer: RunObserver = observer or RunObserver()
-        self._shelf = shelf
+        self._public_server = public_server
         """The public set, for devices that lack it; None: they must bring it."""
         self._clock, self._work = clock, work
         self.contract = contract = method.contract.under(spec.params)
         self._limits = checks.limits(spec, contract)
         self.transport.accept_up_to(self._limits.frame_bytes)
         self._chain = transforms.chain(spec)
-        self._demands = Demands(spec, contract)
+        self._demands = UploadChecks(spec, contract)
         self._warnings = RunWarnings(contract, spec, policy)
         self._norms = UpdateNorms()
-        self._register = Register(spec, contract, self.roster, serving=shelf is not None)
-        self.hellos: Mapping[str, Hello] = self._register.hellos
+        self._registry = DeviceRegistry(spec, contract, self.roster, serving=public_server is not None)
+        self.hellos: Mapping[str, Hello] = self._registry.hellos
         """Of those who take part."""
-        self.numbers: Mapping[str, int] = self._register.numbers
+        self.numbers: Mapping[str, int] = self._registry.numbers
         """Of them, and of those who fetch the public set first."""
         self.reduction = Reduction(spec, method, ledger, self._limits, self._chain)
-        self._tally, standing = restart.standing(spec, policy, ledger, self._register, self.reduction)
+        self._aggregation, standing = restart.standing(spec, policy, ledger, self._registry, self.reduction)
         self._queue = RoundQueue(standing, self._carry_out, self._note)
-        self.record = self._tally.record
+        self.record = self._aggregation.record
         self.record.started_s = begun_s
-        self._postbox = Postbox(spec, transport, epoch=lambda: ledger.epoch, sent=self.record.sent)
-        self._reception = Reception(
-            register=self._register,
+        self._sender = Sender(spec, transport, epoch=lambda: ledger.epoch, sent=self.record.sent)
+        self._membership = MembershipHandler(
+            registry=self._registry,
             ledger=ledger,
             record=self.record,
-            postbox=self._postbox,
-            shelf=shelf,
+            sender=self._sender,
+            public_server=public_server,
             warnings=self._warnings,
             expected=policy.expected,
             welcomed=self._remind,
@@ -164,8 +165,8 @@ class Server:
         """Leave the broker and release the ledger."""
         self.transport.close()
         self.ledger.close()
-        if self._shelf is not None:
-            self._shelf.close()
+        if self._public_server is not None:
+            self._public_server.close()
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -196,7 +197,7 @@ class Server:
 
     def connect(self) -> None:
         """Open the link."""
-        self._postbox.connect()
+        self._sender.connect()
 
     def next_due_s(self) -> float | None:
         """When `tick` can next matter."""
@@ -235,7 +236,7 @@ class Server:
                 event.acknowledge()
 
     def _refuse_frame(self, sender: str, kind: str, reason: str) -> None:
-        self.record.refused_frame(sender if self._register.known(sender) else "unknown", kind)
+        self.record.refused_frame(sender if self._registry.known(sender) else "unknown", kind)
         log.warning("refused a frame of %s: %s", sender, reason)
 
     def flush(self, now_s: float) -> None:
@@ -248,7 +249,7 @@ class Server:
             return
         group, self._unwritten = self._unwritten, []
         arrived = [cast("Arrived", each.upload) for each in group]
-        durable: list[Event] = []
+        durable: list[RoundEvent] = []
         try:
             frames = [each.incoming.frame for each in arrived]
             self.ledger.commit(Row(p.place, p.device, frame) for p, frame in zip(group, frames, strict=True))
@@ -266,20 +267,20 @@ class Server:
         if isinstance(envelope.message, Upload):
             self._take_upload(envelope.message, incoming, now_s)
             return
-        event = self._reception.take(envelope, incoming.frame, now_s, self.observer)
+        event = self._membership.take(envelope, incoming.frame, now_s, self.observer)
         if event is not None:
             self._queue.feed(event, now_s=now_s)
         incoming.acknowledge()
 
     def _take_upload(self, upload: Upload, incoming: Incoming, now_s: float) -> None:
         """Check it against the contract; then the rounds decide whether it counts."""
-        place = Place(upload.round, upload.exchange)
+        place = ExchangeId(upload.round, upload.exchange)
         hello = self.hellos.get(upload.device)
         if hello is None:
             raise RemoteProtocolError("knowledge", f"{upload.device} has not joined")
         self.record.bytes_up[upload.device] += len(incoming.frame)
         if self.ledger.has(place, upload.device):
-            self._answer(Answer(upload.device, place, "duplicate", ""))
+            self._answer(SendReceipt(upload.device, place, "duplicate", ""))
             incoming.acknowledge()
             return
         if upload.withheld:
@@ -291,17 +292,17 @@ class Server:
                 upload = self.reduction.undone(upload)
                 self._demands.check(upload, hello, place, closing=self.rounds.closing)
             except RemoteProtocolError as error:
-                self._answer(Answer(upload.device, place, "refused", one_line(str(error))))
+                self._answer(SendReceipt(upload.device, place, "refused", one_line(str(error))))
                 raise
         arrived = Arrived(upload, incoming)
         self._queue.feed(Received(upload.device, place, arrived), now_s=now_s)
         if not any(each.upload is arrived for each in self._unwritten[-1:]):
             incoming.acknowledge()
 
-    def _take_withheld(self, upload: Upload, place: Place, now_s: float) -> None:
+    def _take_withheld(self, upload: Upload, place: ExchangeId, now_s: float) -> None:
         """A device whose learning diverged says so: nothing of it counts, and nobody waits for it."""
         if upload.knowledge or upload.closing:
-            self._answer(Answer(upload.device, place, "refused", "withheld, and yet something to take"))
+            self._answer(SendReceipt(upload.device, place, "refused", "withheld, and yet something to take"))
             raise RemoteProtocolError("knowledge", f"withheld {upload.withheld!r}, and yet something to take")
         self._queue.feed(Withheld(upload.device, place, upload.withheld), now_s=now_s)
 
@@ -310,7 +311,7 @@ class Server:
 
     # -- commands out -----------------------------------------------------------------------------------------------
 
-    def _carry_out(self, command: Command, now_s: float) -> Event | None:
+    def _carry_out(self, command: RoundCommand, now_s: float) -> RoundEvent | None:
         """Do what the rounds say; what then happens, None: nothing.  Raises StoreError where the disk refuses."""
         if isinstance(command, Invite):
             return self._invite(command, now_s)
@@ -320,40 +321,40 @@ class Server:
             self._unwritten.append(command)
         elif isinstance(command, Fold):
             self._fold(command, now_s)
-        elif isinstance(command, Answer):
+        elif isinstance(command, SendReceipt):
             self._answer(command)
         elif isinstance(command, RoundDone):
             self._round_done(command.round, now_s)
         else:
-            self._postbox.announce("failed" if command.reason else "finished", command.reason)
+            self._sender.announce("failed" if command.reason else "finished", command.reason)
         return None
 
     def _invite(self, invite: Invite, now_s: float) -> Broken | None:
-        if not self._register.anybody_learns(self.rounds.members):
+        if not self._registry.anybody_learns(self.rounds.members):
             return Broken(admission.nobody_learns(self.rounds.members, self.contract))
         self.record.begun(now_s)
         at = At(invite.place.round, invite.place.exchange)
         try:
             shared = self.reduction.common(at)
             self._norms.begin(shared)
-            common = self._postbox.packed_common(self._chain.apply(shared), at, anybody=invite.devices[0])
+            common = self._sender.packed_common(self._chain.apply(shared), at, anybody=invite.devices[0])
             for device in invite.devices:
-                if not self._postbox.repeat(device, at):
+                if not self._sender.repeat(device, at):
                     personal = self.reduction.personal(at, self.numbers[device])
                     self.record.travelled("down", {**shared, **personal})
-                    self._postbox.assign(device, at, common, self._chain.apply(personal), invite.left_s)
+                    self._sender.assign(device, at, common, self._chain.apply(personal), invite.left_s)
         except LocalProtocolError as error:
             return Broken(f"round {at.round}: nothing legal to send: {error}")
         return None
 
     def _fold(self, fold: Fold, now_s: float) -> None:
         upload = cast("Arrived", fold.upload).upload
-        self._tally.add(upload)
+        self._aggregation.add(upload)
         self._norms.add(fold.device, upload.knowledge)
-        self._answer(Answer(fold.device, fold.place, "accepted", ""))
+        self._answer(SendReceipt(fold.device, fold.place, "accepted", ""))
         self.record.waiting.answered(fold.device, now_s)
 
-    def _answer(self, answer: Answer) -> None:
+    def _answer(self, answer: SendReceipt) -> None:
         """Count the verdict, and send the receipt."""
         device, place, verdict, reason = answer.device, answer.place, answer.verdict, answer.reason
         word = "stale" if verdict == "late" else verdict
@@ -364,13 +365,13 @@ class Server:
             verdict, reason = "accepted", ""  # it has nothing to send again
         elif verdict != "accepted":
             self.record.refused_frame(device, word)
-        self._postbox.receipt(device, place, verdict, reason)
+        self._sender.receipt(device, place, verdict, reason)
 
     def _reduce(self, reduce: Reduce, now_s: float) -> Finished | Broken:
         self.record.waiting.closed(self.rounds.missing, now_s)  # once: the wait for the disk is nobody's
         try:
             self.ledger.close_exchange(reduce.place, reduce.contributors, now=reduce.partial)
-            self._tally.close(reduce.place, reduce.contributors)
+            self._aggregation.close(reduce.place, reduce.contributors)
         except StoreError:
             raise
         except EdgeError as error:
@@ -378,7 +379,7 @@ class Server:
         self._look_for_outliers(reduce.place)
         return Finished(now_s)
 
-    def _look_for_outliers(self, place: Place) -> None:
+    def _look_for_outliers(self, place: ExchangeId) -> None:
         """Name the devices whose update was far larger than the others' (W17)."""
         for device, times in self._norms.close().items():
             self.record.outlier(device, times)
@@ -389,7 +390,7 @@ class Server:
         if len(self.record.rounds) == round_:  # else the disk refused the checkpoint, and this is another try
             for warning in self._warnings.round_ended(self.record):
                 self.observer.noted(warning)
-            self.record.round_done(self._tally.contributors, self.rounds.policy.exchanges, now_s, self._work())
+            self.record.round_done(self._aggregation.contributors, self.rounds.policy.exchanges, now_s, self._work())
         self.record.asked, self.record.answered = self.rounds.asked, self.rounds.answered
         self.ledger.checkpoint(round_ + 1, storage.to_bytes(self.method_state), self.record.to_json(), slots)
         self.observer.round_done(self.record.rounds[-1], self.spec.rounds, self.record)
@@ -397,7 +398,7 @@ class Server:
     def _announce(self) -> None:
         """Where the run stands, for those who come."""
         state = ("failed" if self.rounds.reason else "finished") if self.over else "ready"
-        self._postbox.announce(state, self.rounds.reason if self.over else "")
+        self._sender.announce(state, self.rounds.reason if self.over else "")
 
     def _remind(self) -> None:
         """Whoever comes after the end does not know of it yet."""

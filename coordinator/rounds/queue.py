@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 
 from coordinator import rounds
-from coordinator.rounds import Phase, RoundState
+from coordinator.rounds import RoundPhase, RoundState
 from edge_sdk.errors import StoreError
 
 DISK_AGAIN_S = 5.0
@@ -23,7 +23,7 @@ class RoundQueue:
     def __init__(
         self,
         state: RoundState,
-        carry_out: Callable[[rounds.Command, float], rounds.Event | None],
+        carry_out: Callable[[rounds.RoundCommand, float], rounds.RoundEvent | None],
         noted: Callable[[str], None],
     ) -> None:
         """carry_out: carries out one command at a time (s), and gives the event that follows from it, if any.
@@ -33,8 +33,8 @@ class RoundQueue:
         """
         self.state = state
         self._carry_out, self._noted = carry_out, noted
-        self._commands: deque[rounds.Command] = deque()
-        self._events: deque[rounds.Event] = deque()
+        self._commands: deque[rounds.RoundCommand] = deque()
+        self._events: deque[rounds.RoundEvent] = deque()
         """They wait until no command is left."""
         self._again_s: float | None = None
         """When the command that the disk refused is tried again; None: the disk refused none."""
@@ -47,13 +47,13 @@ class RoundQueue:
     @property
     def over(self) -> bool:
         """Whether the run has ended, well or not, and nothing is left to carry out."""
-        return self.state.phase in (Phase.DONE, Phase.FAILED) and not self._commands and not self._events
+        return self.state.phase in (RoundPhase.DONE, RoundPhase.FAILED) and not self._commands and not self._events
 
     def next_due_s(self) -> float | None:
         """When `tick` can next matter."""
         return rounds.next_due_s(self.state) if self._again_s is None else self._again_s
 
-    def feed(self, *events: rounds.Event, now_s: float) -> None:
+    def feed(self, *events: rounds.RoundEvent, now_s: float) -> None:
         """Let these happen, one after the other; while a command waits for the disk, they wait behind it."""
         self._events.extend(events)
         if not self.held:
@@ -68,16 +68,16 @@ class RoundQueue:
             self._again_s = None
             self._work(now_s)
         else:
-            self.feed(rounds.Tick(now_s), now_s=now_s)
+            self.feed(rounds.RoundTick(now_s), now_s=now_s)
 
     def give_up(self, reason: str, now_s: float) -> None:
         """Fail the run, whatever waits for the disk: that is dropped, and a restart does it again from the ledger.
 
         A run that is done, and waits only for that to be on record, does not fail.
         """
-        if self.state.phase is Phase.DONE:
+        if self.state.phase is RoundPhase.DONE:
             return
-        self._commands = deque(each for each in self._commands if isinstance(each, rounds.End))
+        self._commands = deque(each for each in self._commands if isinstance(each, rounds.EndRun))
         self._events.clear()
         self._again_s = None
         self.feed(rounds.Broken(reason), now_s=now_s)

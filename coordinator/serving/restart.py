@@ -7,43 +7,43 @@ from __future__ import annotations
 
 from coordinator import rounds
 from coordinator.ledger import Ledger
-from coordinator.reduction import Reduction
-from coordinator.register import Register
-from coordinator.rounds import Place, Policy, RoundState
-from coordinator.run_record import RunRecord
-from coordinator.tally import Tally
+from coordinator.record.run_record import RunRecord
+from coordinator.rounds import ExchangeId, Policy, RoundState
+from coordinator.serving.aggregation import Aggregation
+from coordinator.serving.device_registry import DeviceRegistry
+from coordinator.serving.reduction import Reduction
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.messages import FederationSpec
 
 
 def standing(
-    spec: FederationSpec, policy: Policy, ledger: Ledger, register: Register, reduction: Reduction
-) -> tuple[Tally, RoundState]:
+    spec: FederationSpec, policy: Policy, ledger: Ledger, registry: DeviceRegistry, reduction: Reduction
+) -> tuple[Aggregation, RoundState]:
     """Fill a new register and a new reduction; what they then add up to, and where the rounds go on.
 
     Raises UsageError where the ledger belongs to another configuration, StoreError where the disk fails.
     """
     _bind(ledger, spec)
-    register.restore(ledger.enrolled())
+    registry.restore(ledger.enrolled())
     record, round_ = RunRecord(), 0
     checkpoint = ledger.last_checkpoint()
     if checkpoint is not None:
         record, round_ = RunRecord.from_json(checkpoint.record), checkpoint.round
         reduction.load(checkpoint.state)
-    tally = Tally(register, reduction, record, policy.exchanges)
+    aggregation = Aggregation(registry, reduction, record, policy.exchanges)
     closed = ledger.closed(round_)
     for exchange in sorted(closed):
-        place = Place(round_, exchange)
+        place = ExchangeId(round_, exchange)
         frames = ledger.uploads(place)
         for device in closed[exchange]:
-            tally.add_stored(frames[device])
-        tally.close(place, closed[exchange])
-    place = Place(round_, len(closed))
+            aggregation.add_stored(frames[device])
+        aggregation.close(place, closed[exchange])
+    place = ExchangeId(round_, len(closed))
     frames = ledger.uploads(place)
     for device in sorted(frames):
-        tally.add_stored(frames[device])
-    return tally, rounds.resumed(policy, place, frozenset(frames), asked=record.asked, answered=record.answered)
+        aggregation.add_stored(frames[device])
+    return aggregation, rounds.resumed(policy, place, frozenset(frames), asked=record.asked, answered=record.answered)
 
 
 def _bind(ledger: Ledger, spec: FederationSpec) -> None:

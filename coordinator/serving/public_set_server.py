@@ -17,7 +17,7 @@ SETS_AT_ONCE = 3
 """Whole sets that it may ask for on top, as fast as it likes: what a bad link loses, and one that came damaged."""
 
 
-class PublicShelf:
+class PublicSetServer:
     """One public set in a file without a name, which is gone when we are; in memory is only the block being sent.
 
     The file holds the very bytes that the set's name is the hash of.  Raises StoreError where there is no room for it.
@@ -28,7 +28,7 @@ class PublicShelf:
         with guarded(folder):
             if folder is not None:
                 folder.mkdir(parents=True, exist_ok=True)
-            self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # stays open as long as the shelf
+            self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # stays open as long as the public_server
             try:
                 self.total_bytes = public.write(self._file)
                 self._file.flush()

@@ -7,7 +7,7 @@ from typing import Any
 
 from coordinator.ledger import Ledger, Slots
 from coordinator.methods.base import At, Contribution, CoordinatorMethod
-from coordinator.rounds import Place
+from coordinator.rounds import ExchangeId
 from edge_sdk.protocol import codec, storage
 from edge_sdk.protocol.codec import Limits
 from edge_sdk.protocol.knowledge import Payload
@@ -56,7 +56,7 @@ class Reduction:
         contribution = Contribution(number=number, samples=samples, knowledge=upload.knowledge, before=earlier)
         self._aggregate = self.method.add(self._aggregate, contribution)
 
-    def finish(self, place: Place, contributors: tuple[str, ...], numbers: Mapping[str, int]) -> None:
+    def finish(self, place: ExchangeId, contributors: tuple[str, ...], numbers: Mapping[str, int]) -> None:
         """Let the method reduce; slots that are now too old count no longer.
 
         Raises EdgeError where it cannot; then nothing has changed.
@@ -74,7 +74,7 @@ class Reduction:
         if not self.caching:
             return None
         kept = round_ >= self.caching.first_round
-        return Slots(self._ledger.contributors(Place(round_, 0)) if kept else (), self.caching.oldest(round_))
+        return Slots(self._ledger.contributors(ExchangeId(round_, 0)) if kept else (), self.caching.oldest(round_))
 
     def _too_old(self, round_: int) -> tuple[str, ...]:
         return tuple(self._ledger.slots_before(self.caching.oldest(round_))) if self.caching else ()

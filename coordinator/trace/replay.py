@@ -11,10 +11,10 @@ from tempfile import TemporaryDirectory
 
 from coordinator.equipment import Equipment, ready_method
 from coordinator.ledger import Ledger
-from coordinator.public_shelf import PublicShelf
-from coordinator.server import Server
-from coordinator.trace import Ended, Entry, Flushed, Heard, Life, Sent, Ticked
-from coordinator.traced import state_hash
+from coordinator.serving.public_set_server import PublicSetServer
+from coordinator.serving.server import Server
+from coordinator.trace.log import CoordinatorStart, Ended, Entry, Flushed, FramesSent, Heard, Ticked
+from coordinator.trace.recording_server import state_hash
 from edge_sdk.errors import RemoteProtocolError, RunFailed
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Limits
@@ -23,7 +23,7 @@ from edge_sdk.transport.base import TransportEvent, Will
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
+class ReplayResult:
     """What came of it."""
 
     server: Server
@@ -38,7 +38,7 @@ class Replayed:
     """Whether the trace holds the run to its end."""
 
 
-def replay(entries: Iterable[Entry], equipment: Equipment) -> Replayed:
+def replay(entries: Iterable[Entry], equipment: Equipment) -> ReplayResult:
     """Feed a trace to a fresh server.  Of the equipment only what the run needed is asked for.
 
     Raises RunFailed at the first frame that differs from what was recorded, or where the state at the end does.
@@ -49,14 +49,14 @@ def replay(entries: Iterable[Entry], equipment: Equipment) -> Replayed:
     ended = False
     with ExitStack() as all_lives:
         for entry in entries:
-            if isinstance(entry, Life):
+            if isinstance(entry, CoordinatorStart):
                 checker.sent.clear()  # a life that was killed may not have written down the last frames that it sent
                 before, server, lives, ended = server, _begin(entry, checker, equipment), lives + 1, False
                 if before is not None:
                     server.record.remember(before.record.unclosed())  # we saw what it has forgotten
                 all_lives.callback(server.close)
                 server.connect()
-            elif isinstance(entry, Sent):
+            elif isinstance(entry, FramesSent):
                 checker.expect(entry)
             elif server is None:
                 raise RunFailed("the trace begins in the middle: it has lost its first entries")
@@ -70,7 +70,7 @@ def replay(entries: Iterable[Entry], equipment: Equipment) -> Replayed:
                 _act(server, entry)
     if server is None:
         raise RunFailed("the trace holds nothing: the run was killed before the coordinator had begun")
-    return Replayed(
+    return ReplayResult(
         server=server,
         lives=lives,
         heard=heard,
@@ -80,7 +80,7 @@ def replay(entries: Iterable[Entry], equipment: Equipment) -> Replayed:
     )
 
 
-def _begin(life: Life, checker: _Checker, equipment: Equipment) -> Server:
+def _begin(life: CoordinatorStart, checker: _Checker, equipment: Equipment) -> Server:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "ledger.db"
         path.write_bytes(life.ledger)
@@ -93,7 +93,7 @@ def _begin(life: Life, checker: _Checker, equipment: Equipment) -> Server:
         transport=checker,
         ledger=ledger,
         roster=life.roster,
-        shelf=PublicShelf(equipment.samples) if life.serves else None,
+        public_server=PublicSetServer(equipment.samples) if life.serves else None,
     )
 
 
@@ -115,12 +115,12 @@ def _check_state(ended: Ended, server: Server) -> None:
         )
 
 
-class Nowhere:
+class NullTransport:
     """A transport that goes nowhere, and keeps what it is given."""
 
     def __init__(self) -> None:
         self.subscriptions: tuple[str, ...] = ()
-        self.sent: deque[Sent] = deque()
+        self.sent: deque[FramesSent] = deque()
 
     def connect(self, subscriptions: Sequence[str], will: Will | None = None) -> None:
         """See Transport."""
@@ -129,7 +129,7 @@ class Nowhere:
 
     def send(self, topic: str, frame: bytes, *, retain: bool = False) -> None:
         """See Transport."""
-        self.sent.append(Sent(topic, frame, retain))
+        self.sent.append(FramesSent(topic, frame, retain))
 
     def accept_up_to(self, frame_bytes: int) -> None:
         """See Transport."""
@@ -141,12 +141,12 @@ class Nowhere:
         """See Transport."""
 
 
-class _Checker(Nowhere):
+class _Checker(NullTransport):
     """Holds what is sent against what was sent."""
 
     frames = 0
 
-    def expect(self, recorded: Sent) -> None:
+    def expect(self, recorded: FramesSent) -> None:
         """The next frame that should have gone.  Raises RunFailed where another one has."""
         if not self.sent:
             raise RunFailed(f"frame {self.frames + 1}: the run sent {_named(recorded)}, the replay nothing")
@@ -170,7 +170,7 @@ def message_in(frame: bytes) -> Message | None:
     return message
 
 
-def _named(sent: Sent) -> str:
+def _named(sent: FramesSent) -> str:
     """A frame in words: what, of which exchange, where to."""
     message = message_in(sent.frame)
     if message is None:

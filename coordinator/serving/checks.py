@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from coordinator import remarks
-from coordinator.rounds import Place
+from coordinator.record import remarks
+from coordinator.rounds import ExchangeId
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Envelope, Limits
@@ -37,7 +37,7 @@ def opened(frame: bytes, sender: str, federation: str, within: Limits) -> Envelo
     return envelope
 
 
-class Demands:
+class UploadChecks:
     """What each exchange asks of a device, as its contract and the federation's sizes say."""
 
     def __init__(self, spec: FederationSpec, contract: Contract[Any]) -> None:
@@ -45,7 +45,7 @@ class Demands:
         self._exchanges = contract.exchanges(contract.read(spec.params))
         self._sizes = expectation(spec)
 
-    def check(self, upload: Upload, hello: Hello, place: Place, *, closing: bool) -> None:
+    def check(self, upload: Upload, hello: Hello, place: ExchangeId, *, closing: bool) -> None:
         """Of an upload to the exchange that is open at `place`, with its transforms undone; hello: its device's."""
         if upload.closing != closing:
             raise RemoteProtocolError("knowledge", "closing flag and place do not agree")

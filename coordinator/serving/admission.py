@@ -12,7 +12,7 @@ from edge_sdk.protocol.wires import Contract
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
+class RefusalReason:
     """Why a device is refused, and what would mend it."""
 
     reason: str
@@ -48,7 +48,7 @@ def refusal(
     agreed: Hello | None = None,
     *,
     serving: bool = False,
-) -> Turned | None:
+) -> RefusalReason | None:
     """The first reason why a device may not take part; None: it may.
 
     agreed: of the device that was taken in first; where weights are shared, its architecture is the federation's.
@@ -58,15 +58,17 @@ def refusal(
     if PROTOCOL_VERSION not in hello.versions:
         spoken = ", ".join(map(str, hello.versions))
         older = "device" if max(hello.versions, default=0) < PROTOCOL_VERSION else "coordinator"
-        return Turned(
+        return RefusalReason(
             "version",
             f"{device} speaks protocol {spoken or 'none'}, this coordinator {PROTOCOL_VERSION}",
             f"upgrade the {older}'s edge-sdk",
         )
     if roster and device not in roster:
-        return Turned("roster", f"{device} is not on the roster of {spec.federation}", "add it to federation.roster")
+        return RefusalReason(
+            "roster", f"{device} is not on the roster of {spec.federation}", "add it to federation.roster"
+        )
     if hello.classes != spec.classes:
-        return Turned(
+        return RefusalReason(
             "classes",
             f"{device}: its model has {hello.classes} classes, the federation {spec.classes}",
             f"give the model {spec.classes} outputs, in the federation's class order",
@@ -82,17 +84,17 @@ def refusal(
     )
 
 
-def _public_set(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> Turned | None:
+def _public_set(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> RefusalReason | None:
     if not contract.needs_public_set or spec.public is None:
         return None
     if hello.public_sha256 is None:
-        return Turned(
+        return RefusalReason(
             "public-set",
             f"{hello.device} holds no public set, and {contract.name} exchanges logits on it",
             f"give the device the public set {spec.public.sha256.hex()}",
         )
     if hello.public_sha256 != spec.public.sha256:
-        return Turned(
+        return RefusalReason(
             "public-set",
             f"{hello.device} holds the public set {hello.public_sha256.hex()}, "
             f"the federation {spec.public.sha256.hex()}: logits of different samples would be averaged",
@@ -108,7 +110,7 @@ _REMEDIES = {
 """What is as easy as another model, by the capability that is missing."""
 
 
-def _abilities(hello: Hello, contract: Contract[Any]) -> Turned | None:
+def _abilities(hello: Hello, contract: Contract[Any]) -> RefusalReason | None:
     if learns(hello, contract):
         return None
     held = set(hello.capabilities)
@@ -117,13 +119,13 @@ def _abilities(hello: Hello, contract: Contract[Any]) -> Turned | None:
     missing = sorted(contract.needs - held)
     if missing:
         allow = "".join(text for ability, text in _REMEDIES.items() if ability in missing)
-        return Turned(
+        return RefusalReason(
             "capability",
             f"{hello.device}: {contract.name} needs {', '.join(missing)}, which its {hello.runtime or 'unknown'} model "
             f"{hello.model or ''} cannot do".replace("  ", " "),
             f"bring a model that can, or choose another method (edge-sdk methods lists what each needs){allow}",
         )
-    return Turned(
+    return RefusalReason(
         "term",
         f"{hello.device}: {contract.name} minimises {', '.join(sorted(contract.terms - set(hello.terms)))}, "
         "which its model runtime cannot",
@@ -131,10 +133,10 @@ def _abilities(hello: Hello, contract: Contract[Any]) -> Turned | None:
     )
 
 
-def _width(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> Turned | None:
+def _width(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> RefusalReason | None:
     if not contract.same_width or hello.feature_dim == spec.feature_dim:
         return None
-    return Turned(
+    return RefusalReason(
         "feature-width",
         f"{hello.device}: its model's last layer takes {hello.feature_dim} features, the federation has "
         f"{spec.feature_dim}: {contract.name} would average rows of different widths",
@@ -142,22 +144,22 @@ def _width(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> Turne
     )
 
 
-def _encodings(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> Turned | None:
+def _encodings(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> RefusalReason | None:
     missing = transforms.missing_encodings(spec, contract, hello.encodings)
     if not missing:
         return None
     used = ", ".join(f"{kind} in {name}" for kind, name in transforms.encodings_in_use(spec, contract).items())
-    return Turned(
+    return RefusalReason(
         "encoding",
         f"{hello.device} does not speak {', '.join(missing)}: {spec.federation} exchanges {used}",
         "upgrade the device's edge-sdk, or take these lines out of [encoding]",
     )
 
 
-def _layout(hello: Hello, agreed: Hello | None, contract: Contract[Any]) -> Turned | None:
+def _layout(hello: Hello, agreed: Hello | None, contract: Contract[Any]) -> RefusalReason | None:
     if not (contract.shares_weights and contract.same_layout) or agreed is None or hello.layout == agreed.layout:
         return None
-    return Turned(
+    return RefusalReason(
         "layout",
         f"{hello.device}: its model {hello.model or ''} has {hello.weight_count} weights of layout "
         f"{(hello.layout or b'').hex()[:8]}, the federation {agreed.weight_count} of layout "
@@ -168,14 +170,14 @@ def _layout(hello: Hello, agreed: Hello | None, contract: Contract[Any]) -> Turn
     )
 
 
-def _body(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> Turned | None:
+def _body(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> RefusalReason | None:
     """For a method that shares all weights but those of the last layer: whether there are any."""
     slots = [slot for row in contract.exchanges(contract.read(spec.params)) for slot in row.up.values()]
     if not any(slot.without_head for slot in slots):
         return None
     if hello.weight_count > hello.classes * (hello.feature_dim + 1):
         return None
-    return Turned(
+    return RefusalReason(
         "body",
         f"{hello.device}: its model {hello.model or ''} trains nothing in front of its last layer, and that is what "
         f"{contract.name} shares",

@@ -8,8 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from coordinator.server import Server
-from coordinator.trace import Ended, Flushed, Heard, Life, Sent, Ticked, TraceWriter
+from coordinator.serving.server import Server
+from coordinator.trace.log import CoordinatorStart, Ended, Flushed, FramesSent, Heard, Ticked, TraceWriter
 from edge_sdk.errors import StoreError
 from edge_sdk.protocol import storage
 from edge_sdk.transport.base import Transport, TransportEvent, Will
@@ -27,13 +27,13 @@ class TracedServer(Server):
         self._tap = _Tap(parts["transport"], trace)
         super().__init__(**{**parts, "transport": self._tap})
         trace.write(
-            Life(
+            CoordinatorStart(
                 spec=self.spec,
                 policy=self.rounds.policy,
                 roster=self.roster,
                 epoch=self.ledger.epoch,
                 ledger=self._copy_of_ledger(),
-                serves=self._shelf is not None,
+                serves=self._public_server is not None,
             )
         )
 
@@ -104,7 +104,7 @@ class _Tap:
     def send(self, topic: str, frame: bytes, *, retain: bool = False) -> None:
         """See Transport."""
         try:
-            self._trace.write(Sent(topic, frame, retain))
+            self._trace.write(FramesSent(topic, frame, retain))
         except StoreError as error:
             self._error = self._error or error
         self._transport.send(topic, frame, retain=retain)

@@ -1,6 +1,6 @@
 """The words of the rounds: where a run stands, what can happen to it, and what must then be done.
 
-All of them are values.  What they mean is in rounds.py.  Each event and each command carries what it is about.  An
+All of them are values.  What they mean is in machine.py.  Each event and each command carries what it is about.  An
 `upload` is whatever the caller gave with Received: the rounds hand it on and never look into it.
 """
 
@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TypeAlias
 
 
-class Phase(str, Enum):
+class RoundPhase(str, Enum):
     """Where a run is."""
 
     GATHERING = "gathering"
@@ -23,7 +23,7 @@ class Phase(str, Enum):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class ExchangeId:
     """A place in a run; the closing exchange stands at (rounds, 0)."""
 
     round: int
@@ -62,8 +62,8 @@ class RoundState:
     """All that a coordinator must remember between two events."""
 
     policy: Policy
-    phase: Phase = Phase.GATHERING
-    place: Place = Place(0, 0)
+    phase: RoundPhase = RoundPhase.GATHERING
+    place: ExchangeId = ExchangeId(0, 0)
     members: frozenset[str] = frozenset()
     """Joined and not left."""
     away: frozenset[str] = frozenset()
@@ -161,7 +161,7 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnedAway:
+class DeviceRefused:
     """A device that the run was made for was refused: when it joined, or when it said hello again."""
 
     device: str
@@ -187,7 +187,7 @@ class Received:
     """A valid upload arrived that the ledger does not hold yet."""
 
     device: str
-    place: Place
+    place: ExchangeId
     upload: object
 
 
@@ -196,7 +196,7 @@ class Withheld:
     """A device answers that it has no upload to give: it need not be waited for, and does not count."""
 
     device: str
-    place: Place
+    place: ExchangeId
     reason: str
 
 
@@ -205,13 +205,13 @@ class Persisted:
     """That upload is durable now."""
 
     device: str
-    place: Place
+    place: ExchangeId
     upload: object
     now_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class RoundTick:
     """Time passed."""
 
     now_s: float
@@ -231,7 +231,9 @@ class Broken:
     reason: str
 
 
-Event: TypeAlias = Joined | TurnedAway | Left | Lost | Received | Withheld | Persisted | Tick | Finished | Broken
+RoundEvent: TypeAlias = (
+    Joined | DeviceRefused | Left | Lost | Received | Withheld | Persisted | RoundTick | Finished | Broken
+)
 
 
 # -- commands -------------------------------------------------------------------------------------------------------
@@ -242,7 +244,7 @@ class Invite:
     """Send these devices the Assign of this place (again)."""
 
     devices: tuple[str, ...]
-    place: Place
+    place: ExchangeId
     left_s: float
 
 
@@ -251,7 +253,7 @@ class Persist:
     """Make the upload of this device durable, then say Persisted."""
 
     device: str
-    place: Place
+    place: ExchangeId
     upload: object
 
 
@@ -260,16 +262,16 @@ class Fold:
     """The upload counts: add it to the aggregate and send the receipt."""
 
     device: str
-    place: Place
+    place: ExchangeId
     upload: object
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SendReceipt:
     """Send a receipt with this verdict."""
 
     device: str
-    place: Place
+    place: ExchangeId
     verdict: str
     reason: str
 
@@ -278,7 +280,7 @@ class Answer:
 class Reduce:
     """Close the exchange with these contributors: let the method finish, then say Finished or Broken."""
 
-    place: Place
+    place: ExchangeId
     contributors: tuple[str, ...]
     partial: bool
     """Closed without some device that could be invited after a restart: must be on record before anybody is told what
@@ -293,11 +295,11 @@ class RoundDone:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class EndRun:
     """The run is over; an empty reason is success."""
 
     reason: str
 
 
-Command: TypeAlias = Invite | Persist | Fold | Answer | Reduce | RoundDone | End
-Outcome: TypeAlias = tuple[RoundState, tuple[Command, ...]]
+RoundCommand: TypeAlias = Invite | Persist | Fold | SendReceipt | Reduce | RoundDone | EndRun
+RoundTransition: TypeAlias = tuple[RoundState, tuple[RoundCommand, ...]]

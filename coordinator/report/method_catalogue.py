@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coordinator import remarks, traffic
+from coordinator.record import remarks
+from coordinator.report import message_sizes
 from edge_sdk.protocol.schema import tag_of
 from edge_sdk.protocol.transforms import encodings_for
 from edge_sdk.protocol.wires import Contract, Exchange, Slot, load_registered, registered_names
@@ -52,8 +53,8 @@ def _row(contract: Contract[Any]) -> dict[str, Any]:
 
 def _bytes(exchanges: Sequence[Exchange], way: str) -> dict[str, Any]:
     """The most bytes of one device: it holds every class, and every optional role is filled."""
-    coefficients = traffic.scalars(slot for row in exchanges for slot in getattr(row, way).values())
-    return {"formula": traffic.formula(coefficients), "example": traffic.in_bytes(coefficients)}
+    coefficients = message_sizes.scalars(slot for row in exchanges for slot in getattr(row, way).values())
+    return {"formula": message_sizes.formula(coefficients), "example": message_sizes.in_bytes(coefficients)}
 
 
 def _exchange(row: Exchange) -> dict[str, Any]:
@@ -73,7 +74,7 @@ def _down(role: str, slot: Slot) -> str:
 
 def catalogue_text(rows: list[dict[str, Any]]) -> str:
     """The methods as paragraphs for the terminal; rows: from `describe_methods`."""
-    sizes = traffic.EXAMPLE
+    sizes = message_sizes.EXAMPLE
     legend = (
         "bytes: of one device in a round, at most; K classes, feature width d, P weights; the number is for "
         f"K = {sizes.classes}, d = {sizes.feature_dim}, P = {sizes.weights:,}"

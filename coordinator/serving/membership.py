@@ -4,111 +4,114 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from coordinator import remarks, rounds
-from coordinator.admission import Turned
+from coordinator import rounds
 from coordinator.ledger import Ledger
-from coordinator.observer import RunObserver
-from coordinator.postbox import Postbox
-from coordinator.public_shelf import PublicShelf
-from coordinator.register import Register
-from coordinator.run_record import RunRecord
-from coordinator.run_warnings import RunWarnings
+from coordinator.record import remarks
+from coordinator.record.observer import RunObserver
+from coordinator.record.run_record import RunRecord
+from coordinator.serving.admission import RefusalReason
+from coordinator.serving.device_registry import DeviceRegistry
+from coordinator.serving.public_set_server import PublicSetServer
+from coordinator.serving.run_warnings import RunWarnings
+from coordinator.serving.sender import Sender
 from edge_sdk.errors import RemoteProtocolError, StoreError
 from edge_sdk.protocol.codec import Envelope
 from edge_sdk.protocol.messages import Bye, DeviceStatus, Hello, PublicRequest
 
 
-class Reception:
+class MembershipHandler:
     """Answers devices, and keeps the register of them."""
 
     def __init__(
         self,
         *,
-        register: Register,
+        registry: DeviceRegistry,
         ledger: Ledger,
         record: RunRecord,
-        postbox: Postbox,
-        shelf: PublicShelf | None,
+        sender: Sender,
+        public_server: PublicSetServer | None,
         warnings: RunWarnings,
         expected: int,
         welcomed: Callable[[], None],
     ) -> None:
         """expected: devices that this run was made for.  welcomed: is called after each Welcome."""
-        self._register, self._ledger, self._record = register, ledger, record
-        self._postbox, self._shelf, self._warnings = postbox, shelf, warnings
+        self._registry, self._ledger, self._record = registry, ledger, record
+        self._sender, self._public_server, self._warnings = sender, public_server, warnings
         self._expected, self._welcomed = expected, welcomed
 
-    def take(self, envelope: Envelope, frame: bytes, now_s: float, observer: RunObserver) -> rounds.Event | None:
+    def take(self, envelope: Envelope, frame: bytes, now_s: float, observer: RunObserver) -> rounds.RoundEvent | None:
         """Anything that is no upload, opened; what it means for the rounds, None: nothing.  The observer is told.
 
         Raises RemoteProtocolError for what the coordinator will not take, StoreError where the disk fails.
         """
         message = envelope.message
         if isinstance(message, Hello):
-            self._register.greeted(message.device, envelope.stamp)
+            self._registry.greeted(message.device, envelope.stamp)
             return self._hello(message, frame, now_s, observer)
         if isinstance(message, PublicRequest):
             self._serve(message, frame, now_s, observer)
             return None
         if isinstance(message, Bye):
-            self._register.check_news(message.device, envelope.stamp)
+            self._registry.check_news(message.device, envelope.stamp)
             return self._bye(message, now_s, observer)
         if isinstance(message, DeviceStatus):
-            lost = message.state != "ready" and self._register.lives(message.device, message.boot)
+            lost = message.state != "ready" and self._registry.lives(message.device, message.boot)
             return rounds.Lost(message.device) if lost else None
         raise RemoteProtocolError("topic", f"a {type(message).__name__} is not for the coordinator")
 
-    def _hello(self, hello: Hello, frame: bytes, now_s: float, observer: RunObserver) -> rounds.Event | None:
-        turned = self._register.refusal(hello)
-        if turned is not None:
-            return self._turn_away(hello.device, turned, observer)
+    def _hello(self, hello: Hello, frame: bytes, now_s: float, observer: RunObserver) -> rounds.RoundEvent | None:
+        refusal = self._registry.refusal(hello)
+        if refusal is not None:
+            return self._turn_away(hello.device, refusal, observer)
         device = hello.device
-        number = self._ledger.enrol(device, self._register.place_on_roster(device), frame)
+        number = self._ledger.enrol(device, self._registry.place_on_roster(device), frame)
         self._record.admitted(device, len(frame))
-        fetching = self._register.fetches(hello)
-        if fetching and device not in self._register.numbers:
+        fetching = self._registry.fetches(hello)
+        if fetching and device not in self._registry.numbers:
             observer.noted(f"{device} fetches the public set")
-        self._register.enter(hello, number)
-        self._postbox.welcome(device, number, self._ledger.run, self._shelf.total_bytes if self._shelf else 0)
+        self._registry.enter(hello, number)
+        self._sender.welcome(
+            device, number, self._ledger.run, self._public_server.total_bytes if self._public_server else 0
+        )
         self._welcomed()
         if fetching:
             return None  # nobody counts on it until its hello names the set
         self._take_in(hello, observer)
         return rounds.Joined(device, now_s)
 
-    def _turn_away(self, device: str, turned: Turned, observer: RunObserver) -> rounds.TurnedAway | None:
+    def _turn_away(self, device: str, refusal: RefusalReason, observer: RunObserver) -> rounds.DeviceRefused | None:
         known = device in self._record.refused_devices
-        note = {"device": device, "reason": turned.reason, "message": turned.message, "remedy": turned.remedy}
+        note = {"device": device, "reason": refusal.reason, "message": refusal.message, "remedy": refusal.remedy}
         self._record.refused_device(device, note)
-        self._postbox.refuse(device, turned)
+        self._sender.refuse(device, refusal)
         if not known:
-            observer.turned_away(device, f"{turned.message}; {turned.remedy}")
+            observer.turned_away(device, f"{refusal.message}; {refusal.remedy}")
         # one that is on no roster is somebody else, or the same one may still come, mended
-        return rounds.TurnedAway(device) if self._register.place_on_roster(device) is not None else None
+        return rounds.DeviceRefused(device) if self._registry.place_on_roster(device) is not None else None
 
     def _take_in(self, hello: Hello, observer: RunObserver) -> None:
-        if not self._register.take_in(hello):
+        if not self._registry.take_in(hello):
             return
-        count = len(self._register.hellos)
+        count = len(self._registry.hellos)
         if count == 1:
             for warning in self._warnings.first_joined(hello, self._ledger.free_bytes):
                 observer.noted(warning)
         observer.joined(hello.device, count, self._expected)
 
     def _serve(self, request: PublicRequest, frame: bytes, now_s: float, observer: RunObserver) -> None:
-        if request.device not in self._register.numbers:
+        if request.device not in self._registry.numbers:
             raise RemoteProtocolError("knowledge", f"{request.device} has not joined")
-        if self._shelf is None:
+        if self._public_server is None:
             raise RemoteProtocolError("knowledge", "no public set is served here")
         self._record.bytes_up[request.device] += len(frame)
         try:
-            for block in self._shelf.blocks(request, now_s):
-                self._postbox.send(request.device, block)
+            for block in self._public_server.blocks(request, now_s):
+                self._sender.send(request.device, block)
         except StoreError as error:
             observer.noted(str(error))  # it will ask again
 
     def _bye(self, bye: Bye, now_s: float, observer: RunObserver) -> rounds.Left | None:
-        if bye.device not in self._register.numbers:
+        if bye.device not in self._registry.numbers:
             return None  # it is nobody that the run counts on
         observer.noted(remarks.left(bye.device, bye.reason))
         self._record.left[bye.device] = bye.reason

@@ -14,146 +14,116 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator import selection
 from coordinator.grown import GrownSet
-from coordinator.round_state import (
-    Answer,
+from coordinator.rounds import selection
+from coordinator.rounds.state import (
     Broken,
-    Command,
-    End,
-    Event,
+    DeviceRefused,
+    EndRun,
+    ExchangeId,
     Finished,
     Fold,
     Invite,
     Joined,
     Left,
     Lost,
-    Outcome,
     Persist,
     Persisted,
-    Phase,
-    Place,
     Policy,
     Received,
     Reduce,
+    RoundCommand,
     RoundDone,
+    RoundEvent,
+    RoundPhase,
     RoundState,
-    Tick,
-    TurnedAway,
+    RoundTick,
+    RoundTransition,
+    SendReceipt,
     Withheld,
 )
 from edge_sdk.protocol.state_machine import SAME, Rule, StateMachine
 
-__all__ = [
-    "MACHINE",
-    "Answer",
-    "Broken",
-    "Command",
-    "End",
-    "Event",
-    "Finished",
-    "Fold",
-    "Invite",
-    "Joined",
-    "Left",
-    "Lost",
-    "Outcome",
-    "Persist",
-    "Persisted",
-    "Phase",
-    "Place",
-    "Policy",
-    "Received",
-    "Reduce",
-    "RoundDone",
-    "RoundState",
-    "Tick",
-    "TurnedAway",
-    "Withheld",
-    "advance",
-    "next_due_s",
-    "resumed",
-]
-
-
 # -- what the rules do ----------------------------------------------------------------------------------------------
 
 
-def _gather(state: RoundState, event: Joined) -> Outcome:
+def _gather(state: RoundState, event: Joined) -> RoundTransition:
     state = _await_rest(_present(state, event.device), event.now_s)
     return _begin(state, event.now_s) if state.all_here else (state, ())
 
 
-def _gather_tick(state: RoundState, event: Tick) -> Outcome:
+def _gather_tick(state: RoundState, event: RoundTick) -> RoundTransition:
     state = _await_rest(state, event.now_s)
     waited = state.opens_at_s is not None and event.now_s >= state.opens_at_s
     return _begin(state, event.now_s) if waited or state.all_here else (state, ())
 
 
-def _gather_gone(state: RoundState, event: TurnedAway | Left) -> Outcome:
+def _gather_gone(state: RoundState, event: DeviceRefused | Left) -> RoundTransition:
     """Where nobody else is expected now, the next tick opens."""
     state = _absent(state, event.device)
     return _fail_without_quorum(state if state.quorum_here else replace(state, opens_at_s=None))
 
 
-def _join_running(state: RoundState, event: Joined) -> Outcome:
+def _join_running(state: RoundState, event: Joined) -> RoundTransition:
     """A newcomer waits for the next exchange; one that was invited gets its Assign again."""
     state = _present(state, event.device)
-    if state.phase is Phase.COLLECTING and event.device in state.missing:
+    if state.phase is RoundPhase.COLLECTING and event.device in state.missing:
         return state, (_invite(state, {event.device}, event.now_s),)
     return state, ()
 
 
-def _leave(state: RoundState, event: TurnedAway | Left) -> Outcome:
+def _leave(state: RoundState, event: DeviceRefused | Left) -> RoundTransition:
     failed, commands = _fail_without_quorum(_absent(state, event.device))
     return (failed, commands) if commands else _close_if_complete(failed)
 
 
-def _leave_finishing(state: RoundState, event: TurnedAway | Left) -> Outcome:
+def _leave_finishing(state: RoundState, event: DeviceRefused | Left) -> RoundTransition:
     """What follows from it shows when the next exchange opens."""
     return _absent(state, event.device), ()
 
 
-def _lose(state: RoundState, event: Lost) -> Outcome:
+def _lose(state: RoundState, event: Lost) -> RoundTransition:
     return replace(state, away=state.away | ({event.device} & state.members)), ()
 
 
-def _receive(state: RoundState, event: Received) -> Outcome:
+def _receive(state: RoundState, event: Received) -> RoundTransition:
     state = _heard_late(_seen(state, event.device), event)
     if event.place != state.place or event.device in state.folded:
         return state, (_answer(state, event),)
     if event.device not in state.invited:
-        return state, (Answer(event.device, event.place, "refused", "not invited to this exchange"),)
+        return state, (SendReceipt(event.device, event.place, "refused", "not invited to this exchange"),)
     return state, (Persist(event.device, event.place, event.upload),)
 
 
-def _receive_closed(state: RoundState, event: Received | Withheld | Persisted) -> Outcome:
+def _receive_closed(state: RoundState, event: Received | Withheld | Persisted) -> RoundTransition:
     return _heard_late(_seen(state, event.device), event), (_answer(state, event),)
 
 
-def _receive_gathering(state: RoundState, event: Received) -> Outcome:
+def _receive_gathering(state: RoundState, event: Received) -> RoundTransition:
     """After a restart an upload can come before its exchange is open again; it will be sent again."""
     if event.place < state.place or (event.place == state.place and event.device in state.folded):
         return state, (_answer(state, event),)
     return state, ()
 
 
-def _withhold(state: RoundState, event: Withheld) -> Outcome:
+def _withhold(state: RoundState, event: Withheld) -> RoundTransition:
     """Not waited for in this exchange, and not asked again: it would say the same."""
     state = _seen(state, event.device)
     if event.device in state.withheld and event.place == state.place:
-        return state, (Answer(event.device, event.place, "duplicate", ""),)
+        return state, (SendReceipt(event.device, event.place, "duplicate", ""),)
     if event.place != state.place or event.device in state.folded:
         return state, (_answer(state, event),)
     if state.closing or event.device not in state.invited:
-        return state, (Answer(event.device, event.place, "refused", "nothing was asked of it that it could withhold"),)
+        return state, (
+            SendReceipt(event.device, event.place, "refused", "nothing was asked of it that it could withhold"),
+        )
     state = replace(state, invited=state.invited - {event.device}, withheld=state.withheld | {event.device})
-    noted = Answer(event.device, event.place, "withheld", event.reason)
+    noted = SendReceipt(event.device, event.place, "withheld", event.reason)
     state, commands = _close_if_complete(state) if state.yield_possible else _fail(state, _too_diverged(state))
     return state, (noted, *commands)
 
 
-def _fold(state: RoundState, event: Persisted) -> Outcome:
+def _fold(state: RoundState, event: Persisted) -> RoundTransition:
     """What is durable in time counts, also of a device that left meanwhile: a restart would find it and count it."""
     if event.place != state.place or event.device in state.folded:
         return state, (_answer(state, event),)
@@ -166,7 +136,7 @@ def _fold(state: RoundState, event: Persisted) -> Outcome:
     return state, (Fold(event.device, event.place, event.upload), *closing)
 
 
-def _tick(state: RoundState, event: Tick) -> Outcome:
+def _tick(state: RoundState, event: RoundTick) -> RoundTransition:
     policy = state.policy
     if event.now_s >= state.due_s:
         state = replace(state, away=state.away | (state.missing & state.members))
@@ -189,17 +159,17 @@ def _tick(state: RoundState, event: Tick) -> Outcome:
     return state, ()
 
 
-def _next(state: RoundState, event: Finished) -> Outcome:
+def _next(state: RoundState, event: Finished) -> RoundTransition:
     """On to the next exchange, the next round, or the closing exchange."""
     round_, exchange = state.place.round, state.place.exchange + 1
     if exchange < state.policy.exchanges:
-        return _open(replace(state, place=Place(round_, exchange), folded=frozenset()), event.now_s)
-    after = replace(state, place=Place(round_ + 1, 0), folded=frozenset())
+        return _open(replace(state, place=ExchangeId(round_, exchange), folded=frozenset()), event.now_s)
+    after = replace(state, place=ExchangeId(round_ + 1, 0), folded=frozenset())
     after, commands = _open(after, event.now_s)
     return after, (RoundDone(round_), *commands)
 
 
-def _break(state: RoundState, event: Broken) -> Outcome:
+def _break(state: RoundState, event: Broken) -> RoundTransition:
     return _fail(state, event.reason)
 
 
@@ -237,14 +207,14 @@ def _await_rest(state: RoundState, now_s: float) -> RoundState:
     return state
 
 
-def _begin(state: RoundState, now_s: float) -> Outcome:
+def _begin(state: RoundState, now_s: float) -> RoundTransition:
     """The first exchange after gathering."""
-    ended: tuple[Command, ...] = () if state.unrecorded is None else (RoundDone(state.unrecorded),)
+    ended: tuple[RoundCommand, ...] = () if state.unrecorded is None else (RoundDone(state.unrecorded),)
     state, commands = _open(replace(state, unrecorded=None), now_s)
     return state, (*ended, *commands)
 
 
-def _open(state: RoundState, now_s: float) -> Outcome:
+def _open(state: RoundState, now_s: float) -> RoundTransition:
     """Invite whoever is here; everybody, where too few are."""
     if not state.quorum_possible:
         return _fail(state, _too_few(state))
@@ -255,7 +225,7 @@ def _open(state: RoundState, now_s: float) -> Outcome:
         invited = frozenset(state.folded)
     state = replace(
         state,
-        phase=Phase.COLLECTING,
+        phase=RoundPhase.COLLECTING,
         invited=invited,
         due_s=now_s + state.policy.deadline_s,
         retry_at_s=now_s + state.policy.retry_s,
@@ -302,34 +272,34 @@ def _invite(state: RoundState, devices: frozenset[str] | set[str], now_s: float)
     return Invite(tuple(sorted(devices)), state.place, max(0.0, state.due_s - now_s))
 
 
-def _close_if_complete(state: RoundState) -> Outcome:
+def _close_if_complete(state: RoundState) -> RoundTransition:
     if len(state.folded) < state.needed:
         return state, ()
     enough = state.wanted is not None and len(state.folded) >= state.wanted
     return _close(state) if enough or not state.waited_for else (state, ())
 
 
-def _close(state: RoundState) -> Outcome:
+def _close(state: RoundState) -> RoundTransition:
     if state.closing:
-        return replace(state, phase=Phase.DONE), (End(""),)
+        return replace(state, phase=RoundPhase.DONE), (EndRun(""),)
     partial = len(state.folded) < state.policy.expected or not state.members <= state.folded
     reduce = Reduce(state.place, tuple(sorted(state.folded)), partial)
-    return replace(_measured(state), phase=Phase.FINISHING), (reduce,)
+    return replace(_measured(state), phase=RoundPhase.FINISHING), (reduce,)
 
 
-def _fail_without_quorum(state: RoundState) -> Outcome:
+def _fail_without_quorum(state: RoundState) -> RoundTransition:
     if not state.quorum_possible:
         return _fail(state, _too_few(state))
     return state, ()
 
 
-def _answer(state: RoundState, upload: Received | Withheld | Persisted) -> Answer:
+def _answer(state: RoundState, upload: Received | Withheld | Persisted) -> SendReceipt:
     """To an upload that is not wanted (any more)."""
     if upload.place > state.place:
-        return Answer(upload.device, upload.place, "refused", "this exchange has not begun")
+        return SendReceipt(upload.device, upload.place, "refused", "this exchange has not begun")
     if upload.place == state.place and upload.device in state.folded:
-        return Answer(upload.device, upload.place, "duplicate", "")
-    return Answer(upload.device, upload.place, "late", "this exchange is closed")
+        return SendReceipt(upload.device, upload.place, "duplicate", "")
+    return SendReceipt(upload.device, upload.place, "late", "this exchange is closed")
 
 
 def _too_few(state: RoundState) -> str:
@@ -361,25 +331,31 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _fail(state: RoundState, reason: str) -> Outcome:
-    return replace(state, phase=Phase.FAILED, reason=reason), (End(reason),)
+def _fail(state: RoundState, reason: str) -> RoundTransition:
+    return replace(state, phase=RoundPhase.FAILED, reason=reason), (EndRun(reason),)
 
 
-_G, _C, _F, _D, _X = Phase.GATHERING, Phase.COLLECTING, Phase.FINISHING, Phase.DONE, Phase.FAILED
+_G, _C, _F, _D, _X = (
+    RoundPhase.GATHERING,
+    RoundPhase.COLLECTING,
+    RoundPhase.FINISHING,
+    RoundPhase.DONE,
+    RoundPhase.FAILED,
+)
 
-MACHINE: StateMachine[RoundState] = StateMachine(
+ROUND_MACHINE: StateMachine[RoundState] = StateMachine(
     (
         Rule((_G,), Joined, (_G, _C, _F, _D), _gather, "counted; the run opens when all are here"),
-        Rule((_G,), Tick, (_G, _C, _F, _D), _gather_tick, "opens with a quorum once the join grace is over"),
-        Rule((_G,), TurnedAway, (_G, _X), _gather_gone, "fails at once when the quorum is out of reach"),
+        Rule((_G,), RoundTick, (_G, _C, _F, _D), _gather_tick, "opens with a quorum once the join grace is over"),
+        Rule((_G,), DeviceRefused, (_G, _X), _gather_gone, "fails at once when the quorum is out of reach"),
         Rule((_G,), Left, (_G, _X), _gather_gone, "fails at once when the quorum is out of reach"),
         Rule((_G,), Received, (_G,), _receive_gathering, "late or duplicate; else left to be sent again"),
         Rule((_C, _F), Joined, (SAME,), _join_running, "newcomers wait for the next exchange; others get theirs again"),
         Rule((_C, _F), Lost, (SAME,), _lose, "not invited to the next exchange unless it shows up"),
         Rule((_C,), Left, (_C, _F, _D, _X), _leave, "no longer waited for"),
-        Rule((_C,), TurnedAway, (_C, _F, _D, _X), _leave, "no longer waited for"),
+        Rule((_C,), DeviceRefused, (_C, _F, _D, _X), _leave, "no longer waited for"),
         Rule((_F,), Left, (_F,), _leave_finishing, "not waited for in the next exchange"),
-        Rule((_F,), TurnedAway, (_F,), _leave_finishing, "not waited for in the next exchange"),
+        Rule((_F,), DeviceRefused, (_F,), _leave_finishing, "not waited for in the next exchange"),
         Rule(
             (_C,), Received, (_C,), _receive, "persisted if invited and new; else answered late, duplicate or refused"
         ),
@@ -394,34 +370,38 @@ MACHINE: StateMachine[RoundState] = StateMachine(
         Rule((_F, _D, _X), Withheld, (SAME,), _receive_closed, "answered late or duplicate"),
         Rule((_C,), Persisted, (_C, _F, _D), _fold, "folded once; the last one closes the exchange"),
         Rule((_F, _D, _X), Persisted, (SAME,), _receive_closed, "too late to count, and answered so"),
-        Rule((_C,), Tick, (_C, _F, _D, _X), _tick, "the silent are invited again; the deadline closes with a quorum"),
+        Rule(
+            (_C,), RoundTick, (_C, _F, _D, _X), _tick, "the silent are invited again; the deadline closes with a quorum"
+        ),
         Rule((_F,), Finished, (_C, _X), _next, "the next exchange, the next round, or the closing exchange"),
         Rule((_G, _C, _F), Broken, (_X,), _break, "the method, the broker or the ledger cannot go on"),
     )
 )
 
 
-def advance(state: RoundState, event: Event) -> Outcome:
+def advance(state: RoundState, event: RoundEvent) -> RoundTransition:
     """The next state and the commands to carry out, in order.  Pure: same input, same output."""
-    return MACHINE.advance(state, event)
+    return ROUND_MACHINE.advance(state, event)
 
 
-def resumed(policy: Policy, place: Place, folded: frozenset[str], *, asked: int = 0, answered: int = 0) -> RoundState:
+def resumed(
+    policy: Policy, place: ExchangeId, folded: frozenset[str], *, asked: int = 0, answered: int = 0
+) -> RoundState:
     """Where a coordinator stands after a restart: gathering again, at an exchange that holds these uploads.
 
     asked, answered: as far as they were measured when the last round ended.
     `place` may stand one past the last exchange of a round, where all of them are closed and its end is not on record.
     """
     if place.exchange == policy.exchanges:
-        after = Place(place.round + 1, 0)
+        after = ExchangeId(place.round + 1, 0)
         return RoundState(policy=policy, place=after, unrecorded=place.round, asked=asked, answered=answered)
     return RoundState(policy=policy, place=place, folded=folded, asked=asked, answered=answered)
 
 
 def next_due_s(state: RoundState) -> float | None:
     """When the next Tick can matter; None: only messages can."""
-    if state.phase is Phase.COLLECTING:
+    if state.phase is RoundPhase.COLLECTING:
         return min(state.due_s, state.retry_at_s) if state.waited_for else state.due_s
-    if state.phase is Phase.GATHERING and state.quorum_here:
+    if state.phase is RoundPhase.GATHERING and state.quorum_here:
         return state.opens_at_s if state.opens_at_s is not None and not state.all_here else 0.0
     return None

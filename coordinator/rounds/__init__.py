@@ -1,0 +1,63 @@
+"""The rounds of a federation, pure: a table of rules (machine.py) over states, events and commands (state.py).
+
+May import `edge_sdk.protocol` and `errors`, nothing that has a clock, a socket, a disk or a method.
+"""
+
+from coordinator.rounds.machine import ROUND_MACHINE, advance, next_due_s, resumed
+from coordinator.rounds.state import (
+    Broken,
+    DeviceRefused,
+    EndRun,
+    ExchangeId,
+    Finished,
+    Fold,
+    Invite,
+    Joined,
+    Left,
+    Lost,
+    Persist,
+    Persisted,
+    Policy,
+    Received,
+    Reduce,
+    RoundCommand,
+    RoundDone,
+    RoundEvent,
+    RoundPhase,
+    RoundState,
+    RoundTick,
+    RoundTransition,
+    SendReceipt,
+    Withheld,
+)
+
+__all__ = [
+    "ROUND_MACHINE",
+    "Broken",
+    "DeviceRefused",
+    "EndRun",
+    "ExchangeId",
+    "Finished",
+    "Fold",
+    "Invite",
+    "Joined",
+    "Left",
+    "Lost",
+    "Persist",
+    "Persisted",
+    "Policy",
+    "Received",
+    "Reduce",
+    "RoundCommand",
+    "RoundDone",
+    "RoundEvent",
+    "RoundPhase",
+    "RoundState",
+    "RoundTick",
+    "RoundTransition",
+    "SendReceipt",
+    "Withheld",
+    "advance",
+    "next_due_s",
+    "resumed",
+]
