@@ -7,7 +7,7 @@ from pathlib import Path
 import fleets
 import pytest
 
-from coordinator.rounds import ExchangeId
+from coordinator.rounds import ExchangeId, RoundPhase
 from edge_sdk.device.store import MemoryStore
 from edge_sdk.protocol.messages import Assign, CoordinatorStatus, Receipt, Upload
 from edge_sdk.transport.memory.hub import Hub
@@ -155,7 +155,7 @@ def test_whoever_missed_the_end_is_told_when_it_asks(pictures: Path) -> None:
     publish, lost = run.hub._carry, []
 
     def carry(client, topic: str, frame: bytes, up_s: float) -> None:
-        if client.client_id == SLOW and topic.endswith("/coord") and run.server.over and not lost:
+        if client.client_id == SLOW and topic.endswith("/coord") and run.server.rounds.phase is RoundPhase.DONE and not lost:
             lost.append(topic)
             return
         publish(client, topic, frame, up_s)
