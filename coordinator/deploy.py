@@ -7,12 +7,20 @@ import random
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from coordinator import final_prototypes, traced
-from coordinator.config import Federation, federation, load_toml, public_set, public_to_serve, to_toml
+from coordinator.config import (
+    Federation,
+    Settings,
+    federation,
+    load_toml,
+    public_set,
+    public_to_serve,
+    read_settings,
+    to_toml,
+)
 from coordinator.equipment import Equipment, load_nets, ready_method
 from coordinator.ledger import Ledger
 from coordinator.outcome import device_result
@@ -25,6 +33,7 @@ from coordinator.report.progress import Progress, Several
 from coordinator.report.progress_file import About, ProgressFile
 from coordinator.report.table import show
 from coordinator.trace import keeping
+from edge_sdk import toml
 from edge_sdk.errors import MissingExtra, UsageError
 from edge_sdk.protocol.wires import load_registered
 from edge_sdk.transport import pace as pacing
@@ -46,8 +55,10 @@ def run_coordinator(
     trace: bool,
 ) -> int:
     """Serve a federation until it is over; the exit code."""
-    tables = load_toml(file, overrides)
-    ready = federation(tables, file)
+    toml.check_writer()
+    tables = load_toml(file, overrides)  # kept as it is, with the sections that only a simulation reads
+    settings = read_settings(tables, file)
+    ready = federation(settings)
     folder = out or Path("runs") / ready.spec.federation
     seed = random.SystemRandom().getrandbits(32)
     pace = pacing.cloud_safe() if cloud_safe else None
@@ -62,11 +73,11 @@ def run_coordinator(
             kept,
             spec=ready.spec,
             policy=ready.policy,
-            method=ready_method(ready.spec.method, _equipment(ready, tables, file)),
+            method=ready_method(ready.spec.method, _equipment(settings)),
             transport=transport,
             ledger=ledger,
             roster=ready.roster,
-            shelf=_shelf(ready, tables, file, folder),
+            shelf=_shelf(ready, settings, folder),
             watcher=Several(progress, _progress_file(ready, folder, progress), Log(folder / "log.jsonl")),
         )
         for warning in server.warnings:
@@ -97,15 +108,15 @@ def run_coordinator(
     return 0 if result.completed else 1
 
 
-def _equipment(ready: Federation, tables: Mapping[str, Any], file: Path) -> Equipment:
-    return Equipment(nets=lambda: load_nets(ready.nets), public=lambda: public_set(tables, file))
+def _equipment(settings: Settings) -> Equipment:
+    return Equipment(nets=lambda: load_nets(settings.federation.nets), public=lambda: public_set(settings))
 
 
-def _shelf(ready: Federation, tables: Mapping[str, Any], file: Path, folder: Path) -> PublicShelf | None:
+def _shelf(ready: Federation, settings: Settings, folder: Path) -> PublicShelf | None:
     """What devices that lack the public set fetch it from; None where none is served, or the method needs none."""
     if not load_registered("coordinator.methods", ready.spec.method).contract.under(ready.spec.params).needs_public_set:
         return None
-    public = public_to_serve(tables, file)
+    public = public_to_serve(settings)
     return None if public is None else PublicShelf(public, folder)
 
 

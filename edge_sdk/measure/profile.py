@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import json
 import platform
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from edge_sdk.board import BOARD_GROUPS, Board, Link, boards, detect, load_board, parse_board
+from edge_sdk import toml
+from edge_sdk.board import BOARD_GROUPS, Board, Link, boards, detect, load_board, read_board
 from edge_sdk.errors import UsageError
 from edge_sdk.measure import machine
 from edge_sdk.measure.fit import Speed, Timed, fit, typical_factor
 from edge_sdk.measure.loads import numpy_loads, timed
+from edge_sdk.protocol.toml_table import to_table
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,35}")
 BUDGET_S = 0.4
@@ -62,7 +63,7 @@ def measure_board(
     }
     measured = {"memory", "speed", "storage", *({"cpu"} if hz else ())}
     verified = {group: "measured" if group in measured else "estimate" for group in BOARD_GROUPS}
-    return parse_board(to_toml(dataclasses.replace(like, **fields, verified=verified)), f"{name}.toml")
+    return read_board(to_table(dataclasses.replace(like, **fields, verified=verified)), f"{name}.toml")
 
 
 def told(speed: Speed, samples: Sequence[Timed]) -> list[str]:
@@ -74,19 +75,8 @@ def told(speed: Speed, samples: Sequence[Timed]) -> list[str]:
 
 
 def to_toml(profile: Board | Link) -> str:
-    """A profile as the TOML that reads back as it is; fields at their default are left out."""
-    plain = [
-        f"{field.name} = {_value(getattr(profile, field.name))}"
-        for field in dataclasses.fields(profile)
-        if not isinstance(getattr(profile, field.name), Mapping) and getattr(profile, field.name) != field.default
-    ]
-    return "\n".join([*plain, "", "[verified]", *(f'{key} = "{word}"' for key, word in profile.verified.items()), ""])
-
-
-def _value(value: object) -> str:
-    if isinstance(value, tuple):
-        return "[" + ", ".join(map(_value, value)) + "]"
-    return json.dumps(value) if isinstance(value, str) else repr(value)
+    """A profile as the TOML that reads back as it is; fields at their default are left out.  Raises MissingExtra."""
+    return toml.dumps(to_table(profile))
 
 
 def _timed(budget_s: float) -> list[Timed]:
