@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import json
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +13,13 @@ from coordinator import remarks, traffic
 from edge_sdk.protocol.schema import tag_of
 from edge_sdk.protocol.transforms import encodings_for
 from edge_sdk.protocol.wires import Contract, Exchange, Slot, load_registered, registered_names
+
+
+def command(args: argparse.Namespace) -> int:
+    """`edge-sdk methods`."""
+    rows = describe()
+    sys.stdout.write((json.dumps(rows, indent=2) if args.json else render(rows)) + "\n")
+    return 0
 
 
 def describe() -> list[dict[str, Any]]:

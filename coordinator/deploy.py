@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import random
 import shlex
@@ -41,6 +42,20 @@ from edge_sdk.transport.mqtt import MqttTransport
 from edge_sdk.transport.mqtt_tls import TlsFiles
 
 LEDGER = Path("checkpoint") / "ledger.db"
+
+
+def command(args: argparse.Namespace) -> int:
+    """`edge-sdk coordinator`."""
+    return run_coordinator(
+        args.file,
+        args.broker,
+        args.overrides,
+        args.out,
+        tls=TlsFiles(args.ca, args.cert, args.key),
+        cloud_safe=args.cloud_safe,
+        resume=args.resume,
+        trace=args.trace,
+    )
 
 
 def run_coordinator(

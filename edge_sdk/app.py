@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import signal
 import socket
@@ -45,6 +46,21 @@ def load_app(name: str) -> App:
     if not isinstance(app, App):
         raise UsageError(f"--app {name!r}: the factory must return an edge_sdk.App, it returned {type(app).__name__}")
     return app
+
+
+def command(args: argparse.Namespace) -> int:
+    """`edge-sdk device`."""
+    run_device(
+        broker=args.broker,
+        tls=TlsFiles(args.ca, args.cert, args.key),
+        federation=args.federation,
+        app=args.app,
+        identity=args.id,
+        state=args.state,
+        public=args.public,
+        cloud_safe=args.cloud_safe,
+    )
+    return 0
 
 
 def run_device(

@@ -56,7 +56,7 @@ def _fleet(header: Header) -> Fleet:
     """Of a simulated run; torch computes in one thread, as it did there."""
     fleet = fleets.build(configs.parse(header.tables, Path(header.file)))
     if any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
-        from edge_sim.torch_threads import one_thread  # noqa: PLC0415  # torch only where a device has it
+        from edge_sim.torch_threads import one_thread
 
         one_thread()
     return fleet

@@ -82,7 +82,7 @@ def to_toml(profile: Board | Link) -> str:
 def _timed(budget_s: float) -> list[Timed]:
     if not _has("torch"):
         return list(timed(numpy_loads(), budget_s))
-    from edge_sdk.measure.torch_loads import torch_loads  # noqa: PLC0415  # torch only where it is installed
+    from edge_sdk.measure.torch_loads import torch_loads
 
     return list(timed(torch_loads(), budget_s))
 

@@ -171,7 +171,8 @@ def _real(rule: Real) -> tuple[Encoder, Decoder]:
 def _text(rule: Text) -> tuple[Encoder, Decoder]:
     pattern = re.compile(rule.pattern)
     words = rule.pattern.split("|")
-    if all(re.fullmatch(r"[a-z_0-9-]+", word) for word in words):
+    choice = all(re.fullmatch(r"[a-z_0-9-]+", word) for word in words)
+    if choice:
         expected = " or ".join(words)
     elif rule.pattern == PRINTABLE:
         expected = f"at most {rule.most} printable characters"
@@ -182,7 +183,7 @@ def _text(rule: Text) -> tuple[Encoder, Decoder]:
 
     def check(value: Plain, path: str) -> str:
         if type(value) is not str:
-            raise wrong_type(path, "a string" if rule.pattern == PRINTABLE else expected, value)
+            raise wrong_type(path, expected if choice else "a string", value)
         if value in passed:
             return value
         if len(value) > rule.most or not pattern.fullmatch(value):

@@ -19,6 +19,7 @@ COORDINATOR_MAY = (
     "board",
     "durable",
     "loading",
+    "toml",
 )
 """The role-neutral parts of edge_sdk."""
 COMMANDS = "coordinator/commands.py"
@@ -32,7 +33,7 @@ ONLY_IN = {
     "ray": "ray_",
 }
 """Package -> the one file, or the beginning of the file names, that may import it."""
-LAZY = ("sklearn", "matplotlib", "rich", "amqtt", "PIL")
+LAZY = ("sklearn", "matplotlib", "rich", "amqtt", "PIL", "tomli_w")
 """Packages that are imported inside functions, except in files whose names say so."""
 HEAVY = (*ONLY_IN, *LAZY)
 
