@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import json
-import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, time
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from coordinator.rounds import Policy
-from edge_sdk.errors import RemoteProtocolError, UsageError
-from edge_sdk.protocol import schema
-from edge_sdk.protocol.encodings import ENCODINGS
+from edge_sdk import toml
+from edge_sdk.errors import UsageError
+from edge_sdk.protocol import toml_table
 from edge_sdk.protocol.messages import EncodingSpec, FederationSpec, PublicSetSpec, Scalar, TrainSpec, Word
 from edge_sdk.protocol.schema import Count, Id, Integer, Real, Text
+from edge_sdk.protocol.toml_table import to_table
 from edge_sdk.protocol.transforms import unfit_encoding
 from edge_sdk.protocol.wires import Contract, load_registered, registered_names
 from edge_sdk.public_set.samples import PublicSet
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 T = TypeVar("T")
 Plain = dict[str, Any]
@@ -73,6 +64,23 @@ class FederationTable:
     nets: Annotated[str, Text(200)] | None = None
     """MODULE:FACTORY that returns a model of each architecture, for methods that run them on the coordinator."""
 
+    @property
+    def asked(self) -> int:
+        """How many devices answer in a round."""
+        return self.devices if self.participants is None else self.participants
+
+    def check(self, where: str) -> None:
+        """Raise UsageError, naming `where` and the key, for values that do not go together."""
+        if self.asked > self.devices:
+            raise UsageError(
+                f"{where}.participants: expected at most the {self.devices} devices, found {self.participants}"
+            )
+        if self.quorum is not None and self.quorum > self.asked:
+            word = "devices" if self.participants is None else "participants"
+            raise UsageError(f"{where}.quorum: expected at most the {self.asked} {word}, found {self.quorum}")
+        if self.over_selection and self.participants is None:
+            raise UsageError(f"{where}.over_selection: of no use without {where}.participants, the answers wanted")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicTable:
@@ -84,6 +92,32 @@ class PublicTable:
     """Whether devices that lack the set may fetch it from the coordinator."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a federation's file says to coordinator and simulator alike."""
+
+    file: Path
+    """Paths in it are relative to its folder."""
+    federation: FederationTable
+    method: Mapping[str, Any]
+    """The section [method] as it stands there: `parameters` reads it, for the method that is run."""
+    train: TrainSpec
+    encoding: EncodingSpec
+    public: PublicTable | None
+
+    @property
+    def tables(self) -> Plain:
+        """The tables that are read back as these settings; values at their defaults are left out."""
+        found = {
+            "federation": to_table(self.federation),
+            "method": self.method,
+            "train": to_table(self.train),
+            "public": to_table(self.public) if self.public is not None else {},
+            "encoding": to_table(self.encoding),
+        }
+        return {name: dict(table) for name, table in found.items() if table}
+
+
 @dataclass(frozen=True, slots=True)
 class Federation:
     """A federation that is ready to run: what devices are told, and when to go on."""
@@ -91,20 +125,17 @@ class Federation:
     spec: FederationSpec
     policy: Policy
     roster: tuple[str, ...]
-    nets: str | None = None
-    """Where the coordinator finds the devices' architectures."""
 
 
 def load_toml(path: Path, overrides: Sequence[str] = ()) -> Plain:
     """The tables of a file, with `section.key=VALUE` overrides.  Raises UsageError."""
     try:
-        tables: Plain = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path}: not valid TOML: {error}") from None
+    tables = toml.loads(text, str(path))
     for override in overrides:
         _override(tables, override)
     return tables
@@ -117,8 +148,8 @@ def _override(tables: Plain, override: str) -> None:
     if not (equals and sections and all(sections) and key):
         raise UsageError(f"--set {override}: expected section.key=VALUE, such as federation.rounds=20")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = toml.loads(f"value = {text}", name)["value"]
+    except UsageError:
         value = text
     table: Any = tables
     for section in sections:
@@ -131,62 +162,48 @@ def _override(tables: Plain, override: str) -> None:
 def read_values(text: str) -> list[Any]:
     """Values with commas between them, as TOML reads them; where it cannot, as words: 0.1,0.5 or rpi4,x86."""
     try:
-        values: list[Any] = tomllib.loads(f"values = [{text}]")["values"]
-    except tomllib.TOMLDecodeError:
+        values: list[Any] = toml.loads(f"values = [{text}]", text)["values"]
+    except UsageError:
         return [word.strip() for word in text.split(",")]
     return values
 
 
-def check_sections(tables: Mapping[str, Any], known: Sequence[str], file: Path) -> None:
-    """Raise UsageError for a section that nobody reads."""
+def read_settings(tables: Mapping[str, Any], file: Path) -> Settings:
+    """The sections that coordinator and simulator share.  Raises UsageError naming file, key and what is allowed."""
+    known = (*SECTIONS, *SIMULATION)
     for name in tables:
         if name not in known:
             raise UsageError(f"{file}: unknown section [{name}]; known are {', '.join(sorted(known))}")
+    if "federation" not in tables:
+        raise UsageError(f"{file}: the section [federation] is missing")
+    federation = read_table(FederationTable, tables["federation"], "federation", file)
+    federation.check(f"{file}: federation")
+    method = tables.get("method", {})
+    if not isinstance(method, dict):
+        raise UsageError(f"{file}: [method] must be a table")
+    return Settings(
+        file=file,
+        federation=federation,
+        method=method,
+        train=read_table(TrainSpec, tables.get("train", {}), "train", file),
+        encoding=read_table(EncodingSpec, tables.get("encoding", {}), "encoding", file),
+        public=read_table(PublicTable, tables["public"], "public", file) if "public" in tables else None,
+    )
 
 
 def read_table(cls: type[T], table: Any, section: str, file: Path) -> T:
-    """A table as its dataclass.  Raises UsageError naming file, key and what is allowed."""
+    """A section as its dataclass.  Raises UsageError naming file, key, what is allowed and what was found."""
     if not isinstance(table, dict):
         raise UsageError(f"{file}: [{section}] must be a table")
-    known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]  # only given dataclasses
-    for key in table:
-        if key not in known:
-            raise UsageError(f"{file}: {section}.{key}: unknown key; allowed are {', '.join(sorted(known))}")
-    try:
-        return schema.from_plain(cls, table)
-    except RemoteProtocolError as error:
-        told = str(error).replace(cls.__name__, section, 1)
-        raise UsageError(f"{file}: {told}{_found(told, section, table)}") from None
+    return toml_table.read_table(cls, table, f"{file}: {section}.")
 
 
-def _found(told: str, section: str, table: Mapping[str, Any]) -> str:
-    """The value that an error is about, where it is a plain one and the error does not say what was found."""
-    value = table.get(told.removeprefix(f"{section}.").partition(":")[0])
-    return f", found {value!r}" if isinstance(value, (bool, int, float, str)) and ", found " not in told else ""
+def federation(settings: Settings, *, classes: int | None = None, public: PublicSetSpec | None = None) -> Federation:
+    """The federation that settings describe; classes and public set come from the data where there is some.
 
-
-def federation(
-    tables: Mapping[str, Any], file: Path, *, classes: int | None = None, public: PublicSetSpec | None = None
-) -> Federation:
-    """Read [federation], [method] and [train]; classes and public set come from the data where there is some."""
-    check_sections(tables, (*SECTIONS, *SIMULATION), file)
-    if "federation" not in tables:
-        raise UsageError(f"{file}: the section [federation] is missing")
-    table = read_table(FederationTable, tables["federation"], "federation", file)
-    train = read_table(TrainSpec, tables.get("train", {}), "train", file)
-    encoding = encodings(tables.get("encoding", {}), file)
-    asked, word = (table.devices, "devices") if table.participants is None else (table.participants, "participants")
-    if asked > table.devices:
-        raise UsageError(
-            f"{file}: federation.participants: expected at most the {table.devices} devices, found {asked}"
-        )
-    quorum = asked if table.quorum is None else table.quorum
-    if quorum > asked:
-        raise UsageError(f"{file}: federation.quorum: expected at most the {asked} {word}, found {quorum}")
-    if table.over_selection and table.participants is None:
-        raise UsageError(
-            f"{file}: federation.over_selection: of no use without federation.participants, the answers wanted"
-        )
+    Raises UsageError.
+    """
+    file, table = settings.file, settings.federation
     if table.roster and len(set(table.roster)) != table.devices:
         raise UsageError(
             f"{file}: federation.roster: expected {table.devices} different ids, one for each device, "
@@ -195,12 +212,13 @@ def federation(
     known_classes = classes if classes is not None else table.classes
     if known_classes is None:
         raise UsageError(f"{file}: federation.classes: missing, and there is no data set here that would tell")
-    contract, params = method_of(table.method, tables.get("method", {}), file)
+    contract, params = parameters(settings)
     contract = contract.under(dataclasses.asdict(params))
     misfit = contract.misfit(params, table.devices)
     if misfit:
         raise UsageError(f"{file}: method.{misfit}")
-    public = public or _public(tables, file)
+    if public is None and (own := public_set(settings)) is not None:
+        public = own.spec
     if (contract.needs_public_set or contract.runs_nets) and public is None:
         raise UsageError(
             f"{file}: {contract.name} needs a public set: give [public] path = FILE.npz, "
@@ -219,17 +237,17 @@ def federation(
         classes=known_classes,
         rounds=table.rounds,
         seed=table.seed,
-        train=train,
+        train=settings.train,
         public=public,
         feature_dim=table.feature_dim,
-        encoding=encoding,
+        encoding=settings.encoding,
     )
     unfit = unfit_encoding(spec, contract)
     if unfit:
         raise UsageError(f"{file}: {unfit}")
     policy = Policy(
         expected=table.devices,
-        quorum=quorum,
+        quorum=table.asked if table.quorum is None else table.quorum,
         rounds=table.rounds,
         exchanges=len(contract.exchanges(params)),
         deadline_s=table.deadline_s,
@@ -240,33 +258,15 @@ def federation(
         over_select=table.over_selection,
         seed=table.seed,
     )
-    return Federation(spec, policy, tuple(sorted(table.roster)), table.nets)
+    return Federation(spec, policy, tuple(sorted(table.roster)))
 
 
-def encodings(table: Any, file: Path) -> EncodingSpec:
-    """Read [encoding].  Raises UsageError, with the nearest name, for a kind or an encoding that there is not."""
-    if isinstance(table, dict):
-        kinds = [field.name for field in dataclasses.fields(EncodingSpec)]
-        for kind, name in table.items():
-            if kind not in kinds:
-                raise UsageError(f"{file}: encoding.{kind}: no such payload kind; {_nearest(kind, kinds)}")
-            if name not in ENCODINGS:
-                raise UsageError(f"{file}: encoding.{kind}: no encoding {name!r}; {_nearest(name, list(ENCODINGS))}")
-    return read_table(EncodingSpec, table, "encoding", file)
+def parameters(settings: Settings) -> tuple[Contract[Any], Any]:
+    """The contract of the method that is run, and its parameters: the keys of [method] and those of [method.NAME].
 
-
-def _nearest(word: object, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(str(word), known, 1)
-    return f"did you mean {close[0]}? known are {', '.join(known)}" if close else f"known are {', '.join(known)}"
-
-
-def method_of(name: str, table: Mapping[str, Any], file: Path) -> tuple[Contract[Any], Any]:
-    """The contract and its parameters: the keys of [method] and those of [method.NAME].
-
-    Sub-tables of other methods are left alone, so that one file serves several methods.
+    Sub-tables of other methods are only checked, so that one file serves several methods.  Raises UsageError.
     """
-    if not isinstance(table, dict):
-        raise UsageError(f"{file}: [method] must be a table")
+    file, name, table = settings.file, settings.federation.method, settings.method
     flat: dict[str, Scalar] = {key: value for key, value in table.items() if not isinstance(value, dict)}
     known = registered_names("coordinator.methods")
     for key, value in table.items():
@@ -285,11 +285,6 @@ def method_of(name: str, table: Mapping[str, Any], file: Path) -> tuple[Contract
         raise UsageError(f"{file}: {error}") from None
 
 
-def _public(tables: Mapping[str, Any], file: Path) -> PublicSetSpec | None:
-    found = public_set(tables, file)
-    return None if found is None else found.spec
-
-
 def _check_other(name: str, table: Mapping[str, Any], file: Path) -> None:
     """Raise UsageError for parameters that a method which is not run would not take either."""
     try:
@@ -298,55 +293,22 @@ def _check_other(name: str, table: Mapping[str, Any], file: Path) -> None:
         raise UsageError(f"{file}: [method.{name}]: {error}") from None
 
 
-def public_to_serve(tables: Mapping[str, Any], file: Path) -> PublicSet | None:
-    """The public set that devices may fetch; None: there is none, or it is not to be served.  Raises UsageError."""
-    if "public" not in tables:
-        return None
-    table = read_table(PublicTable, tables["public"], "public", file)
-    return public_set(tables, file) if table.serve else None
-
-
-def public_set(tables: Mapping[str, Any], file: Path) -> PublicSet | None:
+def public_set(settings: Settings) -> PublicSet | None:
     """The public set of a deployment; None: there is none.  Raises UsageError."""
-    if "public" not in tables:
-        return None
-    return PublicSet.load(file.parent / read_table(PublicTable, tables["public"], "public", file).path)
+    return None if settings.public is None else PublicSet.load(settings.file.parent / settings.public.path)
+
+
+def public_to_serve(settings: Settings) -> PublicSet | None:
+    """The public set that devices may fetch; None: there is none, or it is not to be served.  Raises UsageError."""
+    return public_set(settings) if settings.public is not None and settings.public.serve else None
 
 
 def to_toml(tables: Mapping[str, Any]) -> str:
-    """Tables as text that load_toml reads back as they were, so that a run can be repeated from its directory."""
-    return "\n".join(_lines("", tables))
+    """Tables as text that load_toml reads back as they were, so that a run can be repeated; None is left out."""
+    return toml.dumps(_without_none(tables))
 
 
-def _lines(path: str, table: Mapping[str, Any]) -> list[str]:
-    """The plain keys of a table, then its tables, each under a heading of its own; None is left out."""
-    inner = {key: value for key, value in table.items() if isinstance(value, Mapping) or _is_tables(value)}
-    plain = {key: value for key, value in table.items() if key not in inner and value is not None}
-    lines = [*(f"{_toml_key(key)} = {_toml_value(value)}" for key, value in plain.items()), *([""] if plain else [])]
-    for key, value in inner.items():
-        name = f"{path}{_toml_key(key)}"
-        heading, rows = (f"[[{name}]]", value) if _is_tables(value) else (f"[{name}]", [value])
-        lines += [line for row in rows for line in (heading, *_lines(f"{name}.", row))]
-    return lines
-
-
-def _is_tables(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and len(value) > 0 and all(isinstance(row, Mapping) for row in value)
-
-
-def _toml_key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_value(key)
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return repr(value)
-    if isinstance(value, (date, time)):
-        return value.isoformat()
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_toml_value(each) for each in value) + "]"
+def _without_none(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_toml_key(key)} = {_toml_value(each)}" for key, each in value.items()) + "}"
-    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+        return {key: _without_none(each) for key, each in value.items() if each is not None}
+    return [_without_none(each) for each in value] if isinstance(value, (list, tuple)) else value

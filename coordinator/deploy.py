@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import random
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from coordinator.config import Federation, federation, load_toml, public_set, public_to_serve, to_toml
+from coordinator.config import (
+    Federation,
+    Settings,
+    federation,
+    load_toml,
+    public_set,
+    public_to_serve,
+    read_settings,
+    to_toml,
+)
 from coordinator.equipment import Equipment, load_nets, ready_method
 from coordinator.ledger import Ledger
 from coordinator.record.observer import ObserverGroup
@@ -27,6 +36,7 @@ from coordinator.serving.outcome import device_result, run_result
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.trace import recording_server
 from coordinator.trace.log import keeping
+from edge_sdk import toml
 from edge_sdk.errors import MissingExtra, UsageError
 from edge_sdk.protocol.wires import load_registered
 from edge_sdk.transport.mqtt import pace as pacing
@@ -34,6 +44,20 @@ from edge_sdk.transport.mqtt.tls import TlsFiles
 from edge_sdk.transport.mqtt.transport import MqttTransport
 
 LEDGER = Path("checkpoint") / "ledger.db"
+
+
+def command(args: argparse.Namespace) -> int:
+    """`edge-sdk coordinator`."""
+    return run_coordinator(
+        args.file,
+        args.broker,
+        args.overrides,
+        args.out,
+        tls=TlsFiles(args.ca, args.cert, args.key),
+        cloud_safe=args.cloud_safe,
+        resume=args.resume,
+        trace=args.trace,
+    )
 
 
 def run_coordinator(
@@ -48,8 +72,10 @@ def run_coordinator(
     trace: bool,
 ) -> int:
     """Serve a federation until it is over; the exit code."""
-    tables = load_toml(file, overrides)
-    ready = federation(tables, file)
+    toml.check_writer()
+    tables = load_toml(file, overrides)  # kept as it is, with the sections that only a simulation reads
+    settings = read_settings(tables, file)
+    ready = federation(settings)
     folder = out or Path("runs") / ready.spec.federation
     seed = random.SystemRandom().getrandbits(32)
     pace = pacing.cloud_safe() if cloud_safe else None
@@ -64,11 +90,11 @@ def run_coordinator(
             kept,
             spec=ready.spec,
             policy=ready.policy,
-            method=ready_method(ready.spec.method, _equipment(ready, tables, file)),
+            method=ready_method(ready.spec.method, _equipment(settings)),
             transport=transport,
             ledger=ledger,
             roster=ready.roster,
-            public_server=_public_server(ready, tables, file, folder),
+            public_server=_public_server(ready, settings, folder),
             observer=ObserverGroup(progress, _progress_file(ready, folder, progress), EventLog(folder / "log.jsonl")),
         )
         for warning in server.warnings:
@@ -99,15 +125,15 @@ def run_coordinator(
     return 0 if result.completed else 1
 
 
-def _equipment(ready: Federation, tables: Mapping[str, Any], file: Path) -> Equipment:
-    return Equipment(nets=lambda: load_nets(ready.nets), public=lambda: public_set(tables, file))
+def _equipment(settings: Settings) -> Equipment:
+    return Equipment(nets=lambda: load_nets(settings.federation.nets), public=lambda: public_set(settings))
 
 
-def _public_server(ready: Federation, tables: Mapping[str, Any], file: Path, folder: Path) -> PublicSetServer | None:
+def _public_server(ready: Federation, settings: Settings, folder: Path) -> PublicSetServer | None:
     """What devices that lack the public set fetch it from; None where none is served, or the method needs none."""
     if not load_registered("coordinator.methods", ready.spec.method).contract.under(ready.spec.params).needs_public_set:
         return None
-    public = public_to_serve(tables, file)
+    public = public_to_serve(settings)
     return None if public is None else PublicSetServer(public, folder)
 
 

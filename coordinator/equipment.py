@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from coordinator.methods.base import CoordinatorMethod
 from edge_sdk.errors import EdgeError, UsageError
+from edge_sdk.loading import described, load_function
 from edge_sdk.models.base import Model
 from edge_sdk.protocol.wires import load_registered
 from edge_sdk.public_set.samples import PublicSet
@@ -60,14 +58,13 @@ def load_nets(factory: str | None) -> list[Model]:
             "federation.nets: missing; this method runs the devices' models on the coordinator: give "
             'nets = "MODULE:FACTORY", a function that returns one edge_sdk model of each architecture'
         )
-    module, _, name = factory.partition(":")
-    sys.path.insert(0, str(Path.cwd()))
+    make = load_function(factory, "federation.nets: ", example="my_app:nets")
     try:
-        found = list(getattr(importlib.import_module(module), name)())
+        found = list(make())
     except EdgeError:
         raise
     except Exception as error:
-        raise UsageError(f"federation.nets: {factory}: {type(error).__name__}: {error}") from error
+        raise UsageError(f"federation.nets: {factory!r}: the factory failed with {described(error)}") from error
     if not all(hasattr(net, "spec") for net in found):
-        raise UsageError(f"federation.nets: {factory}: expected a list of edge_sdk models, found {found!r}")
+        raise UsageError(f"federation.nets: {factory!r}: expected a list of edge_sdk models, found {found!r}")
     return found

@@ -52,6 +52,7 @@ each other down. The radio's idle draw is in the board's.
 ## Measure your own
 
 ```sh
+pip install 'edge-sdk[toml]'
 edge-sdk boards --measure --name lab-pi --write . --state /path/to/state --broker mqtt://lab:1883
 ```
 

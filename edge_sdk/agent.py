@@ -273,7 +273,7 @@ def _transport(broker: str | Transport, client_id: str, tls: TlsFiles | None, *,
                 "tls and cloud_safe are for a broker's address, and a transport is given; give those to it"
             )
         return broker
-    from edge_sdk.transport.mqtt.transport import MqttTransport  # noqa: PLC0415  # paho only where a broker is used
+    from edge_sdk.transport.mqtt.transport import MqttTransport
 
     pace = pacing.cloud_safe() if cloud_safe else None
     seed = random.SystemRandom().getrandbits(32)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
+import argparse
 import re
 import signal
 import socket
 import sys
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
 from edge_sdk.agent import Agent
 from edge_sdk.data import LocalData
 from edge_sdk.device.exchange import RoundReport
 from edge_sdk.errors import EdgeError, UsageError
+from edge_sdk.loading import described, load_function
 from edge_sdk.models.base import Model
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.transport.mqtt.tls import TlsFiles
@@ -37,39 +36,31 @@ class App:
 
 def load_app(name: str) -> App:
     """Call MODULE:FACTORY.  Raises UsageError with what is wrong."""
-    module_name, _, factory_name = name.partition(":")
-    if not (factory_name.isidentifier() and all(part.isidentifier() for part in module_name.split("."))):
-        raise UsageError(f"--app {name}: expected MODULE:FACTORY, such as my_app:make")
-    sys.path.insert(0, str(Path.cwd()))
-    factory = getattr(_import(name, module_name), factory_name, None)
-    if not callable(factory):
-        raise UsageError(f"--app {name}: {module_name} has no function {factory_name}")
+    factory = load_function(name, "--app ", example="my_app:make")
     try:
         app = factory()
     except EdgeError:
         raise
     except Exception as error:
-        raise UsageError(f"--app {name}: the factory failed with {_where(error)}") from error
+        raise UsageError(f"--app {name!r}: the factory failed with {described(error)}") from error
     if not isinstance(app, App):
-        raise UsageError(f"--app {name}: the factory must return an edge_sdk.App, it returned {type(app).__name__}")
+        raise UsageError(f"--app {name!r}: the factory must return an edge_sdk.App, it returned {type(app).__name__}")
     return app
 
 
-def _import(name: str, module: str) -> ModuleType:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        found = f"no module {error.name} (looked in {Path.cwd()} and the environment)"
-        raise UsageError(f"--app {name}: {found}") from error
-    except Exception as error:
-        raise UsageError(f"--app {name}: {module} does not import: {_where(error)}") from error
-
-
-def _where(error: Exception) -> str:
-    """An error of somebody else's code, on one line, with its place."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"
+def command(args: argparse.Namespace) -> int:
+    """`edge-sdk device`."""
+    run_device(
+        broker=args.broker,
+        tls=TlsFiles(args.ca, args.cert, args.key),
+        federation=args.federation,
+        app=args.app,
+        identity=args.id,
+        state=args.state,
+        public=args.public,
+        cloud_safe=args.cloud_safe,
+    )
+    return 0
 
 
 def run_device(

@@ -9,45 +9,42 @@ import argparse
 import importlib.metadata
 import logging
 import os
+import pkgutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edge_sdk import __version__
 from edge_sdk.errors import EdgeError
-
-if TYPE_CHECKING:
-    from edge_sdk.transport.mqtt.tls import TlsFiles
 
 INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subcommand:
-    """One sub-command.  Its module must load without numpy, torch or a broker; `run` imports what it needs."""
+    """One sub-command, as `edge-sdk --help` needs it: what declares it loads neither numpy, torch nor a broker."""
 
     name: str
     help: str
     example: str
     arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int]
+    function: str
+    """`module:function` that carries it out: from the arguments to the exit code.  It is loaded when the command runs,
+    so that its module may import at its top what the command needs."""
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Carry it out; the exit code."""
+        code: int = pkgutil.resolve_name(self.function)(args)
+        return code
 
 
 def add_tls_options(parser: argparse.ArgumentParser) -> None:
-    """The options of a command that speaks to a broker at mqtts://; `tls_files` reads them."""
+    """The options of a command that speaks to a broker at mqtts://: the fields of TlsFiles, as ca, cert and key."""
     options = parser.add_argument_group("for mqtts:// (docs/how-to/tls.md)")
     options.add_argument("--ca", type=Path, metavar="FILE", help="authority of the broker (default: the system's)")
     options.add_argument("--cert", type=Path, metavar="FILE", help="our certificate, where the broker demands one")
     options.add_argument("--key", type=Path, metavar="FILE", help="its private key (default: in the file of --cert)")
-
-
-def tls_files(args: argparse.Namespace) -> TlsFiles:
-    """What `add_tls_options` was given."""
-    from edge_sdk.transport.mqtt.tls import TlsFiles  # noqa: PLC0415  # ssl only where a broker is spoken to
-
-    return TlsFiles(args.ca, args.cert, args.key)
 
 
 def add_cloud_safe_option(parser: argparse.ArgumentParser) -> None:

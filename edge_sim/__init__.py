@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,6 +15,4 @@ def __getattr__(name: str) -> Any:
     """Load `run`, and numpy with it, at the first use."""
     if name != "run":
         raise AttributeError(f"module 'edge_sim' has no attribute {name!r}")
-    import importlib  # noqa: PLC0415
-
     return importlib.import_module("edge_sim.runner").run

@@ -9,18 +9,16 @@ classes, finite numbers): a device whose frame is not legal is refused by the pr
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from edge_sdk.agent import Agent
 from edge_sdk.errors import UsageError
+from edge_sdk.loading import load_function
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import Assign
@@ -30,23 +28,13 @@ Tamper: TypeAlias = Callable[[Knowledge, np.random.Generator], Knowledge]
 
 
 def load(name: str) -> Tamper:
-    """The function that a name stands for; the working directory counts, as for a script that lies there.
+    """The function that MODULE:FUNCTION names.
 
     Raises UsageError, too, for one that cannot be called with what a Tamper is given: it is not called to find out.
     """
-    module, colon, attribute = name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found = getattr(importlib.import_module(module), attribute) if colon else None
-    except (Exception, SystemExit) as error:  # a module of the user's may raise anything
-        raise UsageError(f"{name!r} does not import: {one_line(str(error))}") from error
-    if not callable(found):
-        raise UsageError(f"{name!r}: expected MODULE:FUNCTION, such as edge_sim.byzantine:flip_signs")
-    if not _takes_knowledge(found):
+    tamper: Tamper = load_function(name, "", example="edge_sim.byzantine:flip_signs")
+    if not _takes_knowledge(tamper):
         raise UsageError(f"{name!r}: expected a function of your own, FUNCTION(knowledge, rng) -> knowledge")
-    tamper: Tamper = found
     return tamper
 
 

@@ -1,22 +1,14 @@
-"""The sub-command simulate."""
+"""The sub-commands of the simulator, declared: simulate, compare, sweep, replay."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import shlex
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edge_sdk.cli import Subcommand
 
-if TYPE_CHECKING:
-    from coordinator.record.observer import RunObserver
-    from edge_sim.config import Config
 
-
-def _arguments(parser: argparse.ArgumentParser) -> None:
+def _simulate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE.toml")
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="SECTION.KEY=VALUE")
     parser.add_argument(
@@ -40,104 +32,93 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the summary as JSON instead of the table")
 
 
-def _simulate(args: argparse.Namespace) -> int:
-    from edge_sim import config as configs  # noqa: PLC0415  # nothing heavy before the arguments are read
-    from edge_sim import run_folder  # noqa: PLC0415
-
-    if args.engine:
-        args.overrides.append(f"run.engine={args.engine}")
-    config = configs.load(args.file, args.overrides)
-    default = Path("runs") / config.federation.name
-    out = args.out or (default if args.resume else run_folder.unused(default))
-    if args.resume and run_folder.is_over(out, config):
-        sys.stderr.write(f"{out}: the run is finished, there is nothing to go on with\n")
-        if args.json:
-            sys.stdout.write((out / "summary.json").read_text(encoding="utf-8"))
-        return 0
-    with run_folder.claimed(out):
-        return _simulate_in(out, config, args)
+def _compare_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE.toml")
+    _add_grid_options(parser, needs_methods=True, name="compare")
+    parser.add_argument("--json", action="store_true", help="print compare.json instead of the table")
 
 
-def _simulate_in(out: Path, config: Config, args: argparse.Namespace) -> int:
-    from coordinator.config import to_toml  # noqa: PLC0415  # nothing heavy before the arguments are read
-    from coordinator.report.plots import draw_run  # noqa: PLC0415
-    from coordinator.report.run_files import write_run  # noqa: PLC0415
-    from coordinator.report.run_table import run_table  # noqa: PLC0415
-    from coordinator.report.summary import summary  # noqa: PLC0415
-    from coordinator.report.tables import show_table  # noqa: PLC0415
-    from edge_sim import config as configs  # noqa: PLC0415
-    from edge_sim.engines import resolved  # noqa: PLC0415
-    from edge_sim.run_folder import check_new  # noqa: PLC0415
-    from edge_sim.runner import run_in  # noqa: PLC0415
+def _add_grid_options(parser: argparse.ArgumentParser, *, needs_methods: bool, name: str) -> None:
+    """Which methods and seeds, and where the runs go."""
+    parser.add_argument(
+        "--methods",
+        required=needs_methods,
+        metavar="A,B,C",
+        type=_names,
+        help="methods to compare, each with its parameters from [method.NAME]; differences are to the first one, and "
+        "the devices alone are always there" + ("" if needs_methods else " (default: the file's own)"),
+    )
+    parser.add_argument(
+        "--seeds", metavar="0,1,2", type=_seeds, help="seeds of data, models and batches (default: the file's own)"
+    )
+    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="SECTION.KEY=VALUE")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help=f"where the runs go (default: runs/NAME-{name}); finished runs that are there are not run again",
+    )
 
-    if not args.resume:
-        check_new(out)
-    if args.broker != "memory" and configs.troubled(config):
-        sys.stderr.write(
-            "edge-sdk: [scenario] and what [[fleet]] rows have to bear are for the memory broker: left out\n"
-        )
-    if args.broker == "memory":
-        config, why = resolved(config, out)
-        sys.stderr.write(f"{why}\n" if why else "")
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _seeds(text: str) -> tuple[int, ...]:
     try:
-        result = run_in(
-            out,
-            config,
-            broker=args.broker,
-            resume=args.resume,
-            observer=lambda part: _observer(config, out, part),
-            trace=args.trace,
-        )
-    except KeyboardInterrupt:
-        sys.stderr.write(f"\ninterrupted; {_how_to_go_on(args, out)}\n")
-        raise
-    write_run(result, to_toml(config.tables), out)
-    if args.json:
-        sys.stdout.write(json.dumps(summary(result), indent=2) + "\n")
-    else:
-        show_table(run_table(result), sys.stdout)
-        pictures = draw_run(result, out / "plots")
-        sys.stdout.write(f"\nsummary: {out / 'summary.json'}\n" + "".join(f"picture: {path}\n" for path in pictures))
-    if not result.completed:
-        sys.stderr.write(f"edge-sdk: the run failed: {result.reason}\n")
-    return 0 if result.completed else 1
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected whole numbers such as 0,1,2") from None
 
 
-def _how_to_go_on(args: argparse.Namespace, out: Path) -> str:
-    if not (out / "checkpoint").exists():
-        return "the federation had not begun, so there is nothing to resume: start again"
-    overrides = "".join(f" --set {shlex.quote(each)}" for each in args.overrides)
-    again = (
-        f"edge-sdk simulate {args.file}{overrides} --broker {args.broker}{' --trace' * args.trace} --out {out} --resume"
+def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE.toml")
+    parser.add_argument(
+        "--over",
+        action="append",
+        default=[],
+        required=True,
+        metavar="KEY=V1,V2",
+        help="a key and its values, the base value first; may be given several times.  Of train.* and method.NAME.* "
+        "every method chooses the best on the validation part; any other key is a condition with a table of its own",
     )
-    return f"the state is kept, go on with: {again}"
+    _add_grid_options(parser, needs_methods=False, name="sweep")
+    parser.add_argument("--json", action="store_true", help="print sweep.json instead of the tables")
 
 
-def _observer(config: Config, out: Path, part: str) -> RunObserver:
-    """Lines on the terminal; progress.json and log.jsonl in the run directory."""
-    from coordinator.record.observer import ObserverGroup  # noqa: PLC0415
-    from coordinator.report.log import EventLog  # noqa: PLC0415
-    from coordinator.report.progress import Progress  # noqa: PLC0415
-    from coordinator.report.progress_file import About, ProgressFile  # noqa: PLC0415
-
-    table = config.federation
-    lines = Progress(f"{table.name} {part}".strip())
-    about = About(
-        federation=table.name,
-        method="local" if part else table.method,
-        seed=table.seed,
-        rounds=table.rounds,
-        expected=table.devices,
-        part=part,
-    )
-    log = EventLog((out / "standalone" if part else out) / "log.jsonl")
-    return ObserverGroup(lines, ProgressFile(out, about, say=lines.noted), log)
+def _replay_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("trace", type=Path, metavar="TRACE", help="the trace.edgt of a run that was made with --trace")
+    parser.add_argument("--device", metavar="ID", help="replay what this device did, instead of the coordinator")
+    parser.add_argument("--app", metavar="MODULE:FACTORY", help="its model and data, where it was a real one")
+    parser.add_argument("--public", metavar="FILE.npz", type=Path, help="the public set, where the app brings none")
+    parser.add_argument("--json", action="store_true", help="as JSON")
 
 
 SIMULATE = Subcommand(
     name="simulate",
     help="run a whole federation on this machine",
     example="edge-sdk simulate federation.toml --broker embedded --set federation.rounds=20",
-    arguments=_arguments,
-    run=_simulate,
+    arguments=_simulate_arguments,
+    function="edge_sim.simulate_command:command",
+)
+COMPARE = Subcommand(
+    name="compare",
+    help="run the same federation under several methods and compare them",
+    example="edge-sdk compare federation.toml --methods fedal,fedmd --seeds 0,1,2",
+    arguments=_compare_arguments,
+    function="edge_sim.compare_command:command",
+)
+SWEEP = Subcommand(
+    name="sweep",
+    help="run a grid of settings, let every method choose on the validation part, and compare",
+    example="edge-sdk sweep federation.toml --over train.learning_rate=0.01,0.05 --methods fedal,fedmd --seeds 0,1,2",
+    arguments=_sweep_arguments,
+    function="edge_sim.sweep_command:command",
+)
+REPLAY = Subcommand(
+    name="replay",
+    help="feed a recorded run to the coordinator again, or to one device",
+    example="edge-sdk replay runs/demo/trace.edgt --device device-03",
+    arguments=_replay_arguments,
+    function="edge_sim.replay_command:command",
 )

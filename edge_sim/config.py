@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, overload
 
-from coordinator.config import SECTIONS, SIMULATION, FederationTable, check_sections, encodings, load_toml, read_table
+from coordinator.config import Settings, load_toml, read_settings, read_table
 from edge_sdk.boards.profiles import SUFFIX, load_board, load_link
 from edge_sdk.errors import UsageError
-from edge_sdk.protocol.messages import TrainSpec
 from edge_sdk.protocol.schema import Count, Integer, Real, Text
+from edge_sdk.protocol.toml_table import to_table
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim import assign
 from edge_sim.hardships import NONE, Hardships
@@ -151,14 +151,10 @@ class RunTable:
             raise UsageError(f"{where}.memory_bytes: weights lie on {self.device}, never in a file; leave it out")
 
 
-@dataclass(frozen=True)
-class Config:
-    """A whole simulation.  `tables` is the resolved TOML."""
+@dataclass(frozen=True, kw_only=True)
+class Config(Settings):
+    """A whole simulation.  Paths in it are absolute, so that it means the same wherever it is written down."""
 
-    file: Path
-    tables: dict[str, Any]
-    federation: FederationTable
-    train: TrainSpec
     data: DataTable
     partition: PartitionTable
     fleet: tuple[FleetRow, ...]
@@ -166,6 +162,19 @@ class Config:
     faults_seed: int
     scenario: ScenarioTable
     run: RunTable
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """The resolved TOML: tables that `parse` reads back as this config; values at their defaults are left out."""
+        own = {
+            "data": to_table(self.data),
+            "partition": to_table(self.partition),
+            "faults": to_table(FaultsTable(**asdict(self.faults), seed=self.faults_seed)),
+            "scenario": to_table(self.scenario),
+            "run": to_table(self.run),
+        }
+        fleet = [{"count": row.count, **to_table(row)} for row in self.fleet]
+        return {**super().tables, **{name: table for name, table in own.items() if table}, "fleet": fleet}
 
     @cached_property
     def rows(self) -> tuple[FleetRow, ...]:
@@ -185,51 +194,46 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     return parse(load_toml(file, overrides), file)
 
 
-def parse(tables: dict[str, Any], file: Path) -> Config:
+def parse(tables: Mapping[str, Any], file: Path) -> Config:
     """Check tables that came from a file, or were made in Python.  Raises UsageError."""
-    check_sections(tables, (*SECTIONS, *SIMULATION), file)
-    if "federation" not in tables:
-        raise UsageError(f"{file}: the section [federation] is missing")
-    federation = read_table(FederationTable, tables["federation"], "federation", file)
-    rows = tables.get("fleet", [{"count": federation.devices}])
-    if not isinstance(rows, list):
-        raise UsageError(f"{file}: fleet: write [[fleet]], once for each kind of device")
-    rows = [_with_files(row, file) if isinstance(row, dict) else row for row in rows]
-    fleet = tuple(read_table(FleetRow, row, f"fleet[{i}]", file) for i, row in enumerate(rows))
+    shared = read_settings(tables, file)
+    federation = shared.federation
+    fleet = _fleet(tables.get("fleet", [{"count": federation.devices}]), file, federation.seed)
     counted = sum(row.count for row in fleet)
     if counted != federation.devices:
         raise UsageError(
             f"{file}: federation.devices: {federation.devices}, but the [[fleet]] counts add up to {counted}"
         )
-    for i, row in enumerate(fleet):
-        _check_row(row, f"{file}: fleet[{i}]", federation.seed)
-    scenario = read_table(ScenarioTable, tables.get("scenario", {}), "scenario", file)
-    scenario.check(f"{file}: scenario")
     if federation.roster:
         raise UsageError(f"{file}: federation.roster: a simulated fleet names its own devices; leave it out")
-    encodings(tables.get("encoding", {}), file)
-    data, partition = _data(tables.get("data", {}), file), _partition(tables.get("partition", {}), file)
-    faults = read_table(FaultsTable, tables.get("faults", {}), "faults", file)
+    scenario = read_table(ScenarioTable, tables.get("scenario", {}), "scenario", file)
+    scenario.check(f"{file}: scenario")
+    faults = asdict(read_table(FaultsTable, tables.get("faults", {}), "faults", file))
+    seed = faults.pop("seed")
     return Config(
         file=file,
-        tables=_resolved({**tables, "fleet": rows} if "fleet" in tables else tables, file),
         federation=federation,
-        train=read_table(TrainSpec, tables.get("train", {}), "train", file),
-        data=data,
-        partition=partition,
+        method=shared.method,
+        train=shared.train,
+        encoding=shared.encoding,
+        public=shared.public and replace(shared.public, path=_absolute(shared.public.path, file)),
+        data=_data(tables.get("data", {}), file),
+        partition=_partition(tables.get("partition", {}), file),
         fleet=fleet,
-        faults=Faults(
-            drop=faults.drop,
-            duplicate=faults.duplicate,
-            delay=faults.delay,
-            delay_s=faults.delay_s,
-            disconnect=faults.disconnect,
-            disconnect_s=faults.disconnect_s,
-        ),
-        faults_seed=faults.seed,
+        faults=Faults(**faults),
+        faults_seed=seed,
         scenario=scenario,
         run=_run(tables.get("run", {}), file),
     )
+
+
+def _fleet(rows: Any, file: Path, seed: int) -> tuple[FleetRow, ...]:
+    if not isinstance(rows, list):
+        raise UsageError(f"{file}: fleet: write [[fleet]], once for each kind of device")
+    fleet = tuple(_with_files(read_table(FleetRow, row, f"fleet[{i}]", file), file) for i, row in enumerate(rows))
+    for i, row in enumerate(fleet):
+        _check_row(row, f"{file}: fleet[{i}]", seed)
+    return fleet
 
 
 def _data(plain: Any, file: Path) -> DataTable:
@@ -245,7 +249,7 @@ def _data(plain: Any, file: Path) -> DataTable:
             f"{file}: data.split: expected [train, validation, test], such as [8, 1, 1], with some to train on; "
             f"found {list(table.split)}"
         )
-    return table
+    return replace(table, path=_absolute(table.path, file), root=_absolute(table.root, file))
 
 
 def _run(plain: Any, file: Path) -> RunTable:
@@ -260,7 +264,7 @@ def _partition(plain: Any, file: Path) -> PartitionTable:
         for key in ("kind", "export"):
             if key in plain:
                 raise UsageError(f"{file}: partition.{key}: of no use beside partition.file; leave one of them out")
-    return table
+    return replace(table, file=_absolute(table.file, file), export=_absolute(table.export, file))
 
 
 def _check_row(row: FleetRow, where: str, seed: int) -> None:
@@ -284,19 +288,19 @@ def _check_name(check: Callable[[str], object], name: str, where: str) -> None:
         raise UsageError(f"{where}: {error}") from None
 
 
-def _with_files(row: dict[str, Any], file: Path) -> dict[str, Any]:
+def _with_files(row: FleetRow, file: Path) -> FleetRow:
     """A [[fleet]] row whose profiles, where they are files, hold in any folder."""
-    own = {key: row[key] for key in ("board", "link") if str(row.get(key, "")).endswith(SUFFIX)}
-    return {**row, **{key: str((file.parent / path).resolve()) for key, path in own.items()}}
+    own = {key: getattr(row, key) for key in ("board", "link") if str(getattr(row, key)).endswith(SUFFIX)}
+    return replace(row, **{key: _absolute(path, file) for key, path in own.items()})
 
 
-def _resolved(tables: dict[str, Any], file: Path) -> dict[str, Any]:
-    """With paths that hold in any folder: a run can be repeated from its own directory."""
-    found = {**tables}
-    for section, key in (("data", "path"), ("data", "root"), ("partition", "file"), ("partition", "export")):
-        if key in found.get(section, {}):
-            found[section] = {**found[section], key: str((file.parent / found[section][key]).resolve())}
-    return found
+@overload
+def _absolute(path: str, file: Path) -> str: ...
+@overload
+def _absolute(path: str | None, file: Path) -> str | None: ...
+def _absolute(path: str | None, file: Path) -> str | None:
+    """A path that is relative to a file, as it holds in any folder."""
+    return None if path is None else str((file.parent / path).resolve())
 
 
 def troubled(config: Config) -> bool:
@@ -306,16 +310,15 @@ def troubled(config: Config) -> bool:
     return worse or config.scenario != ScenarioTable()
 
 
-SOME_TAKE_PART = ("participants", "over_selection", "quorum")
-"""Of [federation]: what is about rounds without some devices, which nobody alone has."""
-
-
 def alone(config: Config) -> Config:
-    """The same devices, data, seeds and private steps, with nothing exchanged."""
-    tables = {name: table for name, table in config.tables.items() if name not in ("method", "faults", "scenario")}
-    if "fleet" in tables:
-        trials = {field.name for field in fields(Hardships)}
-        tables["fleet"] = [{key: row[key] for key in row if key not in trials} for row in tables["fleet"]]
-    federation = {key: value for key, value in config.tables["federation"].items() if key not in SOME_TAKE_PART}
-    tables["federation"] = {**federation, "method": "local"}
-    return parse(tables, config.file)
+    """The same devices, data, seeds and private steps, with nothing exchanged, and nothing going wrong."""
+    everybody = replace(config.federation, method="local", participants=None, over_selection=False, quorum=None)
+    return replace(
+        config,
+        federation=everybody,
+        method={},
+        fleet=tuple(replace(row, **asdict(NONE)) for row in config.fleet),
+        faults=Faults(),
+        faults_seed=0,
+        scenario=ScenarioTable(),
+    )

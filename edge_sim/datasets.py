@@ -16,6 +16,8 @@ from edge_sdk.objectives import Ints
 from edge_sdk.public_set.samples import PublicSet
 from edge_sim.config import DataTable
 from edge_sim.draw import draw_equally, draw_evenly
+from edge_sim.sources import digits, npz
+from edge_sim.sources import folder as pictures
 from edge_sim.sources.base import Whole
 
 
@@ -94,19 +96,13 @@ def load(table: DataTable, seed: int, folder: Path, classes: int | None = None) 
 def read(table: DataTable, seed: int, folder: Path) -> Whole:
     """Everything that the source holds.  Raises UsageError or MissingExtra."""
     if table.source == "digits":
-        from edge_sim.sources import digits  # noqa: PLC0415  # each source loads what only it needs
-
         return digits.read(table.test_fraction, seed)
     if table.source == "npz":
-        from edge_sim.sources import npz  # noqa: PLC0415
-
         return npz.read(folder / (table.path or ""))
     if table.source == "folder":
-        from edge_sim.sources import folder as pictures  # noqa: PLC0415
-
         size = (table.image_size[0], table.image_size[1]) if table.image_size else None
         return pictures.read(folder / (table.path or ""), size, table.test_fraction, seed)
-    from edge_sim.sources import torch_sources  # noqa: PLC0415
+    from edge_sim.sources import torch_sources
 
     return torch_sources.read(table.source, folder / (table.root or ""), table.emnist_split)
 

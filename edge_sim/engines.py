@@ -117,8 +117,7 @@ def _plan(config: Config) -> tuple[dict[str, Any], str]:
 
 
 def _with(config: Config, plan: Mapping[str, Any]) -> Config:
-    tables = {**config.tables, "run": {**config.tables.get("run", {}), **plan}}
     stacked = plan.get("stacked")
     run = replace(config.run, **{**plan, "stacked": None if stacked is None else tuple(stacked)})
     run.check(f"{config.file}: run")
-    return replace(config, tables=tables, run=run)
+    return replace(config, run=run)

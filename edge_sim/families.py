@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import inspect
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from edge_sdk.data import Preprocess, Raw
 from edge_sdk.errors import UsageError
+from edge_sdk.loading import load_function
 from edge_sdk.models.base import Model
 from edge_sdk.models.numpy_model import NumpyModel
 
@@ -192,16 +190,4 @@ def _own(
 
 
 def _factory(name: str) -> Callable[..., Any]:
-    """MODULE:FACTORY, imported; the working directory counts, as for a script that lies there."""
-    module, _, attribute = name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(f"model {name!r} does not import: {error}") from error
-    if not callable(found):
-        raise UsageError(f"model {name!r} is not a function of (classes, input_shape, seed)")
-    factory: Callable[..., Any] = found
-    return factory
+    return load_function(name, "model ", example="my_models:make")

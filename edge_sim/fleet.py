@@ -169,8 +169,7 @@ def _build(config: Config) -> Fleet:
         check_device(config.run.device, "run.device")
     dataset = load(config.data, config.federation.seed, config.file.parent, config.federation.classes)
     federation = read_federation(
-        config.tables,
-        config.file,
+        config,
         classes=dataset.classes,
         public=dataset.public.spec if dataset.public else None,
     )

@@ -25,8 +25,8 @@ def main() -> int:
     args = _arguments()
     devices = [read_device(folder) for folder in args.folder]
     if any(needs_torch(device.kit.family) for device in devices):
-        from edge_sim.torch_gpu import like_a_cpu  # noqa: PLC0415  # a device without torch never loads it
-        from edge_sim.torch_threads import one_thread  # noqa: PLC0415  # a device without torch never loads it
+        from edge_sim.torch_gpu import like_a_cpu
+        from edge_sim.torch_threads import one_thread
 
         one_thread()
         like_a_cpu()

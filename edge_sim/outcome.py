@@ -48,7 +48,7 @@ def _described(device: str) -> str:
     """Where models computed, and of a GPU what it is."""
     if device == CPU:
         return device
-    from edge_sdk.models.torch_device import described  # noqa: PLC0415  # torch only where a GPU was used
+    from edge_sdk.models.torch_device import described
 
     return described(device)
 

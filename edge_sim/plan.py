@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -177,6 +177,7 @@ def _finished(planned: Planned, out: Path) -> bool:
     folder = out / planned.folder
     if not run_folder.finished(folder):
         return False
-    if (folder / "federation.toml").read_text(encoding="utf-8") != to_toml(planned.config.tables):
+    kept = configs.load(folder / run_folder.KEPT)
+    if replace(kept, file=planned.config.file) != planned.config:
         raise UsageError(f"{folder}: holds a run with other settings; give --out another folder, or remove this one")
     return True

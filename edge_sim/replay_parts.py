@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from coordinator.config import public_set
+from coordinator.config import public_set, read_settings
 from coordinator.equipment import Equipment, load_nets
 from coordinator.trace.log import Header
 from edge_sdk.agent import Agent
@@ -25,10 +25,10 @@ from edge_sim.replay_history import History
 
 def equipment(header: Header) -> Equipment:
     """What the run's coordinator had."""
-    tables, file = header.tables, Path(header.file)
-    if "fleet" in tables:
+    if "fleet" in header.tables:
         return Equipment(nets=lambda: _fleet(header).nets(), public=lambda: _fleet(header).dataset.public)
-    return Equipment(nets=lambda: load_nets(tables["federation"].get("nets")), public=lambda: public_set(tables, file))
+    settings = read_settings(header.tables, Path(header.file))
+    return Equipment(nets=lambda: load_nets(settings.federation.nets), public=lambda: public_set(settings))
 
 
 def maker_of(header: Header, past: History, device: str, app: str | None, public: Path | None) -> tuple[Make, str]:
@@ -56,7 +56,7 @@ def _fleet(header: Header) -> Fleet:
     """Of a simulated run; torch computes in one thread, as it did there."""
     fleet = fleets.build(configs.parse(header.tables, Path(header.file)))
     if any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
-        from edge_sim.torch_threads import one_thread  # noqa: PLC0415  # torch only where a device has it
+        from edge_sim.torch_threads import one_thread
 
         one_thread()
     return fleet

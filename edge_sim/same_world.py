@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from coordinator.config import encodings, method_of
+from coordinator.config import parameters
 from edge_sdk.errors import UsageError
 from edge_sim import config as configs
 from edge_sim.config import Config
@@ -32,12 +32,12 @@ def check(kept: Path, config: Config) -> None:
 
 def described(config: Config) -> dict[str, Any]:
     """Every value that the results follow from, by its key, defaults filled in: all but [run] and partition.export."""
-    contract, params = method_of(config.federation.method, config.tables.get("method", {}), config.file)
+    contract, params = parameters(config)
     sections: dict[str, Any] = {
         "federation": asdict(config.federation),
         f"method.{contract.name}": asdict(params),
         "train": asdict(config.train),
-        "encoding": asdict(encodings(config.tables.get("encoding", {}), config.file)),
+        "encoding": asdict(config.encoding),
         "data": asdict(config.data),
         "partition": {**asdict(config.partition), "export": None},
         "fleet": {"rows": len(config.fleet)},

@@ -96,7 +96,7 @@ def test_a_profile_of_ones_own_is_a_file(tmp_path):
     (tmp_path / "tiny.toml").write_text(BOARD)
     assert load_board(str(tmp_path / "tiny.toml")).title == "A tiny board"
     (tmp_path / "string.toml").write_text(LINK.replace("latency_s", "latency"))
-    with pytest.raises(UsageError, match=r"string\.toml: latency: the unit is missing"):
+    with pytest.raises(UsageError, match=r"string\.toml: latency: .*the unit is missing"):
         load_link(str(tmp_path / "string.toml"))
 
 
@@ -113,26 +113,30 @@ def test_types_are_kept_exactly():
     [
         ("ram_bytes = 1000", "ram = 1000", ("ram:", "unit", "ram_bytes")),
         ("cores = 1", "cores = 1\ncolour = 'red'", ("colour:", "unknown key", "cpu_hz")),
-        ("cores = 1", "", ("cores:", "missing", "a whole number")),
-        ("cores = 1", "cores = 1.5", ("cores:", "a whole number", "1.5")),
-        ("cores = 1", "cores = true", ("cores:", "a whole number")),
-        ("cores = 1", "cores = 0", ("cores:", "above 0")),
-        ("idle_w = 0.5", "idle_w = -1", ("idle_w:", "0 or above")),
-        ("idle_w = 0.5", "idle_w = '0.5 W'", ("idle_w:", "a number")),
-        ("busy_w = 2", "busy_w = nan", ("busy_w:", "a number")),
+        ("cores = 1", "", ("cores:", "missing")),
+        ("cores = 1", "cores = 1.5", ("cores:", "an integer of at least 1", "found 1.5")),
+        ("cores = 1", "cores = true", ("cores:", "an integer of at least 1")),
+        ("cores = 1", "cores = 0", ("cores:", "an integer of at least 1", "found 0")),
+        ("idle_w = 0.5", "idle_w = -1", ("idle_w:", "a number of at least 0", "found -1")),
+        ("idle_w = 0.5", "idle_w = '0.5 W'", ("idle_w:", "a number of at least 0", "'0.5 W'")),
+        ("busy_w = 2", "busy_w = nan", ("busy_w:", "a number above 0", "found nan")),
         ("busy_w = 2", "busy_w = 0.4", ("busy_w:", "at least idle_w, which is 0.5", "found 0.4")),
         ("title = ", "title = 3 #", ("title:", "a string")),
-        ("throttled_share = 0.5", "throttled_share = 0.0", ("throttled_share:", "above 0, at most 1")),
+        ("throttled_share = 0.5", "throttled_share = 0.0", ("throttled_share:", "above 0 to 1", "found 0.0")),
         ("call_s = 0.25", "call = 0.25", ("call:", "unit", "call_s")),
         ("https://example.org/tiny", "", ("source_url:", "https://")),
         ('source_url = "https://example.org/tiny"', "", ("source_url:", "missing")),
-        ('["numpy"]', '["numpy", "jax"]', ("runtimes:", "'jax'", "numpy, onnx, torch")),
-        ('["numpy"]', "[]", ("runtimes:", "is empty", "numpy, onnx, torch")),
-        ('["numpy"]', '"numpy"', ("runtimes:", "a list of strings")),
+        ('["numpy"]', '["numpy", "jax"]', ("runtimes[1]:", "'jax'", "numpy or onnx or torch")),
+        ('["numpy"]', "[]", ("runtimes:", "0 entries", "expected 1 to 3")),
+        ('["numpy"]', '"numpy"', ("runtimes:", "a list", "found 'numpy'")),
         ('speed = "estimate", ', "", ("verified:", "memory, cpu, speed, storage, power, thermal")),
-        ('speed = "estimate"', 'speed = "hearsay"', ("verified.speed:", "measured, datasheet, estimate")),
-        ('speed = "estimate"', "speed = 1", ("verified:", "a table of strings")),
-        ("cores = 1", "cores = ", ("not TOML",)),
+        (
+            'speed = "estimate"',
+            'speed = "hearsay"',
+            ("verified.speed:", "measured or datasheet or estimate", "'hearsay'"),
+        ),
+        ('speed = "estimate"', "speed = 1", ("verified.speed:", "measured or datasheet or estimate", "found 1")),
+        ("cores = 1", "cores = ", ("not valid TOML",)),
     ],
 )
 def test_a_wrong_board_is_named(old, new, words):
@@ -149,12 +153,12 @@ def test_a_wrong_board_is_named(old, new, words):
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("loss = 0.2", "loss = 1.0", ("loss:", "from 0 to below 1")),
+        ("loss = 0.2", "loss = 1.0", ("loss:", "from 0 to below 1", "found 1.0")),
         ("packet_bytes = 80", "packet = 80", ("packet:", "unit", "packet_bytes")),
-        ("packet_bytes = 80", "packet_bytes = 0", ("packet_bytes:", "above 0")),
+        ("packet_bytes = 80", "packet_bytes = 0", ("packet_bytes:", "of at least 1", "found 0")),
         ("https://example.org/string", "a test", ("source_url:", "'a test'")),
         ("latency_s = 0.5", "latency = 0.5", ("latency:", "unit", "latency_s")),
-        ("latency_s = 0.5", "latency_s = -0.1", ("latency_s:", "0 or above")),
+        ("latency_s = 0.5", "latency_s = -0.1", ("latency_s:", "of at least 0", "found -0.1")),
         ("up_bytes_per_s = 100", "up_bytes_per_s = 0", ("up_bytes_per_s:", "above 0")),
     ],
 )

@@ -85,6 +85,13 @@ def test_runs_with_other_settings_are_not_mixed_in(config, tmp_path):
         ran(other, tmp_path, seeds=(0,))
 
 
+def test_a_file_of_settings_counts_by_what_it_says(config, tmp_path):
+    ran(config, tmp_path, seeds=(0,))
+    file = tmp_path / "fedmd/seed-0/federation.toml"
+    file.write_text("# the same settings, written by hand\n" + file.read_text() + '\n[encoding]\nlogits = "f32"\n')
+    assert ran(config, tmp_path, seeds=(0,))[1] == []
+
+
 def test_methods_differ_in_nothing_but_the_method(config):
     """Under one seed: the same data, partition, models, and public set, for the devices alone, too."""
     kinds = [fleet_of.build(plans.trial_config(config, name, 5)) for name in ("alone", "fedmd", "fedal")]
@@ -96,7 +103,7 @@ def test_methods_differ_in_nothing_but_the_method(config):
             assert mine.public.spec == theirs.public.spec
         assert other.federation.spec.train == first.federation.spec.train
         assert other.federation.spec.seed == first.federation.spec.seed == 5
-    seeds = [plans.trial_config(config, "fedmd", seed).tables["federation"]["seed"] for seed in (1, 2)]
+    seeds = [plans.trial_config(config, "fedmd", seed).federation.seed for seed in (1, 2)]
     assert seeds == [1, 2]
 
 
@@ -113,8 +120,8 @@ def test_each_method_has_its_own_parameters(config):
 
 def test_keys_of_the_method_section_itself_belong_to_the_files_own_method(pictures):
     config = fleets.config(pictures)  # fedmd with [method] public_batch = 8
-    assert plans.trial_config(config, "fedmd", 0).tables["method"] == {"public_batch": 8}
-    assert plans.trial_config(config, "fedal", 0).tables["method"] == {}
+    assert plans.trial_config(config, "fedmd", 0).method == {"public_batch": 8}
+    assert plans.trial_config(config, "fedal", 0).method == {}
 
 
 def test_the_devices_alone_know_no_faults(pictures):

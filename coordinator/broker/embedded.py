@@ -5,6 +5,7 @@ Why these two, and what they cannot do: docs/adr/0002-embedded-broker.md.
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import importlib.util
 import os
@@ -124,7 +125,7 @@ class EmbeddedBroker:
 
     def _command(self, folder: Path) -> list[str]:
         if self.kind == "amqtt":
-            return [sys.executable, "-m", "coordinator.broker.amqtt_child", "--port", str(self.port)]
+            return [sys.executable, "-m", "coordinator.broker.embedded.amqtt_child", "--port", str(self.port)]
         conf = folder / "mosquitto.conf"
         settings = MOSQUITTO_CONF.read_text(encoding="utf-8") + _ON_LOOPBACK.format(port=self.port, host=HOST)
         conf.write_text(settings, encoding="utf-8")
@@ -139,6 +140,12 @@ class EmbeddedBroker:
         said = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         last = said[-1] if said else "it said nothing"
         raise TransportError(f"the embedded broker ({self.kind}) did not come up at {HOST}:{self.port}: {last}")
+
+
+def command(args: argparse.Namespace) -> int:
+    """`edge-sdk broker`."""
+    serve(args.port)
+    return 0
 
 
 def serve(port: int = DEFAULT_PORT, kind: Kind = "auto") -> None:

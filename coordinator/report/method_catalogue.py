@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import json
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +14,13 @@ from coordinator.report import message_sizes
 from edge_sdk.protocol.schema import tag_of
 from edge_sdk.protocol.transforms import encodings_for
 from edge_sdk.protocol.wires import Contract, Exchange, Slot, load_registered, registered_names
+
+
+def command(args: argparse.Namespace) -> int:
+    """`edge-sdk methods`."""
+    rows = describe_methods()
+    sys.stdout.write((json.dumps(rows, indent=2) if args.json else catalogue_text(rows)) + "\n")
+    return 0
 
 
 def describe_methods() -> list[dict[str, Any]]:

@@ -13,18 +13,32 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
-from edge_sdk.boards.toml_fields import check_range, check_source, check_verified, read_profile
+from edge_sdk import toml
 from edge_sdk.errors import UsageError
+from edge_sdk.protocol.leaves import ABOVE_0, BELOW_1
+from edge_sdk.protocol.schema import Integer, Items, Real, Text
+from edge_sdk.protocol.toml_table import read_table
 
 RUNTIMES = ("numpy", "onnx", "torch")
 DEVICE_TREE_MODEL = Path("/proc/device-tree/model")
 BOARD_GROUPS = ("memory", "cpu", "speed", "storage", "power", "thermal")
 """Figures of a board that are vouched for together."""
 LINK_GROUPS = ("rate", "latency", "packets", "loss", "power")
+PROVENANCE = ("measured", "datasheet", "estimate")
 SUFFIX = ".toml"
 _X86_NAMES = frozenset({"x86_64", "amd64", "i386", "i686"})
+
+
+Words: TypeAlias = Annotated[str, Text(4096, r"[^\x00]*")]
+Positive: TypeAlias = Annotated[int, Integer(1)]
+Rate: TypeAlias = Annotated[float, Real(ABOVE_0)]
+Amount: TypeAlias = Annotated[float, Real(0.0)]
+Runtime: TypeAlias = Annotated[str, Text(16, "|".join(RUNTIMES))]
+Provenance: TypeAlias = Annotated[str, Text(16, "|".join(PROVENANCE))]
+Source: TypeAlias = Annotated[str, Text(4096, r"(https://|http://|urn:).*")]
+"""Where the figures come from; a profile that was measured on the spot names the measurement as a urn."""
 
 
 class Effort(NamedTuple):
@@ -47,43 +61,43 @@ NOTHING = Effort()
 class Board:
     """A hardware profile."""
 
-    name: str
-    title: str
-    arch: str
-    ram_bytes: int
-    cpu_hz: int
-    cores: int
-    train_flops_per_s: float
+    name: Words
+    title: Words
+    arch: Words
+    ram_bytes: Positive
+    cpu_hz: Positive
+    cores: Positive
+    train_flops_per_s: Rate
     """f32 operations per second in layers that are large enough: forward, backward and update."""
-    infer_flops_per_s: float
+    infer_flops_per_s: Rate
     """The same, forward only."""
-    memory_bytes_per_s: float
+    memory_bytes_per_s: Rate
     """What layers that compute little get through: activations and weights, in and out."""
-    call_s: float
+    call_s: Amount
     """What a call of a layer costs besides: Python and the runtime."""
-    disk_bytes_per_s: float
+    disk_bytes_per_s: Rate
     """Until what is written is durable."""
-    idle_w: float
-    busy_w: float
+    idle_w: Amount
+    busy_w: Rate
     """While it computes; the radio, which has its own figure in the link, is not in it."""
-    throttles_after_s: float
+    throttles_after_s: Amount
     """Seconds of computing until it is hot, and how long it must rest to be cold again; 0: it never throttles."""
-    throttled_share: float
+    throttled_share: Annotated[float, Real(ABOVE_0, 1.0)]
     """Of its speed, once it is hot: in (0, 1]."""
-    runtimes: tuple[str, ...]
+    runtimes: Annotated[tuple[Runtime, ...], Items(1, len(RUNTIMES))]
     """Which of RUNTIMES make sense on it."""
-    link: str
+    link: Words
     """The link that it usually has: a name of `links()`, or in a file a .toml file beside it."""
-    verified: Mapping[str, str]
+    verified: Mapping[str, Provenance]
     """Where each of BOARD_GROUPS comes from: one of PROVENANCE each."""
-    source_url: str
-    flash_bytes: int = 0
+    source_url: Source
+    flash_bytes: Annotated[int, Integer(0)] = 0
     """Storage on the board; 0: none, it boots from a card."""
-    battery_wh: float = 0.0
+    battery_wh: Amount = 0.0
     """0: none, it hangs on the mains."""
-    device_tree_model: str = ""
+    device_tree_model: Words = ""
     """Part of the model name that Linux gives on this board."""
-    note: str = ""
+    note: Words = ""
 
     def compute_s(self, train: Effort, infer: Effort = NOTHING) -> float:
         """Seconds that so much training and so much inference take while it is cold.
@@ -101,28 +115,28 @@ class Board:
 class Link:
     """A network profile."""
 
-    name: str
-    title: str
-    latency_s: float
+    name: Words
+    title: Words
+    latency_s: Amount
     """One way."""
-    up_bytes_per_s: float
-    down_bytes_per_s: float
-    packet_bytes: int
+    up_bytes_per_s: Rate
+    down_bytes_per_s: Rate
+    packet_bytes: Positive
     """What one packet carries of a message."""
-    packet_overhead_bytes: int
+    packet_overhead_bytes: Annotated[int, Integer(0)]
     """What travels with it: headers of IP, TCP and the link."""
-    message_overhead_bytes: int
+    message_overhead_bytes: Annotated[int, Integer(0)]
     """What MQTT, and TLS where it is used, adds to a message: topic, headers, acknowledgement."""
-    loss: float
+    loss: Annotated[float, Real(0.0, BELOW_1)]
     """Share of packets that must be sent again, in [0, 1)."""
-    resend_s: float
+    resend_s: Amount
     """How long the sender takes to notice that one is lost."""
-    radio_w: float
+    radio_w: Amount
     """What the interface draws while it sends or receives, above what the board draws idle."""
-    verified: Mapping[str, str]
+    verified: Mapping[str, Provenance]
     """Where each of LINK_GROUPS comes from: one of PROVENANCE each."""
-    source_url: str
-    note: str = ""
+    source_url: Source
+    note: Words = ""
 
     def transfer_s(self, size_bytes: int, *, up: bool) -> float:
         """Seconds until a message of so many bytes is across, on average over what may be lost.
@@ -169,36 +183,32 @@ def load_link(name: str) -> Link:
 @lru_cache(maxsize=64)
 def parse_board(text: str, where: str) -> Board:
     """A board from TOML.  Raises UsageError naming `where`, the key and what is allowed."""
-    board = read_profile(Board, text, where)
-    check_source(board.source_url, where)
-    check_verified(board.verified, BOARD_GROUPS, where)
-    if not board.runtimes:
-        raise UsageError(f"{where}: runtimes: is empty; name those that it has of {', '.join(RUNTIMES)}")
-    unknown = sorted(set(board.runtimes) - set(RUNTIMES))
-    if unknown:
-        raise UsageError(f"{where}: runtimes: {unknown[0]!r} is not one of {', '.join(RUNTIMES)}")
-    rates = ("train_flops_per_s", "infer_flops_per_s", "memory_bytes_per_s", "disk_bytes_per_s")
-    check_range(board, ("ram_bytes", "cpu_hz", "cores", *rates, "busy_w"), lambda value: value > 0, "above 0", where)
-    rest = ("call_s", "idle_w", "flash_bytes", "battery_wh", "throttles_after_s")
-    check_range(board, rest, lambda value: value >= 0, "0 or above", where)
-    check_range(board, ("throttled_share",), lambda value: 0 < value <= 1, "above 0, at most 1", where)
-    at_least = f"at least idle_w, which is {board.idle_w:g}"
-    check_range(board, ("busy_w",), lambda value: value >= board.idle_w, at_least, where)
+    return read_board(toml.loads(text, where), where)
+
+
+def read_board(table: Mapping[str, Any], where: str) -> Board:
+    """A board from a table.  Raises UsageError naming `where`, the key and what is allowed."""
+    board = read_table(Board, table, f"{where}: ")
+    _check_verified(board.verified, BOARD_GROUPS, where)
+    if board.busy_w < board.idle_w:
+        raise UsageError(
+            f"{where}: busy_w: expected at least idle_w, which is {board.idle_w:g}, found {board.busy_w:g}"
+        )
     return board
 
 
 @lru_cache(maxsize=64)
 def parse_link(text: str, where: str) -> Link:
     """A link from TOML.  Raises UsageError naming `where`, the key and what is allowed."""
-    link = read_profile(Link, text, where)
-    check_source(link.source_url, where)
-    check_verified(link.verified, LINK_GROUPS, where)
-    positive = ("up_bytes_per_s", "down_bytes_per_s", "packet_bytes")
-    check_range(link, positive, lambda value: value > 0, "above 0", where)
-    rest = ("latency_s", "packet_overhead_bytes", "message_overhead_bytes", "resend_s", "radio_w")
-    check_range(link, rest, lambda value: value >= 0, "0 or above", where)
-    check_range(link, ("loss",), lambda value: 0 <= value < 1, "from 0 to below 1", where)
+    link = read_table(Link, toml.loads(text, where), f"{where}: ")
+    _check_verified(link.verified, LINK_GROUPS, where)
     return link
+
+
+def _check_verified(verified: Mapping[str, str], groups: tuple[str, ...], where: str) -> None:
+    """Raise UsageError unless each group of figures says where it comes from."""
+    if set(verified) != set(groups):
+        raise UsageError(f"{where}: verified: expected {', '.join(groups)}, found {', '.join(verified) or 'none'}")
 
 
 def detect(model_file: Path = DEVICE_TREE_MODEL, machine: str | None = None) -> str:

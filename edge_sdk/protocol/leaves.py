@@ -32,6 +32,9 @@ DTYPES: Mapping[str, np.dtype[Any]] = {code: np.dtype("<" + code) for code in ("
 
 PRINTABLE = r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]*"
 """No control characters: a received text may be printed or logged as it is."""
+_LARGEST = 2**63 - 1
+ABOVE_0, BELOW_1 = math.ulp(0.0), math.nextafter(1.0, 0.0)
+"""The smallest number above 0, and the largest below 1."""
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
 
@@ -47,13 +50,30 @@ class Integer:
     low: int = 0
     high: int = 2**63 - 1
 
+    @property
+    def words(self) -> str:
+        """What is allowed, for an error message."""
+        if self.high < _LARGEST:
+            return f"an integer from {self.low} to {self.high}"
+        return "an integer" if self.low <= -_LARGEST else f"an integer of at least {self.low}"
+
 
 @dataclass(frozen=True)
 class Real:
-    """A finite number in [low, high]."""
+    """A finite number in [low, high]; ABOVE_0 and BELOW_1 are for ranges that leave out 0 or 1."""
 
     low: float = -math.inf
     high: float = math.inf
+
+    @property
+    def words(self) -> str:
+        """What is allowed, for an error message."""
+        if math.isinf(self.low) and math.isinf(self.high):
+            return "a finite number"
+        low = "above 0" if self.low == ABOVE_0 else f"from {self.low:.10g}"
+        if math.isinf(self.high):
+            return f"a number {low}" if self.low == ABOVE_0 else f"a number of at least {self.low:.10g}"
+        return f"a number {low} to {'below 1' if self.high == BELOW_1 else f'{self.high:.10g}'}"
 
 
 @dataclass(frozen=True)
@@ -116,33 +136,33 @@ def _flag(_rule: Boolean) -> tuple[Encoder, Decoder]:
 
 
 def _whole(rule: Integer) -> tuple[Encoder, Decoder]:
-    low, high = rule.low, rule.high
+    low, high, words = rule.low, rule.high, rule.words
 
     def check(value: Plain, path: str) -> int:
         if type(value) is not int:
-            raise wrong_type(path, "an integer", value)
+            raise wrong_type(path, words, value)
         if not low <= value <= high:
-            raise RemoteProtocolError("schema", f"{path}: integer outside [{low}, {high}]")
+            allowed = "an integer below 2^63" if value > _LARGEST else words
+            raise RemoteProtocolError("schema", f"{path}: expected {allowed}")
         return value
 
     return check, check
 
 
 def _real(rule: Real) -> tuple[Encoder, Decoder]:
-    low, high = rule.low, rule.high
+    low, high, words = rule.low, rule.high, rule.words
 
     def check(value: Plain, path: str) -> float:
         if type(value) is int:
-            if abs(value) >= 2**53:
-                problem = f"integer too large, expected a number within [{rule.low}, {rule.high}]"
-                raise RemoteProtocolError("schema", f"{path}: {problem}")
+            if abs(value) >= 2**53:  # above that, floats do not hold every integer
+                raise RemoteProtocolError("schema", f"{path}: expected {words}")
             value = float(value)
         if type(value) is not float:
-            raise wrong_type(path, "a number", value)
+            raise wrong_type(path, words, value)
         if not math.isfinite(value):
-            raise RemoteProtocolError("nonfinite", f"{path}: not a finite number")
+            raise RemoteProtocolError("nonfinite", f"{path}: expected {words}")
         if not low <= value <= high:
-            raise RemoteProtocolError("schema", f"{path}: number outside [{low}, {high}]")
+            raise RemoteProtocolError("schema", f"{path}: expected {words}")
         return value
 
     return check, check
@@ -151,7 +171,8 @@ def _real(rule: Real) -> tuple[Encoder, Decoder]:
 def _text(rule: Text) -> tuple[Encoder, Decoder]:
     pattern = re.compile(rule.pattern)
     words = rule.pattern.split("|")
-    if all(re.fullmatch(r"[a-z_0-9-]+", word) for word in words):
+    choice = all(re.fullmatch(r"[a-z_0-9-]+", word) for word in words)
+    if choice:
         expected = " or ".join(words)
     elif rule.pattern == PRINTABLE:
         expected = f"at most {rule.most} printable characters"
@@ -162,7 +183,7 @@ def _text(rule: Text) -> tuple[Encoder, Decoder]:
 
     def check(value: Plain, path: str) -> str:
         if type(value) is not str:
-            raise wrong_type(path, "a string", value)
+            raise wrong_type(path, expected if choice else "a string", value)
         if value in passed:
             return value
         if len(value) > rule.most or not pattern.fullmatch(value):

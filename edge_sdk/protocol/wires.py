@@ -11,8 +11,6 @@ import dataclasses
 import functools
 import hashlib
 import importlib.metadata
-import math
-import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -22,6 +20,7 @@ from edge_sdk.protocol.codec import CONTROL_LIMITS, Limits
 from edge_sdk.protocol.knowledge import Expect, HyperKnowledge, LogitGradients, Payload, PublicLogits, Weights
 from edge_sdk.protocol.messages import FederationSpec, Scalar
 from edge_sdk.protocol.schema import tag_of
+from edge_sdk.protocol.toml_table import read_table
 
 P = TypeVar("P")
 
@@ -142,20 +141,7 @@ class Contract(Generic[P]):
 
     def read(self, table: Mapping[str, Scalar]) -> P:
         """The hyper-parameters in a table.  Raises UsageError for an unknown key, wrong type or impossible value."""
-        fields = {f.name: f for f in dataclasses.fields(self.params)}  # type: ignore[arg-type]  # params is a dataclass
-        for key in table:
-            if key not in fields:
-                raise UsageError(
-                    f"method.{key}: {self.name} has no such parameter; it has {', '.join(sorted(fields)) or 'none'}"
-                )
-        for key, each in fields.items():
-            if key not in table and each.default is each.default_factory is dataclasses.MISSING:
-                raise UsageError(f"method.{key}: missing, and {self.name} has no default for it")
-        types = _types_of(typing.cast("type", self.params))
-        try:
-            return self.params(**{key: _typed(key, value, types[key]) for key, value in table.items()})
-        except ValueError as error:
-            raise UsageError(f"method.{error}") from None
+        return read_table(self.params, table, "method.", unknown_key=f"{self.name} has no such parameter")
 
     def digest(self, params: P) -> bytes:
         """A name for this contract under these parameters, 16 bytes; both halves must have the same.
@@ -166,12 +152,6 @@ class Contract(Generic[P]):
         rows = [(_described(row.down), _described(row.up)) for row in (*self.exchanges(params), self.closing(params))]
         table = sorted(_table(self.read(_table(params))).items())  # read once more: 1 and 1.0 are the same temperature
         return hashlib.sha256(repr((self.name, rows, table)).encode()).digest()[:16]
-
-
-@functools.cache
-def _types_of(params: type) -> dict[str, Any]:
-    """Asked for in every exchange, and slow to find out: the annotations are compiled each time."""
-    return typing.get_type_hints(params)
 
 
 def _table(params: Any) -> dict[str, Scalar]:
@@ -187,19 +167,6 @@ def _described(roles: Mapping[str, Slot]) -> list[tuple[object, ...]]:
         + ((slot.times,) if slot.times > 1 else ())
         for role, slot in sorted(roles.items())
     ]
-
-
-_WORDS: Mapping[type, str] = {bool: "true or false", int: "an integer", float: "a finite number", str: "a string"}
-
-
-def _typed(key: str, value: Scalar, wanted: Any) -> Scalar:
-    """A parameter as its field is annotated.  An integer may stand for a number; nothing else is converted."""
-    if wanted is float and type(value) is int and abs(value) <= 2**53:
-        value = float(value)
-    fits = type(value) is wanted and (not isinstance(value, float) or math.isfinite(value))
-    if wanted in _WORDS and not fits:
-        raise ValueError(f"{key}: expected {_WORDS[wanted]}, found {value!r}")
-    return value
 
 
 def check_roles(given: Mapping[str, Payload], slots: Mapping[str, Slot], expect: Expect) -> None:

@@ -16,7 +16,7 @@ SCALE = 1 / 16
 def read(test_fraction: float, seed: int) -> Whole:
     """1,797 digits of 8 x 8 pixels, u1 (n, 8, 8), with a test of all ten.  Raises MissingExtra."""
     try:
-        from sklearn.datasets import load_digits  # noqa: PLC0415  # heavy, and only here
+        from sklearn.datasets import load_digits
     except ImportError:
         raise MissingExtra("scikit-learn", "sim", "the digits data set") from None
     bunch = load_digits()

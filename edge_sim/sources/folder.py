@@ -97,7 +97,7 @@ def _coloured(picture: Raw) -> Raw:
 def _picture(path: Path, size: tuple[int, int] | None) -> Raw:
     """One picture, u1 (h, w) or (h, w, 3); transparency is dropped."""
     try:
-        from PIL import Image  # noqa: PLC0415  # only where there are pictures to read
+        from PIL import Image
     except ImportError:
         raise MissingExtra("pillow", "sim", "reading pictures") from None
     try:

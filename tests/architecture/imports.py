@@ -8,7 +8,19 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("edge_sdk", "coordinator", "edge_sim", "firmware_profiles")
 
-COORDINATOR_MAY = ("errors", "protocol", "transport", "objectives", "models", "data", "public_set", "boards", "durable")
+COORDINATOR_MAY = (
+    "errors",
+    "protocol",
+    "transport",
+    "objectives",
+    "models",
+    "data",
+    "public_set",
+    "boards",
+    "durable",
+    "loading",
+    "toml",
+)
 """The role-neutral parts of edge_sdk."""
 COMMANDS = "coordinator/commands.py"
 """Registers sub-commands, and for that may know the type that edge_sdk.cli collects."""
@@ -23,7 +35,7 @@ ONLY_IN = {
     "ray": "ray_",
 }
 """Package -> the one file, or the beginning of the file names, that may import it."""
-LAZY = ("sklearn", "matplotlib", "rich", "amqtt", "PIL")
+LAZY = ("sklearn", "matplotlib", "rich", "amqtt", "PIL", "tomli_w")
 """Packages that are imported inside functions, except in files whose names say so."""
 HEAVY = (*ONLY_IN, *LAZY)
 

@@ -18,12 +18,12 @@ WRITE_UPLOADS = """
 import sys
 from pathlib import Path
 from coordinator.ledger import Ledger, Row
-from coordinator.rounds import Place
+from coordinator.rounds import ExchangeId
 from edge_sdk.errors import StoreError
 
 ledger = Ledger(Path(sys.argv[1]))
 for i in range(int(sys.argv[2]), 10**9):
-    rows = [Row(Place(i, 0), f"device-{n}", f"{i} {n}".encode() * 50) for n in range(1 + i % 4)]
+    rows = [Row(ExchangeId(i, 0), f"device-{n}", f"{i} {n}".encode() * 50) for n in range(1 + i % 4)]
     ledger.commit(rows)
     print(i, flush=True)
 """

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.broker.embedded import EmbeddedBroker
-from coordinator.config import federation, load_toml
+from coordinator.config import federation, load_toml, read_settings
 from coordinator.ledger import Ledger
 from coordinator.serving.server import Server
 from edge_sdk.agent import Agent
@@ -106,7 +106,7 @@ def test_it_teaches_two_numpy_devices_and_survives_a_kill(broker, tmp_path, monk
     monkeypatch.chdir(tmp_path)  # my_app reads public.npz of the present folder
     make = module("my_app").make
     tables = load_toml(HERE / "federation.toml", [f"federation.rounds={ROUNDS}", "federation.retry_s=0.5"])
-    ready = federation(tables, HERE / "federation.toml", public=PublicSet.load("public.npz").spec)
+    ready = federation(read_settings(tables, HERE / "federation.toml"), public=PublicSet.load("public.npz").spec)
     server = Server(
         spec=ready.spec,
         policy=ready.policy,
@@ -164,7 +164,7 @@ def test_it_leaves_a_federation_that_it_cannot_serve(broker, tmp_path, samples, 
     module("make_teacher").main(tmp_path)
     tables = load_toml(HERE / "federation.toml", [f"encoding.logits={encoding}"])
     public = PublicSet(PublicSet.load(tmp_path / "public.npz").samples[:samples]).spec
-    ready = federation(tables, HERE / "federation.toml", public=public)
+    ready = federation(read_settings(tables, HERE / "federation.toml"), public=public)
     server = Server(
         spec=ready.spec,
         policy=ready.policy,

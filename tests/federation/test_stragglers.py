@@ -155,7 +155,12 @@ def test_whoever_missed_the_end_is_told_when_it_asks(pictures: Path) -> None:
     publish, lost = run.hub._carry, []
 
     def carry(client, topic: str, frame: bytes, up_s: float) -> None:
-        if client.client_id == SLOW and topic.endswith("/coord") and run.server.rounds.phase is RoundPhase.DONE and not lost:
+        if (
+            client.client_id == SLOW
+            and topic.endswith("/coord")
+            and run.server.rounds.phase is RoundPhase.DONE
+            and not lost
+        ):
             lost.append(topic)
             return
         publish(client, topic, frame, up_s)

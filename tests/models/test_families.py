@@ -163,7 +163,7 @@ constant = 5
         [
             ("no_such_module_here:f", "does not import"),
             ("my_models:missing", "does not import"),
-            (":f", "does not import"),
+            (":f", "expected MODULE:FUNCTION"),
             ("my_models:constant", "is not a function"),
             ("my_models:deaf", "NumpyModel for 3 classes, expected a Model for 10"),
             ("my_models:empty", "NoneType for None classes"),

@@ -79,7 +79,7 @@ def test_real_boards_take_the_same_file(tmp_path: Path, monkeypatch: pytest.Monk
     script = loaded("fedal_pi")
     assert script.main(["--digits", "--export", str(tmp_path)]) == 0
     tables = coordinators.load_toml(FILE, [f"public.path={tmp_path / 'fedal-pi-public.npz'}"])
-    ready = coordinators.federation(tables, FILE)
+    ready = coordinators.federation(coordinators.read_settings(tables, FILE))
     assert (ready.spec.method, ready.spec.classes, ready.policy.expected) == ("fedal", 10, 10)
     assert ready.spec.public is not None
     monkeypatch.setenv("FEDAL_PI", str(tmp_path / "device-03"))

@@ -54,9 +54,9 @@ def test_an_unknown_key_lists_the_known_ones():
     text = refused(FEDMD, temprature=2.0)
     assert (
         text
-        == "method.temprature: fedmd has no such parameter; it has align, digest_steps, error, form, public_batch, target, temperature"
+        == "method.temprature: fedmd has no such parameter; did you mean temperature? allowed are align, digest_steps, error, form, public_batch, target, temperature"
     )
-    assert refused(LOCAL, tau=1) == "method.tau: local has no such parameter; it has none"
+    assert refused(LOCAL, tau=1) == "method.tau: local has no such parameter; allowed are none"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_an_unknown_key_lists_the_known_ones():
         ("tau", 5.0, "an integer, found 5.0"),
         ("tau", 0, "an integer from 1 to 1000, found 0"),
         ("tau", -1, "an integer from 1 to 1000, found -1"),
-        ("tau", 10**400, "an integer from 1 to 1000"),
+        ("tau", 10**400, "an integer below 2^63, found 1000"),
         ("temperature", math.nan, "a finite number, found nan"),
         ("temperature", math.inf, "a finite number, found inf"),
         ("temperature", "1", "a finite number, found '1'"),
@@ -81,7 +81,7 @@ def test_an_unknown_key_lists_the_known_ones():
         ("device", "gpu", "cpu or cuda:N, found 'gpu'"),
         ("device", "cuda:", "cpu or cuda:N"),
         ("device", "cuda:²", "cpu or cuda:N"),
-        ("device", "cpu\n", "cpu or cuda:N"),
+        ("device", "cpu\n", "at most 256 printable characters, found 'cpu"),
     ],
 )
 def test_a_value_that_cannot_be_meant_is_refused(key, value, expected):
@@ -116,7 +116,7 @@ BARE: Contract[Bare] = Contract(
 
 def test_types_are_checked_even_where_a_method_does_not():
     assert BARE.read({"steps": 3, "rate": 1}) == Bare(3, 1.0)
-    assert refused(BARE) == "method.steps: missing, and bare has no default for it"
+    assert refused(BARE) == "method.steps: missing"
     assert refused(BARE, steps="3") == "method.steps: expected an integer, found '3'"
     assert refused(BARE, steps=3, verbose=1) == "method.verbose: expected true or false, found 1"
     assert refused(BARE, steps=3, rate=math.nan) == "method.rate: expected a finite number, found nan"

@@ -67,8 +67,8 @@ def test_what_a_coordinator_serves(tmp_path: Path, method: str, more: str, serve
     np.savez(tmp_path / "public.npz", SET.samples)
     file = tmp_path / "lab.toml"
     file.write_text(f'{BASE.format(method)}[public]\npath = "public.npz"\n{more}\n', encoding="utf-8")
-    tables = config.load_toml(file)
-    public_server = deploy._public_server(config.federation(tables, file), tables, file, tmp_path / "run")
+    settings = config.read_settings(config.load_toml(file), file)
+    public_server = deploy._public_server(config.federation(settings), settings, tmp_path / "run")
     assert (public_server is not None) == served
     if public_server is not None:
         assert public_server.sha256 == SET.spec.sha256
@@ -76,12 +76,14 @@ def test_what_a_coordinator_serves(tmp_path: Path, method: str, more: str, serve
 
 
 def test_a_coordinator_without_a_set_serves_none(tmp_path: Path) -> None:
-    assert config.public_to_serve({}, tmp_path / "lab.toml") is None
+    file = tmp_path / "lab.toml"
+    file.write_text(BASE.format("local"), encoding="utf-8")
+    assert config.public_to_serve(config.read_settings(config.load_toml(file), file)) is None
 
 
 def test_serve_is_yes_or_no(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"lab\.toml: public\.serve: expected true or false, found str"):
-        config.public_to_serve({"public": {"path": "a", "serve": "maybe"}}, tmp_path / "lab.toml")
+    with pytest.raises(UsageError, match=r"lab\.toml: public\.serve: expected true or false, found .maybe."):
+        config.read_table(config.PublicTable, {"path": "a", "serve": "maybe"}, "public", tmp_path / "lab.toml")
 
 
 def test_the_page_says_what_the_code_does(capsys: pytest.CaptureFixture[str]) -> None:

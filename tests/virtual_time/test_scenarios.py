@@ -269,7 +269,7 @@ def test_an_interrupted_run_goes_on_at_its_time_of_day(pictures: Path, tmp_path:
         ("fleet", "byzantine", "builtins:len", "'builtins:len': expected a function of your own"),
         ("fleet", "byzantine", "json:dumps", "'json:dumps': expected a function of your own"),
         ("fleet", "byzantine", "collections:OrderedDict", "expected a function of your own"),
-        ("fleet", "byzantine", ".here:lie", "'.here:lie' does not import"),
+        ("fleet", "byzantine", ".here:lie", "'.here:lie': expected MODULE:FUNCTION"),
         ("fleet", "slow_factor", 0.5, "f.toml: fleet[0].slow_factor: "),
         ("fleet", "charge_w", 3.0, "f.toml: fleet[0].charge_w: there is no battery to charge"),
         (

@@ -13,6 +13,9 @@ from edge_sdk.errors import UsageError
 from edge_sdk.tools.doctor.finding import Finding, fail, ok, warn
 from edge_sdk.tools.doctor.packages import parse_version
 
+if sys.platform != "win32":
+    import resource
+
 OLDEST_PYTHON = (3, 10)
 FEWEST_FILES, GOOD_FILES = 64, 1024
 """Open files that one process may have: a device takes about a dozen, a coordinator some dozens."""
@@ -47,9 +50,7 @@ def judge_files(soft: int | None) -> Finding:
 
 def files_limit() -> int | None:
     """The soft limit of open files; None where there is none, or no way to know."""
-    try:
-        import resource  # noqa: PLC0415  # not on Windows
-    except ImportError:
+    if sys.platform == "win32":
         return None
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return None if soft == resource.RLIM_INFINITY else soft

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import msgpack
+
 from edge_sdk.tools.doctor.finding import Finding, fail, ok, warn
 
 EXTRAS = ("torch", "onnx", "coordinator", "sim")
@@ -88,6 +90,4 @@ def judge_msgpack(packer_module: str) -> Finding:
 
 def msgpack_packer() -> str:
     """The module that packs."""
-    import msgpack  # noqa: PLC0415  # a broken install is a finding of this check, not an end of all
-
     return str(msgpack.Packer.__module__)

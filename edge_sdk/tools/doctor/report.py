@@ -57,8 +57,8 @@ def show(examined: Sequence[CheckResult], stream: TextIO) -> None:
     if importlib.util.find_spec("rich") is None or not stream.isatty():
         stream.write(render(examined))
         return
-    from rich.console import Console  # noqa: PLC0415  # an optional package
-    from rich.text import Text  # noqa: PLC0415
+    from rich.console import Console
+    from rich.text import Text
 
     console = Console(file=stream, highlight=False)
     for each in examined:

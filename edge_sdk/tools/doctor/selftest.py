@@ -52,7 +52,7 @@ OpenSelftestLink = Callable[[str, str], SelftestLink]
 
 def open_mqtt(url: str, client_id: str, tls: TlsFiles = NO_FILES) -> SelftestLink:
     """The link that devices and coordinators use."""
-    from edge_sdk.transport.mqtt.transport import MqttTransport  # noqa: PLC0415  # paho only where a broker is used
+    from edge_sdk.transport.mqtt.transport import MqttTransport
 
     return MqttTransport(url, client_id, tls=tls, clean=True, seed=random.SystemRandom().getrandbits(32))
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import json
 import platform
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from edge_sdk import toml
 from edge_sdk.boards.profiles import (
     BOARD_GROUPS,
     Board,
@@ -19,9 +19,10 @@ from edge_sdk.boards.profiles import (
     boards,
     detect,
     load_board,
-    parse_board,
+    read_board,
 )
 from edge_sdk.errors import UsageError
+from edge_sdk.protocol.toml_table import to_table
 from edge_sdk.tools.measure import machine
 from edge_sdk.tools.measure.fit import Speed, Timed, fit, typical_factor
 from edge_sdk.tools.measure.loads import numpy_loads, timed
@@ -70,7 +71,7 @@ def measure_board(
     }
     measured = {"memory", "speed", "storage", *({"cpu"} if hz else ())}
     verified = {group: "measured" if group in measured else "estimate" for group in BOARD_GROUPS}
-    return parse_board(to_toml(dataclasses.replace(like, **fields, verified=verified)), f"{name}.toml")
+    return read_board(to_table(dataclasses.replace(like, **fields, verified=verified)), f"{name}.toml")
 
 
 def told(speed: Speed, samples: Sequence[Timed]) -> list[str]:
@@ -82,25 +83,14 @@ def told(speed: Speed, samples: Sequence[Timed]) -> list[str]:
 
 
 def to_toml(profile: Board | Link) -> str:
-    """A profile as the TOML that reads back as it is; fields at their default are left out."""
-    plain = [
-        f"{field.name} = {_value(getattr(profile, field.name))}"
-        for field in dataclasses.fields(profile)
-        if not isinstance(getattr(profile, field.name), Mapping) and getattr(profile, field.name) != field.default
-    ]
-    return "\n".join([*plain, "", "[verified]", *(f'{key} = "{word}"' for key, word in profile.verified.items()), ""])
-
-
-def _value(value: object) -> str:
-    if isinstance(value, tuple):
-        return "[" + ", ".join(map(_value, value)) + "]"
-    return json.dumps(value) if isinstance(value, str) else repr(value)
+    """A profile as the TOML that reads back as it is; fields at their default are left out.  Raises MissingExtra."""
+    return toml.dumps(to_table(profile))
 
 
 def _timed(budget_s: float) -> list[Timed]:
     if not _has("torch"):
         return list(timed(numpy_loads(), budget_s))
-    from edge_sdk.tools.measure.torch_loads import torch_loads  # noqa: PLC0415  # torch only where it is installed
+    from edge_sdk.tools.measure.torch_loads import torch_loads
 
     return list(timed(torch_loads(), budget_s))
 

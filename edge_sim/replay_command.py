@@ -1,31 +1,22 @@
-"""The sub-command replay."""
+"""`edge-sdk replay`, carried out."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from edge_sdk.cli import Subcommand
+from coordinator.trace.log import Trace
+from coordinator.trace.replay import replay
 from edge_sdk.errors import UsageError
-
-if TYPE_CHECKING:
-    from coordinator.trace.log import Trace
-
-
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("trace", type=Path, metavar="TRACE", help="the trace.edgt of a run that was made with --trace")
-    parser.add_argument("--device", metavar="ID", help="replay what this device did, instead of the coordinator")
-    parser.add_argument("--app", metavar="MODULE:FACTORY", help="its model and data, where it was a real one")
-    parser.add_argument("--public", metavar="FILE.npz", type=Path, help="the public set, where the app brings none")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+from edge_sim.replay_device import replay_device
+from edge_sim.replay_history import history
+from edge_sim.replay_parts import equipment, maker_of
 
 
-def _replay(args: argparse.Namespace) -> int:
-    from coordinator.trace.log import Trace  # noqa: PLC0415  # nothing heavy before the arguments are read
-
+def command(args: argparse.Namespace) -> int:
+    """Replay the coordinator, or the device that is named."""
     _check(args)
     trace = Trace(args.trace)
     found = _coordinator(trace) if args.device is None else _device(trace, args)
@@ -46,9 +37,6 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _coordinator(trace: Trace) -> dict[str, Any]:
-    from coordinator.trace.replay import replay  # noqa: PLC0415
-    from edge_sim.replay_parts import equipment  # noqa: PLC0415
-
     done = replay(trace, equipment(trace.header))
     return {
         "federation": done.server.spec.federation,
@@ -63,10 +51,6 @@ def _coordinator(trace: Trace) -> dict[str, Any]:
 
 
 def _device(trace: Trace, args: argparse.Namespace) -> dict[str, Any]:
-    from edge_sim.replay_device import replay_device  # noqa: PLC0415
-    from edge_sim.replay_history import history  # noqa: PLC0415
-    from edge_sim.replay_parts import maker_of  # noqa: PLC0415
-
     past = history(trace, args.device, virtual=trace.header.virtual)
     make, doubt = maker_of(trace.header, past, args.device, args.app, args.public)
     made = replay_device(past, args.device, make, doubt)
@@ -84,11 +68,3 @@ _SENTENCES = {
     ),
     False: "{remark}{device}: {uploads} uploads made again, each equal to the recorded one",
 }
-
-REPLAY = Subcommand(
-    name="replay",
-    help="feed a recorded run to the coordinator again, or to one device",
-    example="edge-sdk replay runs/demo/trace.edgt --device device-03",
-    arguments=_arguments,
-    run=_replay,
-)

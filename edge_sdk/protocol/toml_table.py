@@ -1,0 +1,80 @@
+"""Tables of TOML files as frozen dataclasses: one check of keys, types and ranges for settings, parameters, profiles.
+
+The rules stand in the annotations of the fields, as they do for messages (schema.py).  Unlike there, an unknown key is
+a mistake, and the error quotes the value that was found: it is the user's own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from edge_sdk.errors import RemoteProtocolError, UsageError
+from edge_sdk.protocol import schema
+from edge_sdk.protocol.leaves import one_line
+
+T = TypeVar("T")
+MOST_QUOTED = 80
+"""Characters of a value that a message quotes."""
+
+
+def read_table(cls: type[T], table: Mapping[str, Any], prefix: str, unknown_key: str = "unknown key") -> T:
+    """The dataclass that a table describes; keys that are missing have their defaults.
+
+    prefix: what a message puts before the key, such as `FILE: train.`.  unknown_key: what it says of a key that there
+    is not.  Raises UsageError, in one line with the key, what is allowed and what was found.
+    """
+    known = sorted(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]  # only given dataclasses
+    for key in table:
+        if key not in known:
+            raise UsageError(f"{prefix}{key}: {unknown_key}; {_allowed(key, known)}")
+    try:
+        return schema.from_plain(cls, dict(table))
+    except RemoteProtocolError as error:
+        problem = str(error).removeprefix(cls.__name__).lstrip(".: ")
+        raise UsageError(f"{prefix}{_with_value(problem, table)}") from None
+
+
+def to_table(value: object) -> dict[str, Any]:
+    """The table that `read_table` reads back as this dataclass; fields at their defaults are left out."""
+    fields = dataclasses.fields(value)  # type: ignore[arg-type]  # only given dataclasses
+    found = {field.name: getattr(value, field.name) for field in fields if getattr(value, field.name) != field.default}
+    return {key: _plain(each) for key, each in found.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def _allowed(key: str, known: Sequence[str]) -> str:
+    """The keys that are allowed, and the one that was probably meant: its unit may be missing, or it is misspelt."""
+    full = [name for name in known if name.startswith(f"{key}_")]
+    if full:
+        return f"the unit is missing from the name; write {' or '.join(full)}"
+    close = difflib.get_close_matches(key, known, 1)
+    meant = f"did you mean {close[0]}? " if close else ""
+    return f"{meant}allowed are {', '.join(known) or 'none'}"
+
+
+def _with_value(problem: str, table: Mapping[str, Any]) -> str:
+    """`key.inner[2]: expected ...` with the value that stands there, instead of its type, where one stands there."""
+    path, _, told = problem.partition(": ")
+    told = re.sub(r", found [a-zA-Z]+$", "", told)  # as schema.py says it, which quotes nothing
+    if ", found " in told:
+        return problem
+    try:
+        value = _at(path, table)
+    except (LookupError, ValueError, TypeError):  # a key that is missing, or a check of several values
+        return problem
+    return f"{path}: {told}, found {one_line(repr(value), MOST_QUOTED)}"
+
+
+def _at(path: str, value: Any) -> Any:
+    for step in re.findall(r"[^.\[\]]+", path):
+        value = value[int(step) if isinstance(value, list) else step]
+    return value

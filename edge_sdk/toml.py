@@ -1,0 +1,37 @@
+"""TOML: text to tables with the standard library (tomli on Python 3.10), tables to text with tomli_w."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from edge_sdk.errors import MissingExtra, UsageError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def loads(text: str, where: str) -> dict[str, Any]:
+    """The tables of a text.  Raises UsageError, which begins with `where`."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{where}: not valid TOML: {error}") from None
+
+
+def dumps(tables: Mapping[str, Any]) -> str:
+    """Text that `loads` reads back as these tables; None may not stand in them.  Raises MissingExtra."""
+    check_writer()
+    import tomli_w
+
+    return tomli_w.dumps(tables)
+
+
+def check_writer() -> None:
+    """Raise MissingExtra where `dumps` could not write: before the work whose result it is to write down."""
+    if importlib.util.find_spec("tomli_w") is None:
+        raise MissingExtra("tomli-w", "toml", "writing a TOML file")
