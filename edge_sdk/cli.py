@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edge_sdk import __version__
 from edge_sdk.errors import EdgeError
+from edge_sdk.version import __version__
 
 if TYPE_CHECKING:
     from edge_sdk.transport.mqtt_tls import TlsFiles

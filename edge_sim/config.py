@@ -15,7 +15,7 @@ from edge_sdk.protocol.messages import TrainSpec
 from edge_sdk.protocol.schema import Count, Real, Text, Whole
 from edge_sdk.transport.memory import Faults
 from edge_sim import assign
-from edge_sim.hardships import NONE, Hardships
+from edge_sim.device_conditions import IDEAL_CONDITIONS, DeviceConditions
 from edge_sim.scenario import ScenarioTable
 
 Share = Annotated[float, Real(0.0, 1.0)]
@@ -77,7 +77,7 @@ class PartitionTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FleetRow(Hardships):
+class FleetRow(DeviceConditions):
     """One [[fleet]]: some devices that are alike."""
 
     count: Annotated[int, Whole(1, 10**6)] = 1
@@ -301,8 +301,8 @@ def _resolved(tables: dict[str, Any], file: Path) -> dict[str, Any]:
 
 def troubled(config: Config) -> bool:
     """Whether the file has something go wrong that only the memory broker imitates."""
-    trials = [field.name for field in fields(Hardships)]
-    worse = any(getattr(row, name) != getattr(NONE, name) for row in config.fleet for name in trials)
+    trials = [field.name for field in fields(DeviceConditions)]
+    worse = any(getattr(row, name) != getattr(IDEAL_CONDITIONS, name) for row in config.fleet for name in trials)
     return worse or config.scenario != ScenarioTable()
 
 
@@ -314,7 +314,7 @@ def alone(config: Config) -> Config:
     """The same devices, data, seeds and private steps, with nothing exchanged."""
     tables = {name: table for name, table in config.tables.items() if name not in ("method", "faults", "scenario")}
     if "fleet" in tables:
-        trials = {field.name for field in fields(Hardships)}
+        trials = {field.name for field in fields(DeviceConditions)}
         tables["fleet"] = [{key: row[key] for key in row if key not in trials} for row in tables["fleet"]]
     federation = {key: value for key, value in config.tables["federation"].items() if key not in SOME_TAKE_PART}
     tables["federation"] = {**federation, "method": "local"}

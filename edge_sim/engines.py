@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,31 +21,6 @@ WORTH_S = 10.0
 """Seconds of computing below which processes that take seconds to start are not worth it."""
 PLAN = "engine.json"
 """In a run directory: what `auto` came to, for those who go on with the run."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """What a round of one device of one kind of model was found to cost."""
-
-    model: str
-    devices: int
-    alone_ms: float
-    stacked_ms: float | None
-    """None: it does not stack."""
-
-    @property
-    def stacks(self) -> bool:
-        """Whether stacking is worth it."""
-        return self.stacked_ms is not None and self.stacked_ms < 0.8 * self.alone_ms
-
-    @property
-    def best_ms(self) -> float:
-        """The faster way."""
-        return self.stacked_ms if self.stacks and self.stacked_ms is not None else self.alone_ms
-
-    def __str__(self) -> str:
-        also = "" if self.stacked_ms is None else f", {self.stacked_ms:.2f} ms stacked"
-        return f"{self.model} {self.alone_ms:.2f} ms a device and round{also}"
 
 
 def opened(table: RunTable, fleet: Fleet) -> Engine:

@@ -8,9 +8,8 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -18,10 +17,7 @@ from edge_sdk.data import Preprocess, Raw
 from edge_sdk.errors import UsageError
 from edge_sdk.models.base import Model
 from edge_sdk.models.numpy_model import NumpyModel
-
-Shape: TypeAlias = tuple[int, int, int]
-File: TypeAlias = "str | PathLike[str]"
-HeadKind: TypeAlias = Literal["linear", "cosine"]
+from edge_sim.model_types import HeadKind, InputShape, ModelFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +95,7 @@ def build(
     raw_shape: tuple[int, ...],
     preprocess: Preprocess,
     seed: int,
-    extractor_path: File | None = None,
+    extractor_path: ModelFile | None = None,
     public: Raw | None = None,
     feature_dim: int = 0,
     head: HeadKind = "linear",
@@ -138,13 +134,20 @@ def build(
     return _onnx(name, classes, shape, preprocess=preprocess, seed=seed, file=file, head=head)
 
 
-def _input_shape(preprocess: Preprocess, raw_shape: tuple[int, ...]) -> Shape:
+def _input_shape(preprocess: Preprocess, raw_shape: tuple[int, ...]) -> InputShape:
     _, c, h, w = preprocess(np.zeros((1, *raw_shape), np.float32)).shape
     return c, h, w
 
 
 def _onnx(
-    name: str, classes: int, shape: Shape, *, preprocess: Preprocess, seed: int, file: File | bytes, head: HeadKind
+    name: str,
+    classes: int,
+    shape: InputShape,
+    *,
+    preprocess: Preprocess,
+    seed: int,
+    file: ModelFile | bytes,
+    head: HeadKind,
 ) -> Model:
     from edge_sdk.models.onnx_model import OnnxModel, OnnxTeacher  # noqa: PLC0415  # loads only where asked for
 
@@ -154,7 +157,7 @@ def _onnx(
 
 
 def _generated(
-    name: str, shape: Shape, preprocess: Preprocess, *, seed: int, public: Raw | None, feature_dim: int
+    name: str, shape: InputShape, preprocess: Preprocess, *, seed: int, public: Raw | None, feature_dim: int
 ) -> bytes:
     """The .onnx file of a family that can make its own."""
     from edge_sim.onnx_extractors import kmeans_extractor, random_extractor  # noqa: PLC0415  # needs onnx, too

@@ -25,9 +25,10 @@ from edge_sdk.public import PublicSet
 from edge_sim import assign, families, partition_file
 from edge_sim.config import CPU, Config, FleetRow
 from edge_sim.datasets import Dataset, load
+from edge_sim.device_conditions import IDEAL_CONDITIONS, DeviceConditions
 from edge_sim.draw import cut
-from edge_sim.hardships import NONE, Hardships
 from edge_sim.hardware import Hardware
+from edge_sim.model_types import HeadKind
 from edge_sim.partition import partition
 from edge_sim.scenario import QUIET, ScenarioTable
 from edge_sim.shared_inputs import SharedPreprocess
@@ -51,7 +52,7 @@ class Kit:
     scale: float
     size: tuple[int, int] | None
     feature_dim: int = 0
-    head: families.HeadKind = "linear"
+    head: HeadKind = "linear"
     device: str = CPU
     """Where a torch model computes: cpu or cuda:N."""
 
@@ -97,7 +98,7 @@ class Device:
     kit: Kit
     data: LocalData
     public: PublicSet | None
-    hardships: Hardships = NONE
+    conditions: DeviceConditions = IDEAL_CONDITIONS
 
     def write(self, folder: Path) -> None:
         """Leave everything that a process of its own needs in a folder."""
@@ -183,7 +184,7 @@ def _build(config: Config) -> Fleet:
             kit=_kit(config, dataset, row, number, wanted),
             data=_local_data(config, dataset, part, number),
             public=dataset.public,
-            hardships=row,
+            conditions=row,
         )
         for number, (row, part) in enumerate(zip(config.rows, parts, strict=True))
     )
@@ -219,7 +220,7 @@ def _local_data(config: Config, dataset: Dataset, part: Ints, number: int) -> Lo
 class _Wanted:
     """What the method asks of the models."""
 
-    head: families.HeadKind
+    head: HeadKind
     equal_start: bool
     """Models of one family begin with the same weights, as some methods that share them want."""
 
@@ -253,12 +254,12 @@ def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _
 
 def hardware(device: Device) -> Hardware:
     """A device's board and link, cold and with a full battery."""
-    hardships = device.hardships
+    conditions = device.conditions
     return Hardware(
         board.load_board(device.kit.board),
         board.load_link(device.kit.link),
-        battery_wh=hardships.battery_wh,
-        charge_w=hardships.charge_w,
+        battery_wh=conditions.battery_wh,
+        charge_w=conditions.charge_w,
     )
 
 

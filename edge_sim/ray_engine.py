@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edge_sdk import __version__
 from edge_sdk.errors import MissingExtra, RunFailed, UsageError
 from edge_sdk.protocol.leaves import one_line
+from edge_sdk.version import __version__
 from edge_sdk.workbench import Workbench
 from edge_sim import meter_totals
 from edge_sim.config import RunTable

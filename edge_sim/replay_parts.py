@@ -65,7 +65,7 @@ def _fleet(header: Header) -> Fleet:
 def _simulated(device: Device, federation: str, *, virtual: bool) -> Make:
     """As in a simulation; only in one of virtual time do devices lie."""
     kit = device.kit
-    make = agent_for(device.hardships.byzantine if virtual else None, federation, kit.seed)
+    make = agent_for(device.conditions.byzantine if virtual else None, federation, kit.seed)
 
     def switched_on(line: Transport, store: MemoryStore) -> Agent:
         return make(

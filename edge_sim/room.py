@@ -11,11 +11,11 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from edge_sdk import __version__
 from edge_sdk.errors import UsageError
 from edge_sdk.meter import Meter
 from edge_sdk.methods.base import Fit, Request
 from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.version import __version__
 from edge_sdk.workbench import Workbench
 from edge_sim import fleet as fleets
 from edge_sim.engine import Asked, Exact, Together, job_at

@@ -17,8 +17,8 @@ from edge_sdk.workbench import Workbench
 from edge_sim import fleet as fleets
 from edge_sim.config import CPU, RunTable
 from edge_sim.engine import Asked, Exact, Together, job_at
-from edge_sim.engines import Measured
 from edge_sim.fleet import Device, Fleet
+from edge_sim.model_timing import ModelTiming
 from edge_sim.torch_any_nets import AnyNets
 from edge_sim.torch_cohort import Cohort
 from edge_sim.torch_dense import Products
@@ -59,7 +59,7 @@ def places(table: RunTable, fleet: Fleet) -> Places:
     return Places(moment_count(optim), spill, table.memory_bytes or 0, device)
 
 
-def calibrated(table: RunTable, fleet: Fleet) -> list[Measured]:
+def calibrated(table: RunTable, fleet: Fleet) -> list[ModelTiming]:
     """What a round's training costs each kind of model here, alone and stacked, on models that are thrown away."""
     one_thread()
     kinds: dict[tuple[object, ...], list[Device]] = {}
@@ -70,14 +70,14 @@ def calibrated(table: RunTable, fleet: Fleet) -> list[Measured]:
     return [_measured(fleet, devices, stacking(table)) for devices in kinds.values()]
 
 
-def _measured(fleet: Fleet, devices: Sequence[Device], way: Stacking) -> Measured:
+def _measured(fleet: Fleet, devices: Sequence[Device], way: Stacking) -> ModelTiming:
     benches = [Workbench(each.kit.model(each.public), each.data, each.public) for each in devices[: way.at_a_time]]
     asked = [_fit(fleet, device, bench) for device, bench in zip(devices, benches, strict=False)]
     few = asked[:_A_FEW]
     alone_ms = _best_ms(Exact(), few) / len(few)
     together = Cohort(stacking=way)
     stackable = all(together.stackable(each) for each in asked) and len(asked) > 1
-    return Measured(
+    return ModelTiming(
         model=benches[0].model.spec.name,
         devices=len(devices),
         alone_ms=alone_ms,
