@@ -65,7 +65,7 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace) -> int:
     from coordinator.report.result import summary  # noqa: PLC0415
     from coordinator.report.table import show  # noqa: PLC0415
     from edge_sim import config as configs  # noqa: PLC0415
-    from edge_sim.engines import resolved  # noqa: PLC0415
+    from edge_sim.engine_choice import resolve_engine  # noqa: PLC0415
     from edge_sim.run_folder import check_new  # noqa: PLC0415
     from edge_sim.runner import run_in  # noqa: PLC0415
 
@@ -76,7 +76,7 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace) -> int:
             "edge-sdk: [scenario] and what [[fleet]] rows have to bear are for the memory broker: left out\n"
         )
     if args.broker == "memory":
-        config, why = resolved(config, out)
+        config, why = resolve_engine(config, out)
         sys.stderr.write(f"{why}\n" if why else "")
     try:
         result = run_in(

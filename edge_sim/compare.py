@@ -19,7 +19,7 @@ from coordinator.report.comparison import (
 )
 from edge_sdk.errors import StoreError
 from edge_sim.config import Config
-from edge_sim.plan import Planned, carry_out, check_methods, check_seeds, plan
+from edge_sim.planned_runs import PlannedRun, check_methods, check_seeds, plan, run_missing
 from edge_sim.runner import WatcherFor
 
 
@@ -36,13 +36,13 @@ def compare(
     """
     names = check_methods(methods)
     planned = plan(config, names, check_seeds(seeds))
-    carry_out(planned, out, watcher)
+    run_missing(planned, out, watcher)
     comparison = Comparison(lines=lines(planned, out), baseline=names[0])
     write_comparison(comparison, out)
     return comparison
 
 
-def lines(planned: Iterable[Planned], out: Path) -> tuple[Line, ...]:
+def lines(planned: Iterable[PlannedRun], out: Path) -> tuple[Line, ...]:
     """What came of runs, by method."""
     trials: dict[str, list[Trial]] = {}
     for each in planned:

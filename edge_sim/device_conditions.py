@@ -51,7 +51,7 @@ class DeviceConditions:
             read_window(self.available, f"{where}.available")
         if self.byzantine is not None:
             try:
-                byzantine.load(self.byzantine)
+                byzantine.load_tamper(self.byzantine)
             except UsageError as error:
                 raise UsageError(f"{where}.byzantine: {error}") from None
 

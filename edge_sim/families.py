@@ -64,7 +64,7 @@ SHOWN = 8
 """Families that an error names."""
 
 
-def check(name: str) -> None:
+def check_family(name: str) -> None:
     """Raise UsageError unless `name` is a family or a MODULE:FACTORY that imports."""
     if ":" in name:
         _factory(name)
@@ -79,7 +79,7 @@ def check(name: str) -> None:
 
 def runtime(name: str) -> str:
     """Of a family: numpy, torch or onnx.  A factory of somebody's own counts as torch, which it may use."""
-    check(name)
+    check_family(name)
     return "torch" if ":" in name else FAMILIES[name].runtime
 
 
@@ -88,7 +88,7 @@ def chooses_width(name: str) -> bool:
     return name in FAMILIES and (FAMILIES[name].runtime == "torch" or name in ("onnx-random", "onnx-kmeans"))
 
 
-def build(
+def build_model(
     name: str,
     *,
     classes: int,
@@ -116,7 +116,7 @@ def build(
 
     Raises UsageError for an unknown name or a missing file, MissingExtra where the runtime is not installed.
     """
-    check(name)
+    check_family(name)
     if ":" in name:
         return _own(name, classes, raw_shape, preprocess, seed=seed, head=head, device=device)
     shape = _input_shape(preprocess, raw_shape)

@@ -24,7 +24,7 @@ from edge_sdk.protocol.wires import load_registered
 from edge_sdk.public import PublicSet
 from edge_sim import assign, families, partition_file
 from edge_sim.config import CPU, Config, FleetRow
-from edge_sim.datasets import Dataset, load
+from edge_sim.datasets import Dataset, load_dataset
 from edge_sim.device_conditions import IDEAL_CONDITIONS, DeviceConditions
 from edge_sim.draw import cut
 from edge_sim.hardware import Hardware
@@ -78,7 +78,7 @@ class Kit:
 
     def model(self, public: PublicSet | None) -> Model:
         """A fresh model, the same for the same kit; extractors may be fitted on the public samples."""
-        return families.build(
+        return families.build_model(
             self.family,
             classes=self.classes,
             raw_shape=self.raw_shape,
@@ -153,7 +153,7 @@ class Fleet:
         return [kit.model(self.dataset.public) for kit in kinds.values()]
 
 
-def build(config: Config) -> Fleet:
+def build_fleet(config: Config) -> Fleet:
     """Load, split and deal out the data, and read the federation.  Raises UsageError, which names the file."""
     try:
         return _build(config)
@@ -168,7 +168,7 @@ def _build(config: Config) -> Fleet:
         from edge_sdk.models.torch_device import check_device  # noqa: PLC0415  # torch only where a GPU is asked for
 
         check_device(config.run.device, "run.device")
-    dataset = load(config.data, config.federation.seed, config.file.parent, config.federation.classes)
+    dataset = load_dataset(config.data, config.federation.seed, config.file.parent, config.federation.classes)
     federation = read_federation(
         config.tables,
         config.file,
@@ -195,14 +195,14 @@ def export_partition(config: Config, fleet: Fleet) -> None:
     """Write the fleet's partition where [partition] export says, if it does.  Raises UsageError."""
     if config.partition.export:
         path = config.file.parent / config.partition.export
-        partition_file.write(path, fleet.dataset, config.ids, fleet.parts)
+        partition_file.write_partition(path, fleet.dataset, config.ids, fleet.parts)
 
 
 def _parts(config: Config, dataset: Dataset) -> list[Ints]:
     """Each device's share of the private samples, as indices: from a file, or drawn."""
     table = config.partition
     if table.file:
-        return partition_file.read(config.file.parent / table.file, dataset, config.ids, table.min_samples)
+        return partition_file.read_partition(config.file.parent / table.file, dataset, config.ids, table.min_samples)
     return partition(
         table, dataset.private.y, len(config.ids), dataset.classes, config.federation.seed, users=dataset.users
     )

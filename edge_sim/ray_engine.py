@@ -22,11 +22,11 @@ from edge_sdk.version import __version__
 from edge_sdk.workbench import Workbench
 from edge_sim import meter_totals
 from edge_sim.config import RunTable
-from edge_sim.engine import LOST, Answer, Asked, Together, served
+from edge_sim.engine_base import LOST, BatchEngine, DeviceAnswer, DeviceRequest, serve_alone
 from edge_sim.fleet import Fleet
-from edge_sim.mirror import Mirror
 from edge_sim.ray_address import LOCAL
-from edge_sim.room import Answered, Errand, Furniture, Room, pack
+from edge_sim.room import Answered, Errand, Furniture, Room, to_pickle
+from edge_sim.tracked_model import TrackedModel
 from edge_sim.workers import COMPUTED, divided
 
 try:
@@ -53,14 +53,14 @@ class Worker:
     """Reference to what begin returns."""
 
 
-class RayEngine(Together):
+class RayEngine(BatchEngine):
     """Divides the devices among some actors for the whole run."""
 
     def __init__(self, table: RunTable, fleet: Fleet, address: str) -> None:
         """address: as ray_address found it.  Raises UsageError where there is no Ray, or none of that size."""
         super().__init__()
         self._fleet, self._stacked = fleet, frozenset(table.stacked or ())
-        self._mirrors: dict[int, Mirror] = {}
+        self._mirrors: dict[int, TrackedModel] = {}
         self._costs: dict[int, float] = {}
         self._owner: dict[int, int] = {}
         self._furniture: list[Any] = []
@@ -71,7 +71,7 @@ class RayEngine(Together):
     def attach(self, number: int, bench: Workbench) -> None:
         """See Engine."""
         spec = bench.model.spec
-        bench.model = self._mirrors[number] = Mirror(bench.model)
+        bench.model = self._mirrors[number] = TrackedModel(bench.model)
         self._costs[number] = max(spec.flops_per_sample, 1) * len(bench.data.train)  # about what a round costs
 
     def ready(self) -> None:
@@ -80,15 +80,15 @@ class RayEngine(Together):
         self._furniture = [ray.put(self._share(owner)) for owner in range(self._count)]
         self._workers = [self._worker(owner) for owner in range(self._count)]
 
-    def serve(self, asked: Sequence[Asked]) -> list[Answer]:
-        """See Together."""
+    def serve(self, asked: Sequence[DeviceRequest]) -> list[DeviceAnswer]:
+        """See BatchEngine."""
         shares: dict[int, list[int]] = {}
         for at, each in enumerate(asked):
             if isinstance(each.request, COMPUTED):
                 shares.setdefault(self._owner[each.job.number], []).append(at)
         sent = {owner: self._send(owner, [asked[at] for at in share]) for owner, share in shares.items()}
         # what only moves numbers is done here, while the actors are at it
-        answers = [None if isinstance(each.request, COMPUTED) else served(each) for each in asked]
+        answers = [None if isinstance(each.request, COMPUTED) else serve_alone(each) for each in asked]
         for owner, share in shares.items():
             found = self._found(owner, sent[owner])
             for place, at in enumerate(share):
@@ -124,7 +124,7 @@ class RayEngine(Together):
 
     def _share(self, owner: int) -> bytes:
         own = [number for number, whose in self._owner.items() if whose == owner]
-        return pack(
+        return to_pickle(
             Furniture(
                 devices=tuple(self._fleet.devices[number] for number in own),
                 spec=self._fleet.federation.spec,
@@ -146,11 +146,11 @@ class RayEngine(Together):
 
     # -- errands ----------------------------------------------------------------------------------------------------
 
-    def _send(self, owner: int, asked: Sequence[Asked]) -> Any:
+    def _send(self, owner: int, asked: Sequence[DeviceRequest]) -> Any:
         """A reference to what they come to."""
-        return self._workers[owner].actor.serve.remote(pack([self._errand(each) for each in asked]))
+        return self._workers[owner].actor.serve.remote(to_pickle([self._errand(each) for each in asked]))
 
-    def _errand(self, asked: Asked) -> Errand:
+    def _errand(self, asked: DeviceRequest) -> Errand:
         job, mirror = asked.job, self._mirrors[asked.job.number]
         return Errand(
             number=job.number,
@@ -180,7 +180,7 @@ class RayEngine(Together):
             raise RunFailed(f"Ray: {one_line(str(error))}; when that is mended, go on with --resume") from error
         return found
 
-    def _taken(self, asked: Asked, found: Answered) -> Answer:
+    def _taken(self, asked: DeviceRequest, found: Answered) -> DeviceAnswer:
         mirror = self._mirrors[asked.job.number]
         mirror.ahead = False
         if found.state is not None:

@@ -64,10 +64,10 @@ def _coordinator(trace: Trace) -> dict[str, Any]:
 
 def _device(trace: Trace, args: argparse.Namespace) -> dict[str, Any]:
     from edge_sim.replay_device import replay_device  # noqa: PLC0415
-    from edge_sim.replay_history import history  # noqa: PLC0415
+    from edge_sim.replay_history import device_history  # noqa: PLC0415
     from edge_sim.replay_parts import maker_of  # noqa: PLC0415
 
-    past = history(trace, args.device, virtual=trace.header.virtual)
+    past = device_history(trace, args.device, virtual=trace.header.virtual)
     make, doubt = maker_of(trace.header, past, args.device, args.app, args.public)
     made = replay_device(past, args.device, make, doubt)
     return {"device": args.device, "uploads": made, "whole": past.ended, "remark": _remark(ended=past.ended)}

@@ -54,11 +54,11 @@ def maker_of(header: Header, past: History, device: str, app: str | None, public
 
 def _fleet(header: Header) -> Fleet:
     """Of a simulated run; torch computes in one thread, as it did there."""
-    fleet = fleets.build(configs.parse(header.tables, Path(header.file)))
+    fleet = fleets.build_fleet(configs.parse(header.tables, Path(header.file)))
     if any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
-        from edge_sim.torch_threads import one_thread  # noqa: PLC0415  # torch only where a device has it
+        from edge_sim.torch_threads import use_one_thread  # noqa: PLC0415  # torch only where a device has it
 
-        one_thread()
+        use_one_thread()
     return fleet
 
 

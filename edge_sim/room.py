@@ -18,7 +18,7 @@ from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.version import __version__
 from edge_sdk.workbench import Workbench
 from edge_sim import fleet as fleets
-from edge_sim.engine import Asked, Exact, Together, job_at
+from edge_sim.engine_base import BatchEngine, DeviceRequest, ExactEngine, job_at
 from edge_sim.fleet import Device
 from edge_sim.memory import peak_bytes
 from edge_sim.meter_totals import Spent
@@ -65,7 +65,7 @@ class Room:
 
     def __init__(self) -> None:
         self._benches: dict[int, Workbench] = {}
-        self._engine: Together = Exact()
+        self._engine: BatchEngine = ExactEngine()
 
     def begin(self, version: str, furniture: bytes) -> None:
         """Build the devices' models.  version: of edge-sdk, on the other side.  Raises UsageError for another one."""
@@ -74,13 +74,13 @@ class Room:
         given: Furniture = pickle.loads(furniture)  # noqa: S301  # packed by the simulation itself
         sys.path += [each for each in given.modules if each not in sys.path]
         if any(fleets.needs_torch(device.kit.family) for device in given.devices):
-            from edge_sim.torch_threads import one_thread  # noqa: PLC0415  # torch only where a device has it
+            from edge_sim.torch_threads import use_one_thread  # noqa: PLC0415  # torch only where a device has it
 
-            one_thread()
+            use_one_thread()
         if given.stacked:
-            from edge_sim.torch_cohort import Cohort  # noqa: PLC0415  # what is stacked has torch
+            from edge_sim.torch_cohort import CohortEngine  # noqa: PLC0415  # what is stacked has torch
 
-            self._engine = Cohort(given.stacked)
+            self._engine = CohortEngine(given.stacked)
         self._spec = given.spec
         self._benches = {device.kit.number: _bench(device) for device in given.devices}
 
@@ -89,7 +89,7 @@ class Room:
         found: list[Errand] = pickle.loads(errands)  # noqa: S301  # packed by the simulation itself
         asked = [self._asked(errand) for errand in found]
         answers = self._engine.serve(asked)
-        return pack([_answered(each, answer) for each, answer in zip(asked, answers, strict=True)])
+        return to_pickle([_answered(each, answer) for each, answer in zip(asked, answers, strict=True)])
 
     def peak_bytes(self) -> int:
         """Resident at most."""
@@ -99,7 +99,7 @@ class Room:
         """Of this process."""
         return os.getpid()
 
-    def _asked(self, errand: Errand) -> Asked:
+    def _asked(self, errand: Errand) -> DeviceRequest:
         bench = self._benches[errand.number]
         bench.meter = Meter()
         if errand.state is not None:
@@ -108,10 +108,10 @@ class Room:
                 bench.model.set_scale(None, trains=errand.trains)
         samples = len(bench.data.train)
         job = job_at(self._spec, errand.number, errand.round, errand.exchange, samples)
-        return Asked(bench, errand.request, job)
+        return DeviceRequest(bench, errand.request, job)
 
 
-def pack(value: object) -> bytes:
+def to_pickle(value: object) -> bytes:
     """A value as bytes, for another process of the same run."""
     return pickle.dumps(value, protocol=5)
 
@@ -120,6 +120,6 @@ def _bench(device: Device) -> Workbench:
     return Workbench(device.kit.model(device.public), device.data, device.public, discloses_classes=True)
 
 
-def _answered(asked: Asked, answer: object) -> Answered:
+def _answered(asked: DeviceRequest, answer: object) -> Answered:
     state = asked.bench.model.state_bytes() if isinstance(asked.request, Fit) else None
     return Answered(answer=answer, spent=asked.bench.meter, state=state)

@@ -19,13 +19,13 @@ from coordinator.watcher import Watcher
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.mqtt_url import parse_broker_url
 from edge_sim import config as configs
-from edge_sim import engines, feasible, garbage, idle, late_start, run_folder
+from edge_sim import engine_choice, feasible, garbage_collection, late_start, run_folder, unused_settings
 from edge_sim import fleet as fleets
 from edge_sim.checkpoint import Checkpoints
 from edge_sim.config import Config
-from edge_sim.insight import gather
 from edge_sim.memory import MIB, peak_bytes
-from edge_sim.outcome import NOTHING, result
+from edge_sim.model_insight import model_insight
+from edge_sim.simulation_result import NOTHING, simulation_result
 from edge_sim.virtual import VirtualFleet
 
 WatcherFor = Callable[[str], Watcher | None]
@@ -69,7 +69,7 @@ def run_in(
     trace: bool = False,
 ) -> Result:
     """The same, in a folder that the caller has claimed, and that holds what there is to go on with."""
-    with garbage.seldom():
+    with garbage_collection.rare_collection():
         return _run_in(out, parsed, broker, resume=resume, watcher=watcher, trace=trace)
 
 
@@ -77,10 +77,10 @@ def _run_in(out: Path | None, parsed: Config, broker: str, *, resume: bool, watc
     check_broker(broker)
     if out is not None and not resume:
         run_folder.check_new(out)
-    parsed, _ = engines.resolved(parsed, out)
-    fleet = fleets.build(parsed)
+    parsed, _ = engine_choice.resolve_engine(parsed, out)
+    fleet = fleets.build_fleet(parsed)
     if broker == "memory":
-        feasible.check(fleet, parsed.run.stacked or ())
+        feasible.check_feasible(fleet, parsed.run.stacked or ())
     if out is not None:
         run_folder.keep_settings(out, parsed)
     fleets.export_partition(parsed, fleet)
@@ -94,15 +94,21 @@ def _run_in(out: Path | None, parsed: Config, broker: str, *, resume: bool, watc
         if virtual_time:
             virtual, memory = _in_memory(parsed, fleet, out, watcher(""), resume=resume, trace=kept)
             server, label, virtual_s, spent = virtual.server, "memory", virtual.clock.now_s, virtual.spent
-            seen = gather(virtual, fleet.dataset)
+            seen = model_insight(virtual, fleet.dataset)
         else:
             from edge_sim.processes import over_broker  # noqa: PLC0415  # paho only where there is a broker
 
             server, label = over_broker(parsed, fleet, broker, folder, watcher(""), resume=resume, trace=kept)
             virtual_s, spent, seen = 0.0, {}, final_prototypes.insight(server)
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual_s, "start_s": start_s}
-    found = result(server, fleet, transport=label, time=took, memory=memory, standalone=standalone, spent=spent)
-    left = (*late_start.remark(server, virtual_s), *idle.remarks(parsed, virtual_s)) if virtual_time else ()
+    found = simulation_result(
+        server, fleet, transport=label, time=took, memory=memory, standalone=standalone, spent=spent
+    )
+    left = (
+        (*late_start.remark(server, virtual_s), *unused_settings.unused_settings(parsed, virtual_s))
+        if virtual_time
+        else ()
+    )
     return replace(found, insight=seen, warnings=(*found.warnings, *left))
 
 
@@ -130,11 +136,11 @@ def _standalone(alone: Config, folder: Path | None, watcher: WatcherFor) -> Resu
 
 
 def _alone(alone: Config, watcher: WatcherFor) -> Result:
-    fleet = fleets.build(alone)
+    fleet = fleets.build_fleet(alone)
     begun_s = time.monotonic()
     virtual, memory = _in_memory(alone, fleet, None, watcher("alone"), resume=False)
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual.clock.now_s}
-    return result(virtual.server, fleet, transport="memory", time=took, memory=memory, spent=virtual.spent)
+    return simulation_result(virtual.server, fleet, transport="memory", time=took, memory=memory, spent=virtual.spent)
 
 
 def _in_memory(
@@ -150,12 +156,12 @@ def _in_memory(
     keeper = Checkpoints(out / "checkpoint") if out else None
     ledger, stores, world = keeper.load() if keeper and resume else (Ledger(None), {}, None)
     if any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
-        from edge_sim.torch_gpu import like_a_cpu  # noqa: PLC0415  # torch only where a device has it
-        from edge_sim.torch_threads import one_thread  # noqa: PLC0415  # torch only where a device has it
+        from edge_sim.torch_gpu import use_exact_arithmetic  # noqa: PLC0415  # torch only where a device has it
+        from edge_sim.torch_threads import use_one_thread  # noqa: PLC0415  # torch only where a device has it
 
-        one_thread()
-        like_a_cpu()
-    engine = engines.opened(config.run, fleet)
+        use_one_thread()
+        use_exact_arithmetic()
+    engine = engine_choice.open_engine(config.run, fleet)
     virtual = VirtualFleet(
         fleet,
         ledger=ledger,
@@ -165,7 +171,7 @@ def _in_memory(
         watcher=watcher,
         keeper=keeper,
         engine=engine,
-        reduction=engines.reduction(config.run, fleet),
+        reduction=engine_choice.method_wrapper(config.run, fleet),
         world=world,
         trace=trace,
     )

@@ -31,9 +31,9 @@ def _sweep(args: argparse.Namespace) -> int:
     from coordinator.report.progress import Progress  # noqa: PLC0415
     from edge_sim import config as configs  # noqa: PLC0415
     from edge_sim.gain_plots import draw_gains  # noqa: PLC0415
-    from edge_sim.plan import label  # noqa: PLC0415
+    from edge_sim.planned_runs import label  # noqa: PLC0415
     from edge_sim.sweep import sweep, sweep_summary  # noqa: PLC0415
-    from edge_sim.sweep_table import render  # noqa: PLC0415
+    from edge_sim.sweep_table import sweep_text  # noqa: PLC0415
 
     config = configs.load(args.file, args.overrides)
     out = args.out or Path("runs") / f"{config.federation.name}-sweep"
@@ -46,7 +46,7 @@ def _sweep(args: argparse.Namespace) -> int:
     if args.json:
         sys.stdout.write(json.dumps(sweep_summary(found), indent=2) + "\n")
     else:
-        sys.stdout.write(f"{render(found)}\nfigures: {out / 'sweep.json'}\n")
+        sys.stdout.write(f"{sweep_text(found)}\nfigures: {out / 'sweep.json'}\n")
         drawn(
             lambda: [
                 *draw_gains(found, out / "plots"),

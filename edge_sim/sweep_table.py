@@ -7,7 +7,7 @@ from coordinator.report.units import percent, printable
 from edge_sim.sweep import Candidate, Condition, Sweep, said
 
 
-def render(found: Sweep) -> str:
+def sweep_text(found: Sweep) -> str:
     """Aligned plain text."""
     return "\n".join(map(_condition, found.conditions))
 

@@ -24,17 +24,17 @@ from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.models.torch_optim import TorchOptimiser
 from edge_sdk.objectives import Floats, Optim, softmax
 from edge_sdk.workbench import Workbench, slices
-from edge_sim.engine import Answer, Asked, Together, served
-from edge_sim.torch_dense import Products
-from edge_sim.torch_places import Places
-from edge_sim.torch_stack import PRIVATE, Change, Stack, Stacking
-from edge_sim.torch_stack_terms import Pass, shape_of, stacked_loss
-from edge_sim.torch_threads import one_thread, short_turns
+from edge_sim.engine_base import BatchEngine, DeviceAnswer, DeviceRequest, serve_alone
+from edge_sim.torch_dense_stack import DenseStacking
+from edge_sim.torch_parameter_rows import ParameterRows
+from edge_sim.torch_stack import PRIVATE, ApplyGradient, Stack, Stacking
+from edge_sim.torch_stacked_terms import StackedBatch, shape_of, stacked_loss
+from edge_sim.torch_threads import short_switch_interval, use_one_thread
 
-Serve = Callable[[Stacking, Sequence[Asked]], list[Answer]]
+Serve = Callable[[Stacking, Sequence[DeviceRequest]], list[DeviceAnswer]]
 
 
-class Cohort(Together):
+class CohortEngine(BatchEngine):
     """Stacks what can be stacked, in this process, on a few threads: none of them waits for the arithmetic of another.
 
     Each stack is computed by one thread alone, so that results do not depend on how many there are.
@@ -43,7 +43,7 @@ class Cohort(Together):
     def __init__(
         self,
         names: frozenset[str] | None = None,
-        places: Places | None = None,
+        places: ParameterRows | None = None,
         threads: int = 1,
         stacking: Stacking | None = None,
     ) -> None:
@@ -52,9 +52,9 @@ class Cohort(Together):
         stacking: default: dense nets as products.
         """
         super().__init__()
-        self._names, self._stacking = names, stacking or Products()
-        self._pool = ThreadPoolExecutor(threads, "stack", initializer=one_thread) if threads > 1 else None
-        self._places = places or Places()
+        self._names, self._stacking = names, stacking or DenseStacking()
+        self._pool = ThreadPoolExecutor(threads, "stack", initializer=use_one_thread) if threads > 1 else None
+        self._places = places or ParameterRows()
         self._kinds: WeakKeyDictionary[TorchModel, str] = WeakKeyDictionary()
 
     def attach(self, number: int, bench: Workbench) -> None:
@@ -66,24 +66,24 @@ class Cohort(Together):
         """See Engine."""
         self._places.divide({})
 
-    def serve(self, asked: Sequence[Asked]) -> list[Answer]:
-        """See Together."""
+    def serve(self, asked: Sequence[DeviceRequest]) -> list[DeviceAnswer]:
+        """See BatchEngine."""
         groups: dict[Hashable, list[int]] = {}
         for at, each in enumerate(asked):
             groups.setdefault(self._group(each), []).append(at)
-        answers: list[Answer] = [None] * len(asked)
+        answers: list[DeviceAnswer] = [None] * len(asked)
         alone = groups.pop(None, [])
         stacks = [chosen for members in groups.values() for chosen in self._chunks(members, asked)]
-        with short_turns():
+        with short_switch_interval():
             found = self._each([[asked[at] for at in chosen] for chosen in stacks])
             for at in alone:
-                answers[at] = served(asked[at])
+                answers[at] = serve_alone(asked[at])
             for chosen, own in zip(stacks, found, strict=True):
                 for at, answer in zip(chosen, own, strict=True):
                     answers[at] = answer
         return answers
 
-    def _each(self, stacks: Sequence[Sequence[Asked]]) -> Iterable[list[Answer]]:
+    def _each(self, stacks: Sequence[Sequence[DeviceRequest]]) -> Iterable[list[DeviceAnswer]]:
         """What each comes to, in order; begun at once where there are threads for it."""
         together = partial(_stacked, self._stacking)
         return self._pool.map(together, stacks) if self._pool and len(stacks) > 1 else map(together, stacks)
@@ -94,11 +94,11 @@ class Cohort(Together):
             self._pool.shutdown(cancel_futures=True)
         self._places.close()
 
-    def stackable(self, asked: Asked) -> bool:
+    def stackable(self, asked: DeviceRequest) -> bool:
         """Whether it would be served together with its like."""
         return self._group(asked) is not None
 
-    def _group(self, asked: Asked) -> Hashable:
+    def _group(self, asked: DeviceRequest) -> Hashable:
         """What requests that are served as one have in common; None: this one is served by itself."""
         model, request = asked.bench.model, asked.request
         kind = self._kind(asked.bench)
@@ -125,7 +125,7 @@ class Cohort(Together):
             self._kinds[model] = f"{model.spec.preprocess} {words}" if words else ""
         return self._kinds[model]
 
-    def _chunks(self, members: Sequence[int], asked: Sequence[Asked]) -> list[list[int]]:
+    def _chunks(self, members: Sequence[int], asked: Sequence[DeviceRequest]) -> list[list[int]]:
         """Stacks, of devices with about as much to do: what is smaller is padded."""
 
         def order(at: int) -> tuple[int, ...]:
@@ -145,24 +145,24 @@ def _steps_taken(model: object, request: Fit) -> bytes:
     return optimiser.steps.tobytes() if optimiser is not None and goes_on else b""
 
 
-def _size(asked: Asked) -> tuple[int, ...]:
+def _size(asked: DeviceRequest) -> tuple[int, ...]:
     if isinstance(asked.request, (Fit, Logits)):
         return asked.request.source.indices.shape
     return (len(asked.bench.data.train),)
 
 
-def _stacked(stacking: Stacking, asked: Sequence[Asked]) -> list[Answer]:
+def _stacked(stacking: Stacking, asked: Sequence[DeviceRequest]) -> list[DeviceAnswer]:
     return _SERVED[type(asked[0].request)](stacking, asked)
 
 
-def _models(asked: Sequence[Asked]) -> list[TorchModel]:
+def _models(asked: Sequence[DeviceRequest]) -> list[TorchModel]:
     return [each.bench.model for each in asked if isinstance(each.bench.model, TorchModel)]
 
 
 # -- fits -----------------------------------------------------------------------------------------------------------
 
 
-def _fit(stacking: Stacking, asked: Sequence[Asked]) -> list[Answer]:
+def _fit(stacking: Stacking, asked: Sequence[DeviceRequest]) -> list[DeviceAnswer]:
     """By falling number of steps, so that those still at it are the first ones of the stack."""
     models, requests = _models(asked), [each.request for each in asked if isinstance(each.request, Fit)]
     for each, request in zip(asked, requests, strict=True):
@@ -180,7 +180,7 @@ def _fit(stacking: Stacking, asked: Sequence[Asked]) -> list[Answer]:
         x, y = _batch(asked[:active], requests[:active], step, share.shape[1])
         outcome = stack.outcome(x.to(stack.device), active)
         seen = outcome.logits.requires_grad_(), outcome.features.detach().requires_grad_()
-        each_loss = loss_of(Pass(*seen, y.to(stack.device), share[:active], step))  # (c,)
+        each_loss = loss_of(StackedBatch(*seen, y.to(stack.device), share[:active], step))  # (c,)
         losses[:active] = each_loss.detach()
         logits, features = torch.autograd.grad(each_loss.sum(), seen, allow_unused=True)
         if logits is None:
@@ -194,7 +194,7 @@ def _fit(stacking: Stacking, asked: Sequence[Asked]) -> list[Answer]:
     return [_fitted(*each) for each in zip(asked, requests, losses.tolist(), finite, strict=True)]
 
 
-def _fitted(asked: Asked, request: Fit, loss: float, finite: bool) -> Answer:
+def _fitted(asked: DeviceRequest, request: Fit, loss: float, finite: bool) -> DeviceAnswer:
     """What a fit says; Diverged where it left the model unfit to use.  finite: all its weights are, for certain."""
     steps, batch = request.source.indices.shape
     for _ in range(steps):
@@ -217,7 +217,9 @@ def _share(sizes: Sequence[int]) -> Tensor:
     return share
 
 
-def _batch(asked: Sequence[Asked], requests: Sequence[Fit | Logits], step: int, size: int) -> tuple[Tensor, Tensor]:
+def _batch(
+    asked: Sequence[DeviceRequest], requests: Sequence[Fit | Logits], step: int, size: int
+) -> tuple[Tensor, Tensor]:
     """One mini-batch of each device, brought to one size by samples said again: (c, b, ...), (c, b)."""
     first = asked[0].bench.source(requests[0].source)[0]
     x = np.empty((len(asked), size, *first.shape[1:]), np.float32)
@@ -247,7 +249,7 @@ class _StackedOptimiser:
             self._moments = [[torch.stack(each) for each in zip(*kind, strict=True)] for kind in kinds]
 
     @contextmanager
-    def step(self, count: int, step: int) -> Iterator[Change]:
+    def step(self, count: int, step: int) -> Iterator[ApplyGradient]:
         """Step the first `count` devices with the slopes that are given inside; `step`: of this fit, from 0."""
         if not self._moments:
             yield self._descend
@@ -281,7 +283,7 @@ class _StackedOptimiser:
 
 
 @torch.no_grad()
-def _class_means(stacking: Stacking, asked: Sequence[Asked]) -> list[Answer]:
+def _class_means(stacking: Stacking, asked: Sequence[DeviceRequest]) -> list[DeviceAnswer]:
     stack = stacking.stack(_models(asked), train=False)
     sizes = [len(each.bench.data.train) for each in asked]
     parts: list[list[Floats]] = [[] for _ in asked]
@@ -299,7 +301,7 @@ def _class_means(stacking: Stacking, asked: Sequence[Asked]) -> list[Answer]:
     return [each.bench.class_means(own) for each, own in zip(asked, parts, strict=True)]
 
 
-def _rows(asked: Sequence[Asked], part: slice) -> Floats:
+def _rows(asked: Sequence[DeviceRequest], part: slice) -> Floats:
     """A slice of each device's private samples, with zeros to one size: (c, b, ...)."""
     own = [each.bench.source(PRIVATE)[0][part] for each in asked]
     x = np.zeros((len(own), max(map(len, own)), *own[0].shape[1:]), np.float32)
@@ -309,7 +311,7 @@ def _rows(asked: Sequence[Asked], part: slice) -> Floats:
 
 
 @torch.no_grad()
-def _logits(stacking: Stacking, asked: Sequence[Asked]) -> list[Answer]:
+def _logits(stacking: Stacking, asked: Sequence[DeviceRequest]) -> list[DeviceAnswer]:
     requests = [each.request for each in asked if isinstance(each.request, Logits)]
     stack = stacking.stack(_models(asked), train=False)
     found = []

@@ -21,7 +21,7 @@ PRIVATE = Private(np.empty((0, 0), np.int64))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
+class StackOutput:
     """What a forward pass of a stack gave; rows beyond a device's own mini-batch are padding."""
 
     logits: Tensor  # (c, b, k)
@@ -30,7 +30,7 @@ class Outcome:
     """What the way back needs."""
 
 
-Change: TypeAlias = Callable[[int, Tensor, Tensor | None], None]
+ApplyGradient: TypeAlias = Callable[[int, Tensor, Tensor | None], None]
 """(place of a weight, slopes, inputs): its slope is the batched product of the two, or the first where there is one."""
 
 
@@ -52,11 +52,11 @@ class Stack(ABC):
         self.device = self.weights[0].device
 
     @abstractmethod
-    def outcome(self, x: Tensor, count: int) -> Outcome:
+    def outcome(self, x: Tensor, count: int) -> StackOutput:
         """X (count, b, ...) or (1, b, ...), the same for all, through the nets of the first devices."""
 
     @abstractmethod
-    def go_back(self, outcome: Outcome, logits: Tensor, features: Tensor | None, change: Change) -> None:
+    def go_back(self, outcome: StackOutput, logits: Tensor, features: Tensor | None, change: ApplyGradient) -> None:
         """From slopes at the logits and at the features to those of the weights, which `change` is given one by one."""
 
     @torch.no_grad()

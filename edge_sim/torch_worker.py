@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from edge_sdk.meter import Meter
 from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.workbench import Workbench
-from edge_sim.engine import Asked, Exact, Together, job_at
-from edge_sim.torch_cohort import Cohort
-from edge_sim.torch_slab import Slab, settle, settle_moments, take_moments
-from edge_sim.torch_threads import one_thread
+from edge_sim.engine_base import BatchEngine, DeviceRequest, ExactEngine, job_at
+from edge_sim.torch_cohort import CohortEngine
+from edge_sim.torch_parameter_buffer import ParameterBuffer, move_into_row, move_moments_into_row, use_moments_in_row
+from edge_sim.torch_threads import use_one_thread
 from edge_sim.workers import NO_STEPS, Delivery, Order, Setup, connection
 
 
 class Workshop:
     """The devices of one worker, and what serves them."""
 
-    def __init__(self, setup: Setup, slab: Slab) -> None:
+    def __init__(self, setup: Setup, slab: ParameterBuffer) -> None:
         sys.path[:] = setup.modules
         self._setup = setup
         self._rows = {number: slab.memory[begin:end] for number, (begin, end) in setup.rows.items()}
@@ -30,8 +30,8 @@ class Workshop:
             for device in setup.devices
         }
         for number, bench in self._benches.items():
-            settle(_torch(bench), self._rows[number], fresh=False)
-        self._engine: Together = Cohort(setup.stacked) if setup.stacked else Exact()
+            move_into_row(_torch(bench), self._rows[number], fresh=False)
+        self._engine: BatchEngine = CohortEngine(setup.stacked) if setup.stacked else ExactEngine()
 
     def serve(self, orders: Sequence[Order]) -> list[Delivery]:
         """Answer a batch of requests."""
@@ -39,17 +39,17 @@ class Workshop:
         answers = self._engine.serve(asked)
         return [self._delivery(order, each, answer) for order, each, answer in zip(orders, asked, answers, strict=True)]
 
-    def _asked(self, order: Order) -> Asked:
+    def _asked(self, order: Order) -> DeviceRequest:
         bench = self._benches[order.number]
         bench.meter = Meter()
         moments = self._setup.moments
-        take_moments(_torch(bench), self._rows[order.number], order.optim, order.steps, moments)
+        use_moments_in_row(_torch(bench), self._rows[order.number], order.optim, order.steps, moments)
         job = job_at(self._setup.spec, order.number, order.round, order.exchange, len(bench.data.train))
-        return Asked(bench, order.request, job)
+        return DeviceRequest(bench, order.request, job)
 
-    def _delivery(self, order: Order, asked: Asked, answer: object) -> Delivery:
+    def _delivery(self, order: Order, asked: DeviceRequest, answer: object) -> Delivery:
         model = _torch(asked.bench)
-        settle_moments(model, self._rows[order.number])
+        move_moments_into_row(model, self._rows[order.number])
         optimiser = model.optimiser
         return Delivery(
             answer=answer,
@@ -65,11 +65,11 @@ def _torch(bench: Workbench) -> TorchModel:
     return bench.model
 
 
-def main() -> int:
+def serve_pipe() -> int:
     """Serve until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the simulation's to handle
-    one_thread()
-    pipe, slab = connection(int(sys.argv[1])), Slab(0, descriptor=int(sys.argv[2]))
+    use_one_thread()
+    pipe, slab = connection(int(sys.argv[1])), ParameterBuffer(0, descriptor=int(sys.argv[2]))
     try:
         try:
             workshop = Workshop(pipe.recv(), slab)
@@ -85,4 +85,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve_pipe())

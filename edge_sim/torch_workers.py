@@ -14,10 +14,10 @@ from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.objectives import DataFree
 from edge_sdk.workbench import Workbench
 from edge_sim import meter_totals
-from edge_sim.engine import LOST, Answer, Asked, served
+from edge_sim.engine_base import LOST, DeviceAnswer, DeviceRequest, serve_alone
 from edge_sim.fleet import Fleet
-from edge_sim.torch_places import Places
-from edge_sim.torch_slab import settle_moments, take_moments
+from edge_sim.torch_parameter_buffer import move_moments_into_row, use_moments_in_row
+from edge_sim.torch_parameter_rows import ParameterRows
 from edge_sim.workers import COMPUTED, NO_STEPS, Delivery, Order, Read, Setup, Worker, divided
 
 _ORDERS_AHEAD = 2
@@ -30,15 +30,15 @@ class _Share:
 
     owner: int
     worker: Worker
-    waiting: list[Asked] = field(default_factory=list)
-    sent: deque[list[Asked]] = field(default_factory=deque)
+    waiting: list[DeviceRequest] = field(default_factory=list)
+    sent: deque[list[DeviceRequest]] = field(default_factory=deque)
     """By order, those without an answer."""
 
 
 class Workers:
     """Divides the devices among some processes for the whole run; what has no torch model is served here."""
 
-    def __init__(self, fleet: Fleet, count: int, places: Places, stacked: frozenset[str] = frozenset()) -> None:
+    def __init__(self, fleet: Fleet, count: int, places: ParameterRows, stacked: frozenset[str] = frozenset()) -> None:
         """places: empty, with room for the moments of the federation's optimiser.
 
         stacked: names of models that the workers stack (torch_cohort.py).
@@ -47,7 +47,7 @@ class Workers:
         self._costs: dict[int, float] = {}
         self._owner: dict[int, int] = {}
         self._shares: list[_Share] = []
-        self._here: list[Asked] = []
+        self._here: list[DeviceRequest] = []
         """To be served in this process."""
         self._arrived: SimpleQueue[Read] = SimpleQueue()
         self.peak_bytes = 0
@@ -65,7 +65,7 @@ class Workers:
         self._places.divide(self._owner)
         self._shares = [_Share(owner, self._worker(owner)) for owner in range(self._count)]
 
-    def begin(self, asked: Asked) -> None:
+    def begin(self, asked: DeviceRequest) -> None:
         """See Engine."""
         if not self._goes_out(asked):
             self._here.append(asked)
@@ -75,13 +75,13 @@ class Workers:
         if asked.bench.model.spec.name not in self._stacked:  # what stacks is worth waiting for
             self._send(share)
 
-    def collect(self) -> list[tuple[Asked, Answer]]:
+    def collect(self) -> list[tuple[DeviceRequest, DeviceAnswer]]:
         """See Engine."""
         for share in self._shares:
             self._send(share)
         here, self._here = self._here, []
         if here:
-            return [(each, served(each)) for each in here]  # while the workers are at it
+            return [(each, serve_alone(each)) for each in here]  # while the workers are at it
         while any(share.sent for share in self._shares):
             worker, found = self._arrived.get()
             share = next(each for each in self._shares if each.worker is worker)
@@ -102,7 +102,7 @@ class Workers:
         """Of the processes."""
         return tuple(share.worker.pid for share in self._shares)
 
-    def _goes_out(self, asked: Asked) -> bool:
+    def _goes_out(self, asked: DeviceRequest) -> bool:
         """Whether a worker serves it; what keeps state beside weights and moments stays here."""
         if asked.job.number not in self._owner or not isinstance(asked.request, COMPUTED):
             return False
@@ -132,11 +132,11 @@ class Workers:
             share.sent.append(share.waiting)
             share.waiting = []
 
-    def _as_order(self, asked: Asked) -> Order:
+    def _as_order(self, asked: DeviceRequest) -> Order:
         model, number = asked.bench.model, asked.job.number
         optimiser = model.optimiser if isinstance(model, TorchModel) else None
         if isinstance(model, TorchModel):
-            settle_moments(model, self._places.row(number))
+            move_moments_into_row(model, self._places.row(number))
         return Order(
             number=number,
             request=asked.request,
@@ -146,14 +146,14 @@ class Workers:
             steps=optimiser.steps if optimiser else NO_STEPS,
         )
 
-    def _answers(self, share: _Share, found: list[Delivery] | Exception) -> list[tuple[Asked, Answer]]:
+    def _answers(self, share: _Share, found: list[Delivery] | Exception) -> list[tuple[DeviceRequest, DeviceAnswer]]:
         """To the oldest order.  Raises RunFailed where the worker says why it ended."""
         if isinstance(found, Exception):
             raise RunFailed(f"a worker process could not begin: {found}") from found
         asked = share.sent.popleft()
         return [(each, self._taken(each, delivery)) for each, delivery in zip(asked, found, strict=True)]
 
-    def _lost(self, share: _Share) -> list[tuple[Asked, Answer]]:
+    def _lost(self, share: _Share) -> list[tuple[DeviceRequest, DeviceAnswer]]:
         """A worker has ended, with all that it was given; there is a new one."""
         asked = [each for order in share.sent for each in order]
         share.sent.clear()
@@ -161,9 +161,9 @@ class Workers:
         share.worker = self._worker(share.owner)
         return [(each, LOST) for each in asked]
 
-    def _taken(self, asked: Asked, delivery: Delivery) -> Answer:
+    def _taken(self, asked: DeviceRequest, delivery: Delivery) -> DeviceAnswer:
         model, number = asked.bench.model, asked.job.number
         if isinstance(model, TorchModel):
-            take_moments(model, self._places.row(number), delivery.optim, delivery.steps, self._places.moments)
+            use_moments_in_row(model, self._places.row(number), delivery.optim, delivery.steps, self._places.moments)
         meter_totals.add(asked.bench.meter, delivery.spent)
         return delivery.answer

@@ -28,10 +28,10 @@ from edge_sdk.transport.memory import Faults, Hub, MemoryTransport
 from edge_sim.byzantine import agent_for
 from edge_sim.checkpoint import Checkpoints
 from edge_sim.clock import LocalClock, VirtualClock
-from edge_sim.engine import Engine, Exact, Reduction, ask, unchanged
+from edge_sim.computation_queue import Computation, ComputationQueue
+from edge_sim.engine_base import Engine, ExactEngine, MethodWrapper, ask, unchanged
 from edge_sim.fleet import Device, Fleet, hardware
-from edge_sim.gather import Computation, Gatherer
-from edge_sim.hardware import Spent
+from edge_sim.hardware import DeviceCost
 from edge_sim.interrupts import held_back
 from edge_sim.scenario_faults import DeviceFaults, schedule_faults
 
@@ -54,7 +54,7 @@ class VirtualFleet:
         world: Mapping[str, Any] | None = None,
         trace: TraceWriter | None = None,
         engine: Engine | None = None,
-        reduction: Reduction = unchanged,
+        reduction: MethodWrapper = unchanged,
     ) -> None:
         """caches: devices are given no public set, and fetch it from the shelf into folders in here.
 
@@ -65,7 +65,7 @@ class VirtualFleet:
         self.clock = VirtualClock(world["now_s"])
         self.hub = Hub(self.clock, faults, faults_seed)
         self._keeper = keeper
-        self._gatherer = Gatherer(engine or Exact(), (watcher or Silent()).noted)
+        self._gatherer = ComputationQueue(engine or ExactEngine(), (watcher or Silent()).noted)
         self.devices: tuple[VirtualDevice, ...] = ()
         self._coordinator = VirtualCoordinator(
             fleet,
@@ -110,7 +110,7 @@ class VirtualFleet:
         )
 
     @property
-    def spent(self) -> dict[str, Spent]:
+    def spent(self) -> dict[str, DeviceCost]:
         """What the run has cost each device so far, by id."""
         now_s = self.clock.now_s
         return {d.device.kit.id: d.hardware.spent(now_s) for d in self.devices}
@@ -193,7 +193,7 @@ class VirtualCoordinator:
         shelf: PublicShelf | None = None,
         work: Callable[[], Work] = lambda: NO_WORK,
         trace: TraceWriter | None = None,
-        reduction: Reduction = unchanged,
+        reduction: MethodWrapper = unchanged,
         begun_s: float | None = None,
         unclosed: Mapping[str, Any] | None = None,
     ) -> None:
@@ -267,7 +267,7 @@ class VirtualDevice:
         clock: VirtualClock,
         federation: str,
         *,
-        gatherer: Gatherer,
+        gatherer: ComputationQueue,
         caches: Path | None = None,
     ) -> None:
         self._gatherer = gatherer

@@ -38,12 +38,12 @@ from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.wires import registered_names
 from edge_sdk.workbench import Workbench
 from edge_sim import config as configs
-from edge_sim import engines, ray_address
+from edge_sim import engine_choice, ray_address
 from edge_sim.config import Config, RunTable
-from edge_sim.engine import Asked, job_at, served
+from edge_sim.engine_base import DeviceRequest, job_at, serve_alone
 from edge_sim.fleet import Fleet
-from edge_sim.mirror import Mirror
-from edge_sim.room import Errand, Furniture, Room, pack
+from edge_sim.room import Errand, Furniture, Room, to_pickle
+from edge_sim.tracked_model import TrackedModel
 from edge_sim.virtual import VirtualFleet
 
 if importlib.util.find_spec("ray") is None:
@@ -61,7 +61,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
         token.write_text(secrets.token_hex(32), encoding="utf-8")
         patch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
         patch.delenv("RAY_ADDRESS", raising=False)
-        address = ray_address.found(TABLE)
+        address = ray_address.find_ray_address(TABLE)
         import ray  # noqa: PLC0415  # Ray learns what it may listen on before it is loaded
 
         from edge_sim.ray_engine import connect  # noqa: PLC0415  # likewise
@@ -72,7 +72,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
 
 
 def opened(config: Config, fleet: Fleet) -> Any:
-    return engines.opened(config.run, fleet)
+    return engine_choice.open_engine(config.run, fleet)
 
 
 def chosen(pictures: Path, method: str, models: str, **run: Any) -> Config:
@@ -135,7 +135,7 @@ def test_a_killed_actor_is_replaced_and_uploads_are_added_up_on_ray(
     config = chosen(pictures, "fedavg", "softmax", ray_fold=True)
     alone, fleet, killer = fleets.Run(config).finished(), fleets.Run(config).fleet, Killer()
     killer.engine = opened(config, fleet)
-    reduction = engines.reduction(config.run, fleet)
+    reduction = engine_choice.method_wrapper(config.run, fleet)
     again = VirtualFleet(fleet, ledger=Ledger(None), engine=killer.engine, watcher=killer, reduction=reduction)
     again.run()
     assert parts == [1, 1, 1]
@@ -156,7 +156,7 @@ def test_every_method_folds_elsewhere(name: str) -> None:
     method = ready_method(name, EQUIPMENT)
     spec, at = spec_of(method.contract, **SMALL), At(0, 0)
     ups = uploads(method.contract, spec, at, 5, seed=1)
-    parts = [pickle.loads(fold(name, pack(part))) for part in (ups[:2], ups[2:4])]
+    parts = [pickle.loads(fold(name, to_pickle(part))) for part in (ups[:2], ups[2:4])]
     merged = reduce(method.merge, parts, reduce(method.add, ups[4:], method.zero()))
     whole = reduce(method.add, ups, method.zero())
     state = method.init(spec)
@@ -171,7 +171,7 @@ def furnished(config: Config, *stacked: str) -> tuple[Fleet, Room]:
     given = Furniture(
         devices=fleet.devices[:2], spec=fleet.federation.spec, stacked=frozenset(stacked), modules=("/nowhere-else",)
     )
-    room.begin(edge_sdk.__version__, pack(given))
+    room.begin(edge_sdk.__version__, to_pickle(given))
     return fleet, room
 
 
@@ -179,16 +179,16 @@ def test_a_room_trains_as_the_bench_here_does(pictures: Path) -> None:
     fleet, room = furnished(chosen(pictures, "fedproto", "softmax"))
     device = fleet.devices[1]
     bench = Workbench(device.kit.model(None), device.data, discloses_classes=True)
-    mirror = bench.model = Mirror(bench.model)
+    mirror = bench.model = TrackedModel(bench.model)
     job = job_at(fleet.federation.spec, 1, 0, 0, len(device.data.train))
     fit = Fit(source=job.private_batches(3), objective=(CrossEntropy(),), optim=job.optim)
     errand = Errand(number=1, request=fit, round=0, exchange=0, state=mirror.state_bytes(), trains=True)
-    (found,) = pickle.loads(room.serve(pack([errand])))
-    assert found.answer == served(Asked(bench, fit, job))
+    (found,) = pickle.loads(room.serve(to_pickle([errand])))
+    assert found.answer == serve_alone(DeviceRequest(bench, fit, job))
     assert found.state == mirror.state_bytes()
     assert found.spent == bench.meter
-    (again,) = pickle.loads(room.serve(pack([dataclasses.replace(errand, request=Evaluate(0), state=None)])))
-    assert again.answer == served(Asked(bench, Evaluate(0), job))
+    (again,) = pickle.loads(room.serve(to_pickle([dataclasses.replace(errand, request=Evaluate(0), state=None)])))
+    assert again.answer == serve_alone(DeviceRequest(bench, Evaluate(0), job))
     assert again.state is None
 
 
@@ -202,7 +202,7 @@ def test_a_room_stacks_what_it_is_told_to(pictures: Path) -> None:
         job = job_at(fleet.federation.spec, device.kit.number, 0, 0, len(device.data.train))
         fit = Fit(source=job.private_batches(3), objective=(CrossEntropy(),), optim=job.optim)
         errands.append(Errand(number=job.number, request=fit, round=0, exchange=0, state=None, trains=True))
-    answers = zip(*(pickle.loads(room.serve(pack(errands))) for room in (alone, stacking)), strict=True)
+    answers = zip(*(pickle.loads(room.serve(to_pickle(errands))) for room in (alone, stacking)), strict=True)
     for device, each in zip(fleet.devices, answers, strict=False):
         weights = []
         for found in each:
@@ -216,7 +216,7 @@ def test_a_room_stacks_what_it_is_told_to(pictures: Path) -> None:
 def test_a_mirror_knows_when_it_is_ahead(pictures: Path) -> None:
     device = fleets.Run(chosen(pictures, "fedproto", "softmax")).fleet.devices[0]
     model = device.kit.model(None)
-    mirror, state, weights = Mirror(model), model.state_bytes(), model.weights()
+    mirror, state, weights = TrackedModel(model), model.state_bytes(), model.weights()
     x = model.spec.preprocess(device.data.train.x)
     assert mirror.ahead
     mirror.learned(state)

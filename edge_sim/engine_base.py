@@ -19,7 +19,7 @@ from edge_sdk.workbench import Workbench
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
+class DeviceRequest:
     """One request of one device."""
 
     bench: Workbench
@@ -27,15 +27,15 @@ class Asked:
     job: Job
 
 
-Answer: TypeAlias = Any
+DeviceAnswer: TypeAlias = Any
 """The result of a request; or an exception, to be raised where it was asked; or LOST."""
 
 
-class Lost:
+class LostAnswer:
     """In place of an answer: what computed it is gone, and the device's model is in no known state."""
 
 
-LOST = Lost()
+LOST = LostAnswer()
 
 
 class Engine(Protocol):
@@ -50,39 +50,39 @@ class Engine(Protocol):
     def ready(self) -> None:
         """All devices of the run are attached, and none has begun to learn."""
 
-    def begin(self, asked: Asked) -> None:
+    def begin(self, asked: DeviceRequest) -> None:
         """Take a request in.  Its device is left alone, and begins no other, until `collect` gives the answer."""
 
-    def collect(self) -> list[tuple[Asked, Answer]]:
+    def collect(self) -> list[tuple[DeviceRequest, DeviceAnswer]]:
         """Wait for some answers, in whatever order they come; empty: nothing was begun that was not answered."""
 
     def close(self) -> None:
         """Let go of processes and memory."""
 
 
-class Together(ABC):
+class BatchEngine(ABC):
     """An engine that serves all that was begun together, once the first answer is wanted."""
 
     peak_bytes = 0
 
     def __init__(self) -> None:
-        self._begun: list[Asked] = []
+        self._begun: list[DeviceRequest] = []
 
-    def begin(self, asked: Asked) -> None:
+    def begin(self, asked: DeviceRequest) -> None:
         """See Engine."""
         self._begun.append(asked)
 
-    def collect(self) -> list[tuple[Asked, Answer]]:
+    def collect(self) -> list[tuple[DeviceRequest, DeviceAnswer]]:
         """See Engine."""
         begun, self._begun = self._begun, []
         return list(zip(begun, self.serve(begun), strict=True)) if begun else []
 
     @abstractmethod
-    def serve(self, asked: Sequence[Asked]) -> list[Answer]:
+    def serve(self, asked: Sequence[DeviceRequest]) -> list[DeviceAnswer]:
         """One answer to each, in order; each device asks once at most."""
 
 
-class Exact(Together):
+class ExactEngine(BatchEngine):
     """In this process, one after the other."""
 
     def attach(self, number: int, bench: Workbench) -> None:
@@ -94,12 +94,12 @@ class Exact(Together):
     def close(self) -> None:
         """See Engine."""
 
-    def serve(self, asked: Sequence[Asked]) -> list[Answer]:
-        """See Together."""
-        return [served(each) for each in asked]
+    def serve(self, asked: Sequence[DeviceRequest]) -> list[DeviceAnswer]:
+        """See BatchEngine."""
+        return [serve_alone(each) for each in asked]
 
 
-def served(asked: Asked) -> Answer:
+def serve_alone(asked: DeviceRequest) -> DeviceAnswer:
     """By the device's own workbench, to the end."""
     steps = asked.bench.serve(asked.request, asked.job)
     try:
@@ -111,7 +111,7 @@ def served(asked: Asked) -> Answer:
         return error
 
 
-Reduction: TypeAlias = Callable[[CoordinatorMethod[Any, Any]], CoordinatorMethod[Any, Any]]
+MethodWrapper: TypeAlias = Callable[[CoordinatorMethod[Any, Any]], CoordinatorMethod[Any, Any]]
 """From a coordinator method to one that adds uploads up elsewhere, to the same bits."""
 
 
@@ -133,9 +133,9 @@ def job_at(spec: FederationSpec, number: int, round_: int, exchange: int, sample
     )
 
 
-def ask(bench: Workbench, request: Request, job: Job) -> Generator[Asked, Answer, Any]:
+def ask(bench: Workbench, request: Request, job: Job) -> Generator[DeviceRequest, DeviceAnswer, Any]:
     """Leave a request to whoever drives the participant: with its bench, what a Participant takes as `serve`."""
-    answer = yield Asked(bench, request, job)
+    answer = yield DeviceRequest(bench, request, job)
     if isinstance(answer, Exception):
         raise answer
     if answer is LOST:

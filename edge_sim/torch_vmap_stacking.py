@@ -12,10 +12,10 @@ from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.objectives import Floats
 from edge_sdk.workbench import Workbench
 from edge_sim.torch_stack import PRIVATE, Stack, Stacking
-from edge_sim.torch_vmap import VmapStack
+from edge_sim.torch_vmap_stack import VmapStack
 
 
-class AnyNets(Stacking):
+class VmapStacking(Stacking):
     """Stacks nets that say the same stacked as alone."""
 
     at_a_time = 128

@@ -16,12 +16,12 @@ from edge_sdk.errors import RunFailed
 from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.workbench import Workbench
 from edge_sim.memory import give_back
-from edge_sim.torch_slab import Slab, row_bytes, settle
+from edge_sim.torch_parameter_buffer import ParameterBuffer, move_into_row, row_bytes
 
 EARLY = "a device asked before all were attached: please report this"
 
 
-class Places:
+class ParameterRows:
     """The rows of a run's torch models, by device number."""
 
     def __init__(
@@ -37,7 +37,7 @@ class Places:
         self.rows: dict[int, tuple[int, int]] = {}
         """Where each begins and ends."""
         self._device = device
-        self._slab: Slab | None = None
+        self._slab: ParameterBuffer | None = None
         self._memory: Tensor | None = None
 
     @property
@@ -46,7 +46,7 @@ class Places:
         return self._memory is not None
 
     @property
-    def slab(self) -> Slab:
+    def slab(self) -> ParameterBuffer:
         """The memory, where it is this machine's.  Raises RunFailed where it is not divided yet."""
         if self._slab is None:
             raise RunFailed(EARLY)
@@ -58,7 +58,7 @@ class Places:
             return
         self.models[number], self._samples[number] = bench.model, len(bench.data.train)
         if self.ready:
-            settle(bench.model, self.row(number), fresh=True)
+            move_into_row(bench.model, self.row(number), fresh=True)
 
     def divide(self, owners: Mapping[int, int]) -> None:
         """Everybody is there; owners: whose part of the memory each device's row is in."""
@@ -72,12 +72,12 @@ class Places:
             self.rows[number] = at, at + size
             at += size
         if self._device is None:
-            self._slab = Slab(at, self._spill if at > self._memory_bytes else None)
+            self._slab = ParameterBuffer(at, self._spill if at > self._memory_bytes else None)
             self._memory = self._slab.memory
         else:
             self._memory = torch.zeros(at, dtype=torch.uint8, device=self._device)
         for number, model in self.models.items():
-            settle(model, self.row(number), fresh=True)
+            move_into_row(model, self.row(number), fresh=True)
         give_back()  # the memory in which the models were made
 
     def row(self, number: int) -> Tensor:

@@ -15,7 +15,7 @@ from torch.func import functional_call, vmap
 from edge_sdk.models.torch_anatomy import Tapped
 from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.objectives import FEATURES, needed
-from edge_sim.torch_stack import Change, Outcome, Stack
+from edge_sim.torch_stack import ApplyGradient, Stack, StackOutput
 
 SAMPLES = 4096
 """Of all devices of a stack in one forward pass: bounds the activations (a small net has some 100 kB a sample)."""
@@ -31,15 +31,15 @@ class VmapStack(Stack):
         self._net = Tapped(first.net, needed(first.tap, FEATURES)).train(train)
         self._names = [f"net.{name}" for name, _ in first.net.named_parameters()]
 
-    def outcome(self, x: Tensor, count: int) -> Outcome:
+    def outcome(self, x: Tensor, count: int) -> StackOutput:
         """See Stack."""
         weights = [each[:count].detach().requires_grad_() for each in self.weights]
         at_once = max(1, SAMPLES // x.shape[1])
         over_devices = vmap(self._one, chunk_size=at_once if at_once < count else None)
         logits, features = over_devices(weights, x.expand(count, *x.shape[1:]))
-        return Outcome(logits.detach(), features.detach(), (*weights, logits, features))
+        return StackOutput(logits.detach(), features.detach(), (*weights, logits, features))
 
-    def go_back(self, outcome: Outcome, logits: Tensor, features: Tensor | None, change: Change) -> None:
+    def go_back(self, outcome: StackOutput, logits: Tensor, features: Tensor | None, change: ApplyGradient) -> None:
         """See Stack."""
         *weights, own_logits, own_features = outcome.given
         reached, slopes = [own_logits], [logits]

@@ -21,7 +21,7 @@ PER_CLASS = 15
 _BATCH = 256
 
 
-def gather(virtual: VirtualFleet, dataset: Dataset) -> Insight:
+def model_insight(virtual: VirtualFleet, dataset: Dataset) -> Insight:
     """All that the models of a run can show at its end."""
     found = final_prototypes.insight(virtual.server)
     learning = [device for device in virtual.devices if device.agent.bench.model.spec.terms]

@@ -12,7 +12,7 @@ from edge_sdk.models.base import Batches, FitReport, Model, ModelSpec, Part
 from edge_sdk.objectives import Floats, Ints, Objective, Optim
 
 
-class Mirror:
+class TrackedModel:
     """Any model, which it stands in for; see Model."""
 
     def __init__(self, model: Model) -> None:

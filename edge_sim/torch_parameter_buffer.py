@@ -25,7 +25,7 @@ _ALIGNED = 64
 """Bytes: as torch's own allocator, so that the same instructions run on the same bits."""
 
 
-class Slab:
+class ParameterBuffer:
     """Zeroed memory for rows, as one file: without a name in memory, or, given a folder, on its disk."""
 
     def __init__(self, size_bytes: int, folder: Path | None = None, descriptor: int | None = None) -> None:
@@ -53,7 +53,7 @@ def row_bytes(model: TorchModel, kinds: int) -> int:
     return sum(map(_aligned, _tensors(model))) + kinds * parameters
 
 
-def settle(model: TorchModel, row: Tensor, *, fresh: bool) -> None:
+def move_into_row(model: TorchModel, row: Tensor, *, fresh: bool) -> None:
     """Let a model live in its row; fresh: what it holds now goes there, else what is there counts."""
     at = 0
     for tensor in _tensors(model):
@@ -76,7 +76,7 @@ def _in_one_piece(tensors: Sequence[Tensor], row: Tensor) -> Tensor | None:
     return row[start : start + end - begin].view(torch.float32)
 
 
-def settle_moments(model: TorchModel, row: Tensor) -> None:
+def move_moments_into_row(model: TorchModel, row: Tensor) -> None:
     """Let the moments of a model's optimiser, if it has any, live in its row, as they are now."""
     optimiser = model.optimiser
     if optimiser is None:
@@ -88,7 +88,9 @@ def settle_moments(model: TorchModel, row: Tensor) -> None:
                 own[j] = place
 
 
-def take_moments(model: TorchModel, row: Tensor, optim: Optim | None, steps: NDArray[np.int64], kinds: int) -> None:
+def use_moments_in_row(
+    model: TorchModel, row: Tensor, optim: Optim | None, steps: NDArray[np.int64], kinds: int
+) -> None:
     """Give a model the optimiser whose moments are in its row, after so many steps; optim None: it has none."""
     moments = _moments(model, row, kinds)
     model.optimiser = None if optim is None else TorchOptimiser(optim, model.trained, moments, steps.copy())

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.workbench import Workbench
-from edge_sim.torch_stack import Change, Outcome, Stack, Stacking
+from edge_sim.torch_stack import ApplyGradient, Stack, Stacking, StackOutput
 
 _SLOPES: Mapping[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
     nn.ReLU: lambda slope, out: slope * (out > 0),
@@ -34,7 +34,7 @@ class DenseStack(Stack):
         self._layers = _layers(models[0].net)
 
     @torch.no_grad()
-    def outcome(self, x: Tensor, count: int) -> Outcome:
+    def outcome(self, x: Tensor, count: int) -> StackOutput:
         """See Stack."""
         left = iter(self.weights)
         given: list[Tensor] = []
@@ -48,10 +48,10 @@ class DenseStack(Stack):
                 x = x.reshape(*x.shape[:2], prod(x.shape[2:]))
             else:
                 x = layer(x)
-        return Outcome(x, given[-1], given)
+        return StackOutput(x, given[-1], given)
 
     @torch.no_grad()
-    def go_back(self, outcome: Outcome, logits: Tensor, features: Tensor | None, change: Change) -> None:
+    def go_back(self, outcome: StackOutput, logits: Tensor, features: Tensor | None, change: ApplyGradient) -> None:
         """See Stack.  Written out: autograd would take as long as the arithmetic.
 
         A weight may be changed as soon as it is given.
@@ -71,7 +71,7 @@ class DenseStack(Stack):
             slope = below if features is None or i < len(self._layers) - 1 else below + features
 
 
-class Products(Stacking):
+class DenseStacking(Stacking):
     """Stacks dense nets."""
 
     at_a_time = 10
