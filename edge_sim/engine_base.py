@@ -1,7 +1,8 @@
-"""What simulated devices compute on: an engine takes in the requests of many devices, and gives the answers.
+"""The interface of an engine: it computes the requests of many simulated devices.
 
-`exact` serves them one after the other with each device's own model, as a board would, and is what every other engine
-is compared with.  Which engine serves changes how long a simulation takes, never what happens in it or when.
+The engine `exact` computes them one after the other with each device's own model, as a board would.  All other engines
+are compared with it.  The engine decides how long a simulation takes on this machine.  It changes nothing on the
+virtual clock, and models by the rounding of floats at most.
 """
 
 from __future__ import annotations
@@ -28,40 +29,44 @@ class DeviceRequest:
 
 
 DeviceAnswer: TypeAlias = Any
-"""The result of a request; or an exception, to be raised where it was asked; or LOST."""
+"""The result of a request; or an exception, which is raised where the device waits; or LOST."""
 
 
 class LostAnswer:
-    """In place of an answer: what computed it is gone, and the device's model is in no known state."""
+    """Stands for an answer that will not come: the process that computed it has ended.
+
+    The state of the device's model is unknown then.
+    """
 
 
 LOST = LostAnswer()
 
 
 class Engine(Protocol):
-    """Serves requests."""
+    """Computes the requests of devices."""
 
-    peak_bytes: int
-    """Resident at most in processes of its own, known once it is closed."""
+    @property
+    def peak_bytes(self) -> int:
+        """Largest resident memory of the engine's own processes, in bytes; known once the engine is closed."""
 
     def attach(self, number: int, bench: Workbench) -> None:
-        """A device is switched on, perhaps again; before it asks anything."""
+        """Register a device that is switched on, perhaps again, before its first request."""
 
     def ready(self) -> None:
-        """All devices of the run are attached, and none has begun to learn."""
+        """Prepare for requests: all devices of the run are attached, and none has begun to learn."""
 
     def begin(self, asked: DeviceRequest) -> None:
-        """Take a request in.  Its device is left alone, and begins no other, until `collect` gives the answer."""
+        """Accept a request.  The device makes no other one before `collect` returns the answer."""
 
     def collect(self) -> list[tuple[DeviceRequest, DeviceAnswer]]:
-        """Wait for some answers, in whatever order they come; empty: nothing was begun that was not answered."""
+        """Wait for some answers, and return them in any order; an empty list: no request is unanswered."""
 
     def close(self) -> None:
-        """Let go of processes and memory."""
+        """Release processes and memory."""
 
 
 class BatchEngine(ABC):
-    """An engine that serves all that was begun together, once the first answer is wanted."""
+    """An engine that computes all accepted requests in one batch, as soon as an answer is wanted."""
 
     peak_bytes = 0
 
@@ -69,38 +74,38 @@ class BatchEngine(ABC):
         self._begun: list[DeviceRequest] = []
 
     def begin(self, asked: DeviceRequest) -> None:
-        """See Engine."""
+        """Implement Engine."""
         self._begun.append(asked)
 
     def collect(self) -> list[tuple[DeviceRequest, DeviceAnswer]]:
-        """See Engine."""
+        """Implement Engine."""
         begun, self._begun = self._begun, []
         return list(zip(begun, self.serve(begun), strict=True)) if begun else []
 
     @abstractmethod
     def serve(self, asked: Sequence[DeviceRequest]) -> list[DeviceAnswer]:
-        """One answer to each, in order; each device asks once at most."""
+        """Return one answer for each request, in their order; each device has at most one request."""
 
 
 class ExactEngine(BatchEngine):
-    """In this process, one after the other."""
+    """Computes in this process, one request after the other."""
 
     def attach(self, number: int, bench: Workbench) -> None:
-        """See Engine."""
+        """Implement Engine."""
 
     def ready(self) -> None:
-        """See Engine."""
+        """Implement Engine."""
 
     def close(self) -> None:
-        """See Engine."""
+        """Implement Engine."""
 
     def serve(self, asked: Sequence[DeviceRequest]) -> list[DeviceAnswer]:
-        """See BatchEngine."""
+        """Implement BatchEngine."""
         return [serve_alone(each) for each in asked]
 
 
 def serve_alone(asked: DeviceRequest) -> DeviceAnswer:
-    """By the device's own workbench, to the end."""
+    """Compute one request with the device's own workbench."""
     steps = asked.bench.serve(asked.request, asked.job)
     try:
         while True:
@@ -112,16 +117,16 @@ def serve_alone(asked: DeviceRequest) -> DeviceAnswer:
 
 
 MethodWrapper: TypeAlias = Callable[[CoordinatorMethod[Any, Any]], CoordinatorMethod[Any, Any]]
-"""From a coordinator method to one that adds uploads up elsewhere, to the same bits."""
+"""Turns a coordinator method into one that adds uploads up somewhere else, with the same bits as result."""
 
 
 def unchanged(method: CoordinatorMethod[Any, Any]) -> CoordinatorMethod[Any, Any]:
-    """The reduction of a deployment: where the coordinator is."""
+    """Return the method itself: uploads are added up in the coordinator's process, as in a deployment."""
     return method
 
 
 def job_at(spec: FederationSpec, number: int, round_: int, exchange: int, samples: int) -> Job:
-    """What a bench must know of an exchange to serve its requests, for whoever has no session."""
+    """Return what a workbench must know of an exchange to compute its requests, where there is no session."""
     return Job(
         spec=spec,
         number=number,
@@ -134,7 +139,7 @@ def job_at(spec: FederationSpec, number: int, round_: int, exchange: int, sample
 
 
 def ask(bench: Workbench, request: Request, job: Job) -> Generator[DeviceRequest, DeviceAnswer, Any]:
-    """Leave a request to whoever drives the participant: with its bench, what a Participant takes as `serve`."""
+    """Yield a request to whoever runs the device, and return its answer; `partial(ask, bench)` is Participant.serve."""
     answer = yield DeviceRequest(bench, request, job)
     if isinstance(answer, Exception):
         raise answer

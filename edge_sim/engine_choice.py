@@ -16,6 +16,7 @@ from edge_sim import ray_address
 from edge_sim.config import CPU, Config, RunTable
 from edge_sim.engine_base import Engine, ExactEngine, MethodWrapper, unchanged
 from edge_sim.fleet import Fleet
+from edge_sim.remote_engine import RemoteEngine
 
 WORTH_S = 10.0
 """Seconds of computing below which processes that take seconds to start are not worth it."""
@@ -27,9 +28,9 @@ def open_engine(table: RunTable, fleet: Fleet) -> Engine:
     """The engine of a run, ready.  Raises UsageError for one that this machine cannot have."""
     if table.engine == "ray":
         address = ray_address.find_ray_address(table)
-        from edge_sim.ray_engine import RayEngine  # noqa: PLC0415  # an extra, and slow to load
+        from edge_sim.ray_actor_pool import RayActorPool  # noqa: PLC0415  # an extra, and slow to load
 
-        return RayEngine(table, fleet, address)
+        return RemoteEngine(RayActorPool(table, fleet, address), frozenset(table.stacked or ()))
     if not any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
         return ExactEngine()  # what does not load torch must not load it now
     from edge_sim.torch_engines import cohort, workers  # noqa: PLC0415  # torch only where a device has it

@@ -21,13 +21,13 @@ from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.wires import Contract, load_registered
-from edge_sim.room import to_pickle
+from edge_sim.remote_messages import to_pickle
 
 TOGETHER = 16
 """Uploads in one partial aggregate: enough to be worth a task, few enough to bound what waits for one."""
 
 FOLD_CPUS = 0.1
-"""What the actors of ray_engine.py leave of each CPU: they do nothing while uploads are added up."""
+"""What the actors of ray_actor_pool.py leave of each CPU: they do nothing while uploads are added up."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,13 +19,14 @@ from edge_sim.config import CPU, RunTable
 from edge_sim.engine_base import BatchEngine, DeviceRequest, ExactEngine, job_at
 from edge_sim.fleet import Device, Fleet
 from edge_sim.model_timing import ModelTiming
+from edge_sim.remote_engine import RemoteEngine
 from edge_sim.torch_cohort import CohortEngine
 from edge_sim.torch_dense_stack import DenseStacking
 from edge_sim.torch_parameter_rows import ParameterRows
+from edge_sim.torch_process_pool import ProcessPool
 from edge_sim.torch_stack import Stacking
 from edge_sim.torch_threads import use_one_thread
 from edge_sim.torch_vmap_stacking import VmapStacking
-from edge_sim.torch_workers import Workers
 
 _REPEATS = 3
 _A_FEW = 10
@@ -44,10 +45,11 @@ def stacking(table: RunTable) -> Stacking:
     return DenseStacking() if table.device == CPU else VmapStacking()
 
 
-def workers(table: RunTable, fleet: Fleet) -> Workers:
-    """Processes, their weights in memory or, above the table's cap, on disk."""
-    count = table.workers or os.cpu_count() or 1
-    return Workers(fleet, min(count, len(fleet.devices)), parameter_rows(table, fleet), frozenset(table.stacked or ()))
+def workers(table: RunTable, fleet: Fleet) -> RemoteEngine:
+    """Return the engine of worker processes; weights above the table's cap lie on disk."""
+    count, stacked = table.workers or os.cpu_count() or 1, frozenset(table.stacked or ())
+    pool = ProcessPool(fleet, min(count, len(fleet.devices)), parameter_rows(table, fleet), stacked)
+    return RemoteEngine(pool, stacked)
 
 
 def parameter_rows(table: RunTable, fleet: Fleet) -> ParameterRows:
@@ -71,7 +73,7 @@ def calibrated(table: RunTable, fleet: Fleet) -> list[ModelTiming]:
 
 
 def _measured(fleet: Fleet, devices: Sequence[Device], way: Stacking) -> ModelTiming:
-    benches = [Workbench(each.kit.model(each.public), each.data, each.public) for each in devices[: way.at_a_time]]
+    benches = [Workbench(each.kit.model(each.public), each.data, each.public) for each in devices[: way.max_devices]]
     asked = [_fit(fleet, device, bench) for device, bench in zip(devices, benches, strict=False)]
     few = asked[:_A_FEW]
     alone_ms = _best_ms(ExactEngine(), few) / len(few)

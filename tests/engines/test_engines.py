@@ -24,16 +24,18 @@ from edge_sim import engine_choice
 from edge_sim.computation_queue import Computation
 from edge_sim.config import Config, RunTable
 from edge_sim.engine_base import LOST, DeviceAnswer, DeviceRequest, Engine, ExactEngine
+from edge_sim.remote_engine import RemoteEngine
 from edge_sim.runner import run
 from edge_sim.virtual import VirtualDevice
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
+
 from edge_sim.torch_cohort import CohortEngine  # noqa: E402  # torch is there
 from edge_sim.torch_engines import parameter_rows  # noqa: E402
+from edge_sim.torch_process_pool import ProcessPool  # noqa: E402
 from edge_sim.torch_threads import use_one_thread  # noqa: E402
-from edge_sim.torch_workers import Workers  # noqa: E402
 
 use_one_thread()  # as every simulation does
 
@@ -48,8 +50,8 @@ def tables(pictures: Path, method: str, families: str = "cycle:mlp,cnn,mlp", **t
     return found
 
 
-def workers(fleet: fleets.Fleet, count: int) -> Workers:
-    return Workers(fleet, count, parameter_rows(RunTable(), fleet))
+def workers(fleet: fleets.Fleet, count: int) -> RemoteEngine:
+    return RemoteEngine(ProcessPool(fleet, count, parameter_rows(RunTable(), fleet)))
 
 
 def config(pictures: Path, method: str, families: str = "cycle:mlp,cnn,mlp", **train: Any) -> Config:
@@ -170,7 +172,7 @@ class Killer(Noting):
 
     def __init__(self) -> None:
         super().__init__()
-        self.engine: Workers | None = None
+        self.engine: RemoteEngine | None = None
         self.killed: list[int] = []
 
     def round_done(self, result: RoundResult, of: int, record: Record) -> None:  # noqa: ARG002
@@ -211,7 +213,7 @@ def test_a_run_whose_workers_keep_dying_can_be_resumed(
 def test_a_worker_that_cannot_begin_says_why(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = config(pictures, "fedproto")
     fleet = fleets.Run(chosen).fleet
-    monkeypatch.setattr("edge_sim.torch_workers.sys.path", ["/nowhere"])
+    monkeypatch.setattr("edge_sim.torch_process_pool.sys.path", ["/nowhere"])
     for device in fleet.devices:
         object.__setattr__(device.kit, "family", "nowhere:factory")
     engine = workers(fleet, 1)

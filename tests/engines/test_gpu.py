@@ -144,14 +144,14 @@ def bench_of(net: nn.Module, device: str = "cpu") -> Workbench:
 def test_what_stacks(net: nn.Module, stacks: bool, device: str) -> None:
     bench = bench_of(net, device)
     before = bench.model.state_bytes()
-    assert bool(VmapStacking().words(bench)) == stacks
+    assert bool(VmapStacking().key(bench)) == stacks
     assert bench.model.state_bytes() == before
     assert not net.training
 
 
 def test_nets_in_the_same_words_are_compared() -> None:
     ways = VmapStacking()
-    first, same, other = (ways.words(bench_of(Scaled(by))) for by in (0.5, 0.5, 0.25))
+    first, same, other = (ways.key(bench_of(Scaled(by))) for by in (0.5, 0.5, 0.25))
     assert first == same
     assert not other
 
@@ -160,9 +160,9 @@ def test_a_stack_is_cut_where_there_are_too_many_samples(monkeypatch: pytest.Mon
     benches = [bench_of(normalised(nn.GroupNorm(2, 4))) for _ in range(3)]
     stack = VmapStacking().stack([bench.model for bench in benches if isinstance(bench.model, TorchModel)], train=False)
     x = torch.from_numpy(np.random.default_rng(0).normal(size=(3, 5, 1, 4, 4)).astype(np.float32))
-    whole = stack.outcome(x, 3).logits
+    whole = stack.forward(x, 3).logits
     monkeypatch.setattr("edge_sim.torch_vmap_stack.SAMPLES", 10)
-    torch.testing.assert_close(stack.outcome(x, 3).logits, whole)
+    torch.testing.assert_close(stack.forward(x, 3).logits, whole)
 
 
 # -- where --------------------------------------------------------------------------------------------------------------
