@@ -210,7 +210,7 @@ def _outcome(method: str, bad: Faults, seed: int) -> tuple[tuple[bytes, ...], in
         "fleet": [{"count": 6, "model": "softmax"}],
     }
     config = configs.parse(tables, Path("faults.toml"))
-    fleet = VirtualFleet(fleets.build(config), ledger=Ledger(None), faults=bad, faults_seed=seed)
+    fleet = VirtualFleet(fleets.build_fleet(config), ledger=Ledger(None), faults=bad, faults_seed=seed)
     fleet.run()
     updates = fleet.server.record.updates
     models = tuple(device.agent.bench.model.state_bytes() for device in fleet.devices)

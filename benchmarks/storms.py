@@ -82,7 +82,7 @@ def _built(method: str) -> fleets.Fleet:
     }
     if method in ("fedproto", "fedssa"):
         tables["federation"]["feature_dim"] = 64
-    return fleets.build(configs.parse(tables, Path("storm.toml")))
+    return fleets.build_fleet(configs.parse(tables, Path("storm.toml")))
 
 
 @functools.cache

@@ -73,7 +73,7 @@ def seconds(board: Board, each: Timed) -> float:
 def timed(budget_s: float) -> Iterator[Timed]:
     """All nets."""
     for family, side, batch in NETS:
-        model = families.build(family, classes=10, raw_shape=(side, side), preprocess=Preprocess(), seed=0)
+        model = families.build_model(family, classes=10, raw_shape=(side, side), preprocess=Preprocess(), seed=0)
         x = np.random.default_rng(0).normal(size=(batch, 1, side, side)).astype(np.float32)  # (b, 1, h, w)
         batches = Batches(inputs=x, labels=np.arange(batch) % 10, indices=np.arange(batch)[None])
         what = f"{family}, {side} x {side}, {batch}"

@@ -13,7 +13,7 @@ from coordinator.config import FederationTable
 from edge_sdk.boards import profiles
 from edge_sdk.boards.profiles import Board, Link, load_board, load_link
 from edge_sim.config import FaultsTable
-from edge_sim.hardships import Hardships
+from edge_sim.device_conditions import DeviceConditions
 from edge_sim.scenario import ScenarioTable
 
 PAGES = Path(__file__).parent / "reference"
@@ -152,7 +152,7 @@ def boards_page() -> str:
 def scenarios_page() -> str:
     """docs/reference/scenarios.md."""
     tables = {
-        "fleet": fields_table(Hardships),
+        "fleet": fields_table(DeviceConditions),
         "scenario": fields_table(ScenarioTable),
         "faults": fields_table(FaultsTable),
         "policy": fields_table(FederationTable, *POLICY),

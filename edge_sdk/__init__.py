@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from edge_sdk.version import __version__
 
 if TYPE_CHECKING:
     from edge_sdk.agent import Agent
@@ -54,6 +54,7 @@ __all__ = [
     "Samples",
     "TlsFiles",
     "TorchModel",
+    "__version__",
 ]
 
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_sdk import __version__
 from edge_sdk.errors import EdgeError
+from edge_sdk.version import __version__
 
 INTERRUPTED = 130
 

@@ -31,11 +31,11 @@ def model_of(rule: str, board: Board, number: int, seed: int) -> str:
     """
     kind, _, listed = ("board", ":", FOR_BOARDS) if rule == "board" else rule.partition(":")
     if kind not in RULES:
-        families.check(rule)
+        families.check_family(rule)
         return rule
     names = [name.strip() for name in listed.split(",")]
     for name in names:
-        families.check(name)
+        families.check_family(name)
     if kind == "board":
         return _for_board(names, board)
     if kind == "cycle":

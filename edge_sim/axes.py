@@ -14,7 +14,7 @@ from typing import Any
 from coordinator.config import read_values
 from coordinator.report.compare import ALONE
 from edge_sdk.errors import UsageError
-from edge_sim.plan import Setting
+from edge_sim.planned_runs import Setting
 
 SETTINGS = frozenset({"train", "method"})
 """The sections whose keys a method may choose."""

@@ -27,7 +27,7 @@ Knowledge: TypeAlias = Mapping[str, Payload]
 Tamper: TypeAlias = Callable[[Knowledge, np.random.Generator], Knowledge]
 
 
-def load(name: str) -> Tamper:
+def load_tamper(name: str) -> Tamper:
     """The function that MODULE:FUNCTION names.
 
     Raises UsageError, too, for one that cannot be called with what a Tamper is given: it is not called to find out.
@@ -53,14 +53,14 @@ def agent_for(name: str | None, federation: str, seed: int) -> Callable[..., Age
     """What makes a device's agent: one that lies where a function is named."""
     if name is None:
         return Agent
-    return partial(LyingAgent, lie=Lie(name), seed=[seed, *federation.encode()])
+    return partial(ByzantineAgent, lie=CheckedTamper(name), seed=[seed, *federation.encode()])
 
 
-class Lie:
+class CheckedTamper:
     """A named function, and one line for whatever is wrong with what it does."""
 
     def __init__(self, name: str) -> None:
-        self._name, self._tamper = name, load(name)
+        self._name, self._tamper = name, load_tamper(name)
 
     def __call__(self, knowledge: Knowledge, rng: np.random.Generator) -> Knowledge:
         """What the function returns.  Raises UsageError where it raises, or returns no knowledge of that make."""
@@ -74,10 +74,10 @@ class Lie:
         return found
 
 
-class LyingAgent(Agent):
+class ByzantineAgent(Agent):
     """An agent whose uploads are tampered with before they are stored and sent."""
 
-    def __init__(self, *, lie: Lie, seed: Sequence[int], **honest: Any) -> None:
+    def __init__(self, *, lie: CheckedTamper, seed: Sequence[int], **honest: Any) -> None:
         self._lie, self._seed = lie, seed
         super().__init__(**honest)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from coordinator.report.compare import Comparison, MethodRuns, Trial
 from coordinator.report.compare_files import write_comparison
 from edge_sim.config import Config
-from edge_sim.plan import Planned, carry_out, check_methods, check_seeds, plan
+from edge_sim.planned_runs import PlannedRun, check_methods, check_seeds, plan, run_missing
 from edge_sim.runner import ObserverFor
 
 
@@ -25,13 +25,13 @@ def compare(
     """
     names = check_methods(methods)
     planned = plan(config, names, check_seeds(seeds))
-    carry_out(planned, out, observer)
+    run_missing(planned, out, observer)
     comparison = Comparison(lines=lines(planned, out), baseline=names[0])
     write_comparison(comparison, out)
     return comparison
 
 
-def lines(planned: Iterable[Planned], out: Path) -> tuple[MethodRuns, ...]:
+def lines(planned: Iterable[PlannedRun], out: Path) -> tuple[MethodRuns, ...]:
     """The results of planned runs, one line for each method."""
     trials: dict[str, list[Trial]] = {}
     for each in planned:

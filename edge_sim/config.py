@@ -15,7 +15,7 @@ from edge_sdk.protocol.schema import Count, Integer, Real, Text
 from edge_sdk.protocol.toml_table import to_table
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim import assign
-from edge_sim.hardships import NONE, Hardships
+from edge_sim.device_conditions import IDEAL_CONDITIONS, DeviceConditions
 from edge_sim.scenario import ScenarioTable
 
 Share = Annotated[float, Real(0.0, 1.0)]
@@ -77,7 +77,7 @@ class PartitionTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FleetRow(Hardships):
+class FleetRow(DeviceConditions):
     """One [[fleet]]: some devices that are alike."""
 
     count: Annotated[int, Integer(1, 10**6)] = 1
@@ -305,8 +305,8 @@ def _absolute(path: str | None, file: Path) -> str | None:
 
 def troubled(config: Config) -> bool:
     """Whether the file has something go wrong that only the memory broker imitates."""
-    trials = [field.name for field in fields(Hardships)]
-    worse = any(getattr(row, name) != getattr(NONE, name) for row in config.fleet for name in trials)
+    trials = [field.name for field in fields(DeviceConditions)]
+    worse = any(getattr(row, name) != getattr(IDEAL_CONDITIONS, name) for row in config.fleet for name in trials)
     return worse or config.scenario != ScenarioTable()
 
 
@@ -317,7 +317,7 @@ def alone(config: Config) -> Config:
         config,
         federation=everybody,
         method={},
-        fleet=tuple(replace(row, **asdict(NONE)) for row in config.fleet),
+        fleet=tuple(replace(row, **asdict(IDEAL_CONDITIONS)) for row in config.fleet),
         faults=Faults(),
         faults_seed=0,
         scenario=ScenarioTable(),

@@ -18,7 +18,7 @@ from edge_sim.config import DataTable
 from edge_sim.draw import draw_equally, draw_evenly
 from edge_sim.sources import digits, npz
 from edge_sim.sources import folder as pictures
-from edge_sim.sources.base import Whole
+from edge_sim.sources.base import SourceData
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,14 +50,14 @@ class Dataset:
         return tuple(self.private.x.shape[1:])
 
 
-def load(table: DataTable, seed: int, folder: Path, classes: int | None = None) -> Dataset:
+def load_dataset(table: DataTable, seed: int, folder: Path, classes: int | None = None) -> Dataset:
     """The data set that a [data] section names; paths are relative to `folder`.
 
     classes: how many the federation has, where it says so; default: as many as the labels need.
     Raises UsageError or MissingExtra.
     """
     seed = seed if table.seed is None else table.seed
-    whole = read(table, seed, folder)
+    whole = read_source(table, seed, folder)
     found = int(max(whole.train.y.max(), whole.test.y.max())) + 1
     if classes is not None and found > classes:
         raise UsageError(f"federation.classes: {classes}, but {_where(whole, classes)}")
@@ -93,21 +93,21 @@ def load(table: DataTable, seed: int, folder: Path, classes: int | None = None) 
     )
 
 
-def read(table: DataTable, seed: int, folder: Path) -> Whole:
+def read_source(table: DataTable, seed: int, folder: Path) -> SourceData:
     """Everything that the source holds.  Raises UsageError or MissingExtra."""
     if table.source == "digits":
-        return digits.read(table.test_fraction, seed)
+        return digits.read_digits(table.test_fraction, seed)
     if table.source == "npz":
-        return npz.read(folder / (table.path or ""))
+        return npz.read_npz(folder / (table.path or ""))
     if table.source == "folder":
         size = (table.image_size[0], table.image_size[1]) if table.image_size else None
-        return pictures.read(folder / (table.path or ""), size, table.test_fraction, seed)
+        return pictures.read_folder(folder / (table.path or ""), size, table.test_fraction, seed)
     from edge_sim.sources import torch_sources
 
-    return torch_sources.read(table.source, folder / (table.root or ""), table.emnist_split)
+    return torch_sources.read_torchvision(table.source, folder / (table.root or ""), table.emnist_split)
 
 
-def _where(whole: Whole, classes: int) -> str:
+def _where(whole: SourceData, classes: int) -> str:
     """The first label that is none of 0..classes-1."""
     array, y = ("y_train", whole.train.y) if int(whole.train.y.max()) >= classes else ("y_test", whole.test.y)
     row = int(np.flatnonzero(y >= classes)[0])

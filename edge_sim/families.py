@@ -6,8 +6,7 @@ import difflib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from os import PathLike
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +15,7 @@ from edge_sdk.errors import UsageError
 from edge_sdk.loading import load_function
 from edge_sdk.models.base import Model
 from edge_sdk.models.numpy_model import NumpyModel
-
-Shape: TypeAlias = tuple[int, int, int]
-File: TypeAlias = "str | PathLike[str]"
-HeadKind: TypeAlias = Literal["linear", "cosine"]
+from edge_sim.model_types import HeadKind, InputShape, ModelFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +62,7 @@ SHOWN = 8
 """Families that an error names."""
 
 
-def check(name: str) -> None:
+def check_family(name: str) -> None:
     """Raise UsageError unless `name` is a family or a MODULE:FACTORY that imports."""
     if ":" in name:
         _factory(name)
@@ -81,7 +77,7 @@ def check(name: str) -> None:
 
 def runtime(name: str) -> str:
     """Of a family: numpy, torch or onnx.  A factory of somebody's own counts as torch, which it may use."""
-    check(name)
+    check_family(name)
     return "torch" if ":" in name else FAMILIES[name].runtime
 
 
@@ -90,14 +86,14 @@ def chooses_width(name: str) -> bool:
     return name in FAMILIES and (FAMILIES[name].runtime == "torch" or name in ("onnx-random", "onnx-kmeans"))
 
 
-def build(
+def build_model(
     name: str,
     *,
     classes: int,
     raw_shape: tuple[int, ...],
     preprocess: Preprocess,
     seed: int,
-    extractor_path: File | None = None,
+    extractor_path: ModelFile | None = None,
     public: Raw | None = None,
     feature_dim: int = 0,
     head: HeadKind = "linear",
@@ -118,7 +114,7 @@ def build(
 
     Raises UsageError for an unknown name or a missing file, MissingExtra where the runtime is not installed.
     """
-    check(name)
+    check_family(name)
     if ":" in name:
         return _own(name, classes, raw_shape, preprocess, seed=seed, head=head, device=device)
     shape = _input_shape(preprocess, raw_shape)
@@ -136,13 +132,20 @@ def build(
     return _onnx(name, classes, shape, preprocess=preprocess, seed=seed, file=file, head=head)
 
 
-def _input_shape(preprocess: Preprocess, raw_shape: tuple[int, ...]) -> Shape:
+def _input_shape(preprocess: Preprocess, raw_shape: tuple[int, ...]) -> InputShape:
     _, c, h, w = preprocess(np.zeros((1, *raw_shape), np.float32)).shape
     return c, h, w
 
 
 def _onnx(
-    name: str, classes: int, shape: Shape, *, preprocess: Preprocess, seed: int, file: File | bytes, head: HeadKind
+    name: str,
+    classes: int,
+    shape: InputShape,
+    *,
+    preprocess: Preprocess,
+    seed: int,
+    file: ModelFile | bytes,
+    head: HeadKind,
 ) -> Model:
     from edge_sdk.models.onnx_model import OnnxModel, OnnxTeacher  # noqa: PLC0415  # loads only where asked for
 
@@ -152,7 +155,7 @@ def _onnx(
 
 
 def _generated(
-    name: str, shape: Shape, preprocess: Preprocess, *, seed: int, public: Raw | None, feature_dim: int
+    name: str, shape: InputShape, preprocess: Preprocess, *, seed: int, public: Raw | None, feature_dim: int
 ) -> bytes:
     """The .onnx file of a family that can make its own."""
     from edge_sim.onnx_extractors import kmeans_extractor, random_extractor  # noqa: PLC0415  # needs onnx, too

@@ -26,7 +26,7 @@ _F4 = 4
 
 
 @dataclass(frozen=True)
-class Need:
+class MemoryNeed:
     """Memory that one device needs, in bytes."""
 
     runtime: int
@@ -40,7 +40,7 @@ class Need:
         return self.runtime + self.model + self.activations + self.data
 
 
-def check(fleet: Fleet, stacked: Sequence[str] = ()) -> None:
+def check_feasible(fleet: Fleet, stacked: Sequence[str] = ()) -> None:
     """Raise UsageError for a fleet that cannot run its models, cannot hold them, or cannot meet its deadline.
 
     stacked: models that the run is to stack, by name; some device must have each.
@@ -86,7 +86,7 @@ def check_memory(fleet: Fleet, specs: dict[str, ModelSpec]) -> None:
     lacking = [
         (device, found)
         for device in fleet.devices
-        if (found := need(device, specs[device.kit.id], fleet.federation.spec)).total + SYSTEM_BYTES
+        if (found := memory_need(device, specs[device.kit.id], fleet.federation.spec)).total + SYSTEM_BYTES
         > profiles.load_board(device.kit.board).ram_bytes
     ]
     if not lacking:
@@ -117,14 +117,14 @@ def check_deadline(fleet: Fleet, specs: dict[str, ModelSpec]) -> None:
     )
 
 
-def need(device: Device, spec: ModelSpec, federation: FederationSpec) -> Need:
+def memory_need(device: Device, spec: ModelSpec, federation: FederationSpec) -> MemoryNeed:
     """Memory for training one device's model: an estimate from above its sizes, not from a run.
 
     Weights, gradients, the optimiser's moments, what is saved of them at a round's start, and a message with them.
     """
     moments = 2 if federation.train.optimiser == "adam" else int(federation.train.momentum > 0)
     copies = 2 + moments + (1 + moments) + 2 * _sends_weights(federation)
-    return Need(
+    return MemoryNeed(
         runtime=RUNTIME_BYTES[spec.runtime],
         model=_F4 * spec.parameters * copies,
         activations=2 * spec.activation_bytes_per_sample * federation.train.batch_size,

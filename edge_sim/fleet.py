@@ -24,10 +24,11 @@ from edge_sdk.protocol.wires import load_registered
 from edge_sdk.public_set.samples import PublicSet
 from edge_sim import assign, families, partition_file
 from edge_sim.config import CPU, Config, FleetRow
-from edge_sim.datasets import Dataset, load
+from edge_sim.datasets import Dataset, load_dataset
+from edge_sim.device_conditions import IDEAL_CONDITIONS, DeviceConditions
 from edge_sim.draw import cut
-from edge_sim.hardships import NONE, Hardships
 from edge_sim.hardware import Hardware
+from edge_sim.model_types import HeadKind
 from edge_sim.partition import partition
 from edge_sim.scenario import QUIET, ScenarioTable
 from edge_sim.shared_inputs import SharedPreprocess
@@ -51,7 +52,7 @@ class Kit:
     scale: float
     size: tuple[int, int] | None
     feature_dim: int = 0
-    head: families.HeadKind = "linear"
+    head: HeadKind = "linear"
     device: str = CPU
     """Where a torch model computes: cpu or cuda:N."""
 
@@ -77,7 +78,7 @@ class Kit:
 
     def model(self, public: PublicSet | None) -> Model:
         """A fresh model, the same for the same kit; extractors may be fitted on the public samples."""
-        return families.build(
+        return families.build_model(
             self.family,
             classes=self.classes,
             raw_shape=self.raw_shape,
@@ -97,7 +98,7 @@ class Device:
     kit: Kit
     data: LocalData
     public: PublicSet | None
-    hardships: Hardships = NONE
+    conditions: DeviceConditions = IDEAL_CONDITIONS
 
     def write(self, folder: Path) -> None:
         """Leave everything that a process of its own needs in a folder."""
@@ -152,7 +153,7 @@ class Fleet:
         return [kit.model(self.dataset.public) for kit in kinds.values()]
 
 
-def build(config: Config) -> Fleet:
+def build_fleet(config: Config) -> Fleet:
     """Load, split and deal out the data, and read the federation.  Raises UsageError, which names the file."""
     try:
         return _build(config)
@@ -167,7 +168,7 @@ def _build(config: Config) -> Fleet:
         from edge_sdk.models.torch_device import check_device  # noqa: PLC0415  # torch only where a GPU is asked for
 
         check_device(config.run.device, "run.device")
-    dataset = load(config.data, config.federation.seed, config.file.parent, config.federation.classes)
+    dataset = load_dataset(config.data, config.federation.seed, config.file.parent, config.federation.classes)
     federation = read_federation(
         config,
         classes=dataset.classes,
@@ -182,7 +183,7 @@ def _build(config: Config) -> Fleet:
             kit=_kit(config, dataset, row, number, wanted),
             data=_local_data(config, dataset, part, number),
             public=dataset.public,
-            hardships=row,
+            conditions=row,
         )
         for number, (row, part) in enumerate(zip(config.rows, parts, strict=True))
     )
@@ -193,14 +194,14 @@ def export_partition(config: Config, fleet: Fleet) -> None:
     """Write the fleet's partition where [partition] export says, if it does.  Raises UsageError."""
     if config.partition.export:
         path = config.file.parent / config.partition.export
-        partition_file.write(path, fleet.dataset, config.ids, fleet.parts)
+        partition_file.write_partition(path, fleet.dataset, config.ids, fleet.parts)
 
 
 def _parts(config: Config, dataset: Dataset) -> list[Ints]:
     """Each device's share of the private samples, as indices: from a file, or drawn."""
     table = config.partition
     if table.file:
-        return partition_file.read(config.file.parent / table.file, dataset, config.ids, table.min_samples)
+        return partition_file.read_partition(config.file.parent / table.file, dataset, config.ids, table.min_samples)
     return partition(
         table, dataset.private.y, len(config.ids), dataset.classes, config.federation.seed, users=dataset.users
     )
@@ -218,7 +219,7 @@ def _local_data(config: Config, dataset: Dataset, part: Ints, number: int) -> Lo
 class _Wanted:
     """What the method asks of the models."""
 
-    head: families.HeadKind
+    head: HeadKind
     equal_start: bool
     """Models of one family begin with the same weights, as some methods that share them want."""
 
@@ -252,12 +253,12 @@ def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _
 
 def hardware(device: Device) -> Hardware:
     """A device's board and link, cold and with a full battery."""
-    hardships = device.hardships
+    conditions = device.conditions
     return Hardware(
         load_board(device.kit.board),
         load_link(device.kit.link),
-        battery_wh=hardships.battery_wh,
-        charge_w=hardships.charge_w,
+        battery_wh=conditions.battery_wh,
+        charge_w=conditions.charge_w,
     )
 
 

@@ -10,7 +10,7 @@ from edge_sdk.boards.profiles import Board, Effort, Link
 J_PER_WH = 3600.0
 
 
-class Spent(NamedTuple):
+class DeviceCost(NamedTuple):
     """What a run has cost one device."""
 
     busy_s: float = 0.0
@@ -105,9 +105,9 @@ class Hardware:
 
     # -- what it has come to ----------------------------------------------------------------------------------------
 
-    def spent(self, now_s: float) -> Spent:
+    def spent(self, now_s: float) -> DeviceCost:
         """All so far."""
-        return Spent(self.busy_s(now_s), self.used_j(now_s), self._books.flops)
+        return DeviceCost(self.busy_s(now_s), self.used_j(now_s), self._books.flops)
 
     def busy_s(self, now_s: float) -> float:
         """Seconds of computing so far."""

@@ -20,16 +20,16 @@ from edge_sim.fleet import needs_torch, read_device
 POLL_S = 0.05
 
 
-def main() -> int:
+def host_devices() -> int:
     """Run the devices until the federation is over, or until our parent goes away."""
     args = _arguments()
     devices = [read_device(folder) for folder in args.folder]
     if any(needs_torch(device.kit.family) for device in devices):
-        from edge_sim.torch_gpu import like_a_cpu
-        from edge_sim.torch_threads import one_thread
+        from edge_sim.torch_gpu import use_exact_arithmetic  # a device without torch never loads it
+        from edge_sim.torch_threads import use_one_thread  # a device without torch never loads it
 
-        one_thread()
-        like_a_cpu()
+        use_one_thread()
+        use_exact_arithmetic()
     try:
         agents = [
             Agent(
@@ -85,4 +85,4 @@ def _watch_parent() -> threading.Event:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(host_devices())

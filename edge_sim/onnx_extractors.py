@@ -16,7 +16,7 @@ from edge_sdk.models.base import Batches
 from edge_sdk.models.onnx_model import OnnxModel
 from edge_sdk.models.onnx_session import OnnxSession
 from edge_sdk.objectives import CrossEntropy, Floats, Ints, Optim
-from edge_sim.kmeans import kmeans_filters
+from edge_sim.kmeans_filters import kmeans_filters
 
 try:
     import onnx
@@ -52,7 +52,7 @@ def random_extractor(
 
 
 def kmeans_extractor(images: Floats, seed: int, filters: int = _FILTERS, feature_dim: int = 0) -> bytes:
-    """Filters learned by k-means from unlabelled images (n, c, h, w); see edge_sim.kmeans."""
+    """Filters learned by k-means from unlabelled images (n, c, h, w); see edge_sim.kmeans_filters."""
     chain = _Chain(_shape_of(images)).extractor(*_scaled_filters(images, seed, filters)).projected(feature_dim, seed)
     return chain.model(f"frozen k-means filters from {len(images)} unlabelled images, seed {seed}")
 

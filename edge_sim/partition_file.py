@@ -25,7 +25,7 @@ SHOWN = 5
 """Rows that an error names, of those that do not fit."""
 
 
-def write(path: Path, dataset: Dataset, ids: Sequence[str], parts: Sequence[Ints]) -> None:
+def write_partition(path: Path, dataset: Dataset, ids: Sequence[str], parts: Sequence[Ints]) -> None:
     """Leave a partition in a file; parts as indices of the private samples.  Raises UsageError."""
     table = {
         "version": VERSION,
@@ -42,7 +42,7 @@ def write(path: Path, dataset: Dataset, ids: Sequence[str], parts: Sequence[Ints
         raise UsageError(f"partition.export: {path}: cannot be written: {error}") from None
 
 
-def read(path: Path, dataset: Dataset, ids: Sequence[str], least: int) -> list[Ints]:
+def read_partition(path: Path, dataset: Dataset, ids: Sequence[str], least: int) -> list[Ints]:
     """Each device's samples as indices of the private ones, ascending.  Samples that the file leaves out are not used.
 
     Raises UsageError where the file was made for other data or devices, or names rows that are not there, are in the

@@ -14,7 +14,7 @@ REACH_S = 5.0
 """How long an address may take to answer: Ray itself goes on trying for minutes."""
 
 
-def found(table: RunTable) -> str:
+def find_ray_address(table: RunTable) -> str:
     """The table's address, else that of the environment, else LOCAL.  Raises UsageError where nobody listens there.
 
     Call it before `import ray`: a Ray that stays on this machine is bound to its loopback by a variable that is read

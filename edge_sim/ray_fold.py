@@ -21,13 +21,13 @@ from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.wires import Contract, load_registered
-from edge_sim.room import pack
+from edge_sim.remote_messages import to_pickle
 
 TOGETHER = 16
 """Uploads in one partial aggregate: enough to be worth a task, few enough to bound what waits for one."""
 
 FOLD_CPUS = 0.1
-"""What the actors of ray_engine.py leave of each CPU: they do nothing while uploads are added up."""
+"""What the actors of ray_actor_pool.py leave of each CPU: they do nothing while uploads are added up."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +78,7 @@ class Folding:
         sums, waiting = a.sums + b.sums, a.waiting + b.waiting
         if len(waiting) < TOGETHER:
             return Parts(sums, waiting)
-        return Parts((*sums, self._fold.remote(self._name, pack(waiting))))
+        return Parts((*sums, self._fold.remote(self._name, to_pickle(waiting))))
 
     def finish(self, spec: FederationSpec, state: Any, at: At, aggregate: Parts) -> Any:
         """See CoordinatorMethod.  Raises RunFailed where Ray has lost a part for good."""
@@ -95,4 +95,4 @@ def fold(name: str, waiting: bytes) -> bytes:
     """The partial aggregate of packed contributions, packed."""
     method: CoordinatorMethod[Any, Any] = load_registered("coordinator.methods", name)
     contributions: Sequence[Contribution] = pickle.loads(waiting)  # noqa: S301  # packed by the coordinator
-    return pack(reduce(method.add, contributions, method.zero()))
+    return to_pickle(reduce(method.add, contributions, method.zero()))

@@ -11,7 +11,7 @@ from coordinator.trace.log import Trace
 from coordinator.trace.replay import replay
 from edge_sdk.errors import UsageError
 from edge_sim.replay_device import replay_device
-from edge_sim.replay_history import history
+from edge_sim.replay_history import device_history
 from edge_sim.replay_parts import equipment, maker_of
 
 
@@ -51,7 +51,7 @@ def _coordinator(trace: Trace) -> dict[str, Any]:
 
 
 def _device(trace: Trace, args: argparse.Namespace) -> dict[str, Any]:
-    past = history(trace, args.device, virtual=trace.header.virtual)
+    past = device_history(trace, args.device, virtual=trace.header.virtual)
     make, doubt = maker_of(trace.header, past, args.device, args.app, args.public)
     made = replay_device(past, args.device, make, doubt)
     return {"device": args.device, "uploads": made, "whole": past.ended, "remark": _remark(ended=past.ended)}

@@ -43,7 +43,7 @@ class History:
     """Whether the trace holds the run to its end."""
 
 
-def history(entries: Iterable[Entry], device: str, *, virtual: bool) -> History:
+def device_history(entries: Iterable[Entry], device: str, *, virtual: bool) -> History:
     """virtual: whether time is that of a simulation, which goes back with everything else to a checkpoint.
 
     Raises UsageError where the trace holds no upload of the device.

@@ -54,18 +54,18 @@ def maker_of(header: Header, past: History, device: str, app: str | None, public
 
 def _fleet(header: Header) -> Fleet:
     """Of a simulated run; torch computes in one thread, as it did there."""
-    fleet = fleets.build(configs.parse(header.tables, Path(header.file)))
+    fleet = fleets.build_fleet(configs.parse(header.tables, Path(header.file)))
     if any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
-        from edge_sim.torch_threads import one_thread
+        from edge_sim.torch_threads import use_one_thread  # torch only where a device has it
 
-        one_thread()
+        use_one_thread()
     return fleet
 
 
 def _simulated(device: Device, federation: str, *, virtual: bool) -> Make:
     """As in a simulation; only in one of virtual time do devices lie."""
     kit = device.kit
-    make = agent_for(device.hardships.byzantine if virtual else None, federation, kit.seed)
+    make = agent_for(device.conditions.byzantine if virtual else None, federation, kit.seed)
 
     def switched_on(line: Transport, store: MemoryStore) -> Agent:
         return make(

@@ -73,7 +73,7 @@ def is_over(folder: Path, config: Config) -> bool:
     if not (over or _holds_checkpoint(folder)):
         raise UsageError(f"{folder}: holds nothing to resume; start without --resume")
     if (folder / KEPT).exists():  # a run that was interrupted under an edge-sdk that kept it only at the end has none
-        same_world.check(folder / KEPT, config)
+        same_world.check_same_world(folder / KEPT, config)
     return over
 
 

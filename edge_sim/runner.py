@@ -19,13 +19,13 @@ from coordinator.trace.log import TraceWriter, keeping
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.mqtt.url import parse_broker_url
 from edge_sim import config as configs
-from edge_sim import engines, feasible, garbage, idle, late_start, run_folder
+from edge_sim import engine_choice, feasible, garbage_collection, late_start, run_folder, unused_settings
 from edge_sim import fleet as fleets
 from edge_sim.checkpoint import Checkpoints
 from edge_sim.config import Config
-from edge_sim.insight import gather_insight
 from edge_sim.memory import MIB, peak_bytes
-from edge_sim.outcome import NOTHING, simulation_result
+from edge_sim.model_insight import model_insight
+from edge_sim.simulation_result import NOTHING, simulation_result
 from edge_sim.virtual import VirtualFleet
 
 ObserverFor = Callable[[str], RunObserver | None]
@@ -69,7 +69,7 @@ def run_in(
     trace: bool = False,
 ) -> Result:
     """The same, in a folder that the caller has claimed, and that holds what there is to go on with."""
-    with garbage.seldom():
+    with garbage_collection.rare_collection():
         return _run_in(out, parsed, broker, resume=resume, observer=observer, trace=trace)
 
 
@@ -79,10 +79,10 @@ def _run_in(
     check_broker(broker)
     if out is not None and not resume:
         run_folder.check_new(out)
-    parsed, _ = engines.resolved(parsed, out)
-    fleet = fleets.build(parsed)
+    parsed, _ = engine_choice.resolve_engine(parsed, out)
+    fleet = fleets.build_fleet(parsed)
     if broker == "memory":
-        feasible.check(fleet, parsed.run.stacked or ())
+        feasible.check_feasible(fleet, parsed.run.stacked or ())
     if out is not None:
         run_folder.keep_settings(out, parsed)
     fleets.export_partition(parsed, fleet)
@@ -96,7 +96,7 @@ def _run_in(
         if virtual_time:
             virtual, memory = _in_memory(parsed, fleet, out, observer(""), resume=resume, trace=kept)
             server, label, virtual_s, spent = virtual.server, "memory", virtual.clock.now_s, virtual.spent
-            seen = gather_insight(virtual, fleet.dataset)
+            seen = model_insight(virtual, fleet.dataset)
         else:
             from edge_sim.processes import over_broker  # noqa: PLC0415  # paho only where there is a broker
 
@@ -106,7 +106,11 @@ def _run_in(
     found = simulation_result(
         server, fleet, transport=label, time=took, memory=memory, standalone=standalone, spent=spent
     )
-    left = (*late_start.remark(server, virtual_s), *idle.remarks(parsed, virtual_s)) if virtual_time else ()
+    left = (
+        (*late_start.remark(server, virtual_s), *unused_settings.unused_settings(parsed, virtual_s))
+        if virtual_time
+        else ()
+    )
     return replace(found, insight=seen, warnings=(*found.warnings, *left))
 
 
@@ -134,7 +138,7 @@ def _standalone(alone: Config, folder: Path | None, observer: ObserverFor) -> Re
 
 
 def _alone(alone: Config, observer: ObserverFor) -> Result:
-    fleet = fleets.build(alone)
+    fleet = fleets.build_fleet(alone)
     begun_s = time.monotonic()
     virtual, memory = _in_memory(alone, fleet, None, observer("alone"), resume=False)
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual.clock.now_s}
@@ -154,12 +158,12 @@ def _in_memory(
     keeper = Checkpoints(out / "checkpoint") if out else None
     ledger, stores, world = keeper.load() if keeper and resume else (Ledger(None), {}, None)
     if any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
-        from edge_sim.torch_gpu import like_a_cpu  # noqa: PLC0415  # torch only where a device has it
-        from edge_sim.torch_threads import one_thread  # noqa: PLC0415  # torch only where a device has it
+        from edge_sim.torch_gpu import use_exact_arithmetic  # noqa: PLC0415  # torch only where a device has it
+        from edge_sim.torch_threads import use_one_thread  # noqa: PLC0415  # torch only where a device has it
 
-        one_thread()
-        like_a_cpu()
-    engine = engines.opened(config.run, fleet)
+        use_one_thread()
+        use_exact_arithmetic()
+    engine = engine_choice.open_engine(config.run, fleet)
     virtual = VirtualFleet(
         fleet,
         ledger=ledger,
@@ -169,7 +173,7 @@ def _in_memory(
         observer=observer,
         keeper=keeper,
         engine=engine,
-        reduction=engines.reduction(config.run, fleet),
+        reduction=engine_choice.method_wrapper(config.run, fleet),
         world=world,
         trace=trace,
     )

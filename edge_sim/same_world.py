@@ -16,9 +16,9 @@ NAMED = 3
 """How many differences a message names."""
 
 
-def check(kept: Path, config: Config) -> None:
+def check_same_world(kept: Path, config: Config) -> None:
     """Raise UsageError, with the first differences, where a run begun with the settings in `kept` may not go on so."""
-    before, now = described(configs.load(kept)), described(config)
+    before, now = settings_by_key(configs.load(kept)), settings_by_key(config)
     differ = [key for key in before if key in now and before[key] != now[key]]
     if not differ:
         return
@@ -30,7 +30,7 @@ def check(kept: Path, config: Config) -> None:
     )
 
 
-def described(config: Config) -> dict[str, Any]:
+def settings_by_key(config: Config) -> dict[str, Any]:
     """Every value that the results follow from, by its key, defaults filled in: all but [run] and partition.export."""
     contract, params = parameters(config)
     sections: dict[str, Any] = {

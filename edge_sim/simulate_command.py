@@ -21,7 +21,7 @@ from coordinator.report.tables import show_table
 from edge_sim import config as configs
 from edge_sim import run_folder
 from edge_sim.config import Config
-from edge_sim.engines import resolved
+from edge_sim.engine_choice import resolve_engine
 from edge_sim.run_folder import check_new
 from edge_sim.runner import run_in
 
@@ -50,7 +50,7 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace) -> int:
             "edge-sdk: [scenario] and what [[fleet]] rows have to bear are for the memory broker: left out\n"
         )
     if args.broker == "memory":
-        config, why = resolved(config, out)
+        config, why = resolve_engine(config, out)
         sys.stderr.write(f"{why}\n" if why else "")
     try:
         result = run_in(

@@ -19,7 +19,7 @@ from coordinator.report.text_files import csv_text
 from edge_sdk.errors import UsageError
 from edge_sim.axes import Axis, check_equal_trials, choices, conditions, read_axes
 from edge_sim.config import Config
-from edge_sim.plan import Setting, carry_out, check_methods, check_seeds, label, plan, trial_config
+from edge_sim.planned_runs import Setting, check_methods, check_seeds, label, plan, run_missing, trial_config
 from edge_sim.runner import ObserverFor
 
 SWEEP_VERSION = 1
@@ -94,7 +94,7 @@ def sweep(
         check_seeds(seeds),
         lambda method: [{**condition, **setting} for condition in around for setting in choices(axes, method)],
     )
-    carry_out(planned, out, observer)
+    run_missing(planned, out, observer)
     trials: dict[tuple[str, str], list[Trial]] = {}
     for each in planned:
         trials.setdefault((each.method, label(each.setting)), []).append(each.trial(out))

@@ -12,7 +12,7 @@ from coordinator.report.progress import Progress
 from edge_sim import config as configs
 from edge_sim.compare_command import say_drawn
 from edge_sim.gain_plots import draw_gains
-from edge_sim.plan import label
+from edge_sim.planned_runs import label
 from edge_sim.sweep import sweep, sweep_summary
 from edge_sim.sweep_table import sweep_text
 

@@ -16,52 +16,54 @@ from edge_sdk.models.optim import moment_count
 from edge_sdk.objectives import CrossEntropy, Optim
 from edge_sim import fleet as fleets
 from edge_sim.config import CPU, RunTable
-from edge_sim.engine import Asked, Exact, Together, job_at
-from edge_sim.engines import Measured
+from edge_sim.engine_base import BatchEngine, DeviceRequest, ExactEngine, job_at
 from edge_sim.fleet import Device, Fleet
-from edge_sim.torch_any_nets import AnyNets
-from edge_sim.torch_cohort import Cohort
-from edge_sim.torch_dense import Products
-from edge_sim.torch_places import Places
+from edge_sim.model_timing import ModelTiming
+from edge_sim.remote_engine import RemoteEngine
+from edge_sim.torch_cohort import CohortEngine
+from edge_sim.torch_dense_stack import DenseStacking
+from edge_sim.torch_parameter_rows import ParameterRows
+from edge_sim.torch_process_pool import ProcessPool
 from edge_sim.torch_stack import Stacking
-from edge_sim.torch_threads import one_thread
-from edge_sim.torch_workers import Workers
+from edge_sim.torch_threads import use_one_thread
+from edge_sim.torch_vmap_stacking import VmapStacking
 
 _REPEATS = 3
 _A_FEW = 10
 """Devices that are timed one by one."""
 
 
-def cohort(table: RunTable, fleet: Fleet) -> Cohort:
+def cohort(table: RunTable, fleet: Fleet) -> CohortEngine:
     """Stacking in this process; a GPU is given one stack after the other, and is busy with it."""
     names = None if table.stacked is None else frozenset(table.stacked)
     threads = (table.workers or os.cpu_count() or 1) if table.device == CPU else 1
-    return Cohort(names, places(table, fleet), threads, stacking(table))
+    return CohortEngine(names, parameter_rows(table, fleet), threads, stacking(table))
 
 
 def stacking(table: RunTable) -> Stacking:
     """Any nets on a GPU; on a CPU dense ones alone: stacked convolutions were slower there."""
-    return Products() if table.device == CPU else AnyNets()
+    return DenseStacking() if table.device == CPU else VmapStacking()
 
 
-def workers(table: RunTable, fleet: Fleet) -> Workers:
-    """Processes, their weights in memory or, above the table's cap, on disk."""
-    count = table.workers or os.cpu_count() or 1
-    return Workers(fleet, min(count, len(fleet.devices)), places(table, fleet), frozenset(table.stacked or ()))
+def workers(table: RunTable, fleet: Fleet) -> RemoteEngine:
+    """Return the engine of worker processes; weights above the table's cap lie on disk."""
+    count, stacked = table.workers or os.cpu_count() or 1, frozenset(table.stacked or ())
+    pool = ProcessPool(fleet, min(count, len(fleet.devices)), parameter_rows(table, fleet), stacked)
+    return RemoteEngine(pool, stacked)
 
 
-def places(table: RunTable, fleet: Fleet) -> Places:
+def parameter_rows(table: RunTable, fleet: Fleet) -> ParameterRows:
     """Memory for weights and for the moments of the federation's optimiser; above the table's cap, on disk."""
     train = fleet.federation.spec.train
     optim = Optim(kind=train.optimiser, learning_rate=train.learning_rate, momentum=train.momentum)
     spill = None if table.memory_bytes is None else Path(tempfile.gettempdir())
     device = None if table.device == CPU else torch.device(table.device)
-    return Places(moment_count(optim), spill, table.memory_bytes or 0, device)
+    return ParameterRows(moment_count(optim), spill, table.memory_bytes or 0, device)
 
 
-def calibrated(table: RunTable, fleet: Fleet) -> list[Measured]:
+def calibrated(table: RunTable, fleet: Fleet) -> list[ModelTiming]:
     """What a round's training costs each kind of model here, alone and stacked, on models that are thrown away."""
-    one_thread()
+    use_one_thread()
     kinds: dict[tuple[object, ...], list[Device]] = {}
     for device in fleet.devices:
         if fleets.needs_torch(device.kit.family):
@@ -70,14 +72,14 @@ def calibrated(table: RunTable, fleet: Fleet) -> list[Measured]:
     return [_measured(fleet, devices, stacking(table)) for devices in kinds.values()]
 
 
-def _measured(fleet: Fleet, devices: Sequence[Device], way: Stacking) -> Measured:
-    benches = [Workbench(each.kit.model(each.public), each.data, each.public) for each in devices[: way.at_a_time]]
+def _measured(fleet: Fleet, devices: Sequence[Device], way: Stacking) -> ModelTiming:
+    benches = [Workbench(each.kit.model(each.public), each.data, each.public) for each in devices[: way.max_devices]]
     asked = [_fit(fleet, device, bench) for device, bench in zip(devices, benches, strict=False)]
     few = asked[:_A_FEW]
-    alone_ms = _best_ms(Exact(), few) / len(few)
-    together = Cohort(stacking=way)
+    alone_ms = _best_ms(ExactEngine(), few) / len(few)
+    together = CohortEngine(stacking=way)
     stackable = all(together.stackable(each) for each in asked) and len(asked) > 1
-    return Measured(
+    return ModelTiming(
         model=benches[0].model.spec.name,
         devices=len(devices),
         alone_ms=alone_ms,
@@ -85,13 +87,13 @@ def _measured(fleet: Fleet, devices: Sequence[Device], way: Stacking) -> Measure
     )
 
 
-def _fit(fleet: Fleet, device: Device, bench: Workbench) -> Asked:
+def _fit(fleet: Fleet, device: Device, bench: Workbench) -> DeviceRequest:
     job = job_at(fleet.federation.spec, device.kit.number, 0, 0, len(device.data.train))
     source = job.private_batches(max(job.local_steps, 1))
-    return Asked(bench, Fit(source=source, objective=(CrossEntropy(),), optim=job.optim), job)
+    return DeviceRequest(bench, Fit(source=source, objective=(CrossEntropy(),), optim=job.optim), job)
 
 
-def _best_ms(engine: Together, asked: Sequence[Asked]) -> float:
+def _best_ms(engine: BatchEngine, asked: Sequence[DeviceRequest]) -> float:
     return min(_timed_s(lambda: engine.serve(asked)) for _ in range(_REPEATS)) * 1000
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import Literal, TypeAlias
 
 from torch import Tensor, nn
 
@@ -12,19 +11,18 @@ from edge_sdk.data import Preprocess
 from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.models.torch_seed import seeded
 from edge_sim import torch_paper_cnns, torch_resnets
-
-Shape: TypeAlias = tuple[int, int, int]
+from edge_sim.model_types import HeadKind, InputShape
 
 
 def torch_model(
     name: str,
     classes: int,
-    input_shape: Shape,
+    input_shape: InputShape,
     preprocess: Preprocess,
     seed: int,
     *,
     feature_dim: int = 0,
-    head: Literal["linear", "cosine"] = "linear",
+    head: HeadKind = "linear",
     device: str = "cpu",
 ) -> TorchModel:
     """A net of a family, its weights drawn from `seed`; torch's own generators stay as they are.
@@ -50,10 +48,10 @@ def _at_width(net: nn.Module, width: int) -> nn.Module:
     return net
 
 
-def _mlp(*widths: int) -> Callable[[int, Shape], nn.Module]:
+def _mlp(*widths: int) -> Callable[[int, InputShape], nn.Module]:
     """Hidden layers of these widths."""
 
-    def build(classes: int, input_shape: Shape) -> nn.Module:
+    def build(classes: int, input_shape: InputShape) -> nn.Module:
         layers: list[nn.Module] = [nn.Flatten()]
         width = prod(input_shape)
         for hidden in widths:
@@ -64,10 +62,10 @@ def _mlp(*widths: int) -> Callable[[int, Shape], nn.Module]:
     return build
 
 
-def _cnn(*channels: int, hidden: int = 0) -> Callable[[int, Shape], nn.Module]:
+def _cnn(*channels: int, hidden: int = 0) -> Callable[[int, InputShape], nn.Module]:
     """3 x 3 convolutions, each followed by a pool that halves the image, and perhaps one hidden layer."""
 
-    def build(classes: int, input_shape: Shape) -> nn.Module:
+    def build(classes: int, input_shape: InputShape) -> nn.Module:
         depth, h, w = input_shape
         layers: list[nn.Module] = []
         for wide in channels:
@@ -100,7 +98,7 @@ class _Residual(nn.Module):
         return nn.functional.relu(self.body(x) + self.short(x))
 
 
-def _resnet(classes: int, input_shape: Shape) -> nn.Module:
+def _resnet(classes: int, input_shape: InputShape) -> nn.Module:
     depth, h, w = input_shape
     stride = 2 if min(h, w) >= 16 else 1  # at full resolution a step on 28 x 28 pixels would cost four times as much
     return nn.Sequential(
@@ -113,10 +111,10 @@ def _resnet(classes: int, input_shape: Shape) -> nn.Module:
     )
 
 
-def _from_torchvision(name: str) -> Callable[[int, Shape], nn.Module]:
+def _from_torchvision(name: str) -> Callable[[int, InputShape], nn.Module]:
     """Loads torchvision only where one of its nets is asked for."""
 
-    def build(classes: int, input_shape: Shape) -> nn.Module:
+    def build(classes: int, input_shape: InputShape) -> nn.Module:
         from edge_sim.torch_vision_nets import NETS as TORCHVISION  # noqa: PLC0415  # see above
 
         return TORCHVISION[name](classes, input_shape)
@@ -124,7 +122,7 @@ def _from_torchvision(name: str) -> Callable[[int, Shape], nn.Module]:
     return build
 
 
-NETS: dict[str, Callable[[int, Shape], nn.Module]] = {
+NETS: dict[str, Callable[[int, InputShape], nn.Module]] = {
     "mlp": _mlp(64),
     "mlp-wide": _mlp(128, 128),
     "cnn": _cnn(16, 32),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from edge_sim.families import Shape
+from edge_sim.model_types import InputShape
 
 UNPADDED_FROM = 10
 """Height and width from which a 5 x 5 convolution goes without padding: it leaves at least 6 x 6."""
@@ -20,7 +20,7 @@ LENET_SIDE = 32
 class _Stack:
     """Layers, and the shape (c, h, w) of what they give so far."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: InputShape) -> None:
         self.layers: list[nn.Module] = []
         self._shape = shape
 
@@ -43,7 +43,7 @@ class _Stack:
         return nn.Sequential(*self.layers, nn.Linear(width, classes))
 
 
-def _lenet5(classes: int, input_shape: Shape) -> nn.Module:
+def _lenet5(classes: int, input_shape: InputShape) -> nn.Module:
     """LeCun et al., 1998, as it is used today: ReLU, max-pooling, a linear head."""
     net = _Stack(input_shape)
     net.conv(6, padded=min(input_shape[1:]) < LENET_SIDE)
@@ -51,10 +51,10 @@ def _lenet5(classes: int, input_shape: Shape) -> nn.Module:
     return net.linear(120, 84, classes=classes)
 
 
-def _fedssa(second: int, hidden: int) -> Callable[[int, Shape], nn.Module]:
+def _fedssa(second: int, hidden: int) -> Callable[[int, InputShape], nn.Module]:
     """One of the five of FedSSA, table 4: filters of the second convolution, width of the first hidden layer."""
 
-    def build(classes: int, input_shape: Shape) -> nn.Module:
+    def build(classes: int, input_shape: InputShape) -> nn.Module:
         net = _Stack(input_shape)
         net.conv(16)
         net.conv(second)
@@ -63,7 +63,7 @@ def _fedssa(second: int, hidden: int) -> Callable[[int, Shape], nn.Module]:
     return build
 
 
-def _fednh(classes: int, input_shape: Shape) -> nn.Module:
+def _fednh(classes: int, input_shape: InputShape) -> nn.Module:
     """FedNH, listing 1, but for its head: that has a bias here, so that methods which trade head rows can use it."""
     net = _Stack(input_shape)
     net.conv(64)
@@ -71,7 +71,7 @@ def _fednh(classes: int, input_shape: Shape) -> nn.Module:
     return net.linear(384, 192, classes=classes)
 
 
-NETS: dict[str, Callable[[int, Shape], nn.Module]] = {
+NETS: dict[str, Callable[[int, InputShape], nn.Module]] = {
     "lenet5": _lenet5,
     "fedssa-cnn-1": _fedssa(32, 2000),
     "fedssa-cnn-2": _fedssa(16, 2000),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from edge_sim.families import Shape
+from edge_sim.model_types import InputShape
 
 WIDE_GROUPS = 8
 """Groups of every GroupNorm in a wide residual net."""
@@ -56,7 +56,7 @@ class _PreActivation(nn.Module):
         return body + (x if self.short is None else self.short(active))
 
 
-def _resnet8(classes: int, input_shape: Shape) -> nn.Module:
+def _resnet8(classes: int, input_shape: InputShape) -> nn.Module:
     """Eight weighted layers: a stem of 64, one block each of 64, 128 and 256 channels, a linear head.
 
     As in FedKF, every channel is a group of its own, but for tiny pictures.
@@ -75,10 +75,10 @@ def _resnet8(classes: int, input_shape: Shape) -> nn.Module:
     )
 
 
-def _wresnet(depth: int, widen: int) -> Callable[[int, Shape], nn.Module]:
+def _wresnet(depth: int, widen: int) -> Callable[[int, InputShape], nn.Module]:
     """WResNet-depth-widen: three groups of (depth - 4) / 6 blocks of 16, 32 and 64 channels times `widen`."""
 
-    def build(classes: int, input_shape: Shape) -> nn.Module:
+    def build(classes: int, input_shape: InputShape) -> nn.Module:
         layers: list[nn.Module] = [nn.Conv2d(input_shape[0], 16, 3, padding=1, bias=False)]
         channels = 16
         for wide, stride in ((16 * widen, 1), (32 * widen, 2), (64 * widen, 2)):
@@ -91,7 +91,7 @@ def _wresnet(depth: int, widen: int) -> Callable[[int, Shape], nn.Module]:
     return build
 
 
-NETS: dict[str, Callable[[int, Shape], nn.Module]] = {
+NETS: dict[str, Callable[[int, InputShape], nn.Module]] = {
     "resnet8": _resnet8,
     "wresnet-10-1": _wresnet(10, 1),
     "wresnet-10-2": _wresnet(10, 2),

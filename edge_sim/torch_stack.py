@@ -1,4 +1,4 @@
-"""Devices of one architecture as one: their weights side by side, and what each way to compute on them offers."""
+"""Stacks: the models of several devices of one architecture, computed as one; the interfaces of both ways to do it."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from edge_sdk.methods.base import Private
 from edge_sdk.models.torch_model import TorchModel
 
 PRIVATE = Private(np.empty((0, 0), np.int64))
-"""All private samples, no batches of them."""
+"""The source of all private samples of a device, without mini-batches."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
-    """What a forward pass of a stack gave; rows beyond a device's own mini-batch are padding."""
+class StackOutput:
+    """The result of a forward pass of c devices; rows beyond a device's own mini-batch are padding."""
 
     logits: Tensor  # (c, b, k)
     features: Tensor  # (c, b, d)
-    given: Sequence[Tensor]
-    """What the way back needs."""
+    saved: Sequence[Tensor]
+    """Tensors that the backward pass needs."""
 
 
-Change: TypeAlias = Callable[[int, Tensor, Tensor | None], None]
-"""(place of a weight, slopes, inputs): its slope is the batched product of the two, or the first where there is one."""
+ApplyGradient: TypeAlias = Callable[[int, Tensor, Tensor | None], None]
+"""(index of a weight, gradient, inputs): its gradient is the batched product of both, or the first without inputs."""
 
 
 class Stack(ABC):
-    """The weights of several devices of one architecture, to pass samples through and to step; `write` puts them back.
+    """The weights of c devices of one architecture, each as one tensor (c, ...); `write` copies them back.
 
-    Every other thing of a model, its buffers and its moments, is its own and not touched.
+    Buffers and moments of the models are not part of a stack.
     """
 
     def __init__(self, models: Sequence[TorchModel]) -> None:
-        """models: of equal nets that stack (see Stacking), all on one device."""
+        """models: with the same Stacking.key, on one torch device; weights that do not lie side by side are copied."""
         self._models = models
-        views = [_side_by_side(each) for each in zip(*(model.trained for model in models), strict=True)]
+        views = [_as_one_view(each) for each in zip(*(model.trained for model in models), strict=True)]
         self._copied = any(view is None for view in views)
         self.weights = [view for view in views if view is not None]
         if self._copied:
@@ -52,16 +52,16 @@ class Stack(ABC):
         self.device = self.weights[0].device
 
     @abstractmethod
-    def outcome(self, x: Tensor, count: int) -> Outcome:
-        """X (count, b, ...) or (1, b, ...), the same for all, through the nets of the first devices."""
+    def forward(self, x: Tensor, count: int) -> StackOutput:
+        """Pass x through the nets of the first `count` devices; x: (count, b, ...), or (1, b, ...) for all devices."""
 
     @abstractmethod
-    def go_back(self, outcome: Outcome, logits: Tensor, features: Tensor | None, change: Change) -> None:
-        """From slopes at the logits and at the features to those of the weights, which `change` is given one by one."""
+    def backward(self, output: StackOutput, logits: Tensor, features: Tensor | None, apply: ApplyGradient) -> None:
+        """Call `apply` with the gradient of each weight; logits (c, b, k), features (c, b, d): gradients there."""
 
     @torch.no_grad()
     def write(self) -> None:
-        """Give each model its weights, if it does not have them anyway."""
+        """Copy the weights back to the models, unless the stack is a view of them."""
         if not self._copied:
             return
         for at, model in enumerate(self._models):
@@ -69,8 +69,8 @@ class Stack(ABC):
                 parameter.copy_(stacked[at])
 
 
-def _side_by_side(tensors: Sequence[Tensor]) -> Tensor | None:
-    """Equal tensors at equal distances in one piece of memory as one tensor (c, ...); None: they lie otherwise."""
+def _as_one_view(tensors: Sequence[Tensor]) -> Tensor | None:
+    """Return equal tensors at equal distances in one piece of memory as one view (c, ...); None: they lie otherwise."""
     first = tensors[0].detach()
     places = [each.data_ptr() for each in tensors]
     gaps = {after - before for before, after in pairwise(places)} or {first.nbytes}
@@ -82,15 +82,15 @@ def _side_by_side(tensors: Sequence[Tensor]) -> Tensor | None:
 
 
 class Stacking(ABC):
-    """A way to stack."""
+    """A way to build stacks."""
 
-    at_a_time: int
-    """Devices in a stack, at most."""
+    max_devices: int
+    """Largest number of devices in a stack."""
 
     @abstractmethod
-    def words(self, bench: Workbench) -> str:
-        """A device's net in words, the same for all that stack; empty: it does not."""
+    def key(self, bench: Workbench) -> str:
+        """Return a key that is equal for nets that can be stacked together; empty: this net cannot be stacked."""
 
     @abstractmethod
     def stack(self, models: Sequence[TorchModel], *, train: bool) -> Stack:
-        """Of models in the same words; train: in training mode."""
+        """Build a stack of models with the same key; train: in training mode."""

@@ -15,13 +15,13 @@ _TURN_S = 0.0002
 """Longer than one needs between two products, shorter than a product of ten nets; Python's own is 5 ms."""
 
 
-def one_thread() -> None:
+def use_one_thread() -> None:
     """For this process."""
     torch.set_num_threads(1)
 
 
 @contextmanager
-def short_turns() -> Iterator[None]:
+def short_switch_interval() -> Iterator[None]:
     """While this lasts, a thread that runs Python makes way soon for one whose product is done."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(_TURN_S)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from edge_sim.families import Shape
+from edge_sim.model_types import InputShape
 from edge_sim.torch_vision import models
 
 SMALL = 64
@@ -21,10 +21,10 @@ MOBILE_GROUPS = 8
 """Or as many as divide the channels: ShuffleNet has layers of 58."""
 
 
-def _resnet(make: Callable[..., nn.Module]) -> Callable[[int, Shape], nn.Module]:
+def _resnet(make: Callable[..., nn.Module]) -> Callable[[int, InputShape], nn.Module]:
     """ResNet (He et al., 2016): a 3 x 3 stem without a pool for small pictures, else 7 x 7 and a pool."""
 
-    def build(classes: int, input_shape: Shape) -> nn.Module:
+    def build(classes: int, input_shape: InputShape) -> nn.Module:
         net = make(weights=None, num_classes=classes)
         if _is_small(input_shape):
             net.conv1 = nn.Conv2d(input_shape[0], 64, 3, padding=1, bias=False)
@@ -36,14 +36,14 @@ def _resnet(make: Callable[..., nn.Module]) -> Callable[[int, Shape], nn.Module]
     return build
 
 
-def _mobilenet(classes: int, input_shape: Shape) -> nn.Module:
+def _mobilenet(classes: int, input_shape: InputShape) -> nn.Module:
     """MobileNetV3-small (Howard et al., 2019); the stem halves small pictures no more."""
     net = models.mobilenet_v3_small(weights=None, num_classes=classes)
     net.features[0][0] = _stem(16, input_shape)
     return _with_group_norm(net, MOBILE_GROUPS)
 
 
-def _shufflenet(classes: int, input_shape: Shape) -> nn.Module:
+def _shufflenet(classes: int, input_shape: InputShape) -> nn.Module:
     """ShuffleNetV2 at width 1 (Ma et al., 2018); the stem quarters small pictures no more."""
     net = models.shufflenet_v2_x1_0(weights=None, num_classes=classes)
     net.conv1[0] = _stem(24, input_shape)
@@ -52,11 +52,11 @@ def _shufflenet(classes: int, input_shape: Shape) -> nn.Module:
     return _with_group_norm(net, MOBILE_GROUPS)
 
 
-def _is_small(input_shape: Shape) -> bool:
+def _is_small(input_shape: InputShape) -> bool:
     return min(input_shape[1:]) < SMALL
 
 
-def _stem(channels: int, input_shape: Shape) -> nn.Conv2d:
+def _stem(channels: int, input_shape: InputShape) -> nn.Conv2d:
     return nn.Conv2d(input_shape[0], channels, 3, 1 if _is_small(input_shape) else 2, padding=1, bias=False)
 
 
@@ -70,7 +70,7 @@ def _with_group_norm(net: nn.Module, groups: int) -> nn.Module:
     return net
 
 
-NETS: dict[str, Callable[[int, Shape], nn.Module]] = {
+NETS: dict[str, Callable[[int, InputShape], nn.Module]] = {
     "mobilenet-v3-small": _mobilenet,
     "shufflenet-v2": _shufflenet,
     "resnet18": _resnet(models.resnet18),

@@ -28,12 +28,12 @@ from edge_sdk.transport.memory.hub import Faults, Hub, MemoryTransport
 from edge_sim.byzantine import agent_for
 from edge_sim.checkpoint import Checkpoints
 from edge_sim.clock import LocalClock, VirtualClock
-from edge_sim.engine import Engine, Exact, Reduction, ask, unchanged
+from edge_sim.computation_queue import Computation, ComputationQueue
+from edge_sim.engine_base import Engine, ExactEngine, MethodWrapper, ask, unchanged
 from edge_sim.fleet import Device, Fleet, hardware
-from edge_sim.gather import Computation, Gatherer
-from edge_sim.hardware import Spent
+from edge_sim.hardware import DeviceCost
 from edge_sim.interrupts import held_back
-from edge_sim.troubles import Fate, impose
+from edge_sim.scenario_faults import DeviceFaults, schedule_faults
 
 
 class VirtualFleet:
@@ -54,7 +54,7 @@ class VirtualFleet:
         world: Mapping[str, Any] | None = None,
         trace: TraceWriter | None = None,
         engine: Engine | None = None,
-        reduction: Reduction = unchanged,
+        reduction: MethodWrapper = unchanged,
     ) -> None:
         """caches: devices are given no public set, and fetch it from the public_server into folders in here.
 
@@ -65,7 +65,7 @@ class VirtualFleet:
         self.clock = VirtualClock(world["now_s"])
         self.hub = Hub(self.clock, faults, faults_seed)
         self._keeper = keeper
-        self._gatherer = Gatherer(engine or Exact(), (observer or RunObserver()).noted)
+        self._gatherer = ComputationQueue(engine or ExactEngine(), (observer or RunObserver()).noted)
         self.devices: tuple[VirtualDevice, ...] = ()
         self._coordinator = VirtualCoordinator(
             fleet,
@@ -94,7 +94,7 @@ class VirtualFleet:
         self._gatherer.ready()
         self._running = list(self.devices)
         """Those not known to be over."""
-        impose(self, fleet.scenario, fleet.federation.spec.seed)
+        schedule_faults(self, fleet.scenario, fleet.federation.spec.seed)
 
     @property
     def server(self) -> Server:
@@ -110,7 +110,7 @@ class VirtualFleet:
         )
 
     @property
-    def spent(self) -> dict[str, Spent]:
+    def spent(self) -> dict[str, DeviceCost]:
         """What the run has cost each device so far, by id."""
         now_s = self.clock.now_s
         return {d.device.kit.id: d.hardware.spent(now_s) for d in self.devices}
@@ -193,7 +193,7 @@ class VirtualCoordinator:
         public_server: PublicSetServer | None = None,
         work: Callable[[], FleetWork] = lambda: NO_WORK,
         trace: TraceWriter | None = None,
-        reduction: Reduction = unchanged,
+        reduction: MethodWrapper = unchanged,
         begun_s: float | None = None,
         unclosed: Mapping[str, Any] | None = None,
     ) -> None:
@@ -267,7 +267,7 @@ class VirtualDevice:
         clock: VirtualClock,
         federation: str,
         *,
-        gatherer: Gatherer,
+        gatherer: ComputationQueue,
         caches: Path | None = None,
     ) -> None:
         self._gatherer = gatherer
@@ -275,13 +275,13 @@ class VirtualDevice:
         self.device, self.clock = device, clock
         self._hub, self._federation = hub, federation
         self.hardware = hardware(device)
-        self.fate: Fate | None = None
+        self.faults: DeviceFaults | None = None
         self.powered = True
         self.excused = False
         """Whether a run may end without it: a scenario keeps it off."""
-        hardships = device.hardships
-        self._own = LocalClock(clock, offset_s=hardships.clock_offset_s, drift=hardships.clock_drift)
-        self._agent_type = agent_for(hardships.byzantine, federation, device.kit.seed)
+        conditions = device.conditions
+        self._own = LocalClock(clock, offset_s=conditions.clock_offset_s, drift=conditions.clock_drift)
+        self._agent_type = agent_for(conditions.byzantine, federation, device.kit.seed)
         self._start(store)
 
     @property
@@ -293,8 +293,8 @@ class VirtualDevice:
         """Switch it on and let it look for the broker."""
         self.hardware.power_on(self.clock.now_s)
         self.agent.connect()
-        if self.fate is not None:
-            self.fate.look_at_battery()
+        if self.faults is not None:
+            self.faults.schedule_battery_check()
 
     def power_off(self) -> None:
         """The board is dark: what it was computing is lost."""
@@ -361,12 +361,12 @@ class VirtualDevice:
         begun = self._computed = agent.begun
         trained, inferred = agent.meter.train - before[0], agent.meter.infer - before[1]
         exchange = agent.session.place
-        slow_factor = self.fate.slow_factor(exchange) if self.fate is not None else 1.0
+        slow_factor = self.faults.slow_factor(exchange) if self.faults is not None else 1.0
         took_s = self.hardware.compute(
             trained, inferred, self.clock.now_s, slow_factor=slow_factor, saved_bytes=agent.unsaved_bytes
         )
-        if self.fate is not None:
-            self.fate.computing(exchange, took_s)
+        if self.faults is not None:
+            self.faults.computing(exchange, took_s)
         self.clock.at(self.clock.now_s + took_s, lambda: self._finish(agent, begun), place)
 
     def _finish(self, agent: Agent, begun: int) -> None:

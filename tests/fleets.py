@@ -26,9 +26,9 @@ from edge_sdk.transport.memory.hub import Faults, MemoryTransport
 from edge_sim import config as configs
 from edge_sim import fleet as fleets
 from edge_sim.config import Config
-from edge_sim.engine import Engine
+from edge_sim.engine_base import Engine
 from edge_sim.fleet import Fleet
-from edge_sim.outcome import simulation_result
+from edge_sim.simulation_result import simulation_result
 from edge_sim.virtual import VirtualFleet
 
 CLASSES = 4
@@ -86,7 +86,7 @@ def config(pictures: Path, method: str = "fedmd", devices: int = 6, **federation
 @functools.cache
 def built(pictures: Path, method: str = "fedmd", devices: int = 6, **federation: Any) -> Fleet:
     """The fleet of such a run; shared, for nothing in it changes."""
-    return fleets.build(config(pictures, method, devices, **federation))
+    return fleets.build_fleet(config(pictures, method, devices, **federation))
 
 
 class Run(VirtualFleet):
@@ -108,7 +108,7 @@ class Run(VirtualFleet):
         world: Mapping[str, Any] | None = None,
     ) -> None:
         """caches: devices must fetch the public set; serving: whether the coordinator has it for them."""
-        self.fleet = fleets.build(fleet) if isinstance(fleet, Config) else fleet
+        self.fleet = fleets.build_fleet(fleet) if isinstance(fleet, Config) else fleet
         public = self.fleet.dataset.public
         self.public_server = PublicSetServer(public) if caches and serving and public else None
         super().__init__(

@@ -18,7 +18,7 @@ from edge_sdk.errors import UsageError
 from edge_sim import compare as comparing
 from edge_sim import config as configs
 from edge_sim import fleet as fleet_of
-from edge_sim import plan as plans
+from edge_sim import planned_runs as plans
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_a_file_of_settings_counts_by_what_it_says(config, tmp_path):
 
 def test_methods_differ_in_nothing_but_the_method(config):
     """Under one seed: the same data, partition, models, and public set, for the devices alone, too."""
-    kinds = [fleet_of.build(plans.trial_config(config, name, 5)) for name in ("alone", "fedmd", "fedal")]
+    kinds = [fleet_of.build_fleet(plans.trial_config(config, name, 5)) for name in ("alone", "fedmd", "fedal")]
     first, *others = kinds
     for other in others:
         assert [device.kit for device in other.devices] == [device.kit for device in first.devices]
@@ -109,7 +109,7 @@ def test_methods_differ_in_nothing_but_the_method(config):
 
 def test_each_method_has_its_own_parameters(config):
     specs = {
-        name: fleet_of.build(plans.trial_config(config, name, 0)).federation.spec
+        name: fleet_of.build_fleet(plans.trial_config(config, name, 0)).federation.spec
         for name in ("fedmd", "fedal", "alone")
     }
     assert specs["fedal"].params["tau"] == 2

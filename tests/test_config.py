@@ -71,12 +71,12 @@ def complaint(act) -> str:
 
 def simulated(file: Path, *overrides: str) -> str:
     """What a simulation of this file complains about."""
-    return complaint(lambda: fleets.build(configs.load(file, overrides)))
+    return complaint(lambda: fleets.build_fleet(configs.load(file, overrides)))
 
 
 def test_a_good_file(folder):
     config = configs.load(folder / "federation.toml")
-    fleet = fleets.build(config)
+    fleet = fleets.build_fleet(config)
     assert config.ids == ("device-00", "device-01", "device-02", "device-03")
     assert [row.board for row in config.rows] == ["rpi4", "rpi4", "rpi4", "rpi-zero-2w"]
     assert fleet.federation.policy == Policy(expected=4, quorum=4, rounds=3, exchanges=1, retry_s=5.0)
@@ -280,7 +280,7 @@ def test_a_mistake_names_the_file(folder, name):
 )
 def test_a_section_that_is_no_table(folder, section, value):
     tables = {**load_toml(folder / "federation.toml"), section: value}
-    message = complaint(lambda: fleets.build(configs.parse(tables, folder / "federation.toml")))
+    message = complaint(lambda: fleets.build_fleet(configs.parse(tables, folder / "federation.toml")))
     assert message.startswith(f"{folder / 'federation.toml'}: [{section}] must be a table")
 
 
@@ -303,7 +303,7 @@ def test_files_that_cannot_be_read(tmp_path):
 def test_sub_tables_of_other_methods_are_left_alone(folder):
     file = folder / "federation.toml"
     file.write_text(GOOD.replace("public_batch = 8", "[method.fedmd]\npublic_batch = 9\n[method.fedal]\ntau = 3"))
-    assert fleets.build(configs.load(file)).federation.spec.params["public_batch"] == 9
+    assert fleets.build_fleet(configs.load(file)).federation.spec.params["public_batch"] == 9
 
 
 def test_a_round_of_fedal_needs_an_iteration(folder):
@@ -456,7 +456,7 @@ def test_a_resolved_file_reads_well_and_says_the_same(folder):
     elsewhere.write_text(text)
     again = configs.load(elsewhere)
     assert dataclasses.replace(again, file=config.file) == config
-    assert fleets.build(again).dataset.sha256 == fleets.build(config).dataset.sha256
+    assert fleets.build_fleet(again).dataset.sha256 == fleets.build_fleet(config).dataset.sha256
 
 
 def test_what_python_leaves_out_is_left_out(tmp_path):

@@ -9,12 +9,12 @@ import pytest
 
 from edge_sdk.errors import UsageError
 from edge_sim.config import DataTable
-from edge_sim.datasets import Dataset, load
+from edge_sim.datasets import Dataset, load_dataset
 
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory) -> Dataset:
-    return load(DataTable(public=400), 0, tmp_path_factory.getbasetemp())
+    return load_dataset(DataTable(public=400), 0, tmp_path_factory.getbasetemp())
 
 
 def rows(x: np.ndarray) -> set[bytes]:
@@ -54,13 +54,13 @@ def _whole(digits: Dataset):
 
 
 def test_the_test_fraction(tmp_path):
-    half = load(DataTable(public=0, test_fraction=0.5), 0, tmp_path)
+    half = load_dataset(DataTable(public=0, test_fraction=0.5), 0, tmp_path)
     assert abs(len(half.test) - 1797 / 2) <= 5
     assert half.public is None
 
 
 def test_the_same_seed_is_the_same_split_and_another_is_another(digits, tmp_path):
-    same, other = (load(DataTable(public=400), seed, tmp_path) for seed in (0, 1))
+    same, other = (load_dataset(DataTable(public=400), seed, tmp_path) for seed in (0, 1))
     assert same.sha256 == digits.sha256
     assert same.public.spec == digits.public.spec
     assert np.array_equal(same.private.x, digits.private.x)
@@ -76,7 +76,7 @@ def test_the_hash_is_that_of_today(digits):
 
 
 def test_the_scale_can_be_given(tmp_path):
-    assert load(DataTable(scale=0.5), 0, tmp_path).scale == 0.5
+    assert load_dataset(DataTable(scale=0.5), 0, tmp_path).scale == 0.5
 
 
 # -- npz ------------------------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ GOOD = {
 def loaded(folder, table: DataTable | None = None, **arrays) -> Dataset:
     kept = {name: array for name, array in {**GOOD, **arrays}.items() if array is not None}
     np.savez(folder / "mine.npz", **kept)
-    return load(table or DataTable(source="npz", path="mine.npz", public=5), 0, folder)
+    return load_dataset(table or DataTable(source="npz", path="mine.npz", public=5), 0, folder)
 
 
 def test_a_file_of_one_s_own(tmp_path):
@@ -125,7 +125,7 @@ def test_a_class_that_only_the_test_has_counts(tmp_path):
 def test_the_hash_names_the_content_not_the_file(tmp_path):
     first = loaded(tmp_path)
     (tmp_path / "mine.npz").rename(tmp_path / "other.npz")
-    other = load(DataTable(source="npz", path="other.npz", public=7), 3, tmp_path)
+    other = load_dataset(DataTable(source="npz", path="other.npz", public=7), 3, tmp_path)
     assert other.sha256 == first.sha256
     assert loaded(tmp_path, y_test=np.zeros(8, int)).sha256 != first.sha256
 
@@ -229,13 +229,13 @@ def _other_zip(path):
 def test_a_file_that_is_no_npz(tmp_path, make):
     make(tmp_path / "mine.npz")
     with pytest.raises(UsageError, match=r"^data\.path: .*mine\.npz: not a readable npz file: ") as caught:
-        load(DataTable(source="npz", path="mine.npz"), 0, tmp_path)
+        load_dataset(DataTable(source="npz", path="mine.npz"), 0, tmp_path)
     assert "\n" not in str(caught.value)
 
 
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(UsageError, match=r"^data\.path: .*none\.npz: no such file$"):
-        load(DataTable(source="npz", path="none.npz"), 0, tmp_path)
+        load_dataset(DataTable(source="npz", path="none.npz"), 0, tmp_path)
 
 
 def test_some_samples_must_stay_private(tmp_path):

@@ -44,7 +44,7 @@ def test_an_outlier_is_more_than_z_times_the_median() -> None:
 def test_a_run_names_it_and_counts_it(pictures: Path) -> None:
     tables = fleets.tables(pictures, "fedavg")
     tables["train"] |= {"optimiser": "sgd", "learning_rate": 0.01}
-    fleet = sim_fleet.build(configs.parse(tables, Path("test.toml")))
+    fleet = sim_fleet.build_fleet(configs.parse(tables, Path("test.toml")))
     loud = fleet.devices[3]
     train = Samples(loud.data.train.x * np.float32(100), loud.data.train.y)
     loud = replace(loud, data=LocalData(train=train, test=loud.data.test))

@@ -29,7 +29,7 @@ from edge_sim import config as configs
 from edge_sim import fleet as fleets
 from edge_sim.compare import lines
 from edge_sim.config import Config
-from edge_sim.plan import Setting, carry_out, plan
+from edge_sim.planned_runs import Setting, plan, run_missing
 
 FILE = Path(__file__).with_name("fedal-pi.toml")
 METHODS = ("fedal", "fedmd", "fedproto", "fedavg")
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def compare(config: Config, out: Path) -> Comparison:
     """The four methods and the devices alone under one alpha, with table and pictures in `out`."""
     planned = plan(config, METHODS, (config.federation.seed,), lambda method: (setting(config, method),))
-    carry_out(planned, out, lambda label: Progress(label, brief=True))
+    run_missing(planned, out, lambda label: Progress(label, brief=True))
     comparison = Comparison(lines=lines(planned, out), baseline=METHODS[0])
     write_comparison(comparison, out)
     show_table(compare_table(comparison), sys.stdout)
@@ -87,7 +87,7 @@ def setting(config: Config, method: str) -> Setting:
 def export(config: Config, folder: Path) -> None:
     """The public set for the coordinator, and each device's samples, as files to copy to the boards."""
     folder.mkdir(parents=True, exist_ok=True)
-    fleet = fleets.build(config)
+    fleet = fleets.build_fleet(config)
     if fleet.dataset.public is not None:
         np.savez_compressed(folder / "fedal-pi-public.npz", public=fleet.dataset.public.samples)
     for device in fleet.devices:

@@ -20,7 +20,7 @@ PARTITION = PartitionTable(kind="dirichlet", alpha=0.5, min_samples=4)
 
 def write(path: Path, devices: int) -> None:
     """Save x (n, 1, 8, 8), y (n,), x_test, y_test, and where each device's part of x begins (devices + 1,)."""
-    data = datasets.load(DATA, SEED, path.parent)
+    data = datasets.load_dataset(DATA, SEED, path.parent)
     parts = partition(PARTITION, data.private.y, devices, data.classes, SEED)
     order = np.concatenate(parts)
     np.savez(

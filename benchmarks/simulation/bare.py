@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from edge_sdk.methods.base import Job
 from edge_sim import config as configs
 from edge_sim import fleet as fleets
-from edge_sim.torch_gpu import like_a_cpu
+from edge_sim.torch_gpu import use_exact_arithmetic
 
 
 class Device:
@@ -115,9 +115,9 @@ def main() -> None:
     """Build everything, run the rounds, tell the time."""
     method, fleet_name, count, *npz = sys.argv[1:]
     torch.set_num_threads(1)
-    like_a_cpu()
+    use_exact_arithmetic()
     config = configs.parse(tables(method, fleet_name, int(count), npz="".join(npz)), configs.Path("bench"))
-    fleet = fleets.build(config)
+    fleet = fleets.build_fleet(config)
     classes, names = fleet.dataset.classes, FLEETS[fleet_name]
     devices: list[Device] = []
     for number, device in enumerate(fleet.devices):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import edge_sdk
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.protocol.encodings import ENCODINGS, PLAIN
 from edge_sdk.protocol.messages import Hello
+from edge_sdk.version import __version__
 
 MAX_DISCLOSED_CLASSES = 32768
 """What a Hello has room for; a model with more classes keeps its counts to itself."""
@@ -29,7 +29,7 @@ def hello(
     return Hello(
         federation=federation,
         device=device,
-        sdk=edge_sdk.__version__,
+        sdk=__version__,
         capabilities=tuple(sorted(model.capabilities - kept)),
         terms=tuple(sorted(model.terms)),
         classes=model.classes,

@@ -11,7 +11,7 @@ from edge_sdk.data import Samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Whole:
+class SourceData:
     """Raw samples with labels; nothing is scaled, resized for a model, or left out yet."""
 
     name: str

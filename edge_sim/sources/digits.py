@@ -7,13 +7,13 @@ import numpy as np
 from edge_sdk.data import Samples
 from edge_sdk.errors import MissingExtra
 from edge_sim.draw import hold_out
-from edge_sim.sources.base import Whole
+from edge_sim.sources.base import SourceData
 
 SCALE = 1 / 16
 """They have 17 grey levels."""
 
 
-def read(test_fraction: float, seed: int) -> Whole:
+def read_digits(test_fraction: float, seed: int) -> SourceData:
     """1,797 digits of 8 x 8 pixels, u1 (n, 8, 8), with a test of all ten.  Raises MissingExtra."""
     try:
         from sklearn.datasets import load_digits
@@ -22,4 +22,4 @@ def read(test_fraction: float, seed: int) -> Whole:
     bunch = load_digits()
     x, y = bunch.images.astype(np.uint8), bunch.target.astype(np.int64)
     train, test = hold_out(y, test_fraction, np.random.default_rng([seed, 1]))
-    return Whole(name="digits", train=Samples(x[train], y[train]), test=Samples(x[test], y[test]), scale=SCALE)
+    return SourceData(name="digits", train=Samples(x[train], y[train]), test=Samples(x[test], y[test]), scale=SCALE)

@@ -10,7 +10,7 @@ import numpy as np
 from edge_sdk.data import Raw, Samples
 from edge_sdk.errors import MissingExtra, UsageError
 from edge_sim.draw import hold_out
-from edge_sim.sources.base import Whole
+from edge_sim.sources.base import SourceData
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 """Other files are left alone."""
@@ -20,7 +20,7 @@ DEEP = ("I", "F")
 """How its modes of more than eight bits a value begin: as bytes they would be clipped."""
 
 
-def read(folder: Path, size: tuple[int, int] | None, test_fraction: float, seed: int) -> Whole:
+def read_folder(folder: Path, size: tuple[int, int] | None, test_fraction: float, seed: int) -> SourceData:
     """The pictures under a folder: u1 (n, h, w) where all are grey, else (n, h, w, 3).
 
     FOLDER/CLASS/*.png, then a part of every class becomes the test; or FOLDER/train/CLASS/* and FOLDER/test/CLASS/*.
@@ -43,7 +43,9 @@ def read(folder: Path, size: tuple[int, int] | None, test_fraction: float, seed:
         train, test = hold_out(y, test_fraction, np.random.default_rng([seed, 1]))
     if not len(test):
         raise UsageError(f"{folder}: too few pictures of each class to hold {test_fraction:g} of them out as the test")
-    return Whole(name=folder.name, train=Samples(x[train], y[train]), test=Samples(x[test], y[test]), scale=1 / 255)
+    return SourceData(
+        name=folder.name, train=Samples(x[train], y[train]), test=Samples(x[test], y[test]), scale=1 / 255
+    )
 
 
 def _classes(top: Path) -> list[str]:

@@ -13,7 +13,7 @@ from edge_sdk.data import Raw, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.objectives import Ints
 from edge_sdk.public_set.samples import UNREADABLE, why_unreadable
-from edge_sim.sources.base import Whole
+from edge_sim.sources.base import SourceData
 
 NEEDED = ("x_train", "y_train", "x_test", "y_test")
 USERS = "user_train"
@@ -23,7 +23,7 @@ MOST_CLASSES = 65535
 Arrays = Mapping[str, NDArray[Any]]
 
 
-def read(path: Path) -> Whole:
+def read_npz(path: Path) -> SourceData:
     """The data set in a file.
 
     x: uint8 or float, (n, h, w), (n, h, w, c) or (n, d); y: whole numbers from 0, (n,); user_train: whole numbers or
@@ -43,7 +43,7 @@ def read(path: Path) -> Whole:
             f"{path}: {USERS}: expected a whole number or a text for each of {len(train)} samples, found {_what(users)}"
         )
     scale = 1 / 255 if train.x.dtype == np.uint8 else 1.0
-    return Whole(name=path.stem, train=train, test=test, scale=scale, users=users)
+    return SourceData(name=path.stem, train=train, test=test, scale=scale, users=users)
 
 
 def _arrays(path: Path) -> Arrays:

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from edge_sdk.data import Samples
 from edge_sdk.errors import MissingExtra, UsageError
-from edge_sim.sources.base import Whole
+from edge_sim.sources.base import SourceData
 from edge_sim.torch_vision import datasets
 
-Load = Callable[[Path, bool], Samples]
+Loader = Callable[[Path, bool], Samples]
 """(root, whether the training part) -> raw samples."""
 
 
-def read(name: str, root: Path, emnist_split: str) -> Whole:
+def read_torchvision(name: str, root: Path, emnist_split: str) -> SourceData:
     """The data set of that name, in the bytes of its authors: u1 (n, 28, 28) or (n, 32, 32, 3).
 
     Raises UsageError saying which files are missing or damaged, MissingExtra for SVHN without scipy.
@@ -39,7 +39,7 @@ def read(name: str, root: Path, emnist_split: str) -> Whole:
         raise MissingExtra(error.name or "scipy", "vision", name) from None
     except Exception as error:  # noqa: BLE001  # a damaged file makes the loaders raise a dozen kinds of errors
         raise UsageError(f"data.root: {root}: a file of {name} is damaged ({error}); get it anew") from None
-    return Whole(name=name, train=train, test=test, scale=1 / 255)
+    return SourceData(name=name, train=train, test=test, scale=1 / 255)
 
 
 def _grey(dataset: Any, root: Path, train: bool) -> Samples:
@@ -90,7 +90,7 @@ FILES: dict[str, tuple[str, ...]] = {
 }
 """What lies under the root; {0} is EMNIST's split."""
 
-LOADERS: dict[str, Load] = {
+LOADERS: dict[str, Loader] = {
     "mnist": partial(_grey, datasets.MNIST),
     "fashion-mnist": partial(_grey, datasets.FashionMNIST),
     "svhn": _svhn,

@@ -25,7 +25,7 @@ from edge_sdk.objectives import CrossEntropy
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sim import config as configs
 from edge_sim import fleet as fleets
-from edge_sim.torch_threads import one_thread
+from edge_sim.torch_threads import use_one_thread
 from edge_sim.virtual import VirtualFleet
 
 HERE = Path(__file__).parent
@@ -59,7 +59,7 @@ def net(classes: int, _shape: tuple[int, ...], seed: int, preprocess: Preprocess
 def trained(tables: Mapping[str, Any], method: str, epochs: int) -> Trained:
     """Run the federation; then let the two devices whose samples differ most train on by themselves."""
     tables = {**tables, "federation": {**tables["federation"], "method": method}}
-    virtual = VirtualFleet(fleets.build(configs.parse(tables, HERE / "federation.toml")), ledger=Ledger(None))
+    virtual = VirtualFleet(fleets.build_fleet(configs.parse(tables, HERE / "federation.toml")), ledger=Ledger(None))
     virtual.run()
     virtual.server.close()
     model = virtual.devices[0].agent.bench.model  # the closing Assign brought it to everybody
@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10, help="of a device by itself, at the end (%(default)s)")
     parser.add_argument("--out", type=Path, default=Path("spiral.png"), help="the picture (%(default)s)")
     options = parser.parse_args()
-    one_thread()
+    use_one_thread()
     (x, y), (x_test, y_test) = arms(options.points, seed=0), arms(options.points // 4, seed=1)
     with TemporaryDirectory() as folder:
         np.savez(Path(folder) / "spiral.npz", x_train=x, y_train=y, x_test=x_test, y_test=y_test)

@@ -69,8 +69,8 @@ def test_every_name_of_a_list_is_checked(rule: str) -> None:
 def test_a_fleet_row_may_leave_it_to_a_rule(pictures: Path) -> None:
     plain = fleets.tables(pictures, "local", 4)
     plain["fleet"] = [{"count": 3, "model": "cycle:softmax,onnx-random"}, {"model": "softmax"}]
-    devices = fleet.build(configs.parse(plain, Path("f.toml"))).devices
+    devices = fleet.build_fleet(configs.parse(plain, Path("f.toml"))).devices
     assert [device.kit.family for device in devices] == ["softmax", "onnx-random", "softmax", "softmax"]
     plain["fleet"][0]["model"] = "random:"
     with pytest.raises(UsageError, match=r"f\.toml: fleet\[0\]\.model: no model family ''"):
-        fleet.build(configs.parse(plain, Path("f.toml")))
+        fleet.build_fleet(configs.parse(plain, Path("f.toml")))

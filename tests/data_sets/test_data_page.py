@@ -107,7 +107,7 @@ def test_the_partition_file_is_as_shown(pictures: Path, tmp_path: Path) -> None:
     plain = fleets.tables(pictures, "local", 2)
     plain["partition"] = {"kind": "iid", "export": "part.json"}
     parsed = configs.parse(plain, tmp_path / "f.toml")
-    fleet.export_partition(parsed, fleet.build(parsed))
+    fleet.export_partition(parsed, fleet.build_fleet(parsed))
     written, example = json.loads((tmp_path / "part.json").read_text(encoding="utf-8")), json.loads(text)
     assert list(written) == list(example)
     assert {key: type(value) for key, value in written.items()} == {key: type(value) for key, value in example.items()}

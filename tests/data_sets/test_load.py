@@ -11,7 +11,7 @@ import pytest
 from edge_sdk.errors import UsageError
 from edge_sim import config as configs
 from edge_sim.config import Config, DataTable
-from edge_sim.datasets import Dataset, load
+from edge_sim.datasets import Dataset, load_dataset
 
 N, M, CLASSES = 120, 30, 3
 
@@ -33,7 +33,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def loaded(file: Path, federation_seed: int = 0, classes: int | None = None, **table: Any) -> Dataset:
     plain = {"public": 20, **table}
-    return load(DataTable(source="npz", path=file.name, **plain), federation_seed, file.parent, classes)
+    return load_dataset(DataTable(source="npz", path=file.name, **plain), federation_seed, file.parent, classes)
 
 
 def numbers(x: np.ndarray) -> list[int]:

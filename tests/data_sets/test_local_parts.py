@@ -77,10 +77,10 @@ def test_what_no_model_can_measure_is_refused_before_training(part: str) -> None
 
 def test_a_fleet_divides_what_each_device_holds(pictures: Path, tmp_path: Path) -> None:
     plain = fleets.tables(pictures, "local", 4)
-    whole = fleet.build(configs.parse(plain, Path("f.toml")))
+    whole = fleet.build_fleet(configs.parse(plain, Path("f.toml")))
     assert all(device.data.validation is device.data.local_test is None for device in whole.devices)
     plain["data"]["split"] = [8, 1, 1]
-    found = fleet.build(configs.parse(plain, Path("f.toml")))
+    found = fleet.build_fleet(configs.parse(plain, Path("f.toml")))
     for device, before in zip(found.devices, whole.devices, strict=True):
         parts = (device.data.train, device.data.validation, device.data.local_test)
         held = np.concatenate([part.x for part in parts])
@@ -99,7 +99,7 @@ def test_the_division_is_drawn_from_the_seed_of_the_data(pictures: Path) -> None
     def tested(seed: int) -> list[np.ndarray]:
         plain = fleets.tables(pictures, "local", 4)
         plain["data"] |= {"split": [3, 0, 1], "seed": seed}
-        found = [device.data for device in fleet.build(configs.parse(plain, Path("f.toml"))).devices]
+        found = [device.data for device in fleet.build_fleet(configs.parse(plain, Path("f.toml"))).devices]
         assert all(data.validation is None for data in found)
         return [data.local_test.x for data in found]
 

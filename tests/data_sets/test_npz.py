@@ -31,7 +31,7 @@ def write(path: Path, **changes: object) -> Path:
 def test_samples_stay_as_they_were_recorded(tmp_path: Path, shape, dtype, scale) -> None:
     given = arrays(shape=shape, dtype=dtype)
     np.savez(tmp_path / "plants.npz", **given)
-    whole = npz.read(tmp_path / "plants.npz")
+    whole = npz.read_npz(tmp_path / "plants.npz")
     assert (whole.name, whole.scale, whole.users) == ("plants", scale, None)
     for part, samples in (("train", whole.train), ("test", whole.test)):
         assert samples.x.dtype == dtype
@@ -42,7 +42,7 @@ def test_samples_stay_as_they_were_recorded(tmp_path: Path, shape, dtype, scale)
 
 @pytest.mark.parametrize("users", [np.arange(12) // 4, np.array(["ann", "bo"] * 6)])
 def test_users_come_along(tmp_path: Path, users) -> None:
-    np.testing.assert_array_equal(npz.read(write(tmp_path / "a.npz", user_train=users)).users, users)
+    np.testing.assert_array_equal(npz.read_npz(write(tmp_path / "a.npz", user_train=users)).users, users)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_the_sample_or_the_array_at_fault_is_named(tmp_path: Path, changes, mess
     if "x_train" in changes:
         changes = {**changes, "x_test": np.ones((6, 4, 5))}
     with pytest.raises(UsageError, match=rf"a\.npz: {message}"):
-        npz.read(write(tmp_path / "a.npz", **changes))
+        npz.read_npz(write(tmp_path / "a.npz", **changes))
 
 
 def test_a_file_with_a_flipped_byte_is_an_error_that_names_it_or_other_data(tmp_path: Path) -> None:
@@ -75,6 +75,6 @@ def test_a_file_with_a_flipped_byte_is_an_error_that_names_it_or_other_data(tmp_
     for at in range(len(whole)):
         (tmp_path / "b.npz").write_bytes(whole[:at] + bytes([whole[at] ^ 0x15]) + whole[at + 1 :])
         try:
-            npz.read(tmp_path / "b.npz")
+            npz.read_npz(tmp_path / "b.npz")
         except UsageError as error:
             assert "b.npz: " in str(error)  # noqa: PT017  # either will do

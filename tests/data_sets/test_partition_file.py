@@ -27,7 +27,7 @@ def tables(pictures: Path, seed: int = 7, **partition: Any) -> dict[str, Any]:
 
 
 def built(folder: Path, plain: dict[str, Any]) -> fleet.Fleet:
-    return fleet.build(configs.parse(plain, folder / "f.toml"))
+    return fleet.build_fleet(configs.parse(plain, folder / "f.toml"))
 
 
 def held(found: fleet.Fleet) -> list[list[int]]:

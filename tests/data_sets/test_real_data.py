@@ -14,7 +14,7 @@ from edge_sdk.models.base import Batches
 from edge_sdk.objectives import CrossEntropy, Optim
 from edge_sim import families
 from edge_sim.config import DataTable
-from edge_sim.datasets import load
+from edge_sim.datasets import load_dataset
 
 FOLDER = Path(os.environ.get("EDGE_DATA", Path(__file__).parents[2] / "data"))
 SAMPLES, BATCH = 20_000, 16
@@ -36,8 +36,10 @@ def one_torch_thread() -> Iterator[None]:
     not (FOLDER / "mnist.npz").is_file(), reason=f"no mnist.npz in {FOLDER}: set EDGE_DATA to its folder"
 )
 def test_a_small_cnn_reads_mnist_after_one_pass() -> None:
-    data = load(DataTable(source="npz", path="mnist.npz", public=0, train_samples=SAMPLES), 0, FOLDER)
-    net = families.build("cnn", classes=10, raw_shape=data.raw_shape, preprocess=Preprocess(scale=data.scale), seed=0)
+    data = load_dataset(DataTable(source="npz", path="mnist.npz", public=0, train_samples=SAMPLES), 0, FOLDER)
+    net = families.build_model(
+        "cnn", classes=10, raw_shape=data.raw_shape, preprocess=Preprocess(scale=data.scale), seed=0
+    )
     batches = Batches(
         inputs=net.spec.preprocess(data.private.x),
         labels=data.private.y,

@@ -42,7 +42,7 @@ def write_idx_set(folder: Path, parts: tuple[str, str], first_label: int = 0) ->
 @pytest.mark.parametrize(("name", "folder"), [("mnist", "MNIST"), ("fashion-mnist", "FashionMNIST")])
 def test_mnist_and_fashion_mnist(tmp_path: Path, name: str, folder: str) -> None:
     x, y = write_idx_set(tmp_path / folder / "raw", ("train", "t10k"))
-    whole = torch_sources.read(name, tmp_path, "balanced")
+    whole = torch_sources.read_torchvision(name, tmp_path, "balanced")
     assert (whole.name, whole.scale, len(whole.test)) == (name, 1 / 255, TEST)
     assert (whole.train.x.dtype, whole.train.y.dtype) == (np.uint8, np.int64)
     np.testing.assert_array_equal(whole.train.x, x)
@@ -52,7 +52,7 @@ def test_mnist_and_fashion_mnist(tmp_path: Path, name: str, folder: str) -> None
 @pytest.mark.parametrize(("split", "first_label"), [("balanced", 0), ("letters", 1)])
 def test_emnist_is_turned_upright_and_counts_from_0(tmp_path: Path, split: str, first_label: int) -> None:
     x, y = write_idx_set(tmp_path / "EMNIST/raw", (f"emnist-{split}-train", f"emnist-{split}-test"), first_label)
-    whole = torch_sources.read("emnist", tmp_path, split)
+    whole = torch_sources.read_torchvision("emnist", tmp_path, split)
     np.testing.assert_array_equal(whole.train.x, x.transpose(0, 2, 1))
     np.testing.assert_array_equal(whole.train.y, y)
 
@@ -78,7 +78,7 @@ def write_cifar(folder: Path, files: dict[str, int], labels: str, meta: dict[str
 def test_cifar10_joins_its_batches(tmp_path: Path) -> None:
     files = {**{f"data_batch_{i}": TRAIN for i in range(1, 6)}, "test_batch": TEST}
     write_cifar(tmp_path / "cifar-10-batches-py", files, "labels", {"batches.meta": {"label_names": ["plane"]}})
-    whole = torch_sources.read("cifar10", tmp_path, "balanced")
+    whole = torch_sources.read_torchvision("cifar10", tmp_path, "balanced")
     assert whole.train.x.shape == (5 * TRAIN, 32, 32, 3)
     assert whole.train.x.flags.c_contiguous
     np.testing.assert_array_equal(
@@ -91,7 +91,7 @@ def test_cifar10_joins_its_batches(tmp_path: Path) -> None:
 def test_cifar100_takes_the_fine_labels(tmp_path: Path) -> None:
     meta = {"meta": {"fine_label_names": ["apple"]}}
     write_cifar(tmp_path / "cifar-100-python", {"train": TRAIN, "test": TEST}, "fine_labels", meta)
-    whole = torch_sources.read("cifar100", tmp_path, "balanced")
+    whole = torch_sources.read_torchvision("cifar100", tmp_path, "balanced")
     assert (whole.train.x.shape, len(whole.test)) == ((TRAIN, 32, 32, 3), TEST)
     np.testing.assert_array_equal(whole.train.y, np.arange(TRAIN))
 
@@ -108,7 +108,7 @@ def write_svhn(root: Path) -> np.ndarray:
 @pytest.mark.usefixtures("any_checksum")
 def test_svhn(tmp_path: Path) -> None:
     x = write_svhn(tmp_path)
-    whole = torch_sources.read("svhn", tmp_path, "balanced")
+    whole = torch_sources.read_torchvision("svhn", tmp_path, "balanced")
     np.testing.assert_array_equal(whole.train.x, x)
     np.testing.assert_array_equal(whole.train.y, [0, 9, 8, 7, 6, 5, 4])
 
@@ -117,7 +117,7 @@ def test_svhn(tmp_path: Path) -> None:
 def test_absent_files_are_named_on_one_line(tmp_path: Path, name: str) -> None:
     first = torch_sources.FILES[name][0].format("letters")
     with pytest.raises(UsageError) as caught:
-        torch_sources.read(name, tmp_path, "letters")
+        torch_sources.read_torchvision(name, tmp_path, "letters")
     message = str(caught.value)
     assert message.startswith(f"data.root: {tmp_path}: {name} needs {first} and ")
     assert "nothing is downloaded" in message
@@ -129,10 +129,10 @@ def test_a_damaged_file_is_told_from_an_absent_one(tmp_path: Path) -> None:
     write_idx_set(tmp_path / "MNIST/raw", ("train", "t10k"))
     (tmp_path / "MNIST/raw/t10k-labels-idx1-ubyte").write_bytes(b"\x00\x00\x08")
     with pytest.raises(UsageError, match=r"a file of mnist is damaged \(.*\); get it anew"):
-        torch_sources.read("mnist", tmp_path, "balanced")
+        torch_sources.read_torchvision("mnist", tmp_path, "balanced")
     write_svhn(tmp_path)
     with pytest.raises(UsageError, match="a file of svhn is damaged"):  # its checksum is not that of the real one
-        torch_sources.read("svhn", tmp_path, "balanced")
+        torch_sources.read_torchvision("svhn", tmp_path, "balanced")
 
 
 @pytest.mark.usefixtures("any_checksum")
@@ -140,7 +140,7 @@ def test_svhn_without_scipy_names_the_extra(tmp_path: Path, monkeypatch: pytest.
     write_svhn(tmp_path)
     monkeypatch.setitem(importlib.import_module("sys").modules, "scipy.io", None)
     with pytest.raises(MissingExtra, match=r"svhn needs the package scipy.*\[vision\]"):
-        torch_sources.read("svhn", tmp_path, "balanced")
+        torch_sources.read_torchvision("svhn", tmp_path, "balanced")
 
 
 def test_every_listed_file_is_one_that_the_loader_looks_for() -> None:

@@ -34,10 +34,10 @@ class Dies:
 @pytest.mark.parametrize("method", ["fedmd", pytest.param("fedal", marks=pytest.mark.torch)])
 def test_the_round_ends_after_the_restart(pictures, tmp_path, monkeypatch, method):
     setup = config(pictures, method)
-    whole = VirtualFleet(fleets.build(setup), ledger=Ledger(None))
+    whole = VirtualFleet(fleets.build_fleet(setup), ledger=Ledger(None))
     whole.run()
 
-    first = VirtualFleet(fleets.build(setup), ledger=Ledger(None))
+    first = VirtualFleet(fleets.build_fleet(setup), ledger=Ledger(None))
     ledger, exchanges = first.server.ledger, first.server.rounds.policy.exchanges
     close = ledger.close_exchange  # as if somebody had been missing: the record is durable, the outcome is not
     monkeypatch.setattr(ledger, "close_exchange", lambda place, by, **_: close(place, by, now=True))
@@ -47,7 +47,7 @@ def test_the_round_ends_after_the_restart(pictures, tmp_path, monkeypatch, metho
     ledger.copy_to(tmp_path / "ledger.db")
 
     stores = {each.device.kit.id: each.agent.store for each in first.devices}
-    second = VirtualFleet(fleets.build(setup), ledger=Ledger(None, tmp_path / "ledger.db"), stores=stores)
+    second = VirtualFleet(fleets.build_fleet(setup), ledger=Ledger(None, tmp_path / "ledger.db"), stores=stores)
     assert second.server.rounds.place == ExchangeId(2, 0)
     second.run()
     assert second.server.rounds.phase is RoundPhase.DONE

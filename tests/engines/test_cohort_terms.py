@@ -14,20 +14,20 @@ from edge_sdk import objectives as terms
 from edge_sdk.methods.base import ClassMeans, Fit, Job, Logits, Public
 from edge_sdk.objectives import Optim
 from edge_sim import config as configs
-from edge_sim.engine import Asked, Exact
+from edge_sim.engine_base import DeviceRequest, ExactEngine
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from edge_sim.torch_any_nets import AnyNets  # noqa: E402  # torch is there
-from edge_sim.torch_cohort import Cohort  # noqa: E402
-from edge_sim.torch_dense import Products  # noqa: E402
-from edge_sim.torch_gpu import like_a_cpu  # noqa: E402
-from edge_sim.torch_stack_terms import _LOSSES  # noqa: E402
-from edge_sim.torch_threads import one_thread  # noqa: E402
+from edge_sim.torch_cohort import CohortEngine  # noqa: E402
+from edge_sim.torch_dense_stack import DenseStacking  # noqa: E402
+from edge_sim.torch_gpu import use_exact_arithmetic  # noqa: E402
+from edge_sim.torch_stacked_terms import _LOSSES  # noqa: E402
+from edge_sim.torch_threads import use_one_thread  # noqa: E402
+from edge_sim.torch_vmap_stacking import VmapStacking  # noqa: E402  # torch is there
 
-one_thread()  # as every simulation does
-like_a_cpu()
+use_one_thread()  # as every simulation does
+use_exact_arithmetic()
 
 K, D, B, STEPS = fleets.CLASSES, 6, 5, 3
 OPTIM = Optim(kind="sgd", learning_rate=0.1)
@@ -55,7 +55,11 @@ def term(kind: type[terms.Term], rng: np.random.Generator, parameters: int, b: i
 
 
 ON_A_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that torch can use")
-WAYS = {"products": ("mlp", "cpu", Products), "vmap": ("resnet", "cpu", AnyNets), "gpu": ("resnet", "cuda:0", AnyNets)}
+WAYS = {
+    "products": ("mlp", "cpu", DenseStacking),
+    "vmap": ("resnet", "cpu", VmapStacking),
+    "gpu": ("resnet", "cuda:0", VmapStacking),
+}
 """How to stack which nets, and where."""
 
 
@@ -65,8 +69,8 @@ def way(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture(scope="module")
-def cohort(way: Any) -> Callable[[], Cohort]:
-    return lambda: Cohort(stacking=way[2]())
+def cohort(way: Any) -> Callable[[], CohortEngine]:
+    return lambda: CohortEngine(stacking=way[2]())
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +81,7 @@ def fleet(pictures: Path, way: Any) -> Any:
     return configs.parse(plain, Path("test.toml"))
 
 
-def asked(run: fleets.Run, request_of: Any) -> list[Asked]:
+def asked(run: fleets.Run, request_of: Any) -> list[DeviceRequest]:
     rng = np.random.default_rng(3)
     found = []
     for device in run.devices:
@@ -91,7 +95,7 @@ def asked(run: fleets.Run, request_of: Any) -> list[Asked]:
             samples=len(bench.data.train),
             learns=True,
         )
-        found.append(Asked(bench, request_of(rng, bench, job), job))
+        found.append(DeviceRequest(bench, request_of(rng, bench, job), job))
     return found
 
 
@@ -99,7 +103,7 @@ KINDS = (*_LOSSES, terms.HeadMatch, terms.Proximal)  # and two that do not stack
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_fit(fleet: configs.Config, cohort: Callable[[], Cohort], kind: type[terms.Term]) -> None:
+def test_a_fit(fleet: configs.Config, cohort: Callable[[], CohortEngine], kind: type[terms.Term]) -> None:
     def request(rng: np.random.Generator, bench: Any, job: Job) -> Fit:
         b = B - job.number % 3  # of different size
         also = term(kind, rng, bench.model.spec.parameters, b)
@@ -109,7 +113,7 @@ def test_a_fit(fleet: configs.Config, cohort: Callable[[], Cohort], kind: type[t
         return Fit(source=source, objective=(terms.CrossEntropy(), also), optim=OPTIM)
 
     outcomes = []
-    for engine in (Exact(), cohort()):
+    for engine in (ExactEngine(), cohort()):
         run = fleets.Run(fleet)
         reports = engine.serve(asked(run, request))
         outcomes.append((reports, [d.agent.bench.model.weights() for d in run.devices], run))
@@ -131,8 +135,8 @@ def test_a_fit(fleet: configs.Config, cohort: Callable[[], Cohort], kind: type[t
         lambda rng, _bench, job: Logits(type(job.private_batches(1))(rng.integers(0, job.samples, (2, 8)))),
     ],
 )
-def test_inference(fleet: configs.Config, cohort: Callable[[], Cohort], request_of: Any) -> None:
-    answers = [engine.serve(asked(fleets.Run(fleet), request_of)) for engine in (Exact(), cohort())]
+def test_inference(fleet: configs.Config, cohort: Callable[[], CohortEngine], request_of: Any) -> None:
+    answers = [engine.serve(asked(fleets.Run(fleet), request_of)) for engine in (ExactEngine(), cohort())]
     for one, other in zip(*answers, strict=True):
         if isinstance(one, np.ndarray):
             np.testing.assert_allclose(other, one, atol=1e-5)
@@ -142,12 +146,12 @@ def test_inference(fleet: configs.Config, cohort: Callable[[], Cohort], request_
             np.testing.assert_allclose(other.rows, one.rows, atol=1e-5)
 
 
-def test_what_stacks(fleet: configs.Config, cohort: Callable[[], Cohort]) -> None:
+def test_what_stacks(fleet: configs.Config, cohort: Callable[[], CohortEngine]) -> None:
     stacking = cohort()
     run = fleets.Run(fleet)
     (one, *_) = asked(run, lambda *_: ClassMeans())
     assert stacking.stackable(one)
-    assert not Cohort(frozenset({"cnn"}), stacking=stacking._stacking).stackable(one)
+    assert not CohortEngine(frozenset({"cnn"}), stacking=stacking._stacking).stackable(one)
 
     def on_the_head(rng: np.random.Generator, _bench: Any, job: Job) -> Fit:
         return Fit(source=job.private_batches(1), objective=(term(terms.HeadMatch, rng, 0),), optim=OPTIM)

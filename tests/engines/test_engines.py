@@ -21,22 +21,24 @@ from edge_sdk.errors import RunFailed, StoreError, UsageError
 from edge_sdk.methods.base import Evaluate, Job
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim import config as configs
-from edge_sim import engines
+from edge_sim import engine_choice
+from edge_sim.computation_queue import Computation
 from edge_sim.config import Config, RunTable
-from edge_sim.engine import LOST, Answer, Asked, Engine, Exact
-from edge_sim.gather import Computation
+from edge_sim.engine_base import LOST, DeviceAnswer, DeviceRequest, Engine, ExactEngine
+from edge_sim.remote_engine import RemoteEngine
 from edge_sim.runner import run
 from edge_sim.virtual import VirtualDevice
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from edge_sim.torch_cohort import Cohort  # noqa: E402  # torch is there
-from edge_sim.torch_engines import places  # noqa: E402
-from edge_sim.torch_threads import one_thread  # noqa: E402
-from edge_sim.torch_workers import Workers  # noqa: E402
 
-one_thread()  # as every simulation does
+from edge_sim.torch_cohort import CohortEngine  # noqa: E402  # torch is there
+from edge_sim.torch_engines import parameter_rows  # noqa: E402
+from edge_sim.torch_process_pool import ProcessPool  # noqa: E402
+from edge_sim.torch_threads import use_one_thread  # noqa: E402
+
+use_one_thread()  # as every simulation does
 
 METHODS = ("fedproto", "fedavg", "fedmd", "fedal")
 ROUNDING = 1e-4
@@ -51,8 +53,8 @@ def tables(pictures: Path, method: str, families: str = "cycle:mlp,cnn,mlp", **t
     return found
 
 
-def workers(fleet: fleets.Fleet, count: int) -> Workers:
-    return Workers(fleet, count, places(RunTable(), fleet))
+def workers(fleet: fleets.Fleet, count: int) -> RemoteEngine:
+    return RemoteEngine(ProcessPool(fleet, count, parameter_rows(RunTable(), fleet)))
 
 
 def config(pictures: Path, method: str, families: str = "cycle:mlp,cnn,mlp", **train: Any) -> Config:
@@ -80,7 +82,7 @@ def test_workers_compute_the_same_bits(pictures: Path, method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_stacked_devices_differ_by_rounding(pictures: Path, method: str, train: dict[str, Any]) -> None:
     chosen = config(pictures, method, **train)
-    alone, stacked = exactly(chosen), fleets.Run(chosen, engine=Cohort()).finished()
+    alone, stacked = exactly(chosen), fleets.Run(chosen, engine=CohortEngine()).finished()
     for one, other in zip(alone.devices, stacked.devices, strict=True):
         np.testing.assert_allclose(one.agent.bench.model.weights(), other.agent.bench.model.weights(), atol=ROUNDING)
         assert one.agent.meter == other.agent.meter
@@ -101,7 +103,7 @@ def test_workers_compute_the_same_bits_on_a_bad_line_and_through_power_cuts(pict
         run.power_cut(run.devices[4].device.kit.id, 2.0, 5.0)
         return run.finished()
 
-    alone, engine = troubled(Exact()), workers(fleets.Run(chosen).fleet, 2)
+    alone, engine = troubled(ExactEngine()), workers(fleets.Run(chosen).fleet, 2)
     divided = troubled(engine)
     engine.close()
     assert divided.model_bytes == alone.model_bytes == exactly(chosen).model_bytes
@@ -134,14 +136,14 @@ class Noting(RunObserver):
             self.told.append(message)
 
 
-class Unreliable(Exact):
+class Unreliable(ExactEngine):
     """Loses the answers of some calls, and leaves the models of those who asked in no known state."""
 
     def __init__(self, *loses: int) -> None:
         super().__init__()
         self._loses, self._calls = loses, 0
 
-    def serve(self, asked: Sequence[Asked]) -> list[Answer]:
+    def serve(self, asked: Sequence[DeviceRequest]) -> list[DeviceAnswer]:
         self._calls += 1
         answers = super().serve(asked)
         if self._calls in self._loses:
@@ -173,7 +175,7 @@ class Killer(Noting):
 
     def __init__(self) -> None:
         super().__init__()
-        self.engine: Workers | None = None
+        self.engine: RemoteEngine | None = None
         self.killed: list[int] = []
 
     def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:  # noqa: ARG002
@@ -202,7 +204,7 @@ def test_a_run_whose_workers_keep_dying_can_be_resumed(
     plain = tables(pictures, "fedproto")
     whole = summary(run(plain))
     with monkeypatch.context() as broken:
-        broken.setattr(engines, "opened", lambda *_: Unreliable(5, 6))
+        broken.setattr(engine_choice, "open_engine", lambda *_: Unreliable(5, 6))
         with pytest.raises(RunFailed, match="ended twice"):
             run(plain, out=tmp_path / "run")
     again = summary(run(plain, out=tmp_path / "run", resume=True))
@@ -214,14 +216,14 @@ def test_a_run_whose_workers_keep_dying_can_be_resumed(
 def test_a_worker_that_cannot_begin_says_why(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = config(pictures, "fedproto")
     fleet = fleets.Run(chosen).fleet
-    monkeypatch.setattr("edge_sim.torch_workers.sys.path", ["/nowhere"])
+    monkeypatch.setattr("edge_sim.torch_process_pool.sys.path", ["/nowhere"])
     for device in fleet.devices:
         object.__setattr__(device.kit, "family", "nowhere:factory")
     engine = workers(fleet, 1)
     benches = fleets.Run(chosen)
     for device in benches.devices:
         engine.attach(device.device.kit.number, device.agent.bench)
-    asked = [Asked(d.agent.bench, Evaluate(0), _job(benches, d.device.kit.number)) for d in benches.devices]
+    asked = [DeviceRequest(d.agent.bench, Evaluate(0), _job(benches, d.device.kit.number)) for d in benches.devices]
     engine.ready()
     for each in asked:
         engine.begin(each)
@@ -240,25 +242,25 @@ def _job(of: fleets.Run, number: int) -> Job:
 def test_auto_says_and_keeps_what_it_found(pictures: Path, tmp_path: Path) -> None:
     plain = tables(pictures, "fedproto")
     plain["run"]["engine"] = "auto"
-    chosen, why = engines.resolved(configs.parse(plain, Path("test.toml")), tmp_path)
+    chosen, why = engine_choice.resolve_engine(configs.parse(plain, Path("test.toml")), tmp_path)
     assert why.startswith(f"engine: {chosen.run.engine}")
     assert "mlp " in why
     assert "ms a device and round" in why
     assert chosen.run.engine == chosen.tables["run"]["engine"] != "auto"
-    assert json.loads((tmp_path / engines.PLAN).read_text())["engine"] == chosen.run.engine
-    (tmp_path / engines.PLAN).write_text('{"engine": "cohort", "stacked": ["mlp"]}')
-    again, why = engines.resolved(configs.parse(plain, Path("test.toml")), tmp_path)
+    assert json.loads((tmp_path / engine_choice.CHOICE_FILE).read_text())["engine"] == chosen.run.engine
+    (tmp_path / engine_choice.CHOICE_FILE).write_text('{"engine": "cohort", "stacked": ["mlp"]}')
+    again, why = engine_choice.resolve_engine(configs.parse(plain, Path("test.toml")), tmp_path)
     assert (again.run.engine, again.run.stacked) == ("cohort", ("mlp",))
     assert "as before" in why
-    (tmp_path / engines.PLAN).write_text("no json")
+    (tmp_path / engine_choice.CHOICE_FILE).write_text("no json")
     with pytest.raises(StoreError, match="remove it"):
-        engines.resolved(configs.parse(plain, Path("test.toml")), tmp_path)
+        engine_choice.resolve_engine(configs.parse(plain, Path("test.toml")), tmp_path)
 
 
 def test_auto_leaves_torch_alone_where_nobody_has_it(pictures: Path) -> None:
     plain = fleets.tables(pictures, "fedmd")
     plain["run"]["engine"] = "auto"
-    chosen, why = engines.resolved(configs.parse(plain, Path("test.toml")))
+    chosen, why = engine_choice.resolve_engine(configs.parse(plain, Path("test.toml")))
     assert chosen.run.engine == "exact"
     assert "no model here computes in torch" in why
 

@@ -9,41 +9,41 @@ import pytest
 
 from edge_sdk.agent import Agent
 from edge_sdk.device.meter import Meter
-from edge_sim import gather
-from edge_sim.engine import Answer, Asked, Exact
-from edge_sim.gather import Computation, Gatherer
+from edge_sim import computation_queue
+from edge_sim.computation_queue import Computation, ComputationQueue
+from edge_sim.engine_base import DeviceAnswer, DeviceRequest, ExactEngine
 
 
 class Asking:
     """In place of an agent: asks for as many things as it is told, and keeps the answers."""
 
     def __init__(self, requests: int) -> None:
-        self.begun, self.left, self.answers, self.meter = 1, requests, list[Answer](), Meter()
-        self.asked: Asked | None = None
+        self.begun, self.left, self.answers, self.meter = 1, requests, list[DeviceAnswer](), Meter()
+        self.asked: DeviceRequest | None = None
 
     @property
     def computing(self) -> bool:
         return self.left >= 0
 
-    def work_slice(self, answer: Answer = None) -> bool:
+    def work_slice(self, answer: DeviceAnswer = None) -> bool:
         self.answers.append(answer)
         self.left -= 1
-        self.asked = cast("Asked", object())
+        self.asked = cast("DeviceRequest", object())
         return self.left < 0
 
 
-class Backwards(Exact):
+class Backwards(ExactEngine):
     """Answers the last request first, one at a time."""
 
     def __init__(self) -> None:
         super().__init__()
         self.most = 0
 
-    def collect(self) -> list[tuple[Asked, Answer]]:
+    def collect(self) -> list[tuple[DeviceRequest, DeviceAnswer]]:
         self.most = max(self.most, len(self._begun))
         return [(self._begun.pop(), "answer")] if self._begun else []
 
-    def serve(self, asked: Sequence[Asked]) -> list[Answer]:
+    def serve(self, asked: Sequence[DeviceRequest]) -> list[DeviceAnswer]:
         raise NotImplementedError
 
 
@@ -52,7 +52,7 @@ def computation(agent: Asking, told: list[Asking]) -> Computation:
 
 
 def test_they_are_told_in_the_order_in_which_they_were_added() -> None:
-    gatherer, told = Gatherer(Backwards()), list[Any]()
+    gatherer, told = ComputationQueue(Backwards()), list[Any]()
     agents = [Asking(requests) for requests in (3, 0, 1, 2)]
     for agent in agents:
         gatherer.add(computation(agent, told))
@@ -64,7 +64,7 @@ def test_they_are_told_in_the_order_in_which_they_were_added() -> None:
 
 def test_a_device_is_settled_before_anything_happens_to_it() -> None:
     engine, told = Backwards(), list[Any]()
-    gatherer = Gatherer(engine)
+    gatherer = ComputationQueue(engine)
     busy, idle = Asking(2), Asking(0)
     gatherer.add(computation(busy, told))
     gatherer.add(computation(idle, told))
@@ -77,9 +77,9 @@ def test_a_device_is_settled_before_anything_happens_to_it() -> None:
 
 
 def test_an_engine_has_only_so_many_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gather, "AT_ONCE", 3)
+    monkeypatch.setattr(computation_queue, "AT_ONCE", 3)
     engine, told = Backwards(), list[Any]()
-    gatherer = Gatherer(engine)
+    gatherer = ComputationQueue(engine)
     for _ in range(10):
         gatherer.add(computation(Asking(2), told))
     gatherer.compute()

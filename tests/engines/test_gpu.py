@@ -13,7 +13,7 @@ from coordinator.report.summary import summary
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
 from edge_sim import config as configs
-from edge_sim import engines, families
+from edge_sim import engine_choice, families
 from edge_sim.config import Config, RunTable
 from edge_sim.runner import run
 
@@ -25,15 +25,15 @@ from torch import nn  # noqa: E402  # torch is there
 from edge_sdk.data import LocalData, Preprocess, Samples  # noqa: E402
 from edge_sdk.device.workbench import Workbench  # noqa: E402
 from edge_sdk.models.torch_model import TorchModel  # noqa: E402
-from edge_sim.torch_any_nets import AnyNets  # noqa: E402
-from edge_sim.torch_cohort import Cohort  # noqa: E402
-from edge_sim.torch_gpu import like_a_cpu  # noqa: E402
-from edge_sim.torch_places import Places  # noqa: E402
+from edge_sim.torch_cohort import CohortEngine  # noqa: E402
+from edge_sim.torch_gpu import use_exact_arithmetic  # noqa: E402
+from edge_sim.torch_parameter_rows import ParameterRows  # noqa: E402
 from edge_sim.torch_stack import Stack  # noqa: E402
-from edge_sim.torch_threads import one_thread  # noqa: E402
+from edge_sim.torch_threads import use_one_thread  # noqa: E402
+from edge_sim.torch_vmap_stacking import VmapStacking  # noqa: E402
 
-one_thread()  # as every simulation does
-like_a_cpu()
+use_one_thread()  # as every simulation does
+use_exact_arithmetic()
 
 ON_A_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that torch can use")
 DEVICES = ("cpu", pytest.param("cuda:0", marks=ON_A_GPU))
@@ -48,8 +48,8 @@ def config(pictures: Path, method: str, device: str, family: str = "cnn", **trai
     return configs.parse(plain, Path("test.toml"))
 
 
-def stacking(device: str, moments: int = 0) -> Cohort:
-    return Cohort(places=Places(moments, device=torch.device(device)), stacking=AnyNets())
+def stacking(device: str, moments: int = 0) -> CohortEngine:
+    return CohortEngine(places=ParameterRows(moments, device=torch.device(device)), stacking=VmapStacking())
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -144,25 +144,25 @@ def bench_of(net: nn.Module, device: str = "cpu") -> Workbench:
 def test_what_stacks(net: nn.Module, stacks: bool, device: str) -> None:
     bench = bench_of(net, device)
     before = bench.model.state_bytes()
-    assert bool(AnyNets().words(bench)) == stacks
+    assert bool(VmapStacking().key(bench)) == stacks
     assert bench.model.state_bytes() == before
     assert not net.training
 
 
 def test_nets_in_the_same_words_are_compared() -> None:
-    ways = AnyNets()
-    first, same, other = (ways.words(bench_of(Scaled(by))) for by in (0.5, 0.5, 0.25))
+    ways = VmapStacking()
+    first, same, other = (ways.key(bench_of(Scaled(by))) for by in (0.5, 0.5, 0.25))
     assert first == same
     assert not other
 
 
 def test_a_stack_is_cut_where_there_are_too_many_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     benches = [bench_of(normalised(nn.GroupNorm(2, 4))) for _ in range(3)]
-    stack = AnyNets().stack([bench.model for bench in benches if isinstance(bench.model, TorchModel)], train=False)
+    stack = VmapStacking().stack([bench.model for bench in benches if isinstance(bench.model, TorchModel)], train=False)
     x = torch.from_numpy(np.random.default_rng(0).normal(size=(3, 5, 1, 4, 4)).astype(np.float32))
-    whole = stack.outcome(x, 3).logits
-    monkeypatch.setattr("edge_sim.torch_vmap.SAMPLES", 10)
-    torch.testing.assert_close(stack.outcome(x, 3).logits, whole)
+    whole = stack.forward(x, 3).logits
+    monkeypatch.setattr("edge_sim.torch_vmap_stack.SAMPLES", 10)
+    torch.testing.assert_close(stack.forward(x, 3).logits, whole)
 
 
 # -- where --------------------------------------------------------------------------------------------------------------
@@ -203,22 +203,22 @@ def test_what_a_gpu_has_no_use_for_is_refused(pictures: Path, table: dict[str, A
 
 
 def test_a_choice_made_for_a_cpu_is_not_kept_on_a_gpu(pictures: Path, tmp_path: Path) -> None:
-    (tmp_path / engines.PLAN).write_text('{"engine": "workers", "workers": 2, "stacked": []}')
+    (tmp_path / engine_choice.CHOICE_FILE).write_text('{"engine": "workers", "workers": 2, "stacked": []}')
     plain = fleets.tables(pictures, "fedmd")
     plain["run"] |= {"engine": "auto", "device": "cuda:0"}
     with pytest.raises(UsageError, match='use "cohort"'):
-        engines.resolved(configs.parse(plain, Path("test.toml")), tmp_path)
+        engine_choice.resolve_engine(configs.parse(plain, Path("test.toml")), tmp_path)
 
 
-def plain_factory(classes: int, _shape: families.Shape, _seed: int, preprocess: Preprocess) -> TorchModel:
+def plain_factory(classes: int, _shape: families.InputShape, _seed: int, preprocess: Preprocess) -> TorchModel:
     return TorchModel(nn.Sequential(nn.Flatten(), nn.Linear(16, classes)), classes, preprocess=preprocess)
 
 
 def test_a_factory_that_does_not_ask_where_is_refused_on_a_gpu() -> None:
     wanted: dict[str, Any] = {"classes": 4, "raw_shape": (4, 4), "preprocess": Preprocess(), "seed": 0}
-    assert families.build(f"{__name__}:plain_factory", **wanted).spec.classes == 4
+    assert families.build_model(f"{__name__}:plain_factory", **wanted).spec.classes == 4
     with pytest.raises(UsageError, match="does not take `device`, so its models cannot be on cuda:0"):
-        families.build(f"{__name__}:plain_factory", **wanted, device="cuda:0")
+        families.build_model(f"{__name__}:plain_factory", **wanted, device="cuda:0")
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -236,5 +236,5 @@ def test_a_gpu_stacks_whatever_can_be(pictures: Path) -> None:
     from edge_sim.torch_engines import cohort  # noqa: PLC0415  # torch is there
 
     fleet = fleets.built(pictures)
-    assert isinstance(cohort(RunTable(device="cuda:0"), fleet)._stacking, AnyNets)
-    assert not isinstance(cohort(RunTable(), fleet)._stacking, AnyNets)
+    assert isinstance(cohort(RunTable(device="cuda:0"), fleet)._stacking, VmapStacking)
+    assert not isinstance(cohort(RunTable(), fleet)._stacking, VmapStacking)

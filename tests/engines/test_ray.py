@@ -39,12 +39,13 @@ from edge_sdk.protocol import storage
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.wires import registered_names
 from edge_sim import config as configs
-from edge_sim import engines, ray_address
+from edge_sim import engine_choice, ray_address
 from edge_sim.config import Config, RunTable
-from edge_sim.engine import Asked, job_at, served
+from edge_sim.engine_base import DeviceRequest, job_at, serve_alone
 from edge_sim.fleet import Fleet
-from edge_sim.mirror import Mirror
-from edge_sim.room import Errand, Furniture, Room, pack
+from edge_sim.ray_worker import ModelState, RayWorker
+from edge_sim.remote_messages import RemoteRequest, WorkerSetup, to_pickle
+from edge_sim.tracked_model import TrackedModel
 from edge_sim.virtual import VirtualFleet
 
 if importlib.util.find_spec("ray") is None:
@@ -62,10 +63,10 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
         token.write_text(secrets.token_hex(32), encoding="utf-8")
         patch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
         patch.delenv("RAY_ADDRESS", raising=False)
-        address = ray_address.found(TABLE)
+        address = ray_address.find_ray_address(TABLE)
         import ray  # noqa: PLC0415  # Ray learns what it may listen on before it is loaded
 
-        from edge_sim.ray_engine import connect  # noqa: PLC0415  # likewise
+        from edge_sim.ray_actor_pool import connect  # noqa: PLC0415  # likewise
 
         assert connect(address, workers=0)
         yield ray
@@ -73,7 +74,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
 
 
 def opened(config: Config, fleet: Fleet) -> Any:
-    return engines.opened(config.run, fleet)
+    return engine_choice.open_engine(config.run, fleet)
 
 
 def chosen(pictures: Path, method: str, models: str, **run: Any) -> Config:
@@ -136,7 +137,7 @@ def test_a_killed_actor_is_replaced_and_uploads_are_added_up_on_ray(
     config = chosen(pictures, "fedavg", "softmax", ray_fold=True)
     alone, fleet, killer = fleets.Run(config).finished(), fleets.Run(config).fleet, Killer()
     killer.engine = opened(config, fleet)
-    reduction = engines.reduction(config.run, fleet)
+    reduction = engine_choice.method_wrapper(config.run, fleet)
     again = VirtualFleet(fleet, ledger=Ledger(None), engine=killer.engine, observer=killer, reduction=reduction)
     again.run()
     assert parts == [1, 1, 1]
@@ -157,7 +158,7 @@ def test_every_method_folds_elsewhere(name: str) -> None:
     method = ready_method(name, EQUIPMENT)
     spec, at = spec_of(method.contract, **SMALL), At(0, 0)
     ups = uploads(method.contract, spec, at, 5, seed=1)
-    parts = [pickle.loads(fold(name, pack(part))) for part in (ups[:2], ups[2:4])]
+    parts = [pickle.loads(fold(name, to_pickle(part))) for part in (ups[:2], ups[2:4])]
     merged = reduce(method.merge, parts, reduce(method.add, ups[4:], method.zero()))
     whole = reduce(method.add, ups, method.zero())
     state = method.init(spec)
@@ -166,79 +167,80 @@ def test_every_method_folds_elsewhere(name: str) -> None:
     )
 
 
-# -- without Ray: the far side, and the model on this side ----------------------------------------------------------
+# -- without Ray: the worker's side, and the model on this side --------------------------------------------------------
 
 
-def furnished(config: Config, *stacked: str) -> tuple[Fleet, Room]:
-    fleet, room = fleets.Run(config).fleet, Room()
-    given = Furniture(
+def begun(config: Config, *stacked: str) -> tuple[Fleet, RayWorker]:
+    fleet, worker = fleets.Run(config).fleet, RayWorker()
+    setup = WorkerSetup(
         devices=fleet.devices[:2], spec=fleet.federation.spec, stacked=frozenset(stacked), modules=("/nowhere-else",)
     )
-    room.begin(edge_sdk.__version__, pack(given))
-    return fleet, room
+    worker.begin(edge_sdk.__version__, to_pickle(setup))
+    return fleet, worker
 
 
-def test_a_room_trains_as_the_bench_here_does(pictures: Path) -> None:
-    fleet, room = furnished(chosen(pictures, "fedproto", "softmax"))
+def test_a_worker_trains_as_the_bench_here_does(pictures: Path) -> None:
+    fleet, worker = begun(chosen(pictures, "fedproto", "softmax"))
     device = fleet.devices[1]
     bench = Workbench(device.kit.model(None), device.data, discloses_classes=True)
-    mirror = bench.model = Mirror(bench.model)
+    tracked = bench.model = TrackedModel(bench.model)
     job = job_at(fleet.federation.spec, 1, 0, 0, len(device.data.train))
     fit = Fit(source=job.private_batches(3), objective=(CrossEntropy(),), optim=job.optim)
-    errand = Errand(number=1, request=fit, round=0, exchange=0, state=mirror.state_bytes(), trains=True)
-    (found,) = pickle.loads(room.serve(pack([errand])))
-    assert found.answer == served(Asked(bench, fit, job))
-    assert found.state == mirror.state_bytes()
+    before = ModelState(state=tracked.state_bytes(), trains=True)
+    request = RemoteRequest(number=1, request=fit, round=0, exchange=0, model=before)
+    (found,) = pickle.loads(worker.serve(to_pickle([request])))
+    assert found.answer == serve_alone(DeviceRequest(bench, fit, job))
+    assert found.model == tracked.state_bytes()
     assert found.spent == bench.meter
-    (again,) = pickle.loads(room.serve(pack([dataclasses.replace(errand, request=Evaluate(0), state=None)])))
-    assert again.answer == served(Asked(bench, Evaluate(0), job))
-    assert again.state is None
+    (again,) = pickle.loads(worker.serve(to_pickle([dataclasses.replace(request, request=Evaluate(0), model=None)])))
+    assert again.answer == serve_alone(DeviceRequest(bench, Evaluate(0), job))
+    assert again.model is None
 
 
 @TORCH
-def test_a_room_stacks_what_it_is_told_to(pictures: Path) -> None:
+def test_a_worker_stacks_what_it_is_told_to(pictures: Path) -> None:
     pytest.importorskip("torch")
     config = chosen(pictures, "fedproto", "mlp")
-    (fleet, alone), (_, stacking) = furnished(config), furnished(config, "mlp")
-    errands = []
+    (fleet, alone), (_, stacking) = begun(config), begun(config, "mlp")
+    requests = []
     for device in fleet.devices[:2]:
         job = job_at(fleet.federation.spec, device.kit.number, 0, 0, len(device.data.train))
         fit = Fit(source=job.private_batches(3), objective=(CrossEntropy(),), optim=job.optim)
-        errands.append(Errand(number=job.number, request=fit, round=0, exchange=0, state=None, trains=True))
-    answers = zip(*(pickle.loads(room.serve(pack(errands))) for room in (alone, stacking)), strict=True)
+        requests.append(RemoteRequest(number=job.number, request=fit, round=0, exchange=0, model=None))
+    answers = zip(*(pickle.loads(worker.serve(to_pickle(requests))) for worker in (alone, stacking)), strict=True)
     for device, each in zip(fleet.devices, answers, strict=False):
         weights = []
         for found in each:
             model = device.kit.model(None)
-            model.load_state(found.state)
+            model.load_state(found.model)
             weights.append(model.weights())
         np.testing.assert_allclose(*weights, atol=1e-5)
         assert not np.array_equal(weights[0], device.kit.model(None).weights())
 
 
-def test_a_mirror_knows_when_it_is_ahead(pictures: Path) -> None:
+def test_a_tracked_model_notes_what_changes_it(pictures: Path) -> None:
     device = fleets.Run(chosen(pictures, "fedproto", "softmax")).fleet.devices[0]
     model = device.kit.model(None)
-    mirror, state, weights = Mirror(model), model.state_bytes(), model.weights()
+    tracked, state, weights = TrackedModel(model), model.state_bytes(), model.weights()
     x = model.spec.preprocess(device.data.train.x)
-    assert mirror.ahead
-    mirror.learned(state)
-    np.testing.assert_array_equal(mirror.head(mirror.features(x)), mirror.logits(x))
-    assert mirror.head_rows().size == mirror.head_mask().sum()
-    assert not mirror.ahead
+    assert tracked.changed
+    tracked.learned(state)
+    np.testing.assert_array_equal(tracked.head(tracked.features(x)), tracked.logits(x))
+    assert tracked.head_rows().size == tracked.head_mask().sum()
+    assert not tracked.changed
     for change in (
-        lambda: mirror.set_weights(weights + 1),
-        lambda: mirror.set_head_rows(np.array([1]), model.head_rows()[:1]),
-        lambda: mirror.load_state(state),
+        lambda: tracked.set_weights(weights + 1),
+        lambda: tracked.set_head_rows(np.array([1]), model.head_rows()[:1]),
+        lambda: tracked.load_state(state),
     ):
-        mirror.learned(state)
+        tracked.learned(state)
         change()
-        assert mirror.ahead
+        assert tracked.changed
 
 
 def test_another_version_is_refused() -> None:
     with pytest.raises(UsageError, match=r"edge-sdk .* is installed there, 9\.9\.9 here"):
-        Room().begin("9.9.9", b"")
+        RayWorker().begin("9.9.9", b"")
 
 
 # -- bad input ------------------------------------------------------------------------------------------------------
@@ -272,9 +274,9 @@ def test_one_that_answers_and_is_no_ray_is_one_line(
         os.write(2, b"gcs_client.cc:210: Failed\n")  # as Ray's core does
         raise ConnectionError("Timed out")
 
-    monkeypatch.setattr("edge_sim.ray_engine.ray.is_initialized", lambda: False)
-    monkeypatch.setattr("edge_sim.ray_engine.ray.init", init)
-    from edge_sim.ray_engine import connect  # noqa: PLC0415  # Ray learns what it may listen on before it is loaded
+    monkeypatch.setattr("edge_sim.ray_actor_pool.ray.is_initialized", lambda: False)
+    monkeypatch.setattr("edge_sim.ray_actor_pool.ray.init", init)
+    from edge_sim.ray_actor_pool import connect  # noqa: PLC0415  # Ray learns what it may listen on before it is loaded
 
     with pytest.raises(UsageError, match=r"run\.ray_address: no Ray at 10\.0\.0\.1:6379: Timed out"):
         connect("10.0.0.1:6379", workers=0)
@@ -285,7 +287,7 @@ def test_one_that_answers_and_is_no_ray_is_one_line(
 def test_without_ray(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delitem(sys.modules, "edge_sim.ray_engine", raising=False)
+    monkeypatch.delitem(sys.modules, "edge_sim.ray_actor_pool", raising=False)
     monkeypatch.setitem(sys.modules, "ray", None)
     assert simulated(pictures, tmp_path) == 2
     (line,) = capsys.readouterr().err.splitlines()

@@ -49,7 +49,7 @@ class Deployment:
     ) -> None:
         self.folder, self.out, self._broker = folder, folder / "run", broker
         tables = tables or fleets.tables(pictures, method, devices=3, **federation)
-        self.fleet = sim_fleet.build(configs.parse(tables, Path("test.toml")))
+        self.fleet = sim_fleet.build_fleet(configs.parse(tables, Path("test.toml")))
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         for device in self.fleet.devices:
             device.write(folder / "kits" / device.kit.id)

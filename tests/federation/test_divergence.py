@@ -160,7 +160,7 @@ def with_extreme_values(fleet: Fleet, factor: float) -> Fleet:
 def test_what_is_finite_but_too_large_is_withheld_too(pictures: Path, method: str, factor: float, reason: str) -> None:
     tables = fleets.tables(pictures, method, quorum=5)
     tables["train"]["optimiser"] = "sgd"
-    fleet = sim_fleet.build(configs.parse(tables, Path("test.toml")))
+    fleet = sim_fleet.build_fleet(configs.parse(tables, Path("test.toml")))
     run = fleets.Run(with_extreme_values(fleet, factor))
     sent = run.tap()
     run.finished()

@@ -33,7 +33,7 @@ def built(pictures: Path, method: str, name: str, rows: list[dict[str, Any]] | N
     tables = fleets.tables(pictures, method, **federation)
     tables["encoding"] = dict.fromkeys(KINDS, name)
     tables["fleet"] = rows or tables["fleet"]
-    return sim_fleet.build(configs.parse(tables, Path("test.toml")))
+    return sim_fleet.build_fleet(configs.parse(tables, Path("test.toml")))
 
 
 @pytest.fixture(scope="module")

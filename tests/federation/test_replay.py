@@ -30,7 +30,7 @@ from edge_sdk.transport.memory.hub import Faults
 from edge_sim import config as configs
 from edge_sim.checkpoint import Checkpoints
 from edge_sim.replay_device import replay_device
-from edge_sim.replay_history import History, history
+from edge_sim.replay_history import History, device_history
 from edge_sim.replay_parts import maker_of
 
 ROUGH = Faults(drop=0.15, duplicate=0.15, delay=0.3, delay_s=3.0, disconnect=0.02)
@@ -258,7 +258,7 @@ def again(path: Path) -> list[int]:
     trace = Trace(path)
     found = []
     for device in sorted({device for device, _, _ in uploads(trace)}):
-        past = history(trace, device, virtual=True)
+        past = device_history(trace, device, virtual=True)
         make, doubt = maker_of(trace.header, past, device, None, None)
         found.append(replay_device(past, device, make, doubt))
     return found
@@ -273,7 +273,7 @@ def test_a_device_that_lies_lies_again(path: Path, pictures: Path, lie: str) -> 
 def test_another_upload_is_called_different_or_told_why_it_may_be(path: Path, pictures: Path) -> None:
     record(path, pictures, row={"byzantine": "edge_sim.byzantine:flip_signs"})
     trace = Trace(path)
-    past = history(trace, "device-01", virtual=True)
+    past = device_history(trace, "device-01", virtual=True)
     honest, _ = maker_of(dataclasses.replace(trace.header, virtual=False), past, "device-01", None, None)
     with pytest.raises(RunFailed, match="device-01, round 0, exchange 0: logits differs"):
         replay_device(past, "device-01", honest)
@@ -296,7 +296,7 @@ def test_devices_that_lose_power_and_are_overtaken(path: Path, pictures: Path, m
     federation = {"rounds": 8, "quorum": 1, "deadline_s": 2.0, "patience": 20}
     row = {"dropout": 0.4, "dropout_s": 3.0, "slow_share": 0.3, "slow_factor": 40.0}
     record(path, pictures, method, federation=federation, row=row, faults=ROUGH, seed=5, cuts=(3.0,))
-    past = history(Trace(path), "device-01", virtual=True).stretches[0]
+    past = device_history(Trace(path), "device-01", virtual=True).stretches[0]
     assert past.assigns.keys() - past.uploads.keys(), "nothing went wrong here"
     assert sum(again(path)) == len(uploads(Trace(path)))
 
@@ -337,7 +337,7 @@ def test_a_run_that_went_back_to_a_checkpoint(path: Path, pictures: Path) -> Non
         second = fleets.Run(parsed, trace=kept, ledger=ledger, stores=stores, faults=ROUGH, seed=1, world=world)
         second.finished()
     assert replay(Trace(path), NOTHING).ended
-    assert len(history(Trace(path), "device-01", virtual=True).stretches) == 2
+    assert len(device_history(Trace(path), "device-01", virtual=True).stretches) == 2
     assert min(again(path)) > 7
 
 

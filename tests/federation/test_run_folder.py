@@ -19,7 +19,7 @@ from edge_sim import config as configs
 from edge_sim import run_folder, same_world
 from edge_sim.clock import VirtualClock
 from edge_sim.compare import compare
-from edge_sim.plan import changed
+from edge_sim.planned_runs import with_setting
 from edge_sim.runner import run
 
 
@@ -163,7 +163,7 @@ def test_another_world_is_refused_by_its_first_keys(
     tables = {**configs.load(file).tables}
     tables.update({"fleet": setting.pop("fleet")} if "fleet" in setting else {})
     with pytest.raises(UsageError) as caught:
-        run(changed(tables, setting), out=out, resume=True)
+        run(with_setting(tables, setting), out=out, resume=True)
     assert f"{out}: the run in it has other settings: {words}" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert contents(out) == before
@@ -179,18 +179,18 @@ def test_what_only_takes_another_time_may_change(file: Path, tmp_path: Path, mon
         "faults.drop": 0.0,
         "partition.export": str(tmp_path / "p.csv"),
     }
-    assert run(changed(configs.load(file).tables, setting), out=out, resume=True).completed
+    assert run(with_setting(configs.load(file).tables, setting), out=out, resume=True).completed
 
 
 def test_a_run_goes_on_from_its_own_settings(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "run"
     interrupt(monkeypatch, file, out)
-    same_world.check(out / "federation.toml", configs.load(file))
+    same_world.check_same_world(out / "federation.toml", configs.load(file))
     assert run(out / "federation.toml", out=out, resume=True).completed
 
 
 def test_the_devices_alone_are_not_trained_again(file: Path, tmp_path: Path) -> None:
-    tables = changed(configs.load(file).tables, {"run.standalone": True})
+    tables = with_setting(configs.load(file).tables, {"run.standalone": True})
     out, whole, begun = tmp_path / "run", run(tables), list[str]()
 
     def observer(part: str) -> RunObserver:
@@ -209,8 +209,8 @@ def test_the_devices_alone_are_not_trained_again(file: Path, tmp_path: Path) -> 
 def test_the_devices_alone_are_trained_again_where_what_they_left_is_of_other_settings(
     file: Path, tmp_path: Path
 ) -> None:
-    tables = changed(configs.load(file).tables, {"run.standalone": True})
-    other = run(changed(tables, {"federation.seed": 9}), out=tmp_path / "other")
+    tables = with_setting(configs.load(file).tables, {"run.standalone": True})
+    other = run(with_setting(tables, {"federation.seed": 9}), out=tmp_path / "other")
     shutil.copytree(tmp_path / "other" / "standalone", tmp_path / "run" / "standalone")
     found = run(tables, out=tmp_path / "run")
     assert found.standalone_history == run(tables).standalone_history != other.standalone_history

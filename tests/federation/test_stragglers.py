@@ -11,8 +11,8 @@ from coordinator.rounds import ExchangeId, RoundPhase
 from edge_sdk.device.store import MemoryStore
 from edge_sdk.protocol.messages import Assign, CoordinatorStatus, Receipt, Upload
 from edge_sdk.transport.memory.hub import Hub
-from edge_sim.engine import Exact
-from edge_sim.gather import Gatherer
+from edge_sim.computation_queue import ComputationQueue
+from edge_sim.engine_base import ExactEngine
 from edge_sim.virtual import VirtualDevice
 
 SLOW = "device-02"
@@ -110,7 +110,9 @@ def test_what_was_superseded_leaves_no_trace(pictures: Path, method: str) -> Non
     run, sent = superseded(pictures, method)
     done = set(places(sent, Upload, SLOW))
     (slow,) = [d for d in run.devices if d.device.kit.id == SLOW]
-    fresh = VirtualDevice(slow.device, MemoryStore(), Hub(run.clock), run.clock, "tiny", gatherer=Gatherer(Exact()))
+    fresh = VirtualDevice(
+        slow.device, MemoryStore(), Hub(run.clock), run.clock, "tiny", gatherer=ComputationQueue(ExactEngine())
+    )
     welcome = next(m for m in sent if type(m).__name__ == "Welcome" and m.device == SLOW)
     participant = fresh.agent
     participant.serve = participant.bench.serve  # computed here, step by step

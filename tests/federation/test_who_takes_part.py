@@ -30,7 +30,7 @@ def built(
     tables = fleets.tables(pictures, method, **federation)
     tables["train"]["optimiser"] = optimiser
     tables["fleet"] = rows or tables["fleet"]
-    return sim_fleet.build(configs.parse(tables, Path("test.toml")))
+    return sim_fleet.build_fleet(configs.parse(tables, Path("test.toml")))
 
 
 def with_device(fleet: Fleet, number: int, device: Device) -> Fleet:
@@ -76,8 +76,8 @@ def test_an_onnx_teacher_takes_part(pictures: Path, tmp_path: Path, monkeypatch:
         images, labels = arrays["x_train"][:, None], arrays["y_train"]
     file = tmp_path / "teacher.onnx"
     file.write_bytes(extractors.teacher(images, labels, fleets.CLASSES, seed=0, steps=50))
-    build = families.build
-    monkeypatch.setattr(families, "build", lambda name, **how: build(name, **{**how, "extractor_path": file}))
+    build = families.build_model
+    monkeypatch.setattr(families, "build_model", lambda name, **how: build(name, **{**how, "extractor_path": file}))
     rows = [{"count": 5, "model": "softmax"}, {"count": 1, "model": "onnx-teacher"}]
     result = fleets.Run(built(pictures, "fedmd", rows)).finished().result
     assert result.completed

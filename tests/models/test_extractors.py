@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from edge_sdk.errors import UsageError
 from edge_sdk.models.base import Batches
 from edge_sdk.objectives import CrossEntropy, Optim
-from edge_sim.kmeans import kmeans_filters, lloyd, triangle
+from edge_sim.kmeans_filters import kmeans_filters, lloyd, triangle
 
 pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")

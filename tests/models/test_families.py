@@ -29,7 +29,7 @@ def public(raw_shape: tuple[int, ...]) -> np.ndarray:
 
 def build(name: str, raw_shape: tuple[int, ...] = (8, 8), seed: int = 0, **more: object) -> Model:
     options = {"preprocess": Preprocess(scale=1 / 255), "public": public(raw_shape), **more}
-    return families.build(name, classes=10, raw_shape=raw_shape, seed=seed, **options)
+    return families.build_model(name, classes=10, raw_shape=raw_shape, seed=seed, **options)
 
 
 @pytest.mark.parametrize("raw_shape", RAW_SHAPES)
@@ -114,10 +114,10 @@ def test_an_unknown_name_lists_the_known() -> None:
     with pytest.raises(UsageError, match="no model family 'cmn'; known are softmax, mlp, mlp-wide, cnn,"):
         build("cmn")
     with pytest.raises(UsageError, match="no model family"):
-        families.check("cmn")
+        families.check_family("cmn")
     with pytest.raises(UsageError, match=r"near to it: resnet18.*resnet"):
-        families.check("resnet12")
-    families.check("cnn")
+        families.check_family("resnet12")
+    families.check_family("cnn")
 
 
 class TestOwnFactories:

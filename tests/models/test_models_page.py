@@ -41,7 +41,9 @@ def test_every_family_stands_there_with_its_description() -> None:
 def spec(name: str, raw_shape: tuple[int, ...]) -> ModelSpec:
     public = np.random.default_rng(0).integers(0, 255, (30, *raw_shape), np.uint8)
     preprocess = Preprocess(scale=1 / 255)
-    return families.build(name, classes=10, raw_shape=raw_shape, preprocess=preprocess, seed=0, public=public).spec
+    return families.build_model(
+        name, classes=10, raw_shape=raw_shape, preprocess=preprocess, seed=0, public=public
+    ).spec
 
 
 @pytest.mark.parametrize("name", [name for name in families.FAMILIES if name != "onnx-teacher"])

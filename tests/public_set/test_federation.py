@@ -33,7 +33,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
     pictures = fleets.write_pictures(tmp_path_factory.mktemp("large") / "pictures.npz", side=SIDE)
     tables = fleets.tables(pictures, devices=4, feature_dim=SIDE * SIDE)
     tables["data"]["public"] = PUBLIC
-    return sim_fleet.build(configs.parse(tables, Path("test.toml")))
+    return sim_fleet.build_fleet(configs.parse(tables, Path("test.toml")))
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from coordinator.report.run_files import INSIGHT, insight_bytes, read_run, write
 from edge_sdk.errors import UsageError
 from edge_sdk.objectives import softmax
 from edge_sim import config as configs
-from edge_sim.insight import PER_CLASS, gather_insight
+from edge_sim.model_insight import PER_CLASS, model_insight
 from edge_sim.runner import run
 
 
@@ -83,7 +83,7 @@ def test_cosines() -> None:
 def test_a_run_in_memory_has_all_that_its_models_can_show(pictures: Path) -> None:
     fleet = fleets.built(pictures, "fedproto", 3, rounds=2)
     whole = fleets.Run(fleet).finished()
-    found = gather_insight(whole, fleet.dataset)
+    found = model_insight(whole, fleet.dataset)
     labels, samples = fleet.dataset.public_labels, fleet.dataset.public.samples
     models = [device.agent.bench.model for device in whole.devices]
     for label in range(fleets.CLASSES):

@@ -16,7 +16,7 @@ from coordinator.report.compare import MethodRuns, Trial
 from coordinator.report.run_files import read_run
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
-from edge_sim import axes, gain_plots, plan, sweep_table
+from edge_sim import axes, gain_plots, planned_runs, sweep_table
 from edge_sim import config as configs
 from edge_sim import sweep as sweeping
 
@@ -137,25 +137,26 @@ def test_a_key_for_one_method_changes_that_method_alone(config):
     found = axes.read_axes(["method.fedal.tau=2,4", RATE], ("fedal", "fedmd"))
     assert len(axes.choices(found, "fedal")) == 4
     assert axes.choices(found, "fedmd") == [{"train.learning_rate": 0.05}, {"train.learning_rate": 0.2}]
-    changed = plan.trial_config(config, "fedal", 0, {"method.fedal.tau": 4})
+    changed = planned_runs.trial_config(config, "fedal", 0, {"method.fedal.tau": 4})
     assert changed.tables["method"] == {"fedal": {"public_batch": 8, "tau": 4}}
     assert config.tables["method"]["fedal"]["tau"] == 2
 
 
 def test_a_swept_key_takes_the_place_of_the_files_own(pictures):
     own = fleets.config(pictures)  # fedmd with [method] public_batch = 8
-    changed = plan.trial_config(own, "fedmd", 0, {"method.fedmd.public_batch": 4})
+    changed = planned_runs.trial_config(own, "fedmd", 0, {"method.fedmd.public_batch": 4})
     assert changed.tables["method"] == {"fedmd": {"public_batch": 4}}
 
 
 def test_labels_are_file_names_and_differ_where_settings_do():
     assert (
-        plan.label({"train.learning_rate": 0.1, "method.fedal.tau": 2}) == "method.fedal.tau=2,train.learning_rate=0.1"
+        planned_runs.label({"train.learning_rate": 0.1, "method.fedal.tau": 2})
+        == "method.fedal.tau=2,train.learning_rate=0.1"
     )
-    slash, space = plan.label({"data.path": "a/b"}), plan.label({"data.path": "a b"})
+    slash, space = planned_runs.label({"data.path": "a/b"}), planned_runs.label({"data.path": "a b"})
     assert "/" not in slash
     assert slash != space
-    assert len(plan.label({"data.path": "x" * 500})) < 100
+    assert len(planned_runs.label({"data.path": "x" * 500})) < 100
 
 
 @pytest.mark.parametrize(

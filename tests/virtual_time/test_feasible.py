@@ -20,25 +20,25 @@ from edge_sim.runner import run
 def built(pictures: Path, method: str = "fedmd", **row: Any) -> simulated.Fleet:
     tables = fleets.tables(pictures, method, 2)
     tables["fleet"] = [{"count": 2, "model": "softmax", **row}]
-    return simulated.build(configs.parse(tables, Path("f.toml")))
+    return simulated.build_fleet(configs.parse(tables, Path("f.toml")))
 
 
 def test_a_small_model_fits_everywhere(pictures: Path) -> None:
-    feasible.check(built(pictures, board="rpi-zero-2w"))
+    feasible.check_feasible(built(pictures, board="rpi-zero-2w"))
 
 
 def test_what_a_device_needs_by_hand(pictures: Path) -> None:
     fleet = built(pictures)
     device, federation = fleet.devices[0], fleet.federation.spec
     spec = device.kit.model(device.public).spec
-    need = feasible.need(device, spec, federation)
+    need = feasible.memory_need(device, spec, federation)
     assert spec.parameters == 4 * 17
     assert need.model == 4 * 68 * (1 + 1 + 2 + 3)  # weights, gradients, two moments, and saved weights and moments
     assert need.activations == 2 * 4 * 4 * 8
     samples = len(device.data.train) + len(device.data.test) + 40
     assert need.data == samples * 16 * (4 + 4)
     shared = built(pictures, "fedavg")
-    assert feasible.need(shared.devices[0], spec, shared.federation.spec).model == 4 * 68 * 9
+    assert feasible.memory_need(shared.devices[0], spec, shared.federation.spec).model == 4 * 68 * 9
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_what_no_memory_holds_is_named_with_its_numbers(
     (tmp_path / "tiny.toml").write_text(small)
     fleet = built(pictures, board=str(tmp_path / "tiny.toml"))
     with pytest.raises(UsageError) as caught:
-        feasible.check(fleet)
+        feasible.check_feasible(fleet)
     message = str(caught.value)
     for part in ("device-00 and 1 more", "softmax on rpi-tiny", "runtime 64 MiB", words):
         assert part in message

@@ -11,7 +11,7 @@ from coordinator.serving.outcome import device_result, run_result
 from coordinator.serving.server import Server
 from edge_sim.config import CPU
 from edge_sim.fleet import Device, Fleet
-from edge_sim.hardware import Spent
+from edge_sim.hardware import DeviceCost
 
 NOTHING: Mapping[str, float] = MappingProxyType({})
 
@@ -24,12 +24,13 @@ def simulation_result(
     time: Mapping[str, float],
     standalone: Result | None = None,
     memory: Mapping[str, float] = NOTHING,
-    spent: Mapping[str, Spent] = MappingProxyType({}),
+    spent: Mapping[str, DeviceCost] = MappingProxyType({}),
 ) -> Result:
     """The result of a simulated run; spent: by device id, where it was metered."""
     alone = {device.id: device.accuracy for device in standalone.devices} if standalone else {}
     devices = tuple(
-        _device(server, device, alone.get(device.kit.id), spent.get(device.kit.id, Spent())) for device in fleet.devices
+        _device(server, device, alone.get(device.kit.id), spent.get(device.kit.id, DeviceCost()))
+        for device in fleet.devices
     )
     known = run_result(server, devices, transport, time)
     baseline = {f"standalone_{name}": value for name, value in standalone.metrics.items()} if standalone else {}
@@ -58,7 +59,7 @@ def _on_the_boards(history: tuple[RoundResult, ...]) -> tuple[RoundResult, ...]:
     return tuple(dataclasses.replace(entry, virtual_s=entry.wall_s, wall_s=0.0) for entry in history)
 
 
-def _device(server: Server, device: Device, standalone_accuracy: float | None, spent: Spent) -> DeviceResult:
+def _device(server: Server, device: Device, standalone_accuracy: float | None, spent: DeviceCost) -> DeviceResult:
     kit = device.kit
     if kit.id in server.hellos:
         known = device_result(server, kit.id)

@@ -21,7 +21,7 @@ PER_CLASS = 15
 _BATCH = 256
 
 
-def gather_insight(virtual: VirtualFleet, dataset: Dataset) -> Insight:
+def model_insight(virtual: VirtualFleet, dataset: Dataset) -> Insight:
     """The insight into the models at the end of a run."""
     found = final_prototypes.final_prototypes(virtual.server)
     learning = [device for device in virtual.devices if device.agent.bench.model.spec.terms]

@@ -16,7 +16,7 @@ _THRESHOLDS = 50_000, 20, 100
 
 
 @contextmanager
-def seldom() -> Iterator[None]:
+def rare_collection() -> Iterator[None]:
     """Look seldom while this lasts, and never at what was there before; then as usual again."""
     before, ours = gc.get_threshold(), not gc.get_freeze_count()
     if ours:

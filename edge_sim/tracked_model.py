@@ -1,6 +1,6 @@
-"""A device's model here, of which somebody elsewhere keeps a copy and trains that.
+"""The simulation's model of a device whose requests are computed elsewhere, on a copy of the model.
 
-What was learned there comes back as a state; what changes here is noticed, so that a state goes out only then.
+What the copy has learned comes back as a state.  A change of this model is noted, so that a state is sent only then.
 """
 
 from __future__ import annotations
@@ -12,79 +12,79 @@ from edge_sdk.models.base import Batches, FitReport, Model, ModelSpec, Part
 from edge_sdk.objectives import Floats, Ints, Objective, Optim
 
 
-class Mirror:
-    """Any model, which it stands in for; see Model."""
+class TrackedModel:
+    """A Model that passes every call on to another one, and notes whether the call changes it."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self.ahead = True
-        """Whether the copy elsewhere, if there is one at all, is older."""
+        self.changed = True
+        """Whether the copy is older than this model, or there is none yet."""
         self.trains = True
-        """What a cosine head was told of its scale, which its state does not tell."""
+        """Whether the scale of a cosine head trains: the state does not tell."""
 
     def learned(self, state: bytes) -> None:
-        """Take over what the copy has come to."""
+        """Take over the state of the copy."""
         self._model.load_state(state)
-        self.ahead = False
+        self.changed = False
 
     @property
     def spec(self) -> ModelSpec:
-        """See Model."""
+        """Implement Model."""
         return self._model.spec
 
-    # -- what asks ------------------------------------------------------------------------------------------------
+    # -- calls that read ----------------------------------------------------------------------------------------------
 
     def logits(self, x: Floats) -> Floats:
-        """See Model."""
+        """Implement Model."""
         return self._model.logits(x)
 
     def features(self, x: Floats) -> Floats:
-        """See Model."""
+        """Implement Model."""
         return self._model.features(x)
 
     def head(self, f: Floats) -> Floats:
-        """See Model."""
+        """Implement Model."""
         return self._model.head(f)
 
     def head_rows(self) -> Floats:
-        """See Model."""
+        """Implement Model."""
         return self._model.head_rows()
 
     def weights(self) -> Floats:
-        """See Model."""
+        """Implement Model."""
         return self._model.weights()
 
     def head_mask(self) -> NDArray[np.bool_]:
-        """See Model."""
+        """Implement Model."""
         return self._model.head_mask()
 
     def state_bytes(self) -> bytes:
-        """See Model."""
+        """Implement Model."""
         return self._model.state_bytes()
 
-    # -- what changes ---------------------------------------------------------------------------------------------
+    # -- calls that write ------------------------------------------------------------------------------------------
 
     def fit(self, batches: Batches, objective: Objective, optim: Optim, part: Part = "all") -> FitReport:
-        """See Model."""
-        self.ahead = True
+        """Implement Model."""
+        self.changed = True
         return self._model.fit(batches, objective, optim, part)
 
     def set_head_rows(self, classes: Ints, rows: Floats) -> None:
-        """See Model."""
-        self.ahead = True
+        """Implement Model."""
+        self.changed = True
         self._model.set_head_rows(classes, rows)
 
     def set_scale(self, value: float | None, *, trains: bool) -> None:
-        """See Model."""
-        self.ahead, self.trains = True, trains
+        """Implement Model."""
+        self.changed, self.trains = True, trains
         self._model.set_scale(value, trains=trains)
 
     def set_weights(self, values: Floats) -> None:
-        """See Model."""
-        self.ahead = True
+        """Implement Model."""
+        self.changed = True
         self._model.set_weights(values)
 
     def load_state(self, state: bytes) -> None:
-        """See Model."""
-        self.ahead = True
+        """Implement Model."""
+        self.changed = True
         self._model.load_state(state)

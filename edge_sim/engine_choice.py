@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,49 +14,25 @@ from edge_sdk.errors import StoreError, UsageError
 from edge_sim import fleet as fleets
 from edge_sim import ray_address
 from edge_sim.config import CPU, Config, RunTable
-from edge_sim.engine import Engine, Exact, Reduction, unchanged
+from edge_sim.engine_base import Engine, ExactEngine, MethodWrapper, unchanged
 from edge_sim.fleet import Fleet
+from edge_sim.remote_engine import RemoteEngine
 
 WORTH_S = 10.0
 """Seconds of computing below which processes that take seconds to start are not worth it."""
-PLAN = "engine.json"
+CHOICE_FILE = "engine.json"
 """In a run directory: what `auto` came to, for those who go on with the run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """What a round of one device of one kind of model was found to cost."""
-
-    model: str
-    devices: int
-    alone_ms: float
-    stacked_ms: float | None
-    """None: it does not stack."""
-
-    @property
-    def stacks(self) -> bool:
-        """Whether stacking is worth it."""
-        return self.stacked_ms is not None and self.stacked_ms < 0.8 * self.alone_ms
-
-    @property
-    def best_ms(self) -> float:
-        """The faster way."""
-        return self.stacked_ms if self.stacks and self.stacked_ms is not None else self.alone_ms
-
-    def __str__(self) -> str:
-        also = "" if self.stacked_ms is None else f", {self.stacked_ms:.2f} ms stacked"
-        return f"{self.model} {self.alone_ms:.2f} ms a device and round{also}"
-
-
-def opened(table: RunTable, fleet: Fleet) -> Engine:
+def open_engine(table: RunTable, fleet: Fleet) -> Engine:
     """The engine of a run, ready.  Raises UsageError for one that this machine cannot have."""
     if table.engine == "ray":
-        address = ray_address.found(table)
-        from edge_sim.ray_engine import RayEngine  # noqa: PLC0415  # an extra, and slow to load
+        address = ray_address.find_ray_address(table)
+        from edge_sim.ray_actor_pool import RayActorPool  # noqa: PLC0415  # an extra, and slow to load
 
-        return RayEngine(table, fleet, address)
+        return RemoteEngine(RayActorPool(table, fleet, address), frozenset(table.stacked or ()))
     if not any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
-        return Exact()  # what does not load torch must not load it now
+        return ExactEngine()  # what does not load torch must not load it now
     from edge_sim.torch_engines import cohort, workers  # noqa: PLC0415  # torch only where a device has it
 
     if table.engine == "cohort":
@@ -65,10 +41,10 @@ def opened(table: RunTable, fleet: Fleet) -> Engine:
         if os.name != "posix":
             raise UsageError('run.engine: "workers" needs a system that hands files down to processes; use "cohort"')
         return workers(table, fleet)
-    return Exact()
+    return ExactEngine()
 
 
-def reduction(table: RunTable, fleet: Fleet) -> Reduction:
+def method_wrapper(table: RunTable, fleet: Fleet) -> MethodWrapper:
     """Where a run's uploads are added up; its engine is open."""
     if not (table.engine == "ray" and table.ray_fold):
         return unchanged
@@ -77,11 +53,11 @@ def reduction(table: RunTable, fleet: Fleet) -> Reduction:
     return partial(Folding, fleet.federation.spec.method)
 
 
-def resolved(config: Config, out: Path | None = None) -> tuple[Config, str]:
+def resolve_engine(config: Config, out: Path | None = None) -> tuple[Config, str]:
     """The config with a certain engine in place of `auto`, and in words why; as before where `out` tells of before."""
     if config.run.engine != "auto":
         return config, ""
-    kept = out / PLAN if out else None
+    kept = out / CHOICE_FILE if out else None
     if kept is not None and kept.exists():
         return _with(config, _read(kept)), f"engine: as before ({kept})"
     plan, why = _plan(config)
@@ -99,7 +75,7 @@ def _read(file: Path) -> Mapping[str, Any]:
 
 
 def _plan(config: Config) -> tuple[dict[str, Any], str]:
-    fleet = fleets.build(config)
+    fleet = fleets.build_fleet(config)
     if not any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
         return {"engine": "exact"}, "engine: exact (no model here computes in torch)"
     from edge_sim.torch_engines import calibrated  # noqa: PLC0415  # torch only where a device has it

@@ -1,7 +1,7 @@
-"""Models' weights in memory that somebody else provides: shared between processes, or backed by a file.
+"""One buffer for the parameters of many models: shared between processes, or backed by a file on disk.
 
-A row holds one model's parameters and buffers, and the moments of its optimiser.  The model computes on the row itself,
-so whoever maps the same memory sees every step; nothing is copied, encoded or sent.
+A row of the buffer holds the parameters and buffers of one model, and then the moments of its optimiser.  The model
+computes on the row itself, so every process that maps the buffer sees each step; nothing is copied or sent.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ from edge_sdk.models.torch_optim import Moments, TorchOptimiser
 from edge_sdk.objectives import Optim
 
 _ALIGNED = 64
-"""Bytes: as torch's own allocator, so that the same instructions run on the same bits."""
+"""Alignment in bytes, that of torch's own allocator: so the same instructions run, and give the same bits."""
 
 
-class Slab:
-    """Zeroed memory for rows, as one file: without a name in memory, or, given a folder, on its disk."""
+class ParameterBuffer:
+    """Zeroed memory for rows, as one mapped file: in memory and without a name, or in a folder on disk."""
 
     def __init__(self, size_bytes: int, folder: Path | None = None, descriptor: int | None = None) -> None:
-        """descriptor: of a slab that another process made."""
+        """descriptor: file descriptor of a buffer that another process made; None: make one of `size_bytes`."""
         self.descriptor = _file(folder) if descriptor is None else descriptor
         if descriptor is None:
             os.ftruncate(self.descriptor, max(size_bytes, mmap.PAGESIZE))
         self.memory = torch.frombuffer(mmap.mmap(self.descriptor, 0), dtype=torch.uint8)
 
     def close(self) -> None:
-        """Let go of the file; the memory goes with the last tensor in it."""
+        """Close the file; the memory is freed with the last tensor in it."""
         os.close(self.descriptor)
 
 
 def _file(folder: Path | None) -> int:
     if folder is None and hasattr(os, "memfd_create"):
-        return os.memfd_create("edge-slab")
+        return os.memfd_create("edge-parameters")
     with tempfile.TemporaryFile(dir=folder) as file:
         return os.dup(file.fileno())
 
 
 def row_bytes(model: TorchModel, kinds: int) -> int:
-    """Room for a model and so many kinds of moments."""
+    """Return the size of a row for a model and `kinds` kinds of moments, in bytes."""
     parameters = sum(_aligned(p) for p in model.trained)
     return sum(map(_aligned, _tensors(model))) + kinds * parameters
 
 
-def settle(model: TorchModel, row: Tensor, *, fresh: bool) -> None:
-    """Let a model live in its row; fresh: what it holds now goes there, else what is there counts."""
+def move_into_row(model: TorchModel, row: Tensor, *, fresh: bool) -> None:
+    """Make a model compute on its row; fresh: copy its present values there, else take over what the row holds."""
     at = 0
     for tensor in _tensors(model):
         there = _view(row, at, tensor)
@@ -66,7 +66,7 @@ def settle(model: TorchModel, row: Tensor, *, fresh: bool) -> None:
 
 
 def _in_one_piece(tensors: Sequence[Tensor], row: Tensor) -> Tensor | None:
-    """What lies in a row without a gap, as one (p,); None: alignment or other tensors have left gaps."""
+    """Return tensors that lie in a row without gaps as one (p,); None: alignment or other tensors leave gaps."""
     begin = end = tensors[0].data_ptr() if tensors else row.data_ptr()
     for tensor in tensors:
         if tensor.data_ptr() != end:
@@ -76,8 +76,8 @@ def _in_one_piece(tensors: Sequence[Tensor], row: Tensor) -> Tensor | None:
     return row[start : start + end - begin].view(torch.float32)
 
 
-def settle_moments(model: TorchModel, row: Tensor) -> None:
-    """Let the moments of a model's optimiser, if it has any, live in its row, as they are now."""
+def move_moments_into_row(model: TorchModel, row: Tensor) -> None:
+    """Move the moments of a model's optimiser, if it has any, into its row."""
     optimiser = model.optimiser
     if optimiser is None:
         return
@@ -88,8 +88,13 @@ def settle_moments(model: TorchModel, row: Tensor) -> None:
                 own[j] = place
 
 
-def take_moments(model: TorchModel, row: Tensor, optim: Optim | None, steps: NDArray[np.int64], kinds: int) -> None:
-    """Give a model the optimiser whose moments are in its row, after so many steps; optim None: it has none."""
+def use_moments_in_row(
+    model: TorchModel, row: Tensor, optim: Optim | None, steps: NDArray[np.int64], kinds: int
+) -> None:
+    """Give a model an optimiser with the moments in its row.
+
+    optim: None: the model has no optimiser.  steps: steps taken, of each parameter.  kinds: of moments in the row.
+    """
     moments = _moments(model, row, kinds)
     model.optimiser = None if optim is None else TorchOptimiser(optim, model.trained, moments, steps.copy())
 

@@ -22,7 +22,7 @@ INSTEAD = {"memory_bytes": ", which keeps weights in memory"}
 """What the other engines do."""
 
 
-def remarks(config: Config, ended_s: float) -> tuple[str, ...]:
+def unused_settings(config: Config, ended_s: float) -> tuple[str, ...]:
     """One line each.  ended_s: virtual seconds that the run took."""
     return (*_unread(config.run), *_never_came(config.scenario, ended_s))
 

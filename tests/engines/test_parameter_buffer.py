@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402  # behind the line that skips all of this
 
 from edge_sdk.models.torch_model import TorchModel  # noqa: E402
-from edge_sim.torch_slab import Slab, row_bytes, settle  # noqa: E402
+from edge_sim.torch_parameter_buffer import ParameterBuffer, move_into_row, row_bytes  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -32,8 +32,8 @@ def with_a_frozen_layer() -> nn.Sequential:
 def test_weights_in_a_row_are_those_of_the_model(net: type[nn.Sequential], flat: bool) -> None:
     model, settled = (TorchModel(net(), 3, input_shape=(1, 2, 2)) for _ in range(2))
     before = settled.weights()
-    slab = Slab(row_bytes(settled, kinds=0))
-    settle(settled, slab.memory, fresh=True)
+    slab = ParameterBuffer(row_bytes(settled, kinds=0))
+    move_into_row(settled, slab.memory, fresh=True)
     assert (settled.flat is not None) == flat
     np.testing.assert_array_equal(settled.weights(), before)
     values = np.arange(model.spec.parameters, dtype=np.float32)

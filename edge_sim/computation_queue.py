@@ -17,7 +17,7 @@ from edge_sdk.device.meter import Meter
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import RunFailed
 from edge_sim import meter_totals
-from edge_sim.engine import LOST, Answer, Asked, Engine
+from edge_sim.engine_base import LOST, DeviceAnswer, DeviceRequest, Engine
 
 AT_ONCE = 256
 """Devices whose requests an engine has at once: enough to share among processes, few enough to bound what waits."""
@@ -31,7 +31,7 @@ class Computation:
     done: Callable[[], None]
     """Called when it is computed."""
     begun: int = field(init=False)
-    answer: Answer = None
+    answer: DeviceAnswer = None
     computed: bool = False
     repeated: bool = False
     _before: Meter = field(init=False)
@@ -40,7 +40,7 @@ class Computation:
     def __post_init__(self) -> None:
         self.begun, self._before = self.agent.begun, dataclasses.replace(self.agent.meter)
 
-    def step(self) -> Asked | None:
+    def step(self) -> DeviceRequest | None:
         """Go on to the next request; None: there is none, for it is computed or given up."""
         answer, self.answer = self.answer, None
         if answer is LOST:
@@ -49,7 +49,7 @@ class Computation:
         self.computed = self.agent.work_slice(answer)
         if self.computed or not self.agent.computing:
             return None
-        found: Asked = self.agent.asked
+        found: DeviceRequest = self.agent.asked
         return found
 
     def _begin_anew(self) -> None:
@@ -65,7 +65,7 @@ class Computation:
         self.begun = self.agent.begun
 
 
-class Gatherer:
+class ComputationQueue:
     """Hands computations to an engine as they come; `compute` waits for all of them."""
 
     def __init__(self, engine: Engine, noted: Callable[[str], None] = lambda _message: None) -> None:
@@ -74,7 +74,7 @@ class Gatherer:
         self._added: list[Computation] = []
         """All since time passed on last."""
         self._waiting: deque[Computation] = deque()
-        self._under_way: dict[Asked, Computation] = {}
+        self._under_way: dict[DeviceRequest, Computation] = {}
         self._computing: set[Agent] = set()
 
     def attach(self, number: int, bench: Workbench) -> None:
@@ -112,7 +112,7 @@ class Gatherer:
             if computation.computed:
                 computation.done()
 
-    def _tell_of_losses(self, answers: list[tuple[Asked, Answer]]) -> None:
+    def _tell_of_losses(self, answers: list[tuple[DeviceRequest, DeviceAnswer]]) -> None:
         lost = [self._under_way[asked].agent.device for asked, answer in answers if answer is LOST]
         if lost:
             more = f" and {len(lost) - 1} more devices" if len(lost) > 1 else ""

@@ -35,7 +35,7 @@ FILE_AS_IT_IS: Setting = {}
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedRun:
     """One run: what it is, and where it goes."""
 
     method: str
@@ -74,14 +74,14 @@ def plan(
     methods: Sequence[str],
     seeds: Sequence[int],
     settings: Callable[[str], Sequence[Setting]] = lambda _method: (FILE_AS_IT_IS,),
-) -> list[Planned]:
+) -> list[PlannedRun]:
     """All runs, seed by seed, so that what is interrupted is complete for the seeds that it has.
 
     settings: of each method, and of the devices alone, which are the first line.  Raises UsageError for a setting that
     no run can have.
     """
     return [
-        Planned(method, setting, seed, _folder(method, setting, seed), trial_config(config, method, seed, setting))
+        PlannedRun(method, setting, seed, _folder(method, setting, seed), trial_config(config, method, seed, setting))
         for seed in seeds
         for method in (ALONE, *methods)
         for setting in settings(method)
@@ -94,7 +94,7 @@ def trial_config(config: Config, method: str, seed: int, setting: Setting = FILE
     Each method has its parameters from [method.NAME]; keys of [method] itself belong to the file's own method.
     """
     own = config.federation.method
-    tables = changed(config.tables, {**setting, "run.standalone": False, "federation.seed": seed})
+    tables = with_setting(config.tables, {**setting, "run.standalone": False, "federation.seed": seed})
     if method == ALONE:
         return configs.alone(configs.parse(tables, config.file))
     tables["federation"]["method"] = method
@@ -106,7 +106,7 @@ def trial_config(config: Config, method: str, seed: int, setting: Setting = FILE
     return configs.parse(tables, config.file)
 
 
-def changed(tables: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
+def with_setting(tables: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
     """A copy of tables with some values set.  Raises UsageError where a key leads through what is no table."""
     found = {**tables}
     for key, value in sorted(setting.items()):
@@ -131,7 +131,7 @@ def label(setting: Setting) -> str:
     return f"{plain[:LONGEST_LABEL]}-{hashlib.sha256(exact.encode()).hexdigest()[:8]}"
 
 
-def carry_out(planned: Sequence[Planned], out: Path, observer: ObserverFor = lambda _label: None) -> None:
+def run_missing(planned: Sequence[PlannedRun], out: Path, observer: ObserverFor = lambda _label: None) -> None:
     """Do what is not there yet; before the first of it, read all settings and build every kind of model.
 
     Every run has its run directory inside `out`; one that holds a finished run of these very settings is not run again.
@@ -145,7 +145,7 @@ def carry_out(planned: Sequence[Planned], out: Path, observer: ObserverFor = lam
         _carry_out([each for each in planned if not _finished(each, out)], out, observer)
 
 
-def _carry_out(todo: Sequence[Planned], out: Path, observer: ObserverFor) -> None:
+def _carry_out(todo: Sequence[PlannedRun], out: Path, observer: ObserverFor) -> None:
     for place, each in enumerate(todo, 1):
         which = ", ".join(filter(None, (each.method, label(each.setting), f"seed {each.seed}")))
         eyes = observer(f"{which} ({place} of {len(todo)})")
@@ -161,18 +161,18 @@ def _written(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _rehearse(one_of_each: Sequence[Planned]) -> None:
+def _rehearse(one_of_each: Sequence[PlannedRun]) -> None:
     """Read all settings and build every kind of model, before the first run takes hours."""
     kinds = set()
     for planned in one_of_each:
-        for device in fleets.build(planned.config).devices:
+        for device in fleets.build_fleet(planned.config).devices:
             kind = (device.kit.family, device.kit.size, device.kit.feature_dim, device.kit.classes)
             if kind not in kinds:
                 kinds.add(kind)
                 device.kit.model(device.public)
 
 
-def _finished(planned: Planned, out: Path) -> bool:
+def _finished(planned: PlannedRun, out: Path) -> bool:
     """Whether this very run is there, and came to its end.  Raises UsageError where its folder holds another one."""
     folder = out / planned.folder
     if not run_folder.finished(folder):

@@ -30,7 +30,7 @@ from edge_sdk.objectives import (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pass:
+class StackedBatch:
     """One step's forward pass of the first c devices of a stack."""
 
     logits: Tensor  # (c, b, k)
@@ -49,11 +49,11 @@ class Pass:
         return (rows * self.share).sum(dim=1)
 
 
-Loss: TypeAlias = Callable[[Pass], Tensor]
+StackedLoss: TypeAlias = Callable[[StackedBatch], Tensor]
 """Each device's weighted loss: (c,)."""
 
 
-def stacked_loss(objectives: Sequence[Objective], classes: int, device: torch.device) -> Loss:
+def stacked_loss(objectives: Sequence[Objective], classes: int, device: torch.device) -> StackedLoss:
     """The sum of all terms; objectives: of each device, alike in the kinds of their terms; device: of the stack."""
     losses = [_LOSSES[type(terms[0])](terms, classes, device) for terms in zip(*objectives, strict=True)]
     return lambda done: torch.stack([loss(done) for loss in losses]).sum(dim=0)
@@ -70,36 +70,36 @@ def _weights(terms: Sequence[Any], device: torch.device) -> Tensor:
     return torch.tensor([term.weight for term in terms], device=device)  # (c,)
 
 
-def _cross_entropy(terms: Sequence[CrossEntropy], _classes: int, device: torch.device) -> Loss:
+def _cross_entropy(terms: Sequence[CrossEntropy], _classes: int, device: torch.device) -> StackedLoss:
     weights = _weights(terms, device)
 
-    def loss(done: Pass) -> Tensor:
+    def loss(done: StackedBatch) -> Tensor:
         rows = nnf.cross_entropy(done.logits.flatten(0, 1), done.labels.flatten(), reduction="none")
         return weights[: done.count] * done.mean(rows.view_as(done.labels))
 
     return loss
 
 
-def _logit_gradient(terms: Sequence[LogitGradient], _classes: int, device: torch.device) -> Loss:
+def _logit_gradient(terms: Sequence[LogitGradient], _classes: int, device: torch.device) -> StackedLoss:
     weights, gradients = (
         _weights(terms, device),
         _padded([term.gradient for term in terms], device),
     )  # (c,), (c, steps, b, k)
 
-    def loss(done: Pass) -> Tensor:
+    def loss(done: StackedBatch) -> Tensor:
         given = gradients[: done.count, done.step]
         return weights[: done.count] * done.mean((given * done.logits).sum(dim=-1))
 
     return loss
 
 
-def _distill(terms: Sequence[Distill], _classes: int, device: torch.device) -> Loss:
+def _distill(terms: Sequence[Distill], _classes: int, device: torch.device) -> StackedLoss:
     weights, temperature = _weights(terms, device), terms[0].temperature
     teachers = nnf.log_softmax(
         _padded([term.logits for term in terms], device) / temperature, dim=-1
     )  # (c, steps, b, k)
 
-    def loss(done: Pass) -> Tensor:
+    def loss(done: StackedBatch) -> Tensor:
         teacher = teachers[: done.count, done.step]
         own = nnf.log_softmax(done.logits / temperature, dim=-1)
         rows = nnf.kl_div(own, teacher, reduction="none", log_target=True).sum(dim=-1)
@@ -108,10 +108,10 @@ def _distill(terms: Sequence[Distill], _classes: int, device: torch.device) -> L
     return loss
 
 
-def _class_target(terms: Sequence[ClassTarget], classes: int, device: torch.device) -> Loss:
+def _class_target(terms: Sequence[ClassTarget], classes: int, device: torch.device) -> StackedLoss:
     weights, rows_of = _weights(terms, device), _rows_by_label(terms, classes, device)
 
-    def loss(done: Pass) -> Tensor:
+    def loss(done: StackedBatch) -> Tensor:
         rows, known = rows_of(done)
         own = nnf.log_softmax(done.logits, dim=-1)
         return -weights[: done.count] * done.mean((rows * known * own).sum(dim=-1))
@@ -119,10 +119,10 @@ def _class_target(terms: Sequence[ClassTarget], classes: int, device: torch.devi
     return loss
 
 
-def _prototype_pull(terms: Sequence[PrototypePull], classes: int, device: torch.device) -> Loss:
+def _prototype_pull(terms: Sequence[PrototypePull], classes: int, device: torch.device) -> StackedLoss:
     weights, rows_of = _weights(terms, device), _rows_by_label(terms, classes, device)
 
-    def loss(done: Pass) -> Tensor:
+    def loss(done: StackedBatch) -> Tensor:
         rows, known = rows_of(done)
         gaps = (done.features - rows) * known  # (c, b, d)
         return weights[: done.count] * done.mean(gaps.square().mean(dim=-1))
@@ -130,10 +130,10 @@ def _prototype_pull(terms: Sequence[PrototypePull], classes: int, device: torch.
     return loss
 
 
-def _prototype_distance(terms: Sequence[PrototypeDistance], classes: int, device: torch.device) -> Loss:
+def _prototype_distance(terms: Sequence[PrototypeDistance], classes: int, device: torch.device) -> StackedLoss:
     weights, rows_of = _weights(terms, device), _rows_by_label(terms, classes, device)
 
-    def loss(done: Pass) -> Tensor:
+    def loss(done: StackedBatch) -> Tensor:
         rows, known = rows_of(done)
         gaps = (done.features - rows) * known  # (c, b, d)
         return weights[: done.count] * done.mean((gaps.square().sum(dim=-1) + NORM_FLOOR).sqrt())
@@ -141,7 +141,9 @@ def _prototype_distance(terms: Sequence[PrototypeDistance], classes: int, device
     return loss
 
 
-def _rows_by_label(terms: Sequence[Any], classes: int, device: torch.device) -> Callable[[Pass], tuple[Tensor, Tensor]]:
+def _rows_by_label(
+    terms: Sequence[Any], classes: int, device: torch.device
+) -> Callable[[StackedBatch], tuple[Tensor, Tensor]]:
     """The row of each sample's class, and whether there is one: (c, b, d), (c, b, 1)."""
     rows = torch.zeros(len(terms), classes, terms[0].rows.shape[1])  # (c, k, d)
     known = torch.zeros(len(terms), classes, 1)
@@ -151,7 +153,7 @@ def _rows_by_label(terms: Sequence[Any], classes: int, device: torch.device) -> 
         known[at, index] = 1
     rows, known = rows.to(device), known.to(device)
 
-    def look_up(done: Pass) -> tuple[Tensor, Tensor]:
+    def look_up(done: StackedBatch) -> tuple[Tensor, Tensor]:
         whose = torch.arange(done.count, device=device)[:, None]  # (c, 1)
         return rows[whose, done.labels], known[whose, done.labels]
 
@@ -167,7 +169,7 @@ def _padded(arrays: Sequence[Any], device: torch.device) -> Tensor:
     return out.to(device)
 
 
-_LOSSES: dict[type[Term], Callable[[Sequence[Any], int, torch.device], Loss]] = {
+_LOSSES: dict[type[Term], Callable[[Sequence[Any], int, torch.device], StackedLoss]] = {
     CrossEntropy: _cross_entropy,
     Distill: _distill,
     LessForgetting: _distill,

@@ -1,0 +1,148 @@
+"""The interface of an engine: it computes the requests of many simulated devices.
+
+The engine `exact` computes them one after the other with each device's own model, as a board would.  All other engines
+are compared with it.  The engine decides how long a simulation takes on this machine.  It changes nothing on the
+virtual clock, and models by the rounding of floats at most.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from coordinator.methods.base import CoordinatorMethod
+from edge_sdk.device.workbench import Workbench
+from edge_sdk.errors import RunFailed
+from edge_sdk.methods.base import Job, Request
+from edge_sdk.protocol.messages import FederationSpec
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceRequest:
+    """One request of one device."""
+
+    bench: Workbench
+    request: Request
+    job: Job
+
+
+DeviceAnswer: TypeAlias = Any
+"""The result of a request; or an exception, which is raised where the device waits; or LOST."""
+
+
+class LostAnswer:
+    """Stands for an answer that will not come: the process that computed it has ended.
+
+    The state of the device's model is unknown then.
+    """
+
+
+LOST = LostAnswer()
+
+
+class Engine(Protocol):
+    """Computes the requests of devices."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Largest resident memory of the engine's own processes, in bytes; known once the engine is closed."""
+
+    def attach(self, number: int, bench: Workbench) -> None:
+        """Register a device that is switched on, perhaps again, before its first request."""
+
+    def ready(self) -> None:
+        """Prepare for requests: all devices of the run are attached, and none has begun to learn."""
+
+    def begin(self, asked: DeviceRequest) -> None:
+        """Accept a request.  The device makes no other one before `collect` returns the answer."""
+
+    def collect(self) -> list[tuple[DeviceRequest, DeviceAnswer]]:
+        """Wait for some answers, and return them in any order; an empty list: no request is unanswered."""
+
+    def close(self) -> None:
+        """Release processes and memory."""
+
+
+class BatchEngine(ABC):
+    """An engine that computes all accepted requests in one batch, as soon as an answer is wanted."""
+
+    peak_bytes = 0
+
+    def __init__(self) -> None:
+        self._begun: list[DeviceRequest] = []
+
+    def begin(self, asked: DeviceRequest) -> None:
+        """Implement Engine."""
+        self._begun.append(asked)
+
+    def collect(self) -> list[tuple[DeviceRequest, DeviceAnswer]]:
+        """Implement Engine."""
+        begun, self._begun = self._begun, []
+        return list(zip(begun, self.serve(begun), strict=True)) if begun else []
+
+    @abstractmethod
+    def serve(self, asked: Sequence[DeviceRequest]) -> list[DeviceAnswer]:
+        """Return one answer for each request, in their order; each device has at most one request."""
+
+
+class ExactEngine(BatchEngine):
+    """Computes in this process, one request after the other."""
+
+    def attach(self, number: int, bench: Workbench) -> None:
+        """Implement Engine."""
+
+    def ready(self) -> None:
+        """Implement Engine."""
+
+    def close(self) -> None:
+        """Implement Engine."""
+
+    def serve(self, asked: Sequence[DeviceRequest]) -> list[DeviceAnswer]:
+        """Implement BatchEngine."""
+        return [serve_alone(each) for each in asked]
+
+
+def serve_alone(asked: DeviceRequest) -> DeviceAnswer:
+    """Compute one request with the device's own workbench."""
+    steps = asked.bench.serve(asked.request, asked.job)
+    try:
+        while True:
+            next(steps)
+    except StopIteration as stop:
+        return stop.value
+    except Exception as error:  # noqa: BLE001  # raised again where the device asked
+        return error
+
+
+MethodWrapper: TypeAlias = Callable[[CoordinatorMethod[Any, Any]], CoordinatorMethod[Any, Any]]
+"""Turns a coordinator method into one that adds uploads up somewhere else, with the same bits as result."""
+
+
+def unchanged(method: CoordinatorMethod[Any, Any]) -> CoordinatorMethod[Any, Any]:
+    """Return the method itself: uploads are added up in the coordinator's process, as in a deployment."""
+    return method
+
+
+def job_at(spec: FederationSpec, number: int, round_: int, exchange: int, samples: int) -> Job:
+    """Return what a workbench must know of an exchange to compute its requests, where there is no session."""
+    return Job(
+        spec=spec,
+        number=number,
+        round=round_,
+        exchange=exchange,
+        closing=False,
+        samples=samples,
+        learns=True,
+    )
+
+
+def ask(bench: Workbench, request: Request, job: Job) -> Generator[DeviceRequest, DeviceAnswer, Any]:
+    """Yield a request to whoever runs the device, and return its answer; `partial(ask, bench)` is Participant.serve."""
+    answer = yield DeviceRequest(bench, request, job)
+    if isinstance(answer, Exception):
+        raise answer
+    if answer is LOST:
+        raise RunFailed("a lost computation was not begun anew")
+    return answer
