@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 
 from edge_sdk.errors import Diverged
 from edge_sdk.membership import Membership
-from edge_sdk.methods.base import Evaluate, Job, Request, Step
+from edge_sdk.methods.base import Job, Step
+from edge_sdk.methods.requests import Evaluate, Request
 from edge_sdk.protocol import keep
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Assign

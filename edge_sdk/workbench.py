@@ -18,13 +18,13 @@ from edge_sdk.data import LocalData
 from edge_sdk.errors import EdgeError, ModelError, UsageError
 from edge_sdk.evaluation import personalised_accuracies
 from edge_sdk.meter import Meter
-from edge_sdk.methods.base import (
+from edge_sdk.methods.base import Job
+from edge_sdk.methods.requests import (
     ClassMeans,
     Evaluate,
     Features,
     Fit,
     HyperMeans,
-    Job,
     Logits,
     MeanLoss,
     Private,

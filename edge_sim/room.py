@@ -14,7 +14,7 @@ from typing import Any
 from edge_sdk import __version__
 from edge_sdk.errors import UsageError
 from edge_sdk.meter import Meter
-from edge_sdk.methods.base import Fit, Request
+from edge_sdk.methods.requests import Fit, Request
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.workbench import Workbench
 from edge_sim import fleet as fleets

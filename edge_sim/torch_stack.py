@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edge_sdk.methods.base import Private
+from edge_sdk.methods.requests import Private
 from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.workbench import Workbench
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 
 from edge_sdk.errors import RunFailed
-from edge_sdk.methods.base import Fit
+from edge_sdk.methods.requests import Fit
 from edge_sdk.models.torch_cosine import CosineHead
 from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.objectives import DataFree

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.methods.base import ClassMeans, Evaluate, Features, Fit, HyperMeans, Logits, MeanLoss, Request
+from edge_sdk.methods.requests import ClassMeans, Evaluate, Features, Fit, HyperMeans, Logits, MeanLoss, Request
 from edge_sdk.objectives import Optim
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sim.fleet import Device

@@ -9,7 +9,7 @@ import pytest
 
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.meter import Meter
-from edge_sdk.methods.base import ClassMeans, Evaluate, ReadHead, WriteHead
+from edge_sdk.methods.requests import ClassMeans, Evaluate, ReadHead, WriteHead
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.workbench import INFERENCE_BATCH, Workbench

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from edge_sdk.data import LocalData, Samples
-from edge_sdk.methods.base import Evaluate
+from edge_sdk.methods.requests import Evaluate
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.protocol.schema import Text
 from edge_sdk.workbench import Workbench

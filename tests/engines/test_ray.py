@@ -31,7 +31,7 @@ from coordinator.report.result import RoundResult, summary
 from coordinator.server import Silent
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.base import Evaluate, Fit
+from edge_sdk.methods.requests import Evaluate, Fit
 from edge_sdk.objectives import CrossEntropy
 from edge_sdk.protocol import keep
 from edge_sdk.protocol.messages import FederationSpec

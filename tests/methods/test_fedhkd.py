@@ -12,8 +12,8 @@ from laws import spec_of
 
 from coordinator.methods.base import At, Contribution
 from coordinator.methods.fedhkd import METHOD, FedHKDCoordinatorState
-from edge_sdk.methods.base import HyperMeans
 from edge_sdk.methods.fedhkd import distilling, hyper_knowledge
+from edge_sdk.methods.requests import HyperMeans
 from edge_sdk.models.base import Batches
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import (

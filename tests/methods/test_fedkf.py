@@ -17,8 +17,9 @@ from coordinator import admission
 from coordinator.methods.base import At, Contribution
 from coordinator.methods.fedkf import METHOD as COORDINATOR
 from coordinator.report.metrics import averaged_performance, worst_performance
-from edge_sdk.methods.base import Evaluate, Fit, Job, ReadWeights, WriteWeights
+from edge_sdk.methods.base import Job
 from edge_sdk.methods.fedkf import METHOD as CLIENT
+from edge_sdk.methods.requests import Evaluate, Fit, ReadWeights, WriteWeights
 from edge_sdk.objectives import CrossEntropy, DataFree, Seen
 from edge_sdk.protocol.contracts.fedkf import FEDKF
 from edge_sdk.protocol.knowledge import Weights
