@@ -11,7 +11,6 @@ from edge_sdk.errors import RunFailed
 from edge_sdk.methods.requests import Fit
 from edge_sdk.models.torch_cosine import CosineHead
 from edge_sdk.models.torch_model import TorchModel
-from edge_sdk.objectives import DataFree
 from edge_sdk.workbench import Workbench
 from edge_sim import meter_totals
 from edge_sim.engine import LOST, Answer, Asked, served
@@ -106,7 +105,7 @@ class Workers:
         """Whether a worker serves it; what keeps state beside weights and moments stays here."""
         if asked.job.number not in self._owner or not isinstance(asked.request, COMPUTED):
             return False
-        keeps = isinstance(asked.request, Fit) and any(isinstance(term, DataFree) for term in asked.request.objective)
+        keeps = isinstance(asked.request, Fit) and any(term.on == "own" for term in asked.request.objective)
         return not keeps
 
     # -- who and where ----------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from edge_sdk.data import Preprocess
 from edge_sdk.errors import MissingExtra, ModelError
 from edge_sdk.models.base import Batches, FitReport, ModelSpec, Part, layout_digest, pack_arrays, unpack_arrays
 from edge_sdk.models.checks import (
-    ALL_TERMS,
     check_fit,
     check_rows,
     check_samples,
@@ -24,7 +23,7 @@ from edge_sdk.models.checks import (
     require,
 )
 from edge_sdk.models.optim import unpack_optim
-from edge_sdk.objectives import DataFree, Floats, Ints, Objective, Optim, names_on, on_features
+from edge_sdk.objectives import Floats, Ints, Objective, Optim, names_on, on_features
 
 try:
     import torch
@@ -34,13 +33,11 @@ except ImportError as error:
 from torch import Tensor, nn
 
 from edge_sdk.models.torch_anatomy import Anatomy, Tap, draws_random_numbers, survey
-from edge_sdk.models.torch_arrays import Views, array_of, overwrite
+from edge_sdk.models.torch_arrays import Views, array_of, overwrite, to_tensor
 from edge_sdk.models.torch_cosine import CosineHead, never_negative, with_cosine_head
-from edge_sdk.models.torch_data_free import Imitator, Maker
-from edge_sdk.models.torch_generators import is_picture
+from edge_sdk.models.torch_forms import Forms, Host, Pass
 from edge_sdk.models.torch_optim import TorchOptimiser
 from edge_sdk.models.torch_seed import seeded
-from edge_sdk.models.torch_terms import Pass, objective_loss, to_tensor
 
 _CHUNK = 256
 """Samples per inference pass: bounds the activations (a small net at 28 x 28 has some 100 kB a sample)."""
@@ -95,14 +92,14 @@ class TorchModel:
         self.optimiser: TorchOptimiser | None = None
         """Of the last fit; None: the next one begins with a new one."""
         self._views = Views()
-        self._imitator = Imitator(net, self._anatomy.tap, self._device) if self._anatomy.tap else None
+        self._forms = Forms(Host(net, self._anatomy, self._device, input_shape))
         self.spec = ModelSpec(
             name=name,
             runtime="torch",
             classes=classes,
             feature_dim=self._anatomy.feature_dim,
             capabilities=_capabilities(self._anatomy, trains=bool(self.trained)),
-            terms=_terms(self._anatomy, input_shape, trains=bool(self.trained)),
+            terms=self._forms.names() if self.trained else frozenset(),
             inert_terms=_inert_terms(self._anatomy, self.trained),
             preprocess=preprocess or Preprocess(),
             parameters=sum(p.numel() for p in self.trained),
@@ -159,9 +156,8 @@ class TorchModel:
         check_fit(self.spec, batches, objective)
         check_samples(self.spec.name, batches.inputs, self._input_shape)
         optimiser, trained = self._optimiser_for(optim), self._trained(part)
-        loss_of = objective_loss(objective, self._device)
+        loss_of = self._forms.loss(objective, batches)
         tap = self._anatomy.tap if on_features(objective) else None
-        fakes_for = self._fakes(objective, batches)
         loss = torch.zeros(())
         with self._randomness(batches):
             for step, index in enumerate(batches.indices):
@@ -169,11 +165,11 @@ class TorchModel:
                 x = to_tensor(batches.inputs[index], self._device)
                 logits, features = tap(x) if tap else (self._net(x), None)
                 check_width(self.spec.name, tuple(logits.shape), len(index), self.spec.classes)
-                labels, fakes = self._labels(batches.labels, index), fakes_for(len(index))
-                done = Pass(logits, features, labels, self._anatomy.head, self.trained, fakes)
-                loss = loss_of(done, step)
+                labels = self._labels(batches.labels, index)
+                loss = loss_of(Pass(logits, features, labels, self._anatomy.head, self.trained), step)
                 optimiser.step(_gradients(loss, self.trained, trained))
-        return FitReport(steps=len(batches.indices), loss=loss.item(), extra_flops=self._extra(objective, batches))
+        extra_flops = self._forms.extra_flops(objective, batches.indices.size)
+        return FitReport(steps=len(batches.indices), loss=loss.item(), extra_flops=extra_flops)
 
     def head_rows(self) -> Floats:
         """(k, d + 1), a copy.  Raises Unsupported without a linear head that has a bias."""
@@ -227,8 +223,8 @@ class TorchModel:
         self.optimiser = None
 
     def state_bytes(self) -> bytes:
-        """Parameters, buffers and moments; of a generator that goes on, likewise."""
-        return pack_arrays(self._arrays(self.optimiser, self._imitator.kept if self._imitator else None))
+        """Parameters, buffers and moments, and what forms of terms keep between fits."""
+        return pack_arrays(self._arrays(self.optimiser, self._forms))
 
     def load_state(self, state: bytes) -> None:
         """Back to what state_bytes gave, exactly.  Raises StoreError where it does not fit; then nothing changed."""
@@ -236,18 +232,15 @@ class TorchModel:
         optimiser = None
         if "optim" in arrays:
             optimiser = TorchOptimiser(unpack_optim(arrays["optim"]), self.trained)
-        maker = Maker.like(arrays, self._device)
-        check_state(arrays, self._arrays(optimiser, maker))
+        forms = self._forms.like(arrays)
+        check_state(arrays, self._arrays(optimiser, forms))
         with torch.no_grad():
             for name, tensor in self._tensors().items():
                 tensor.copy_(torch.from_numpy(arrays[name]))
         if optimiser is not None:
             optimiser.load(arrays)
-        if maker is not None:
-            maker.load(arrays)
-        if self._imitator is not None:
-            self._imitator.maker = maker
-        self.optimiser = optimiser
+        forms.load(arrays)
+        self.optimiser, self._forms = optimiser, forms
 
     @property
     def _pieces(self) -> Sequence[Tensor]:
@@ -295,27 +288,6 @@ class TorchModel:
         head = self._head_with_bias()
         return {id(head.weight), id(head.bias)}
 
-    def _fakes(self, objective: Objective, batches: Batches) -> Callable[[int], tuple[Tensor, Tensor] | None]:
-        """What a step says of so many samples that are made up: a teacher's logits and the net's; None: not asked."""
-        term, imitator = _data_free(objective), self._imitator
-        if term is None or imitator is None:
-            return lambda _: None
-        maker = imitator.take_up(term, batches.inputs, batches.seed)
-        draws = torch.Generator().manual_seed(batches.seed + 1)  # not those that a new generator was drawn from
-
-        def fakes(count: int) -> tuple[Tensor, Tensor]:
-            self._switch(train=False)  # after the real batch: its statistics are as they will be differentiated
-            noise = torch.randn((count, term.noise_dim), generator=draws).to(self._device)
-            return imitator.step(term, maker, noise)
-
-        return fakes
-
-    def _extra(self, objective: Objective, batches: Batches) -> int:
-        term, imitator = _data_free(objective), self._imitator
-        if term is None or imitator is None:
-            return 0
-        return batches.indices.size * imitator.flops(term, self.spec.flops_per_sample)
-
     def _labels(self, labels: Ints | None, index: Ints) -> Tensor | None:
         return None if labels is None else torch.tensor(labels[index], dtype=torch.int64, device=self._device)
 
@@ -330,12 +302,12 @@ class TorchModel:
         buffers = self._net.named_buffers() if self._has_buffers else ()
         return {**self._named, **{f"net.{name}": tensor for name, tensor in buffers}}
 
-    def _arrays(self, optimiser: TorchOptimiser | None, maker: Maker | None) -> dict[str, NDArray[Any]]:
-        """The net as it is, beside the moments of an optimiser and a generator."""
+    def _arrays(self, optimiser: TorchOptimiser | None, forms: Forms) -> dict[str, NDArray[Any]]:
+        """The net as it is, beside the moments of an optimiser and what forms of terms keep."""
         return {
             **self._views.of(self._tensors()),
             **(optimiser.arrays() if optimiser else {}),
-            **(maker.arrays() if maker else {}),
+            **forms.arrays(),
         }
 
 
@@ -375,23 +347,6 @@ def _capabilities(anatomy: Anatomy, *, trains: bool) -> frozenset[str]:
         "cosine-head": isinstance(anatomy.head, CosineHead),
     }
     return frozenset(capability for capability, given in has.items() if given)
-
-
-def _data_free(objective: Objective) -> DataFree | None:
-    return next((term for term in objective if isinstance(term, DataFree)), None)
-
-
-def _terms(anatomy: Anatomy, input_shape: tuple[int, int, int] | None, *, trains: bool) -> frozenset[str]:
-    if not trains:
-        return frozenset()
-    missing = frozenset[str]()
-    if anatomy.tap is None:
-        missing |= names_on("features", "fakes")
-    if input_shape is not None and not is_picture(input_shape):
-        missing |= names_on("fakes")
-    if anatomy.head is None:
-        missing |= names_on("head")
-    return ALL_TERMS - missing
 
 
 def _inert_terms(anatomy: Anatomy, parameters: Sequence[nn.Parameter]) -> frozenset[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import importlib.metadata
 import math
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from edge_sdk.errors import RemoteProtocolError, UsageError
+from edge_sdk.protocol import registry
 from edge_sdk.protocol.codec import CONTROL_LIMITS, Limits
 from edge_sdk.protocol.knowledge import Expect, HyperKnowledge, LogitGradients, Payload, PublicLogits, Weights
 from edge_sdk.protocol.messages import FederationSpec, Scalar
@@ -295,24 +295,15 @@ def _tensor_bytes(slot: Slot, expect: Expect) -> tuple[int, ...]:
 
 def load_registered(group: str, name: str) -> Any:
     """The half that is registered under `name` in an entry-point group.  Raises UsageError with the known names."""
-    points = _points(group)
-    if name not in points:
-        raise UsageError(f"federation.method: no method {name!r}; registered are {', '.join(sorted(points)) or 'none'}")
-    try:
-        half = points[name].load()
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"method {name!r}: {points[name].value} does not load: {error}") from error
+    if not registry.value(group, name):
+        known = ", ".join(registry.names(group)) or "none"
+        raise UsageError(f"federation.method: no method {name!r}; registered are {known}")
+    half = registry.load(group, name, "method")
     if not isinstance(getattr(half, "contract", None), Contract):
-        raise UsageError(f"method {name!r}: {points[name].value} does not carry a contract")
+        raise UsageError(f"method {name!r}: {registry.value(group, name)} does not carry a contract")
     return half
 
 
 def registered_names(group: str) -> tuple[str, ...]:
     """The names in an entry-point group, sorted."""
-    return tuple(sorted(_points(group)))
-
-
-@functools.cache
-def _points(group: str) -> Mapping[str, importlib.metadata.EntryPoint]:
-    """An entry-point group by name.  Kept: looking takes milliseconds, and a simulation asks for each device."""
-    return {point.name: point for point in importlib.metadata.entry_points(group=group)}
+    return registry.names(group)

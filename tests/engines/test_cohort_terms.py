@@ -14,6 +14,7 @@ from edge_sdk import objectives as terms
 from edge_sdk.methods.base import Job
 from edge_sdk.methods.requests import ClassMeans, Fit, Logits, Public
 from edge_sdk.objectives import Optim
+from edge_sdk.protocol import registry
 from edge_sim import config as configs
 from edge_sim.engine import Asked, Exact
 
@@ -24,7 +25,7 @@ from edge_sim.torch_any_nets import AnyNets  # noqa: E402  # torch is there
 from edge_sim.torch_cohort import Cohort  # noqa: E402
 from edge_sim.torch_dense import Products  # noqa: E402
 from edge_sim.torch_gpu import like_a_cpu  # noqa: E402
-from edge_sim.torch_stack_terms import _LOSSES  # noqa: E402
+from edge_sim.torch_stack_terms import GROUP  # noqa: E402
 from edge_sim.torch_threads import one_thread  # noqa: E402
 
 one_thread()  # as every simulation does
@@ -96,7 +97,11 @@ def asked(run: fleets.Run, request_of: Any) -> list[Asked]:
     return found
 
 
-KINDS = (*_LOSSES, terms.HeadMatch, terms.Proximal)  # and two that do not stack
+KINDS = (
+    *(terms.terms()[name] for name in registry.names(GROUP)),
+    terms.HeadMatch,
+    terms.Proximal,
+)  # and two that do not stack
 
 
 @pytest.mark.parametrize("kind", KINDS)

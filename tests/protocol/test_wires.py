@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import math
 from dataclasses import dataclass, replace
 
@@ -10,7 +11,6 @@ import pytest
 from protocol_samples import ADDRESS, BATCH, PAYLOADS, SPEC, VALUES
 
 from edge_sdk.errors import MissingExtra, RemoteProtocolError, UsageError
-from edge_sdk.protocol import wires
 from edge_sdk.protocol.codec import CONTROL_LIMITS, HEADER_BYTES, decode, encode
 from edge_sdk.protocol.contracts import ranges
 from edge_sdk.protocol.contracts.fedal import FEDAL, FedALParams
@@ -378,7 +378,7 @@ def test_halves_are_found_by_name(monkeypatch):
         Point("broken", ImportError("no module named torch_scatter")),
         Point("extra", MissingExtra("torch", "torch", "this method")),
     ]
-    monkeypatch.setattr(wires.importlib.metadata, "entry_points", lambda group: points if group == "g" else [])
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: points if group == "g" else [])
     assert load_registered("g", "good") is good
     assert registered_names("g") == ("bare", "broken", "extra", "good")
     with pytest.raises(UsageError, match="no method 'fedx'; registered are bare, broken, extra, good"):
