@@ -27,7 +27,7 @@ from edge_sim.fleet import Fleet
 from edge_sim.mirror import Mirror
 from edge_sim.ray_address import LOCAL
 from edge_sim.room import Answered, Errand, Furniture, Room, pack
-from edge_sim.workers import COMPUTED, divided
+from edge_sim.workers import divided
 
 try:
     import ray
@@ -84,11 +84,11 @@ class RayEngine(Together):
         """See Together."""
         shares: dict[int, list[int]] = {}
         for at, each in enumerate(asked):
-            if isinstance(each.request, COMPUTED):
+            if each.request.computes:
                 shares.setdefault(self._owner[each.job.number], []).append(at)
         sent = {owner: self._send(owner, [asked[at] for at in share]) for owner, share in shares.items()}
         # what only moves numbers is done here, while the actors are at it
-        answers = [None if isinstance(each.request, COMPUTED) else served(each) for each in asked]
+        answers = [None if each.request.computes else served(each) for each in asked]
         for owner, share in shares.items():
             found = self._found(owner, sent[owner])
             for place, at in enumerate(share):

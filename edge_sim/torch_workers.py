@@ -17,7 +17,7 @@ from edge_sim.engine import LOST, Answer, Asked, served
 from edge_sim.fleet import Fleet
 from edge_sim.torch_places import Places
 from edge_sim.torch_slab import settle_moments, take_moments
-from edge_sim.workers import COMPUTED, NO_STEPS, Delivery, Order, Read, Setup, Worker, divided
+from edge_sim.workers import NO_STEPS, Delivery, Order, Read, Setup, Worker, divided
 
 _ORDERS_AHEAD = 2
 """Orders that a worker has at once: the next one is there when it is done with the first."""
@@ -103,7 +103,7 @@ class Workers:
 
     def _goes_out(self, asked: Asked) -> bool:
         """Whether a worker serves it; what keeps state beside weights and moments stays here."""
-        if asked.job.number not in self._owner or not isinstance(asked.request, COMPUTED):
+        if asked.job.number not in self._owner or not asked.request.computes:
             return False
         keeps = isinstance(asked.request, Fit) and any(term.on == "own" for term in asked.request.objective)
         return not keeps

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.methods.requests import ClassMeans, Evaluate, Features, Fit, HyperMeans, Logits, MeanLoss, Request
+from edge_sdk.methods.requests import Request
 from edge_sdk.objectives import Optim
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sim.fleet import Device
@@ -31,8 +31,6 @@ from edge_sim.meter_totals import Spent
 
 NO_STEPS = np.zeros(0, np.int64)
 """Of a model that has no optimiser."""
-COMPUTED: tuple[type, ...] = (Fit, Logits, Features, ClassMeans, HyperMeans, MeanLoss, Evaluate)
-"""Requests that are worth a worker's time; the others only move numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

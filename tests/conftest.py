@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
 import signal
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import fleets
 import pytest
 from hypothesis import settings
+
+from edge_sdk import objectives
+from edge_sdk.protocol import registry
 
 # The same examples in each run, so that a failure is one's own: `pytest --hypothesis-profile default` looks for others.
 settings.register_profile("same_examples", derandomize=True, database=None)
@@ -24,6 +29,29 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small data set of four classes."""
     return fleets.write_pictures(tmp_path_factory.mktemp("pictures") / "pictures.npz")
+
+
+@pytest.fixture
+def register(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, Mapping[str, str]], None]]:
+    """A function (group, {name: "MODULE:OBJECT"}) that stands for a package with these entry points, beside our own."""
+    real, extra = importlib.metadata.entry_points, list[importlib.metadata.EntryPoint]()
+    caches = (registry.points, registry.load, objectives.terms, objectives.form_of)
+
+    def forget() -> None:
+        for each in caches:
+            each.cache_clear()
+
+    def also(group: str, values: Mapping[str, str]) -> None:
+        extra.extend(importlib.metadata.EntryPoint(name, value, group) for name, value in values.items())
+        forget()
+
+    monkeypatch.setattr(
+        importlib.metadata,
+        "entry_points",
+        lambda group: [*real(group=group), *(point for point in extra if point.group == group)],
+    )
+    yield also
+    forget()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -12,7 +12,7 @@ from edge_sdk.protocol.leaves import one_line
 
 
 @functools.cache
-def _points(group: str) -> Mapping[str, Sequence[importlib.metadata.EntryPoint]]:
+def points(group: str) -> Mapping[str, Sequence[importlib.metadata.EntryPoint]]:
     """The entry points of a group by name.  Cached: reading takes milliseconds, and it is asked for each device."""
     found: dict[str, list[importlib.metadata.EntryPoint]] = {}
     for point in importlib.metadata.entry_points(group=group):
@@ -23,29 +23,30 @@ def _points(group: str) -> Mapping[str, Sequence[importlib.metadata.EntryPoint]]
 
 def names(group: str) -> tuple[str, ...]:
     """The names in an entry-point group, sorted."""
-    return tuple(sorted(_points(group)))
+    return tuple(sorted(points(group)))
 
 
 def value(group: str, name: str) -> str:
     """What a name stands for, as `MODULE:OBJECT`; empty: nothing is registered under it."""
-    points = _points(group).get(name)
-    return points[0].value if points else ""
+    found = points(group).get(name)
+    return found[0].value if found else ""
 
 
+@functools.cache
 def load(group: str, name: str, what: str) -> Any:
     """The object that is registered under a name.  what: its kind in words, for the error.
 
     Raises UsageError, in one line, where nothing is registered, two packages claim the name, or it does not load.
     """
-    points = _points(group).get(name, ())
-    if not points:
+    found = points(group).get(name, ())
+    if not found:
         raise UsageError(f"no {what} {name!r}; registered are {', '.join(names(group)) or 'none'}")
-    if len(points) > 1:
-        claims = " and ".join(point.value for point in points)
+    if len(found) > 1:
+        claims = " and ".join(point.value for point in found)
         raise UsageError(f"{what} {name!r} is registered twice, by {claims}: uninstall one of the packages")
     try:
-        return points[0].load()
+        return found[0].load()
     except EdgeError:
         raise
     except Exception as error:  # a module of another package may raise anything
-        raise UsageError(f"{what} {name!r}: {points[0].value} does not load: {one_line(str(error))}") from error
+        raise UsageError(f"{what} {name!r}: {found[0].value} does not load: {one_line(str(error))}") from error

@@ -16,6 +16,7 @@ from method_specs import job, rows_of
 from coordinator.methods.base import At, Contribution
 from coordinator.methods.fedhkd import METHOD, FedHKDCoordinatorState, on_simplex
 from edge_sdk.errors import EmptyRound, UsageError
+from edge_sdk.handlers import shortened
 from edge_sdk.methods.fedhkd import hyper_knowledge
 from edge_sdk.methods.requests import HyperMeans
 from edge_sdk.noise import gaussian
@@ -23,7 +24,6 @@ from edge_sdk.protocol.contracts.fedhkd import FEDHKD, FedHKDParams
 from edge_sdk.protocol.contracts.gaussian import delta, epsilon
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge
 from edge_sdk.store import MemoryStore, SqliteStore
-from edge_sdk.workbench import shortened
 from edge_sim import config as configs
 
 NOISES = ("noise_features", "noise_soft", "noise_counts")
