@@ -8,18 +8,20 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, time
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from coordinator.rounds import Policy
 from edge_sdk.errors import RemoteProtocolError, UsageError
-from edge_sdk.protocol import schema
+from edge_sdk.protocol import registry, schema
 from edge_sdk.protocol.encodings import ENCODINGS
+from edge_sdk.protocol.frozen import FrozenDict
+from edge_sdk.protocol.knowledge import GROUP as PAYLOADS
 from edge_sdk.protocol.messages import EncodingSpec, FederationSpec, PublicSetSpec, Scalar, TrainSpec, Word
 from edge_sdk.protocol.schema import Count, Id, Real, Text, Whole
-from edge_sdk.protocol.transforms import unfit_encoding
+from edge_sdk.protocol.transforms import OWN_FIELD, setting_of, unfit_encoding
 from edge_sdk.protocol.wires import Contract, load_registered, registered_names
 from edge_sdk.public import PublicSet
 
@@ -245,14 +247,19 @@ def federation(
 
 def encodings(table: Any, file: Path) -> EncodingSpec:
     """Read [encoding].  Raises UsageError, with the nearest name, for a kind or an encoding that there is not."""
-    if isinstance(table, dict):
-        kinds = [field.name for field in dataclasses.fields(EncodingSpec)]
-        for kind, name in table.items():
-            if kind not in kinds:
-                raise UsageError(f"{file}: encoding.{kind}: no such payload kind; {_nearest(kind, kinds)}")
-            if name not in ENCODINGS:
-                raise UsageError(f"{file}: encoding.{kind}: no encoding {name!r}; {_nearest(name, list(ENCODINGS))}")
-    return read_table(EncodingSpec, table, "encoding", file)
+    if not isinstance(table, dict):
+        return read_table(EncodingSpec, table, "encoding", file)
+    own = [field.name for field in dataclasses.fields(EncodingSpec) if field.name != "others"]
+    others = {setting_of(tag): tag for tag in registry.names(PAYLOADS) if tag not in OWN_FIELD}
+    known = [*own, *others]
+    for kind, name in table.items():
+        if kind not in known:
+            raise UsageError(f"{file}: encoding.{kind}: no such payload kind; {_nearest(kind, known)}")
+        if name not in ENCODINGS:
+            raise UsageError(f"{file}: encoding.{kind}: no encoding {name!r}; {_nearest(name, list(ENCODINGS))}")
+    ours = {kind: name for kind, name in table.items() if kind in own}
+    theirs = FrozenDict({others[kind]: name for kind, name in table.items() if kind in others})
+    return replace(read_table(EncodingSpec, ours, "encoding", file), others=theirs)
 
 
 def _nearest(word: object, known: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from coordinator.report.metrics import CURVES
 from coordinator.report.result import RoundResult
 from coordinator.waiting import Waiting
-from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Payload
+from edge_sdk.protocol.knowledge import ByClass, Payload
 
 MISSED_SHARE = 0.1
 """Share of missed exchanges above which a lock-step method is worth a warning (W5)."""
@@ -124,10 +124,7 @@ class Record:
     def held(self, knowledge: Mapping[str, Payload]) -> None:
         """Note the classes that an upload has rows for."""
         classes = {
-            int(each)
-            for payload in knowledge.values()
-            if isinstance(payload, (ClassRows, HyperKnowledge))
-            for each in payload.classes
+            int(each) for payload in knowledge.values() if isinstance(payload, ByClass) for each in payload.classes
         }
         self.holders.update(classes)
         self.sharers += bool(classes)

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.protocol import registry
 from edge_sdk.protocol.codec import CONTROL_LIMITS, Limits
-from edge_sdk.protocol.knowledge import Expect, HyperKnowledge, LogitGradients, Payload, PublicLogits, Weights
+from edge_sdk.protocol.knowledge import Expect, Payload
 from edge_sdk.protocol.messages import FederationSpec, Scalar
 from edge_sdk.protocol.schema import tag_of
 
@@ -281,16 +281,13 @@ MAX_WEIGHT_COUNT = 2**26
 
 def _tensor_bytes(slot: Slot, expect: Expect) -> tuple[int, ...]:
     """The sizes of the tensors in the largest payload that fits a slot."""
-    classes = expect.classes
-    width = (expect.feature_dim or MAX_FEATURE_DIM) * slot.times + slot.columns(classes)
-    if slot.probabilities:
-        width = classes
-    if slot.kind in (PublicLogits, LogitGradients):
-        return (4 * (slot.rows or expect.rows) * classes,)
-    if slot.kind is Weights:
-        return (4 * ((expect.weight_count or MAX_WEIGHT_COUNT) + slot.extra_columns),)
-    soft = (4 * classes * classes,) if slot.kind is HyperKnowledge else ()
-    return (4 * classes, 4 * classes * width, *soft, 4 * classes)
+    sizes = dataclasses.replace(
+        expect,
+        feature_dim=expect.feature_dim or MAX_FEATURE_DIM,
+        weight_count=expect.weight_count or MAX_WEIGHT_COUNT,
+        head_count=0,
+    )
+    return slot.kind.most_bytes(slot.expect(sizes))
 
 
 def load_registered(group: str, name: str) -> Any:

@@ -18,7 +18,7 @@ from edge_sdk.protocol.contracts.fedmd import FEDMD, FedMDParams
 from edge_sdk.protocol.contracts.fedproto import FEDPROTO
 from edge_sdk.protocol.contracts.fedssa import FEDSSA
 from edge_sdk.protocol.contracts.local import LOCAL, LocalParams
-from edge_sdk.protocol.knowledge import KINDS, ClassRows, Expect, HyperKnowledge, PublicLogits, Weights, payload_bytes
+from edge_sdk.protocol.knowledge import ClassRows, Expect, HyperKnowledge, PublicLogits, Weights, kinds, payload_bytes
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.protocol.wires import (
     CAPABILITIES,
@@ -303,7 +303,7 @@ def upload(**knowledge) -> bytes:
     return encode(Upload(**ADDRESS, round=2**32 - 1, exchange=1, knowledge=knowledge, metrics=metrics))
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", tuple(kinds().values()), ids=lambda kind: kind.__name__)
 def test_the_largest_payload_passes_and_one_row_more_does_not(kind):
     slots = {"x": Slot(kind)}
     limits = frame_limits((Exchange(up=slots), Exchange()), SIZES)
@@ -314,7 +314,7 @@ def test_the_largest_payload_passes_and_one_row_more_does_not(kind):
     assert caught.value.kind == "limit"
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", tuple(kinds().values()), ids=lambda kind: kind.__name__)
 def test_a_frame_may_be_larger_by_exactly_its_tensors(kind):
     limits = frame_limits((Exchange(down={"x": Slot(kind)}),), SIZES)
     assert limits.frame_bytes - CONTROL_LIMITS.frame_bytes == payload_bytes(filled(kind))
