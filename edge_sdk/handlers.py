@@ -13,6 +13,7 @@ from edge_sdk.methods import requests
 from edge_sdk.methods.base import Job
 from edge_sdk.methods.requests import Source, serves
 from edge_sdk.models.base import Batches, FitReport
+from edge_sdk.models.cosine_head import scaled
 from edge_sdk.objectives import NORM_FLOOR, CrossEntropy, Floats, Ints, Seen, at_step, softmax
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights
 from edge_sdk.workbench import Workbench, add_by_class, slices
@@ -150,7 +151,7 @@ def write_head(bench: Workbench, request: requests.WriteHead, _job: Job) -> None
 @serves(requests.SetScale)
 def set_scale(bench: Workbench, request: requests.SetScale, _job: Job) -> None:
     """Raises Unsupported for a model without a cosine head."""
-    bench.model.set_scale(request.value, trains=request.trains)
+    scaled(bench.model).set_scale(request.value, trains=request.trains)
 
 
 @serves(requests.Evaluate)

@@ -15,6 +15,7 @@ from edge_sdk import __version__
 from edge_sdk.errors import UsageError
 from edge_sdk.meter import Meter
 from edge_sdk.methods.requests import Fit, Request
+from edge_sdk.models.cosine_head import scaled
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.workbench import Workbench
 from edge_sim import fleet as fleets
@@ -105,7 +106,7 @@ class Room:
         if errand.state is not None:
             bench.model.load_state(errand.state)
             if "cosine-head" in bench.model.spec.capabilities:
-                bench.model.set_scale(None, trains=errand.trains)
+                scaled(bench.model).set_scale(None, trains=errand.trains)
         samples = len(bench.data.train)
         job = job_at(self._spec, errand.number, errand.round, errand.exchange, samples)
         return Asked(bench, errand.request, job)

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from edge_sdk.models.torch_anatomy import Anatomy, Tap, draws_random_numbers, survey
 from edge_sdk.models.torch_arrays import Views, array_of, overwrite, to_tensor
-from edge_sdk.models.torch_cosine import CosineHead, never_negative, with_cosine_head
+from edge_sdk.models.torch_cosine import CosineHead, held, linear_rows, remark, with_cosine_head, write_rows
 from edge_sdk.models.torch_forms import Forms, Host, Pass
 from edge_sdk.models.torch_optim import TorchOptimiser
 from edge_sdk.models.torch_seed import seeded
@@ -87,7 +87,6 @@ class TorchModel:
         """All of them as one (p,), for whoever has laid them one after the other in memory."""
         self._named: dict[str, Tensor] = {f"net.{name}": p for name, p in net.named_parameters()}
         self._has_buffers = next(net.buffers(), None) is not None
-        self._scale_trains = True
         self._draws = draws_random_numbers(net)
         self.optimiser: TorchOptimiser | None = None
         """Of the last fit; None: the next one begins with a new one."""
@@ -108,7 +107,7 @@ class TorchModel:
             flops_per_sample=self._anatomy.cost.flops,
             activation_bytes_per_sample=self._anatomy.cost.activation_bytes,
             calls_per_pass=self._anatomy.cost.calls,
-            note="; ".join(filter(None, (note, _limited(net, self._anatomy, input_shape)))),
+            note="; ".join(filter(None, (note, remark(net, self._anatomy.head, input_shape)))),
         )
 
     @property
@@ -174,8 +173,7 @@ class TorchModel:
     def head_rows(self) -> Floats:
         """(k, d + 1), a copy.  Raises Unsupported without a linear head that has a bias."""
         head = self._head_with_bias()
-        rows = head.scaled_rows() if isinstance(head, CosineHead) else head.weight
-        return np.concatenate([array_of(rows), array_of(head.bias)[:, None]], axis=1)
+        return np.concatenate([array_of(linear_rows(head)), array_of(head.bias)[:, None]], axis=1)
 
     def set_head_rows(self, classes: Ints, rows: Floats) -> None:
         """Overwrite the rows of some classes: classes (m,), rows (m, d + 1), and reset the moments.
@@ -185,19 +183,15 @@ class TorchModel:
         head = self._head_with_bias()
         check_rows(self.spec, classes, rows)
         index = torch.tensor(classes, dtype=torch.int64, device=self._device)
-        values = to_tensor(rows, self._device)
-        with torch.no_grad():
-            head.weight[index] = values[:, :-1]
-            if not isinstance(head, CosineHead):
-                head.bias[index] = values[:, -1]
+        write_rows(head, index, to_tensor(rows, self._device))
         self.optimiser = None
 
     def set_scale(self, value: float | None, *, trains: bool) -> None:
-        """The scale of the cosine head, None: as it is; whether it trains with the body, until this is called again."""
+        """As Scaled says.  Raises Unsupported without a cosine head."""
         head = self._anatomy.head
         if not isinstance(head, CosineHead):
             raise lacks(self.spec, "cosine-head")
-        self._scale_trains = trains
+        head.scale_trains = trains
         if value is not None:
             with torch.no_grad():
                 head.scale.fill_(value)
@@ -276,12 +270,11 @@ class TorchModel:
 
     def _trained(self, part: Part) -> list[bool]:
         """Which of the parameters a fit of `part` changes."""
-        scale = getattr(self._anatomy.head, "scale", None)
-        held = set() if self._scale_trains else {id(scale)}
+        fixed = held(self._anatomy.head)
         if part == "all":
-            return [id(p) not in held for p in self.trained]
+            return [id(p) not in fixed for p in self.trained]
         head = self._of_head()
-        return [(id(p) in head) == (part == "head") and id(p) not in held for p in self.trained]
+        return [(id(p) in head) == (part == "head") and id(p) not in fixed for p in self.trained]
 
     def _of_head(self) -> set[int]:
         """Weight and bias of the last layer, by identity."""
@@ -316,15 +309,6 @@ def _gradients(loss: Tensor, parameters: Sequence[Tensor], trained: Sequence[boo
     wanted = [p for p, trains in zip(parameters, trained, strict=True) if trains]
     found = iter(torch.autograd.grad(loss, wanted, allow_unused=True) if wanted and loss.requires_grad else ())
     return [next(found, None) if trains else None for trains in trained]
-
-
-def _limited(net: nn.Module, anatomy: Anatomy, input_shape: tuple[int, int, int] | None) -> str:
-    """Warning W10, for a cosine head on features that are never negative."""
-    if input_shape is None or not isinstance(anatomy.head, CosineHead):
-        return ""
-    if not never_negative(net, anatomy.head, input_shape):
-        return ""
-    return "W10: features are never negative (a last ReLU?), so no cosine can be much above 0.7"
 
 
 def _check_types(net: nn.Module, name: str) -> None:
