@@ -134,6 +134,8 @@ OWN_FIELD = frozenset(field.name.replace("_", "-") for field in dataclasses.fiel
 
 def encodings_for(kind: type[Payload], *, probabilities: bool = False) -> tuple[str, ...]:
     """The encodings that a federation may choose for a kind; in int8, rows of probabilities would not sum to 1."""
+    if not kind.coded:
+        return (PLAIN,)
     return FLOATS if probabilities else kind.encodings
 
 
