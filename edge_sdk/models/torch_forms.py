@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from edge_sdk.errors import Unsupported
+from edge_sdk.errors import Unsupported, UsageError
 from edge_sdk.models.base import Batches
 from edge_sdk.models.torch_anatomy import Anatomy
 from edge_sdk.models.torch_arrays import array_of, to_tensor
@@ -115,14 +115,14 @@ class Forms:
     def _loss(self, term: Term, batches: Batches) -> Loss:
         if term.on == "own":
             return self._of(term).loss(term, batches)
-        form = form_of(GROUP, type(term)) or by_slope
+        form = _form(type(term)) or by_slope
         found: Loss = form(term, self.host.device)
         return found
 
     def _of(self, term: Term) -> StatefulForm:
         if term.name not in self._stateful:
-            form = form_of(GROUP, type(term))
-            if form is None or not issubclass(form, StatefulForm):
+            form = _form(type(term))
+            if form is None:
                 raise Unsupported(f"term {term.name!r} is on something of its own, and has no form in torch")
             self._stateful[term.name] = form(self.host)
         return self._stateful[term.name]
@@ -139,7 +139,7 @@ class Forms:
         """New ones of the kind that gave these arrays, with nothing of them taken over.  Raises StoreError."""
         found = Forms(self.host)
         for name, kind in _own_forms():
-            if any(each.startswith(kind.prefix) for each in arrays):
+            if kind.can(self.host) and any(each.startswith(kind.prefix) for each in arrays):
                 form = kind(self.host)
                 form.prepare(arrays)
                 found._stateful[name] = form
@@ -151,10 +151,19 @@ class Forms:
             form.load(arrays)
 
 
+def _form(kind: type[Term]) -> Any:
+    """The registered form of a term; None: it has none.  Raises UsageError for one that is not as `on` asks for."""
+    form = form_of(GROUP, kind)
+    stateful = isinstance(form, type) and issubclass(form, StatefulForm)
+    if form is not None and stateful != (kind.on == "own"):
+        raise UsageError(f"loss term {kind.name!r}: a term on `own`, and no other, has a StatefulForm in {GROUP}")
+    return form
+
+
 def _own_forms() -> Iterator[tuple[str, type[StatefulForm]]]:
     """The registered forms of terms on `own`, by the name of the term."""
     for name in sorted(names_on("own")):
-        form = form_of(GROUP, terms()[name])
+        form = _form(terms()[name])
         if form is not None:
             yield name, form
 

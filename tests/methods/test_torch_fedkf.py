@@ -250,3 +250,11 @@ def test_a_damaged_generator_changes_nothing() -> None:
         with pytest.raises(StoreError, match="emove the state folder"):
             model.load_state(pack_arrays({**arrays, **change}))
         assert model.state_bytes() == state
+
+
+def test_a_net_without_features_does_not_take_up_a_generator() -> None:
+    model = model_of()
+    model.fit(batches(), (CrossEntropy(), term_for(model)), SGD)
+    other = TorchModel(nn.Sequential(nn.Flatten(), nn.Unflatten(1, (64,)), nn.Softmax(1)), 64)
+    with pytest.raises(StoreError, match="does not fit this model"):
+        other.load_state(model.state_bytes())

@@ -12,7 +12,7 @@ from model_suite import ADAM, BATCH, CLASSES, OPTIMS, SHAPE, batches
 
 from edge_sdk import objectives
 from edge_sdk.data import Preprocess
-from edge_sdk.errors import Unsupported
+from edge_sdk.errors import Unsupported, UsageError
 from edge_sdk.models.base import Model
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import Floats, Seen, Term, names_on, terms
@@ -113,3 +113,17 @@ def test_a_term_on_its_own_needs_a_form() -> None:
         model.fit(batches(1), (Nowhere(),), ADAM)
     with pytest.raises(Unsupported, match="cannot minimise 'data-free'"):
         NumpyModel(CLASSES, SHAPE, seed=0).fit(batches(1), (Nowhere(),), ADAM)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Strange(Nowhere):
+    """Its form is one of a term on logits."""
+
+    name: ClassVar[str] = "strange"
+
+
+def test_a_form_that_does_not_go_with_its_term_is_one_clear_line(register: Callable[[str, Any], None]) -> None:
+    register("edge_sdk.terms", {"strange": f"{__name__}:Strange"})
+    register(GROUP, {"strange": "edge_sdk.models.torch_terms:cross_entropy"})
+    with pytest.raises(UsageError, match="'strange': a term on `own`, and no other, has a StatefulForm"):
+        torch_mlp()
