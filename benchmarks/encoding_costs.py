@@ -26,8 +26,8 @@ from coordinator.serving.outcome import versions
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.encodings import ENCODINGS, PLAIN
 from edge_sdk.protocol.knowledge import PublicLogits
-from edge_sdk.protocol.messages import Upload
-from edge_sdk.protocol.transforms import CODED_FIELDS, Encode
+from edge_sdk.protocol.messages import EncodingSpec, Upload
+from edge_sdk.protocol.transforms import Encode
 from edge_sim import config as configs
 
 ROOT = Path(__file__).parents[1]
@@ -72,8 +72,8 @@ def frame_bytes() -> dict[str, int]:
     """The whole frame of an Upload with logits of 1000 samples and 10 classes, by encoding."""
     values = np.random.default_rng(0).normal(0, 5, (1000, 10)).astype(np.float32)
     found = {}
-    for name, encoding in ENCODINGS.items():
-        coded = Encode(dict.fromkeys(CODED_FIELDS, encoding)).apply(PublicLogits(values=values, batch=bytes(8)))
+    for name in ENCODINGS:
+        coded = Encode(EncodingSpec(logits=name)).apply(PublicLogits(values=values, batch=bytes(8)))
         upload = Upload(federation="lab", device="cam-07", round=0, exchange=0, knowledge={"logits": coded})
         found[name] = len(codec.encode(upload))
     return found

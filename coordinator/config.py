@@ -11,11 +11,14 @@ from typing import Annotated, Any, TypeVar
 from coordinator.rounds import Policy
 from edge_sdk import toml
 from edge_sdk.errors import UsageError
-from edge_sdk.protocol import toml_table
+from edge_sdk.protocol import registry, toml_table
+from edge_sdk.protocol.encodings import ENCODINGS
+from edge_sdk.protocol.frozen_dict import FrozenDict
+from edge_sdk.protocol.knowledge import GROUP as PAYLOADS
 from edge_sdk.protocol.messages import EncodingSpec, FederationSpec, PublicSetSpec, Scalar, TrainSpec, Word
 from edge_sdk.protocol.schema import Count, Id, Integer, Real, Text
-from edge_sdk.protocol.toml_table import to_table
-from edge_sdk.protocol.transforms import unfit_encoding
+from edge_sdk.protocol.toml_table import allowed, to_table
+from edge_sdk.protocol.transforms import OWN_FIELD, setting_of, unfit_encoding
 from edge_sdk.protocol.wires import Contract, load_registered, registered_names
 from edge_sdk.public_set.samples import PublicSet
 
@@ -113,7 +116,7 @@ class Settings:
             "method": self.method,
             "train": to_table(self.train),
             "public": to_table(self.public) if self.public is not None else {},
-            "encoding": to_table(self.encoding),
+            "encoding": _encoding_table(self.encoding),
         }
         return {name: dict(table) for name, table in found.items() if table}
 
@@ -186,7 +189,7 @@ def read_settings(tables: Mapping[str, Any], file: Path) -> Settings:
         federation=federation,
         method=method,
         train=read_table(TrainSpec, tables.get("train", {}), "train", file),
-        encoding=read_table(EncodingSpec, tables.get("encoding", {}), "encoding", file),
+        encoding=_encodings(tables.get("encoding", {}), file),
         public=read_table(PublicTable, tables["public"], "public", file) if "public" in tables else None,
     )
 
@@ -259,6 +262,28 @@ def federation(settings: Settings, *, classes: int | None = None, public: Public
         seed=table.seed,
     )
     return Federation(spec, policy, tuple(sorted(table.roster)))
+
+
+def _encodings(table: Any, file: Path) -> EncodingSpec:
+    """Read [encoding], whose keys are the payload kinds, those of other packages included.  Raises UsageError."""
+    if not isinstance(table, Mapping):
+        return read_table(EncodingSpec, table, "encoding", file)
+    own = [field.name for field in dataclasses.fields(EncodingSpec) if field.name != "others"]
+    others = {setting_of(tag): tag for tag in registry.names(PAYLOADS) if tag not in OWN_FIELD}
+    for kind, name in table.items():
+        if kind not in (*own, *others):
+            raise UsageError(f"{file}: encoding.{kind}: no such payload kind; {allowed(kind, [*own, *others])}")
+        if kind in others and name not in ENCODINGS:
+            raise UsageError(f"{file}: encoding.{kind}: expected one of {', '.join(ENCODINGS)}, found {name!r}")
+    ours = {kind: name for kind, name in table.items() if kind in own}
+    theirs = FrozenDict({others[kind]: name for kind, name in table.items() if kind in others})
+    return dataclasses.replace(read_table(EncodingSpec, ours, "encoding", file), others=theirs)
+
+
+def _encoding_table(spec: EncodingSpec) -> dict[str, Any]:
+    """The table that `_encodings` reads back."""
+    table = to_table(spec)
+    return {**table, **{setting_of(tag): name for tag, name in table.pop("others", {}).items()}}
 
 
 def parameters(settings: Settings) -> tuple[Contract[Any], Any]:

@@ -15,7 +15,8 @@ from typing import Any, Protocol, TypeAlias
 from coordinator.methods.base import CoordinatorMethod
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import RunFailed
-from edge_sdk.methods.base import Job, Request
+from edge_sdk.methods.base import Job
+from edge_sdk.methods.requests import Request
 from edge_sdk.protocol.messages import FederationSpec
 
 

@@ -11,8 +11,9 @@ import sys
 from dataclasses import dataclass
 
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.base import Fit
+from edge_sdk.methods.requests import Fit
 from edge_sdk.models.base import Model
+from edge_sdk.models.cosine_head import scaled
 from edge_sdk.version import __version__
 from edge_sim.engine_base import DeviceRequest
 from edge_sim.fleet import needs_torch
@@ -43,7 +44,7 @@ class StateModels:
             return
         model.load_state(state.state)
         if "cosine-head" in model.spec.capabilities:
-            model.set_scale(None, trains=state.trains)
+            scaled(model).set_scale(None, trains=state.trains)
 
     def save(self, number: int, asked: DeviceRequest) -> bytes | None:  # noqa: ARG002  # WorkerModels asks
         """Implement WorkerModels; None: the request did not train."""

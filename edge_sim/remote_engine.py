@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from edge_sdk.device.workbench import Workbench
 from edge_sim import meter_totals
 from edge_sim.engine_base import LOST, DeviceAnswer, DeviceRequest, serve_alone
-from edge_sim.remote_messages import REMOTE_REQUESTS, RemoteAnswer, RemoteRequest
+from edge_sim.remote_messages import RemoteAnswer, RemoteRequest
 
 _BATCHES_AHEAD = 2
 """Batches that a worker has at once: the second one is there when it has computed the first."""
@@ -111,7 +111,7 @@ class RemoteEngine:
     def begin(self, asked: DeviceRequest) -> None:
         """Implement Engine."""
         share = self._share_of.get(asked.job.number)
-        if share is None or not isinstance(asked.request, REMOTE_REQUESTS) or not self._pool.takes(asked):
+        if share is None or not asked.request.computes or not self._pool.takes(asked):
             self._here.append(asked)
             return
         share.waiting.append(asked)

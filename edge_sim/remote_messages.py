@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge_sdk.device.meter import Meter
-from edge_sdk.methods.base import ClassMeans, Evaluate, Features, Fit, HyperMeans, Logits, MeanLoss, Request
+from edge_sdk.methods.requests import Request
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sim.fleet import Device
-
-REMOTE_REQUESTS: tuple[type, ...] = (Fit, Logits, Features, ClassMeans, HyperMeans, MeanLoss, Evaluate)
-"""Requests that are sent to workers: they compute.  All others only copy numbers, and are served in this process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

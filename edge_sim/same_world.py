@@ -37,7 +37,7 @@ def settings_by_key(config: Config) -> dict[str, Any]:
         "federation": asdict(config.federation),
         f"method.{contract.name}": asdict(params),
         "train": asdict(config.train),
-        "encoding": asdict(config.encoding),
+        "encoding": _flat(asdict(config.encoding)),
         "data": asdict(config.data),
         "partition": {**asdict(config.partition), "export": None},
         "fleet": {"rows": len(config.fleet)},
@@ -46,6 +46,12 @@ def settings_by_key(config: Config) -> dict[str, Any]:
         "scenario": asdict(config.scenario),
     }
     return {f"{name}.{key}": _plain(value) for name, section in sections.items() for key, value in section.items()}
+
+
+def _flat(encoding: dict[str, Any]) -> dict[str, Any]:
+    """With the kinds of other packages beside our own."""
+    others = encoding.pop("others")
+    return {**encoding, **others}
 
 
 def _plain(value: object) -> object:

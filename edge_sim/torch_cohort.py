@@ -18,7 +18,7 @@ from torch import Tensor
 from edge_sdk.device import divergence
 from edge_sdk.device.workbench import Workbench, slices
 from edge_sdk.errors import Diverged
-from edge_sdk.methods.base import ClassMeans, Fit, Logits, Private
+from edge_sdk.methods.requests import ClassMeans, Fit, Logits, Private
 from edge_sdk.models.base import Batches, FitReport
 from edge_sdk.models.checks import check_fit
 from edge_sdk.models.torch_model import TorchModel

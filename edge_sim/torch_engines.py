@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from edge_sdk.device.workbench import Workbench
-from edge_sdk.methods.base import Fit
+from edge_sdk.methods.requests import Fit
 from edge_sdk.models.optim import moment_count
 from edge_sdk.objectives import CrossEntropy, Optim
 from edge_sim import fleet as fleets

@@ -11,10 +11,9 @@ from queue import SimpleQueue
 
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import RunFailed
-from edge_sdk.methods.base import Fit
+from edge_sdk.methods.requests import Fit
 from edge_sdk.models.torch_cosine import CosineHead
 from edge_sdk.models.torch_model import TorchModel
-from edge_sdk.objectives import DataFree
 from edge_sim.engine_base import DeviceRequest
 from edge_sim.fleet import Fleet
 from edge_sim.remote_messages import RemoteAnswer, RemoteRequest, WorkerSetup
@@ -71,7 +70,7 @@ class ProcessPool:
     def takes(self, asked: DeviceRequest) -> bool:
         """Implement WorkerPool: what keeps state beside weights and moments stays with the simulation."""
         request = asked.request
-        return not (isinstance(request, Fit) and any(isinstance(term, DataFree) for term in request.objective))
+        return not (isinstance(request, Fit) and any(term.on == "own" for term in request.objective))
 
     def outgoing(self, asked: DeviceRequest) -> OptimiserState:
         """Implement WorkerPool: weights and moments are in the device's row, the rest of the optimiser is sent."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from edge_sdk.device.workbench import Workbench
-from edge_sdk.methods.base import Private
+from edge_sdk.methods.requests import Private
 from edge_sdk.models.torch_model import TorchModel
 
 PRIVATE = Private(np.empty((0, 0), np.int64))

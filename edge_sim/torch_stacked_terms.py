@@ -1,7 +1,8 @@
 """The loss terms on a stack of devices, each with knowledge of its own: models/torch_terms.py, per device.
 
 Mini-batches may be of different sizes; `share` is 1 / b for a sample of a mini-batch of b, and 0 for padding, so that a
-weighted sum over samples is the mean over each device's own.
+weighted sum over samples is the mean over each device's own.  A form is registered in the entry-point group
+`edge_sdk.stacked_terms` under its term's name; a fit with a term that has none is served by itself.
 """
 
 from __future__ import annotations
@@ -20,12 +21,11 @@ from edge_sdk.objectives import (
     ClassTarget,
     CrossEntropy,
     Distill,
-    LessForgetting,
     LogitGradient,
     Objective,
     PrototypeDistance,
     PrototypePull,
-    Term,
+    form_of,
 )
 
 
@@ -51,17 +51,22 @@ class StackedBatch:
 
 StackedLoss: TypeAlias = Callable[[StackedBatch], Tensor]
 """Each device's weighted loss: (c,)."""
+Form: TypeAlias = Callable[[Sequence[Any], int, torch.device], StackedLoss]
+"""(one term of each device, classes, where the stack is) -> their loss."""
+GROUP = "edge_sdk.stacked_terms"
 
 
 def stacked_loss(objectives: Sequence[Objective], classes: int, device: torch.device) -> StackedLoss:
     """The sum of all terms; objectives: of each device, alike in the kinds of their terms; device: of the stack."""
-    losses = [_LOSSES[type(terms[0])](terms, classes, device) for terms in zip(*objectives, strict=True)]
+    forms: list[Form] = [form_of(GROUP, type(term)) for term in objectives[0]]
+    alike = zip(*objectives, strict=True)
+    losses = [form(terms, classes, device) for form, terms in zip(forms, alike, strict=True)]
     return lambda done: torch.stack([loss(done) for loss in losses]).sum(dim=0)
 
 
 def shape_of(objective: Objective) -> tuple[object, ...] | None:
     """What objectives must have in common to stack; None: this one does not."""
-    if not all(type(term) in _LOSSES for term in objective):
+    if not all(form_of(GROUP, type(term)) for term in objective):
         return None
     return tuple((type(term), getattr(term, "temperature", None)) for term in objective)
 
@@ -70,7 +75,8 @@ def _weights(terms: Sequence[Any], device: torch.device) -> Tensor:
     return torch.tensor([term.weight for term in terms], device=device)  # (c,)
 
 
-def _cross_entropy(terms: Sequence[CrossEntropy], _classes: int, device: torch.device) -> StackedLoss:
+def cross_entropy(terms: Sequence[CrossEntropy], _classes: int, device: torch.device) -> StackedLoss:
+    """CE(y, softmax(f))."""
     weights = _weights(terms, device)
 
     def loss(done: StackedBatch) -> Tensor:
@@ -80,7 +86,8 @@ def _cross_entropy(terms: Sequence[CrossEntropy], _classes: int, device: torch.d
     return loss
 
 
-def _logit_gradient(terms: Sequence[LogitGradient], _classes: int, device: torch.device) -> StackedLoss:
+def logit_gradient(terms: Sequence[LogitGradient], _classes: int, device: torch.device) -> StackedLoss:
+    """<gradient, f>."""
     weights, gradients = (
         _weights(terms, device),
         _padded([term.gradient for term in terms], device),
@@ -93,7 +100,8 @@ def _logit_gradient(terms: Sequence[LogitGradient], _classes: int, device: torch
     return loss
 
 
-def _distill(terms: Sequence[Distill], _classes: int, device: torch.device) -> StackedLoss:
+def distill(terms: Sequence[Distill], _classes: int, device: torch.device) -> StackedLoss:
+    """KL(softmax(t / E) || softmax(f / E)); of LessForgetting, too."""
     weights, temperature = _weights(terms, device), terms[0].temperature
     teachers = nnf.log_softmax(
         _padded([term.logits for term in terms], device) / temperature, dim=-1
@@ -108,7 +116,8 @@ def _distill(terms: Sequence[Distill], _classes: int, device: torch.device) -> S
     return loss
 
 
-def _class_target(terms: Sequence[ClassTarget], classes: int, device: torch.device) -> StackedLoss:
+def class_target(terms: Sequence[ClassTarget], classes: int, device: torch.device) -> StackedLoss:
+    """CE(F^y, softmax(f))."""
     weights, rows_of = _weights(terms, device), _rows_by_label(terms, classes, device)
 
     def loss(done: StackedBatch) -> Tensor:
@@ -119,7 +128,8 @@ def _class_target(terms: Sequence[ClassTarget], classes: int, device: torch.devi
     return loss
 
 
-def _prototype_pull(terms: Sequence[PrototypePull], classes: int, device: torch.device) -> StackedLoss:
+def prototype_pull(terms: Sequence[PrototypePull], classes: int, device: torch.device) -> StackedLoss:
+    """(R(x) - C^y)^2."""
     weights, rows_of = _weights(terms, device), _rows_by_label(terms, classes, device)
 
     def loss(done: StackedBatch) -> Tensor:
@@ -130,7 +140,8 @@ def _prototype_pull(terms: Sequence[PrototypePull], classes: int, device: torch.
     return loss
 
 
-def _prototype_distance(terms: Sequence[PrototypeDistance], classes: int, device: torch.device) -> StackedLoss:
+def prototype_distance(terms: Sequence[PrototypeDistance], classes: int, device: torch.device) -> StackedLoss:
+    """|R(x) - H^y|."""
     weights, rows_of = _weights(terms, device), _rows_by_label(terms, classes, device)
 
     def loss(done: StackedBatch) -> Tensor:
@@ -167,14 +178,3 @@ def _padded(arrays: Sequence[Any], device: torch.device) -> Tensor:
     for at, array in enumerate(arrays):
         out[at, : array.shape[0], : array.shape[1]] = torch.from_numpy(np.require(array, np.float32, ["C", "W"]))
     return out.to(device)
-
-
-_LOSSES: dict[type[Term], Callable[[Sequence[Any], int, torch.device], StackedLoss]] = {
-    CrossEntropy: _cross_entropy,
-    Distill: _distill,
-    LessForgetting: _distill,
-    LogitGradient: _logit_gradient,
-    ClassTarget: _class_target,
-    PrototypePull: _prototype_pull,
-    PrototypeDistance: _prototype_distance,
-}

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.models.base import Batches, FitReport, Model, ModelSpec, Part
+from edge_sdk.models.cosine_head import scaled
 from edge_sdk.objectives import Floats, Ints, Objective, Optim
 
 
@@ -77,7 +78,7 @@ class TrackedModel:
     def set_scale(self, value: float | None, *, trains: bool) -> None:
         """Implement Model."""
         self.changed, self.trains = True, trains
-        self._model.set_scale(value, trains=trains)
+        scaled(self._model).set_scale(value, trains=trains)
 
     def set_weights(self, values: Floats) -> None:
         """Implement Model."""

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
 import signal
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import fleets
 import pytest
 from hypothesis import settings
+
+from edge_sdk import objectives
+from edge_sdk.protocol import registry
 
 # The same examples in each run, so that a failure is one's own: `pytest --hypothesis-profile default` looks for others.
 settings.register_profile("same_examples", derandomize=True, database=None)
@@ -40,6 +45,29 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(figure, "savefig", savefig)
     return drawn
+
+
+@pytest.fixture
+def register(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, Mapping[str, str]], None]]:
+    """A function (group, {name: "MODULE:OBJECT"}) that stands for a package with these entry points, beside our own."""
+    real, extra = importlib.metadata.entry_points, list[importlib.metadata.EntryPoint]()
+    caches = (registry.points, registry.load, objectives.terms, objectives.form_of)
+
+    def forget() -> None:
+        for each in caches:
+            each.cache_clear()
+
+    def also(group: str, values: Mapping[str, str]) -> None:
+        extra.extend(importlib.metadata.EntryPoint(name, value, group) for name, value in values.items())
+        forget()
+
+    monkeypatch.setattr(
+        importlib.metadata,
+        "entry_points",
+        lambda group: [*real(group=group), *(point for point in extra if point.group == group)],
+    )
+    yield also
+    forget()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -10,7 +10,7 @@ import pytest
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.device.meter import Meter
 from edge_sdk.device.workbench import INFERENCE_BATCH, Workbench
-from edge_sdk.methods.base import ClassMeans, Evaluate, ReadHead, WriteHead
+from edge_sdk.methods.requests import ClassMeans, Evaluate, ReadHead, WriteHead
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.protocol.knowledge import ClassRows
 

@@ -9,7 +9,7 @@ from typing import Any
 from coordinator.record.result import Result
 from coordinator.record.units import human_bytes, printable
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Payload
+from edge_sdk.protocol.knowledge import ByClass, Payload
 from edge_sdk.protocol.messages import Hello
 from edge_sdk.protocol.wires import Contract, Slot
 
@@ -34,7 +34,7 @@ def check_classes(
     if not (contract.holders_wanted and hello.class_counts):
         return
     for role, payload in knowledge.items():
-        if isinstance(payload, (ClassRows, HyperKnowledge)) and not slots[role].class_columns:
+        if isinstance(payload, ByClass) and not slots[role].class_columns:
             strange = [int(each) for each in payload.classes if not hello.class_counts[each]]
             if strange:
                 raise RemoteProtocolError(

@@ -12,7 +12,7 @@ import numpy as np
 from coordinator.record.metrics import CURVES
 from coordinator.record.result import RoundResult
 from coordinator.record.waiting import Waiting
-from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Payload
+from edge_sdk.protocol.knowledge import ByClass, Payload
 
 MISSED_SHARE = 0.1
 """Share of missed exchanges above which a lock-step method is worth a warning (W5)."""
@@ -122,10 +122,7 @@ class RunRecord:
     def held(self, knowledge: Mapping[str, Payload]) -> None:
         """Count the classes that an upload has rows for."""
         classes = {
-            int(each)
-            for payload in knowledge.values()
-            if isinstance(payload, (ClassRows, HyperKnowledge))
-            for each in payload.classes
+            int(each) for payload in knowledge.values() if isinstance(payload, ByClass) for each in payload.classes
         }
         self.holders.update(classes)
         self.sharers += bool(classes)

@@ -129,7 +129,7 @@ def _abilities(hello: Hello, contract: Contract[Any]) -> RefusalReason | None:
         "term",
         f"{hello.device}: {contract.name} minimises {', '.join(sorted(contract.terms - set(hello.terms)))}, "
         "which its model runtime cannot",
-        "upgrade the device's edge-sdk, or use another runtime",
+        "install on the device the package that registers the term, upgrade its edge-sdk, or use another runtime",
     )
 
 

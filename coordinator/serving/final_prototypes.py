@@ -7,7 +7,7 @@ import numpy as np
 from coordinator.methods.base import At
 from coordinator.record.insight import Insight
 from coordinator.serving.server import Server
-from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge
+from edge_sdk.protocol.knowledge import ByClass
 
 
 def final_prototypes(server: Server) -> Insight:
@@ -16,7 +16,7 @@ def final_prototypes(server: Server) -> Insight:
     common = server.method.common(server.method_state, at)
     for role in sorted(common):
         payload = common[role]
-        if isinstance(payload, (ClassRows, HyperKnowledge)):
-            rows = payload.rows if isinstance(payload, ClassRows) else payload.features
-            return Insight(prototype_classes=payload.classes.astype(np.int64), prototypes=rows.astype(np.float32))
+        if isinstance(payload, ByClass):
+            rows = payload.vectors.astype(np.float32)
+            return Insight(prototype_classes=payload.classes.astype(np.int64), prototypes=rows)
     return Insight()

@@ -11,7 +11,8 @@ from edge_sdk.device.membership import Membership
 from edge_sdk.device.store import RoundStart
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import Diverged
-from edge_sdk.methods.base import Evaluate, Job, Request, Step
+from edge_sdk.methods.base import Job, Step
+from edge_sdk.methods.requests import Evaluate, Request
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Assign

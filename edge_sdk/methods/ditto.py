@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from edge_sdk.methods.base import Evaluate, Fit, Job, ReadWeights, Stage, Step, Up, WriteWeights
+from edge_sdk.methods.base import Job, Stage, Step, Up
 from edge_sdk.methods.fedavg import share, take_over
+from edge_sdk.methods.requests import Evaluate, Fit, ReadWeights, WriteWeights
 from edge_sdk.objectives import CrossEntropy, Floats, Proximal
 from edge_sdk.protocol.contracts.ditto import DITTO
 from edge_sdk.protocol.knowledge import Payload, Weights

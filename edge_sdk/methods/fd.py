@@ -12,7 +12,8 @@ from typing import cast
 
 import numpy as np
 
-from edge_sdk.methods.base import ClassMeans, Evaluate, Fit, Job, Step
+from edge_sdk.methods.base import Job, Step
+from edge_sdk.methods.requests import ClassMeans, Evaluate, Fit
 from edge_sdk.objectives import ClassTarget, CrossEntropy, Objective
 from edge_sdk.protocol.contracts.fd import FD, FDParams
 from edge_sdk.protocol.knowledge import ClassRows, Payload

@@ -18,8 +18,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from edge_sdk.methods.base import Evaluate, Fit, Job, Logits, Public, Stage, Step, check_batch
+from edge_sdk.methods.base import Job, Stage, Step, check_batch
 from edge_sdk.methods.fedavg import share, take_over
+from edge_sdk.methods.requests import Evaluate, Fit, Logits, Public
 from edge_sdk.objectives import CrossEntropy, Distill, Floats, Ints, LessForgetting, LogitGradient, Objective, Term
 from edge_sdk.protocol.contracts.fedal import FEDAL
 from edge_sdk.protocol.contracts.fedmd_lf import TransferParams

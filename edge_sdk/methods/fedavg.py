@@ -18,7 +18,8 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from edge_sdk.methods.base import Evaluate, Fit, Job, Private, ReadWeights, Stage, Step, Up, WriteWeights
+from edge_sdk.methods.base import Job, Stage, Step, Up
+from edge_sdk.methods.requests import Evaluate, Fit, Private, ReadWeights, WriteWeights
 from edge_sdk.objectives import CrossEntropy, Objective
 from edge_sdk.protocol.contracts.fedavg import FEDAVG
 from edge_sdk.protocol.knowledge import Payload, Weights

@@ -14,8 +14,9 @@ from typing import Literal, cast
 
 import numpy as np
 
-from edge_sdk.methods.base import Evaluate, Fit, Job, ReadHead, Stage, Step, WriteHead
+from edge_sdk.methods.base import Job, Stage, Step
 from edge_sdk.methods.fedper import body_down, body_up
+from edge_sdk.methods.requests import Evaluate, Fit, ReadHead, WriteHead
 from edge_sdk.objectives import CrossEntropy, Floats
 from edge_sdk.protocol.contracts.fedbabu import FEDBABU, FedBABUParams
 from edge_sdk.protocol.knowledge import Payload

@@ -12,8 +12,9 @@ from typing import cast
 
 import numpy as np
 
-from edge_sdk.methods.base import Job, Private, ReadHead, Stage
+from edge_sdk.methods.base import Job, Stage
 from edge_sdk.methods.fedavg import FedAvgClient
+from edge_sdk.methods.requests import Private, ReadHead
 from edge_sdk.objectives import CrossEntropy, Floats, HeadLabels, Objective
 from edge_sdk.protocol.contracts.fedgen import FEDGEN, FedGenParams
 from edge_sdk.protocol.knowledge import ClassRows, Payload

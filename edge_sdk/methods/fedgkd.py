@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from edge_sdk.methods.base import Logits, Private, Stage
+from edge_sdk.methods.base import Stage
 from edge_sdk.methods.fedavg import FedAvgClient, take_over
+from edge_sdk.methods.requests import Logits, Private
 from edge_sdk.objectives import CrossEntropy, Distill, Floats, Objective
 from edge_sdk.protocol.contracts.fedgkd import FEDGKD, FedGKDParams
 from edge_sdk.protocol.knowledge import Payload

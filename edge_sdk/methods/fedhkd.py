@@ -14,8 +14,9 @@ from typing import cast
 
 import numpy as np
 
-from edge_sdk.methods.base import Evaluate, Fit, HyperMeans, Job, Private, Stage, Step
+from edge_sdk.methods.base import Job, Stage, Step
 from edge_sdk.methods.fedavg import FedAvgClient, FedAvgState
+from edge_sdk.methods.requests import Evaluate, Fit, HyperMeans, Private
 from edge_sdk.noise import gaussian
 from edge_sdk.objectives import CrossEntropy, HeadMatch, Objective, PrototypeDistance
 from edge_sdk.protocol.contracts.fedhkd import FEDHKD, FedHKDParams

@@ -13,9 +13,11 @@ from typing import cast
 
 import numpy as np
 
-from edge_sdk.methods.base import Private, Stage
+from edge_sdk.methods.base import Stage
 from edge_sdk.methods.fedavg import FedAvgClient
-from edge_sdk.objectives import CrossEntropy, DataFree, Objective
+from edge_sdk.methods.fedkf_term import DataFree
+from edge_sdk.methods.requests import Private
+from edge_sdk.objectives import CrossEntropy, Objective
 from edge_sdk.protocol.contracts.fedkf import FEDKF, FedKFParams
 from edge_sdk.protocol.knowledge import Payload, Weights
 

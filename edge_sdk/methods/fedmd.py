@@ -13,7 +13,8 @@ from typing import cast
 
 import numpy as np
 
-from edge_sdk.methods.base import Evaluate, Fit, Job, Logits, Public, Stage, Step, check_batch
+from edge_sdk.methods.base import Job, Stage, Step, check_batch
+from edge_sdk.methods.requests import Evaluate, Fit, Logits, Public
 from edge_sdk.objectives import CrossEntropy, Distill, Floats, LogitMatch, Term
 from edge_sdk.protocol.contracts.fedmd import FEDMD, FedMDParams
 from edge_sdk.protocol.knowledge import Payload, PublicLogits

@@ -17,8 +17,9 @@ from typing import cast
 import numpy as np
 
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.methods.base import ClassMeans, Evaluate, Fit, Job, SetScale, Stage, Step, Up, WriteHead
+from edge_sdk.methods.base import Job, Stage, Step, Up
 from edge_sdk.methods.fedper import body_down, body_up
+from edge_sdk.methods.requests import ClassMeans, Evaluate, Fit, SetScale, WriteHead
 from edge_sdk.objectives import CrossEntropy
 from edge_sdk.protocol.contracts.fednh import FEDNH, FedNHParams
 from edge_sdk.protocol.knowledge import ClassRows, Payload

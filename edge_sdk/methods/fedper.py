@@ -17,7 +17,8 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from edge_sdk.methods.base import Evaluate, Fit, Job, ReadWeights, Stage, Step, Up, WriteWeights
+from edge_sdk.methods.base import Job, Stage, Step, Up
+from edge_sdk.methods.requests import Evaluate, Fit, ReadWeights, WriteWeights
 from edge_sdk.objectives import CrossEntropy
 from edge_sdk.protocol.contracts.fedper import FEDPER
 from edge_sdk.protocol.knowledge import Payload, Weights

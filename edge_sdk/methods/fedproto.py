@@ -17,7 +17,8 @@ from typing import cast
 
 import numpy as np
 
-from edge_sdk.methods.base import ClassMeans, Evaluate, Fit, Job, Step
+from edge_sdk.methods.base import Job, Step
+from edge_sdk.methods.requests import ClassMeans, Evaluate, Fit
 from edge_sdk.objectives import CrossEntropy, Objective, PrototypePull
 from edge_sdk.protocol.contracts.fedproto import FEDPROTO, FedProtoParams
 from edge_sdk.protocol.knowledge import ClassRows, Payload

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from edge_sdk.methods.base import Private, ReadWeights, Stage
+from edge_sdk.methods.base import Stage
 from edge_sdk.methods.fedavg import FedAvgClient
+from edge_sdk.methods.requests import Private, ReadWeights
 from edge_sdk.objectives import CrossEntropy, Objective, Proximal
 from edge_sdk.protocol.contracts.fedprox import FEDPROX, FedProxParams
 from edge_sdk.protocol.knowledge import Payload, Weights

@@ -7,8 +7,9 @@ share        the body
 
 from __future__ import annotations
 
-from edge_sdk.methods.base import Fit, Job, Private, Stage
+from edge_sdk.methods.base import Job, Stage
 from edge_sdk.methods.fedper import FedPerClient
+from edge_sdk.methods.requests import Fit, Private
 from edge_sdk.objectives import CrossEntropy
 from edge_sdk.protocol.contracts.fedrep import FEDREP, FedRepParams
 

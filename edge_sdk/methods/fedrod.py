@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edge_sdk.methods.base import Evaluate, Fit, Job, ReadHead, Step, Up, WriteHead
+from edge_sdk.methods.base import Job, Step, Up
 from edge_sdk.methods.fedavg import share, take_over
+from edge_sdk.methods.requests import Evaluate, Fit, ReadHead, WriteHead
 from edge_sdk.objectives import BalancedCrossEntropy, CrossEntropy, Floats
 from edge_sdk.protocol.contracts.fedrod import FEDROD, FedRoDParams
 from edge_sdk.protocol.knowledge import Payload

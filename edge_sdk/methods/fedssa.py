@@ -20,7 +20,8 @@ from typing import Annotated, cast
 import numpy as np
 
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.base import Evaluate, Fit, Job, ReadHead, Stage, Step, WriteHead
+from edge_sdk.methods.base import Job, Stage, Step
+from edge_sdk.methods.requests import Evaluate, Fit, ReadHead, WriteHead
 from edge_sdk.objectives import CrossEntropy, Floats, Ints
 from edge_sdk.protocol.contracts.fedssa import FEDSSA, FedSSAParams
 from edge_sdk.protocol.knowledge import ClassRows, Payload

@@ -13,7 +13,8 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from edge_sdk.methods.base import Evaluate, Fit, Job, ReadHead, Step, WriteHead
+from edge_sdk.methods.base import Job, Step
+from edge_sdk.methods.requests import Evaluate, Fit, ReadHead, WriteHead
 from edge_sdk.objectives import CrossEntropy, Floats, Objective
 from edge_sdk.protocol.contracts.lg_fedavg import LG_FEDAVG
 from edge_sdk.protocol.knowledge import ClassRows, Payload

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from edge_sdk.methods.base import Evaluate, Fit, Job, Step
+from edge_sdk.methods.base import Job, Step
+from edge_sdk.methods.requests import Evaluate, Fit
 from edge_sdk.objectives import CrossEntropy
 from edge_sdk.protocol.contracts.local import LOCAL
 from edge_sdk.protocol.knowledge import Payload

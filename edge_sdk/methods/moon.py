@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from edge_sdk.methods.base import Features, Job, Private, Stage, Step
+from edge_sdk.methods.base import Job, Stage, Step
 from edge_sdk.methods.fedavg import FedAvgClient, FedAvgState
+from edge_sdk.methods.requests import Features, Private
 from edge_sdk.objectives import CrossEntropy, Floats, ModelContrast, Objective
 from edge_sdk.protocol.contracts.moon import MOON, MoonParams
 from edge_sdk.protocol.knowledge import Payload

@@ -13,8 +13,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from edge_sdk.methods.base import Evaluate, Fit, Job, MeanLoss, Step
+from edge_sdk.methods.base import Job, Step
 from edge_sdk.methods.fedavg import FedAvgState, share, take_over
+from edge_sdk.methods.requests import Evaluate, Fit, MeanLoss
 from edge_sdk.objectives import CrossEntropy
 from edge_sdk.protocol.contracts.qffl import QFFL
 from edge_sdk.protocol.knowledge import Payload

@@ -116,9 +116,6 @@ class Model(Protocol):
     def set_head_rows(self, classes: Ints, rows: Floats) -> None:
         """Overwrite the rows of some classes: classes (m,), rows (m, d + 1); optimiser moments are reset."""
 
-    def set_scale(self, value: float | None, *, trains: bool) -> None:
-        """Of a cosine head: its scale, None: as it is; whether fits that train the body change it, from now on."""
-
     def weights(self) -> Floats:
         """All trainable scalars, flat: (p,)."""
 

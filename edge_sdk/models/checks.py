@@ -9,10 +9,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.errors import ModelError, StoreError, Unsupported
 from edge_sdk.models.base import Batches, ModelSpec
-from edge_sdk.objectives import TERMS, Floats, Ints, Objective, Shapes
-
-ALL_TERMS: frozenset[str] = frozenset(term.name for term in TERMS)
-"""For runtimes that can minimise every term there is."""
+from edge_sdk.objectives import Floats, Ints, Objective, Shapes
 
 
 def require(spec: ModelSpec, capability: str) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.models.base import COSINE_SCALE, NORM_LEAST, Part
-from edge_sdk.models.checks import check_state
+from edge_sdk.models.base import COSINE_SCALE, NORM_LEAST, Model, Part
+from edge_sdk.models.checks import check_state, require
 from edge_sdk.models.linear_head import ArrayOptimiser, LinearHead, row_slopes, stepped
 from edge_sdk.models.optim import unpack_optim
 from edge_sdk.objectives import Floats, Ints, Optim
@@ -104,6 +104,19 @@ class CosineHead(LinearHead):
         if optimiser is not None:
             optimiser.load(own)
         self.scale, self._scale_optimiser = own["value"], optimiser
+
+
+class Scaled(Protocol):
+    """What a model with a cosine head has beside Model."""
+
+    def set_scale(self, value: float | None, *, trains: bool) -> None:
+        """The scale, None: as it is; whether fits that train the body change it, until this is called again."""
+
+
+def scaled(model: Model) -> Scaled:
+    """The model, which has a cosine head.  Raises Unsupported for one without."""
+    require(model.spec, "cosine-head")
+    return cast("Scaled", model)
 
 
 def head_of(kind: Literal["linear", "cosine"], features: int, classes: int, seed: int) -> LinearHead:

@@ -15,15 +15,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.data import Preprocess
 from edge_sdk.models.base import Batches, FitReport, ModelSpec, Part, layout_digest, pack_arrays, unpack_arrays
-from edge_sdk.models.checks import (
-    ALL_TERMS,
-    check_fit,
-    check_rows,
-    check_samples,
-    check_weights,
-    lacks,
-    require,
-)
+from edge_sdk.models.checks import check_fit, check_rows, check_samples, check_weights, lacks, require
 from edge_sdk.models.cosine_head import CosineHead, head_of
 from edge_sdk.models.linear_head import LinearHead
 from edge_sdk.objectives import (
@@ -31,6 +23,7 @@ from edge_sdk.objectives import (
     HeadTerm,
     Ints,
     Objective,
+    On,
     Optim,
     Seen,
     logit_gradient,
@@ -38,6 +31,9 @@ from edge_sdk.objectives import (
     objective_loss,
     weight_gradient,
 )
+
+BY_SLOPE: tuple[On, ...] = ("logits", "features", "head", "weights")
+"""What terms may be on whose slope is all that is needed to step a head."""
 
 
 class HeadModel(ABC):
@@ -154,7 +150,7 @@ class NumpyModel(HeadModel):
             classes=classes,
             feature_dim=width,
             capabilities=layer.abilities | {"predict", "logit-gradients", "features", "head-rows", "weights"},
-            terms=ALL_TERMS - names_on("fakes"),
+            terms=names_on(*BY_SLOPE),
             inert_terms=names_on("features"),
             preprocess=preprocess or Preprocess(),
             parameters=layer.values().size,

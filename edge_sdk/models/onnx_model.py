@@ -6,10 +6,10 @@ from typing import Literal
 
 from edge_sdk.data import Preprocess
 from edge_sdk.models.base import ModelSpec
-from edge_sdk.models.checks import ALL_TERMS, check_width
+from edge_sdk.models.checks import check_width
 from edge_sdk.models.cosine_head import head_of
 from edge_sdk.models.feature_cache import FeatureCache
-from edge_sdk.models.numpy_model import HeadModel
+from edge_sdk.models.numpy_model import BY_SLOPE, HeadModel
 from edge_sdk.models.onnx_session import OnnxFile, OnnxSession
 from edge_sdk.models.predict_only import PredictOnly
 from edge_sdk.objectives import Floats, Ints, names_on
@@ -44,7 +44,7 @@ class OnnxModel(HeadModel):
             classes=classes,
             feature_dim=session.width,
             capabilities=layer.abilities | {"predict", "logit-gradients", "features", "head-rows"},
-            terms=ALL_TERMS - names_on("fakes"),
+            terms=names_on(*BY_SLOPE),
             inert_terms=names_on("features"),
             preprocess=preprocess or Preprocess(),
             parameters=layer.values().size,

@@ -43,10 +43,6 @@ class PredictOnly(ABC):
         """Raises Unsupported."""
         raise lacks(self.spec, "head-rows")
 
-    def set_scale(self, _value: float | None, *, trains: bool) -> None:  # noqa: ARG002  the protocol's name
-        """Raises Unsupported."""
-        raise lacks(self.spec, "cosine-head")
-
     def weights(self) -> Floats:
         """Raises Unsupported."""
         raise lacks(self.spec, "weights")

@@ -10,8 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edge_sdk.models.torch_terms import to_tensor
 from edge_sdk.objectives import Floats
+
+
+def to_tensor(values: Floats, device: torch.device) -> Tensor:
+    """An f4 tensor of the values; on the CPU a view where the array is writable, for torch takes no other."""
+    return torch.from_numpy(np.require(values, np.float32, ["C", "W"])).to(device)
 
 
 def array_of(tensor: Tensor) -> NDArray[Any]:

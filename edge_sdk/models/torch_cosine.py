@@ -30,6 +30,8 @@ class CosineHead(nn.Linear):
 
     def __init__(self, features: int, classes: int, scale: float = COSINE_SCALE) -> None:
         super().__init__(features, classes)
+        self.scale_trains = True
+        """Whether fits that train the body change the scale."""
         self.scale = nn.Parameter(torch.tensor(float(scale)))
         with torch.no_grad():
             self.bias.zero_()
@@ -41,6 +43,31 @@ class CosineHead(nn.Linear):
     def forward(self, f: Tensor) -> Tensor:
         """Multiply."""
         return nnf.linear(f, self.scaled_rows())
+
+
+def linear_rows(head: nn.Linear) -> Tensor:
+    """What the features are multiplied by, without the bias: (k, d)."""
+    return head.scaled_rows() if isinstance(head, CosineHead) else head.weight
+
+
+@torch.no_grad()
+def write_rows(head: nn.Linear, index: Tensor, rows: Tensor) -> None:
+    """Overwrite the rows of some classes: index (m,), rows (m, d + 1); a cosine head's bias stays 0."""
+    head.weight[index] = rows[:, :-1]
+    if not isinstance(head, CosineHead):
+        head.bias[index] = rows[:, -1]
+
+
+def held(head: nn.Linear | None) -> set[int]:
+    """The parameters that no fit changes, by identity."""
+    return {id(head.scale)} if isinstance(head, CosineHead) and not head.scale_trains else set()
+
+
+def remark(net: nn.Module, head: nn.Linear | None, input_shape: tuple[int, int, int] | None) -> str:
+    """Warning W10, for a cosine head on features that are never negative; empty: nothing to warn of."""
+    if input_shape is None or not isinstance(head, CosineHead) or not never_negative(net, head, input_shape):
+        return ""
+    return "W10: features are never negative (a last ReLU?), so no cosine can be much above 0.7"
 
 
 def with_cosine_head(net: nn.Module, classes: int, name: str) -> nn.Module:

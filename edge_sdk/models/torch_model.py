@@ -13,7 +13,6 @@ from edge_sdk.data import Preprocess
 from edge_sdk.errors import MissingExtra, ModelError
 from edge_sdk.models.base import Batches, FitReport, ModelSpec, Part, layout_digest, pack_arrays, unpack_arrays
 from edge_sdk.models.checks import (
-    ALL_TERMS,
     check_fit,
     check_rows,
     check_samples,
@@ -24,7 +23,7 @@ from edge_sdk.models.checks import (
     require,
 )
 from edge_sdk.models.optim import unpack_optim
-from edge_sdk.objectives import DataFree, Floats, Ints, Objective, Optim, names_on, on_features
+from edge_sdk.objectives import Floats, Ints, Objective, Optim, names_on, on_features
 
 try:
     import torch
@@ -34,13 +33,11 @@ except ImportError as error:
 from torch import Tensor, nn
 
 from edge_sdk.models.torch_anatomy import Anatomy, Tap, draws_random_numbers, survey
-from edge_sdk.models.torch_arrays import Views, array_of, overwrite
-from edge_sdk.models.torch_cosine import CosineHead, never_negative, with_cosine_head
-from edge_sdk.models.torch_data_free import Imitator, Maker
-from edge_sdk.models.torch_generators import is_picture
+from edge_sdk.models.torch_arrays import Views, array_of, overwrite, to_tensor
+from edge_sdk.models.torch_cosine import CosineHead, held, linear_rows, remark, with_cosine_head, write_rows
+from edge_sdk.models.torch_forms import Forms, Host, Pass
 from edge_sdk.models.torch_optim import TorchOptimiser
 from edge_sdk.models.torch_seed import seeded
-from edge_sdk.models.torch_terms import Pass, objective_loss, to_tensor
 
 _CHUNK = 256
 """Samples per inference pass: bounds the activations (a small net at 28 x 28 has some 100 kB a sample)."""
@@ -90,19 +87,18 @@ class TorchModel:
         """All of them as one (p,), for whoever has laid them one after the other in memory."""
         self._named: dict[str, Tensor] = {f"net.{name}": p for name, p in net.named_parameters()}
         self._has_buffers = next(net.buffers(), None) is not None
-        self._scale_trains = True
         self._draws = draws_random_numbers(net)
         self.optimiser: TorchOptimiser | None = None
         """Of the last fit; None: the next one begins with a new one."""
         self._views = Views()
-        self._imitator = Imitator(net, self._anatomy.tap, self._device) if self._anatomy.tap else None
+        self._forms = Forms(Host(net, self._anatomy, self._device, input_shape))
         self.spec = ModelSpec(
             name=name,
             runtime="torch",
             classes=classes,
             feature_dim=self._anatomy.feature_dim,
             capabilities=_capabilities(self._anatomy, trains=bool(self.trained)),
-            terms=_terms(self._anatomy, input_shape, trains=bool(self.trained)),
+            terms=self._forms.names() if self.trained else frozenset(),
             inert_terms=_inert_terms(self._anatomy, self.trained),
             preprocess=preprocess or Preprocess(),
             parameters=sum(p.numel() for p in self.trained),
@@ -111,7 +107,7 @@ class TorchModel:
             flops_per_sample=self._anatomy.cost.flops,
             activation_bytes_per_sample=self._anatomy.cost.activation_bytes,
             calls_per_pass=self._anatomy.cost.calls,
-            note="; ".join(filter(None, (note, _limited(net, self._anatomy, input_shape)))),
+            note="; ".join(filter(None, (note, remark(net, self._anatomy.head, input_shape)))),
         )
 
     @property
@@ -159,9 +155,8 @@ class TorchModel:
         check_fit(self.spec, batches, objective)
         check_samples(self.spec.name, batches.inputs, self._input_shape)
         optimiser, trained = self._optimiser_for(optim), self._trained(part)
-        loss_of = objective_loss(objective, self._device)
+        loss_of = self._forms.loss(objective, batches)
         tap = self._anatomy.tap if on_features(objective) else None
-        fakes_for = self._fakes(objective, batches)
         loss = torch.zeros(())
         with self._randomness(batches):
             for step, index in enumerate(batches.indices):
@@ -169,17 +164,16 @@ class TorchModel:
                 x = to_tensor(batches.inputs[index], self._device)
                 logits, features = tap(x) if tap else (self._net(x), None)
                 check_width(self.spec.name, tuple(logits.shape), len(index), self.spec.classes)
-                labels, fakes = self._labels(batches.labels, index), fakes_for(len(index))
-                done = Pass(logits, features, labels, self._anatomy.head, self.trained, fakes)
-                loss = loss_of(done, step)
+                labels = self._labels(batches.labels, index)
+                loss = loss_of(Pass(logits, features, labels, self._anatomy.head, self.trained), step)
                 optimiser.step(_gradients(loss, self.trained, trained))
-        return FitReport(steps=len(batches.indices), loss=loss.item(), extra_flops=self._extra(objective, batches))
+        extra_flops = self._forms.extra_flops(objective, batches.indices.size)
+        return FitReport(steps=len(batches.indices), loss=loss.item(), extra_flops=extra_flops)
 
     def head_rows(self) -> Floats:
         """(k, d + 1), a copy.  Raises Unsupported without a linear head that has a bias."""
         head = self._head_with_bias()
-        rows = head.scaled_rows() if isinstance(head, CosineHead) else head.weight
-        return np.concatenate([array_of(rows), array_of(head.bias)[:, None]], axis=1)
+        return np.concatenate([array_of(linear_rows(head)), array_of(head.bias)[:, None]], axis=1)
 
     def set_head_rows(self, classes: Ints, rows: Floats) -> None:
         """Overwrite the rows of some classes: classes (m,), rows (m, d + 1), and reset the moments.
@@ -189,19 +183,15 @@ class TorchModel:
         head = self._head_with_bias()
         check_rows(self.spec, classes, rows)
         index = torch.tensor(classes, dtype=torch.int64, device=self._device)
-        values = to_tensor(rows, self._device)
-        with torch.no_grad():
-            head.weight[index] = values[:, :-1]
-            if not isinstance(head, CosineHead):
-                head.bias[index] = values[:, -1]
+        write_rows(head, index, to_tensor(rows, self._device))
         self.optimiser = None
 
     def set_scale(self, value: float | None, *, trains: bool) -> None:
-        """The scale of the cosine head, None: as it is; whether it trains with the body, until this is called again."""
+        """As Scaled says.  Raises Unsupported without a cosine head."""
         head = self._anatomy.head
         if not isinstance(head, CosineHead):
             raise lacks(self.spec, "cosine-head")
-        self._scale_trains = trains
+        head.scale_trains = trains
         if value is not None:
             with torch.no_grad():
                 head.scale.fill_(value)
@@ -227,8 +217,8 @@ class TorchModel:
         self.optimiser = None
 
     def state_bytes(self) -> bytes:
-        """Parameters, buffers and moments; of a generator that goes on, likewise."""
-        return pack_arrays(self._arrays(self.optimiser, self._imitator.kept if self._imitator else None))
+        """Parameters, buffers and moments, and what forms of terms keep between fits."""
+        return pack_arrays(self._arrays(self.optimiser, self._forms))
 
     def load_state(self, state: bytes) -> None:
         """Back to what state_bytes gave, exactly.  Raises StoreError where it does not fit; then nothing changed."""
@@ -236,18 +226,15 @@ class TorchModel:
         optimiser = None
         if "optim" in arrays:
             optimiser = TorchOptimiser(unpack_optim(arrays["optim"]), self.trained)
-        maker = Maker.like(arrays, self._device)
-        check_state(arrays, self._arrays(optimiser, maker))
+        forms = self._forms.like(arrays)
+        check_state(arrays, self._arrays(optimiser, forms))
         with torch.no_grad():
             for name, tensor in self._tensors().items():
                 tensor.copy_(torch.from_numpy(arrays[name]))
         if optimiser is not None:
             optimiser.load(arrays)
-        if maker is not None:
-            maker.load(arrays)
-        if self._imitator is not None:
-            self._imitator.maker = maker
-        self.optimiser = optimiser
+        forms.load(arrays)
+        self.optimiser, self._forms = optimiser, forms
 
     @property
     def _pieces(self) -> Sequence[Tensor]:
@@ -283,38 +270,16 @@ class TorchModel:
 
     def _trained(self, part: Part) -> list[bool]:
         """Which of the parameters a fit of `part` changes."""
-        scale = getattr(self._anatomy.head, "scale", None)
-        held = set() if self._scale_trains else {id(scale)}
+        fixed = held(self._anatomy.head)
         if part == "all":
-            return [id(p) not in held for p in self.trained]
+            return [id(p) not in fixed for p in self.trained]
         head = self._of_head()
-        return [(id(p) in head) == (part == "head") and id(p) not in held for p in self.trained]
+        return [(id(p) in head) == (part == "head") and id(p) not in fixed for p in self.trained]
 
     def _of_head(self) -> set[int]:
         """Weight and bias of the last layer, by identity."""
         head = self._head_with_bias()
         return {id(head.weight), id(head.bias)}
-
-    def _fakes(self, objective: Objective, batches: Batches) -> Callable[[int], tuple[Tensor, Tensor] | None]:
-        """What a step says of so many samples that are made up: a teacher's logits and the net's; None: not asked."""
-        term, imitator = _data_free(objective), self._imitator
-        if term is None or imitator is None:
-            return lambda _: None
-        maker = imitator.take_up(term, batches.inputs, batches.seed)
-        draws = torch.Generator().manual_seed(batches.seed + 1)  # not those that a new generator was drawn from
-
-        def fakes(count: int) -> tuple[Tensor, Tensor]:
-            self._switch(train=False)  # after the real batch: its statistics are as they will be differentiated
-            noise = torch.randn((count, term.noise_dim), generator=draws).to(self._device)
-            return imitator.step(term, maker, noise)
-
-        return fakes
-
-    def _extra(self, objective: Objective, batches: Batches) -> int:
-        term, imitator = _data_free(objective), self._imitator
-        if term is None or imitator is None:
-            return 0
-        return batches.indices.size * imitator.flops(term, self.spec.flops_per_sample)
 
     def _labels(self, labels: Ints | None, index: Ints) -> Tensor | None:
         return None if labels is None else torch.tensor(labels[index], dtype=torch.int64, device=self._device)
@@ -330,12 +295,12 @@ class TorchModel:
         buffers = self._net.named_buffers() if self._has_buffers else ()
         return {**self._named, **{f"net.{name}": tensor for name, tensor in buffers}}
 
-    def _arrays(self, optimiser: TorchOptimiser | None, maker: Maker | None) -> dict[str, NDArray[Any]]:
-        """The net as it is, beside the moments of an optimiser and a generator."""
+    def _arrays(self, optimiser: TorchOptimiser | None, forms: Forms) -> dict[str, NDArray[Any]]:
+        """The net as it is, beside the moments of an optimiser and what forms of terms keep."""
         return {
             **self._views.of(self._tensors()),
             **(optimiser.arrays() if optimiser else {}),
-            **(maker.arrays() if maker else {}),
+            **forms.arrays(),
         }
 
 
@@ -344,15 +309,6 @@ def _gradients(loss: Tensor, parameters: Sequence[Tensor], trained: Sequence[boo
     wanted = [p for p, trains in zip(parameters, trained, strict=True) if trains]
     found = iter(torch.autograd.grad(loss, wanted, allow_unused=True) if wanted and loss.requires_grad else ())
     return [next(found, None) if trains else None for trains in trained]
-
-
-def _limited(net: nn.Module, anatomy: Anatomy, input_shape: tuple[int, int, int] | None) -> str:
-    """Warning W10, for a cosine head on features that are never negative."""
-    if input_shape is None or not isinstance(anatomy.head, CosineHead):
-        return ""
-    if not never_negative(net, anatomy.head, input_shape):
-        return ""
-    return "W10: features are never negative (a last ReLU?), so no cosine can be much above 0.7"
 
 
 def _check_types(net: nn.Module, name: str) -> None:
@@ -375,23 +331,6 @@ def _capabilities(anatomy: Anatomy, *, trains: bool) -> frozenset[str]:
         "cosine-head": isinstance(anatomy.head, CosineHead),
     }
     return frozenset(capability for capability, given in has.items() if given)
-
-
-def _data_free(objective: Objective) -> DataFree | None:
-    return next((term for term in objective if isinstance(term, DataFree)), None)
-
-
-def _terms(anatomy: Anatomy, input_shape: tuple[int, int, int] | None, *, trains: bool) -> frozenset[str]:
-    if not trains:
-        return frozenset()
-    missing = frozenset[str]()
-    if anatomy.tap is None:
-        missing |= names_on("features", "fakes")
-    if input_shape is not None and not is_picture(input_shape):
-        missing |= names_on("fakes")
-    if anatomy.head is None:
-        missing |= names_on("head")
-    return ALL_TERMS - missing
 
 
 def _inert_terms(anatomy: Anatomy, parameters: Sequence[nn.Parameter]) -> frozenset[str]:

@@ -1,18 +1,16 @@
-"""The loss terms in torch: the formulas of edge_sdk.objectives, differentiated by autograd."""
+"""The loss terms of edge_sdk.objectives in torch, differentiated by autograd; registered as in torch_forms."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Callable
 
-import numpy as np
 import torch
 import torch.nn.functional as nnf
 from torch import Tensor
 
+from edge_sdk.models.torch_arrays import to_tensor
+from edge_sdk.models.torch_forms import Loss, Pass
 from edge_sdk.objectives import (
-    FAKES,
     FEATURES,
     HEAD,
     LABELS,
@@ -21,67 +19,40 @@ from edge_sdk.objectives import (
     ClassContrast,
     ClassTarget,
     CrossEntropy,
-    DataFree,
     Distill,
-    Floats,
     HeadLabels,
     HeadMatch,
     HeadProximal,
-    LessForgetting,
     LogitGradient,
     LogitMatch,
     ModelContrast,
-    Objective,
     PrototypeDistance,
     PrototypePull,
     Proximal,
-    Term,
     needed,
 )
 from edge_sdk.objectives.contrast import APART
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """What a forward pass over one mini-batch gave."""
-
-    logits: Tensor  # (b, k)
-    features: Tensor | None  # (b, d); only where the objective has a term on them
-    labels: Tensor | None  # (b,)
-    head: Callable[[Tensor], Tensor] | None  # features (m, d) -> logits (m, k)
-    parameters: Sequence[Tensor]  # p scalars together
-    fakes: tuple[Tensor, Tensor] | None = None  # (b, k), (b, k): of samples made up, a teacher's and the net's logits
-
-
-Loss: TypeAlias = Callable[[Pass, int], Tensor]
-"""(forward pass, step) -> weighted mean over the batch, a scalar."""
-
-
-def objective_loss(objective: Objective, device: torch.device) -> Loss:
-    """The sum of all terms; whatever does not depend on the model is computed here, once for all steps."""
-    losses = [_LOSSES[type(term)](term, device) for term in objective]
-
-    def total(done: Pass, step: int) -> Tensor:
-        return torch.stack([loss(done, step) for loss in losses]).sum()
-
-    return losses[0] if len(losses) == 1 else total
-
-
-def _cross_entropy(term: CrossEntropy, _device: torch.device) -> Loss:
+def cross_entropy(term: CrossEntropy, _device: torch.device) -> Loss:
+    """CE(y, softmax(f))."""
     return lambda done, _: term.weight * nnf.cross_entropy(done.logits, needed(done.labels, LABELS))
 
 
-def _balanced_cross_entropy(term: BalancedCrossEntropy, device: torch.device) -> Loss:
+def balanced_cross_entropy(term: BalancedCrossEntropy, device: torch.device) -> Loss:
+    """CE(y, softmax(f + gamma log n))."""
     shifts = to_tensor(term.shifts(), device)  # (k,)
     return lambda done, _: term.weight * nnf.cross_entropy(done.logits + shifts, needed(done.labels, LABELS))
 
 
-def _logit_gradient(term: LogitGradient, device: torch.device) -> Loss:
+def logit_gradient(term: LogitGradient, device: torch.device) -> Loss:
+    """<gradient, f>."""
     gradient = to_tensor(term.gradient, device) * term.weight  # (steps, b, k)
     return lambda done, step: (gradient[step] * done.logits).sum() / len(done.logits)
 
 
-def _distill(term: Distill, device: torch.device) -> Loss:
+def distill(term: Distill, device: torch.device) -> Loss:
+    """KL(softmax(t / E) || softmax(f / E)); of LessForgetting, too."""
     teacher = nnf.log_softmax(to_tensor(term.logits, device) / term.temperature, dim=-1)  # (steps, b, k)
 
     def divergence(done: Pass, step: int) -> Tensor:
@@ -91,13 +62,15 @@ def _distill(term: Distill, device: torch.device) -> Loss:
     return divergence
 
 
-def _logit_match(term: LogitMatch, device: torch.device) -> Loss:
+def logit_match(term: LogitMatch, device: torch.device) -> Loss:
+    """|f - t| or (f - t)^2."""
     targets = to_tensor(term.logits, device)  # (steps, b, k)
     error = nnf.mse_loss if term.error == "squared" else nnf.l1_loss
     return lambda done, step: term.weight * error(done.logits, targets[step])
 
 
-def _prototype_pull(term: PrototypePull, device: torch.device) -> Loss:
+def prototype_pull(term: PrototypePull, device: torch.device) -> Loss:
+    """(R(x) - C^y)^2."""
     rows_of = _rows_by_label(term, device)
 
     def pull(done: Pass, _: int) -> Tensor:
@@ -107,7 +80,8 @@ def _prototype_pull(term: PrototypePull, device: torch.device) -> Loss:
     return pull
 
 
-def _prototype_distance(term: PrototypeDistance, device: torch.device) -> Loss:
+def prototype_distance(term: PrototypeDistance, device: torch.device) -> Loss:
+    """|R(x) - H^y|."""
     rows_of = _rows_by_label(term, device)
 
     def distance(done: Pass, _: int) -> Tensor:
@@ -117,7 +91,8 @@ def _prototype_distance(term: PrototypeDistance, device: torch.device) -> Loss:
     return distance
 
 
-def _head_match(term: HeadMatch, device: torch.device) -> Loss:
+def head_match(term: HeadMatch, device: torch.device) -> Loss:
+    """|softmax(G(h) / T) - q|."""
     features, soft = to_tensor(term.features, device), to_tensor(term.soft, device)  # (m, d), (m, k)
 
     def match(done: Pass, _: int) -> Tensor:
@@ -127,13 +102,15 @@ def _head_match(term: HeadMatch, device: torch.device) -> Loss:
     return match
 
 
-def _head_labels(term: HeadLabels, device: torch.device) -> Loss:
+def head_labels(term: HeadLabels, device: torch.device) -> Loss:
+    """CE(y, softmax(G(h)))."""
     features = to_tensor(term.features, device)  # (m, d)
     labels = torch.tensor(term.labels, dtype=torch.int64, device=device)  # (m,)
     return lambda done, _: term.weight * nnf.cross_entropy(needed(done.head, HEAD)(features), labels)
 
 
-def _head_proximal(term: HeadProximal, device: torch.device) -> Loss:
+def head_proximal(term: HeadProximal, device: torch.device) -> Loss:
+    """(1/2) |C - anchor|^2."""
     anchor, asked = to_tensor(term.rows.T, device), to_tensor(term.asks(), device)  # (d + 1, k), (d + 1, d)
 
     def pull(done: Pass, _: int) -> Tensor:
@@ -144,7 +121,8 @@ def _head_proximal(term: HeadProximal, device: torch.device) -> Loss:
     return pull
 
 
-def _model_contrast(term: ModelContrast, device: torch.device) -> Loss:
+def model_contrast(term: ModelContrast, device: torch.device) -> Loss:
+    """log(1 + exp((cos(z, z_away) - cos(z, z_near)) / tau))."""
     near, away = to_tensor(term.near, device), to_tensor(term.away, device)  # (steps, b, d) each
 
     def contrast(done: Pass, step: int) -> Tensor:
@@ -155,7 +133,9 @@ def _model_contrast(term: ModelContrast, device: torch.device) -> Loss:
     return contrast
 
 
-def _class_contrast(term: ClassContrast, _device: torch.device) -> Loss:
+def class_contrast(term: ClassContrast, _device: torch.device) -> Loss:
+    """-mean over p of log softmax_a(cos(z_i, z_a) / tau)_p."""
+
     def contrast(done: Pass, _: int) -> Tensor:
         z, labels = _unit(needed(done.features, FEATURES)), needed(done.labels, LABELS)
         itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
@@ -175,7 +155,8 @@ def _norms(rows: Tensor) -> Tensor:
     return (rows.square().sum(dim=-1) + NORM_FLOOR).sqrt()
 
 
-def _class_target(term: ClassTarget, device: torch.device) -> Loss:
+def class_target(term: ClassTarget, device: torch.device) -> Loss:
+    """CE(F^y, softmax(f))."""
     rows_of = _rows_by_label(term, device)
 
     def target(done: Pass, _: int) -> Tensor:
@@ -198,7 +179,8 @@ def _rows_by_label(term: PrototypePull | ClassTarget, device: torch.device) -> C
     return look_up
 
 
-def _proximal(term: Proximal, device: torch.device) -> Loss:
+def proximal(term: Proximal, device: torch.device) -> Loss:
+    """(1/2) |w - anchor|^2."""
     anchor = to_tensor(term.anchor, device)  # (p,), a view where it can be
 
     def pull(done: Pass, _: int) -> Tensor:
@@ -207,38 +189,3 @@ def _proximal(term: Proximal, device: torch.device) -> Loss:
         return term.weight * 0.5 * torch.stack(squares).sum()
 
     return pull
-
-
-def _data_free(term: DataFree, _device: torch.device) -> Loss:
-    return lambda done, _: term.weight * divergence(*needed(done.fakes, FAKES))
-
-
-def divergence(teacher: Tensor, own: Tensor) -> Tensor:
-    """KL(softmax(teacher) || softmax(own)), the mean over rows: (b, k), (b, k) -> a scalar."""
-    given, said = nnf.log_softmax(teacher, dim=-1), nnf.log_softmax(own, dim=-1)
-    return nnf.kl_div(said, given, reduction="batchmean", log_target=True)
-
-
-def to_tensor(values: Floats, device: torch.device) -> Tensor:
-    """An f4 tensor of the values; on the CPU a view where the array is writable, for torch takes no other."""
-    return torch.from_numpy(np.require(values, np.float32, ["C", "W"])).to(device)
-
-
-_LOSSES: dict[type[Term], Callable[[Any, torch.device], Loss]] = {
-    CrossEntropy: _cross_entropy,
-    BalancedCrossEntropy: _balanced_cross_entropy,
-    Distill: _distill,
-    LessForgetting: _distill,
-    LogitGradient: _logit_gradient,
-    LogitMatch: _logit_match,
-    ClassTarget: _class_target,
-    PrototypePull: _prototype_pull,
-    PrototypeDistance: _prototype_distance,
-    ModelContrast: _model_contrast,
-    ClassContrast: _class_contrast,
-    HeadMatch: _head_match,
-    HeadLabels: _head_labels,
-    HeadProximal: _head_proximal,
-    Proximal: _proximal,
-    DataFree: _data_free,
-}

@@ -1,9 +1,9 @@
-"""Loss terms as data, with their reference mathematics in numpy.
+"""Loss terms: each is data with its mathematics in numpy, which any model runtime can minimise.
 
-A term says what to minimise; a model runtime says which terms it can.  Every term is a function of the logits of one
-mini-batch, or else of its features, of the head alone, of the weights alone or of samples that are made up (`Term.on`),
-so the reference gives its value and its gradient with respect to those; the torch runtime computes the same loss with
-autograd, equal to 1e-5.  The total loss is the batch mean of the weighted sum.
+A term is a function of the logits of one mini-batch, or else of its features, of the head alone or of the weights
+alone (`Term.on`).  It gives its value and its slope with respect to those; a runtime takes the slope back to its
+trainable scalars by the chain rule.  Faster forms are registered beside, for torch (edge_sdk.models.torch_forms) and
+for stacks of simulated devices, and equal the mathematics to 1e-5.  The total loss is the sum of the terms' values.
 
 Knowledge that a term carries is aligned with the batches of the fit that it is used in: first axis the step, second the
 sample.  Knowledge of classes is looked up by label instead, and serves every step.
@@ -12,7 +12,6 @@ sample.  Knowledge of classes is looked up by label instead, and serves every st
 from __future__ import annotations
 
 from edge_sdk.objectives.base import (
-    FAKES,
     FEATURES,
     HEAD,
     LABELS,
@@ -27,7 +26,6 @@ from edge_sdk.objectives.base import (
     needed,
 )
 from edge_sdk.objectives.contrast import ClassContrast, ModelContrast
-from edge_sdk.objectives.on_fakes import LEAST_SHARE, DataFree
 from edge_sdk.objectives.on_features import PrototypeDistance, PrototypePull
 from edge_sdk.objectives.on_head import HeadLabels, HeadMatch, HeadProximal, HeadTerm
 from edge_sdk.objectives.on_logits import (
@@ -41,6 +39,7 @@ from edge_sdk.objectives.on_logits import (
 )
 from edge_sdk.objectives.on_weights import Proximal
 from edge_sdk.objectives.optim import Optim
+from edge_sdk.objectives.registered import form_of, names_on, terms
 from edge_sdk.objectives.softmax import NORM_FLOOR, log_softmax, norms, softmax
 from edge_sdk.objectives.whole import (
     Objective,
@@ -52,46 +51,16 @@ from edge_sdk.objectives.whole import (
     weight_gradient,
 )
 
-TERMS: tuple[type[Term], ...] = (
-    CrossEntropy,
-    BalancedCrossEntropy,
-    Distill,
-    LessForgetting,
-    LogitGradient,
-    LogitMatch,
-    ClassTarget,
-    PrototypePull,
-    PrototypeDistance,
-    ModelContrast,
-    ClassContrast,
-    HeadMatch,
-    HeadLabels,
-    HeadProximal,
-    Proximal,
-    DataFree,
-)
-"""Every term there is."""
-
-
-def names_on(*on: On) -> frozenset[str]:
-    """Names of the terms that are functions of these."""
-    return frozenset(term.name for term in TERMS if term.on in on)
-
-
 __all__ = [
-    "FAKES",
     "FEATURES",
     "HEAD",
     "LABELS",
-    "LEAST_SHARE",
     "NORM_FLOOR",
-    "TERMS",
     "WEIGHTS",
     "BalancedCrossEntropy",
     "ClassContrast",
     "ClassTarget",
     "CrossEntropy",
-    "DataFree",
     "Distill",
     "Floats",
     "Head",
@@ -115,6 +84,7 @@ __all__ = [
     "Term",
     "at_step",
     "feature_gradient",
+    "form_of",
     "log_softmax",
     "logit_gradient",
     "names_on",
@@ -123,5 +93,6 @@ __all__ = [
     "objective_loss",
     "on_features",
     "softmax",
+    "terms",
     "weight_gradient",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,9 @@ Floats: TypeAlias = NDArray[np.float32]
 Ints: TypeAlias = NDArray[np.int64]
 Head: TypeAlias = Callable[[Floats], Floats]
 """Features (m, d) -> logits (m, k)."""
-On: TypeAlias = Literal["logits", "features", "head", "weights", "fakes"]
-"""What a term is a function of."""
+On: TypeAlias = Literal["logits", "features", "head", "weights", "own"]
+"""What a term is a function of.  `own`: of something that only a form of its own in a runtime can give (FedKF's samples
+that a generator makes up); all others are minimised by any runtime that can give what they are on."""
 L = TypeVar("L")
 
 
@@ -29,7 +30,8 @@ class Seen:
     features: Floats | None = None  # (b, d)
     head: Head | None = None
     weights: Floats | None = None  # (p,)
-    fakes: tuple[Floats, Floats] | None = None  # (b, k), (b, k): a teacher's and the net's logits of samples made up
+    own: Any = None
+    """What a term on `own` is a function of; it says itself what that is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,9 @@ class Shapes:
 class Term(ABC):
     """One loss term: a frozen dataclass, whose `weight` is in what it gives.
 
-    Its value is a mean over the mini-batch's samples, unless it says otherwise.
+    Its mathematics is all that a runtime needs: the value is reported, and the slope goes back through the model.  The
+    value is a mean over the mini-batch's samples, unless the term says otherwise.  A term is registered under its
+    `name` in the entry-point group `edge_sdk.terms`.
     """
 
     __slots__ = ()
@@ -62,7 +66,7 @@ class Term(ABC):
         """d(weighted loss) / d(what the term is on).
 
         On logits: (b, k); on features: (b, d); on the head: (m, k), of the m logits that it gives for the term's own
-        features; on weights: (p,); on fakes: (b, k), of the logits that the net gives for them.
+        features; on weights: (p,); on its own: as the term says.
         """
 
     def at(self, steps: slice) -> Term:
@@ -87,4 +91,3 @@ LABELS = "this objective needs labels; public samples have none"
 FEATURES = "a term on features needs them beside the logits"
 HEAD = "a term on the head needs it beside the logits"
 WEIGHTS = "a term on weights needs them beside the logits"
-FAKES = "a term on samples that are made up needs the logits of two models for them"

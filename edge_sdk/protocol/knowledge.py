@@ -1,26 +1,52 @@
 """The payload kinds: the only things that devices trade.
 
 Each kind states its own shape and can check itself against what the federation expects (`Expect`).  A kind that
-does not fit is refused before any arithmetic sees it.
+does not fit is refused before any arithmetic sees it.  Kinds are registered in the entry-point group
+`edge_sdk.payloads`, each under its tag; other packages add theirs there.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import operator
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.protocol.schema import LATER, Blob, ClassIds, Counts, Digest, Integer, Matrix, Shares, Vector, wire
+from edge_sdk.protocol import registry
+from edge_sdk.protocol.encodings import ENCODINGS, FLAT
+from edge_sdk.protocol.schema import (
+    LATER,
+    Blob,
+    ClassIds,
+    Counts,
+    Digest,
+    Integer,
+    Matrix,
+    Shares,
+    Vector,
+    opened,
+    registered,
+    wire,
+)
 from edge_sdk.protocol.value_range import all_within, extremes
+
+if TYPE_CHECKING:
+    from edge_sdk.protocol.wires import Slot
 
 MAX_MAGNITUDE = 1e6
 """Numbers beyond this are finite and still ruin what is computed from them: differences, squares and sums overflow in
 f4.  A device whose model has run away is refused rather than averaged in."""
+
+
+GROUP = "edge_sdk.payloads"
+_BESIDE_ROWS = 2
+"""Numbers beside each row of a class: its id and its count."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,16 +75,46 @@ class Expect:
     """The most devices that may stand behind averaged logits, 1 for an upload; 0: any."""
 
 
-class _ByValue:
-    """Payloads are equal when their numbers are; arrays alone would make `==` ambiguous."""
+EXAMPLE = Expect(classes=10, feature_dim=500, weight_count=2_621_558)
+"""Those of a CNN on ten classes, for figures that a reader can compare."""
 
-    __slots__ = ()
+
+@opened(GROUP)
+@dataclass(frozen=True, slots=True, eq=False)
+class Payload(ABC):
+    """One kind of knowledge: a frozen dataclass, not compared by its fields (eq=False), with a tag (@wire).
+
+    Payloads are equal when their numbers are; arrays alone would make `==` ambiguous.
+    """
+
     __hash__ = None  # type: ignore[assignment]  # as for every class with an __eq__ and mutable parts
+    coded: ClassVar[tuple[str, ...]] = ()
+    """The fields whose floats travel in the encoding that the federation has chosen for the kind, each annotated as
+    Matrix or Vector.  Ids and counts stay exact, and probabilities f4: a log of tiny ones is taken."""
+    encodings: ClassVar[tuple[str, ...]] = tuple(ENCODINGS)
+    """Those that a federation may choose."""
+
+    @abstractmethod
+    def check(self, expect: Expect) -> None:
+        """Raise RemoteProtocolError (`unfit`) unless sizes and numbers are possible."""
+
+    @classmethod
+    @abstractmethod
+    def most_bytes(cls, expect: Expect) -> tuple[int, ...]:
+        """The bytes of each tensor, in f4 or i4, of the largest one that fits; no size in `expect` is 0."""
+
+    @classmethod
+    def scalars(cls, slot: Slot) -> Mapping[str, int]:
+        """The numbers in the largest payload of a slot, as coefficients of the symbols that message_sizes.py names.
+
+        Of a kind that does not say: what they come to for the example there.
+        """
+        return {"": sum(cls.most_bytes(slot.expect(EXAMPLE))) // 4}
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        names = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]  # every payload is one
+        names = [field.name for field in dataclasses.fields(self)]
         return all(_same(getattr(self, name), getattr(other, name)) for name in names)
 
 
@@ -68,64 +124,82 @@ def _same(a: object, b: object) -> bool:
     return bool(a == b)
 
 
-def _unfit(message: str) -> RemoteProtocolError:
+def unfit(message: str) -> RemoteProtocolError:
+    """The error for a payload that does not fit."""
     return RemoteProtocolError("knowledge", message)
 
 
 def _check_batch(name: str, batch: bytes, values: NDArray[Any], expect: Expect) -> None:
     if expect.batch and batch != expect.batch:
-        raise _unfit(
+        raise unfit(
             f"{name}: made on public batch {batch.hex()}, expected {expect.batch.hex()}: "
             "logits of different samples would be averaged"
         )
     if values.shape != (expect.rows, expect.classes):
-        raise _unfit(f"{name}: shape {values.shape}, expected {(expect.rows, expect.classes)}")
-    _check_magnitude(name, values)
+        raise unfit(f"{name}: shape {values.shape}, expected {(expect.rows, expect.classes)}")
+    check_magnitude(name, values)
 
 
-def _check_magnitude(name: str, values: NDArray[Any]) -> None:
+def check_magnitude(name: str, values: NDArray[Any]) -> None:
+    """Raise RemoteProtocolError for numbers beyond MAX_MAGNITUDE."""
     if not all_within(values, MAX_MAGNITUDE):
         low, high = extremes(values)
         told = f"numbers from {low:g} to {high:g}, at most {MAX_MAGNITUDE:g} is legal: the sender's model ran away"
-        raise _unfit(f"{name}: {told}")
+        raise unfit(f"{name}: {told}")
 
 
-def _check_rows(name: str, classes: NDArray[Any], counts: NDArray[Any], rows: int, expect: Expect) -> None:
+class ByClass(Payload):
+    """Rows of the classes that the sender holds samples of, ascending; a class without samples is left out."""
+
+    __slots__ = ()
+    classes: NDArray[np.int32]  # (m,)
+    counts: NDArray[np.int32]  # (m,) samples behind each row
+
+    @property
+    @abstractmethod
+    def vectors(self) -> NDArray[np.float32]:
+        """A vector for each class, to be drawn: (m, d)."""
+
+
+def check_class_rows(name: str, classes: NDArray[Any], counts: NDArray[Any], rows: int, expect: Expect) -> None:
+    """Raise RemoteProtocolError unless classes, counts and the number of rows are possible and agree."""
     if not 0 < len(classes) == rows == len(counts):
-        raise _unfit(f"{name}: {len(classes)} classes, {rows} rows, {len(counts)} counts")
+        raise unfit(f"{name}: {len(classes)} classes, {rows} rows, {len(counts)} counts")
     ids = classes.tolist()
     if not all(map(operator.lt, ids, ids[1:])):
-        raise _unfit(f"{name}: class ids must ascend without repeats")
+        raise unfit(f"{name}: class ids must ascend without repeats")
     if ids[0] < 0 or ids[-1] >= expect.classes:
-        raise _unfit(f"{name}: class id outside 0..{expect.classes - 1}")
+        raise unfit(f"{name}: class id outside 0..{expect.classes - 1}")
     samples = counts.tolist()
     if min(samples) < 1:
-        raise _unfit(f"{name}: a count below 1: a class without samples must be left out")
+        raise unfit(f"{name}: a count below 1: a class without samples must be left out")
     if expect.samples and (total := sum(samples)) > max(expect.samples, rows):  # rows that all weigh 1 are no claim
-        raise _unfit(f"{name}: counts of {total} samples together, at most {expect.samples} were declared")
+        raise unfit(f"{name}: counts of {total} samples together, at most {expect.samples} were declared")
 
 
-def _check_width(name: str, width: int, expect: Expect) -> None:
+def check_width(name: str, width: int, expect: Expect) -> None:
+    """Raise RemoteProtocolError unless rows are as wide as the federation's features."""
     if expect.feature_dim not in (0, width):
-        raise _unfit(f"{name}: width {width}, expected {expect.feature_dim}")
+        raise unfit(f"{name}: width {width}, expected {expect.feature_dim}")
 
 
 def _check_simplex(name: str, soft: NDArray[Any], rows: int, expect: Expect) -> None:
     shape = (rows, expect.classes)
     if soft.shape != shape:
-        raise _unfit(f"{name}: probabilities of shape {soft.shape}, expected {shape}")
+        raise unfit(f"{name}: probabilities of shape {soft.shape}, expected {shape}")
     exact = soft.astype(np.float64)
     if not (exact >= -1e-6).all():
-        raise _unfit(f"{name}: a probability is negative")
+        raise unfit(f"{name}: a probability is negative")
     if not (abs(exact.sum(axis=1) - 1) < 1e-2).all():
-        raise _unfit(f"{name}: probabilities do not sum to 1")
+        raise unfit(f"{name}: probabilities do not sum to 1")
 
 
 @wire("logits")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PublicLogits(_ByValue):
+class PublicLogits(Payload):
     """Logits before softmax on one public batch, from one device or averaged over `contributors` of them."""
 
+    coded: ClassVar[tuple[str, ...]] = ("values",)
     values: Matrix  # (b, k)
     batch: Digest
     contributors: Annotated[int, Integer(1, 2**31 - 1)] = 1
@@ -135,14 +209,25 @@ class PublicLogits(_ByValue):
         _check_batch("PublicLogits", self.batch, self.values, expect)
         if not 1 <= self.contributors <= (expect.contributors or self.contributors):
             most = expect.contributors or "any number"
-            raise _unfit(f"PublicLogits: {self.contributors} contributors, expected 1 to {most}")
+            raise unfit(f"PublicLogits: {self.contributors} contributors, expected 1 to {most}")
+
+    @classmethod
+    def most_bytes(cls, expect: Expect) -> tuple[int, ...]:
+        """A row for each sample of the public batch."""
+        return (4 * expect.rows * expect.classes,)
+
+    @classmethod
+    def scalars(cls, slot: Slot) -> Mapping[str, int]:
+        """Of the batch that the slot names."""
+        return {"K": slot.rows}
 
 
 @wire("logit-gradients")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LogitGradients(_ByValue):
+class LogitGradients(Payload):
     """The gradient of some loss with respect to this device's logits, per sample, divided by nothing."""
 
+    coded: ClassVar[tuple[str, ...]] = ("values",)
     values: Matrix  # (b, k)
     batch: Digest
 
@@ -150,31 +235,62 @@ class LogitGradients(_ByValue):
         """Raise RemoteProtocolError unless shape, batch and magnitude are possible."""
         _check_batch("LogitGradients", self.batch, self.values, expect)
 
+    @classmethod
+    def most_bytes(cls, expect: Expect) -> tuple[int, ...]:
+        """A row for each sample of the public batch."""
+        return (4 * expect.rows * expect.classes,)
+
+    @classmethod
+    def scalars(cls, slot: Slot) -> Mapping[str, int]:
+        """Of the batch that the slot names."""
+        return {"K": slot.rows}
+
 
 @wire("class-rows")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ClassRows(_ByValue):
+class ClassRows(ByClass):
     """One vector per class that the sender holds: prototypes, header rows or class-mean logits."""
 
+    coded: ClassVar[tuple[str, ...]] = ("rows",)
     classes: ClassIds  # (m,) ascending
     rows: Matrix  # (m, d)
     counts: Counts  # (m,) samples behind each row
 
     def check(self, expect: Expect) -> None:
         """Raise RemoteProtocolError unless classes, width, counts and magnitude are possible."""
-        _check_rows("ClassRows", self.classes, self.counts, len(self.rows), expect)
+        check_class_rows("ClassRows", self.classes, self.counts, len(self.rows), expect)
         if expect.probabilities:
             _check_simplex("ClassRows", self.rows, len(self.classes), expect)
             return
-        _check_width("ClassRows", self.rows.shape[1], expect)
-        _check_magnitude("ClassRows", self.rows)
+        check_width("ClassRows", self.rows.shape[1], expect)
+        check_magnitude("ClassRows", self.rows)
+
+    @property
+    def vectors(self) -> NDArray[np.float32]:
+        """The rows."""
+        return self.rows
+
+    @classmethod
+    def most_bytes(cls, expect: Expect) -> tuple[int, ...]:
+        """Rows of all classes, their ids and counts."""
+        width = expect.classes if expect.probabilities else expect.feature_dim
+        return (4 * expect.classes, 4 * expect.classes * width, 4 * expect.classes)
+
+    @classmethod
+    def scalars(cls, slot: Slot) -> Mapping[str, int]:
+        """Of all classes; those of a remainder are counted where the others are."""
+        if slot.remainder:
+            return {}
+        wide = {"K K": 1} if slot.probabilities else {"K d": slot.times, "K K": int(slot.class_columns)}
+        return {**wide, "K": slot.extra_columns + _BESIDE_ROWS}
 
 
 @wire("hyper-knowledge")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class HyperKnowledge(_ByValue):
+class HyperKnowledge(ByClass):
     """Class-mean features with class-mean soft predictions (FedHKD)."""
 
+    coded: ClassVar[tuple[str, ...]] = ("features",)
     classes: ClassIds  # (m,) ascending
     features: Matrix  # (m, d)
     soft: Shares  # (m, k) rows on the simplex
@@ -182,17 +298,36 @@ class HyperKnowledge(_ByValue):
 
     def check(self, expect: Expect) -> None:
         """Raise RemoteProtocolError unless classes, widths, counts and probabilities are possible."""
-        _check_rows("HyperKnowledge", self.classes, self.counts, len(self.features), expect)
-        _check_width("HyperKnowledge", self.features.shape[1], expect)
-        _check_magnitude("HyperKnowledge", self.features)
+        check_class_rows("HyperKnowledge", self.classes, self.counts, len(self.features), expect)
+        check_width("HyperKnowledge", self.features.shape[1], expect)
+        check_magnitude("HyperKnowledge", self.features)
         _check_simplex("HyperKnowledge", self.soft, len(self.classes), expect)
+
+    @property
+    def vectors(self) -> NDArray[np.float32]:
+        """The features."""
+        return self.features
+
+    @classmethod
+    def most_bytes(cls, expect: Expect) -> tuple[int, ...]:
+        """Of all classes: ids, features, predictions, counts."""
+        k = expect.classes
+        return (4 * k, 4 * k * expect.feature_dim, 4 * k * k, 4 * k)
+
+    @classmethod
+    def scalars(cls, slot: Slot) -> Mapping[str, int]:
+        """Of all classes."""
+        del slot
+        return {"K d": 1, "K K": 1, "K": _BESIDE_ROWS}
 
 
 @wire("weights")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Weights(_ByValue):
+class Weights(Payload):
     """All shared parameters as one flat tensor; `layout` names their order and shapes."""
 
+    coded: ClassVar[tuple[str, ...]] = ("values",)
+    encodings: ClassVar[tuple[str, ...]] = FLAT
     values: Vector  # (p,)
     layout: Annotated[bytes, Blob(16, 16)]
     count: Annotated[int, Integer(1, 2**31 - 1)] = field(default=1, metadata=LATER)
@@ -201,17 +336,29 @@ class Weights(_ByValue):
     def check(self, expect: Expect) -> None:
         """Raise RemoteProtocolError unless there are as many weights as agreed on, of a possible magnitude."""
         if expect.weight_count not in (0, self.values.size):
-            raise _unfit(f"Weights: {self.values.size}, expected {expect.weight_count}")
+            raise unfit(f"Weights: {self.values.size}, expected {expect.weight_count}")
         if self.count > (expect.samples or self.count):
-            raise _unfit(f"Weights: count of {self.count} samples, at most {expect.samples} were declared")
+            raise unfit(f"Weights: count of {self.count} samples, at most {expect.samples} were declared")
         if expect.layout not in (b"", self.layout):
             told = f"of layout {self.layout.hex()}, expected {expect.layout.hex()}: another architecture"
-            raise _unfit(f"Weights: {told}")
-        _check_magnitude("Weights", self.values)
+            raise unfit(f"Weights: {told}")
+        check_magnitude("Weights", self.values)
+
+    @classmethod
+    def most_bytes(cls, expect: Expect) -> tuple[int, ...]:
+        """All of them."""
+        return (4 * expect.weight_count,)
+
+    @classmethod
+    def scalars(cls, slot: Slot) -> Mapping[str, int]:
+        """All of them, or those in front of the last layer."""
+        head = {"K d": -1, "K": -1} if slot.without_head else {}
+        return {"P": 1, "": slot.extra_columns, **head}
 
 
-Payload: TypeAlias = PublicLogits | LogitGradients | ClassRows | HyperKnowledge | Weights
-KINDS: tuple[type[Payload], ...] = (PublicLogits, LogitGradients, ClassRows, HyperKnowledge, Weights)
+def kinds() -> Mapping[str, type[Payload]]:
+    """Every registered kind by its tag.  Raises UsageError, in one line, for one that is none."""
+    return {tag: registered(Payload, tag) for tag in registry.names(GROUP)}
 
 
 def payload_bytes(payload: Payload) -> int:

@@ -73,13 +73,15 @@ EncodedFlat = Annotated[str, Text(16, "|".join(FLAT))]
 @wire("encoding")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodingSpec:
-    """How the floats of each payload kind travel, in both directions; a field for each kind."""
+    """How the floats of each payload kind travel, in both directions; a field for each kind of this package."""
 
     logits: Encoded = PLAIN
     logit_gradients: Encoded = PLAIN
     class_rows: Encoded = PLAIN
     hyper_knowledge: Encoded = PLAIN
     weights: EncodedFlat = PLAIN
+    others: Annotated[Mapping[Word, Encoded], Items()] = field(default_factory=FrozenDict, metadata=LATER)
+    """Of the kinds that other packages register, by tag; those that are missing travel in f32."""
 
 
 @wire("spec")

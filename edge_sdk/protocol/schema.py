@@ -3,8 +3,9 @@
 Two rules: every class that may travel is registered here under a tag that never changes meaning, and nothing is
 built from foreign bytes that its field annotations do not allow.  An error carries the path of the field.
 
-On the wire an object is a map of its fields, `{"field": value}`; where several classes may stand (a union) it is
-`[tag, {fields}]`.  A tensor is `[dtype, [shape], bytes]`, raw little-endian; quantised, it has its scales besides.
+On the wire an object is a map of its fields, `{"field": value}`; where several classes may stand (a union, or a base
+class that is open to other packages) it is `[tag, {fields}]`.  A tensor is `[dtype, [shape], bytes]`, raw
+little-endian; quantised, it has its scales besides.
 
 Evolution: new fields have defaults, unknown fields are skipped, a tag or a type never changes meaning.
 """
@@ -21,7 +22,8 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
+from edge_sdk.errors import LocalProtocolError, ProtocolError, RemoteProtocolError, UsageError
+from edge_sdk.protocol import registry
 from edge_sdk.protocol.frozen_dict import FrozenDict
 from edge_sdk.protocol.leaves import (
     DTYPES,
@@ -64,6 +66,8 @@ __all__ = [
     "Vector",
     "from_plain",
     "one_line",
+    "opened",
+    "registered",
     "tag_of",
     "to_plain",
     "wire",
@@ -122,6 +126,31 @@ def tag_of(cls: type) -> str:
     return tag
 
 
+def opened(group: str) -> Callable[[type[_T]], type[_T]]:
+    """Make a class an open base: any @wire class of it that an entry-point group has under its tag may stand for it."""
+
+    def mark(cls: type[_T]) -> type[_T]:
+        cls.__wire_group__ = group  # type: ignore[attr-defined]  # read back by _group_of
+        return cls
+
+    return mark
+
+
+def _group_of(annotation: object) -> str:
+    """The entry-point group of an open base; empty: it is none."""
+    return str(vars(annotation).get("__wire_group__", "")) if isinstance(annotation, type) else ""
+
+
+def registered(base: type, tag: str) -> type[Any]:
+    """The class that stands for an open base under this tag.  Raises UsageError, in one line, where there is none."""
+    group = _group_of(base)
+    cls = registry.load(group, tag, f"{base.__name__.lower()} kind")
+    if not (isinstance(cls, type) and issubclass(cls, base) and vars(cls).get("__wire_tag__") == tag):
+        where = registry.value(group, tag)
+        raise UsageError(f"{base.__name__.lower()} kind {tag!r}: {where} is no {base.__name__} with @wire({tag!r})")
+    return cls
+
+
 def to_plain(value: object) -> Plain:
     """A registered object as msgpack values.  Raises LocalProtocolError where it breaks its own annotations."""
     encode, name = _codec(type(value))[0], type(value).__name__
@@ -178,6 +207,8 @@ def _make_codec(annotation: Any) -> _Pair:
         return _sequence(args[0])
     if origin is not None and issubclass(origin, Mapping):
         return _mapping(args[0], args[1])
+    if _group_of(annotation):
+        return _open(annotation)
     if dataclasses.is_dataclass(annotation):
         return _record(typing.cast("type", annotation))
     if annotation in _SIMPLE:
@@ -283,6 +314,38 @@ def _tagged(classes: list[type]) -> _Pair:
     return encode, decode
 
 
+def _open(base: type) -> _Pair:
+    """Tagged, as in a union; a class is looked up when it is first met."""
+    group = _group_of(base)
+    encoders: dict[type, tuple[str, Encoder]] = {}
+    decoders: dict[str, Decoder] = {}
+
+    def encode(value: Any, path: str) -> Plain:
+        cls = type(value)
+        if cls not in encoders:
+            tag = vars(cls).get("__wire_tag__", "")
+            if not (isinstance(value, base) and registry.value(group, tag) and registered(base, tag) is cls):
+                raise LocalProtocolError(f"{path}: {cls.__name__} may not stand here: it is not registered in {group}")
+            encoders[cls] = tag, _codec(cls)[0]
+        tag, inner = encoders[cls]
+        return [tag, inner(value, path)]
+
+    def decode(value: Plain, path: str) -> Any:
+        if type(value) is not list or len(value) != 2 or type(value[0]) is not str:
+            raise wrong_type(path, "[tag, fields]", value)
+        if value[0] not in decoders:
+            if not registry.value(group, value[0]):
+                known = " | ".join(registry.names(group))
+                raise RemoteProtocolError("schema", f"{path}: unknown tag, this side knows {known}: upgrade it")
+            try:
+                decoders[value[0]] = _codec(registered(base, value[0]))[1]
+            except UsageError as error:
+                raise RemoteProtocolError("schema", f"{path}: {error}") from None
+        return decoders[value[0]](value[1], path)
+
+    return encode, decode
+
+
 def _scalar_union(options: list[Any]) -> _Pair:
     """Bool | int | float | str, told apart by the exact type that msgpack delivers."""
     by_type = {option: _codec(option)[1] for option in options}
@@ -293,6 +356,11 @@ def _scalar_union(options: list[Any]) -> _Pair:
         return by_type[type(value)](value, path)
 
     return check, check
+
+
+def _default(field: dataclasses.Field[Any]) -> object:
+    made = field.default_factory
+    return field.default if made is dataclasses.MISSING else made()
 
 
 def _record(cls: type) -> _Pair:
@@ -307,7 +375,7 @@ def _record(cls: type) -> _Pair:
 
     encoders = [(name, codec[0]) for name, codec in codecs.items()]
     decoders = [(name, codec[1]) for name, codec in codecs.items()]
-    left_out = {field.name: field.default for field in fields if field.metadata.get("later")}
+    left_out = {field.name: _default(field) for field in fields if field.metadata.get("later")}
 
     def encode(value: Any, path: str) -> Plain:
         if type(value) is not cls:

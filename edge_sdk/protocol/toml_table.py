@@ -30,7 +30,7 @@ def read_table(cls: type[T], table: Mapping[str, Any], prefix: str, unknown_key:
     known = sorted(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]  # only given dataclasses
     for key in table:
         if key not in known:
-            raise UsageError(f"{prefix}{key}: {unknown_key}; {_allowed(key, known)}")
+            raise UsageError(f"{prefix}{key}: {unknown_key}; {allowed(key, known)}")
     try:
         return schema.from_plain(cls, dict(table))
     except RemoteProtocolError as error:
@@ -51,7 +51,7 @@ def _plain(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else value
 
 
-def _allowed(key: str, known: Sequence[str]) -> str:
+def allowed(key: str, known: Sequence[str]) -> str:
     """The keys that are allowed, and the one that was probably meant: its unit may be missing, or it is misspelt."""
     full = [name for name in known if name.startswith(f"{key}_")]
     if full:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
-from edge_sdk.protocol.encodings import ENCODINGS, FLAT, FLOATS, PLAIN, Encoding, decoded
-from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, LogitGradients, Payload, PublicLogits, Weights
-from edge_sdk.protocol.messages import Assign, FederationSpec, Upload
+from edge_sdk.protocol.encodings import ENCODINGS, FLOATS, PLAIN, Encoding, decoded
+from edge_sdk.protocol.knowledge import Payload
+from edge_sdk.protocol.messages import Assign, EncodingSpec, FederationSpec, Upload
 from edge_sdk.protocol.schema import tag_of
 from edge_sdk.protocol.wires import Contract, Slot
 
@@ -81,36 +81,29 @@ class Chain:
         return payload
 
 
-CODED_FIELDS: Mapping[type[Payload], tuple[str, ...]] = {
-    PublicLogits: ("values",),
-    LogitGradients: ("values",),
-    ClassRows: ("rows",),
-    HyperKnowledge: ("features",),
-    Weights: ("values",),
-}
-"""The floats that an encoding is for.  Ids and counts stay exact, and probabilities f4: a log of tiny ones is taken."""
-
-
 @dataclass(frozen=True, slots=True)
 class Encode:
     """Floats in the encoding of their payload's kind."""
 
-    encodings: Mapping[type[Payload], Encoding]
+    spec: EncodingSpec
 
     def apply(self, payload: Payload) -> Payload:
-        """With what CODED_FIELDS names encoded.  Raises LocalProtocolError where a number does not fit."""
-        return _changed(payload, self.encodings[type(payload)].encode)
+        """With the kind's `coded` fields encoded.  Raises LocalProtocolError where a number does not fit."""
+        return _changed(payload, self._encoding(payload).encode)
 
     def undo(self, payload: Payload) -> Payload:
         """With f4 again.  Raises RemoteProtocolError where the payload came in another encoding."""
-        encoding = self.encodings[type(payload)]
+        encoding = self._encoding(payload)
         return _changed(payload, lambda value: decoded(encoding, value))
+
+    def _encoding(self, payload: Payload) -> Encoding:
+        return ENCODINGS[encoding_of(self.spec, type(payload))]
 
 
 def _changed(payload: Payload, change: Callable[[Any], Any]) -> Payload:
     """The same payload where its floats travel as they are."""
     changes: dict[str, Any] = {}
-    for name in CODED_FIELDS[type(payload)]:
+    for name in payload.coded:
         before = getattr(payload, name)
         after = change(before)
         if after is not before:
@@ -120,36 +113,46 @@ def _changed(payload: Payload, change: Callable[[Any], Any]) -> Payload:
 
 def chain(spec: FederationSpec) -> Chain:
     """What a federation does to its knowledge, the same in both directions."""
-    return Chain((Encode({kind: ENCODINGS[encoding_of(spec, kind)] for kind in CODED_FIELDS}),))
+    return Chain((Encode(spec.encoding),))
 
 
-def encoding_of(spec: FederationSpec, kind: type[Payload]) -> str:
+def encoding_of(spec: EncodingSpec, kind: type[Payload]) -> str:
     """The name of a kind's encoding."""
-    name: str = getattr(spec.encoding, tag_of(kind).replace("-", "_"))
+    tag = tag_of(kind)
+    name: str = getattr(spec, setting_of(tag)) if tag in OWN_FIELD else spec.others.get(tag, PLAIN)
     return name
+
+
+def setting_of(tag: str) -> str:
+    """The key of a kind in the settings."""
+    return tag.replace("-", "_")
+
+
+OWN_FIELD = frozenset(field.name.replace("_", "-") for field in dataclasses.fields(EncodingSpec)) - {"others"}
+"""Tags of the kinds that have a field of their own in EncodingSpec."""
 
 
 def encodings_for(kind: type[Payload], *, probabilities: bool = False) -> tuple[str, ...]:
     """The encodings that a federation may choose for a kind; in int8, rows of probabilities would not sum to 1."""
-    if probabilities:
-        return FLOATS
-    return FLAT if kind is Weights else tuple(ENCODINGS)
+    if not kind.coded:
+        return (PLAIN,)
+    return FLOATS if probabilities else kind.encodings
 
 
 def unfit_encoding(spec: FederationSpec, contract: Contract[Any]) -> str:
     """What is wrong with the encodings for what the method trades; empty: nothing."""
     for slot in _slots(spec, contract):
         allowed = encodings_for(slot.kind, probabilities=slot.probabilities)
-        if encoding_of(spec, slot.kind) not in allowed:
-            key = tag_of(slot.kind).replace("-", "_")
-            return f"encoding.{key}: {contract.name} trades probabilities there; choose {' or '.join(allowed)}"
+        if encoding_of(spec.encoding, slot.kind) not in allowed:
+            why = f"{contract.name} trades probabilities there" if slot.probabilities else "it cannot travel so"
+            return f"encoding.{setting_of(tag_of(slot.kind))}: {why}; choose {' or '.join(allowed)}"
     return ""
 
 
 def encodings_in_use(spec: FederationSpec, contract: Contract[Any]) -> dict[str, str]:
     """The encodings of the kinds that the method trades, by tag."""
     kinds = {slot.kind for slot in _slots(spec, contract)}
-    return {tag_of(kind): encoding_of(spec, kind) for kind in sorted(kinds, key=tag_of)}
+    return {tag_of(kind): encoding_of(spec.encoding, kind) for kind in sorted(kinds, key=tag_of)}
 
 
 def _slots(spec: FederationSpec, contract: Contract[Any]) -> list[Slot]:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import importlib.metadata
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from edge_sdk.errors import RemoteProtocolError, UsageError
+from edge_sdk.protocol import registry
 from edge_sdk.protocol.codec import CONTROL_LIMITS, Limits
-from edge_sdk.protocol.knowledge import Expect, HyperKnowledge, LogitGradients, Payload, PublicLogits, Weights
+from edge_sdk.protocol.knowledge import Expect, Payload
 from edge_sdk.protocol.messages import FederationSpec, Scalar
 from edge_sdk.protocol.schema import tag_of
 from edge_sdk.protocol.toml_table import read_table
@@ -248,38 +248,26 @@ MAX_WEIGHT_COUNT = 2**26
 
 def _tensor_bytes(slot: Slot, expect: Expect) -> tuple[int, ...]:
     """The sizes of the tensors in the largest payload that fits a slot."""
-    classes = expect.classes
-    width = (expect.feature_dim or MAX_FEATURE_DIM) * slot.times + slot.columns(classes)
-    if slot.probabilities:
-        width = classes
-    if slot.kind in (PublicLogits, LogitGradients):
-        return (4 * (slot.rows or expect.rows) * classes,)
-    if slot.kind is Weights:
-        return (4 * ((expect.weight_count or MAX_WEIGHT_COUNT) + slot.extra_columns),)
-    soft = (4 * classes * classes,) if slot.kind is HyperKnowledge else ()
-    return (4 * classes, 4 * classes * width, *soft, 4 * classes)
+    sizes = dataclasses.replace(
+        expect,
+        feature_dim=expect.feature_dim or MAX_FEATURE_DIM,
+        weight_count=expect.weight_count or MAX_WEIGHT_COUNT,
+        head_count=0,
+    )
+    return slot.kind.most_bytes(slot.expect(sizes))
 
 
 def load_registered(group: str, name: str) -> Any:
     """The half that is registered under `name` in an entry-point group.  Raises UsageError with the known names."""
-    points = _points(group)
-    if name not in points:
-        raise UsageError(f"federation.method: no method {name!r}; registered are {', '.join(sorted(points)) or 'none'}")
-    try:
-        half = points[name].load()
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"method {name!r}: {points[name].value} does not load: {error}") from error
+    if not registry.value(group, name):
+        known = ", ".join(registry.names(group)) or "none"
+        raise UsageError(f"federation.method: no method {name!r}; registered are {known}")
+    half = registry.load(group, name, "method")
     if not isinstance(getattr(half, "contract", None), Contract):
-        raise UsageError(f"method {name!r}: {points[name].value} does not carry a contract")
+        raise UsageError(f"method {name!r}: {registry.value(group, name)} does not carry a contract")
     return half
 
 
 def registered_names(group: str) -> tuple[str, ...]:
     """The names in an entry-point group, sorted."""
-    return tuple(sorted(_points(group)))
-
-
-@functools.cache
-def _points(group: str) -> Mapping[str, importlib.metadata.EntryPoint]:
-    """An entry-point group by name.  Kept: looking takes milliseconds, and a simulation asks for each device."""
-    return {point.name: point for point in importlib.metadata.entry_points(group=group)}
+    return registry.names(group)

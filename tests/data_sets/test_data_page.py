@@ -16,7 +16,7 @@ import pytest
 
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.device.workbench import Workbench
-from edge_sdk.methods.base import Evaluate
+from edge_sdk.methods.requests import Evaluate
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.protocol.schema import Text
 from edge_sim import config as configs

@@ -12,7 +12,7 @@ import pytest
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.device.workbench import INFERENCE_BATCH, Workbench
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.base import Evaluate
+from edge_sdk.methods.requests import Evaluate
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sim import config as configs
 from edge_sim import fleet

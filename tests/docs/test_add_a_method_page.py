@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,22 +19,27 @@ from coordinator.config import to_toml
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/how-to/add-a-method.md").read_text(encoding="utf-8")
 MOST_LINES = 80
+"""Of the first part: a method of its own."""
+FIRST, SECOND = PAGE.split("\n## ", 1)
 
 
-def block(language: str) -> str:
-    (text,) = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    return str(text)
+def block(language: str, text: str) -> str:
+    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return str(found)
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for sys.path with the page's package and its metadata, as setuptools makes it of the page's file."""
+    """A folder for sys.path with the page's packages and their metadata, as setuptools makes it of the page's files."""
     pytest.importorskip("setuptools")
-    folder = tmp_path_factory.mktemp("fedopt")
-    (folder / "fedopt.py").write_text(block("python"), encoding="utf-8")
-    (folder / "pyproject.toml").write_text(block("toml"), encoding="utf-8")
-    run([sys.executable, "-c", "import setuptools; setuptools.setup()", "-q", "egg_info"], folder, folder)
-    return folder
+    site = tmp_path_factory.mktemp("site")
+    for name, text in (("fedopt", FIRST), ("sureness", SECOND)):
+        folder = tmp_path_factory.mktemp(name)
+        (folder / f"{name}.py").write_text(block("python", text), encoding="utf-8")
+        (folder / "pyproject.toml").write_text(block("toml", text), encoding="utf-8")
+        run([sys.executable, "-c", "import setuptools; setuptools.setup()", "-q", "egg_info"], folder, folder)
+        shutil.copytree(folder, site, dirs_exist_ok=True)
+    return site
 
 
 def run(command: list[str], site: Path, cwd: Path = ROOT) -> str:
@@ -50,11 +56,13 @@ def edge_sdk(site: Path, *arguments: object) -> str:
 
 
 def test_the_page_is_short() -> None:
-    assert len(PAGE.splitlines()) < MOST_LINES
+    assert len(FIRST.splitlines()) < MOST_LINES
 
 
-def test_methods_lists_it(installed: Path) -> None:
+def test_methods_lists_them(installed: Path) -> None:
     rows = {row["name"]: row for row in json.loads(edge_sdk(installed, "methods", "--json"))}
+    assert rows["sureness"]["encodings"] == {"sureness": ["f32"]}
+    assert rows["sureness"]["bytes_per_round"]["up"]["example"] == 4
     assert rows["fedopt"]["shares_weights"]
     assert rows["fedopt"]["parameters"]["server_rate"] == 0.5
     assert "fedavg" in rows
@@ -71,7 +79,69 @@ def test_simulate_runs_it(installed: Path, pictures: Path, tmp_path: Path) -> No
 
 
 def test_the_battery_takes_it_up(installed: Path) -> None:
-    python, *arguments = shlex.split(block("sh"))
+    python, *arguments = shlex.split(block("sh", FIRST))
     assert python == "python"
     said = run([sys.executable, *arguments, "-vv", "-p", "no:cacheprovider"], installed)
     assert said.count("PASSED") >= 10
+
+
+# -- the second part: a term, a request and a payload ---------------------------------------------------------------
+
+PROGRAM = """
+import json, sys
+import numpy as np
+from sureness import EntropyPull
+from edge_sdk.data import Preprocess
+from edge_sdk.models.base import Batches
+from edge_sdk.objectives import Optim, Seen
+from edge_sim import families
+
+rng = np.random.default_rng(0)
+x = rng.normal(size=(32, 1, 8, 8)).astype(np.float32)
+work = Batches(inputs=x, labels=None, indices=rng.integers(0, 32, (60, 16)), stochastic=False)
+term, found = EntropyPull(target=1.5), {}
+for name in sys.argv[1:]:
+    model = families.build(name, classes=10, raw_shape=(8, 8), preprocess=Preprocess(), seed=0)
+    before = term.value(Seen(model.logits(x)))
+    model.fit(work, (term,), Optim(learning_rate=0.003))
+    found[model.spec.runtime] = [before, term.value(Seen(model.logits(x)))]
+print(json.dumps(found))
+"""
+FLEET = [
+    {"count": 2, "model": "mlp"},
+    {"count": 2, "model": "softmax"},
+    {"count": 2, "model": "onnx-random"},
+]
+
+
+@pytest.mark.torch
+def test_every_runtime_minimises_its_term(installed: Path) -> None:
+    for module in ("torch", "onnxruntime", "onnx"):
+        pytest.importorskip(module)
+    found = json.loads(run([sys.executable, "-c", PROGRAM, *(row["model"] for row in FLEET)], installed))
+    assert set(found) == {"torch", "numpy", "onnx"}
+    for before, after in found.values():
+        assert after < 0.1 * before
+
+
+@pytest.mark.torch
+def test_a_fleet_of_all_runtimes_trains_with_it(installed: Path, pictures: Path, tmp_path: Path) -> None:
+    for module in ("torch", "onnxruntime", "onnx"):
+        pytest.importorskip(module)
+    tables = {**fleets.tables(pictures, "sureness", rounds=4), "fleet": FLEET}
+    file = tmp_path / "lab.toml"
+    file.write_text(to_toml(tables), encoding="utf-8")
+    more = ("--engine", "workers", "--set", "run.workers=1")  # torch's devices are served in another process
+    found = json.loads(edge_sdk(installed, "simulate", file, "--out", tmp_path / "run", "--json", *more))
+    assert found["completed"]
+    assert found["updates"]["accepted"] == 6 * (4 + 1)
+    assert found["updates"]["refused"] == 0
+    assert {device["runtime"] for device in found["per_device"]} == {"torch", "numpy", "onnx"}
+    assert found["encoding"] == {"sureness": "f32"}
+
+
+def test_its_runs_repeat_whatever_the_order_and_the_faults(installed: Path) -> None:
+    """The whole battery, but for what needs made-up payloads of a kind that it does not know."""
+    command = [sys.executable, "-m", "pytest", "tests/methods/test_battery.py", "-k", "sureness", "-vv"]
+    said = run([*command, "-p", "no:cacheprovider"], installed)
+    assert said.count("PASSED") >= 8

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from edge_sdk import objectives as terms
-from edge_sdk.methods.base import ClassMeans, Fit, Job, Logits, Public
+from edge_sdk.methods.base import Job
+from edge_sdk.methods.requests import ClassMeans, Fit, Logits, Public
 from edge_sdk.objectives import Optim
+from edge_sdk.protocol import registry
 from edge_sim import config as configs
 from edge_sim.engine_base import DeviceRequest, ExactEngine
 
@@ -22,7 +24,7 @@ pytestmark = pytest.mark.torch
 from edge_sim.torch_cohort import CohortEngine  # noqa: E402
 from edge_sim.torch_dense_stack import DenseStacking  # noqa: E402
 from edge_sim.torch_gpu import use_exact_arithmetic  # noqa: E402
-from edge_sim.torch_stacked_terms import _LOSSES  # noqa: E402
+from edge_sim.torch_stacked_terms import GROUP  # noqa: E402
 from edge_sim.torch_threads import use_one_thread  # noqa: E402
 from edge_sim.torch_vmap_stacking import VmapStacking  # noqa: E402  # torch is there
 
@@ -99,7 +101,11 @@ def asked(run: fleets.Run, request_of: Any) -> list[DeviceRequest]:
     return found
 
 
-KINDS = (*_LOSSES, terms.HeadMatch, terms.Proximal)  # and two that do not stack
+KINDS = (
+    *(terms.terms()[name] for name in registry.names(GROUP)),
+    terms.HeadMatch,
+    terms.Proximal,
+)  # and two that do not stack
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -18,7 +18,8 @@ from coordinator.record.result import RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.report.summary import summary
 from edge_sdk.errors import RunFailed, StoreError, UsageError
-from edge_sdk.methods.base import Evaluate, Job
+from edge_sdk.methods.base import Job
+from edge_sdk.methods.requests import Evaluate
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim import config as configs
 from edge_sim import engine_choice

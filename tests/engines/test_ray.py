@@ -33,7 +33,7 @@ from coordinator.serving.server import RunObserver
 from edge_sdk import cli
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.base import Evaluate, Fit
+from edge_sdk.methods.requests import Evaluate, Fit
 from edge_sdk.objectives import CrossEntropy
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.messages import FederationSpec

@@ -18,7 +18,7 @@ import edge_sdk
 from coordinator.record.result import summary
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import RunFailed
-from edge_sdk.methods.base import Fit
+from edge_sdk.methods.requests import Fit
 from edge_sim.engine_base import DeviceRequest
 from edge_sim.fleet import Fleet
 from edge_sim.ray_worker import ModelState, RayWorker

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, softmax
 
-from edge_sdk.models.torch_generators import Generator, Plan
+from edge_sdk.methods.torch_fedkf_generator import Generator, Plan
 from edge_sdk.models.torch_seed import seeded
 from edge_sdk.protocol.contracts.fedkf import FedKFParams
 from edge_sim.virtual import VirtualDevice

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from edge_sdk.methods.base import ClassMeans, Evaluate, Fit, Job, Logits, ReadHead, Request, WriteHead
+from edge_sdk.methods.base import Job
+from edge_sdk.methods.requests import ClassMeans, Evaluate, Fit, Logits, ReadHead, Request, WriteHead
 from edge_sdk.models.base import FitReport
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.messages import FederationSpec, PublicSetSpec, TrainSpec

@@ -12,8 +12,9 @@ import pytest
 from laws import spec_of
 
 from coordinator.methods.base import At, Contribution
-from edge_sdk.methods.base import Fit, Job, ReadHead
+from edge_sdk.methods.base import Job
 from edge_sdk.methods.fedbabu import common_head
+from edge_sdk.methods.requests import Fit, ReadHead
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.wires import load_registered
 from edge_sim import config as configs

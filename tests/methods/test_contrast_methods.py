@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from method_specs import FakeDevice, job, rows_of, spec_of
 
-from edge_sdk.methods.base import Features, Job, Request, WriteWeights
+from edge_sdk.methods.base import Job
 from edge_sdk.methods.fedclassavg import METHOD as FEDCLASSAVG
 from edge_sdk.methods.moon import METHOD as MOON
+from edge_sdk.methods.requests import Features, Request, WriteWeights
 from edge_sdk.models.base import FitReport
 from edge_sdk.objectives import HeadProximal, ModelContrast, Seen
 from edge_sdk.protocol.contracts.fedclassavg import FedClassAvgParams

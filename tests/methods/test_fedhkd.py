@@ -12,8 +12,8 @@ from laws import spec_of
 
 from coordinator.methods.base import At, Contribution
 from coordinator.methods.fedhkd import METHOD, FedHKDCoordinatorState
-from edge_sdk.methods.base import HyperMeans
 from edge_sdk.methods.fedhkd import distilling, hyper_knowledge
+from edge_sdk.methods.requests import HyperMeans
 from edge_sdk.models.base import Batches
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import (
@@ -188,7 +188,7 @@ def test_the_hyper_means_of_a_device(pictures: Path) -> None:
     run = fleets.Run(_config(pictures, rounds=1)).finished()
     bench = run.devices[0].agent.bench
     found = answer(bench.serve(HyperMeans(0.5), None))
-    model, x, y = bench.model, bench._private, bench._labels
+    model, x, y = bench.model, bench.samples, bench.labels
     assert isinstance(model, NumpyModel)
     for row, label in enumerate(found.classes):
         mine = x[y == label]
@@ -220,7 +220,7 @@ def test_the_head_learns_what_all_predict(pictures: Path) -> None:
 
 
 def _batches(bench):
-    return Batches(inputs=bench._private, labels=bench._labels, indices=np.arange(4)[None], stochastic=False)
+    return Batches(inputs=bench.samples, labels=bench.labels, indices=np.arange(4)[None], stochastic=False)
 
 
 def _sgd():

@@ -15,11 +15,11 @@ from method_specs import job, rows_of
 
 from coordinator.methods.base import At, Contribution
 from coordinator.methods.fedhkd import METHOD, FedHKDCoordinatorState, on_simplex
+from edge_sdk.device.handlers import shortened
 from edge_sdk.device.store import MemoryStore, SqliteStore
-from edge_sdk.device.workbench import shortened
 from edge_sdk.errors import EmptyRound, UsageError
-from edge_sdk.methods.base import HyperMeans
 from edge_sdk.methods.fedhkd import hyper_knowledge
+from edge_sdk.methods.requests import HyperMeans
 from edge_sdk.noise import gaussian
 from edge_sdk.protocol.contracts.fedhkd import FEDHKD, FedHKDParams
 from edge_sdk.protocol.contracts.gaussian import delta, epsilon

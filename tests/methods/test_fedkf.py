@@ -17,9 +17,11 @@ from coordinator.methods.base import At, Contribution
 from coordinator.methods.fedkf import METHOD as COORDINATOR
 from coordinator.record.metrics import averaged_performance, worst_performance
 from coordinator.serving import admission
-from edge_sdk.methods.base import Evaluate, Fit, Job, ReadWeights, WriteWeights
+from edge_sdk.methods.base import Job
 from edge_sdk.methods.fedkf import METHOD as CLIENT
-from edge_sdk.objectives import CrossEntropy, DataFree, Seen
+from edge_sdk.methods.fedkf_term import DataFree
+from edge_sdk.methods.requests import Evaluate, Fit, ReadWeights, WriteWeights
+from edge_sdk.objectives import CrossEntropy, Seen
 from edge_sdk.protocol.contracts.fedkf import FEDKF
 from edge_sdk.protocol.knowledge import Weights
 from edge_sim import config as configs
@@ -144,12 +146,12 @@ def test_the_worked_loss_of_the_generator(raw: bool, certain: float, active: flo
 
 def test_the_worked_loss_of_the_student_and_its_slope() -> None:
     term = DataFree(teacher=TEACHER, weight=2.0)
-    assert term.value(Seen(fakes=(LOGITS, STUDENT))) == pytest.approx(2 * 0.089037, abs=1e-6)
-    slope = term.slope(Seen(fakes=(LOGITS, STUDENT)))
+    assert term.value(Seen(own=(LOGITS, STUDENT))) == pytest.approx(2 * 0.089037, abs=1e-6)
+    slope = term.slope(Seen(own=(LOGITS, STUDENT)))
     for place in np.ndindex(STUDENT.shape):
         nudge = np.zeros_like(STUDENT)
         nudge[place] = 1e-2
-        ends = [term.value(Seen(fakes=(LOGITS, STUDENT + sign * nudge))) for sign in (1, -1)]
+        ends = [term.value(Seen(own=(LOGITS, STUDENT + sign * nudge))) for sign in (1, -1)]
         assert (ends[0] - ends[1]) / 2e-2 == pytest.approx(slope[place], abs=1e-3)
     with pytest.raises(ValueError, match="made up"):
         term.value(Seen())

@@ -16,9 +16,10 @@ from coordinator.methods.base import At, Contribution
 from coordinator.methods.fednh import METHOD, FedNHCoordinatorState, moved
 from coordinator.prototypes import first_prototypes
 from edge_sdk.errors import EmptyRound, RemoteProtocolError, UsageError
-from edge_sdk.methods.base import ClassMeans, Evaluate, Fit, Job, ReadWeights, SetScale, WriteHead, WriteWeights
+from edge_sdk.methods.base import Job
 from edge_sdk.methods.fednh import METHOD as CLIENT
 from edge_sdk.methods.fednh import FedNHState
+from edge_sdk.methods.requests import ClassMeans, Evaluate, Fit, ReadWeights, SetScale, WriteHead, WriteWeights
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import softmax
 from edge_sdk.protocol.contracts.fednh import FEDNH

@@ -9,8 +9,8 @@ from method_specs import FakeDevice, job, rows_of, spec_of
 from coordinator.methods.base import At, Contribution
 from coordinator.methods.fedproto import METHOD as COORDINATOR
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.base import Fit
 from edge_sdk.methods.fedproto import METHOD as CLIENT
+from edge_sdk.methods.requests import Fit
 from edge_sdk.objectives import PrototypePull
 from edge_sdk.protocol.contracts.fedproto import FEDPROTO
 from edge_sdk.protocol.knowledge import ClassRows, payload_bytes

@@ -17,9 +17,9 @@ from coordinator.methods.base import At, Contribution
 from coordinator.methods.fedssa import METHOD as COORDINATOR
 from coordinator.methods.fedssa import FedSSACoordinatorState
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.base import Fit, WriteHead
 from edge_sdk.methods.fedssa import METHOD as CLIENT
 from edge_sdk.methods.fedssa import FedSSAState, fused
+from edge_sdk.methods.requests import Fit, WriteHead
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.contracts.fedssa import FEDSSA, FedSSAParams, inflation
 from edge_sdk.protocol.knowledge import ClassRows, payload_bytes

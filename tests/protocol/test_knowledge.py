@@ -14,13 +14,13 @@ from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
 from edge_sdk.objectives import log_softmax
 from edge_sdk.protocol.codec import decode, encode
 from edge_sdk.protocol.knowledge import (
-    KINDS,
     MAX_MAGNITUDE,
     ClassRows,
     Expect,
     LogitGradients,
     PublicLogits,
     Weights,
+    kinds,
     payload_bytes,
 )
 from edge_sdk.protocol.messages import Assign
@@ -225,7 +225,7 @@ def test_weights_are_counted_and_measured():
 # -- on the wire ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", tuple(kinds().values()))
 @pytest.mark.parametrize("half", ["common", "personal"])
 def test_every_kind_travels_down_to_all_or_to_one(kind, half):
     payload = next(each for each in PAYLOADS.values() if type(each) is kind)

@@ -26,6 +26,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol.codec import CONTROL_LIMITS, Limits, Stamp, decode, encode
+from edge_sdk.protocol.knowledge import Payload, kinds
 from edge_sdk.protocol.leaves import PRINTABLE, Blob, Integer, Packed, Real, Tensor, Text
 from edge_sdk.protocol.messages import Message
 from edge_sdk.protocol.quantised import CODE_MOST, SCALE_MOST, Coded, Quantised
@@ -75,6 +76,8 @@ def values(annotation: Any) -> st.SearchStrategy[Any]:
         return several(args[0], rule.least) if isinstance(rule, Items) else ruled(rule)
     if origin in (typing.Union, types.UnionType):
         return st.one_of([values(arg) for arg in args])
+    if annotation is Payload:
+        return st.one_of([objects(kind) for kind in kinds().values()])
     if dataclasses.is_dataclass(annotation):
         return objects(annotation)
     simple: dict[Any, st.SearchStrategy[Any]] = {

@@ -14,10 +14,9 @@ from edge_sdk.protocol.contracts.fd import FD
 from edge_sdk.protocol.contracts.fedal import FEDAL
 from edge_sdk.protocol.contracts.fedproto import FEDPROTO
 from edge_sdk.protocol.encodings import ENCODINGS
-from edge_sdk.protocol.knowledge import KINDS, Expect, Payload, PublicLogits
+from edge_sdk.protocol.knowledge import Expect, Payload, PublicLogits, kinds
 from edge_sdk.protocol.messages import EncodingSpec, Upload
 from edge_sdk.protocol.transforms import (
-    CODED_FIELDS,
     Chain,
     chain,
     encoding_of,
@@ -29,7 +28,7 @@ from edge_sdk.protocol.transforms import (
 
 LOGITS = PAYLOADS["logits"]
 SAMPLES = {type(payload): payload for name, payload in PAYLOADS.items() if name != "logits-f2"}
-EVERY = [(kind, name) for kind in KINDS for name in encodings_for(kind)]
+EVERY = [(kind, name) for kind in kinds().values() for name in encodings_for(kind)]
 
 
 def spec_with(**encoding: str):
@@ -66,8 +65,8 @@ def test_an_empty_chain_changes_nothing():
 
 
 def test_every_kind_has_a_field_in_the_settings():
-    assert [field.name for field in fields(EncodingSpec)] == [field_of(kind) for kind in KINDS]
-    assert set(CODED_FIELDS) == set(KINDS)
+    assert {field.name for field in fields(EncodingSpec)} == {*map(field_of, kinds().values()), "others"}
+    assert all(kind.coded for kind in kinds().values())
 
 
 @pytest.mark.parametrize(("kind", "name"), EVERY)
@@ -75,12 +74,12 @@ def test_only_the_floats_of_the_chosen_kind_change(kind, name):
     ours = chain(spec_with(**{field_of(kind): name}))
     for each, payload in SAMPLES.items():
         sent = ours.apply({"role": payload})["role"]
-        coded = CODED_FIELDS[each] if each is kind and name != "f32" else ()
+        coded = each.coded if each is kind and name != "f32" else ()
         for field in fields(payload):
             before, after = getattr(payload, field.name), getattr(sent, field.name)
             assert (before is after) == (field.name not in coded)
         received = ours.undo({"role": sent})["role"]
-        assert {np.asarray(getattr(received, field)).dtype for field in CODED_FIELDS[each]} == {np.dtype("f4")}
+        assert {np.asarray(getattr(received, field)).dtype for field in each.coded} == {np.dtype("f4")}
         received.check(_expect(payload))
 
 
@@ -144,7 +143,7 @@ def test_what_a_method_uses():
     assert missing_encodings(spec, FEDAL, ()) == ["int8-row"]
     assert missing_encodings(spec, FEDAL, ("int8-row",)) == []
     assert missing_encodings(replace(SPEC, params={}), FEDAL, ()) == []
-    assert encoding_of(spec, PublicLogits) == "int8-row"
+    assert encoding_of(spec.encoding, PublicLogits) == "int8-row"
 
 
 def test_rows_of_probabilities_are_not_quantised():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import math
 from dataclasses import dataclass, replace
 
@@ -10,7 +11,6 @@ import pytest
 from protocol_samples import ADDRESS, BATCH, PAYLOADS, SPEC, VALUES
 
 from edge_sdk.errors import MissingExtra, RemoteProtocolError, UsageError
-from edge_sdk.protocol import wires
 from edge_sdk.protocol.codec import CONTROL_LIMITS, HEADER_BYTES, decode, encode
 from edge_sdk.protocol.contracts import ranges
 from edge_sdk.protocol.contracts.fedal import FEDAL, FedALParams
@@ -18,7 +18,7 @@ from edge_sdk.protocol.contracts.fedmd import FEDMD, FedMDParams
 from edge_sdk.protocol.contracts.fedproto import FEDPROTO
 from edge_sdk.protocol.contracts.fedssa import FEDSSA
 from edge_sdk.protocol.contracts.local import LOCAL, LocalParams
-from edge_sdk.protocol.knowledge import KINDS, ClassRows, Expect, HyperKnowledge, PublicLogits, Weights, payload_bytes
+from edge_sdk.protocol.knowledge import ClassRows, Expect, HyperKnowledge, PublicLogits, Weights, kinds, payload_bytes
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.protocol.wires import (
     CAPABILITIES,
@@ -303,7 +303,7 @@ def upload(**knowledge) -> bytes:
     return encode(Upload(**ADDRESS, round=2**32 - 1, exchange=1, knowledge=knowledge, metrics=metrics))
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", tuple(kinds().values()), ids=lambda kind: kind.__name__)
 def test_the_largest_payload_passes_and_one_row_more_does_not(kind):
     slots = {"x": Slot(kind)}
     limits = frame_limits((Exchange(up=slots), Exchange()), SIZES)
@@ -314,7 +314,7 @@ def test_the_largest_payload_passes_and_one_row_more_does_not(kind):
     assert caught.value.kind == "limit"
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", tuple(kinds().values()), ids=lambda kind: kind.__name__)
 def test_a_frame_may_be_larger_by_exactly_its_tensors(kind):
     limits = frame_limits((Exchange(down={"x": Slot(kind)}),), SIZES)
     assert limits.frame_bytes - CONTROL_LIMITS.frame_bytes == payload_bytes(filled(kind))
@@ -378,7 +378,7 @@ def test_halves_are_found_by_name(monkeypatch):
         Point("broken", ImportError("no module named torch_scatter")),
         Point("extra", MissingExtra("torch", "torch", "this method")),
     ]
-    monkeypatch.setattr(wires.importlib.metadata, "entry_points", lambda group: points if group == "g" else [])
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: points if group == "g" else [])
     assert load_registered("g", "good") is good
     assert registered_names("g") == ("bare", "broken", "extra", "good")
     with pytest.raises(UsageError, match="no method 'fedx'; registered are bare, broken, extra, good"):

@@ -234,7 +234,7 @@ def test_a_set_that_never_comes_whole_is_given_up_and_nobody_waits(tmp_path: Pat
 def test_a_set_that_does_not_fit_the_model_is_said_with_both_shapes(tmp_path: Path, fleet: Fleet) -> None:
     run = fleets.Run(fleet, caches=tmp_path)
     for each in run.devices:
-        each.agent.bench._private = each.agent.bench._private[:, :, :20]
+        each.agent.bench.samples = each.agent.bench.samples[:, :, :20]
     said = failed(run)
     assert "the public samples are (1, 40, 40) after preprocessing, this device's own (1, 20, 40)" in said["device-00"]
 

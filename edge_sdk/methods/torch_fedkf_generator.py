@@ -1,4 +1,4 @@
-"""Generators: noise in, pictures out.  For knowledge that is to be distilled where there is no data."""
+"""FedKF's generator: noise in, pictures out."""
 
 from __future__ import annotations
 

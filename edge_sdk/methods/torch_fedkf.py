@@ -1,4 +1,4 @@
-"""Data-free distillation: a generator that looks for samples on which a frozen teacher is sure, balanced and active.
+"""FedKF's data-free distillation: a generator that looks for samples on which a frozen teacher is sure and balanced.
 
     c5   generator   one step of Adam on L_IE + lambda_1 L_CE + lambda_2 L_A, through the teacher; FedKF eq. 1 to 4
     c6   model       its loss has gamma KL(teacher(x_G) || f(x_G)), x_G made of the same noise and held constant; eq. 5
@@ -17,20 +17,25 @@ import numpy as np
 import torch
 import torch.nn.functional as nnf
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
 from edge_sdk.errors import StoreError
-from edge_sdk.models.torch_anatomy import Tap, Tapped, count_cost
-from edge_sdk.models.torch_generators import WIDTHS, Generator, Plan, parameter_count, range_of
+from edge_sdk.methods.fedkf_term import LEAST_SHARE, DataFree
+from edge_sdk.methods.torch_fedkf_generator import WIDTHS, Generator, Plan, is_picture, parameter_count, range_of
+from edge_sdk.models.base import Batches
+from edge_sdk.models.torch_anatomy import Tapped, count_cost
+from edge_sdk.models.torch_arrays import to_tensor
+from edge_sdk.models.torch_forms import Host, Loss, Pass, StatefulForm
 from edge_sdk.models.torch_optim import TorchOptimiser
 from edge_sdk.models.torch_seed import seeded
-from edge_sdk.models.torch_terms import divergence, to_tensor
-from edge_sdk.objectives import LEAST_SHARE, DataFree, Floats, Optim
+from edge_sdk.objectives import Floats, Optim, needed
 
 log = logging.getLogger(__name__)
 
-_ABOUT, _NET, _OPTIM = "generator.about", "generator.net.", "generator.optim."
+_PREFIX = "generator."
+_ABOUT, _NET, _OPTIM = f"{_PREFIX}about", f"{_PREFIX}net.", f"{_PREFIX}optim."
+_RATE = f"{_PREFIX}rate"
 _SIZES = tuple(sorted(WIDTHS))
 
 
@@ -53,17 +58,15 @@ class Maker:
         net = {_NET + name: p.detach().cpu().numpy() for name, p in self.net.named_parameters()}
         moments = {_OPTIM + name: values for name, values in self.optimiser.arrays().items()}
         rate = np.array(self.optimiser.optim.learning_rate)
-        return {_ABOUT: np.array(about, np.int64), "generator.rate": rate, **net, **moments}
+        return {_ABOUT: np.array(about, np.int64), _RATE: rate, **net, **moments}
 
     @classmethod
-    def like(cls, arrays: Mapping[str, NDArray[Any]], device: torch.device) -> Maker | None:
-        """One of the kind that gave these arrays, with nothing of them in it yet; None where none did."""
-        if _ABOUT not in arrays:
-            return None
+    def like(cls, arrays: Mapping[str, NDArray[Any]], device: torch.device) -> Maker:
+        """One of the kind that gave these arrays, with nothing of them in it yet.  Raises StoreError."""
         try:
             size, noise_dim, channels, height, width = (int(each) for each in arrays[_ABOUT])
             plan = Plan(_SIZES[size], noise_dim, (channels, height, width))
-            return cls(plan, float(arrays["generator.rate"]), 0, device)
+            return cls(plan, float(arrays[_RATE]), 0, device)
         except (ValueError, IndexError, KeyError, TypeError, RuntimeError) as error:
             raise StoreError("saved generator does not read: remove the state folder") from error
 
@@ -76,21 +79,52 @@ class Maker:
         self.optimiser.load(ours)
 
 
-class Imitator:
+class Imitation(StatefulForm):
     """What a model asks for samples that nobody has, and what a teacher says to them."""
 
-    def __init__(self, net: nn.Module, tap: Tap, device: torch.device) -> None:
+    prefix = _PREFIX
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
         self.maker: Maker | None = None
         """The generator in use."""
-        self._net, self._tapped, self._device = net, Tapped(net, tap), device
-        self._named = [(f"net.{name}", p) for name, p in net.named_parameters() if p.requires_grad]
+        tap = needed(host.anatomy.tap, "the net has no features")
+        self._net, self._tapped, self._device = host.net, Tapped(host.net, tap), host.device
+        self._named = [(f"net.{name}", p) for name, p in host.net.named_parameters() if p.requires_grad]
         self._term: DataFree | None = None
         self._inputs: Floats | None = None
 
-    @property
-    def kept(self) -> Maker | None:
-        """The generator, if it is to go on after a restart."""
-        return self.maker if self._term is None or self._term.warm else None
+    @staticmethod
+    def can(host: Host) -> bool:
+        """Where the net has features, and its samples are pictures as far as that is known."""
+        return host.anatomy.tap is not None and (host.input_shape is None or is_picture(host.input_shape))
+
+    def loss(self, term: DataFree, batches: Batches) -> Loss:
+        """Weight KL(teacher || net) on as many samples as there are in the mini-batch, after a generator step."""
+        maker = self.take_up(term, batches.inputs, batches.seed)
+        draws = torch.Generator().manual_seed(batches.seed + 1)  # not those that a new generator was drawn from
+
+        def imitate(done: Pass, _step: int) -> Tensor:
+            if self._net.training:
+                self._net.eval()  # after the real batch: its statistics are as they will be differentiated
+            noise = torch.randn((len(done.logits), term.noise_dim), generator=draws).to(self._device)
+            return term.weight * divergence(*self.step(term, maker, noise))
+
+        return imitate
+
+    def arrays(self) -> Mapping[str, NDArray[Any]]:
+        """Those of the generator, if it is to go on after a restart."""
+        goes_on = self._term is None or self._term.warm
+        return self.maker.arrays() if self.maker is not None and goes_on else {}
+
+    def prepare(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """A generator of the same size."""
+        self.maker = Maker.like(arrays, self._device)
+
+    def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """The generator's numbers."""
+        if self.maker is not None:
+            self.maker.load(arrays)
 
     def take_up(self, term: DataFree, inputs: Floats, seed: int) -> Maker:
         """Make ready for this term and samples of this kind (n, c, h, w); the generator to step."""
@@ -125,10 +159,10 @@ class Imitator:
         own: Tensor = self._net(made)
         return logits, own
 
-    def flops(self, term: DataFree, flops_per_sample: int) -> int:
-        """Of one step for one sample: the generator forward, back and forward; the teacher likewise; the net."""
+    def extra_flops(self, term: DataFree) -> int:
+        """The generator forward, back and forward; the teacher likewise; the net."""
         generator = self.maker.flops_per_sample if self.maker else 0
-        return 4 * generator + (10 if term.adversarial else 7) * flops_per_sample
+        return 4 * generator + (10 if term.adversarial else 7) * self.host.anatomy.cost.flops
 
     def _made(self, maker: Maker, noise: Tensor) -> Tensor:
         """Samples in the range of the device's own: (b, z) -> (b, c, h, w)."""
@@ -150,6 +184,12 @@ class Imitator:
                 made,
                 own,
             )
+
+
+def divergence(teacher: Tensor, own: Tensor) -> Tensor:
+    """KL(softmax(teacher) || softmax(own)), the mean over rows: (b, k), (b, k) -> a scalar."""
+    given, said = nnf.log_softmax(teacher, dim=-1), nnf.log_softmax(own, dim=-1)
+    return nnf.kl_div(said, given, reduction="batchmean", log_target=True)
 
 
 def generator_loss(term: DataFree, logits: Tensor, features: Tensor) -> Tensor:

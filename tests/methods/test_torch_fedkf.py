@@ -1,4 +1,4 @@
-"""Data-free distillation in the torch runtime: generators, the losses, and what it must leave alone."""
+"""FedKF's data-free distillation in torch: generators, the losses, and what it must leave alone."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ pytestmark = pytest.mark.torch
 from torch import nn  # noqa: E402
 
 from edge_sdk.errors import ModelError, StoreError, Unsupported  # noqa: E402
+from edge_sdk.methods.fedkf_term import DataFree  # noqa: E402
+from edge_sdk.methods.torch_fedkf import Imitation, divergence, generator_loss  # noqa: E402
+from edge_sdk.methods.torch_fedkf_generator import Generator, Plan, parameter_count  # noqa: E402
 from edge_sdk.models.base import Batches, pack_arrays, unpack_arrays  # noqa: E402
 from edge_sdk.models.numpy_model import NumpyModel  # noqa: E402
-from edge_sdk.models.torch_data_free import divergence, generator_loss  # noqa: E402
-from edge_sdk.models.torch_generators import Generator, Plan, parameter_count  # noqa: E402
+from edge_sdk.models.torch_anatomy import survey  # noqa: E402
+from edge_sdk.models.torch_forms import Host  # noqa: E402
 from edge_sdk.models.torch_model import TorchModel  # noqa: E402
 from edge_sdk.models.torch_seed import seeded  # noqa: E402
-from edge_sdk.objectives import CrossEntropy, DataFree, Optim, Seen  # noqa: E402
+from edge_sdk.objectives import CrossEntropy, Optim, Seen  # noqa: E402
 
 SGD = Optim(kind="sgd", learning_rate=0.1)
 CLASSES = 3
@@ -123,9 +126,9 @@ def test_the_losses_are_those_of_the_reference(raw: bool) -> None:
     assert found.item() == pytest.approx(term.generator_loss(logits, features), abs=1e-5)
     x = torch.from_numpy(own).requires_grad_()
     loss = divergence(torch.from_numpy(logits), x)
-    assert loss.item() == pytest.approx(term.value(Seen(fakes=(logits, own))), abs=1e-5)
+    assert loss.item() == pytest.approx(term.value(Seen(own=(logits, own))), abs=1e-5)
     (slope,) = torch.autograd.grad(loss, x)
-    np.testing.assert_allclose(slope.numpy(), term.slope(Seen(fakes=(logits, own))), atol=1e-6)
+    np.testing.assert_allclose(slope.numpy(), term.slope(Seen(own=(logits, own))), atol=1e-6)
 
 
 def test_a_teacher_that_never_takes_a_class_is_no_nan() -> None:
@@ -171,19 +174,12 @@ def test_samples_that_are_made_up_touch_no_running_statistics() -> None:
 def test_steps_one_by_one_keep_the_generator_and_the_teacher() -> None:
     """A device fits slice by slice: the term is the same object, and so its teacher is taken up once."""
     model = model_of()
-    term = term_for(model, warm=False)
-    work = batches(steps=3)
-    makers = []
-    for step in range(3):
-        one = Batches(
-            inputs=work.inputs, labels=work.labels, indices=work.indices[step : step + 1], seed=step, stochastic=True
-        )
-        model.fit(one, (CrossEntropy(), term), SGD)
-        makers.append(model._imitator.maker)
+    cold, inputs = term_for(model, warm=False), batches().inputs
+    anatomy = survey(model.net, CLASSES, features=None, input_shape=(1, 8, 8), name="net")
+    form = Imitation(Host(model.net, anatomy, torch.device("cpu"), (1, 8, 8)))
+    makers = [form.take_up(cold, inputs, seed) for seed in range(3)]
     assert makers[0] is makers[1] is makers[2]
-    assert set(makers[0].optimiser.steps.tolist()) == {3}
-    model.fit(work, (CrossEntropy(), term_for(model, warm=False)), SGD)
-    assert model._imitator.maker is not makers[0]
+    assert form.take_up(term_for(model, warm=False), inputs, 3) is not makers[0]
 
 
 def test_its_cost_is_told() -> None:
@@ -202,7 +198,9 @@ def test_a_generator_larger_than_the_model_is_warned_of(caplog: pytest.LogCaptur
     model = model_of()
     with caplog.at_level(logging.WARNING):
         model.fit(batches(), (CrossEntropy(), term_for(model, noise_dim=8)), SGD)
-        assert ("W7" in caplog.text) is (parameter_count(model._imitator.maker.net) > model.spec.parameters)
+        assert ("W7" in caplog.text) is (
+            parameter_count(Generator(Plan("board", 8, (1, 8, 8)))) > model.spec.parameters
+        )
         model.fit(batches(), (CrossEntropy(), term_for(model, generator="paper")), SGD)
     assert "W7: the generator (paper, noise_dim 32) has" in caplog.text
 
@@ -252,3 +250,11 @@ def test_a_damaged_generator_changes_nothing() -> None:
         with pytest.raises(StoreError, match="emove the state folder"):
             model.load_state(pack_arrays({**arrays, **change}))
         assert model.state_bytes() == state
+
+
+def test_a_net_without_features_does_not_take_up_a_generator() -> None:
+    model = model_of()
+    model.fit(batches(), (CrossEntropy(), term_for(model)), SGD)
+    other = TorchModel(nn.Sequential(nn.Flatten(), nn.Unflatten(1, (64,)), nn.Softmax(1)), 64)
+    with pytest.raises(StoreError, match="does not fit this model"):
+        other.load_state(model.state_bytes())

@@ -1,4 +1,7 @@
-"""Terms on samples that the model's runtime makes up: what a net is asked where there is no data."""
+"""FedKF's loss term on samples that a generator makes up (Zhou et al. 2023, equations 1 to 5): distilling without data.
+
+The torch form is in torch_fedkf.py.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from edge_sdk.objectives.base import FAKES, Floats, On, Seen, Shapes, Term, needed
-from edge_sdk.objectives.softmax import log_softmax, softmax
+from edge_sdk.objectives import Floats, On, Seen, Shapes, Term, log_softmax, needed, softmax
 
+LOGITS = "a term on samples that are made up needs the logits of two models for them"
 LEAST_SHARE = 1e-12
 """Below every share of a class whose logarithm is taken: 0 log 0 is 0, and has a slope."""
 
@@ -21,10 +24,13 @@ class DataFree(Term):
     The teacher is a model of the same architecture, given by its weights.  At each step the generator takes one step on
     `generator_loss` through the frozen teacher, and then makes as many samples as there are in the mini-batch.  Only a
     runtime that differentiates a net with respect to its inputs can do this.
+
+    Its value and its slope are functions of `Seen.own`: the logits of the teacher and of the net for these samples,
+    (b, k) and (b, k).
     """
 
     name: ClassVar[str] = "data-free"
-    on: ClassVar[On] = "fakes"
+    on: ClassVar[On] = "own"
     teacher: Floats  # (p,)
     generator: str = "board"
     """Its size: `board`, or `paper`."""
@@ -45,12 +51,12 @@ class DataFree(Term):
 
     def value(self, seen: Seen) -> float:
         """The mean over the samples made up."""
-        teacher, own = (log_softmax(logits) for logits in needed(seen.fakes, FAKES))  # (b, k), (b, k)
+        teacher, own = (log_softmax(logits) for logits in needed(seen.own, LOGITS))  # (b, k), (b, k)
         return float(self.weight * (np.exp(teacher) * (teacher - own)).sum(axis=-1).mean())
 
     def slope(self, seen: Seen) -> Floats:
         """At the logits f(x_G): (b, k)."""
-        teacher, own = needed(seen.fakes, FAKES)
+        teacher, own = needed(seen.own, LOGITS)
         out: Floats = (softmax(own) - softmax(teacher)) * np.float32(self.weight / len(own))
         return out
 

@@ -1,0 +1,206 @@
+"""What serves the requests of edge_sdk/methods/requests.py on a device's workbench."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+
+from edge_sdk.device import divergence
+from edge_sdk.device.evaluation import personalised_accuracies
+from edge_sdk.device.workbench import Workbench, add_by_class, slices
+from edge_sdk.methods import requests
+from edge_sdk.methods.base import Job
+from edge_sdk.methods.requests import Source, serves
+from edge_sdk.models.base import Batches, FitReport
+from edge_sdk.models.cosine_head import scaled
+from edge_sdk.objectives import NORM_FLOOR, CrossEntropy, Floats, Ints, Seen, at_step, softmax
+from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights
+
+T = TypeVar("T")
+Serving: TypeAlias = Generator[None, None, T]
+"""A handler at work: pauses, and returns the answer."""
+
+
+@serves(requests.Fit)
+def fit(bench: Workbench, request: requests.Fit, job: Job) -> Serving[FitReport]:
+    """One step between two pauses; each has a seed of its own."""
+    inputs, labels, private = bench.source(request.source)
+    indices = request.source.indices
+    report = FitReport(steps=0, loss=0.0)
+    for step in range(len(indices)):
+        rng = np.random.default_rng([job.spec.seed, job.round, job.exchange, job.number, step])
+        batches = Batches(
+            inputs=inputs,
+            labels=labels,
+            indices=indices[step : step + 1],
+            stochastic=private,
+            seed=int(rng.integers(2**31)),
+        )
+        report = bench.model.fit(batches, at_step(request.objective, step), request.optim, request.part)
+        bench.meter.trained(bench.model.spec, indices.shape[1], request.part, report.extra_flops)
+        divergence.check_loss(report, step)
+        yield
+    divergence.check_weights(bench.model)
+    return FitReport(steps=len(indices), loss=report.loss)
+
+
+@serves(requests.Logits)
+def logits(bench: Workbench, request: requests.Logits, _job: Job) -> Serving[Floats]:
+    """Batch by batch."""
+    return (yield from _answers(bench, request.source, bench.logits))
+
+
+@serves(requests.Features)
+def features(bench: Workbench, request: requests.Features, _job: Job) -> Serving[Floats]:
+    """Batch by batch."""
+    return (yield from _answers(bench, request.source, bench.features))
+
+
+def _answers(bench: Workbench, source: Source, answer: Callable[[Floats], Floats]) -> Serving[Floats]:
+    inputs, _, _ = bench.source(source)
+    steps = []
+    for chosen in source.indices:
+        steps.append(answer(inputs[chosen]))
+        yield
+    return np.stack(steps)  # (steps, b, k), or d
+
+
+@serves(requests.ClassMeans)
+def class_means(bench: Workbench, request: requests.ClassMeans, _job: Job) -> Serving[ClassRows]:
+    """One pass in inference mode; sums and counts are divided once."""
+    found = []
+    for part in slices(len(bench.samples)):
+        x = bench.samples[part]
+        found.append(bench.features(x) if request.of == "features" else softmax(bench.logits(x)))
+        yield
+    return bench.class_means(found)
+
+
+@serves(requests.HyperMeans)
+def hyper_means(bench: Workbench, request: requests.HyperMeans, _job: Job) -> Serving[HyperKnowledge]:
+    """One pass in inference mode; sums and counts are divided once."""
+    classes, at, counts = bench.by_class  # (m,), (n,), (m,)
+    sums = np.zeros((len(classes), bench.model.spec.feature_dim))  # (m, d)
+    soft = np.zeros((len(classes), bench.model.spec.classes))  # (m, k)
+    for part in slices(len(bench.samples)):
+        f = bench.features(bench.samples[part])
+        add_by_class(sums, at[part], shortened(f, request.clip))
+        add_by_class(soft, at[part], softmax(bench.model.head(f), request.temperature))
+        yield
+    return HyperKnowledge(
+        classes=classes.astype(np.int32),
+        features=(sums / counts[:, None]).astype(np.float32),
+        soft=(soft / counts[:, None]).astype(np.float32),
+        counts=counts.astype(np.int32),
+    )
+
+
+def shortened(rows: Floats, most: float) -> Floats:
+    """Rows (n, d), those that are longer than `most` shortened to it."""
+    if most == np.inf:
+        return rows
+    lengths = np.sqrt((rows.astype(np.float64) ** 2).sum(axis=1, keepdims=True))  # (n, 1)
+    out: Floats = (rows * np.minimum(1.0, most / np.maximum(lengths, NORM_FLOOR))).astype(np.float32)
+    return out
+
+
+@serves(requests.MeanLoss)
+def mean_loss(bench: Workbench, _request: requests.MeanLoss, _job: Job) -> Serving[float]:
+    """The sum over all samples, divided once."""
+    total = 0.0
+    for part in slices(len(bench.samples)):
+        labels = bench.labels[part]
+        total += len(labels) * CrossEntropy().value(Seen(bench.logits(bench.samples[part]), labels))
+        yield
+    return total / len(bench.samples)
+
+
+@serves(requests.ReadWeights)
+def read_weights(bench: Workbench, request: requests.ReadWeights, _job: Job) -> Weights:
+    """A copy."""
+    values = bench.model.weights()
+    if request.without_head:
+        values = values[~bench.model.head_mask()]
+    return Weights(values=values, layout=bench.model.spec.layout)
+
+
+@serves(requests.WriteWeights)
+def write_weights(bench: Workbench, request: requests.WriteWeights, _job: Job) -> None:
+    """Those of the last layer stay where they are not given."""
+    values = request.values
+    if request.without_head:
+        values = bench.model.weights()
+        values[~bench.model.head_mask()] = request.values
+    bench.model.set_weights(values)
+
+
+@serves(requests.ReadHead)
+def read_head(bench: Workbench, _request: requests.ReadHead, _job: Job) -> Floats:
+    """A copy."""
+    return bench.model.head_rows()
+
+
+@serves(requests.WriteHead)
+def write_head(bench: Workbench, request: requests.WriteHead, _job: Job) -> None:
+    """The rows of these classes."""
+    bench.model.set_head_rows(request.classes, request.rows)
+
+
+@serves(requests.SetScale)
+def set_scale(bench: Workbench, request: requests.SetScale, _job: Job) -> None:
+    """Raises Unsupported for a model without a cosine head."""
+    scaled(bench.model).set_scale(request.value, trains=request.trains)
+
+
+@serves(requests.Evaluate)
+def evaluate(bench: Workbench, request: requests.Evaluate, _job: Job) -> Serving[Mapping[str, float]]:
+    """The metrics by name."""
+    return {**(yield from _on_test_set(bench, request)), **(yield from _on_held_out(bench))}
+
+
+def _on_test_set(bench: Workbench, request: requests.Evaluate) -> Serving[Mapping[str, float]]:
+    if bench.test is None or bench.data.test is None or not len(bench.data.test):
+        return {}
+    truth = bench.data.test.y
+    held = np.isin(truth, bench.labels)  # (t,)
+    predicted, nearest = np.empty((2, len(truth)), np.int64)
+    for part in slices(len(truth)):
+        predicted[part] = bench.logits(bench.test[part]).argmax(axis=1)
+        if request.prototypes is not None:
+            nearest[part] = _nearest(bench, request.prototypes, bench.test[part])
+        yield
+    metrics = {"accuracy": float(np.mean(predicted == truth))}
+    if held.any():
+        metrics["local_accuracy"] = float(np.mean((predicted == truth)[held]))
+        if request.prototypes is not None:
+            metrics["prototype_accuracy"] = float(np.mean((nearest == truth)[held]))
+    if bench.discloses_classes:
+        counts = np.bincount(bench.labels, minlength=bench.model.spec.classes)  # (k,)
+        metrics |= personalised_accuracies(predicted == truth, truth, counts)
+    return metrics
+
+
+def _on_held_out(bench: Workbench) -> Serving[Mapping[str, float]]:
+    """Accuracy on each part of the device's own data that is not trained on, where it keeps some."""
+    metrics = {}
+    for name, (inputs, labels) in bench.held_out.items():
+        right = 0
+        for part in slices(len(labels)):
+            right += int((bench.logits(inputs[part]).argmax(axis=1) == labels[part]).sum())
+            yield
+        metrics[name] = right / len(labels)
+    return metrics
+
+
+def _nearest(bench: Workbench, prototypes: ClassRows, x: Floats) -> Ints:
+    """The class of the nearest prototype, of the classes that this device holds; -1 where it has none: (n,)."""
+    own = np.isin(prototypes.classes, bench.labels)  # (m,)
+    if not own.any():
+        return np.full(len(x), -1)
+    rows = prototypes.rows[own].astype(np.float64)  # (m, d)
+    # |f - c|^2 less |f|^2, which is the same for all c
+    gaps = (rows**2).sum(axis=1) - 2 * bench.features(x) @ rows.T  # (n, m)
+    out: Ints = prototypes.classes[own][gaps.argmin(axis=1)].astype(np.int64)
+    return out

@@ -1,0 +1,181 @@
+"""What a device half may ask for: requests, served one by one on the device's model.
+
+A request says what is wanted (train on these samples with this objective; give me logits) and its docstring what it is
+answered with.  What serves it is a handler, registered in the entry-point group `edge_sdk.requests` under the name of
+the request's class: those of this module stand in edge_sdk/handlers.py.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from edge_sdk.models.base import Part
+from edge_sdk.objectives import Floats, Ints, Objective, Optim
+from edge_sdk.protocol.knowledge import ClassRows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Private:
+    """Mini-batches of the device's own data, by index."""
+
+    indices: Ints  # (steps, b)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Public:
+    """Mini-batches of the public set, by index."""
+
+    indices: Ints  # (steps, b)
+
+
+Source: TypeAlias = Private | Public
+
+
+class Request:
+    """Something that a method asks its device to do: a frozen dataclass."""
+
+    __slots__ = ()
+    computes: ClassVar[bool] = False
+    """Whether it computes on the device's samples and, but for a Fit, leaves the model as it is: a simulation may have
+    it served in another process.  Others are served where the device is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """What serves the requests of one class."""
+
+    request: type[Request]
+    serve: Callable[[Any, Any, Any], Generator[None, None, Any]]
+    """(workbench, request, job) -> the work, which pauses between batches and returns the answer."""
+
+
+def serves(request: type[Request]) -> Callable[[Callable[[Any, Any, Any], Any]], Handler]:
+    """Make a function (bench, request, job) the handler of a class of requests.
+
+    It is a generator that pauses between batches, so that whoever drives it can look for news, and returns the answer;
+    or, where the answer takes no time, a plain function.
+    """
+
+    def make(function: Callable[[Any, Any, Any], Any]) -> Handler:
+        if inspect.isgeneratorfunction(function):
+            return Handler(request, function)
+
+        def at_once(bench: Any, asked: Any, job: Any) -> Generator[None, None, Any]:
+            yield from ()
+            return function(bench, asked, job)
+
+        return Handler(request, at_once)
+
+    return make
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Fit(Request):
+    """Train: one optimiser step per row of the source.  Answered with a FitReport."""
+
+    computes: ClassVar[bool] = True
+    source: Source
+    objective: Objective
+    optim: Optim
+    part: Part = "all"
+    """The rest of the model stays as it is."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Logits(Request):
+    """Answered with the logits of the source: f4 (steps, b, k)."""
+
+    computes: ClassVar[bool] = True
+    source: Source
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Features(Request):
+    """Answered with the features of the source, as in inference: f4 (steps, b, d)."""
+
+    computes: ClassVar[bool] = True
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class ClassMeans(Request):
+    """Answered with ClassRows: the mean of each class of the private data, as in inference, and its samples.
+
+    `of`: what is averaged, `features` (m, d) or `probabilities` (m, k), the softmax of the logits.
+    """
+
+    computes: ClassVar[bool] = True
+    of: Literal["features", "probabilities"] = "features"
+
+
+@dataclass(frozen=True, slots=True)
+class HyperMeans(Request):
+    """Answered with HyperKnowledge: what one pass over the private data gives, as in inference.
+
+    Of each class the mean feature and the mean prediction, softmax(head(feature) / temperature).
+    """
+
+    computes: ClassVar[bool] = True
+    temperature: float
+    clip: float = math.inf
+    """Longer features are shortened to this L2 norm before they are averaged; predictions are of the whole feature."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadHead(Request):
+    """Answered with the rows of the last layer, the bias as last column: f4 (k, d + 1)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WriteHead(Request):
+    """Overwrite the rows of some classes."""
+
+    classes: Ints  # (m,)
+    rows: Floats  # (m, d + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class SetScale(Request):
+    """Of a cosine head: another scale, None: as it is; whether fits that train the body change it, from now on."""
+
+    value: float | None
+    trains: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReadWeights(Request):
+    """Answered with all trainable scalars as Weights, a copy; or with those in front of the last layer."""
+
+    without_head: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WriteWeights(Request):
+    """Overwrite all trainable scalars, or those in front of the last layer; the optimiser's moments are reset."""
+
+    values: Floats  # (p,)
+    without_head: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MeanLoss(Request):
+    """Answered with the mean cross-entropy over all private samples as in inference: a float."""
+
+    computes: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evaluate(Request):
+    """Measure the model as it is now; the figures go into this exchange's upload, as those of so many rounds.
+
+    `accuracy`: on the whole test set.  `local_accuracy`: on its samples of classes that this device holds.
+    `prototype_accuracy`: on those, by the nearest of the given prototypes of these classes instead of by the head.
+    """
+
+    computes: ClassVar[bool] = True
+    rounds_done: int
+    prototypes: ClassRows | None = None

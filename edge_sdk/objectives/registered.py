@@ -1,0 +1,47 @@
+"""The loss terms that are installed: those of this package and of others, in the entry-point group `edge_sdk.terms`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from edge_sdk.errors import UsageError
+from edge_sdk.objectives.base import On, Term
+from edge_sdk.objectives.on_head import HeadTerm
+from edge_sdk.protocol import registry
+
+GROUP = "edge_sdk.terms"
+
+
+@functools.cache
+def terms() -> Mapping[str, type[Term]]:
+    """Every registered term by its name.  Raises UsageError, in one line, for one that does not load or is no term."""
+    return {name: _term(name) for name in registry.names(GROUP)}
+
+
+def _term(name: str) -> type[Term]:
+    found = registry.load(GROUP, name, "loss term")
+    if not (isinstance(found, type) and issubclass(found, Term) and found.name == name):
+        where = registry.value(GROUP, name)
+        raise UsageError(f"loss term {name!r}: {where} is no edge_sdk.objectives.Term with this name")
+    if (found.on == "head") != issubclass(found, HeadTerm):
+        raise UsageError(f"loss term {name!r}: a term on the head, and no other, is an edge_sdk.objectives.HeadTerm")
+    return found
+
+
+def names_on(*on: On) -> frozenset[str]:
+    """Names of the registered terms that are functions of these."""
+    return frozenset(name for name, term in terms().items() if term.on in on)
+
+
+@functools.cache
+def form_of(group: str, kind: type[Term]) -> Any:
+    """What an entry-point group of faster forms has for a term; None: nothing.
+
+    A class that is not the registered term of its name has none: a form is equal to the mathematics of its own term.
+    Raises UsageError, in one line, for one that does not load.
+    """
+    if terms().get(kind.name) is not kind or not registry.value(group, kind.name):
+        return None
+    return registry.load(group, kind.name, f"form in {group} of the loss term")

@@ -1,0 +1,52 @@
+"""What packages register as entry points: each group is read once, each object loads when it is first asked for."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from edge_sdk.errors import EdgeError, UsageError
+from edge_sdk.protocol.leaves import one_line
+
+
+@functools.cache
+def points(group: str) -> Mapping[str, Sequence[importlib.metadata.EntryPoint]]:
+    """The entry points of a group by name.  Cached: reading takes milliseconds, and it is asked for each device."""
+    found: dict[str, list[importlib.metadata.EntryPoint]] = {}
+    for point in importlib.metadata.entry_points(group=group):
+        if all(point.value != other.value for other in found.setdefault(point.name, [])):
+            found[point.name].append(point)
+    return found
+
+
+def names(group: str) -> tuple[str, ...]:
+    """The names in an entry-point group, sorted."""
+    return tuple(sorted(points(group)))
+
+
+def value(group: str, name: str) -> str:
+    """What a name stands for, as `MODULE:OBJECT`; empty: nothing is registered under it."""
+    found = points(group).get(name)
+    return found[0].value if found else ""
+
+
+@functools.cache
+def load(group: str, name: str, what: str) -> Any:
+    """The object that is registered under a name.  what: its kind in words, for the error.
+
+    Raises UsageError, in one line, where nothing is registered, two packages claim the name, or it does not load.
+    """
+    found = points(group).get(name, ())
+    if not found:
+        raise UsageError(f"no {what} {name!r}; registered are {', '.join(names(group)) or 'none'}")
+    if len(found) > 1:
+        claims = " and ".join(point.value for point in found)
+        raise UsageError(f"{what} {name!r} is registered twice, by {claims}: uninstall one of the packages")
+    try:
+        return found[0].load()
+    except EdgeError:
+        raise
+    except Exception as error:  # a module of another package may raise anything
+        raise UsageError(f"{what} {name!r}: {found[0].value} does not load: {one_line(str(error))}") from error

@@ -1,0 +1,151 @@
+"""A payload kind of another package travels, is limited, encoded and checked as ours are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from protocol_samples import ADDRESS, LOGITS, MESSAGES, SPEC
+
+from coordinator.config import encodings
+from coordinator.report import message_sizes
+from edge_sdk.errors import LocalProtocolError, RemoteProtocolError, UsageError
+from edge_sdk.protocol.codec import CONTROL_LIMITS, decode, encode
+from edge_sdk.protocol.knowledge import EXAMPLE, GROUP, Expect, Payload, kinds, unfit
+from edge_sdk.protocol.messages import EncodingSpec, Upload
+from edge_sdk.protocol.schema import Matrix, wire
+from edge_sdk.protocol.transforms import chain, encodings_in_use, missing_encodings
+from edge_sdk.protocol.wires import Contract, Exchange, Slot, check_roles, frame_limits
+
+Register = Callable[[str, Mapping[str, str]], None]
+
+
+@wire("test-confusion")
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Confusion(Payload):
+    """How often each class is taken for each other."""
+
+    coded: ClassVar[tuple[str, ...]] = ("shares",)
+    encodings: ClassVar[tuple[str, ...]] = ("f32", "f16")
+    shares: Matrix  # (k, k)
+
+    def check(self, expect: Expect) -> None:
+        """Raise RemoteProtocolError unless there is a row and a column for each class."""
+        if self.shares.shape != (expect.classes, expect.classes):
+            raise unfit(f"Confusion: shape {self.shares.shape}")
+
+    @classmethod
+    def most_bytes(cls, expect: Expect) -> tuple[int, ...]:
+        """K K."""
+        return (4 * expect.classes**2,)
+
+
+@wire("test-other")
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Other(Confusion):
+    """Registered nowhere."""
+
+
+SHARES = np.random.default_rng(0).dirichlet(np.ones(3), 3).astype(np.float32)
+EXPECT = Expect(classes=3)
+SLOTS = {"confusion": Slot(Confusion)}
+
+
+@dataclass(frozen=True)
+class NoParams:
+    """No parameters."""
+
+
+CONTRACT = Contract(
+    name="confused",
+    title="",
+    citation="",
+    params=NoParams,
+    exchanges=lambda _: (Exchange(up=SLOTS),),
+    closing=lambda _: Exchange(),
+    needs=frozenset({"predict"}),
+)
+
+
+def upload(payload: Payload) -> Upload:
+    return Upload(**ADDRESS, round=1, exchange=0, knowledge={"confusion": payload})
+
+
+@pytest.fixture
+def installed(register: Register) -> None:
+    register(GROUP, {"test-confusion": f"{__name__}:Confusion"})
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("encoding", ["f32", "f16"])
+def test_it_travels(encoding: str) -> None:
+    assert kinds()["test-confusion"] is Confusion
+    spec = replace(SPEC, params={}, encoding=EncodingSpec(others={"test-confusion": encoding}))
+    ours = chain(decode(encode(replace(MESSAGES["welcome"], spec=spec))).message.spec)
+    sent = ours.apply({"confusion": Confusion(shares=SHARES)})
+    limits = frame_limits((Exchange(up=SLOTS),), EXPECT)
+    received = ours.received(decode(encode(upload(sent["confusion"])), limits).message, "knowledge").knowledge
+    check_roles(received, SLOTS, EXPECT)
+    np.testing.assert_allclose(received["confusion"].shares, SHARES, rtol=0 if encoding == "f32" else 2**-11)
+    assert encodings_in_use(spec, CONTRACT) == {"test-confusion": encoding}
+    assert missing_encodings(spec, CONTRACT, ()) == ([] if encoding == "f32" else ["f16"])
+
+
+@pytest.mark.usefixtures("installed")
+def test_its_size_bounds_a_frame() -> None:
+    wide = Expect(classes=1000)
+    limits = frame_limits((Exchange(up=SLOTS),), wide)
+    assert limits.tensor_bytes == 4_000_000
+    assert limits.frame_bytes == 4_000_000 + CONTROL_LIMITS.frame_bytes
+    largest = Confusion(shares=np.ones((1000, 1000), np.float32))
+    check_roles(decode(encode(upload(largest)), limits).message.knowledge, SLOTS, wide)
+    with pytest.raises(RemoteProtocolError, match="at most"):
+        decode(encode(upload(Confusion(shares=np.ones((1000, 1001), np.float32)))), limits)
+    with pytest.raises(RemoteProtocolError, match="shape"):
+        check_roles({"confusion": Confusion(shares=SHARES)}, SLOTS, wide)
+    assert message_sizes.in_bytes(message_sizes.scalars([Slot(Confusion)])) == 4 * EXAMPLE.classes**2
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_settings_know_its_encoding() -> None:
+    file = Path("lab.toml")
+    read = encodings({"test_confusion": "f16", "logits": "int8-row"}, file)
+    assert read == EncodingSpec(logits="int8-row", others={"test-confusion": "f16"})
+    with pytest.raises(UsageError, match="did you mean test_confusion"):
+        encodings({"test_confusions": "f16"}, file)
+    with pytest.raises(UsageError, match="no encoding 'f15'"):
+        encodings({"test_confusion": "f15"}, file)
+    with pytest.raises(UsageError, match="no such payload kind"):
+        encodings({"others": {"test-confusion": "f16"}}, file)
+
+
+def test_what_is_not_registered_neither_leaves_nor_arrives(register: Register) -> None:
+    with pytest.raises(LocalProtocolError, match="Other may not stand here"):
+        encode(upload(Other(shares=SHARES)))
+    register(GROUP, {"test-other": f"{__name__}:Other"})
+    frame = encode(upload(Other(shares=SHARES)))
+    register(GROUP, {"test-other": "another_package:Other"})
+    with pytest.raises(RemoteProtocolError, match="payload kind 'test-other' is registered twice"):
+        decode(frame)
+    with pytest.raises(UsageError, match="registered twice"):
+        kinds()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("no_such_package:Kind", "no_such_package:Kind does not load"),
+        (f"{__name__}:NoParams", "is no Payload with @wire"),
+        (f"{__name__}:Other", "is no Payload with @wire"),
+    ],
+)
+def test_a_broken_kind_is_one_clear_line_and_spoils_no_other(register: Register, value: str, message: str) -> None:
+    register(GROUP, {"test-broken": value})
+    with pytest.raises(UsageError, match=message) as caught:
+        kinds()
+    assert "\n" not in str(caught.value)
+    assert decode(encode(upload(LOGITS))).message.knowledge["confusion"] == LOGITS
