@@ -1,4 +1,4 @@
-"""Which engine a run computes on: as its TOML says, or, with `auto`, as a short calibration finds."""
+"""The choice of a run's engine: the one that its TOML names, or, with `auto`, what a short calibration finds."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from edge_sim.fleet import Fleet
 from edge_sim.remote_engine import RemoteEngine
 
 WORTH_S = 10.0
-"""Seconds of computing below which processes that take seconds to start are not worth it."""
+"""Worker processes take seconds to start: below this many seconds of computing they are not chosen."""
 CHOICE_FILE = "engine.json"
-"""In a run directory: what `auto` came to, for those who go on with the run."""
+"""File in a run directory with the choice of `auto`, for resumed runs."""
 
 
 def open_engine(table: RunTable, fleet: Fleet) -> Engine:
-    """The engine of a run, ready.  Raises UsageError for one that this machine cannot have."""
+    """Return the engine of a run.  Raises UsageError for one that this machine cannot have."""
     if table.engine == "ray":
         address = ray_address.find_ray_address(table)
         from edge_sim.ray_actor_pool import RayActorPool  # noqa: PLC0415  # an extra, and slow to load
@@ -45,7 +45,7 @@ def open_engine(table: RunTable, fleet: Fleet) -> Engine:
 
 
 def method_wrapper(table: RunTable, fleet: Fleet) -> MethodWrapper:
-    """Where a run's uploads are added up; its engine is open."""
+    """Return what decides where uploads are added up; the engine of the run is open."""
     if not (table.engine == "ray" and table.ray_fold):
         return unchanged
     from edge_sim.ray_fold import Folding  # noqa: PLC0415  # an extra, and slow to load
@@ -53,29 +53,33 @@ def method_wrapper(table: RunTable, fleet: Fleet) -> MethodWrapper:
     return partial(Folding, fleet.federation.spec.method)
 
 
-def resolve_engine(config: Config, out: Path | None = None) -> tuple[Config, str]:
-    """The config with a certain engine in place of `auto`, and in words why; as before where `out` tells of before."""
+def resolve_engine(config: Config, fleet: Fleet, out: Path | None = None) -> tuple[Config, str]:
+    """Replace the engine `auto` by a certain one; return the config, and a line that says why.
+
+    The choice is kept in the run directory `out`, and a resumed run takes it from there.  Nothing that the fleet was
+    built from is changed.
+    """
     if config.run.engine != "auto":
         return config, ""
     kept = out / CHOICE_FILE if out else None
     if kept is not None and kept.exists():
         return _with(config, _read(kept)), f"engine: as before ({kept})"
-    plan, why = _plan(config)
+    choice, why = _choice(config, fleet)
     if kept is not None:
-        kept.write_text(json.dumps(plan), encoding="utf-8")
-    return _with(config, plan), why
+        kept.write_text(json.dumps(choice), encoding="utf-8")
+    return _with(config, choice), why
 
 
 def _read(file: Path) -> Mapping[str, Any]:
     try:
-        plan: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        choice: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise StoreError(f"{file}: does not read ({error}); remove it, and the engine is chosen anew") from None
-    return plan
+    return choice
 
 
-def _plan(config: Config) -> tuple[dict[str, Any], str]:
-    fleet = fleets.build_fleet(config)
+def _choice(config: Config, fleet: Fleet) -> tuple[dict[str, Any], str]:
+    """Return the keys of [run] that are set, and in words why."""
     if not any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
         return {"engine": "exact"}, "engine: exact (no model here computes in torch)"
     from edge_sim.torch_engines import calibrated  # noqa: PLC0415  # torch only where a device has it
@@ -84,16 +88,16 @@ def _plan(config: Config) -> tuple[dict[str, Any], str]:
     stacked = [each.model for each in found if each.stacks]
     total_s = sum(each.best_ms * each.devices for each in found) / 1000 * config.federation.rounds
     cores = config.run.workers or os.cpu_count() or 1
-    plan: dict[str, Any] = {"engine": "cohort" if stacked else "exact", "stacked": stacked}
+    choice: dict[str, Any] = {"engine": "cohort" if stacked else "exact", "stacked": stacked}
     if cores > 1 and total_s > WORTH_S and config.run.device == CPU:
-        plan = {"engine": "workers", "workers": cores, "stacked": stacked}
-    choice = plan["engine"] + (f", {plan['workers']} processes" if "workers" in plan else "")
+        choice = {"engine": "workers", "workers": cores, "stacked": stacked}
+    words = choice["engine"] + (f", {choice['workers']} processes" if "workers" in choice else "")
     told = "; ".join(str(each) for each in found)
-    return plan, f"engine: {choice}, stacked: {', '.join(stacked) or 'none'} (measured: {told})"
+    return choice, f"engine: {words}, stacked: {', '.join(stacked) or 'none'} (measured: {told})"
 
 
-def _with(config: Config, plan: Mapping[str, Any]) -> Config:
-    stacked = plan.get("stacked")
-    run = replace(config.run, **{**plan, "stacked": None if stacked is None else tuple(stacked)})
+def _with(config: Config, choice: Mapping[str, Any]) -> Config:
+    stacked = choice.get("stacked")
+    run = replace(config.run, **{**choice, "stacked": None if stacked is None else tuple(stacked)})
     run.check(f"{config.file}: run")
     return replace(config, run=run)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -155,39 +157,70 @@ class Fleet:
 
 def build_fleet(config: Config) -> Fleet:
     """Load, split and deal out the data, and read the federation.  Raises UsageError, which names the file."""
+    with _naming(config.file):
+        if config.run.device != CPU:
+            from edge_sdk.models.torch_device import check_device  # noqa: PLC0415  # torch only where a GPU is wanted
+
+            check_device(config.run.device, "run.device")
+        dataset = load_dataset(config.data, config.federation.seed, config.file.parent, config.federation.classes)
+        federation = _federation(config, dataset)
+        parts = tuple(_parts(config, dataset))
+        data = [_local_data(config, dataset, part, number) for number, part in enumerate(parts)]
+        return Fleet(
+            dataset=dataset,
+            devices=_devices(config, dataset, federation.spec, data),
+            parts=parts,
+            federation=federation,
+            scenario=config.scenario,
+        )
+
+
+def rebuilt(fleet: Fleet, config: Config) -> Fleet:
+    """Return the fleet under another config, with the data that it has: nothing is loaded or dealt out again.
+
+    config: one with the same [data] and [partition], seed, classes and number of devices.  Raises UsageError.
+    """
+    with _naming(config.file):
+        federation = _federation(config, fleet.dataset)
+        data = [device.data for device in fleet.devices]
+        devices = _devices(config, fleet.dataset, federation.spec, data)
+        return dataclasses.replace(fleet, devices=devices, federation=federation, scenario=config.scenario)
+
+
+@contextmanager
+def _naming(file: Path) -> Iterator[None]:
+    """Let every UsageError inside name the file."""
     try:
-        return _build(config)
+        yield
     except UsageError as error:
-        if str(config.file) in str(error):
+        if str(file) in str(error):
             raise
-        raise UsageError(f"{config.file}: {error}") from None
+        raise UsageError(f"{file}: {error}") from None
 
 
-def _build(config: Config) -> Fleet:
-    if config.run.device != CPU:
-        from edge_sdk.models.torch_device import check_device  # noqa: PLC0415  # torch only where a GPU is asked for
-
-        check_device(config.run.device, "run.device")
-    dataset = load_dataset(config.data, config.federation.seed, config.file.parent, config.federation.classes)
+def _federation(config: Config, dataset: Dataset) -> Federation:
+    """Read the coordinator's side of the run.  Raises UsageError, also for what its method lacks."""
     federation = read_federation(
         config,
         classes=dataset.classes,
         public=dataset.public.spec if dataset.public else None,
     )
-    federation = dataclasses.replace(federation, roster=config.ids)
-    load_registered("coordinator.methods", federation.spec.method).init(federation.spec)  # tells now what it lacks
-    wanted = _wanted(federation.spec)
-    parts = _parts(config, dataset)
-    devices = tuple(
+    load_registered("coordinator.methods", federation.spec.method).init(federation.spec)
+    return dataclasses.replace(federation, roster=config.ids)
+
+
+def _devices(config: Config, dataset: Dataset, spec: FederationSpec, data: Sequence[LocalData]) -> tuple[Device, ...]:
+    """Return all devices; data: of each, by device number."""
+    wanted = _wanted(spec)
+    return tuple(
         Device(
             kit=_kit(config, dataset, row, number, wanted),
-            data=_local_data(config, dataset, part, number),
+            data=own,
             public=dataset.public,
             conditions=row,
         )
-        for number, (row, part) in enumerate(zip(config.rows, parts, strict=True))
+        for number, (row, own) in enumerate(zip(config.rows, data, strict=True))
     )
-    return Fleet(dataset=dataset, devices=devices, parts=tuple(parts), federation=federation, scenario=config.scenario)
 
 
 def export_partition(config: Config, fleet: Fleet) -> None:

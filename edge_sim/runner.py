@@ -67,20 +67,31 @@ def run_in(
     resume: bool = False,
     observer: ObserverFor = lambda _label: None,
     trace: bool = False,
+    fleet: fleets.Fleet | None = None,
 ) -> Result:
-    """The same, in a folder that the caller has claimed, and that holds what there is to go on with."""
+    """Run a federation in a folder that the caller has claimed, and that holds what a resumed run goes on from.
+
+    fleet: built from `parsed`, where the caller has it already.
+    """
     with garbage_collection.rare_collection():
-        return _run_in(out, parsed, broker, resume=resume, observer=observer, trace=trace)
+        check_broker(broker)
+        if out is not None and not resume:
+            run_folder.check_new(out)
+        fleet = fleet or fleets.build_fleet(parsed)
+        parsed, _ = engine_choice.resolve_engine(parsed, fleet, out)
+        return _run_in(out, parsed, fleet, broker, resume=resume, observer=observer, trace=trace)
 
 
 def _run_in(
-    out: Path | None, parsed: Config, broker: str, *, resume: bool, observer: ObserverFor, trace: bool
+    out: Path | None,
+    parsed: Config,
+    fleet: fleets.Fleet,
+    broker: str,
+    *,
+    resume: bool,
+    observer: ObserverFor,
+    trace: bool,
 ) -> Result:
-    check_broker(broker)
-    if out is not None and not resume:
-        run_folder.check_new(out)
-    parsed, _ = engine_choice.resolve_engine(parsed, out)
-    fleet = fleets.build_fleet(parsed)
     if broker == "memory":
         feasible.check_feasible(fleet, parsed.run.stacked or ())
     if out is not None:
@@ -88,7 +99,8 @@ def _run_in(
     fleets.export_partition(parsed, fleet)
     begun_s, start_s = time.monotonic(), time.time()
     wanted = parsed.run.standalone and parsed.federation.method != "local"
-    standalone = _standalone(configs.alone(parsed), out / "standalone" if out else None, observer) if wanted else None
+    alone_in = out / "standalone" if out else None
+    standalone = _standalone(configs.alone(parsed), fleet, alone_in, observer) if wanted else None
     folder = out or Path("runs") / parsed.federation.name
     memory = NOTHING
     virtual_time = broker == "memory"
@@ -125,20 +137,23 @@ def check_broker(broker: str) -> None:
         raise UsageError(f"--broker {broker}: mosquitto is not on PATH; install it, or use embedded")
 
 
-def _standalone(alone: Config, folder: Path | None, observer: ObserverFor) -> Result:
-    """What came of the devices alone: read, where an earlier part of this run has left it in the folder."""
+def _standalone(alone: Config, fleet: fleets.Fleet, folder: Path | None, observer: ObserverFor) -> Result:
+    """Return the result of the devices alone; it is read where an earlier part of this run left it in the folder.
+
+    fleet: that of the federation, whose data the devices alone have, too.
+    """
     settings = to_toml(alone.tables)
     if folder is None:
-        return _alone(alone, observer)
+        return _alone(alone, fleet, observer)
     if run_folder.finished(folder) and (folder / run_folder.KEPT).read_text(encoding="utf-8") == settings:
         return read_run(folder)
-    found = _alone(alone, observer)
+    found = _alone(alone, fleet, observer)
     write_run(found, settings, folder)
     return found
 
 
-def _alone(alone: Config, observer: ObserverFor) -> Result:
-    fleet = fleets.build_fleet(alone)
+def _alone(alone: Config, federated: fleets.Fleet, observer: ObserverFor) -> Result:
+    fleet = fleets.rebuilt(federated, alone)
     begun_s = time.monotonic()
     virtual, memory = _in_memory(alone, fleet, None, observer("alone"), resume=False)
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual.clock.now_s}

@@ -22,6 +22,7 @@ from edge_sim import config as configs
 from edge_sim import run_folder
 from edge_sim.config import Config
 from edge_sim.engine_choice import resolve_engine
+from edge_sim.fleet import build_fleet
 from edge_sim.run_folder import check_new
 from edge_sim.runner import run_in
 
@@ -49,10 +50,12 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace) -> int:
         sys.stderr.write(
             "edge-sdk: [scenario] and what [[fleet]] rows have to bear are for the memory broker: left out\n"
         )
-    if args.broker == "memory":
-        config, why = resolve_engine(config, out)
-        sys.stderr.write(f"{why}\n" if why else "")
+    fleet = None
     try:
+        if args.broker == "memory":
+            fleet = build_fleet(config)
+            config, why = resolve_engine(config, fleet, out)
+            sys.stderr.write(f"{why}\n" if why else "")
         result = run_in(
             out,
             config,
@@ -60,6 +63,7 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace) -> int:
             resume=args.resume,
             observer=lambda part: _observer(config, out, part),
             trace=args.trace,
+            fleet=fleet,
         )
     except KeyboardInterrupt:
         sys.stderr.write(f"\ninterrupted; {_how_to_go_on(args, out)}\n")

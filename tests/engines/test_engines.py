@@ -13,21 +13,26 @@ import fleets
 import numpy as np
 import pytest
 
+from coordinator.config import to_toml
 from coordinator.record.observer import RunObserver
 from coordinator.record.result import RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.report.summary import summary
+from edge_sdk import cli
 from edge_sdk.errors import RunFailed, StoreError, UsageError
 from edge_sdk.methods.base import Job
 from edge_sdk.methods.requests import Evaluate
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim import config as configs
 from edge_sim import engine_choice
+from edge_sim import fleet as fleet_module
 from edge_sim.computation_queue import Computation
 from edge_sim.config import Config, RunTable
 from edge_sim.engine_base import LOST, DeviceAnswer, DeviceRequest, Engine, ExactEngine
+from edge_sim.fleet import build_fleet, rebuilt
 from edge_sim.remote_engine import RemoteEngine
 from edge_sim.runner import run
+from edge_sim.sources import npz
 from edge_sim.virtual import VirtualDevice
 
 pytest.importorskip("torch")
@@ -240,28 +245,32 @@ def _job(of: fleets.Run, number: int) -> Job:
 # -- which engine ---------------------------------------------------------------------------------------------------
 
 
+def resolved(config: Config, out: Path | None = None) -> tuple[Config, str]:
+    return engine_choice.resolve_engine(config, build_fleet(config), out)
+
+
 def test_auto_says_and_keeps_what_it_found(pictures: Path, tmp_path: Path) -> None:
     plain = tables(pictures, "fedproto")
     plain["run"]["engine"] = "auto"
-    chosen, why = engine_choice.resolve_engine(configs.parse(plain, Path("test.toml")), tmp_path)
+    chosen, why = resolved(configs.parse(plain, Path("test.toml")), tmp_path)
     assert why.startswith(f"engine: {chosen.run.engine}")
     assert "mlp " in why
     assert "ms a device and round" in why
     assert chosen.run.engine == chosen.tables["run"]["engine"] != "auto"
     assert json.loads((tmp_path / engine_choice.CHOICE_FILE).read_text())["engine"] == chosen.run.engine
     (tmp_path / engine_choice.CHOICE_FILE).write_text('{"engine": "cohort", "stacked": ["mlp"]}')
-    again, why = engine_choice.resolve_engine(configs.parse(plain, Path("test.toml")), tmp_path)
+    again, why = resolved(configs.parse(plain, Path("test.toml")), tmp_path)
     assert (again.run.engine, again.run.stacked) == ("cohort", ("mlp",))
     assert "as before" in why
     (tmp_path / engine_choice.CHOICE_FILE).write_text("no json")
     with pytest.raises(StoreError, match="remove it"):
-        engine_choice.resolve_engine(configs.parse(plain, Path("test.toml")), tmp_path)
+        resolved(configs.parse(plain, Path("test.toml")), tmp_path)
 
 
 def test_auto_leaves_torch_alone_where_nobody_has_it(pictures: Path) -> None:
     plain = fleets.tables(pictures, "fedmd")
     plain["run"]["engine"] = "auto"
-    chosen, why = engine_choice.resolve_engine(configs.parse(plain, Path("test.toml")))
+    chosen, why = resolved(configs.parse(plain, Path("test.toml")))
     assert chosen.run.engine == "exact"
     assert "no model here computes in torch" in why
 
@@ -280,3 +289,35 @@ def test_a_run_on_each_engine(pictures: Path, engine: str) -> None:
     found = run(plain)
     assert found.completed
     assert found.standalone_history
+
+
+@pytest.mark.parametrize("engine", ["exact", "auto"])
+def test_data_is_loaded_and_dealt_out_once(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    """The calibration of `auto`, the run, and the devices alone have one data set and one partition."""
+    read, deal, done = npz.read_npz, fleet_module.partition, list[str]()
+    monkeypatch.setattr(npz, "read_npz", lambda *given: done.append("load") or read(*given))
+    monkeypatch.setattr(fleet_module, "partition", lambda *given, **more: done.append("deal") or deal(*given, **more))
+    plain = tables(pictures, "fedproto")
+    plain["run"] |= {"engine": engine, "standalone": True}
+    file = tmp_path / "tiny.toml"
+    file.write_text(to_toml(plain), encoding="utf-8")
+    assert cli.main(["simulate", str(file), "--out", str(tmp_path / "out")]) == 0
+    assert done == ["load", "deal"]
+    done.clear()
+    found = run(plain)
+    assert done == ["load", "deal"]
+    assert found.standalone_history
+
+
+def test_a_fleet_built_again_is_the_one_that_is_loaded(pictures: Path) -> None:
+    """Also where the other method wants other models: FedNH has cosine heads, the devices alone have not."""
+    federated = config(pictures, "fednh", "mlp")
+    alone = configs.alone(federated)
+    loaded, again = build_fleet(alone), rebuilt(build_fleet(federated), alone)
+    assert [device.kit for device in again.devices] == [device.kit for device in loaded.devices]
+    assert again.federation == loaded.federation
+    for one, other in zip(again.devices, loaded.devices, strict=True):
+        np.testing.assert_array_equal(one.data.train.x, other.data.train.x)
+        assert one.conditions == other.conditions

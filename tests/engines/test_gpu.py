@@ -15,6 +15,7 @@ from edge_sdk.errors import UsageError
 from edge_sim import config as configs
 from edge_sim import engine_choice, families
 from edge_sim.config import Config, RunTable
+from edge_sim.model_types import InputShape
 from edge_sim.runner import run
 
 torch = pytest.importorskip("torch")
@@ -49,7 +50,7 @@ def config(pictures: Path, method: str, device: str, family: str = "cnn", **trai
 
 
 def stacking(device: str, moments: int = 0) -> CohortEngine:
-    return CohortEngine(places=ParameterRows(moments, device=torch.device(device)), stacking=VmapStacking())
+    return CohortEngine(rows=ParameterRows(moments, device=torch.device(device)), stacking=VmapStacking())
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -207,10 +208,10 @@ def test_a_choice_made_for_a_cpu_is_not_kept_on_a_gpu(pictures: Path, tmp_path: 
     plain = fleets.tables(pictures, "fedmd")
     plain["run"] |= {"engine": "auto", "device": "cuda:0"}
     with pytest.raises(UsageError, match='use "cohort"'):
-        engine_choice.resolve_engine(configs.parse(plain, Path("test.toml")), tmp_path)
+        engine_choice.resolve_engine(configs.parse(plain, Path("test.toml")), fleets.built(pictures), tmp_path)
 
 
-def plain_factory(classes: int, _shape: families.InputShape, _seed: int, preprocess: Preprocess) -> TorchModel:
+def plain_factory(classes: int, _shape: InputShape, _seed: int, preprocess: Preprocess) -> TorchModel:
     return TorchModel(nn.Sequential(nn.Flatten(), nn.Linear(16, classes)), classes, preprocess=preprocess)
 
 
