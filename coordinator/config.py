@@ -82,7 +82,7 @@ class FederationTable:
             word = "devices" if self.participants is None else "participants"
             raise UsageError(f"{where}.quorum: expected at most the {self.asked} {word}, found {self.quorum}")
         if self.over_selection and self.participants is None:
-            raise UsageError(f"{where}.over_selection: of no use without {where}.participants, the answers wanted")
+            raise UsageError(f"{where}.over_selection: of no use without federation.participants, the answers wanted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

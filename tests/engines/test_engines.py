@@ -256,7 +256,8 @@ def test_auto_says_and_keeps_what_it_found(pictures: Path, tmp_path: Path) -> No
     assert why.startswith(f"engine: {chosen.run.engine}")
     assert "mlp " in why
     assert "ms a device and round" in why
-    assert chosen.run.engine == chosen.tables["run"]["engine"] != "auto"
+    assert chosen.run.engine != "auto"
+    assert configs.parse(chosen.tables, chosen.file).run == chosen.run  # as it is written down
     assert json.loads((tmp_path / engine_choice.CHOICE_FILE).read_text())["engine"] == chosen.run.engine
     (tmp_path / engine_choice.CHOICE_FILE).write_text('{"engine": "cohort", "stacked": ["mlp"]}')
     again, why = resolved(configs.parse(plain, Path("test.toml")), tmp_path)
