@@ -8,6 +8,7 @@ import platform
 import statistics
 import sys
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 from coordinator.record import remarks
@@ -110,6 +111,8 @@ def _note(hello: Hello, contract: Contract[Any]) -> str:
 
 def versions() -> dict[str, str]:
     """Versions of Python, the platform and the packages that figures may depend on."""
-    installed = {dist.metadata["Name"]: dist.version for dist in importlib.metadata.distributions()}
-    found = {name: installed[name] for name in PACKAGES if name in installed}
-    return {"python": platform.python_version(), "platform": f"{sys.platform}-{platform.machine()}", **found}
+    found = {"python": platform.python_version(), "platform": f"{sys.platform}-{platform.machine()}"}
+    for name in PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
