@@ -1,4 +1,4 @@
-"""All pictures of a run, and all of a comparison.  A run is drawn as a comparison of its method with nothing else."""
+"""All pictures of a run, and all of a comparison.  The curves of a run are drawn as those of a comparison."""
 
 from __future__ import annotations
 
