@@ -34,7 +34,7 @@ _HOME = {
     "PublicSet": "edge_sdk.public_set.samples",
     "RoundReport": "edge_sdk.device.exchange",
     "Samples": "edge_sdk.data",
-    "TlsFiles": "edge_sdk.transport.mqtt.transport.tls",
+    "TlsFiles": "edge_sdk.transport.mqtt.tls",
     "TorchModel": "edge_sdk.models",
 }
 

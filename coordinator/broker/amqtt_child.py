@@ -1,4 +1,4 @@
-"""The amqtt broker as a process of its own: `python -m coordinator.broker.embedded.amqtt_child --port N`.
+"""The amqtt broker as a process of its own: `python -m coordinator.broker.amqtt_child --port N`.
 
 It listens on loopback only and ends when its standard input closes, that is, when its parent does.
 """

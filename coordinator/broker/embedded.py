@@ -125,7 +125,7 @@ class EmbeddedBroker:
 
     def _command(self, folder: Path) -> list[str]:
         if self.kind == "amqtt":
-            return [sys.executable, "-m", "coordinator.broker.embedded.amqtt_child", "--port", str(self.port)]
+            return [sys.executable, "-m", "coordinator.broker.amqtt_child", "--port", str(self.port)]
         conf = folder / "mosquitto.conf"
         settings = MOSQUITTO_CONF.read_text(encoding="utf-8") + _ON_LOOPBACK.format(port=self.port, host=HOST)
         conf.write_text(settings, encoding="utf-8")

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import edge_sdk
-from coordinator.record.result import summary
+from coordinator.report.summary import summary
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import RunFailed
 from edge_sdk.methods.requests import Fit

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from protocol_samples import ADDRESS, LOGITS, MESSAGES, SPEC
 
-from coordinator.config import encodings
+from coordinator.config import read_settings
 from coordinator.report import message_sizes
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError, UsageError
 from edge_sdk.protocol.codec import CONTROL_LIMITS, decode, encode
@@ -112,15 +112,18 @@ def test_its_size_bounds_a_frame() -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_the_settings_know_its_encoding() -> None:
-    file = Path("lab.toml")
-    read = encodings({"test_confusion": "f16", "logits": "int8-row"}, file)
+    def encodings(table: dict[str, object]) -> EncodingSpec:
+        tables = {"federation": {"name": "lab", "rounds": 1, "devices": 1}, "encoding": table}
+        return read_settings(tables, Path("lab.toml")).encoding
+
+    read = encodings({"test_confusion": "f16", "logits": "int8-row"})
     assert read == EncodingSpec(logits="int8-row", others={"test-confusion": "f16"})
     with pytest.raises(UsageError, match="did you mean test_confusion"):
-        encodings({"test_confusions": "f16"}, file)
-    with pytest.raises(UsageError, match="no encoding 'f15'"):
-        encodings({"test_confusion": "f15"}, file)
+        encodings({"test_confusions": "f16"})
+    with pytest.raises(UsageError, match="'f15'"):
+        encodings({"test_confusion": "f15"})
     with pytest.raises(UsageError, match="no such payload kind"):
-        encodings({"others": {"test-confusion": "f16"}}, file)
+        encodings({"others": {"test-confusion": "f16"}})
 
 
 def test_what_is_not_registered_neither_leaves_nor_arrives(register: Register) -> None:
