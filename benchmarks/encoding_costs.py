@@ -28,7 +28,7 @@ from edge_sdk.protocol.encodings import ENCODINGS, PLAIN
 from edge_sdk.protocol.knowledge import PublicLogits
 from edge_sdk.protocol.messages import EncodingSpec, Upload
 from edge_sdk.protocol.transforms import Encode
-from edge_sim import config as configs
+from edge_sim.config import settings as configs
 
 ROOT = Path(__file__).parents[1]
 DEMO = ROOT / "edge_sim" / "demo.toml"

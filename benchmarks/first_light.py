@@ -32,9 +32,9 @@ from coordinator.report.summary import summary, without_times
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol import storage
 from edge_sdk.transport.memory.hub import Faults
-from edge_sim import config as configs
-from edge_sim import fleet as fleets
-from edge_sim.virtual import VirtualFleet
+from edge_sim.clock.virtual_fleet import VirtualFleet
+from edge_sim.config import settings as configs
+from edge_sim.fleet import fleet as fleets
 
 DEMO = ROOT / "edge_sim" / "demo.toml"
 SEEDS = (0, 1, 2)

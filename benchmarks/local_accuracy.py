@@ -19,7 +19,7 @@ import edge_sim
 from coordinator.config import load_toml
 from coordinator.report.summary import summary
 from coordinator.serving.outcome import versions
-from edge_sim import config as configs
+from edge_sim.config import settings as configs
 
 ROOT = Path(__file__).parents[1]
 DEMO = ROOT / "edge_sim" / "demo.toml"

@@ -21,8 +21,8 @@ from coordinator.record.units import human_bytes
 from coordinator.report.run_files import read_run, write_run
 from edge_sdk.protocol.knowledge import ClassRows, Weights
 from edge_sdk.protocol.wires import Slot, load_registered, registered_names
-from edge_sim import config as configs
-from edge_sim.runner import run
+from edge_sim.config import settings as configs
+from edge_sim.runs.runner import run
 
 SEEDS = (0, 1, 2)
 BEGIN, END = "<!-- methods: begin -->", "<!-- methods: end -->"

@@ -19,9 +19,9 @@ from coordinator.ledger import Ledger
 from edge_sdk.errors import RunFailed
 from edge_sdk.protocol import storage
 from edge_sdk.transport.memory.hub import Faults
-from edge_sim import config as configs
-from edge_sim import fleet as fleets
-from edge_sim.virtual import VirtualFleet
+from edge_sim.clock.virtual_fleet import VirtualFleet
+from edge_sim.config import settings as configs
+from edge_sim.fleet import fleet as fleets
 
 STORM = Faults(drop=0.2, duplicate=0.2, delay=0.5, delay_s=3.0)
 CUTS = 8

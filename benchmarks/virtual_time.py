@@ -22,7 +22,7 @@ from edge_sdk.objectives import CrossEntropy, Optim
 from edge_sdk.tools.measure.fit import Speed as Figures
 from edge_sdk.tools.measure.fit import Timed, typical_factor
 from edge_sdk.tools.measure.loads import shortest_s
-from edge_sim import families
+from edge_sim.models import families
 
 NETS = (
     ("mlp", 8, 32),

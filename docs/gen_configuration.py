@@ -11,7 +11,7 @@ from field_tables import ranges_table  # beside this script
 
 from coordinator.config import FederationTable, PublicTable
 from edge_sdk.protocol.messages import TrainSpec
-from edge_sim.config import FleetRow, RunTable
+from edge_sim.config.settings import FleetRow, RunTable
 
 PAGE = Path(__file__).parent / "reference" / "configuration.md"
 OF_FLEET = ("count", "model", "board", "link", "size", "feature_dim")

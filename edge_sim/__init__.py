@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edge_sim.runner import run
+    from edge_sim.runs.runner import run
 
 __all__ = ["run"]
 
@@ -15,4 +15,4 @@ def __getattr__(name: str) -> Any:
     """Load `run`, and numpy with it, at the first use."""
     if name != "run":
         raise AttributeError(f"module 'edge_sim' has no attribute {name!r}")
-    return importlib.import_module("edge_sim.runner").run
+    return importlib.import_module("edge_sim.runs.runner").run

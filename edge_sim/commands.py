@@ -99,26 +99,26 @@ SIMULATE = Subcommand(
     help="run a whole federation on this machine",
     example="edge-sdk simulate federation.toml --broker embedded --set federation.rounds=20",
     arguments=_simulate_arguments,
-    function="edge_sim.simulate_command:command",
+    function="edge_sim.runs.command:command",
 )
 COMPARE = Subcommand(
     name="compare",
     help="run the same federation under several methods and compare them",
     example="edge-sdk compare federation.toml --methods fedal,fedmd --seeds 0,1,2",
     arguments=_compare_arguments,
-    function="edge_sim.compare_command:command",
+    function="edge_sim.studies.compare_command:command",
 )
 SWEEP = Subcommand(
     name="sweep",
     help="run a grid of settings, let every method choose on the validation part, and compare",
     example="edge-sdk sweep federation.toml --over train.learning_rate=0.01,0.05 --methods fedal,fedmd --seeds 0,1,2",
     arguments=_sweep_arguments,
-    function="edge_sim.sweep_command:command",
+    function="edge_sim.studies.sweep_command:command",
 )
 REPLAY = Subcommand(
     name="replay",
     help="feed a recorded run to the coordinator again, or to one device",
     example="edge-sdk replay runs/demo/trace.edgt --device device-03",
     arguments=_replay_arguments,
-    function="edge_sim.replay_command:command",
+    function="edge_sim.replay.command:command",
 )

@@ -15,7 +15,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from edge_sdk.data import Preprocess
-from edge_sim.onnx_extractors import kmeans_extractor, random_extractor
+from edge_sim.models.onnx_extractors import kmeans_extractor, random_extractor
 
 PUBLIC = 400
 SEED = 0

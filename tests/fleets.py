@@ -23,13 +23,13 @@ from edge_sdk.protocol import codec, storage
 from edge_sdk.protocol.codec import Limits
 from edge_sdk.protocol.messages import Message
 from edge_sdk.transport.memory.hub import Faults, MemoryTransport
-from edge_sim import config as configs
-from edge_sim import fleet as fleets
-from edge_sim.config import Config
-from edge_sim.engine_base import Engine
-from edge_sim.fleet import Fleet
-from edge_sim.simulation_result import simulation_result
-from edge_sim.virtual import VirtualFleet
+from edge_sim.clock.virtual_fleet import VirtualFleet
+from edge_sim.config import settings as configs
+from edge_sim.config.settings import Config
+from edge_sim.engines.base import Engine
+from edge_sim.fleet import fleet as fleets
+from edge_sim.fleet.fleet import Fleet
+from edge_sim.runs.simulation_result import simulation_result
 
 CLASSES = 4
 SIDE = 4

@@ -15,10 +15,10 @@ from coordinator.report.compare_table import compare_table
 from coordinator.report.tables import plain_text
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
-from edge_sim import compare as comparing
-from edge_sim import config as configs
-from edge_sim import fleet as fleet_of
-from edge_sim import planned_runs as plans
+from edge_sim.config import settings as configs
+from edge_sim.fleet import fleet as fleet_of
+from edge_sim.studies import compare as comparing
+from edge_sim.studies import planned_runs as plans
 
 
 @pytest.fixture

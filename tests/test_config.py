@@ -16,8 +16,8 @@ from coordinator.config import federation, load_toml, read_settings, to_toml
 from coordinator.rounds import Policy
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.wires import registered_names
-from edge_sim import config as configs
-from edge_sim import fleet as fleets
+from edge_sim.config import settings as configs
+from edge_sim.fleet import fleet as fleets
 
 METHODS = ", ".join(registered_names("coordinator.methods"))
 GOOD = """

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from edge_sdk.errors import UsageError
-from edge_sim.config import DataTable
-from edge_sim.datasets import Dataset, load_dataset
+from edge_sim.config.settings import DataTable
+from edge_sim.data.datasets import Dataset, load_dataset
 
 
 @pytest.fixture(scope="module")

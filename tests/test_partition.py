@@ -8,8 +8,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from edge_sdk.errors import UsageError
-from edge_sim.config import PartitionTable
-from edge_sim.partition import partition
+from edge_sim.config.settings import PartitionTable
+from edge_sim.data.partition import partition
 
 KINDS = ("iid", "classes_per_device", "dirichlet")
 

@@ -15,7 +15,7 @@ from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.messages import Hello
 from edge_sdk.protocol.wires import Slot, load_registered
-from edge_sim import config as configs
+from edge_sim.config import settings as configs
 
 
 def contract(name: str) -> Any:

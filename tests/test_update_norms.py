@@ -13,8 +13,8 @@ from coordinator.record.run_record import RunRecord
 from coordinator.serving.update_norms import OUTLIER, outliers, update_norm
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.protocol.knowledge import ClassRows, Weights
-from edge_sim import config as configs
-from edge_sim import fleet as sim_fleet
+from edge_sim.config import settings as configs
+from edge_sim.fleet import fleet as sim_fleet
 
 LAYOUT = bytes(16)
 

@@ -25,11 +25,11 @@ from coordinator.report.plots import draw_comparison
 from coordinator.report.progress import Progress
 from coordinator.report.tables import show_table
 from edge_sdk.errors import EdgeError
-from edge_sim import config as configs
-from edge_sim import fleet as fleets
-from edge_sim.compare import lines
-from edge_sim.config import Config
-from edge_sim.planned_runs import Setting, plan, run_missing
+from edge_sim.config import settings as configs
+from edge_sim.config.settings import Config
+from edge_sim.fleet import fleet as fleets
+from edge_sim.studies.compare import lines
+from edge_sim.studies.planned_runs import Setting, plan, run_missing
 
 FILE = Path(__file__).with_name("fedal-pi.toml")
 METHODS = ("fedal", "fedmd", "fedproto", "fedavg")

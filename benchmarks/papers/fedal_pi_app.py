@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 import edge_sdk
-from edge_sim.fleet import read_device
+from edge_sim.fleet.fleet import read_device
 
 
 def make() -> edge_sdk.App:

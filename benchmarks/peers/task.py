@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_sim import datasets
-from edge_sim.config import DataTable, PartitionTable
-from edge_sim.partition import partition
+from edge_sim.config.settings import DataTable, PartitionTable
+from edge_sim.data import datasets
+from edge_sim.data.partition import partition
 
 SEED = 0
 DATA = DataTable(source="digits", test_fraction=0.2, public=0)

@@ -21,9 +21,9 @@ from task import DEVICE, RATE, ROUNDS, now_s, tables, tell
 from torch import Tensor, nn
 
 from edge_sdk.methods.base import Job
-from edge_sim import config as configs
-from edge_sim import fleet as fleets
-from edge_sim.torch_gpu import use_exact_arithmetic
+from edge_sim.config import settings as configs
+from edge_sim.engines.torch_gpu import use_exact_arithmetic
+from edge_sim.fleet import fleet as fleets
 
 
 class Device:

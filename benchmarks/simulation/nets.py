@@ -69,26 +69,26 @@ def _model(
 def mlp(
     classes: int, shape: Shape, seed: int, preprocess: Preprocess | None = None, *, device: str = "cpu"
 ) -> TorchModel:
-    """See edge_sim.families."""
+    """See edge_sim.models.families."""
     return _model("mlp", classes, shape, seed, preprocess, device=device)
 
 
 def cnn(
     classes: int, shape: Shape, seed: int, preprocess: Preprocess | None = None, *, device: str = "cpu"
 ) -> TorchModel:
-    """See edge_sim.families."""
+    """See edge_sim.models.families."""
     return _model("cnn", classes, shape, seed, preprocess, device=device)
 
 
 def narrow(
     classes: int, shape: Shape, seed: int, preprocess: Preprocess | None = None, *, device: str = "cpu"
 ) -> TorchModel:
-    """See edge_sim.families."""
+    """See edge_sim.models.families."""
     return _model("narrow", classes, shape, seed, preprocess, device=device)
 
 
 def wide(
     classes: int, shape: Shape, seed: int, preprocess: Preprocess | None = None, *, device: str = "cpu"
 ) -> TorchModel:
-    """See edge_sim.families."""
+    """See edge_sim.models.families."""
     return _model("wide", classes, shape, seed, preprocess, device=device)

@@ -17,7 +17,7 @@ from task import now_s, tables, tell  # the clock above sees the imports
 from coordinator.record.observer import RunObserver
 from coordinator.record.result import RoundResult
 from coordinator.record.run_record import RunRecord
-from edge_sim.runner import run
+from edge_sim.runs.runner import run
 
 
 class Stopwatch(RunObserver):

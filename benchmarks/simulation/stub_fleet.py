@@ -18,7 +18,7 @@ import numpy as np  # the clock above sees the imports
 from ours import Stopwatch
 from task import ROUNDS, tell
 
-from edge_sim.runner import run
+from edge_sim.runs.runner import run
 
 SIDE, CLASSES, EACH = 2, 2, 2
 

@@ -23,10 +23,10 @@ from edge_sdk.models.base import Batches
 from edge_sdk.models.torch_seed import seeded
 from edge_sdk.objectives import CrossEntropy
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sim import config as configs
-from edge_sim import fleet as fleets
-from edge_sim.torch_threads import use_one_thread
-from edge_sim.virtual import VirtualFleet
+from edge_sim.clock.virtual_fleet import VirtualFleet
+from edge_sim.config import settings as configs
+from edge_sim.engines.torch_threads import use_one_thread
+from edge_sim.fleet import fleet as fleets
 
 HERE = Path(__file__).parent
 CLASSES, POINTS, ROUNDS, WIDTH = 6, 1000, 40, 64

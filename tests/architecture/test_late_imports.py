@@ -76,8 +76,8 @@ def test_only_what_is_optional_is_imported_late():
             ["a.py:2: import coordinator.config.load_toml at the top"],
         ),
         ("def f():\n    import torch", []),
-        ("def f():\n    from edge_sim.torch_threads import one_thread", []),
-        ("def f():\n    from edge_sim.processes import over_broker", []),
+        ("def f():\n    from edge_sim.engines.torch_threads import one_thread", []),
+        ("def f():\n    from edge_sim.over_broker.processes import over_broker", []),
     ],
 )
 def test_a_planted_one_is_found(source, found):

@@ -11,9 +11,9 @@ import pytest
 
 from edge_sdk.boards.profiles import load_board
 from edge_sdk.errors import UsageError
-from edge_sim import config as configs
-from edge_sim import fleet
-from edge_sim.assign import model_of
+from edge_sim.config import settings as configs
+from edge_sim.config.model_rules import model_of
+from edge_sim.fleet import fleet
 
 RPI4 = load_board("rpi4")
 

@@ -19,9 +19,10 @@ from edge_sdk.device.workbench import Workbench
 from edge_sdk.methods.requests import Evaluate
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.protocol.schema import Text
-from edge_sim import config as configs
-from edge_sim import fleet, partition_file
-from edge_sim.config import DataTable, PartitionTable
+from edge_sim.config import settings as configs
+from edge_sim.config.settings import DataTable, PartitionTable
+from edge_sim.data import partition_file
+from edge_sim.fleet import fleet
 
 if sys.version_info >= (3, 11):
     import tomllib

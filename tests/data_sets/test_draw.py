@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_sdk.errors import UsageError
-from edge_sim.draw import cut, draw_evenly, hold_out
+from edge_sim.data.draw import cut, draw_evenly, hold_out
 
 labels = st.lists(st.integers(0, 5), min_size=1, max_size=80).map(np.array)
 seeds = st.integers(0, 2**32 - 1)

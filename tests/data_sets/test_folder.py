@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edge_sdk.errors import MissingExtra, UsageError
-from edge_sim.sources import folder
+from edge_sim.data.sources import folder
 
 Image = pytest.importorskip("PIL.Image")
 

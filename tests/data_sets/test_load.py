@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from edge_sdk.errors import UsageError
-from edge_sim import config as configs
-from edge_sim.config import Config, DataTable
-from edge_sim.datasets import Dataset, load_dataset
+from edge_sim.config import settings as configs
+from edge_sim.config.settings import Config, DataTable
+from edge_sim.data.datasets import Dataset, load_dataset
 
 N, M, CLASSES = 120, 30, 3
 

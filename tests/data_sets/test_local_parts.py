@@ -14,8 +14,8 @@ from edge_sdk.device.workbench import INFERENCE_BATCH, Workbench
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.requests import Evaluate
 from edge_sdk.models.numpy_model import NumpyModel
-from edge_sim import config as configs
-from edge_sim import fleet
+from edge_sim.config import settings as configs
+from edge_sim.fleet import fleet
 
 SIDE = 2
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edge_sdk.errors import UsageError
-from edge_sim.sources import npz
+from edge_sim.data.sources import npz
 
 
 def arrays(n: int = 12, m: int = 6, shape: tuple[int, ...] = (4, 5), dtype: type = np.uint8) -> dict[str, np.ndarray]:

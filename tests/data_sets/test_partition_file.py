@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from edge_sdk.errors import UsageError
-from edge_sim import config as configs
-from edge_sim import fleet
-from edge_sim.runner import run
+from edge_sim.config import settings as configs
+from edge_sim.fleet import fleet
+from edge_sim.runs.runner import run
 
 DEVICES = 4
 

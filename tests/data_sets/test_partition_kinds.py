@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_sdk.errors import UsageError
-from edge_sim.config import PartitionTable
-from edge_sim.partition import partition
+from edge_sim.config.settings import PartitionTable
+from edge_sim.data.partition import partition
 
 KINDS = ("iid", "dirichlet", "classes_per_device", "quantity_skew", "user")
 CLASSES = 4

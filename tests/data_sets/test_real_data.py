@@ -12,9 +12,9 @@ import pytest
 from edge_sdk.data import Preprocess
 from edge_sdk.models.base import Batches
 from edge_sdk.objectives import CrossEntropy, Optim
-from edge_sim import families
-from edge_sim.config import DataTable
-from edge_sim.datasets import load_dataset
+from edge_sim.config.settings import DataTable
+from edge_sim.data.datasets import load_dataset
+from edge_sim.models import families
 
 FOLDER = Path(os.environ.get("EDGE_DATA", Path(__file__).parents[2] / "data"))
 SAMPLES, BATCH = 20_000, 16

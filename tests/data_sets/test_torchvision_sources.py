@@ -15,8 +15,8 @@ from edge_sdk.errors import MissingExtra, UsageError
 if importlib.util.find_spec("torch") is None or importlib.util.find_spec("torchvision") is None:
     pytest.skip("needs torch and torchvision: pip install 'edge-sdk[vision]'", allow_module_level=True)
 
-from edge_sim.sources import torch_sources  # only where torchvision is
-from edge_sim.torch_vision import datasets
+from edge_sim.data.sources import torch_sources  # only where torchvision is
+from edge_sim.models.torch_vision import datasets
 
 pytestmark = pytest.mark.torch
 TRAIN, TEST = 7, 3

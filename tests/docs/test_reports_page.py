@@ -14,9 +14,9 @@ from coordinator.report.compare import Comparison, MethodRuns, Trial
 from coordinator.report.compare_files import write_comparison
 from coordinator.report.run_files import ACCURACY_COLUMNS, OWN_TASK, write_run
 from coordinator.report.summary import summary
-from edge_sim import config as configs
-from edge_sim.axes import SETTINGS
-from edge_sim.runner import run
+from edge_sim.config import settings as configs
+from edge_sim.runs.runner import run
+from edge_sim.studies.axes import SETTINGS
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/reports.md").read_text()
 

@@ -11,7 +11,7 @@ import fleets
 
 from coordinator.config import to_toml
 from edge_sdk import cli
-from edge_sim import config as configs
+from edge_sim.config import settings as configs
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -11,8 +11,8 @@ import pytest
 
 from coordinator.report.summary import summary, without_times
 from edge_sdk import cli
-from edge_sim import config as configs
-from edge_sim.runner import run
+from edge_sim.config import settings as configs
+from edge_sim.runs.runner import run
 
 if sys.version_info >= (3, 11):
     import tomllib

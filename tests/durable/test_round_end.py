@@ -8,8 +8,8 @@ from fleets import config
 from coordinator.ledger import Ledger
 from coordinator.rounds import ExchangeId, RoundPhase
 from edge_sdk.protocol import storage
-from edge_sim import fleet as fleets
-from edge_sim.virtual import VirtualFleet
+from edge_sim.clock.virtual_fleet import VirtualFleet
+from edge_sim.fleet import fleet as fleets
 
 
 class PowerCut(BaseException):

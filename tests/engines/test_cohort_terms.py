@@ -15,18 +15,18 @@ from edge_sdk.methods.base import Job
 from edge_sdk.methods.requests import ClassMeans, Fit, Logits, Public
 from edge_sdk.objectives import Optim
 from edge_sdk.protocol import registry
-from edge_sim import config as configs
-from edge_sim.engine_base import DeviceRequest, ExactEngine
+from edge_sim.config import settings as configs
+from edge_sim.engines.base import DeviceRequest, ExactEngine
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from edge_sim.torch_cohort import CohortEngine  # noqa: E402
-from edge_sim.torch_dense_stack import DenseStacking  # noqa: E402
-from edge_sim.torch_gpu import use_exact_arithmetic  # noqa: E402
-from edge_sim.torch_stacked_terms import GROUP  # noqa: E402
-from edge_sim.torch_threads import use_one_thread  # noqa: E402
-from edge_sim.torch_vmap_stacking import VmapStacking  # noqa: E402  # torch is there
+from edge_sim.engines.stack.torch_cohort import CohortEngine  # noqa: E402
+from edge_sim.engines.stack.torch_dense_stack import DenseStacking  # noqa: E402
+from edge_sim.engines.stack.torch_stacked_terms import GROUP  # noqa: E402
+from edge_sim.engines.stack.torch_vmap_stacking import VmapStacking  # noqa: E402  # torch is there
+from edge_sim.engines.torch_gpu import use_exact_arithmetic  # noqa: E402
+from edge_sim.engines.torch_threads import use_one_thread  # noqa: E402
 
 use_one_thread()  # as every simulation does
 use_exact_arithmetic()

@@ -23,26 +23,26 @@ from edge_sdk.errors import RunFailed, StoreError, UsageError
 from edge_sdk.methods.base import Job
 from edge_sdk.methods.requests import Evaluate
 from edge_sdk.transport.memory.hub import Faults
-from edge_sim import config as configs
-from edge_sim import engine_choice
-from edge_sim import fleet as fleet_module
-from edge_sim.computation_queue import Computation
-from edge_sim.config import Config, RunTable
-from edge_sim.engine_base import LOST, DeviceAnswer, DeviceRequest, Engine, ExactEngine
-from edge_sim.fleet import build_fleet, rebuilt
-from edge_sim.remote_engine import RemoteEngine
-from edge_sim.runner import run
-from edge_sim.sources import npz
-from edge_sim.virtual import VirtualDevice
+from edge_sim.clock.computation_queue import Computation
+from edge_sim.clock.virtual_fleet import VirtualDevice
+from edge_sim.config import settings as configs
+from edge_sim.config.settings import Config, RunTable
+from edge_sim.data.sources import npz
+from edge_sim.engines import choice
+from edge_sim.engines.base import LOST, DeviceAnswer, DeviceRequest, Engine, ExactEngine
+from edge_sim.engines.remote.engine import RemoteEngine
+from edge_sim.fleet import fleet as fleet_module
+from edge_sim.fleet.fleet import build_fleet, rebuilt
+from edge_sim.runs.runner import run
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 
-from edge_sim.torch_cohort import CohortEngine  # noqa: E402  # torch is there
-from edge_sim.torch_engines import parameter_rows  # noqa: E402
-from edge_sim.torch_process_pool import ProcessPool  # noqa: E402
-from edge_sim.torch_threads import use_one_thread  # noqa: E402
+from edge_sim.engines.remote.torch_process_pool import ProcessPool  # noqa: E402
+from edge_sim.engines.stack.torch_cohort import CohortEngine  # noqa: E402  # torch is there
+from edge_sim.engines.torch_engines import parameter_rows  # noqa: E402
+from edge_sim.engines.torch_threads import use_one_thread  # noqa: E402
 
 use_one_thread()  # as every simulation does
 
@@ -210,7 +210,7 @@ def test_a_run_whose_workers_keep_dying_can_be_resumed(
     plain = tables(pictures, "fedproto")
     whole = summary(run(plain))
     with monkeypatch.context() as broken:
-        broken.setattr(engine_choice, "open_engine", lambda *_: Unreliable(5, 6))
+        broken.setattr(choice, "open_engine", lambda *_: Unreliable(5, 6))
         with pytest.raises(RunFailed, match="ended twice"):
             run(plain, out=tmp_path / "run")
     again = summary(run(plain, out=tmp_path / "run", resume=True))
@@ -222,7 +222,7 @@ def test_a_run_whose_workers_keep_dying_can_be_resumed(
 def test_a_worker_that_cannot_begin_says_why(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = config(pictures, "fedproto")
     fleet = fleets.Run(chosen).fleet
-    monkeypatch.setattr("edge_sim.torch_process_pool.sys.path", ["/nowhere"])
+    monkeypatch.setattr("edge_sim.engines.remote.torch_process_pool.sys.path", ["/nowhere"])
     for device in fleet.devices:
         object.__setattr__(device.kit, "family", "nowhere:factory")
     engine = workers(fleet, 1)
@@ -246,7 +246,7 @@ def _job(of: fleets.Run, number: int) -> Job:
 
 
 def resolved(config: Config, out: Path | None = None) -> tuple[Config, str]:
-    return engine_choice.resolve_engine(config, build_fleet(config), out)
+    return choice.resolve_engine(config, build_fleet(config), out)
 
 
 def test_auto_says_and_keeps_what_it_found(pictures: Path, tmp_path: Path) -> None:
@@ -258,12 +258,12 @@ def test_auto_says_and_keeps_what_it_found(pictures: Path, tmp_path: Path) -> No
     assert "ms a device and round" in why
     assert chosen.run.engine != "auto"
     assert configs.parse(chosen.tables, chosen.file).run == chosen.run  # as it is written down
-    assert json.loads((tmp_path / engine_choice.CHOICE_FILE).read_text())["engine"] == chosen.run.engine
-    (tmp_path / engine_choice.CHOICE_FILE).write_text('{"engine": "cohort", "stacked": ["mlp"]}')
+    assert json.loads((tmp_path / choice.CHOICE_FILE).read_text())["engine"] == chosen.run.engine
+    (tmp_path / choice.CHOICE_FILE).write_text('{"engine": "cohort", "stacked": ["mlp"]}')
     again, why = resolved(configs.parse(plain, Path("test.toml")), tmp_path)
     assert (again.run.engine, again.run.stacked) == ("cohort", ("mlp",))
     assert "as before" in why
-    (tmp_path / engine_choice.CHOICE_FILE).write_text("no json")
+    (tmp_path / choice.CHOICE_FILE).write_text("no json")
     with pytest.raises(StoreError, match="remove it"):
         resolved(configs.parse(plain, Path("test.toml")), tmp_path)
 

@@ -9,9 +9,9 @@ import pytest
 
 from edge_sdk.agent import Agent
 from edge_sdk.device.meter import Meter
-from edge_sim import computation_queue
-from edge_sim.computation_queue import Computation, ComputationQueue
-from edge_sim.engine_base import DeviceAnswer, DeviceRequest, ExactEngine
+from edge_sim.clock import computation_queue
+from edge_sim.clock.computation_queue import Computation, ComputationQueue
+from edge_sim.engines.base import DeviceAnswer, DeviceRequest, ExactEngine
 
 
 class Asking:

@@ -12,11 +12,12 @@ import pytest
 from coordinator.report.summary import summary
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
-from edge_sim import config as configs
-from edge_sim import engine_choice, families
-from edge_sim.config import Config, RunTable
-from edge_sim.model_types import InputShape
-from edge_sim.runner import run
+from edge_sim.config import settings as configs
+from edge_sim.config.settings import Config, RunTable
+from edge_sim.engines import choice
+from edge_sim.models import families
+from edge_sim.models.model_types import InputShape
+from edge_sim.runs.runner import run
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -26,12 +27,12 @@ from torch import nn  # noqa: E402  # torch is there
 from edge_sdk.data import LocalData, Preprocess, Samples  # noqa: E402
 from edge_sdk.device.workbench import Workbench  # noqa: E402
 from edge_sdk.models.torch_model import TorchModel  # noqa: E402
-from edge_sim.torch_cohort import CohortEngine  # noqa: E402
-from edge_sim.torch_gpu import use_exact_arithmetic  # noqa: E402
-from edge_sim.torch_parameter_rows import ParameterRows  # noqa: E402
-from edge_sim.torch_stack import Stack  # noqa: E402
-from edge_sim.torch_threads import use_one_thread  # noqa: E402
-from edge_sim.torch_vmap_stacking import VmapStacking  # noqa: E402
+from edge_sim.engines.stack.torch_cohort import CohortEngine  # noqa: E402
+from edge_sim.engines.stack.torch_parameter_rows import ParameterRows  # noqa: E402
+from edge_sim.engines.stack.torch_stack import Stack  # noqa: E402
+from edge_sim.engines.stack.torch_vmap_stacking import VmapStacking  # noqa: E402
+from edge_sim.engines.torch_gpu import use_exact_arithmetic  # noqa: E402
+from edge_sim.engines.torch_threads import use_one_thread  # noqa: E402
 
 use_one_thread()  # as every simulation does
 use_exact_arithmetic()
@@ -162,7 +163,7 @@ def test_a_stack_is_cut_where_there_are_too_many_samples(monkeypatch: pytest.Mon
     stack = VmapStacking().stack([bench.model for bench in benches if isinstance(bench.model, TorchModel)], train=False)
     x = torch.from_numpy(np.random.default_rng(0).normal(size=(3, 5, 1, 4, 4)).astype(np.float32))
     whole = stack.forward(x, 3).logits
-    monkeypatch.setattr("edge_sim.torch_vmap_stack.SAMPLES", 10)
+    monkeypatch.setattr("edge_sim.engines.stack.torch_vmap_stack.SAMPLES", 10)
     torch.testing.assert_close(stack.forward(x, 3).logits, whole)
 
 
@@ -204,11 +205,11 @@ def test_what_a_gpu_has_no_use_for_is_refused(pictures: Path, table: dict[str, A
 
 
 def test_a_choice_made_for_a_cpu_is_not_kept_on_a_gpu(pictures: Path, tmp_path: Path) -> None:
-    (tmp_path / engine_choice.CHOICE_FILE).write_text('{"engine": "workers", "workers": 2, "stacked": []}')
+    (tmp_path / choice.CHOICE_FILE).write_text('{"engine": "workers", "workers": 2, "stacked": []}')
     plain = fleets.tables(pictures, "fedmd")
     plain["run"] |= {"engine": "auto", "device": "cuda:0"}
     with pytest.raises(UsageError, match='use "cohort"'):
-        engine_choice.resolve_engine(configs.parse(plain, Path("test.toml")), fleets.built(pictures), tmp_path)
+        choice.resolve_engine(configs.parse(plain, Path("test.toml")), fleets.built(pictures), tmp_path)
 
 
 def plain_factory(classes: int, _shape: InputShape, _seed: int, preprocess: Preprocess) -> TorchModel:
@@ -234,7 +235,7 @@ def test_a_run_says_where_it_was_computed(pictures: Path, engine: str, device: s
 
 
 def test_a_gpu_stacks_whatever_can_be(pictures: Path) -> None:
-    from edge_sim.torch_engines import cohort  # noqa: PLC0415  # torch is there
+    from edge_sim.engines.torch_engines import cohort  # noqa: PLC0415  # torch is there
 
     fleet = fleets.built(pictures)
     assert isinstance(cohort(RunTable(device="cuda:0"), fleet)._stacking, VmapStacking)

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402  # behind the line that skips all of this
 
 from edge_sdk.models.torch_model import TorchModel  # noqa: E402
-from edge_sim.torch_parameter_buffer import ParameterBuffer, move_into_row, row_bytes  # noqa: E402
+from edge_sim.engines.stack.torch_parameter_buffer import ParameterBuffer, move_into_row, row_bytes  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

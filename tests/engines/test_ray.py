@@ -38,15 +38,16 @@ from edge_sdk.objectives import CrossEntropy
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.wires import registered_names
-from edge_sim import config as configs
-from edge_sim import engine_choice, ray_address
-from edge_sim.config import Config, RunTable
-from edge_sim.engine_base import DeviceRequest, job_at, serve_alone
-from edge_sim.fleet import Fleet
-from edge_sim.ray_worker import ModelState, RayWorker
-from edge_sim.remote_messages import RemoteRequest, WorkerSetup, to_pickle
-from edge_sim.tracked_model import TrackedModel
-from edge_sim.virtual import VirtualFleet
+from edge_sim.clock.virtual_fleet import VirtualFleet
+from edge_sim.config import settings as configs
+from edge_sim.config.settings import Config, RunTable
+from edge_sim.engines import choice
+from edge_sim.engines.base import DeviceRequest, job_at, serve_alone
+from edge_sim.engines.remote import ray_address
+from edge_sim.engines.remote.messages import RemoteRequest, WorkerSetup, to_pickle
+from edge_sim.engines.remote.ray_worker import ModelState, RayWorker
+from edge_sim.engines.remote.tracked_model import TrackedModel
+from edge_sim.fleet.fleet import Fleet
 
 if importlib.util.find_spec("ray") is None:
     pytest.skip("Ray is not installed: pip install 'edge-sdk[ray]'", allow_module_level=True)
@@ -66,7 +67,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
         address = ray_address.find_ray_address(TABLE)
         import ray  # noqa: PLC0415  # Ray learns what it may listen on before it is loaded
 
-        from edge_sim.ray_actor_pool import connect  # noqa: PLC0415  # likewise
+        from edge_sim.engines.remote.ray_actor_pool import connect  # noqa: PLC0415  # likewise
 
         assert connect(address, workers=0)
         yield ray
@@ -74,7 +75,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
 
 
 def opened(config: Config, fleet: Fleet) -> Any:
-    return engine_choice.open_engine(config.run, fleet)
+    return choice.open_engine(config.run, fleet)
 
 
 def chosen(pictures: Path, method: str, models: str, **run: Any) -> Config:
@@ -123,7 +124,7 @@ class Killer(RunObserver):
 def test_a_killed_actor_is_replaced_and_uploads_are_added_up_on_ray(
     pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from edge_sim import ray_fold  # noqa: PLC0415  # likewise
+    from edge_sim.engines.remote import ray_fold  # noqa: PLC0415  # likewise
 
     parts: list[int] = []
     finish = ray_fold.Folding.finish
@@ -137,7 +138,7 @@ def test_a_killed_actor_is_replaced_and_uploads_are_added_up_on_ray(
     config = chosen(pictures, "fedavg", "softmax", ray_fold=True)
     alone, fleet, killer = fleets.Run(config).finished(), fleets.Run(config).fleet, Killer()
     killer.engine = opened(config, fleet)
-    reduction = engine_choice.method_wrapper(config.run, fleet)
+    reduction = choice.method_wrapper(config.run, fleet)
     again = VirtualFleet(fleet, ledger=Ledger(None), engine=killer.engine, observer=killer, reduction=reduction)
     again.run()
     assert parts == [1, 1, 1]
@@ -153,7 +154,7 @@ def test_every_method_folds_elsewhere(name: str) -> None:
     """What a task is given and gives back travels as bytes."""
     if name in ("fedal", "fedgen", "feddf_al"):
         pytest.importorskip("torch")
-    from edge_sim.ray_fold import fold  # noqa: PLC0415  # likewise
+    from edge_sim.engines.remote.ray_fold import fold  # noqa: PLC0415  # likewise
 
     method = ready_method(name, EQUIPMENT)
     spec, at = spec_of(method.contract, **SMALL), At(0, 0)
@@ -274,9 +275,9 @@ def test_one_that_answers_and_is_no_ray_is_one_line(
         os.write(2, b"gcs_client.cc:210: Failed\n")  # as Ray's core does
         raise ConnectionError("Timed out")
 
-    monkeypatch.setattr("edge_sim.ray_actor_pool.ray.is_initialized", lambda: False)
-    monkeypatch.setattr("edge_sim.ray_actor_pool.ray.init", init)
-    from edge_sim.ray_actor_pool import connect  # noqa: PLC0415  # Ray learns what it may listen on before it is loaded
+    monkeypatch.setattr("edge_sim.engines.remote.ray_actor_pool.ray.is_initialized", lambda: False)
+    monkeypatch.setattr("edge_sim.engines.remote.ray_actor_pool.ray.init", init)
+    from edge_sim.engines.remote.ray_actor_pool import connect  # noqa: PLC0415  # Ray learns what it may listen on before it is loaded
 
     with pytest.raises(UsageError, match=r"run\.ray_address: no Ray at 10\.0\.0\.1:6379: Timed out"):
         connect("10.0.0.1:6379", workers=0)
@@ -287,7 +288,7 @@ def test_one_that_answers_and_is_no_ray_is_one_line(
 def test_without_ray(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delitem(sys.modules, "edge_sim.ray_actor_pool", raising=False)
+    monkeypatch.delitem(sys.modules, "edge_sim.engines.remote.ray_actor_pool", raising=False)
     monkeypatch.setitem(sys.modules, "ray", None)
     assert simulated(pictures, tmp_path) == 2
     (line,) = capsys.readouterr().err.splitlines()

@@ -19,12 +19,12 @@ from coordinator.report.summary import summary
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import RunFailed
 from edge_sdk.methods.requests import Fit
-from edge_sim.engine_base import DeviceRequest
-from edge_sim.fleet import Fleet
-from edge_sim.ray_worker import ModelState, RayWorker
-from edge_sim.remote_engine import RemoteEngine, divided
-from edge_sim.remote_messages import RemoteAnswer, RemoteRequest, WorkerSetup, to_pickle
-from edge_sim.tracked_model import TrackedModel
+from edge_sim.engines.base import DeviceRequest
+from edge_sim.engines.remote.engine import RemoteEngine, divided
+from edge_sim.engines.remote.messages import RemoteAnswer, RemoteRequest, WorkerSetup, to_pickle
+from edge_sim.engines.remote.ray_worker import ModelState, RayWorker
+from edge_sim.engines.remote.tracked_model import TrackedModel
+from edge_sim.fleet.fleet import Fleet
 
 
 class LocalPool:

@@ -15,8 +15,8 @@ from typing import Any
 import fleets
 
 from coordinator.config import to_toml
-from edge_sim import config as configs
-from edge_sim import fleet as sim_fleet
+from edge_sim.config import settings as configs
+from edge_sim.fleet import fleet as sim_fleet
 
 PATIENCE_S = 40.0
 """How long anything here may take before it is called hung."""
@@ -26,7 +26,7 @@ import os
 from pathlib import Path
 
 from edge_sdk.app import App
-from edge_sim.fleet import read_device
+from edge_sim.fleet.fleet import read_device
 
 def make():
     device = read_device(Path(os.environ["KIT"]))

@@ -16,9 +16,9 @@ from edge_sdk.data import LocalData, Samples
 from edge_sdk.models.base import FitReport
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.messages import Bye, Receipt, Upload
-from edge_sim import config as configs
-from edge_sim import fleet as sim_fleet
-from edge_sim.fleet import Fleet
+from edge_sim.config import settings as configs
+from edge_sim.fleet import fleet as sim_fleet
+from edge_sim.fleet.fleet import Fleet
 
 HOT = "device-02"
 METHODS = ["fedmd", "fedavg", "local", pytest.param("fedal", marks=pytest.mark.torch)]

@@ -19,9 +19,9 @@ from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.messages import Assign, Hello, Upload, Welcome
 from edge_sdk.protocol.quantised import Quantised
 from edge_sdk.transport.memory.hub import Faults
-from edge_sim import config as configs
-from edge_sim import fleet as sim_fleet
-from edge_sim.fleet import Fleet
+from edge_sim.config import settings as configs
+from edge_sim.fleet import fleet as sim_fleet
+from edge_sim.fleet.fleet import Fleet
 
 METHODS = ["fedmd", "fedproto", pytest.param("fedal", marks=pytest.mark.torch)]
 KINDS = ("logits", "logit_gradients", "class_rows")

@@ -25,9 +25,9 @@ from edge_sdk.device.store import Store
 from edge_sdk.durable import guarded
 from edge_sdk.errors import RunFailed, StoreError
 from edge_sdk.protocol.messages import Upload
-from edge_sim import config as configs
-from edge_sim import fleet as sim_fleets
-from edge_sim.fleet import Fleet
+from edge_sim.config import settings as configs
+from edge_sim.fleet import fleet as sim_fleets
+from edge_sim.fleet.fleet import Fleet
 
 KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "bag": ("fedproto", {}, {"rounds": 2}),

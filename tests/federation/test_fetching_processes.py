@@ -21,8 +21,8 @@ from edge_sdk.protocol.messages import PublicBlock, PublicRequest
 from edge_sdk.public_set.fetch import WINDOW
 from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.mqtt.transport import MqttTransport
-from edge_sim import config as configs
-from edge_sim.runner import run
+from edge_sim.config import settings as configs
+from edge_sim.runs.runner import run
 
 pytest.importorskip("amqtt")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import fleets
 import pytest
 
-from edge_sim.interrupts import held_back
-from edge_sim.runner import run
+from edge_sim.clock.interrupts import held_back
+from edge_sim.runs.runner import run
 
 
 def test_the_first_waits_and_the_second_does_not() -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from coordinator.record.result import Result
 from edge_sdk.errors import StoreError, UsageError
-from edge_sim import checkpoint
-from edge_sim.clock import VirtualClock
-from edge_sim.runner import run
+from edge_sim.clock import checkpoint
+from edge_sim.clock.clock import VirtualClock
+from edge_sim.runs.runner import run
 
 METHODS = ["fedmd", pytest.param("fedal", marks=pytest.mark.torch)]
 

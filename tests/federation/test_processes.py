@@ -18,9 +18,9 @@ from deployment import Deployment
 from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.config import to_toml
 from edge_sdk.errors import UsageError
-from edge_sim import config as configs
-from edge_sim.clock import VirtualClock
-from edge_sim.runner import run
+from edge_sim.clock.clock import VirtualClock
+from edge_sim.config import settings as configs
+from edge_sim.runs.runner import run
 
 pytest.importorskip("amqtt")
 

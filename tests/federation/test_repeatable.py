@@ -12,7 +12,7 @@ import pytest
 
 from coordinator.report.summary import summary, without_times
 from edge_sdk.transport.memory.hub import Faults
-from edge_sim.runner import run
+from edge_sim.runs.runner import run
 
 SEEDS = int(os.environ.get("EDGE_SEEDS", "30"))
 METHODS = ["fedmd", pytest.param("fedal", marks=pytest.mark.torch)]

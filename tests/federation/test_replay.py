@@ -27,11 +27,11 @@ from edge_sdk.protocol import codec
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.memory.hub import Faults
-from edge_sim import config as configs
-from edge_sim.checkpoint import Checkpoints
-from edge_sim.replay_device import replay_device
-from edge_sim.replay_history import History, device_history
-from edge_sim.replay_parts import maker_of
+from edge_sim.clock.checkpoint import Checkpoints
+from edge_sim.config import settings as configs
+from edge_sim.replay.device import replay_device
+from edge_sim.replay.history import History, device_history
+from edge_sim.replay.parts import maker_of
 
 ROUGH = Faults(drop=0.15, duplicate=0.15, delay=0.3, delay_s=3.0, disconnect=0.02)
 METHODS = ["fedmd", "fedproto", "fedavg", pytest.param("fedal", marks=pytest.mark.torch)]

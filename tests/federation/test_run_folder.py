@@ -15,12 +15,12 @@ from coordinator.config import to_toml
 from coordinator.record.observer import RunObserver
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
-from edge_sim import config as configs
-from edge_sim import run_folder, same_world
-from edge_sim.clock import VirtualClock
-from edge_sim.compare import compare
-from edge_sim.planned_runs import with_setting
-from edge_sim.runner import run
+from edge_sim.clock.clock import VirtualClock
+from edge_sim.config import settings as configs
+from edge_sim.runs import run_folder, same_world
+from edge_sim.runs.runner import run
+from edge_sim.studies.compare import compare
+from edge_sim.studies.planned_runs import with_setting
 
 
 class Interrupt(RunObserver):

@@ -11,9 +11,9 @@ from coordinator.rounds import ExchangeId, RoundPhase
 from edge_sdk.device.store import MemoryStore
 from edge_sdk.protocol.messages import Assign, CoordinatorStatus, Receipt, Upload
 from edge_sdk.transport.memory.hub import Hub
-from edge_sim.computation_queue import ComputationQueue
-from edge_sim.engine_base import ExactEngine
-from edge_sim.virtual import VirtualDevice
+from edge_sim.clock.computation_queue import ComputationQueue
+from edge_sim.clock.virtual_fleet import VirtualDevice
+from edge_sim.engines.base import ExactEngine
 
 SLOW = "device-02"
 EXCHANGE_S = 3.0

@@ -13,9 +13,9 @@ import pytest
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.protocol.messages import Assign, Refusal, Upload
 from edge_sdk.public_set.samples import PublicSet
-from edge_sim import config as configs
-from edge_sim import fleet as sim_fleet
-from edge_sim.fleet import Device, Fleet
+from edge_sim.config import settings as configs
+from edge_sim.fleet import fleet as sim_fleet
+from edge_sim.fleet.fleet import Device, Fleet
 
 METHODS = ["fedmd", pytest.param("fedal", marks=pytest.mark.torch)]
 
@@ -69,8 +69,8 @@ def test_a_teacher_contributes_and_does_not_change(pictures: Path, method: str) 
 def test_an_onnx_teacher_takes_part(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file made by a data scientist, through the ONNX runtime."""
     pytest.importorskip("onnxruntime")
-    extractors = pytest.importorskip("edge_sim.onnx_extractors")
-    from edge_sim import families  # noqa: PLC0415
+    extractors = pytest.importorskip("edge_sim.models.onnx_extractors")
+    from edge_sim.models import families  # noqa: PLC0415
 
     with np.load(pictures) as arrays:
         images, labels = arrays["x_train"][:, None], arrays["y_train"]
@@ -181,7 +181,7 @@ def test_a_stranger_that_is_turned_away_counts_against_no_quorum(pictures: Path)
     kit = replace(run.devices[0].device.kit, id="stranger")
     train = Samples(np.zeros((4, fleets.SIDE, fleets.SIDE), np.float32), np.zeros(4, np.int64))
     stranger = replace(run.devices[0].device, kit=kit, data=LocalData(train=train))
-    from edge_sim.virtual import VirtualDevice  # noqa: PLC0415
+    from edge_sim.clock.virtual_fleet import VirtualDevice  # noqa: PLC0415
 
     visitor = VirtualDevice(stranger, None, run.hub, run.clock, "tiny", gatherer=run._gatherer)
     visitor.agent.connect()

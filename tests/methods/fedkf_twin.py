@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy, softmax
 from edge_sdk.methods.torch_fedkf_generator import Generator, Plan
 from edge_sdk.models.torch_seed import seeded
 from edge_sdk.protocol.contracts.fedkf import FedKFParams
-from edge_sim.virtual import VirtualDevice
+from edge_sim.clock.virtual_fleet import VirtualDevice
 
 
 class Twin:

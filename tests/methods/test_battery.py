@@ -27,7 +27,7 @@ from edge_sdk.protocol import storage
 from edge_sdk.protocol.knowledge import payload_bytes
 from edge_sdk.protocol.messages import Assign, Upload
 from edge_sdk.protocol.wires import load_registered, registered_names
-from edge_sim import config as configs
+from edge_sim.config import settings as configs
 
 SMALL = {
     "steps": 2,

@@ -17,7 +17,7 @@ from edge_sdk.methods.fedbabu import common_head
 from edge_sdk.methods.requests import Fit, ReadHead
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.wires import load_registered
-from edge_sim import config as configs
+from edge_sim.config import settings as configs
 
 RATE = 0.1
 UPS = {"fedrep": ([1, 2], [5, -2], [3, 0]), "fedbabu": ([1, 2], [5, -2], [2.6, 0.4])}

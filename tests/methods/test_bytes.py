@@ -11,7 +11,7 @@ import pytest
 
 from edge_sdk.protocol.knowledge import payload_bytes
 from edge_sdk.protocol.messages import Assign, Upload
-from edge_sim import config as configs
+from edge_sim.config import settings as configs
 
 CLASSES = 10
 B = 32

@@ -21,7 +21,7 @@ from edge_sdk.protocol.contracts.fedproto import FEDPROTO
 from edge_sdk.protocol.contracts.fedssa import FEDSSA
 from edge_sdk.protocol.messages import Hello
 from edge_sdk.transport.memory.hub import Faults
-from edge_sim import config as configs
+from edge_sim.config import settings as configs
 
 METHODS = ("fedproto", "fedssa")
 BOTH = pytest.mark.parametrize("method", METHODS)

@@ -19,8 +19,8 @@ from edge_sdk.models.base import FitReport
 from edge_sdk.objectives import HeadProximal, ModelContrast, Seen
 from edge_sdk.protocol.contracts.fedclassavg import FedClassAvgParams
 from edge_sdk.protocol.knowledge import Weights
-from edge_sim import config as configs
-from edge_sim.fleet import Device
+from edge_sim.config import settings as configs
+from edge_sim.fleet.fleet import Device
 
 RATE = 0.1
 

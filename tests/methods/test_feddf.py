@@ -20,7 +20,7 @@ from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import softmax
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.public_set.samples import PublicSet
-from edge_sim import config as configs
+from edge_sim.config import settings as configs
 
 CLASSES = 3
 PUBLIC = PublicSet(np.random.default_rng(0).normal(size=(40, 2, 2)).astype(np.float32))

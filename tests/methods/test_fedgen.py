@@ -23,8 +23,8 @@ from edge_sdk.protocol import storage  # noqa: E402
 from edge_sdk.protocol.contracts.fedgen import FEDGEN, FedGenParams  # noqa: E402
 from edge_sdk.protocol.knowledge import Weights  # noqa: E402
 from edge_sdk.protocol.wires import check_roles, expectation  # noqa: E402
-from edge_sim import config as configs  # noqa: E402
-from edge_sim.fleet import Device  # noqa: E402
+from edge_sim.config import settings as configs  # noqa: E402
+from edge_sim.fleet.fleet import Device  # noqa: E402
 
 pytestmark = pytest.mark.torch
 RATE = 0.1

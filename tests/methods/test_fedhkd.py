@@ -27,7 +27,7 @@ from edge_sdk.objectives import (
 )
 from edge_sdk.protocol.contracts.fedhkd import FEDHKD, FedHKDParams
 from edge_sdk.protocol.knowledge import HyperKnowledge, Weights
-from edge_sim import config as configs
+from edge_sim.config import settings as configs
 
 HEAD = np.array([[1, 0], [0, 1], [-1, 0]], np.float32)
 TOLERANCE = 2e-6

@@ -24,7 +24,7 @@ from edge_sdk.noise import gaussian
 from edge_sdk.protocol.contracts.fedhkd import FEDHKD, FedHKDParams
 from edge_sdk.protocol.contracts.gaussian import delta, epsilon
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge
-from edge_sim import config as configs
+from edge_sim.config import settings as configs
 
 NOISES = ("noise_features", "noise_soft", "noise_counts")
 SECRET = bytes(range(32))

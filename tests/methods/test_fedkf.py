@@ -24,7 +24,7 @@ from edge_sdk.methods.requests import Evaluate, Fit, ReadWeights, WriteWeights
 from edge_sdk.objectives import CrossEntropy, Seen
 from edge_sdk.protocol.contracts.fedkf import FEDKF
 from edge_sdk.protocol.knowledge import Weights
-from edge_sim import config as configs
+from edge_sim.config import settings as configs
 
 
 def weights(*values: float, count: int = 1) -> Weights:

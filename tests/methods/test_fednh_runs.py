@@ -18,7 +18,7 @@ from edge_sdk.methods.base import Job
 from edge_sdk.protocol.contracts.fednh import FEDNH
 from edge_sdk.protocol.knowledge import payload_bytes
 from edge_sdk.protocol.messages import Assign, Upload
-from edge_sim import config as configs
+from edge_sim.config import settings as configs
 
 
 def config(pictures: Path, models: Sequence[str], **method: Any) -> configs.Config:

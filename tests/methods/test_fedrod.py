@@ -12,8 +12,8 @@ import pytest
 from edge_sdk.methods.base import Job
 from edge_sdk.methods.fedrod import FedRoDState
 from edge_sdk.protocol import storage
-from edge_sim import config as configs
-from edge_sim.fleet import Device
+from edge_sim.config import settings as configs
+from edge_sim.fleet.fleet import Device
 
 RATE = 0.1
 

@@ -25,7 +25,7 @@ from edge_sdk.protocol.contracts.fedssa import FEDSSA, FedSSAParams, inflation
 from edge_sdk.protocol.knowledge import ClassRows, payload_bytes
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.wires import expectation, frame_limits
-from edge_sim import config as configs
+from edge_sim.config import settings as configs
 
 SPEC = spec_of("fedssa", feature_dim=2)
 A = rows_of([0, 1], [[1, 0, 0.1], [0, 1, 0]])

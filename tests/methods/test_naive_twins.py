@@ -11,8 +11,8 @@ import pytest
 
 from coordinator.methods.fedssa import METHOD as FEDSSA_COORDINATOR
 from edge_sdk.methods.base import Job
-from edge_sim import config as configs
-from edge_sim.fleet import Device
+from edge_sim.config import settings as configs
+from edge_sim.fleet.fleet import Device
 
 RATE = 0.1
 

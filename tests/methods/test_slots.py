@@ -29,7 +29,7 @@ from edge_sdk.protocol.codec import Limits
 from edge_sdk.protocol.contracts.fedavg import FEDAVG
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import Upload
-from edge_sim import config as configs
+from edge_sim.config import settings as configs
 
 LAYOUT = bytes(16)
 

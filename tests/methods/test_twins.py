@@ -9,7 +9,7 @@ import fleets
 import numpy as np
 import pytest
 
-from edge_sim import config as configs
+from edge_sim.config import settings as configs
 
 torch = pytest.importorskip("torch")
 

@@ -36,8 +36,8 @@ from edge_sdk.protocol.contracts.fedprox import FEDPROX
 from edge_sdk.protocol.contracts.qffl import QFFL
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import Assign, Hello, TrainSpec, Welcome
-from edge_sim import config as configs
-from edge_sim.fleet import Device
+from edge_sim.config import settings as configs
+from edge_sim.fleet.fleet import Device
 
 LAYOUT = bytes(range(16))
 RATE = 0.1

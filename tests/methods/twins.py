@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy, kl_div, log_softmax, softmax
 
 from edge_sdk.methods.base import Job
 from edge_sdk.public_set.samples import batch_indices
-from edge_sim.virtual import VirtualDevice
+from edge_sim.clock.virtual_fleet import VirtualDevice
 
 
 @dataclass

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from edge_sdk.errors import UsageError
 from edge_sdk.models.base import Batches
 from edge_sdk.objectives import CrossEntropy, Optim
-from edge_sim.kmeans_filters import kmeans_filters, lloyd, triangle
+from edge_sim.models.kmeans_filters import kmeans_filters, lloyd, triangle
 
 pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
 sklearn_datasets = pytest.importorskip("sklearn.datasets")
 
 from edge_sdk.models.onnx_model import OnnxModel, OnnxTeacher  # noqa: E402  # only with onnxruntime
-from edge_sim import onnx_extractors  # noqa: E402  # likewise
+from edge_sim.models import onnx_extractors  # noqa: E402  # likewise
 
 
 @pytest.fixture(scope="module")

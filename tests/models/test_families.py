@@ -14,7 +14,7 @@ import edge_sdk.models
 from edge_sdk.data import Preprocess
 from edge_sdk.errors import MissingExtra, UsageError
 from edge_sdk.models.base import Model
-from edge_sim import families
+from edge_sim.models import families
 
 RAW_SHAPES = [(8, 8), (28, 28), (32, 32, 3), (64,), (1, 1)]
 LARGE = ("resnet18", "resnet34")
@@ -89,7 +89,7 @@ def test_architectures_differ_in_size() -> None:
 def test_the_onnx_families_read_files(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
-    extractors = importlib.import_module("edge_sim.onnx_extractors")
+    extractors = importlib.import_module("edge_sim.models.onnx_extractors")
     images = np.random.default_rng(0).random((30, *SHAPE), np.float32)
     extractor, classifier = tmp_path / "extractor.onnx", tmp_path / "teacher.onnx"
     extractor.write_bytes(extractors.random_extractor(SHAPE, 5, filters=3))
@@ -177,7 +177,7 @@ constant = 5
 def test_nothing_heavy_loads_before_it_is_asked_for() -> None:
     script = """
 import sys
-import edge_sdk, edge_sdk.models, edge_sim.families
+import edge_sdk, edge_sdk.models, edge_sim.models.families
 from edge_sdk.models import Batches, LinearHead, Model, NumpyModel
 NumpyModel(2, (1, 2, 2), seed=0)
 print(sorted({"torch", "onnxruntime", "onnx", "sklearn", "paho"} & set(sys.modules)))
@@ -197,15 +197,15 @@ def test_the_package_names_what_it_lacks() -> None:
     [
         ("torch", "edge_sdk.models.torch_model", "mlp"),
         ("onnxruntime", "edge_sdk.models.onnx_session", "onnx-random"),
-        ("onnx", "edge_sim.onnx_extractors", "onnx-random"),
-        ("torchvision", "edge_sim.torch_vision", "resnet18"),
+        ("onnx", "edge_sim.models.onnx_extractors", "onnx-random"),
+        ("torchvision", "edge_sim.models.torch_vision", "resnet18"),
     ],
 )
 def test_a_missing_runtime_names_its_extra(
     package: str, module: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """None in sys.modules makes an import fail as if the package were not installed."""
-    stale = ("edge_sdk.models.onnx", "edge_sim.onnx", "edge_sim.torch_vision")
+    stale = ("edge_sdk.models.onnx", "edge_sim.onnx", "edge_sim.models.torch_vision")
     for loaded in [m for m in sys.modules if m.startswith(stale) or m == module]:
         monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.setitem(sys.modules, package, None)

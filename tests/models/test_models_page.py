@@ -13,8 +13,9 @@ import pytest
 from edge_sdk.boards.profiles import load_board
 from edge_sdk.data import Preprocess
 from edge_sdk.models.base import ModelSpec
-from edge_sim import assign, families
-from edge_sim import config as configs
+from edge_sim.config import model_rules
+from edge_sim.config import settings as configs
+from edge_sim.models import families
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -69,9 +70,9 @@ def test_which_need_another_extra_is_said() -> None:
 
 def test_every_rule_stands_there() -> None:
     named = re.findall(r'^\| `"([a-z]+):LIST"` \|', PAGE, re.MULTILINE)
-    assert sorted(named) == sorted(assign.RULES)
-    assert f"the same with `{assign.FOR_BOARDS}`" in PAGE
-    assert f"below {assign.FAST_FLOPS_PER_S:.0e} ".replace("e+0", "e") in PAGE
+    assert sorted(named) == sorted(model_rules.RULES)
+    assert f"the same with `{model_rules.FOR_BOARDS}`" in PAGE
+    assert f"below {model_rules.FAST_FLOPS_PER_S:.0e} ".replace("e+0", "e") in PAGE
 
 
 def test_examples_are_read() -> None:
@@ -81,4 +82,4 @@ def test_examples_are_read() -> None:
         tables = {"federation": {"name": "a", "rounds": 1, "devices": 4}, **tomllib.loads(text)}
         parsed = configs.parse(tables, Path("f.toml"))
         for number, row in enumerate(parsed.rows):
-            assert assign.model_of(row.model, load_board(row.board), number, 0) in families.FAMILIES
+            assert model_rules.model_of(row.model, load_board(row.board), number, 0) in families.FAMILIES

@@ -12,13 +12,13 @@ import pytest
 from edge_sdk.data import Preprocess
 from edge_sdk.models.base import Batches
 from edge_sdk.objectives import CrossEntropy, Optim
-from edge_sim import families
+from edge_sim.models import families
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from edge_sdk.models.torch_model import TorchModel  # noqa: E402  # only where torch is
-from edge_sim import torch_families  # noqa: E402
+from edge_sim.models import torch_families  # noqa: E402
 
 CLASSES = 10
 SHAPES = [(1, 8, 8), (1, 28, 28), (3, 32, 32)]
@@ -139,7 +139,9 @@ def test_stems_are_small_for_small_pictures_only() -> None:
 @without_torchvision
 def test_torchvision_imports_beside_this_torch() -> None:
     """In a process of its own: an operator that is declared twice would end it."""
-    script = "from edge_sim.torch_vision import datasets, models; import torchvision; print(models.resnet18.__name__)"
+    script = (
+        "from edge_sim.models.torch_vision import datasets, models; import torchvision; print(models.resnet18.__name__)"
+    )
     done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "resnet18"), done.stderr
 
@@ -147,7 +149,7 @@ def test_torchvision_imports_beside_this_torch() -> None:
 @without_torchvision
 @pytest.mark.parametrize("loads", [True, False])
 def test_operators_are_declared_only_where_the_compiled_ones_do_not_load(loads: bool, monkeypatch) -> None:
-    vision = importlib.import_module("edge_sim.torch_vision")
+    vision = importlib.import_module("edge_sim.models.torch_vision")
     folder = importlib.util.find_spec("torchvision").submodule_search_locations[0]
 
     def load(path: str) -> None:

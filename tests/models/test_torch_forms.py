@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from edge_sdk.models.torch_forms import GROUP  # noqa: E402  # torch is there
-from edge_sim.torch_families import torch_model  # noqa: E402
+from edge_sim.models.torch_families import torch_model  # noqa: E402
 
 STEPS = 3
 

@@ -39,7 +39,7 @@ from edge_sdk.models.torch_cosine import CosineHead, Unit  # noqa: E402  # likew
 from edge_sdk.models.torch_model import TorchModel  # noqa: E402  # likewise
 from edge_sdk.models.torch_optim import TorchOptimiser  # noqa: E402  # likewise
 from edge_sdk.models.torch_seed import seeded  # noqa: E402  # likewise
-from edge_sim.torch_families import torch_model  # noqa: E402  # likewise
+from edge_sim.models.torch_families import torch_model  # noqa: E402  # likewise
 
 
 class FamilySuite(ModelSuite, WeightSuite):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from coordinator import config as coordinators
-from edge_sim import config as configs
+from edge_sim.config import settings as configs
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "papers"
 FILE = FOLDER / "fedal-pi.toml"

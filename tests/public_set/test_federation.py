@@ -18,9 +18,9 @@ from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.messages import Assign, Bye, Hello, PublicBlock, PublicRequest, Upload, Welcome
 from edge_sdk.transport.memory.hub import Faults
-from edge_sim import config as configs
-from edge_sim import fleet as sim_fleet
-from edge_sim.fleet import Fleet
+from edge_sim.config import settings as configs
+from edge_sim.fleet import fleet as sim_fleet
+from edge_sim.fleet.fleet import Fleet
 
 SEEDS = int(os.environ.get("EDGE_SEEDS", "30"))
 LOSSY = Faults(drop=0.2, duplicate=0.2, delay=0.3, delay_s=3.0)

@@ -11,7 +11,7 @@ import pytest
 
 from edge_sdk.protocol.messages import PublicRequest
 from edge_sdk.public_set.samples import PublicSet
-from edge_sim.fleet import Fleet
+from edge_sim.fleet.fleet import Fleet
 
 
 @pytest.fixture

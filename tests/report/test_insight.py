@@ -18,9 +18,9 @@ from coordinator.report.insight_plots import MethodInsight, cosines
 from coordinator.report.run_files import INSIGHT, insight_bytes, read_run, write_run
 from edge_sdk.errors import UsageError
 from edge_sdk.objectives import softmax
-from edge_sim import config as configs
-from edge_sim.model_insight import PER_CLASS, model_insight
-from edge_sim.runner import run
+from edge_sim.config import settings as configs
+from edge_sim.runs.model_insight import PER_CLASS, model_insight
+from edge_sim.runs.runner import run
 
 
 def one_run(pictures: Path, method: str, **changes):

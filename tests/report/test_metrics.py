@@ -21,8 +21,8 @@ from coordinator.report.run_files import read_run, write_run
 from coordinator.report.summary import summary
 from edge_sdk.device.evaluation import personalised_accuracies, weighted_accuracy
 from edge_sdk.protocol.knowledge import ClassRows
-from edge_sim import config as configs
-from edge_sim.runner import run
+from edge_sim.config import settings as configs
+from edge_sim.runs.runner import run
 
 SAMPLES = {"a": 10, "b": 30, "c": 60}
 shares = st.floats(0, 1)

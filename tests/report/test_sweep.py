@@ -16,9 +16,9 @@ from coordinator.report.compare import MethodRuns, Trial
 from coordinator.report.run_files import read_run
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
-from edge_sim import axes, gain_plots, planned_runs, sweep_table
-from edge_sim import config as configs
-from edge_sim import sweep as sweeping
+from edge_sim.config import settings as configs
+from edge_sim.studies import axes, gain_plots, planned_runs, sweep_table
+from edge_sim.studies import sweep as sweeping
 
 RATE, ALPHA = "train.learning_rate=0.05,0.2", "partition.classes_per_device=2,3"
 

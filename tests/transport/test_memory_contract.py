@@ -10,7 +10,7 @@ from suite import LinkFactory, TransportSuite, until
 from edge_sdk.errors import LocalProtocolError
 from edge_sdk.transport.base import Connected, Disconnected, Transport, Will
 from edge_sdk.transport.memory.hub import Faults, Hub, MemoryTransport
-from edge_sim.clock import VirtualClock
+from edge_sim.clock.clock import VirtualClock
 
 
 class TestMemory(TransportSuite):

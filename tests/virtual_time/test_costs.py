@@ -9,8 +9,8 @@ import pytest
 
 from coordinator.record.result import Result
 from coordinator.report.summary import summary
-from edge_sim.clock import VirtualClock
-from edge_sim.runner import run
+from edge_sim.clock.clock import VirtualClock
+from edge_sim.runs.runner import run
 
 OUTAGE_S = 600.0
 

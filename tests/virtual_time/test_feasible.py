@@ -11,10 +11,10 @@ import pytest
 from edge_sdk.boards.profiles import load_board, load_link
 from edge_sdk.device.meter import Meter
 from edge_sdk.errors import UsageError
-from edge_sim import config as configs
-from edge_sim import feasible
-from edge_sim import fleet as simulated
-from edge_sim.runner import run
+from edge_sim.config import settings as configs
+from edge_sim.fleet import feasible
+from edge_sim.fleet import fleet as simulated
+from edge_sim.runs.runner import run
 
 
 def built(pictures: Path, method: str = "fedmd", **row: Any) -> simulated.Fleet:

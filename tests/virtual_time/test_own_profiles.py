@@ -9,8 +9,8 @@ import fleets
 import pytest
 
 from edge_sdk.errors import UsageError
-from edge_sim import config as configs
-from edge_sim.runner import run
+from edge_sim.config import settings as configs
+from edge_sim.runs.runner import run
 
 SHIPPED = importlib.resources.files("firmware_profiles")
 

@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.report.summary import summary, without_times
 from edge_sdk.errors import UsageError
-from edge_sim import config as configs
+from edge_sim.config import settings as configs
 
 
 def simulated(pictures: Path, method: str = "fedmd", dropout: float = 0.4, **policy: Any) -> fleets.Run:

@@ -16,9 +16,9 @@ from coordinator.record.result import Result
 from coordinator.report.summary import summary
 from edge_sdk import cli
 from edge_sdk.errors import RunFailed, UsageError
-from edge_sim import config as configs
-from edge_sim import late_start
-from edge_sim.runner import run
+from edge_sim.config import settings as configs
+from edge_sim.runs import late_start
+from edge_sim.runs.runner import run
 
 
 class Interrupt(RunObserver):
@@ -301,7 +301,7 @@ def test_a_real_broker_imitates_no_trouble_and_that_is_said(
     pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "edge_sim.runner.run_in", lambda _out, config, **_: fleets.Run(configs.alone(config)).finished().result
+        "edge_sim.runs.runner.run_in", lambda _out, config, **_: fleets.Run(configs.alone(config)).finished().result
     )
     file = tmp_path / "f.toml"
     for rows, told in ((({"count": 4, "dropout": 0.1},), True), (({"count": 4},), False)):

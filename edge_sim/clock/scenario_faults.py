@@ -1,0 +1,219 @@
+"""The faults of a simulated run, scheduled on the virtual clock.  All of them follow from the federation's seed.
+
+A device is off as long as at least one cause keeps it off: its daily hours, a drop-out, a power cut, an empty battery,
+or a defect.  This module knows the fleet and its devices by protocols, so that virtual.py can import it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from coordinator.serving.server import Server
+from edge_sdk.errors import RunFailed
+from edge_sdk.transport.memory.hub import Hub
+from edge_sim.clock.clock import VirtualClock
+from edge_sim.config.availability import DAY_S, read_window
+from edge_sim.config.scenario import ScenarioTable
+from edge_sim.fleet.fleet import Device
+from edge_sim.fleet.hardware import Hardware
+
+_POWER_CUTS, _DEFECT, _EXCHANGE = 21, 22, 23
+"""Purposes of a device's random numbers: they follow the federation's seed in the seed of a generator."""
+_EMPTY = 1e-6
+"""A battery whose charge is at most this share of its capacity counts as empty."""
+
+
+class SwitchableDevice(Protocol):
+    """What the faults of a device need to know of it, and the switch that they turn."""
+
+    clock: VirtualClock
+    device: Device
+    hardware: Hardware
+    powered: bool
+    excused: bool
+    """Whether the run may end without this device, because a fault keeps it off."""
+    faults: DeviceFaults | None
+
+    @property
+    def over(self) -> bool:
+        """Whether its part in the run has ended."""
+
+    def power_on(self) -> None:
+        """Start it again on what its store holds."""
+
+    def power_off(self) -> None:
+        """Stop it; what it was computing is lost."""
+
+
+class FaultyFleet(Protocol):
+    """What the faults of a scenario need to know of a fleet."""
+
+    clock: VirtualClock
+    hub: Hub
+
+    @property
+    def devices(self) -> Sequence[SwitchableDevice]:
+        """All devices of the run."""
+
+    @property
+    def server(self) -> Server:
+        """The coordinator."""
+
+    def power_cut(self, who: str, at_s: float, for_s: float) -> None:
+        """Cut the power of a device, or of the `coordinator`, for some seconds."""
+
+
+def schedule_faults(fleet: FaultyFleet, scenario: ScenarioTable, seed: int) -> None:
+    """Schedule all faults on the fleet's clock, before the clock runs.
+
+    Faults of the broker and the coordinator that lie before the present time are left out: the run was resumed.
+    """
+    clock = fleet.clock
+    for at_s in scenario.broker_lost_at_s:
+        if at_s >= clock.now_s:
+            clock.at(at_s, lambda: fleet.hub.restart(scenario.broker_lost_for_s))
+    for at_s in scenario.coordinator_lost_at_s:
+        if at_s >= clock.now_s:
+            fleet.power_cut("coordinator", at_s, scenario.coordinator_lost_for_s)
+    clock.at(scenario.until_s, lambda: _give_up(fleet, scenario))
+    for device in fleet.devices:
+        device.faults = DeviceFaults(device, scenario, seed)
+        device.faults.begin()
+
+
+def _give_up(fleet: FaultyFleet, scenario: ScenarioTable) -> None:
+    rounds = fleet.server.rounds
+    raise RunFailed(
+        f"the simulated fleet was not done after {scenario.until_days:g} virtual days (scenario.until_days): the "
+        f"coordinator is {rounds.phase.value} in round {rounds.place.round} of {rounds.policy.rounds}, and "
+        f"{sum(device.powered for device in fleet.devices)} of {len(fleet.devices)} devices are switched on"
+    )
+
+
+class DeviceFaults:
+    """The faults of one device: it turns the device off and on, and makes some exchanges slow."""
+
+    def __init__(self, device: SwitchableDevice, scenario: ScenarioTable, seed: int) -> None:
+        self._device, self._clock = device, device.clock
+        self._scenario, self._seed = scenario, seed
+        self._conditions = device.device.conditions
+        self._causes: set[str] = set()
+        """What keeps the device off at present."""
+        self._attempts: Counter[tuple[int, int]] = Counter()
+        """How often each (round, exchange) was computed."""
+        self._checks = 0
+        """Number of battery checks that were scheduled; only the last one is carried out."""
+
+    def begin(self) -> None:
+        """Schedule what does not depend on the course of the run."""
+        if self._conditions.available is not None:
+            self._keep_hours(self._conditions.available)
+        if self._conditions.fails_after_s is not None:
+            fails_at_s = self._rng(_DEFECT).exponential(self._conditions.fails_after_s)
+            self._clock.at(fails_at_s, lambda: self._off("broken"))
+        if self._conditions.power_cuts_per_day:
+            self._next_cut(self._rng(_POWER_CUTS), 0.0)
+
+    # -- from exchange to exchange ----------------------------------------------------------------------------------
+
+    def slow_factor(self, place: tuple[int, int]) -> float:
+        """By what the computing time of an exchange is multiplied.  place: (round, exchange)."""
+        slow = self._conditions.slow_share and self._draw(place)[0] < self._conditions.slow_share
+        return self._conditions.slow_factor if slow else 1.0
+
+    def computing(self, place: tuple[int, int], took_s: float) -> None:
+        """Note that the device begins to compute an exchange for `took_s` seconds; it may drop out meanwhile."""
+        if self._conditions.dropout:
+            _, dropped, when = self._draw(place)
+            if dropped < self._conditions.dropout:
+                lost_at_s = self._clock.now_s + when * took_s
+                self._clock.at(lost_at_s, lambda: self._cut("drop-out", self._conditions.dropout_s))
+        self._attempts[place] += 1
+        self.schedule_battery_check()
+
+    def _draw(self, place: tuple[int, int]) -> tuple[float, float, float]:
+        """Three numbers in [0, 1) for one attempt at an exchange: is it slow, does it drop out, and when."""
+        slow, dropped, when = self._rng(_EXCHANGE, *place, self._attempts[place]).random(3)
+        return float(slow), float(dropped), float(when)
+
+    # -- at its own times -------------------------------------------------------------------------------------------
+
+    def _keep_hours(self, available: str) -> None:
+        window, starts_s = read_window(available, "fleet.available"), self._scenario.starts_s
+        if not window.holds(self._clock.now_s + starts_s):
+            self._off("hours")
+
+        def plan() -> None:
+            at_s, opens = window.next_edge(self._clock.now_s, starts_s)
+            if at_s <= self._scenario.until_s:
+                self._clock.at(at_s, lambda: pass_edge(opens))
+
+        def pass_edge(opens: bool) -> None:
+            (self._on if opens else self._off)("hours")
+            plan()
+
+        plan()
+
+    def _next_cut(self, rng: np.random.Generator, last_s: float) -> None:
+        """Schedule the next cut of a Poisson process; cuts before the start of a resumed run are skipped."""
+        gap_s = DAY_S / self._conditions.power_cuts_per_day
+        at_s = last_s + rng.exponential(gap_s)
+        while at_s < self._clock.now_s:
+            at_s += rng.exponential(gap_s)
+
+        def cut() -> None:
+            self._cut("power cut", self._conditions.power_cut_s)
+            self._next_cut(rng, at_s)
+
+        if at_s <= self._scenario.until_s:
+            self._clock.at(at_s, cut)
+
+    def schedule_battery_check(self) -> None:
+        """Schedule a check for the time at which the battery will be empty if its load stays as it is now."""
+        empty_at_s = self._device.hardware.empty_at_s(self._clock.now_s)
+        if empty_at_s is not None and empty_at_s <= self._scenario.until_s:
+            self._checks += 1
+            mine = self._checks
+            self._clock.at(empty_at_s, lambda: self._check_battery() if mine == self._checks else None)
+
+    def _check_battery(self) -> None:
+        hardware, now_s = self._device.hardware, self._clock.now_s
+        left = hardware.left_share(now_s)
+        if left is None or not self._device.powered:
+            return
+        if left > _EMPTY:
+            self.schedule_battery_check()
+            return
+        self._off("battery")
+        full_at_s = hardware.full_at_s(now_s)
+        if full_at_s is not None and full_at_s <= self._scenario.until_s:
+            self._clock.at(full_at_s, lambda: self._on("battery"))
+
+    # -- the switch -------------------------------------------------------------------------------------------------
+
+    def _cut(self, cause: str, for_s: float) -> None:
+        if cause not in self._causes:
+            self._off(cause)
+            self._clock.at(self._clock.now_s + for_s, lambda: self._on(cause))
+
+    def _off(self, cause: str) -> None:
+        self._causes.add(cause)
+        self._device.excused = True
+        if self._device.powered:
+            self._device.power_off()
+
+    def _on(self, cause: str) -> None:
+        self._causes.discard(cause)
+        if self._causes:
+            return
+        self._device.excused = False
+        if not self._device.powered and not self._device.over:
+            self._device.power_on()
+            self.schedule_battery_check()
+
+    def _rng(self, purpose: int, *rest: int) -> np.random.Generator:
+        return np.random.default_rng([self._seed, purpose, self._device.device.kit.number, *rest])

@@ -1,0 +1,416 @@
+"""The fleet on a virtual clock: N agents and one server on a memory hub, in one thread, bit for bit repeatable.
+
+The objects are those of a deployment.  Only time is made up: computing takes what the board's profile says, frames take
+what the link's profile says, and nothing waits in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from coordinator.equipment import ready_method
+from coordinator.ledger import Ledger
+from coordinator.record.observer import RunObserver
+from coordinator.record.run_record import NO_WORK, FleetWork
+from coordinator.serving.public_set_server import PublicSetServer
+from coordinator.serving.server import Server
+from coordinator.trace import recording_server
+from coordinator.trace.log import TraceWriter
+from edge_sdk.agent import Agent
+from edge_sdk.boards.profiles import Effort
+from edge_sdk.device.store import Store
+from edge_sdk.errors import RunFailed
+from edge_sdk.transport.memory.hub import Faults, Hub, MemoryTransport
+from edge_sim.byzantine import agent_for
+from edge_sim.clock.checkpoint import Checkpoints
+from edge_sim.clock.clock import LocalClock, VirtualClock
+from edge_sim.clock.computation_queue import Computation, ComputationQueue
+from edge_sim.clock.interrupts import held_back
+from edge_sim.clock.scenario_faults import DeviceFaults, schedule_faults
+from edge_sim.engines.base import Engine, ExactEngine, MethodWrapper, ask, unchanged
+from edge_sim.fleet.fleet import Device, Fleet, hardware
+from edge_sim.fleet.hardware import DeviceCost
+
+
+class VirtualFleet:
+    """A run in virtual time."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        *,
+        ledger: Ledger,
+        faults: Faults | None = None,
+        faults_seed: int = 0,
+        observer: RunObserver | None = None,
+        stores: Mapping[str, Store] | None = None,
+        keeper: Checkpoints | None = None,
+        public_server: PublicSetServer | None = None,
+        caches: Path | None = None,
+        world: Mapping[str, Any] | None = None,
+        trace: TraceWriter | None = None,
+        engine: Engine | None = None,
+        reduction: MethodWrapper = unchanged,
+    ) -> None:
+        """caches: devices are given no public set, and fetch it from the public_server into folders in here.
+
+        world: what `to_json` gave, to go on from.  engine: what devices compute on; None: one after the other, in this
+        process.  reduction: where the method adds uploads up.
+        """
+        world = world or {"now_s": 0.0, "begun_s": None, "hardware": {}}
+        self.clock = VirtualClock(world["now_s"])
+        self.hub = Hub(self.clock, faults, faults_seed)
+        self._keeper = keeper
+        self._gatherer = ComputationQueue(engine or ExactEngine(), (observer or RunObserver()).noted)
+        self.devices: tuple[VirtualDevice, ...] = ()
+        self._coordinator = VirtualCoordinator(
+            fleet,
+            ledger,
+            self.hub,
+            self.clock,
+            observer,
+            public_server=public_server,
+            work=self._work,
+            trace=trace,
+            reduction=reduction,
+            begun_s=world.get("begun_s"),  # checkpoints of before these were kept lack them
+            unclosed=world.get("unclosed"),
+        )
+        stores = stores or {}
+        name = fleet.federation.spec.federation
+        self.devices = tuple(
+            VirtualDevice(
+                device, stores.get(device.kit.id), self.hub, self.clock, name, gatherer=self._gatherer, caches=caches
+            )
+            for device in fleet.devices
+        )
+        for each in self.devices:
+            if each.device.kit.id in world["hardware"]:
+                each.hardware.restore(world["hardware"][each.device.kit.id], self.clock.now_s)
+        self._gatherer.ready()
+        self._running = list(self.devices)
+        """Those not known to be over."""
+        schedule_faults(self, fleet.scenario, fleet.federation.spec.seed)
+
+    @property
+    def server(self) -> Server:
+        """The coordinator in its present life."""
+        return self._coordinator.server
+
+    def _work(self) -> FleetWork:
+        spent = self.spent.values()
+        return FleetWork(
+            flops=sum(each.flops for each in spent),
+            busy_s=sum(each.busy_s for each in spent),
+            used_j=sum(each.energy_j for each in spent),
+        )
+
+    @property
+    def spent(self) -> dict[str, DeviceCost]:
+        """What the run has cost each device so far, by id."""
+        now_s = self.clock.now_s
+        return {d.device.kit.id: d.hardware.spent(now_s) for d in self.devices}
+
+    def to_json(self) -> dict[str, Any]:
+        """Time, heat, batteries, joules and counts as plain values: what neither the ledger nor the stores hold."""
+        now_s = self.clock.now_s
+        begun_s = self.server.record.started_s
+        hardware = {d.device.kit.id: d.hardware.to_json(now_s) for d in self.devices}
+        return {"now_s": now_s, "begun_s": begun_s, "hardware": hardware, "unclosed": self.server.record.unclosed()}
+
+    def run(self) -> None:
+        """Let time pass until the run is over.
+
+        Raises RunFailed where nothing is left to happen before that.  An interrupt leaves a checkpoint.
+        """
+        self._coordinator.server.connect()
+        for device in self.devices:
+            if device.powered:
+                device.connect()
+        try:
+            with held_back() as interrupt:
+                self._pass_time(interrupt)
+        except BaseException:
+            self._save()
+            raise
+
+    def _pass_time(self, between_events: Callable[[], None]) -> None:
+        while not (self.server.over and self._all_over()):
+            between_events()
+            if self.clock.next_s > self.clock.now_s:
+                self._gatherer.compute()
+            if not self.clock.step():
+                raise RunFailed("the simulated fleet came to a standstill")
+            if self.server.over and self.server.rounds.reason:
+                return
+            if self._keeper is not None and self._keeper.due():
+                self._save()
+
+    def _all_over(self) -> bool:
+        """Whether nobody has anything left to do; asked after every event, so those known to be over are left out."""
+        while self._running and (self._running[-1].over or self._running[-1].excused):
+            self._running.pop()
+        if not self._running:  # and nobody who was excused has come back
+            self._running = [device for device in self.devices if not (device.over or device.excused)]
+        return not self._running
+
+    def power_cut(self, who: str, at_s: float, for_s: float) -> None:
+        """Cut the power of a device, or of the `coordinator`, at some time; after a while it starts again by itself.
+
+        All is lost but what its store or ledger holds.  One that is done by then is left alone.
+        """
+        machines: dict[str, VirtualCoordinator | VirtualDevice] = {d.device.kit.id: d for d in self.devices}
+        machine = {"coordinator": self._coordinator, **machines}[who]
+
+        def cut() -> None:
+            if machine.powered and not machine.over:
+                machine.power_off()
+                self.clock.at(self.clock.now_s + for_s, machine.power_on)
+
+        self.clock.at(at_s, cut)
+
+    def _save(self) -> None:
+        if self._keeper is not None:
+            stores = {d.device.kit.id: d.agent.store for d in self.devices}
+            self._keeper.save(self.server.ledger, stores, self.to_json())
+
+
+class VirtualCoordinator:
+    """A server that is woken when there is news for it."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        ledger: Ledger,
+        hub: Hub,
+        clock: VirtualClock,
+        observer: RunObserver | None,
+        *,
+        public_server: PublicSetServer | None = None,
+        work: Callable[[], FleetWork] = lambda: NO_WORK,
+        trace: TraceWriter | None = None,
+        reduction: MethodWrapper = unchanged,
+        begun_s: float | None = None,
+        unclosed: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Of a run that goes on: when it opened its first exchange, and what it had counted that no ledger holds."""
+        self._work, self._reduction = work, reduction
+        self._trace = trace
+        self._fleet, self._hub, self._clock, self._observer = fleet, hub, clock, observer
+        self._public_server = public_server
+        self.powered = True
+        self._start(ledger, begun_s, unclosed)
+
+    @property
+    def over(self) -> bool:
+        """Whether the run has ended."""
+        return self.server.over
+
+    def power_off(self) -> None:
+        """The process is gone."""
+        self.powered = False
+        self._hub.cut_power("coordinator")
+        self._waker.stop()
+
+    def power_on(self) -> None:
+        """A new process on what the ledger holds."""
+        self.powered = True
+        with TemporaryDirectory() as folder:
+            kept = Path(folder) / "ledger.db"
+            self.server.ledger.copy_to(kept)
+            self.server.ledger.close()
+            record = self.server.record
+            self._start(Ledger(None, kept), record.started_s, record.unclosed())  # we saw what it has forgotten
+        self.server.connect()
+
+    def _start(self, ledger: Ledger, begun_s: float | None, unclosed: Mapping[str, Any] | None) -> None:
+        self._transport = self._hub.link("coordinator")
+        self.server = recording_server.server(
+            self._trace,
+            spec=self._fleet.federation.spec,
+            policy=self._fleet.federation.policy,
+            method=self._reduction(ready_method(self._fleet.federation.spec.method, self._fleet.equipment)),
+            transport=self._transport,
+            ledger=ledger,
+            roster=self._fleet.federation.roster,
+            observer=self._observer,
+            public_server=self._public_server,
+            work=self._work,
+            clock=lambda: self._clock.now_s,
+            begun_s=begun_s,
+        )
+        if unclosed is not None:
+            self.server.record.remember(unclosed)
+        self._waker = _Waker(self._clock, self._wake, self.server.next_due_s)
+        self._transport.on_news = self._waker.soon
+
+    def _wake(self) -> None:
+        now_s = self._clock.now_s
+        while (event := self._transport.poll(0.0)) is not None:
+            self.server.handle(event, now_s)
+        self.server.flush(now_s)
+        self.server.tick(now_s)
+
+
+class VirtualDevice:
+    """An agent whose computing takes virtual time."""
+
+    def __init__(
+        self,
+        device: Device,
+        store: Store | None,
+        hub: Hub,
+        clock: VirtualClock,
+        federation: str,
+        *,
+        gatherer: ComputationQueue,
+        caches: Path | None = None,
+    ) -> None:
+        self._gatherer = gatherer
+        self._cache = caches / device.kit.id if caches else None
+        self.device, self.clock = device, clock
+        self._hub, self._federation = hub, federation
+        self.hardware = hardware(device)
+        self.faults: DeviceFaults | None = None
+        self.powered = True
+        self.excused = False
+        """Whether a run may end without it: a scenario keeps it off."""
+        conditions = device.conditions
+        self._own = LocalClock(clock, offset_s=conditions.clock_offset_s, drift=conditions.clock_drift)
+        self._agent_type = agent_for(conditions.byzantine, federation, device.kit.seed)
+        self._start(store)
+
+    @property
+    def over(self) -> bool:
+        """Whether its part in the run has ended."""
+        return self.agent.over
+
+    def connect(self) -> None:
+        """Switch it on and let it look for the broker."""
+        self.hardware.power_on(self.clock.now_s)
+        self.agent.connect()
+        if self.faults is not None:
+            self.faults.schedule_battery_check()
+
+    def power_off(self) -> None:
+        """The board is dark: what it was computing is lost."""
+        self._gatherer.settle(self.agent)
+        self.powered = False
+        self.hardware.power_off(self.clock.now_s)
+        self._hub.cut_power(self.device.kit.id)
+        self._waker.stop()
+
+    def power_on(self) -> None:
+        """A fresh model and agent on the same store."""
+        self.powered = True
+        store = self.agent.store
+        store.boot_epoch += 1
+        self._start(store)
+        self.connect()
+
+    def _start(self, store: Store | None) -> None:
+        self._transport: MemoryTransport = self._hub.link(self.device.kit.id, self.hardware.transfer_s)
+        self.agent: Agent = self._agent_type(
+            federation=self._federation,
+            broker=self._transport,
+            identity=self.device.kit.id,
+            model=self.device.kit.model(self.device.public),
+            data=self.device.data,
+            public=self.device.public if self._cache is None else None,
+            public_cache=self._cache,
+            state=store,
+            board=self.device.kit.board_name,
+            disclose_classes=True,
+            share_weights=True,
+            secret=self.device.kit.secret,
+            clock=lambda: self._own.now_s,
+        )
+        self.agent.serve = partial(ask, self.agent.bench)
+        self._gatherer.attach(self.device.kit.number, self.agent.bench)
+        self._computed = 0
+        self._waker = _Waker(self.clock, self._wake, self._due_s)
+        self._transport.on_news = self._waker.soon
+
+    def _due_s(self) -> float | None:
+        due_s = self.agent.next_due_s()
+        return None if due_s is None else self._own.true_s(due_s)
+
+    def _wake(self) -> None:
+        self._gatherer.settle(self.agent)
+        while (event := self._transport.poll(0.0)) is not None:
+            self.agent.handle(event, self._own.now_s)
+        self.agent.tick(self._own.now_s)
+        if self.agent.working and self.agent.begun != self._computed:
+            self._compute()
+
+    def _compute(self) -> None:
+        """Have the work begun at once; let it be finished when the board would be."""
+        self._computed = self.agent.begun
+        agent, place, meter = self.agent, self.clock.place(), self.agent.meter
+        train, infer = meter.train, meter.infer
+        self._gatherer.add(Computation(agent, lambda: self._computed_all(agent, (train, infer), place)))
+
+    def _computed_all(self, agent: Agent, before: tuple[Effort, Effort], place: int) -> None:
+        """Before: what was trained and inferred until then; place: kept among the events of that moment."""
+        if agent is not self.agent:
+            return  # the board lost its power at this very moment
+        begun = self._computed = agent.begun
+        trained, inferred = agent.meter.train - before[0], agent.meter.infer - before[1]
+        exchange = agent.session.place
+        slow_factor = self.faults.slow_factor(exchange) if self.faults is not None else 1.0
+        took_s = self.hardware.compute(
+            trained, inferred, self.clock.now_s, slow_factor=slow_factor, saved_bytes=agent.unsaved_bytes
+        )
+        if self.faults is not None:
+            self.faults.computing(exchange, took_s)
+        self.clock.at(self.clock.now_s + took_s, lambda: self._finish(agent, begun), place)
+
+    def _finish(self, agent: Agent, begun: int) -> None:
+        if not self.powered or agent is not self.agent:
+            return  # the board that computed this has lost its power
+        if agent.working and agent.begun == begun:  # else a newer Assign came meanwhile
+            agent.finish_work(self._own.now_s)
+            self._waker.soon()
+
+
+class _Waker:
+    """Calls a participant when there is news for it and when its next deadline comes, and no more often."""
+
+    def __init__(self, clock: VirtualClock, act: Callable[[], None], due_s: Callable[[], float | None]) -> None:
+        self._clock, self._act, self._due_s = clock, act, due_s
+        self._soon = False
+        self._stopped = False
+        self._alarm_s: float | None = None
+
+    def stop(self) -> None:
+        """Never again."""
+        self._stopped = True
+
+    def soon(self) -> None:
+        """Now, once whatever happens at this moment has happened."""
+        if not self._soon:
+            self._soon = True
+            self._clock.at(self._clock.now_s, self._run)
+
+    def _run(self) -> None:
+        self._soon = False
+        if self._stopped:
+            return
+        self._act()
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        due_s = self._due_s()
+        if due_s is None or (self._alarm_s is not None and self._clock.now_s < self._alarm_s <= due_s):
+            return
+        self._alarm_s = due_s
+        self._clock.at(due_s, self._ring)
+
+    def _ring(self) -> None:
+        if self._alarm_s is not None and self._clock.now_s >= self._alarm_s:
+            self._alarm_s = None
+        self._run()

@@ -1,0 +1,55 @@
+"""Which model a simulated device runs, where its [[fleet]] row leaves that to a rule.
+
+    model = "cnn"                      this family, or MODULE:FACTORY
+    model = "board"                    what suits the board: board:mlp,cnn,resnet
+    model = "board:small,medium,large" a list from small to large: the faster the board, the further down the list
+    model = "random:a,b,c"             one of them, drawn for each device from the federation's seed
+    model = "cycle:a,b,c"              one after the other, by the device's number
+
+In a list stand families and MODULE:FACTORY alike; a factory in a module that is itself called board, cycle or random
+cannot be named.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edge_sdk.boards.profiles import Board
+from edge_sdk.errors import UsageError
+from edge_sim.models import families
+
+RULES = ("board", "cycle", "random")
+FOR_BOARDS = "mlp,cnn,resnet"
+FAST_FLOPS_PER_S, STEP = 5e9, 4
+"""Training speed from which a board takes the second model of a list; STEP times as much, the third, and so on."""
+
+
+def model_of(rule: str, board: Board, number: int, seed: int) -> str:
+    """A family or MODULE:FACTORY for one device.
+
+    Raises UsageError for an unknown one anywhere in a list, and where a board runs none of a list.
+    """
+    kind, _, listed = ("board", ":", FOR_BOARDS) if rule == "board" else rule.partition(":")
+    if kind not in RULES:
+        families.check_family(rule)
+        return rule
+    names = [name.strip() for name in listed.split(",")]
+    for name in names:
+        families.check_family(name)
+    if kind == "board":
+        return _for_board(names, board)
+    if kind == "cycle":
+        return names[number % len(names)]
+    return names[int(np.random.default_rng([seed, 8, number]).integers(len(names)))]
+
+
+def _for_board(names: list[str], board: Board) -> str:
+    """The model at the place of the board's speed, or the largest before it that the board has a runtime for."""
+    place = sum(board.train_flops_per_s >= FAST_FLOPS_PER_S * STEP**i for i in range(len(names) - 1))
+    for name in reversed(names[: place + 1]):
+        if families.runtime(name) in board.runtimes:
+            return name
+    raise UsageError(
+        f"fleet.model: board:{','.join(names)}: {board.name} runs {', '.join(board.runtimes)} and none of the models "
+        f"for its speed ({', '.join(names[: place + 1])}); begin the list with one that it can"
+    )

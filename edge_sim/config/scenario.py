@@ -1,0 +1,54 @@
+"""The section [scenario]: what happens to the broker and the coordinator, and when the run takes place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from edge_sdk.errors import UsageError
+from edge_sdk.protocol.schema import Real, Text
+from edge_sim.config.availability import DAY_S, read_time
+
+Seconds = Annotated[float, Real(0.0, 1e10)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioTable:
+    """The section [scenario], for the memory broker; what happens to single devices stands in [[fleet]]."""
+
+    starts_at: Annotated[str, Text(5)] = "00:00"
+    """Time of day at which the run begins."""
+    until_days: Annotated[float, Real(0.001, 10_000.0)] = 60.0
+    """Virtual days after which a run that has not ended is given up."""
+    broker_lost_at_s: tuple[Seconds, ...] = ()
+    """Times at which the broker is restarted: everybody loses the link."""
+    broker_lost_for_s: Seconds = 10.0
+    """Until it is back."""
+    coordinator_lost_at_s: tuple[Seconds, ...] = ()
+    """Times at which the coordinator loses its power; it goes on from its ledger."""
+    coordinator_lost_for_s: Seconds = 30.0
+    """Until it is back."""
+
+    def check(self, where: str) -> None:
+        """Raise UsageError, naming `where` and the key, for what no type can tell."""
+        read_time(self.starts_at, f"{where}.starts_at")
+        for key in ("broker_lost_at_s", "coordinator_lost_at_s"):
+            for at_s in getattr(self, key):
+                if at_s >= self.until_s:
+                    raise UsageError(
+                        f"{where}.{key}: {at_s:.10g} s never comes, for the run is given up after "
+                        f"{self.until_s:.10g} s (until_days)"
+                    )
+
+    @property
+    def starts_s(self) -> float:
+        """Seconds after midnight at which the run begins."""
+        return read_time(self.starts_at, "scenario.starts_at")
+
+    @property
+    def until_s(self) -> float:
+        """Virtual seconds after which a run is given up."""
+        return self.until_days * DAY_S
+
+
+QUIET = ScenarioTable()

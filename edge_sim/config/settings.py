@@ -1,0 +1,324 @@
+"""A simulated federation as TOML: what coordinator/config.py reads, and the data, the fleet and its faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, overload
+
+from coordinator.config import Settings, load_toml, read_settings, read_table
+from edge_sdk.boards.profiles import SUFFIX, load_board, load_link
+from edge_sdk.errors import UsageError
+from edge_sdk.protocol.schema import Count, Integer, Real, Text
+from edge_sdk.protocol.toml_table import to_table
+from edge_sdk.transport.memory.hub import Faults
+from edge_sim.config import model_rules
+from edge_sim.config.device_conditions import IDEAL_CONDITIONS, DeviceConditions
+from edge_sim.config.scenario import ScenarioTable
+
+Share = Annotated[float, Real(0.0, 1.0)]
+Seed = Annotated[int, Integer(0, 2**32 - 1)]
+Side = Annotated[int, Integer(1, 4096)]
+"""Height or width in pixels."""
+Samples = Annotated[int, Integer(1, 10**9)]
+"""How many of them."""
+CPU = "cpu"
+"""The device that is always there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataTable:
+    """The section [data]; paths are relative to the TOML file."""
+
+    source: Annotated[str, Text(16, "digits|npz|folder|mnist|fashion-mnist|emnist|svhn|cifar10|cifar100")] = "digits"
+    path: str | None = None
+    """For npz the file, for folder the folder."""
+    root: str | None = None
+    """For torchvision's data sets: the folder that its own loaders call root."""
+    emnist_split: Annotated[str, Text(16, "balanced|byclass|bymerge|letters|digits|mnist")] = "balanced"
+    """Which of EMNIST's six sets."""
+    image_size: tuple[Side, ...] | None = None
+    """For folder: height and width that pictures are brought to when they are read; needed where they differ."""
+    train_samples: Samples | None = None
+    """Keep so many of the training samples, each class in proportion; default: all."""
+    test_samples: Samples | None = None
+    """The same for the test."""
+    balance_test: bool = False
+    """Test on as many samples of each class as of the others: of each as many as the rarest has."""
+    public: Count = 400
+    """Samples taken out of the training part as the public set; their labels are thrown away."""
+    test_fraction: Annotated[float, Real(0.01, 0.9)] = 0.2
+    """For sources that come without a test: digits, and folder without train/ and test/."""
+    split: tuple[Annotated[float, Real(0.0, 1e6)], ...] = (1.0, 0.0, 0.0)
+    """How each device divides its own samples: into parts to train on, to validate on and to test on."""
+    scale: Annotated[float, Real(1e-9, 1e9)] | None = None
+    """Factor that brings raw values to about [0, 1]; default by data set and dtype."""
+    seed: Seed | None = None
+    """Of its own, for what is drawn here; default: the federation's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionTable:
+    """The section [partition]."""
+
+    kind: Annotated[str, Text(32, "classes_per_device|iid|dirichlet|quantity_skew|user")] = "classes_per_device"
+    classes_per_device: Annotated[int, Integer(1, 65535)] = 3
+    alpha: Annotated[float, Real(1e-3, 1e6)] = 0.5
+    """Of the Dirichlet distribution: over devices for each class (dirichlet), or over their sizes (quantity_skew)."""
+    min_samples: Samples = 4
+    seed: Seed | None = None
+    """Of its own; default: the federation's."""
+    file: str | None = None
+    """Take the partition from here instead of drawing one; relative to the TOML file."""
+    export: str | None = None
+    """Write the partition here when the run starts; relative to the TOML file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetRow(DeviceConditions):
+    """One [[fleet]]: some devices that are alike."""
+
+    count: Annotated[int, Integer(1, 10**6)] = 1
+    """How many there are of them."""
+    model: Annotated[str, Text(1000)] = "mlp"
+    """A family (see edge_sim.models), MODULE:FACTORY, or a rule that picks one for each device: board, board:LIST,
+    random:LIST or cycle:LIST (edge_sim/config/model_rules.py)."""
+    board: Annotated[str, Text(4096)] = "rpi4"
+    """A profile's name, or a .toml file of one's own; relative to the TOML file."""
+    link: Annotated[str, Text(4096)] | None = None
+    """The same; default: the board's own."""
+    size: tuple[Side, ...] | None = None
+    """Height and width that these devices resize samples to."""
+    feature_dim: Annotated[int, Integer(1, 65536)] | None = None
+    """Width of their features; default: the federation's, where the family can choose it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultsTable:
+    """The section [faults], for the memory broker."""
+
+    drop: Annotated[float, Real(0.0, 0.95)] = 0.0
+    """Chance that a frame is lost; above 0.95 next to nothing arrives, and a run would not end."""
+    duplicate: Share = 0.0
+    """Chance that it comes twice."""
+    delay: Share = 0.0
+    """Chance that it is held up."""
+    delay_s: Annotated[float, Real(0.0, 1e6)] = 1.0
+    """For how long at most; frames overtake each other within it."""
+    disconnect: Annotated[float, Real(0.0, 0.5)] = 0.0
+    """Chance that its receiver loses the link instead; above 0.5 next to no link lasts, and a run would not end."""
+    disconnect_s: Annotated[float, Real(0.1, 1e6)] = 5.0
+    """For how long; at 0 it would be cut again at the same moment, and no time would pass."""
+    seed: Seed = 0
+    """Of these draws."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTable:
+    """The section [run]."""
+
+    standalone: bool = True
+    """Also train every device alone, with the same private steps, to compare with."""
+    processes: Annotated[int, Integer(1, 64)] = 2
+    """Processes that the torch devices share when the broker is a real one; the others have one each."""
+    engine: Annotated[str, Text(16, "exact|cohort|workers|ray|auto")] = "exact"
+    """What devices compute on in memory: one by one; stacked; in worker processes; on Ray; or whichever of this
+    machine's a calibration finds fastest.  See docs/how-to/speed.md and scale-out.md."""
+    workers: Annotated[int, Integer(0, 256)] = 0
+    """Worker processes; 0: as many as this machine has cores; on Ray as many as the cluster has, or 2 of its own."""
+    stacked: tuple[str, ...] | None = None
+    """Models, by the name that they have in reports, that cohort and workers stack; default: for cohort every one that
+    can be, for workers none."""
+    ray_address: Annotated[str, Text(256)] | None = None
+    """Of the Ray cluster: HOST:PORT or auto; default: the environment's RAY_ADDRESS, else a Ray of its own."""
+    ray_fold: bool = False
+    """Also add uploads up on Ray, as partial aggregates."""
+    memory_bytes: Annotated[int, Integer(1, 2**50)] | None = None
+    """Above this much, models' weights lie in a file on disk; default: always in memory."""
+    device: Annotated[str, Text(16, "cpu|cuda:[0-9]{1,3}")] = CPU
+    """Where torch models compute: cpu, or cuda:N for a GPU."""
+
+    def check(self, where: str) -> None:
+        """Raise UsageError for what a GPU has no use for."""
+        if self.device != CPU and self.engine in ("workers", "ray"):
+            raise UsageError(
+                f'{where}.engine: "{self.engine}" computes in processes without a GPU, and the device is '
+                f'{self.device}; use "cohort", which stacks devices there'
+            )
+        if self.device != CPU and self.memory_bytes is not None:
+            raise UsageError(f"{where}.memory_bytes: weights lie on {self.device}, never in a file; leave it out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Settings):
+    """A whole simulation.  Paths in it are absolute, so that it means the same wherever it is written down."""
+
+    data: DataTable
+    partition: PartitionTable
+    fleet: tuple[FleetRow, ...]
+    faults: Faults
+    faults_seed: int
+    scenario: ScenarioTable
+    run: RunTable
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """The resolved TOML: tables that `parse` reads back as this config; values at their defaults are left out."""
+        own = {
+            "data": to_table(self.data),
+            "partition": to_table(self.partition),
+            "faults": to_table(FaultsTable(**asdict(self.faults), seed=self.faults_seed)),
+            "scenario": to_table(self.scenario),
+            "run": to_table(self.run),
+        }
+        fleet = [{"count": row.count, **to_table(row)} for row in self.fleet]
+        return {**super().tables, **{name: table for name, table in own.items() if table}, "fleet": fleet}
+
+    @cached_property
+    def rows(self) -> tuple[FleetRow, ...]:
+        """The fleet, one row for each device."""
+        return tuple(row for row in self.fleet for _ in range(row.count))
+
+    @cached_property
+    def ids(self) -> tuple[str, ...]:
+        """Device ids, in the order of the rows; sorting keeps that order."""
+        width = max(2, len(str(len(self.rows) - 1)))
+        return tuple(f"device-{i:0{width}d}" for i in range(len(self.rows)))
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read and check a file.  Raises UsageError: one line with file, key and what is allowed."""
+    file = Path(path)
+    return parse(load_toml(file, overrides), file)
+
+
+def parse(tables: Mapping[str, Any], file: Path) -> Config:
+    """Check tables that came from a file, or were made in Python.  Raises UsageError."""
+    shared = read_settings(tables, file)
+    federation = shared.federation
+    fleet = _fleet(tables.get("fleet", [{"count": federation.devices}]), file, federation.seed)
+    counted = sum(row.count for row in fleet)
+    if counted != federation.devices:
+        raise UsageError(
+            f"{file}: federation.devices: {federation.devices}, but the [[fleet]] counts add up to {counted}"
+        )
+    if federation.roster:
+        raise UsageError(f"{file}: federation.roster: a simulated fleet names its own devices; leave it out")
+    scenario = read_table(ScenarioTable, tables.get("scenario", {}), "scenario", file)
+    scenario.check(f"{file}: scenario")
+    faults = asdict(read_table(FaultsTable, tables.get("faults", {}), "faults", file))
+    seed = faults.pop("seed")
+    return Config(
+        file=file,
+        federation=federation,
+        method=shared.method,
+        train=shared.train,
+        encoding=shared.encoding,
+        public=shared.public and replace(shared.public, path=_absolute(shared.public.path, file)),
+        data=_data(tables.get("data", {}), file),
+        partition=_partition(tables.get("partition", {}), file),
+        fleet=fleet,
+        faults=Faults(**faults),
+        faults_seed=seed,
+        scenario=scenario,
+        run=_run(tables.get("run", {}), file),
+    )
+
+
+def _fleet(rows: Any, file: Path, seed: int) -> tuple[FleetRow, ...]:
+    if not isinstance(rows, list):
+        raise UsageError(f"{file}: fleet: write [[fleet]], once for each kind of device")
+    fleet = tuple(_with_files(read_table(FleetRow, row, f"fleet[{i}]", file), file) for i, row in enumerate(rows))
+    for i, row in enumerate(fleet):
+        _check_row(row, f"{file}: fleet[{i}]", seed)
+    return fleet
+
+
+def _data(plain: Any, file: Path) -> DataTable:
+    table = read_table(DataTable, plain, "data", file)
+    needed = {"digits": None, "npz": "path", "folder": "path"}.get(table.source, "root")
+    if needed and not getattr(table, needed):
+        what = "file" if table.source == "npz" else "folder"
+        raise UsageError(f'{file}: data.{needed}: missing; with source = "{table.source}" it names the {what}')
+    if table.image_size is not None and len(table.image_size) != 2:
+        raise UsageError(f"{file}: data.image_size: expected [height, width], found {list(table.image_size)}")
+    if len(table.split) != 3 or table.split[0] <= 0:
+        raise UsageError(
+            f"{file}: data.split: expected [train, validation, test], such as [8, 1, 1], with some to train on; "
+            f"found {list(table.split)}"
+        )
+    return replace(table, path=_absolute(table.path, file), root=_absolute(table.root, file))
+
+
+def _run(plain: Any, file: Path) -> RunTable:
+    table = read_table(RunTable, plain, "run", file)
+    table.check(f"{file}: run")
+    return table
+
+
+def _partition(plain: Any, file: Path) -> PartitionTable:
+    table = read_table(PartitionTable, plain, "partition", file)
+    if table.file is not None:
+        for key in ("kind", "export"):
+            if key in plain:
+                raise UsageError(f"{file}: partition.{key}: of no use beside partition.file; leave one of them out")
+    return replace(table, file=_absolute(table.file, file), export=_absolute(table.export, file))
+
+
+def _check_row(row: FleetRow, where: str, seed: int) -> None:
+    """Raise UsageError where a row names what does not exist."""
+    if row.size is not None and len(row.size) != 2:
+        raise UsageError(f"{where}.size: expected [height, width], found {list(row.size)}")
+    _check_name(load_board, row.board, f"{where}.board")
+    profile = load_board(row.board)
+    _check_name(lambda rule: model_rules.model_of(rule, profile, 0, seed), row.model, f"{where}.model")
+    if row.link is not None:
+        _check_name(load_link, row.link, f"{where}.link")
+    if row.charge_w and not (profile.battery_wh if row.battery_wh is None else row.battery_wh):
+        raise UsageError(f"{where}.charge_w: there is no battery to charge; give it battery_wh, or leave charge_w out")
+    row.check(where)
+
+
+def _check_name(check: Callable[[str], object], name: str, where: str) -> None:
+    try:
+        check(name)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
+
+
+def _with_files(row: FleetRow, file: Path) -> FleetRow:
+    """A [[fleet]] row whose profiles, where they are files, hold in any folder."""
+    own = {key: getattr(row, key) for key in ("board", "link") if str(getattr(row, key)).endswith(SUFFIX)}
+    return replace(row, **{key: _absolute(path, file) for key, path in own.items()})
+
+
+@overload
+def _absolute(path: str, file: Path) -> str: ...
+@overload
+def _absolute(path: str | None, file: Path) -> str | None: ...
+def _absolute(path: str | None, file: Path) -> str | None:
+    """A path that is relative to a file, as it holds in any folder."""
+    return None if path is None else str((file.parent / path).resolve())
+
+
+def troubled(config: Config) -> bool:
+    """Whether the file has something go wrong that only the memory broker imitates."""
+    trials = [field.name for field in fields(DeviceConditions)]
+    worse = any(getattr(row, name) != getattr(IDEAL_CONDITIONS, name) for row in config.fleet for name in trials)
+    return worse or config.scenario != ScenarioTable()
+
+
+def alone(config: Config) -> Config:
+    """The same devices, data, seeds and private steps, with nothing exchanged, and nothing going wrong."""
+    everybody = replace(config.federation, method="local", participants=None, over_selection=False, quorum=None)
+    return replace(
+        config,
+        federation=everybody,
+        method={},
+        fleet=tuple(replace(row, **asdict(IDEAL_CONDITIONS)) for row in config.fleet),
+        faults=Faults(),
+        faults_seed=0,
+        scenario=ScenarioTable(),
+    )

@@ -1,0 +1,130 @@
+"""Data sets for simulation: private training samples, a public part without labels, and a test of all classes."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.data import Samples
+from edge_sdk.errors import UsageError
+from edge_sdk.objectives import Ints
+from edge_sdk.public_set.samples import PublicSet
+from edge_sim.config.settings import DataTable
+from edge_sim.data.draw import draw_equally, draw_evenly
+from edge_sim.data.sources import digits, npz
+from edge_sim.data.sources import folder as pictures
+from edge_sim.data.sources.base import SourceData
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Dataset:
+    """One data set, split."""
+
+    name: str
+    private: Samples
+    rows: Ints  # (n,)
+    """Where the private samples stand among the training samples of the source."""
+    source_samples: int
+    """How many of those there are."""
+    users: NDArray[Any] | None  # (n,)
+    """Who recorded each private sample, where the source tells."""
+    public: PublicSet | None
+    public_labels: Ints | None  # (m,)
+    """Which no device is told: for pictures."""
+    test: Samples
+    classes: int
+    scale: float
+    """Brings raw values to about [0, 1]."""
+    sha256: str
+    seed: int
+    """What was drawn here was drawn from it."""
+
+    @property
+    def raw_shape(self) -> tuple[int, ...]:
+        """Of one sample."""
+        return tuple(self.private.x.shape[1:])
+
+
+def load_dataset(table: DataTable, seed: int, folder: Path, classes: int | None = None) -> Dataset:
+    """The data set that a [data] section names; paths are relative to `folder`.
+
+    classes: how many the federation has, where it says so; default: as many as the labels need.
+    Raises UsageError or MissingExtra.
+    """
+    seed = seed if table.seed is None else table.seed
+    whole = read_source(table, seed, folder)
+    found = int(max(whole.train.y.max(), whole.test.y.max())) + 1
+    if classes is not None and found > classes:
+        raise UsageError(f"federation.classes: {classes}, but {_where(whole, classes)}")
+    kept = _some(whole.train.y, table.train_samples, np.random.default_rng([seed, 6]), "train_samples")
+    balanced = np.arange(len(whole.test))
+    if table.balance_test:
+        balanced = draw_equally(whole.test.y, np.random.default_rng([seed, 8]))
+    tested = balanced[
+        _some(whole.test.y[balanced], table.test_samples, np.random.default_rng([seed, 7]), "test_samples")
+    ]
+    x, y = whole.train.x[kept], whole.train.y[kept]
+    test = Samples(whole.test.x[tested], whole.test.y[tested])
+    if not table.public < len(y):
+        raise UsageError(
+            f"data.public: expected fewer than the {len(y)} training samples, found {table.public}; "
+            "leave some for the devices"
+        )
+    order = np.random.default_rng([seed, 2]).permutation(len(y))
+    chosen, rest = np.sort(order[: table.public]), np.sort(order[table.public :])
+    return Dataset(
+        name=whole.name,
+        private=Samples(x[rest], y[rest]),
+        rows=kept[rest],
+        source_samples=len(whole.train),
+        users=whole.users[kept][rest] if whole.users is not None else None,
+        public=PublicSet(x[chosen]) if table.public else None,
+        public_labels=y[chosen] if table.public else None,
+        test=test,
+        classes=classes or found,
+        scale=whole.scale if table.scale is None else table.scale,
+        sha256=_sha256(x, y, test.x, test.y),
+        seed=seed,
+    )
+
+
+def read_source(table: DataTable, seed: int, folder: Path) -> SourceData:
+    """Everything that the source holds.  Raises UsageError or MissingExtra."""
+    if table.source == "digits":
+        return digits.read_digits(table.test_fraction, seed)
+    if table.source == "npz":
+        return npz.read_npz(folder / (table.path or ""))
+    if table.source == "folder":
+        size = (table.image_size[0], table.image_size[1]) if table.image_size else None
+        return pictures.read_folder(folder / (table.path or ""), size, table.test_fraction, seed)
+    from edge_sim.data.sources import torch_sources
+
+    return torch_sources.read_torchvision(table.source, folder / (table.root or ""), table.emnist_split)
+
+
+def _where(whole: SourceData, classes: int) -> str:
+    """The first label that is none of 0..classes-1."""
+    array, y = ("y_train", whole.train.y) if int(whole.train.y.max()) >= classes else ("y_test", whole.test.y)
+    row = int(np.flatnonzero(y >= classes)[0])
+    return f"{array} of {whole.name} has label {y[row]} at sample {row}; expected 0 to {classes - 1}"
+
+
+def _some(y: Ints, count: int | None, rng: np.random.Generator, key: str) -> Ints:
+    """Indices of `count` samples, each class in proportion; None: of all."""
+    if count is None:
+        return np.arange(len(y))
+    if count > len(y):
+        raise UsageError(f"data.{key}: expected at most the {len(y)} that the source has, found {count}")
+    return draw_evenly(y, count, rng)
+
+
+def _sha256(*arrays: NDArray[Any]) -> str:
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,114 @@
+"""Own pictures without code: a folder with one sub-folder for each class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from edge_sdk.data import Raw, Samples
+from edge_sdk.errors import MissingExtra, UsageError
+from edge_sim.data.draw import hold_out
+from edge_sim.data.sources.base import SourceData
+
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+"""Other files are left alone."""
+GREY = ("1", "L", "LA")
+"""Pillow's modes of pictures without colour."""
+DEEP = ("I", "F")
+"""How its modes of more than eight bits a value begin: as bytes they would be clipped."""
+
+
+def read_folder(folder: Path, size: tuple[int, int] | None, test_fraction: float, seed: int) -> SourceData:
+    """The pictures under a folder: u1 (n, h, w) where all are grey, else (n, h, w, 3).
+
+    FOLDER/CLASS/*.png, then a part of every class becomes the test; or FOLDER/train/CLASS/* and FOLDER/test/CLASS/*.
+    Classes are numbered in the order of their names.  `size`: height and width that pictures are brought to.
+
+    Raises UsageError for a folder without pictures, a file that is none, or pictures of several sizes without `size`;
+    MissingExtra without Pillow.
+    """
+    divided = (folder / "train").is_dir() and (folder / "test").is_dir()
+    top = folder / "train" if divided else folder
+    classes = _classes(top)
+    train_files = _files(top, classes)
+    test_files = _files(folder / "test", classes) if divided else []
+    x = _pictures([path for path, _ in train_files + test_files], size)
+    y = np.array([label for _, label in train_files + test_files], np.int64)
+    if divided:
+        n = len(train_files)
+        train, test = np.arange(n), np.arange(n, len(y))
+    else:
+        train, test = hold_out(y, test_fraction, np.random.default_rng([seed, 1]))
+    if not len(test):
+        raise UsageError(f"{folder}: too few pictures of each class to hold {test_fraction:g} of them out as the test")
+    return SourceData(
+        name=folder.name, train=Samples(x[train], y[train]), test=Samples(x[test], y[test]), scale=1 / 255
+    )
+
+
+def _classes(top: Path) -> list[str]:
+    if not top.is_dir():
+        raise UsageError(f"data.path: {top}: no such folder")
+    names = _subfolders(top)
+    if len(names) < 2:
+        found = ", ".join(names) or "none"
+        raise UsageError(f"data.path: {top}: expected a sub-folder of pictures for each class, found {found}")
+    return names
+
+
+def _subfolders(top: Path) -> list[str]:
+    return sorted(entry.name for entry in top.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _files(top: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
+    """(file, class) of every picture, by class and then by name."""
+    strange = [name for name in _subfolders(top) if name not in classes]
+    if strange:
+        raise UsageError(f"{top}: {strange[0]}: no such class in the training part; it has {', '.join(classes)}")
+    return [(path, label) for label, name in enumerate(classes) for path in _of_class(top / name)]
+
+
+def _of_class(folder: Path) -> Iterator[Path]:
+    entries = sorted(folder.iterdir()) if folder.is_dir() else []
+    files = [path for path in entries if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")]
+    if not files:
+        raise UsageError(f"{folder}: holds no pictures ({' '.join(SUFFIXES)})")
+    yield from files
+
+
+def _pictures(files: Sequence[Path], size: tuple[int, int] | None) -> Raw:
+    """All of them as one array, u1 (n, h, w) or (n, h, w, 3)."""
+    pictures = [_picture(path, size) for path in files]
+    for path, picture in zip(files, pictures, strict=True):
+        if picture.shape[:2] != pictures[0].shape[:2]:
+            (h, w), (h0, w0) = picture.shape[:2], pictures[0].shape[:2]
+            raise UsageError(
+                f"{path}: {h} x {w} pixels, but {files[0].name} has {h0} x {w0}; "
+                "give one size to all with data.image_size = [height, width]"
+            )
+    coloured = any(picture.ndim == 3 for picture in pictures)
+    return np.stack([_coloured(picture) if coloured else picture for picture in pictures])
+
+
+def _coloured(picture: Raw) -> Raw:
+    return picture if picture.ndim == 3 else np.repeat(picture[:, :, None], 3, axis=2)
+
+
+def _picture(path: Path, size: tuple[int, int] | None) -> Raw:
+    """One picture, u1 (h, w) or (h, w, 3); transparency is dropped."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingExtra("pillow", "sim", "reading pictures") from None
+    try:
+        with Image.open(path) as opened:
+            if opened.mode.startswith(DEEP):
+                raise UsageError(f"{path}: more than 8 bits a value (mode {opened.mode}): give such data as npz")
+            picture = opened.convert("L" if opened.mode in GREY else "RGB")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise UsageError(f"{path}: not a readable picture: {error}") from None
+    if size is not None:
+        picture = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    return np.asarray(picture, np.uint8)

@@ -1,0 +1,4 @@
+"""The remote engine: shares of the devices on worker processes or Ray actors, and the messages between.
+
+May import `engines`, `engines.stack`, `edge_sim.fleet`, `config` and edge_sdk.
+"""

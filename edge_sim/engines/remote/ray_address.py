@@ -1,0 +1,44 @@
+"""Which Ray a run computes on, and what Ray must be told before it is loaded."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from edge_sdk.errors import UsageError
+from edge_sim.config.settings import RunTable
+
+LOCAL = "local"
+"""A Ray of the run's own, on this machine."""
+REACH_S = 5.0
+"""How long an address may take to answer: Ray itself goes on trying for minutes."""
+
+
+def find_ray_address(table: RunTable) -> str:
+    """The table's address, else that of the environment, else LOCAL.  Raises UsageError where nobody listens there.
+
+    Call it before `import ray`: a Ray that stays on this machine is bound to its loopback by a variable that is read
+    then, for else its ports were open to the network.  A process that has had one can have no other Ray.
+    """
+    address = table.ray_address or os.environ.get("RAY_ADDRESS") or LOCAL
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would call home
+    if address == LOCAL:
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # whatever the system: no cluster, loopback
+    else:
+        _reach(address)
+        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "2")  # for one that listens and is no Ray; else many minutes
+    return address
+
+
+def _reach(address: str) -> None:
+    """Raise UsageError unless somebody listens at HOST:PORT."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdecimal():
+        return  # auto is a name
+    try:
+        socket.create_connection((host, int(port)), timeout=REACH_S).close()
+    except (OSError, OverflowError) as error:
+        raise UsageError(
+            f"run.ray_address: nothing answers at {address} ({error}); start Ray there (ray start --head), or leave "
+            "the address out"
+        ) from None

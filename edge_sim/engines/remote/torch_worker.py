@@ -1,0 +1,40 @@
+"""A worker process: `python -m edge_sim.engines.remote.torch_worker PIPE BUFFER`, two file descriptors."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+from edge_sim.engines.remote.torch_mapped_models import MappedModels, MappedSetup
+from edge_sim.engines.remote.worker import WorkerDevices
+from edge_sim.engines.remote.worker_process import worker_pipe
+from edge_sim.engines.stack.torch_parameter_buffer import ParameterBuffer
+from edge_sim.engines.torch_threads import use_one_thread
+
+
+def serve_pipe() -> int:
+    """Serve requests until the pipe closes.  An exception of the setup is sent in place of the first answers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the simulation's to handle
+    use_one_thread()
+    pipe, buffer = worker_pipe(int(sys.argv[1])), ParameterBuffer(0, descriptor=int(sys.argv[2]))
+    try:
+        try:
+            devices = _devices(pipe.recv(), buffer)
+        except EOFError:
+            return 0
+        except Exception as error:  # noqa: BLE001  # told to the simulation, which waits for us
+            pipe.send(error)
+            return 1
+        while True:
+            pipe.send(devices.serve(pipe.recv()))
+    except (EOFError, OSError):
+        return 0
+
+
+def _devices(setup: MappedSetup, buffer: ParameterBuffer) -> WorkerDevices:
+    sys.path[:] = setup.worker.modules
+    return WorkerDevices(setup.worker, MappedModels(setup, buffer))
+
+
+if __name__ == "__main__":
+    sys.exit(serve_pipe())

@@ -1,0 +1,327 @@
+"""The engine `cohort`: equal requests of devices with equal nets are computed as one stack.
+
+Fits, class means and logits are stacked; all other requests are computed one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from edge_sdk.device import divergence
+from edge_sdk.device.workbench import Workbench, slices
+from edge_sdk.errors import Diverged
+from edge_sdk.methods.requests import ClassMeans, Fit, Logits, Private
+from edge_sdk.models.base import Batches, FitReport
+from edge_sdk.models.checks import check_fit
+from edge_sdk.models.torch_model import TorchModel
+from edge_sdk.models.torch_optim import TorchOptimiser
+from edge_sdk.objectives import Floats, Optim, softmax
+from edge_sim.engines.base import BatchEngine, DeviceAnswer, DeviceRequest, serve_alone
+from edge_sim.engines.stack.torch_dense_stack import DenseStacking
+from edge_sim.engines.stack.torch_parameter_rows import ParameterRows
+from edge_sim.engines.stack.torch_stack import PRIVATE, ApplyGradient, Stack, Stacking
+from edge_sim.engines.stack.torch_stacked_terms import StackedBatch, shape_of, stacked_loss
+from edge_sim.engines.torch_threads import short_switch_interval, use_one_thread
+
+_Serve = Callable[[Stacking, Sequence[DeviceRequest]], list[DeviceAnswer]]
+
+
+class CohortEngine(BatchEngine):
+    """Computes stacks in this process, each of them on one thread of a pool, and all other requests one by one.
+
+    As a stack stays on one thread, results do not depend on the number of threads.
+    """
+
+    def __init__(
+        self,
+        names: frozenset[str] | None = None,
+        rows: ParameterRows | None = None,
+        threads: int = 1,
+        stacking: Stacking | None = None,
+    ) -> None:
+        """names: models to stack; None: all that can be.  rows: memory for the weights, so that stacks are views.
+
+        stacking: how stacks are built; default: dense nets only.
+        """
+        super().__init__()
+        self._names, self._stacking = names, stacking or DenseStacking()
+        self._pool = ThreadPoolExecutor(threads, "stack", initializer=use_one_thread) if threads > 1 else None
+        self._rows = rows or ParameterRows()
+        self._kinds: WeakKeyDictionary[TorchModel, str] = WeakKeyDictionary()
+
+    def attach(self, number: int, bench: Workbench) -> None:
+        """Implement Engine."""
+        if self._kind(bench):
+            self._rows.attach(number, bench)
+
+    def ready(self) -> None:
+        """Implement Engine."""
+        self._rows.divide({})
+
+    def serve(self, asked: Sequence[DeviceRequest]) -> list[DeviceAnswer]:
+        """Implement BatchEngine."""
+        groups: dict[Hashable, list[int]] = {}
+        for at, each in enumerate(asked):
+            groups.setdefault(self._group(each), []).append(at)
+        answers: list[DeviceAnswer] = [None] * len(asked)
+        alone = groups.pop(None, [])
+        stacks = [chosen for members in groups.values() for chosen in self._chunks(members, asked)]
+        with short_switch_interval():
+            found = self._each([[asked[at] for at in chosen] for chosen in stacks])
+            for at in alone:
+                answers[at] = serve_alone(asked[at])
+            for chosen, own in zip(stacks, found, strict=True):
+                for at, answer in zip(chosen, own, strict=True):
+                    answers[at] = answer
+        return answers
+
+    def _each(self, stacks: Sequence[Sequence[DeviceRequest]]) -> Iterable[list[DeviceAnswer]]:
+        """Compute each stack, and yield the answers in order; with a pool of threads several at a time."""
+        together = partial(_stacked, self._stacking)
+        return self._pool.map(together, stacks) if self._pool and len(stacks) > 1 else map(together, stacks)
+
+    def close(self) -> None:
+        """Implement Engine."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+        self._rows.close()
+
+    def stackable(self, asked: DeviceRequest) -> bool:
+        """Whether this request can be stacked with others."""
+        return self._group(asked) is not None
+
+    def _group(self, asked: DeviceRequest) -> Hashable:
+        """Return a key that is equal for requests of one stack; None: this request is computed by itself."""
+        model, request = asked.bench.model, asked.request
+        kind = self._kind(asked.bench)
+        if not kind:
+            return None
+        if isinstance(request, Fit):
+            shape = shape_of(request.objective) if request.part == "all" else None
+            steps = _steps_taken(model, request)
+            return shape and (Fit, kind, shape, request.optim, request.part, type(request.source), steps)
+        if isinstance(request, ClassMeans):
+            return ClassMeans, kind, request.of
+        if isinstance(request, Logits):
+            return Logits, kind, type(request.source), request.source.indices.shape
+        return None
+
+    def _kind(self, bench: Workbench) -> str:
+        """Return a key that is equal for nets of one stack; empty: this one is not stacked."""
+        model = bench.model
+        if not isinstance(model, TorchModel):
+            return ""
+        if model not in self._kinds:
+            chosen = self._names is None or model.spec.name in self._names
+            key = self._stacking.key(bench) if chosen else ""
+            self._kinds[model] = f"{model.spec.preprocess} {key}" if key else ""
+        return self._kinds[model]
+
+    def _chunks(self, members: Sequence[int], asked: Sequence[DeviceRequest]) -> list[list[int]]:
+        """Divide the members of a group into stacks of devices with about the same work: smaller ones are padded."""
+
+        def order(at: int) -> tuple[int, ...]:
+            """Sort by falling size, and equal sizes by place in memory (torch_parameter_rows.py)."""
+            model = asked[at].bench.model
+            place = model.trained[0].data_ptr() if isinstance(model, TorchModel) else 0
+            return *(-each for each in _size(asked[at])), place
+
+        ordered, most = sorted(members, key=order), self._stacking.max_devices
+        return [ordered[at : at + most] for at in range(0, len(ordered), most)]
+
+
+def _steps_taken(model: object, request: Fit) -> bytes:
+    """Return the steps of the optimiser that a fit continues, as bytes; empty: the fit begins with a new one."""
+    optimiser = model.optimiser if isinstance(model, TorchModel) else None
+    goes_on = optimiser is not None and optimiser.optim == request.optim and optimiser.moments
+    return optimiser.steps.tobytes() if optimiser is not None and goes_on else b""
+
+
+def _size(asked: DeviceRequest) -> tuple[int, ...]:
+    if isinstance(asked.request, (Fit, Logits)):
+        return asked.request.source.indices.shape
+    return (len(asked.bench.data.train),)
+
+
+def _stacked(stacking: Stacking, asked: Sequence[DeviceRequest]) -> list[DeviceAnswer]:
+    return _SERVED[type(asked[0].request)](stacking, asked)
+
+
+def _models(asked: Sequence[DeviceRequest]) -> list[TorchModel]:
+    return [each.bench.model for each in asked if isinstance(each.bench.model, TorchModel)]
+
+
+# -- fits -----------------------------------------------------------------------------------------------------------
+
+
+def _fit(stacking: Stacking, asked: Sequence[DeviceRequest]) -> list[DeviceAnswer]:
+    """Train a stack; devices come by falling number of steps, so the active ones are the first ones of the stack."""
+    models, requests = _models(asked), [each.request for each in asked if isinstance(each.request, Fit)]
+    for each, request in zip(asked, requests, strict=True):
+        inputs, labels, private = each.bench.source(request.source)
+        batches = Batches(inputs=inputs, labels=labels, indices=request.source.indices, stochastic=private)
+        check_fit(each.bench.model.spec, batches, request.objective)
+    stack = stacking.stack(models, train=isinstance(requests[0].source, Private))
+    optimiser = _StackedOptimiser(models, requests[0].optim, stack)
+    loss_of = stacked_loss([request.objective for request in requests], models[0].spec.classes, stack.device)
+    steps = [len(request.source.indices) for request in requests]  # falling
+    losses = torch.zeros(len(asked), device=stack.device)
+    share = _share([request.source.indices.shape[1] for request in requests]).to(stack.device)
+    for step in range(steps[0]):
+        active = sum(step < each for each in steps)
+        x, y = _batch(asked[:active], requests[:active], step, share.shape[1])
+        output = stack.forward(x.to(stack.device), active)
+        seen = output.logits.requires_grad_(), output.features.detach().requires_grad_()
+        each_loss = loss_of(StackedBatch(*seen, y.to(stack.device), share[:active], step))  # (c,)
+        losses[:active] = each_loss.detach()
+        logits, features = torch.autograd.grad(each_loss.sum(), seen, allow_unused=True)
+        if logits is None:
+            logits = torch.zeros_like(output.logits)
+        with optimiser.step(active, step) as apply:
+            stack.backward(output, logits, features, apply)
+    stack.write()
+    optimiser.write(models, steps)
+    sums = sum(each.flatten(1).sum(dim=1) for each in stack.weights)  # NaN and Inf carry on into a sum
+    finite = torch.isfinite(torch.as_tensor(sums)).tolist()
+    return [_fitted(*each) for each in zip(asked, requests, losses.tolist(), finite, strict=True)]
+
+
+def _fitted(asked: DeviceRequest, request: Fit, loss: float, finite: bool) -> DeviceAnswer:
+    """Return the answer to a fit; Diverged where the model is unusable now.  finite: all its weights surely are."""
+    steps, batch = request.source.indices.shape
+    for _ in range(steps):
+        asked.bench.meter.trained(asked.bench.model.spec, batch, request.part)
+    report = FitReport(steps=steps, loss=loss)
+    try:
+        divergence.check_loss(report, steps - 1)
+        if not finite:
+            divergence.check_weights(asked.bench.model)
+    except Diverged as error:
+        return error
+    return report
+
+
+def _share(sizes: Sequence[int]) -> Tensor:
+    """Return the share of each sample in its device's mean, (c, b): 1 / b, and 0 for padding."""
+    share = torch.zeros(len(sizes), max(sizes))
+    for at, size in enumerate(sizes):
+        share[at, :size] = 1 / size
+    return share
+
+
+def _batch(
+    asked: Sequence[DeviceRequest], requests: Sequence[Fit | Logits], step: int, size: int
+) -> tuple[Tensor, Tensor]:
+    """Return one mini-batch of each device, padded with repeated samples: inputs (c, b, ...) and labels (c, b)."""
+    first = asked[0].bench.source(requests[0].source)[0]
+    x = np.empty((len(asked), size, *first.shape[1:]), np.float32)
+    y = np.zeros((len(asked), size), np.int64)
+    for at, (each, request) in enumerate(zip(asked, requests, strict=True)):
+        inputs, labels, _ = each.bench.source(request.source)
+        index = request.source.indices[step]
+        if len(index) < size:
+            index = np.resize(index, size)
+        np.take(inputs, index, axis=0, out=x[at])
+        if labels is not None:
+            np.take(labels, index, out=y[at])
+    return torch.from_numpy(x), torch.from_numpy(y)
+
+
+class _StackedOptimiser:
+    """The optimisers of a stack's devices, all of which have taken the same number of steps."""
+
+    def __init__(self, models: Sequence[TorchModel], optim: Optim, stack: Stack) -> None:
+        self._optim, self._weights = optim, stack.weights
+        own = [each.optimiser for each in models]
+        goes_on = [each for each in own if each is not None and each.optim == optim]
+        self._begun = goes_on[0].steps if len(goes_on) == len(models) else np.zeros(len(stack.weights), np.int64)
+        self._moments = TorchOptimiser(optim, stack.weights).moments
+        if len(goes_on) == len(models):
+            kinds = zip(*(each.moments for each in goes_on), strict=True)
+            self._moments = [[torch.stack(each) for each in zip(*kind, strict=True)] for kind in kinds]
+
+    @contextmanager
+    def step(self, count: int, step: int) -> Iterator[ApplyGradient]:
+        """Yield the function that takes gradients, then step the first `count` devices.  step: of this fit, from 0."""
+        if not self._moments:
+            yield self._descend
+            return
+        gradients = [torch.empty(0)] * len(self._weights)
+
+        def note(at: int, gradient: Tensor, inputs: Tensor | None) -> None:
+            gradients[at] = gradient if inputs is None else torch.bmm(gradient, inputs)
+
+        yield note
+        moments = [[each[:count] for each in kind] for kind in self._moments]
+        weights = [each.detach()[:count] for each in self._weights]
+        TorchOptimiser(self._optim, weights, moments, self._begun + step).step(gradients)
+
+    def _descend(self, at: int, gradient: Tensor, inputs: Tensor | None) -> None:
+        """Step one weight by plain gradient descent, at once and in place."""
+        weight = self._weights[at][: len(gradient)]
+        if inputs is None:
+            weight.sub_(gradient, alpha=self._optim.learning_rate)
+        else:
+            weight.baddbmm_(gradient, inputs, alpha=-self._optim.learning_rate)
+
+    def write(self, models: Sequence[TorchModel], steps: Sequence[int]) -> None:
+        """Give each model its optimiser."""
+        for at, (model, taken) in enumerate(zip(models, steps, strict=True)):
+            moments = [[each[at].clone() for each in kind] for kind in self._moments]
+            model.optimiser = TorchOptimiser(self._optim, model.trained, moments, self._begun + taken)
+
+
+# -- inference ------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def _class_means(stacking: Stacking, asked: Sequence[DeviceRequest]) -> list[DeviceAnswer]:
+    stack = stacking.stack(_models(asked), train=False)
+    sizes = [len(each.bench.data.train) for each in asked]
+    parts: list[list[Floats]] = [[] for _ in asked]
+    for part in slices(max(sizes)):
+        x = torch.from_numpy(_rows(asked, part)).to(stack.device)
+        found = stack.forward(x, len(asked))
+        of_features = isinstance(asked[0].request, ClassMeans) and asked[0].request.of == "features"
+        rows = found.features.cpu().numpy() if of_features else softmax(found.logits.cpu().numpy())
+        for at, size in enumerate(sizes):
+            if part.start < size:
+                parts[at].append(rows[at, : size - part.start])
+    for each, size in zip(asked, sizes, strict=True):
+        for part in slices(size):
+            each.bench.count_inference(min(part.stop, size) - part.start)
+    return [each.bench.class_means(own) for each, own in zip(asked, parts, strict=True)]
+
+
+def _rows(asked: Sequence[DeviceRequest], part: slice) -> Floats:
+    """Return a slice of each device's private samples, padded with zeros: (c, b, ...)."""
+    own = [each.bench.source(PRIVATE)[0][part] for each in asked]
+    x = np.zeros((len(own), max(map(len, own)), *own[0].shape[1:]), np.float32)
+    for at, rows in enumerate(own):
+        x[at, : len(rows)] = rows
+    return x
+
+
+@torch.no_grad()
+def _logits(stacking: Stacking, asked: Sequence[DeviceRequest]) -> list[DeviceAnswer]:
+    requests = [each.request for each in asked if isinstance(each.request, Logits)]
+    stack = stacking.stack(_models(asked), train=False)
+    found = []
+    for step in range(len(requests[0].source.indices)):
+        x, _ = _batch(asked, requests, step, requests[0].source.indices.shape[1])
+        found.append(stack.forward(x.to(stack.device), len(asked)).logits.cpu().numpy())
+    for each, request in zip(asked, requests, strict=True):
+        for chosen in request.source.indices:
+            each.bench.count_inference(len(chosen))
+    return list(np.stack(found, axis=1))  # (c, steps, b, k)
+
+
+_SERVED: dict[type, _Serve] = {Fit: _fit, ClassMeans: _class_means, Logits: _logits}

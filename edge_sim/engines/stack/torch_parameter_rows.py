@@ -1,0 +1,94 @@
+"""The layout of a run's parameter buffer: equal models lie side by side, so that a stack of them is a strided view.
+
+In each worker's part of the buffer the rows are sorted by kind of model, and in each kind by falling number of samples.
+The stacking engine takes devices in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from edge_sdk.device.workbench import Workbench
+from edge_sdk.errors import RunFailed
+from edge_sdk.models.torch_model import TorchModel
+from edge_sim.engines.memory import give_back
+from edge_sim.engines.stack.torch_parameter_buffer import ParameterBuffer, move_into_row, row_bytes
+
+EARLY = "a device asked before all were attached: please report this"
+
+
+class ParameterRows:
+    """The rows of the torch models of a run, by device number."""
+
+    def __init__(
+        self, moments: int = 0, spill: Path | None = None, memory_bytes: int = 0, device: torch.device | None = None
+    ) -> None:
+        """moments: kinds of moments that a row has space for.
+
+        spill: folder of the buffer where it is larger than `memory_bytes`; None: always in memory.
+        device: the GPU whose memory is used; None: this machine's memory, which other processes can map.
+        """
+        self.moments, self._spill, self._memory_bytes = moments, spill, memory_bytes
+        self.models: dict[int, TorchModel] = {}
+        self._samples: dict[int, int] = {}
+        self.rows: dict[int, tuple[int, int]] = {}
+        """Where each row begins and ends, in bytes."""
+        self._device = device
+        self._buffer: ParameterBuffer | None = None
+        self._memory: Tensor | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether the buffer is allocated and divided."""
+        return self._memory is not None
+
+    @property
+    def buffer(self) -> ParameterBuffer:
+        """The buffer in this machine's memory.  Raises RunFailed before it is allocated."""
+        if self._buffer is None:
+            raise RunFailed(EARLY)
+        return self._buffer
+
+    def attach(self, number: int, bench: Workbench) -> None:
+        """Register a device that is switched on: before the buffer is allocated, or again after it."""
+        if not isinstance(bench.model, TorchModel):
+            return
+        self.models[number], self._samples[number] = bench.model, len(bench.data.train)
+        if self.ready:
+            move_into_row(bench.model, self.row(number), fresh=True)
+
+    def divide(self, owners: Mapping[int, int]) -> None:
+        """Allocate the buffer for all registered models.  owners: the worker of each device; its rows lie together."""
+
+        def order(number: int) -> tuple[int, bytes, int, int]:
+            return owners.get(number, 0), self.models[number].spec.layout, -self._samples[number], number
+
+        at = 0
+        for number in sorted(self.models, key=order):
+            size = row_bytes(self.models[number], self.moments)
+            self.rows[number] = at, at + size
+            at += size
+        if self._device is None:
+            self._buffer = ParameterBuffer(at, self._spill if at > self._memory_bytes else None)
+            self._memory = self._buffer.memory
+        else:
+            self._memory = torch.zeros(at, dtype=torch.uint8, device=self._device)
+        for number, model in self.models.items():
+            move_into_row(model, self.row(number), fresh=True)
+        give_back()  # the memory that the models were built in
+
+    def row(self, number: int) -> Tensor:
+        """Return the row of one device."""
+        if self._memory is None:
+            raise RunFailed(EARLY)
+        begin, end = self.rows[number]
+        return self._memory[begin:end]
+
+    def close(self) -> None:
+        """Close the buffer's file."""
+        if self._buffer is not None:
+            self._buffer.close()

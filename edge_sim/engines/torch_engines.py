@@ -1,0 +1,103 @@
+"""The engines that need torch, as a run's table asks for them, and the calibration that chooses between them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from edge_sdk.device.workbench import Workbench
+from edge_sdk.methods.requests import Fit
+from edge_sdk.models.optim import moment_count
+from edge_sdk.objectives import CrossEntropy, Optim
+from edge_sim.config.settings import CPU, RunTable
+from edge_sim.engines.base import BatchEngine, DeviceRequest, ExactEngine, job_at
+from edge_sim.engines.model_timing import ModelTiming
+from edge_sim.engines.remote.engine import RemoteEngine
+from edge_sim.engines.remote.torch_process_pool import ProcessPool
+from edge_sim.engines.stack.torch_cohort import CohortEngine
+from edge_sim.engines.stack.torch_dense_stack import DenseStacking
+from edge_sim.engines.stack.torch_parameter_rows import ParameterRows
+from edge_sim.engines.stack.torch_stack import Stacking
+from edge_sim.engines.stack.torch_vmap_stacking import VmapStacking
+from edge_sim.engines.torch_threads import use_one_thread
+from edge_sim.fleet import fleet as fleets
+from edge_sim.fleet.fleet import Device, Fleet
+
+_REPEATS = 3
+_A_FEW = 10
+"""Devices that are timed one by one."""
+
+
+def cohort(table: RunTable, fleet: Fleet) -> CohortEngine:
+    """Stacking in this process; a GPU is given one stack after the other, and is busy with it."""
+    names = None if table.stacked is None else frozenset(table.stacked)
+    threads = (table.workers or os.cpu_count() or 1) if table.device == CPU else 1
+    return CohortEngine(names, parameter_rows(table, fleet), threads, stacking(table))
+
+
+def stacking(table: RunTable) -> Stacking:
+    """Any nets on a GPU; on a CPU dense ones alone: stacked convolutions were slower there."""
+    return DenseStacking() if table.device == CPU else VmapStacking()
+
+
+def workers(table: RunTable, fleet: Fleet) -> RemoteEngine:
+    """Return the engine of worker processes; weights above the table's cap lie on disk."""
+    count, stacked = table.workers or os.cpu_count() or 1, frozenset(table.stacked or ())
+    pool = ProcessPool(fleet, min(count, len(fleet.devices)), parameter_rows(table, fleet), stacked)
+    return RemoteEngine(pool, stacked)
+
+
+def parameter_rows(table: RunTable, fleet: Fleet) -> ParameterRows:
+    """Memory for weights and for the moments of the federation's optimiser; above the table's cap, on disk."""
+    train = fleet.federation.spec.train
+    optim = Optim(kind=train.optimiser, learning_rate=train.learning_rate, momentum=train.momentum)
+    spill = None if table.memory_bytes is None else Path(tempfile.gettempdir())
+    device = None if table.device == CPU else torch.device(table.device)
+    return ParameterRows(moment_count(optim), spill, table.memory_bytes or 0, device)
+
+
+def calibrated(table: RunTable, fleet: Fleet) -> list[ModelTiming]:
+    """What a round's training costs each kind of model here, alone and stacked, on models that are thrown away."""
+    use_one_thread()
+    kinds: dict[tuple[object, ...], list[Device]] = {}
+    for device in fleet.devices:
+        if fleets.needs_torch(device.kit.family):
+            kit = device.kit
+            kinds.setdefault((kit.family, kit.size, kit.feature_dim), []).append(device)
+    return [_measured(fleet, devices, stacking(table)) for devices in kinds.values()]
+
+
+def _measured(fleet: Fleet, devices: Sequence[Device], way: Stacking) -> ModelTiming:
+    benches = [Workbench(each.kit.model(each.public), each.data, each.public) for each in devices[: way.max_devices]]
+    asked = [_fit(fleet, device, bench) for device, bench in zip(devices, benches, strict=False)]
+    few = asked[:_A_FEW]
+    alone_ms = _best_ms(ExactEngine(), few) / len(few)
+    together = CohortEngine(stacking=way)
+    stackable = all(together.stackable(each) for each in asked) and len(asked) > 1
+    return ModelTiming(
+        model=benches[0].model.spec.name,
+        devices=len(devices),
+        alone_ms=alone_ms,
+        stacked_ms=_best_ms(together, asked) / len(asked) if stackable else None,
+    )
+
+
+def _fit(fleet: Fleet, device: Device, bench: Workbench) -> DeviceRequest:
+    job = job_at(fleet.federation.spec, device.kit.number, 0, 0, len(device.data.train))
+    source = job.private_batches(max(job.local_steps, 1))
+    return DeviceRequest(bench, Fit(source=source, objective=(CrossEntropy(),), optim=job.optim), job)
+
+
+def _best_ms(engine: BatchEngine, asked: Sequence[DeviceRequest]) -> float:
+    return min(_timed_s(lambda: engine.serve(asked)) for _ in range(_REPEATS)) * 1000
+
+
+def _timed_s(act: Callable[[], object]) -> float:
+    begun_s = time.perf_counter()
+    act()
+    return time.perf_counter() - begun_s

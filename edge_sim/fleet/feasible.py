@@ -1,0 +1,190 @@
+"""What cannot come to anything, said before a run starts: unknown models to stack, too little memory, deadlines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edge_sdk.boards import profiles
+from edge_sdk.boards.profiles import Board, Link
+from edge_sdk.device.meter import Meter
+from edge_sdk.errors import UsageError
+from edge_sdk.models.base import ModelSpec
+from edge_sdk.protocol.encodings import PLAIN
+from edge_sdk.protocol.knowledge import Weights
+from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.protocol.wires import Contract, load_registered
+from edge_sim.fleet.fleet import PARTS, Device, Fleet
+
+MIB = 2**20
+SYSTEM_BYTES = 128 * MIB
+"""What Linux without a desktop keeps for itself."""
+RUNTIME_BYTES = {"numpy": 64 * MIB, "onnx": 128 * MIB, "torch": 280 * MIB}
+"""Python with a runtime loaded, before any model."""
+_F4 = 4
+
+
+@dataclass(frozen=True)
+class MemoryNeed:
+    """Memory that one device needs, in bytes."""
+
+    runtime: int
+    model: int
+    activations: int
+    data: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.runtime + self.model + self.activations + self.data
+
+
+def check_feasible(fleet: Fleet, stacked: Sequence[str] = ()) -> None:
+    """Raise UsageError for a fleet that cannot run its models, cannot hold them, or cannot meet its deadline.
+
+    stacked: models that the run is to stack, by name; some device must have each.
+    """
+    specs = dict(_specs(fleet))
+    check_stacked(stacked, specs)
+    check_runtimes(fleet, specs)
+    check_memory(fleet, specs)
+    check_deadline(fleet, specs)
+
+
+def check_stacked(stacked: Sequence[str], specs: Mapping[str, ModelSpec]) -> None:
+    """Raise UsageError for a name that no device's model has.
+
+    specs: of each device's model, by device id.
+    """
+    names = sorted({spec.name for spec in specs.values()})
+    unknown = [name for name in stacked if name not in names]
+    if unknown:
+        raise UsageError(f"run.stacked: no model of the fleet is called {unknown[0]!r}; it has {', '.join(names)}")
+
+
+def check_runtimes(fleet: Fleet, specs: dict[str, ModelSpec]) -> None:
+    """Raise UsageError where some device's board does not have the runtime that its model computes in.
+
+    specs: of each device's model, by device id.
+    """
+    for device in fleet.devices:
+        profile, runtime = profiles.load_board(device.kit.board), specs[device.kit.id].runtime
+        if runtime not in profile.runtimes:
+            raise UsageError(
+                f"fleet.model: {device.kit.id} cannot run the model: {device.kit.family} computes in {runtime}, and "
+                f"{profile.name} has {', '.join(profile.runtimes)} (runtimes in its profile); give it another model "
+                "or another board"
+            )
+
+
+def check_memory(fleet: Fleet, specs: dict[str, ModelSpec]) -> None:
+    """Raise UsageError, with the numbers, where some device's memory is too small for its model.
+
+    specs: of each device's model, by device id.
+    """
+    lacking = [
+        (device, found)
+        for device in fleet.devices
+        if (found := memory_need(device, specs[device.kit.id], fleet.federation.spec)).total + SYSTEM_BYTES
+        > profiles.load_board(device.kit.board).ram_bytes
+    ]
+    if not lacking:
+        return
+    device, found = max(lacking, key=lambda each: each[1].total)
+    profile = profiles.load_board(device.kit.board)
+    others = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+    raise UsageError(
+        f"fleet: {device.kit.id}{others} cannot hold the model: {device.kit.family} on {profile.name} needs about "
+        f"{_mib(found.total)} (weights, gradients, moments and a copy {_mib(found.model)}, activations of a batch "
+        f"{_mib(found.activations)}, samples {_mib(found.data)}, runtime {_mib(found.runtime)}), and {_left(profile)}: "
+        "give it a smaller model, fewer samples, a smaller train.batch_size or another board"
+    )
+
+
+def check_deadline(fleet: Fleet, specs: dict[str, ModelSpec]) -> None:
+    """Raise UsageError where even the fastest device needs longer for a round's training than an exchange may take."""
+    spec, deadline_s = fleet.federation.spec, fleet.federation.policy.deadline_s
+    times_s = {device.kit.id: least_s(device, specs[device.kit.id], spec) for device in fleet.devices}
+    fastest = min(times_s, key=lambda name: times_s[name])
+    if times_s[fastest] <= deadline_s:
+        return
+    device = next(each for each in fleet.devices if each.kit.id == fastest)
+    raise UsageError(
+        f"federation.deadline_s: {deadline_s:g} s, and no device can meet it: the fastest, {fastest} "
+        f"({device.kit.family} on {device.kit.board_name}, {device.kit.link_name}), needs {times_s[fastest]:.3g} s at "
+        f"least for {_steps(device, spec)} steps and its messages; allow more, or give fewer train.local_steps"
+    )
+
+
+def memory_need(device: Device, spec: ModelSpec, federation: FederationSpec) -> MemoryNeed:
+    """Memory for training one device's model: an estimate from above its sizes, not from a run.
+
+    Weights, gradients, the optimiser's moments, what is saved of them at a round's start, and a message with them.
+    """
+    moments = 2 if federation.train.optimiser == "adam" else int(federation.train.momentum > 0)
+    copies = 2 + moments + (1 + moments) + 2 * _sends_weights(federation)
+    return MemoryNeed(
+        runtime=RUNTIME_BYTES[spec.runtime],
+        model=_F4 * spec.parameters * copies,
+        activations=2 * spec.activation_bytes_per_sample * federation.train.batch_size,
+        data=sum(raw_bytes + _F4 * values for raw_bytes, values in _samples(device)),
+    )
+
+
+def least_s(device: Device, spec: ModelSpec, federation: FederationSpec) -> float:
+    """Seconds that a round's training and the messages around it take at least, on a cold board."""
+    profile: Board = profiles.load_board(device.kit.board)
+    link: Link = profiles.load_link(device.kit.link)
+    meter = Meter()
+    meter.trained(spec, federation.train.batch_size, "all")
+    trained_s = profile.compute_s(meter.train) * (_steps(device, federation) if spec.terms else 0)
+    sent_bytes = _F4 * spec.parameters if _sends_weights(federation) and federation.encoding.weights == PLAIN else 0
+    return link.transfer_s(0, up=False) + trained_s + link.transfer_s(sent_bytes, up=True)
+
+
+def _steps(device: Device, federation: FederationSpec) -> int:
+    """Mini-batches of a round, as Job.local_steps counts them."""
+    train, samples = federation.train, len(device.data.train)
+    if not train.local_epochs:
+        return train.local_steps
+    return -(-train.local_epochs * samples // min(train.batch_size, samples))
+
+
+def _sends_weights(federation: FederationSpec) -> bool:
+    """Whether an upload has all weights in it."""
+    contract: Contract[Any] = load_registered("coordinator.methods", federation.method).contract
+    rows = contract.exchanges(contract.read(federation.params))
+    return any(slot.kind is Weights and not slot.without_head for row in rows for slot in row.up.values())
+
+
+def _specs(fleet: Fleet) -> Iterator[tuple[str, ModelSpec]]:
+    """Of each device's model; one is built for all that are alike."""
+    known: dict[tuple[object, ...], ModelSpec] = {}
+    for device in fleet.devices:
+        kit = device.kit
+        kind = (kit.family, kit.size, kit.feature_dim, kit.classes, kit.raw_shape)
+        if kind not in known:
+            known[kind] = kit.model(device.public).spec
+        yield kit.id, known[kind]
+
+
+def _samples(device: Device) -> Iterator[tuple[int, int]]:
+    """(raw bytes, numbers) of each part that a device holds; it keeps them preprocessed, too, as f4."""
+    for part in PARTS:
+        samples = getattr(device.data, part)
+        if samples is not None:
+            yield samples.x.nbytes, samples.x.size
+    if device.public is not None:
+        yield device.public.samples.nbytes, device.public.samples.size
+
+
+def _left(profile: Board) -> str:
+    """What the system leaves of a board's memory, in words."""
+    if profile.ram_bytes <= SYSTEM_BYTES:
+        return f"its {_mib(profile.ram_bytes)} do not hold even the system, which takes {_mib(SYSTEM_BYTES)}"
+    return f"of its {_mib(profile.ram_bytes)} the system leaves {_mib(profile.ram_bytes - SYSTEM_BYTES)}"
+
+
+def _mib(count: int) -> str:
+    return f"{count / MIB:,.0f} MiB" if count >= MIB or not count else f"{count:,} bytes"

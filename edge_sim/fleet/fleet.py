@@ -1,0 +1,302 @@
+"""From a config to devices: each with its samples, model, board and link, and to the coordinator's side of the run."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coordinator.config import Federation
+from coordinator.config import federation as read_federation
+from coordinator.equipment import Equipment
+from edge_sdk.boards.profiles import load_board, load_link
+from edge_sdk.data import LocalData, Preprocess, Samples
+from edge_sdk.errors import UsageError
+from edge_sdk.models.base import Model
+from edge_sdk.objectives import Ints
+from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.protocol.wires import load_registered
+from edge_sdk.public_set.samples import PublicSet
+from edge_sim.config import model_rules
+from edge_sim.config.device_conditions import IDEAL_CONDITIONS, DeviceConditions
+from edge_sim.config.scenario import QUIET, ScenarioTable
+from edge_sim.config.settings import CPU, Config, FleetRow
+from edge_sim.data import partition_file
+from edge_sim.data.datasets import Dataset, load_dataset
+from edge_sim.data.draw import cut
+from edge_sim.data.partition import partition
+from edge_sim.data.shared_inputs import SharedPreprocess
+from edge_sim.fleet.hardware import Hardware
+from edge_sim.models import families
+from edge_sim.models.model_types import HeadKind
+
+PARTS = ("train", "test", "validation", "local_test")
+"""Of LocalData."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kit:
+    """How to build one device's model, as plain values that another process can read."""
+
+    id: str
+    number: int
+    family: str
+    board: str
+    link: str
+    seed: int
+    classes: int
+    raw_shape: tuple[int, ...]
+    scale: float
+    size: tuple[int, int] | None
+    feature_dim: int = 0
+    head: HeadKind = "linear"
+    device: str = CPU
+    """Where a torch model computes: cpu or cuda:N."""
+
+    @property
+    def secret(self) -> bytes:
+        """What the device's noise is drawn from: in a simulation no secret, for it must repeat."""
+        return hashlib.sha256(f"noise/{self.seed}/{self.number}".encode()).digest()
+
+    @property
+    def board_name(self) -> str:
+        """Of the profile, which may be in a file."""
+        return load_board(self.board).name
+
+    @property
+    def link_name(self) -> str:
+        """Of the profile, which may be in a file."""
+        return load_link(self.link).name
+
+    @property
+    def preprocess(self) -> Preprocess:
+        """From this run's raw samples to this device's."""
+        return SharedPreprocess(size=self.size, scale=self.scale)
+
+    def model(self, public: PublicSet | None) -> Model:
+        """A fresh model, the same for the same kit; extractors may be fitted on the public samples."""
+        return families.build_model(
+            self.family,
+            classes=self.classes,
+            raw_shape=self.raw_shape,
+            preprocess=self.preprocess,
+            seed=self.seed,
+            public=public.samples if public else None,
+            feature_dim=self.feature_dim,
+            head=self.head,
+            device=self.device,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Device:
+    """One simulated device."""
+
+    kit: Kit
+    data: LocalData
+    public: PublicSet | None
+    conditions: DeviceConditions = IDEAL_CONDITIONS
+
+    def write(self, folder: Path) -> None:
+        """Leave everything that a process of its own needs in a folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        arrays: dict[str, Any] = {}
+        for part in PARTS:
+            samples: Samples | None = getattr(self.data, part)
+            if samples is not None:
+                arrays |= {f"x_{part}": samples.x, f"y_{part}": samples.y}
+        if self.public is not None:
+            arrays |= {"public": self.public.samples}
+        np.savez(folder / "data.npz", **arrays)
+        (folder / "kit.json").write_text(json.dumps(asdict(self.kit)), encoding="utf-8")
+
+
+def read_device(folder: Path) -> Device:
+    """What Device.write left."""
+    plain = json.loads((folder / "kit.json").read_text(encoding="utf-8"))
+    size = plain["size"]
+    kit = Kit(**{**plain, "raw_shape": tuple(plain["raw_shape"]), "size": tuple(size) if size else None})
+    with np.load(folder / "data.npz", allow_pickle=False) as arrays:
+        parts = [part for part in PARTS if f"x_{part}" in arrays.files]
+        data = LocalData(**{part: Samples(arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in parts})
+        public = PublicSet(arrays["public"]) if "public" in arrays.files else None
+    return Device(kit=kit, data=data, public=public)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Fleet:
+    """All devices of a run, and the federation that they take part in."""
+
+    dataset: Dataset
+    devices: tuple[Device, ...]
+    parts: tuple[Ints, ...]
+    """Which of the private samples each device holds, before it divides them."""
+    federation: Federation
+    scenario: ScenarioTable = QUIET
+
+    @property
+    def device(self) -> str:
+        """Where torch models compute."""
+        return self.devices[0].kit.device
+
+    @property
+    def equipment(self) -> Equipment:
+        """For methods that run the devices' models on the coordinator: one of each architecture of the fleet."""
+        return Equipment(nets=self.nets, public=lambda: self.dataset.public)
+
+    def nets(self) -> list[Model]:
+        """A model of each architecture."""
+        kinds = {(kit.family, kit.size, kit.feature_dim): kit for kit in (device.kit for device in self.devices)}
+        return [kit.model(self.dataset.public) for kit in kinds.values()]
+
+
+def build_fleet(config: Config) -> Fleet:
+    """Load, split and deal out the data, and read the federation.  Raises UsageError, which names the file."""
+    with _naming(config.file):
+        if config.run.device != CPU:
+            from edge_sdk.models.torch_device import check_device  # noqa: PLC0415  # torch only where a GPU is wanted
+
+            check_device(config.run.device, "run.device")
+        dataset = load_dataset(config.data, config.federation.seed, config.file.parent, config.federation.classes)
+        federation = _federation(config, dataset)
+        parts = tuple(_parts(config, dataset))
+        data = [_local_data(config, dataset, part, number) for number, part in enumerate(parts)]
+        return Fleet(
+            dataset=dataset,
+            devices=_devices(config, dataset, federation.spec, data),
+            parts=parts,
+            federation=federation,
+            scenario=config.scenario,
+        )
+
+
+def rebuilt(fleet: Fleet, config: Config) -> Fleet:
+    """Return the fleet under another config, with the data that it has: nothing is loaded or dealt out again.
+
+    config: one with the same [data] and [partition], seed, classes and number of devices.  Raises UsageError.
+    """
+    with _naming(config.file):
+        federation = _federation(config, fleet.dataset)
+        data = [device.data for device in fleet.devices]
+        devices = _devices(config, fleet.dataset, federation.spec, data)
+        return dataclasses.replace(fleet, devices=devices, federation=federation, scenario=config.scenario)
+
+
+@contextmanager
+def _naming(file: Path) -> Iterator[None]:
+    """Let every UsageError inside name the file."""
+    try:
+        yield
+    except UsageError as error:
+        if str(file) in str(error):
+            raise
+        raise UsageError(f"{file}: {error}") from None
+
+
+def _federation(config: Config, dataset: Dataset) -> Federation:
+    """Read the coordinator's side of the run.  Raises UsageError, also for what its method lacks."""
+    federation = read_federation(
+        config,
+        classes=dataset.classes,
+        public=dataset.public.spec if dataset.public else None,
+    )
+    load_registered("coordinator.methods", federation.spec.method).init(federation.spec)
+    return dataclasses.replace(federation, roster=config.ids)
+
+
+def _devices(config: Config, dataset: Dataset, spec: FederationSpec, data: Sequence[LocalData]) -> tuple[Device, ...]:
+    """Return all devices; data: of each, by device number."""
+    wanted = _wanted(spec)
+    return tuple(
+        Device(
+            kit=_kit(config, dataset, row, number, wanted),
+            data=own,
+            public=dataset.public,
+            conditions=row,
+        )
+        for number, (row, own) in enumerate(zip(config.rows, data, strict=True))
+    )
+
+
+def export_partition(config: Config, fleet: Fleet) -> None:
+    """Write the fleet's partition where [partition] export says, if it does.  Raises UsageError."""
+    if config.partition.export:
+        path = config.file.parent / config.partition.export
+        partition_file.write_partition(path, fleet.dataset, config.ids, fleet.parts)
+
+
+def _parts(config: Config, dataset: Dataset) -> list[Ints]:
+    """Each device's share of the private samples, as indices: from a file, or drawn."""
+    table = config.partition
+    if table.file:
+        return partition_file.read_partition(config.file.parent / table.file, dataset, config.ids, table.min_samples)
+    return partition(
+        table, dataset.private.y, len(config.ids), dataset.classes, config.federation.seed, users=dataset.users
+    )
+
+
+def _local_data(config: Config, dataset: Dataset, part: Ints, number: int) -> LocalData:
+    """What a device holds, divided as data.split says."""
+    own = Samples(dataset.private.x[part], dataset.private.y[part])
+    cuts = cut(own.y, config.data.split, np.random.default_rng([dataset.seed, 5, number]))
+    train, validation, local_test = (Samples(own.x[each], own.y[each]) for each in cuts)
+    return LocalData(train=train, test=dataset.test, validation=validation or None, local_test=local_test or None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What the method asks of the models."""
+
+    head: HeadKind
+    equal_start: bool
+    """Models of one family begin with the same weights, as some methods that share them want."""
+
+
+def _wanted(spec: FederationSpec) -> _Wanted:
+    contract = load_registered("coordinator.methods", spec.method).contract.under(spec.params)
+    return _Wanted("cosine" if "cosine-head" in contract.needs else "linear", spec.params.get("start") == "equal")
+
+
+def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _Wanted) -> Kit:
+    profile, start = load_board(row.board), 0 if wanted.equal_start else number
+    model = model_rules.model_of(row.model, profile, number, config.federation.seed)
+    if row.feature_dim and not families.chooses_width(model):
+        raise UsageError(f"fleet.feature_dim: the models of {model} have features of their own width; leave it out")
+    return Kit(
+        id=config.ids[number],
+        number=number,
+        family=model,
+        board=row.board,
+        link=row.link or profile.link,
+        seed=int(np.random.default_rng([config.federation.seed, 4, start]).integers(2**31)),
+        classes=dataset.classes,
+        raw_shape=dataset.raw_shape,
+        scale=dataset.scale,
+        size=(row.size[0], row.size[1]) if row.size else None,
+        feature_dim=row.feature_dim or config.federation.feature_dim,
+        head=wanted.head,
+        device=config.run.device,
+    )
+
+
+def hardware(device: Device) -> Hardware:
+    """A device's board and link, cold and with a full battery."""
+    conditions = device.conditions
+    return Hardware(
+        load_board(device.kit.board),
+        load_link(device.kit.link),
+        battery_wh=conditions.battery_wh,
+        charge_w=conditions.charge_w,
+    )
+
+
+def needs_torch(family: str) -> bool:
+    """Whether a device of this family loads torch; the others run in a process of their own that never does."""
+    return families.runtime(family) == "torch"

@@ -1,0 +1,196 @@
+"""Model families by name: what a simulated device runs."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from edge_sdk.data import Preprocess, Raw
+from edge_sdk.errors import UsageError
+from edge_sdk.loading import load_function
+from edge_sdk.models.base import Model
+from edge_sdk.models.numpy_model import NumpyModel
+from edge_sim.models.model_types import HeadKind, InputShape, ModelFile
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What a name stands for."""
+
+    description: str
+    runtime: str
+    """numpy, torch or onnx."""
+    parameters: int
+    """Trainable scalars for ten classes of 32 x 32 pixels in colour; other inputs: docs/reference/models.md."""
+    extra: str = ""
+    """The extra that it needs beyond its runtime's."""
+
+
+FAMILIES: dict[str, Family] = {
+    "softmax": Family("softmax regression on the pixels", "numpy", 30_730),
+    "mlp": Family("one hidden layer of 64", "torch", 197_322),
+    "mlp-wide": Family("two hidden layers of 128", "torch", 411_146),
+    "cnn": Family("two convolutions (16, 32)", "torch", 25_578),
+    "cnn-wide": Family("two convolutions (32, 64) and a hidden layer of 128", "torch", 545_098),
+    "resnet": Family("two residual blocks (16, 32) with GroupNorm", "torch", 19_946),
+    "lenet5": Family("LeNet-5: two convolutions (6, 16), hidden layers of 120 and 84", "torch", 62_006),
+    "fedssa-cnn-1": Family("FedSSA's CNN-1: convolutions (16, 32), hidden layers of 2000 and 500", "torch", 2_621_558),
+    "fedssa-cnn-2": Family("FedSSA's CNN-2: convolutions (16, 16), hidden layers of 2000 and 500", "torch", 1_815_142),
+    "fedssa-cnn-3": Family("FedSSA's CNN-3: convolutions (16, 32), hidden layers of 1000 and 500", "torch", 1_320_558),
+    "fedssa-cnn-4": Family("FedSSA's CNN-4: convolutions (16, 32), hidden layers of 800 and 500", "torch", 1_060_358),
+    "fedssa-cnn-5": Family("FedSSA's CNN-5: convolutions (16, 32), hidden layers of 500 and 500", "torch", 670_058),
+    "fednh-cnn": Family("FedNH's CNN: convolutions (64, 64), hidden layers of 384 and 192", "torch", 797_962),
+    "resnet8": Family("ResNet-8: three residual blocks (64, 128, 256) with GroupNorm", "torch", 1_226_826),
+    "wresnet-10-1": Family("wide ResNet, 10 layers, width 1, with GroupNorm", "torch", 77_850),
+    "wresnet-10-2": Family("wide ResNet, 10 layers, width 2, with GroupNorm", "torch", 303_706),
+    "wresnet-16-1": Family("wide ResNet, 16 layers, width 1, with GroupNorm", "torch", 175_066),
+    "mobilenet-v3-small": Family("MobileNetV3-small with GroupNorm", "torch", 1_528_106, "vision"),
+    "shufflenet-v2": Family("ShuffleNetV2 at width 1 with GroupNorm", "torch", 1_263_854, "vision"),
+    "resnet18": Family("ResNet-18 with GroupNorm, and a small stem for small pictures", "torch", 11_173_962, "vision"),
+    "resnet34": Family("ResNet-34 with GroupNorm, and a small stem for small pictures", "torch", 21_282_122, "vision"),
+    "onnx-random": Family("frozen random filters, trainable head", "onnx", 5_130),
+    "onnx-kmeans": Family("frozen k-means filters of the public samples, trainable head", "onnx", 5_130),
+    "onnx-teacher": Family("a finished classifier from a file: teaches, does not learn", "onnx", 0),
+}
+
+SHOWN = 8
+"""Families that an error names."""
+
+
+def check_family(name: str) -> None:
+    """Raise UsageError unless `name` is a family or a MODULE:FACTORY that imports."""
+    if ":" in name:
+        _factory(name)
+    elif name not in FAMILIES:
+        near = difflib.get_close_matches(name, FAMILIES)
+        hint = f"; near to it: {', '.join(near)}" if near else ""
+        raise UsageError(
+            f"no model family {name!r}; known are {', '.join([*FAMILIES][:SHOWN])} and {len(FAMILIES) - SHOWN} more "
+            f"(docs/reference/models.md), or MODULE:FACTORY of your own{hint}"
+        )
+
+
+def runtime(name: str) -> str:
+    """Of a family: numpy, torch or onnx.  A factory of somebody's own counts as torch, which it may use."""
+    check_family(name)
+    return "torch" if ":" in name else FAMILIES[name].runtime
+
+
+def chooses_width(name: str) -> bool:
+    """Whether the models of a family can be built with any number of features."""
+    return name in FAMILIES and (FAMILIES[name].runtime == "torch" or name in ("onnx-random", "onnx-kmeans"))
+
+
+def build_model(
+    name: str,
+    *,
+    classes: int,
+    raw_shape: tuple[int, ...],
+    preprocess: Preprocess,
+    seed: int,
+    extractor_path: ModelFile | None = None,
+    public: Raw | None = None,
+    feature_dim: int = 0,
+    head: HeadKind = "linear",
+    device: str = "cpu",
+) -> Model:
+    """A model of a family for raw samples of `raw_shape` ((d,), (h, w) or (h, w, c)), the same for the same seed.
+
+    feature_dim: width of the features in front of the last layer; 0: the family's own.  Families that can choose it
+    (`chooses_width`) take it; the others keep theirs, and a method that cares about it refuses them when they join.
+
+    head: `cosine` for one that compares directions, as FedNH needs; a factory is told where it takes `head`.
+    device: of torch models, cpu or cuda:N; a factory whose models are torch's must take `device` for the latter.
+
+    The onnx families read `extractor_path`; without one, onnx-random makes its filters from the seed and onnx-kmeans
+    from the raw public samples (n, ...).  MODULE:FACTORY calls FACTORY(classes, input_shape, seed), which returns a
+    Model and its own preprocessing in the model's spec; input_shape is then that of the raw samples, (c, h, w).  A
+    factory that takes `preprocess`, too, is given the run's, and the shape that it makes.
+
+    Raises UsageError for an unknown name or a missing file, MissingExtra where the runtime is not installed.
+    """
+    check_family(name)
+    if ":" in name:
+        return _own(name, classes, raw_shape, preprocess, seed=seed, head=head, device=device)
+    shape = _input_shape(preprocess, raw_shape)
+    runtime = FAMILIES[name].runtime
+    if runtime == "numpy":
+        return NumpyModel(classes, shape, seed=seed, preprocess=preprocess, name=name, head=head)
+    if runtime == "torch":
+        import edge_sdk.models.torch_model  # noqa: F401, PLC0415  # only now, and first: it names the missing extra
+        from edge_sim.models.torch_families import torch_model  # noqa: PLC0415  # torch loads only where a net is asked for
+
+        return torch_model(name, classes, shape, preprocess, seed, feature_dim=feature_dim, head=head, device=device)
+    if extractor_path is not None:
+        return _onnx(name, classes, shape, preprocess=preprocess, seed=seed, file=extractor_path, head=head)
+    file = _generated(name, shape, preprocess, seed=seed, public=public, feature_dim=feature_dim)
+    return _onnx(name, classes, shape, preprocess=preprocess, seed=seed, file=file, head=head)
+
+
+def _input_shape(preprocess: Preprocess, raw_shape: tuple[int, ...]) -> InputShape:
+    _, c, h, w = preprocess(np.zeros((1, *raw_shape), np.float32)).shape
+    return c, h, w
+
+
+def _onnx(
+    name: str,
+    classes: int,
+    shape: InputShape,
+    *,
+    preprocess: Preprocess,
+    seed: int,
+    file: ModelFile | bytes,
+    head: HeadKind,
+) -> Model:
+    from edge_sdk.models.onnx_model import OnnxModel, OnnxTeacher  # noqa: PLC0415  # loads only where asked for
+
+    if name == "onnx-teacher":
+        return OnnxTeacher(file, classes, preprocess=preprocess, input_shape=shape, name=name)
+    return OnnxModel(file, classes, seed=seed, preprocess=preprocess, input_shape=shape, name=name, head=head)
+
+
+def _generated(
+    name: str, shape: InputShape, preprocess: Preprocess, *, seed: int, public: Raw | None, feature_dim: int
+) -> bytes:
+    """The .onnx file of a family that can make its own."""
+    from edge_sim.models.onnx_extractors import kmeans_extractor, random_extractor  # noqa: PLC0415  # needs onnx, too
+
+    if name == "onnx-teacher":
+        raise UsageError(f"{name} needs the file of a classifier; edge_sim.models.onnx_extractors.teacher makes one")
+    if name == "onnx-random":
+        return random_extractor(shape, seed, feature_dim=feature_dim)
+    if public is None:
+        raise UsageError(f"{name} learns its filters from public samples: give the run a public set, or a file")
+    return kmeans_extractor(preprocess(public), seed, feature_dim=feature_dim)
+
+
+def _own(
+    name: str,
+    classes: int,
+    raw_shape: tuple[int, ...],
+    preprocess: Preprocess,
+    *,
+    seed: int,
+    head: HeadKind,
+    device: str,
+) -> Model:
+    factory = _factory(name)
+    offered: dict[str, Any] = {"preprocess": preprocess, "head": head, "device": device}
+    taken = {key: offered[key] for key in inspect.signature(factory).parameters if key in offered}
+    model = factory(classes, _input_shape(taken.get("preprocess", Preprocess()), raw_shape), seed, **taken)
+    found = getattr(getattr(model, "spec", None), "classes", None)
+    if found != classes:
+        raise UsageError(f"{name} gave {type(model).__name__} for {found} classes, expected a Model for {classes}")
+    built: Model = model
+    if device != "cpu" and built.spec.runtime == "torch" and "device" not in taken:
+        raise UsageError(f"{name} does not take `device`, so its models cannot be on {device}; add it, for TorchModel")
+    return built
+
+
+def _factory(name: str) -> Callable[..., Any]:
+    return load_function(name, "model ", example="my_models:make")

@@ -1,0 +1,78 @@
+"""torchvision's nets, made fit for a fleet: GroupNorm, any number of channels, and a stem that small pictures survive.
+
+They come without trained weights: nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from torch import nn
+
+from edge_sim.models.model_types import InputShape
+from edge_sim.models.torch_vision import models
+
+SMALL = 64
+"""Pictures less high or wide than this keep their resolution in the stem; torchvision's own stems are made for 224."""
+RESNET_GROUPS = 2
+"""As in FedNH."""
+MOBILE_GROUPS = 8
+"""Or as many as divide the channels: ShuffleNet has layers of 58."""
+
+
+def _resnet(make: Callable[..., nn.Module]) -> Callable[[int, InputShape], nn.Module]:
+    """ResNet (He et al., 2016): a 3 x 3 stem without a pool for small pictures, else 7 x 7 and a pool."""
+
+    def build(classes: int, input_shape: InputShape) -> nn.Module:
+        net = make(weights=None, num_classes=classes)
+        if _is_small(input_shape):
+            net.conv1 = nn.Conv2d(input_shape[0], 64, 3, padding=1, bias=False)
+            net.maxpool = nn.Identity()
+        else:
+            net.conv1 = nn.Conv2d(input_shape[0], 64, 7, 2, padding=3, bias=False)
+        return _with_group_norm(net, RESNET_GROUPS)
+
+    return build
+
+
+def _mobilenet(classes: int, input_shape: InputShape) -> nn.Module:
+    """MobileNetV3-small (Howard et al., 2019); the stem halves small pictures no more."""
+    net = models.mobilenet_v3_small(weights=None, num_classes=classes)
+    net.features[0][0] = _stem(16, input_shape)
+    return _with_group_norm(net, MOBILE_GROUPS)
+
+
+def _shufflenet(classes: int, input_shape: InputShape) -> nn.Module:
+    """ShuffleNetV2 at width 1 (Ma et al., 2018); the stem quarters small pictures no more."""
+    net = models.shufflenet_v2_x1_0(weights=None, num_classes=classes)
+    net.conv1[0] = _stem(24, input_shape)
+    if _is_small(input_shape):
+        net.maxpool = nn.Identity()
+    return _with_group_norm(net, MOBILE_GROUPS)
+
+
+def _is_small(input_shape: InputShape) -> bool:
+    return min(input_shape[1:]) < SMALL
+
+
+def _stem(channels: int, input_shape: InputShape) -> nn.Conv2d:
+    return nn.Conv2d(input_shape[0], channels, 3, 1 if _is_small(input_shape) else 2, padding=1, bias=False)
+
+
+def _with_group_norm(net: nn.Module, groups: int) -> nn.Module:
+    """The same net with every BatchNorm replaced; after its construction, since not all builders take another norm."""
+    for parent in list(net.modules()):
+        for name, layer in list(parent.named_children()):
+            if isinstance(layer, nn.BatchNorm2d):
+                channels = layer.num_features
+                setattr(parent, name, nn.GroupNorm(math.gcd(groups, channels), channels))
+    return net
+
+
+NETS: dict[str, Callable[[int, InputShape], nn.Module]] = {
+    "mobilenet-v3-small": _mobilenet,
+    "shufflenet-v2": _shufflenet,
+    "resnet18": _resnet(models.resnet18),
+    "resnet34": _resnet(models.resnet34),
+}

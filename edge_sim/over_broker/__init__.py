@@ -1,0 +1,4 @@
+"""The fleet as processes over a real broker.
+
+May import `edge_sim.fleet`, `config`, `engines`, the coordinator and edge_sdk.
+"""

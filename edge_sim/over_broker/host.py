@@ -1,0 +1,88 @@
+"""Devices as processes: each folder holds one device; they share this process, a thread and a broker link each.
+
+`python -m edge_sim.over_broker.host --broker URL --federation NAME FOLDER...`
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+from edge_sdk.agent import Agent
+from edge_sdk.errors import EdgeError
+from edge_sim.fleet.fleet import needs_torch, read_device
+
+POLL_S = 0.05
+
+
+def host_devices() -> int:
+    """Run the devices until the federation is over, or until our parent goes away."""
+    args = _arguments()
+    devices = [read_device(folder) for folder in args.folder]
+    if any(needs_torch(device.kit.family) for device in devices):
+        from edge_sim.engines.torch_gpu import use_exact_arithmetic  # a device without torch never loads it
+        from edge_sim.engines.torch_threads import use_one_thread  # a device without torch never loads it
+
+        use_one_thread()
+        use_exact_arithmetic()
+    try:
+        agents = [
+            Agent(
+                federation=args.federation,
+                broker=args.broker,
+                identity=device.kit.id,
+                model=device.kit.model(device.public),
+                data=device.data,
+                public=device.public,
+                state=folder,
+                board=device.kit.board_name,
+                disclose_classes=True,
+                share_weights=True,
+                secret=device.kit.secret,
+            )
+            for device, folder in zip(devices, args.folder, strict=True)
+        ]
+    except EdgeError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    orphaned = _watch_parent()
+    for agent in agents:
+        agent.start()
+    while any(agent.running for agent in agents) and not orphaned.is_set():
+        time.sleep(POLL_S)
+    for agent in agents:
+        agent.stop()
+    (args.folder[0] / "modules.json").write_text(json.dumps(sorted(sys.modules)), encoding="utf-8")
+    failed = [f"{agent.device}: {agent.error}" for agent in agents if agent.error is not None]
+    sys.stderr.write("".join(f"{line}\n" for line in failed))
+    return 1 if failed else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m edge_sim.over_broker.host")
+    parser.add_argument("--broker", required=True)
+    parser.add_argument("--federation", required=True)
+    parser.add_argument("folder", type=Path, nargs="+")
+    return parser.parse_args()
+
+
+def _watch_parent() -> threading.Event:
+    """Set when the pipe to our parent closes: devices must not outlive the simulation that started them."""
+    orphaned = threading.Event()
+
+    def read() -> None:
+        while os.read(0, 1):  # unbuffered: a buffered read could not be abandoned when this process ends
+            pass
+        orphaned.set()
+
+    threading.Thread(target=read, daemon=True).start()
+    return orphaned
+
+
+if __name__ == "__main__":
+    sys.exit(host_devices())

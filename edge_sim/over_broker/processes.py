@@ -1,0 +1,160 @@
+"""The fleet as processes over a real broker: what a deployment is, on one machine.
+
+The coordinator runs here; devices that need torch share a few processes, each of the others has one of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+from coordinator.broker.embedded import EmbeddedBroker
+from coordinator.deploy import open_ledger
+from coordinator.equipment import ready_method
+from coordinator.ledger import Ledger
+from coordinator.record.observer import RunObserver
+from coordinator.serving.server import Server
+from coordinator.trace import recording_server
+from coordinator.trace.log import TraceWriter
+from edge_sdk.errors import UsageError
+from edge_sdk.transport.mqtt.transport import MqttTransport
+from edge_sim.config.settings import Config
+from edge_sim.fleet.fleet import Fleet, needs_torch
+
+CONNECT_S = 60.0
+"""How long a broker may take to appear before a simulation gives up."""
+STOP_S = 15.0
+"""How long device processes may take to stop after the run."""
+
+
+def over_broker(
+    config: Config,
+    fleet: Fleet,
+    broker: str,
+    out: Path,
+    observer: RunObserver | None,
+    *,
+    resume: bool,
+    trace: TraceWriter | None = None,
+) -> tuple[Server, str]:
+    """Run a federation over a broker; the server, and what the transport was.  Raises RunFailed."""
+    out.mkdir(parents=True, exist_ok=True)
+    with _broker(broker) as (url, label):
+        ledger = open_ledger(out, resume=resume)
+        federation = fleet.federation
+        _check_states(ledger, out, federation.spec.federation)
+        name = f"coordinator-{federation.spec.federation}"
+        server = recording_server.server(
+            trace,
+            spec=federation.spec,
+            policy=federation.policy,
+            method=ready_method(federation.spec.method, fleet.equipment),
+            transport=MqttTransport(url, name, manual_ack=True, seed=random.SystemRandom().getrandbits(32)),
+            ledger=ledger,
+            roster=federation.roster,
+            observer=observer,
+        )
+        server.observer.noted(f"broker: {url}" if label == url else f"broker: {label} at {url}")
+        with _hosts(config, fleet, url, out, server.observer.noted) as hosts:
+            server.run(check=hosts.check, connect_within_s=CONNECT_S)
+            hosts.wait(STOP_S)
+    return server, label
+
+
+def _check_states(ledger: Ledger, out: Path, federation: str) -> None:
+    """Raise UsageError where the ledger knows devices whose own states are not here: they would begin untrained."""
+    for device in sorted(ledger.enrolled()):
+        if not (out / "devices" / device / f"{federation}.db").exists():
+            ledger.close()
+            raise UsageError(f"{out}: keeps no state of {device}: the run was begun in memory, go on without --broker")
+
+
+@contextmanager
+def _broker(name: str) -> Iterator[tuple[str, str]]:
+    """The address, and what to call it; an embedded one lives as long as the context."""
+    kind, _, wanted = name.partition(":")
+    if kind != "embedded":
+        yield name, name
+        return
+    with EmbeddedBroker(wanted or "auto") as broker:  # type: ignore[arg-type]  # check_broker has seen the word
+        yield broker.url, f"{broker.kind} {broker.version}"
+
+
+_Processes: TypeAlias = "dict[tuple[str, ...], subprocess.Popen[bytes]]"
+"""By the devices that share one."""
+
+
+class _Hosts:
+    """The device processes."""
+
+    def __init__(self, processes: _Processes, logs: Path, quorum: int, tell: Callable[[str], None]) -> None:
+        self._processes, self._logs, self._quorum, self._tell = processes, logs, quorum, tell
+        self._dead: dict[tuple[str, ...], str] = {}
+
+    def check(self) -> str:
+        """Tell of processes that have died; why the run cannot go on without them, or nothing."""
+        for names, process in self._processes.items():
+            code = process.poll()
+            if code and names not in self._dead:
+                self._dead[names] = (
+                    f"the process of {', '.join(names)} ended with code {code}: {self._last_words(names)}"
+                )
+                self._tell(self._dead[names])
+        left = sum(len(names) for names in self._processes) - sum(len(names) for names in self._dead)
+        return "; ".join(self._dead.values()) if left < self._quorum else ""
+
+    def _last_words(self, names: tuple[str, ...]) -> str:
+        lines = (self._logs / f"{names[0]}.log").read_text(encoding="utf-8", errors="replace").splitlines()
+        return lines[-1] if lines else ""
+
+    def wait(self, timeout_s: float) -> None:
+        """Let them say goodbye; end those that do not."""
+        for process in self._processes.values():
+            _end(process, timeout_s)
+
+
+def _end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def _hosts(config: Config, fleet: Fleet, url: str, out: Path, tell: Callable[[str], None]) -> Iterator[_Hosts]:
+    folders = {device.kit.id: out / "devices" / device.kit.id for device in fleet.devices}
+    for device in fleet.devices:
+        device.write(folders[device.kit.id])
+    logs = out / "devices"
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    processes: _Processes = {}
+    hosts = _Hosts(processes, logs, fleet.federation.policy.quorum, tell)
+    try:
+        for group in groups(config, fleet):
+            command = [sys.executable, "-m", "edge_sim.over_broker.host", "--broker", url]
+            command += ["--federation", fleet.federation.spec.federation, *(str(folders[name]) for name in group)]
+            with (logs / f"{group[0]}.log").open("wb") as log:
+                processes[group] = subprocess.Popen(  # noqa: S603  # our own module
+                    command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment
+                )
+        yield hosts
+    finally:
+        for process in processes.values():
+            if process.stdin is not None:
+                process.stdin.close()  # tells the host that we are gone
+        hosts.wait(STOP_S)
+
+
+def groups(config: Config, fleet: Fleet) -> list[tuple[str, ...]]:
+    """Which devices share a process."""
+    heavy = [device.kit.id for device in fleet.devices if needs_torch(device.kit.family)]
+    light = [device.kit.id for device in fleet.devices if not needs_torch(device.kit.family)]
+    shared = [tuple(heavy[i :: config.run.processes]) for i in range(config.run.processes)]
+    return [group for group in shared if group] + [(name,) for name in light]

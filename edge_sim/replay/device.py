@@ -1,0 +1,186 @@
+"""A trace from the side of one device: what it answered, again, on a fresh model.
+
+One thread, no waiting: made to be stopped in a debugger.
+
+What counts for a device is what it finished: work that a power cut took, or that a newer Assign overtook, leaves
+nothing behind.  Whether it finished an exchange of which no upload came, and which of several Assigns of one exchange
+reached it, a trace does not say: the uploads do.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+from typing import TypeAlias
+
+from coordinator.trace.replay import NullTransport, message_in
+from edge_sdk.agent import Agent
+from edge_sdk.device.store import MemoryStore
+from edge_sdk.errors import RunFailed, UsageError
+from edge_sdk.protocol import storage
+from edge_sdk.protocol.messages import Upload
+from edge_sdk.transport.base import Connected, Incoming, Transport, TransportEvent
+from edge_sim.replay.history import History, Place
+
+Make: TypeAlias = Callable[[Transport, MemoryStore], Agent]
+"""The device's agent, as it is switched on with this store."""
+MOST_TRIALS = 1000
+"""Of what a device may have finished unheard, before an upload is called different."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One recorded upload, and what it may have come of."""
+
+    place: Place
+    unheard: tuple[Sequence[Incoming], ...]
+    """The Assigns, by place, between it and the upload before: they may have been carried out."""
+    assigns: Sequence[Incoming]
+    """Those of its own place: one of them was."""
+    recorded: Upload
+    went_back: bool
+    """Whether it is the first one after the run went back to a checkpoint."""
+
+
+def replay_device(past: History, device: str, make: Make, doubt: str = "") -> int:
+    """How many uploads the device makes again, all equal to the recorded ones.
+
+    What is compared is the knowledge and the metrics, bit for bit.  doubt: why they might differ though nothing is
+    wrong.  Raises RunFailed where an upload differs, or UsageError with the doubt, where there is one.
+    """
+    steps = _steps(past)
+    search = _Search(_Double(make, past.welcome))
+    if not search.all_made(steps):
+        place = steps[search.furthest].place
+        where = f"{device}, round {place[0]}, exchange {place[1]}"
+        raise _different(where, search.difference, doubt)
+    return len(steps)
+
+
+def _steps(past: History) -> list[_Step]:
+    steps = []
+    for number, stretch in enumerate(past.stretches):
+        unheard: list[Sequence[Incoming]] = []
+        went_back = number > 0
+        for place, assigns in stretch.assigns.items():
+            recorded = stretch.uploads.get(place)
+            if recorded is None:
+                unheard.append(assigns)
+                continue
+            steps.append(_Step(place, tuple(unheard), assigns, recorded, went_back))
+            unheard, went_back = [], False
+    return steps
+
+
+class _Search:
+    """For a way through all steps: an upload need not tell what was finished before it, but a later one does."""
+
+    def __init__(self, double: _Double) -> None:
+        self._double = double
+        self._trials_left = MOST_TRIALS
+        self._states = [double.state()]
+        """On the way so far, one before each step."""
+        self.furthest = -1
+        self.difference = ""
+        """What differed first at the furthest step."""
+
+    def all_made(self, steps: Sequence[_Step]) -> bool:
+        """Whether the double makes all the uploads again."""
+        choices = any(step.unheard or len(step.assigns) > 1 or step.went_back for step in steps)
+        ways: list[Iterator[None]] = []
+        while len(ways) < len(steps):
+            ways.append(self._ways(steps[len(ways)], len(ways)))
+            while next(ways[-1], ways) is not None:  # no way, or no other way, through this step
+                ways.pop()
+                if not ways:
+                    return False
+            del self._states[len(ways) :]
+            self._states.append(self._double.state() if choices else self._states[0])  # a model each: only if needed
+        return True
+
+    def _ways(self, step: _Step, number: int) -> Iterator[None]:
+        """Pauses wherever the double has made the upload.
+
+        Tried first: that it goes on as it stands, had finished nothing of which nobody heard, and got the first Assign.
+        """
+        states = self._states[number::-1] if step.went_back else self._states[number : number + 1]
+        for trial, (state, finished, assign) in enumerate(product(states, _subsets(step.unheard), step.assigns)):
+            if trial:
+                if not self._trials_left:
+                    return
+                self._trials_left -= 1
+                self._double.restart(state)
+            for each in finished:
+                self._double.answer(each)
+            difference = _difference(self._double.answer(assign), step.recorded)
+            if not difference:
+                yield
+            elif number > self.furthest:
+                self.furthest, self.difference = number, difference
+
+
+def _subsets(unheard: Sequence[Sequence[Incoming]]) -> Iterator[tuple[Incoming, ...]]:
+    """Of the places few before many; of each place any of its Assigns."""
+    for size in range(len(unheard) + 1):
+        for places in combinations(unheard, size):
+            yield from product(*places)
+
+
+class _Double:
+    """A device that can be put back into a state that it was in."""
+
+    def __init__(self, make: Make, welcome: Incoming | None) -> None:
+        self._make, self._welcome = make, welcome
+        self.restart(MemoryStore())
+
+    def restart(self, state: MemoryStore) -> None:
+        """Switch it on in this state, which stays as it is."""
+        self._line, self._store = NullTransport(), copy.deepcopy(state)
+        self._agent = self._make(self._line, self._store)
+        self._agent.connect()
+        self._give(Connected())
+        if self._welcome is not None:
+            self._give(self._welcome)
+        self._agent.raise_if_failed()
+
+    def state(self) -> MemoryStore:
+        """What a power cut would leave."""
+        return copy.deepcopy(self._store)
+
+    def answer(self, assign: Incoming) -> Upload | None:
+        """What it uploads when it is asked for this."""
+        self._line.sent.clear()
+        self._give(assign)
+        self._agent.raise_if_failed()
+        sent = (message_in(each.frame) for each in self._line.sent)
+        return next((message for message in sent if isinstance(message, Upload)), None)
+
+    def _give(self, event: TransportEvent) -> None:
+        """One event, and all the work that it makes."""
+        self._agent.handle(event, 0.0)
+        while self._agent.computing:
+            if self._agent.work_slice():
+                self._agent.finish_work(0.0)
+
+
+def _difference(made: Upload | None, recorded: Upload) -> str:
+    """What differs, in words; empty: nothing."""
+    if made is None:
+        return "the replay makes no upload"
+    if storage.to_bytes(made) == storage.to_bytes(recorded):
+        return ""
+    if made.withheld != recorded.withheld:
+        return f"withheld for {made.withheld or 'nothing'!r}, in the run for {recorded.withheld or 'nothing'!r}"
+    for role, payload in recorded.knowledge.items():
+        own = made.knowledge.get(role)
+        if own is None or storage.to_bytes(own) != storage.to_bytes(payload):
+            return f"{role} differs from what was uploaded in the run"
+    if made.metrics != recorded.metrics:
+        return f"measured {dict(made.metrics)}, in the run {dict(recorded.metrics)}"
+    return f"of {made.samples} samples, in the run of {recorded.samples}"
+
+
+def _different(where: str, difference: str, doubt: str) -> RunFailed | UsageError:
+    return UsageError(f"{where}: cannot be replayed: {doubt}") if doubt else RunFailed(f"{where}: {difference}")

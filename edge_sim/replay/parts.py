@@ -1,0 +1,114 @@
+"""What a replay computes with: the parts of a simulated run made again from its TOML, of a real one given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from coordinator.config import public_set, read_settings
+from coordinator.equipment import Equipment, load_nets
+from coordinator.trace.log import Header
+from edge_sdk.agent import Agent
+from edge_sdk.app import App, load_app
+from edge_sdk.device.store import MemoryStore
+from edge_sdk.errors import UsageError
+from edge_sdk.public_set.samples import PublicSet
+from edge_sdk.transport.base import Transport
+from edge_sim.byzantine import agent_for
+from edge_sim.config import settings as configs
+from edge_sim.fleet import fleet as fleets
+from edge_sim.fleet.fleet import Device, Fleet
+from edge_sim.replay.device import Make
+from edge_sim.replay.history import History
+
+
+def equipment(header: Header) -> Equipment:
+    """What the run's coordinator had."""
+    if "fleet" in header.tables:
+        return Equipment(nets=lambda: _fleet(header).nets(), public=lambda: _fleet(header).dataset.public)
+    settings = read_settings(header.tables, Path(header.file))
+    return Equipment(nets=lambda: load_nets(settings.federation.nets), public=lambda: public_set(settings))
+
+
+def maker_of(header: Header, past: History, device: str, app: str | None, public: Path | None) -> tuple[Make, str]:
+    """What makes the device's agent, from its factory or, of a simulated run, from its TOML; and what is in doubt.
+
+    Raises UsageError where neither is to be had.
+    """
+    doubt = ""
+    if past.first_epoch > 1:
+        doubt = f"the trace begins with life {past.first_epoch} of the coordinator, the device may have begun before"
+    if app is not None:
+        given = PublicSet.load(public) if public is not None else None
+        parts = load_app(app)
+        return _real(replace(parts, public=given or parts.public), past.federation, device), doubt
+    if "fleet" not in header.tables:
+        raise UsageError(f"a trace of real devices holds no model of {device}; give --app MODULE:FACTORY")
+    known = {each.kit.id: each for each in _fleet(header).devices}
+    if device not in known:
+        raise UsageError(f"--device {device}: the run has {', '.join(known)}")
+    own = known[device]
+    return _simulated(own, past.federation, virtual=header.virtual), doubt or _rounding(header, own)
+
+
+def _fleet(header: Header) -> Fleet:
+    """Of a simulated run; torch computes in one thread, as it did there."""
+    fleet = fleets.build_fleet(configs.parse(header.tables, Path(header.file)))
+    if any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
+        from edge_sim.engines.torch_threads import use_one_thread  # torch only where a device has it
+
+        use_one_thread()
+    return fleet
+
+
+def _simulated(device: Device, federation: str, *, virtual: bool) -> Make:
+    """As in a simulation; only in one of virtual time do devices lie."""
+    kit = device.kit
+    make = agent_for(device.conditions.byzantine if virtual else None, federation, kit.seed)
+
+    def switched_on(line: Transport, store: MemoryStore) -> Agent:
+        return make(
+            federation=federation,
+            broker=line,
+            identity=kit.id,
+            model=kit.model(device.public),
+            data=device.data,
+            public=device.public,
+            state=store,
+            disclose_classes=True,
+            share_weights=True,
+            secret=kit.secret,
+        )
+
+    return switched_on
+
+
+def _real(app: App, federation: str, device: str) -> Make:
+    make = partial(
+        Agent,
+        federation=federation,
+        identity=device,
+        model=app.model,
+        data=app.data,
+        public=app.public,
+        disclose_classes=app.disclose_classes,
+        share_weights=app.share_weights,
+    )
+    return lambda line, store: make(broker=line, state=store)
+
+
+def _rounding(header: Header, device: Device) -> str:
+    """Why a device alone may compute other last bits than it did in the run; empty: it does not."""
+    table = configs.parse(header.tables, Path(header.file)).run
+    if not header.virtual or table.engine == "exact" or not fleets.needs_torch(device.kit.family):
+        return ""
+    names = table.stacked
+    if names is None and table.engine != "cohort":
+        return ""
+    if names is not None and device.kit.model(device.public).spec.name not in names:
+        return ""
+    return (
+        f"run.engine {table.engine} computed its model stacked with others, which rounds otherwise than a model alone; "
+        "record a run with --engine exact"
+    )

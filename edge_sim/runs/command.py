@@ -1,0 +1,106 @@
+"""`edge-sdk simulate`, carried out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from pathlib import Path
+
+from coordinator.config import to_toml
+from coordinator.record.observer import ObserverGroup, RunObserver
+from coordinator.report.log import EventLog
+from coordinator.report.plots import draw_run
+from coordinator.report.progress import Progress
+from coordinator.report.progress_file import About, ProgressFile
+from coordinator.report.run_files import write_run
+from coordinator.report.run_table import run_table
+from coordinator.report.summary import summary
+from coordinator.report.tables import show_table
+from edge_sim.config import settings as configs
+from edge_sim.runs import run_folder
+from edge_sim.config.settings import Config
+from edge_sim.engines.choice import resolve_engine
+from edge_sim.fleet.fleet import build_fleet
+from edge_sim.runs.run_folder import check_new
+from edge_sim.runs.runner import run_in
+
+
+def command(args: argparse.Namespace) -> int:
+    """Run it in its folder, or go on with what is there."""
+    if args.engine:
+        args.overrides.append(f"run.engine={args.engine}")
+    config = configs.load(args.file, args.overrides)
+    default = Path("runs") / config.federation.name
+    out = args.out or (default if args.resume else run_folder.unused(default))
+    if args.resume and run_folder.is_over(out, config):
+        sys.stderr.write(f"{out}: the run is finished, there is nothing to go on with\n")
+        if args.json:
+            sys.stdout.write((out / "summary.json").read_text(encoding="utf-8"))
+        return 0
+    with run_folder.claimed(out):
+        return _simulate_in(out, config, args)
+
+
+def _simulate_in(out: Path, config: Config, args: argparse.Namespace) -> int:
+    if not args.resume:
+        check_new(out)
+    if args.broker != "memory" and configs.troubled(config):
+        sys.stderr.write(
+            "edge-sdk: [scenario] and what [[fleet]] rows have to bear are for the memory broker: left out\n"
+        )
+    fleet = None
+    try:
+        if args.broker == "memory":
+            fleet = build_fleet(config)
+            config, why = resolve_engine(config, fleet, out)
+            sys.stderr.write(f"{why}\n" if why else "")
+        result = run_in(
+            out,
+            config,
+            broker=args.broker,
+            resume=args.resume,
+            observer=lambda part: _observer(config, out, part),
+            trace=args.trace,
+            fleet=fleet,
+        )
+    except KeyboardInterrupt:
+        sys.stderr.write(f"\ninterrupted; {_how_to_go_on(args, out)}\n")
+        raise
+    write_run(result, to_toml(config.tables), out)
+    if args.json:
+        sys.stdout.write(json.dumps(summary(result), indent=2) + "\n")
+    else:
+        show_table(run_table(result), sys.stdout)
+        pictures = draw_run(result, out / "plots")
+        sys.stdout.write(f"\nsummary: {out / 'summary.json'}\n" + "".join(f"picture: {path}\n" for path in pictures))
+    if not result.completed:
+        sys.stderr.write(f"edge-sdk: the run failed: {result.reason}\n")
+    return 0 if result.completed else 1
+
+
+def _how_to_go_on(args: argparse.Namespace, out: Path) -> str:
+    if not (out / "checkpoint").exists():
+        return "the federation had not begun, so there is nothing to resume: start again"
+    overrides = "".join(f" --set {shlex.quote(each)}" for each in args.overrides)
+    again = (
+        f"edge-sdk simulate {args.file}{overrides} --broker {args.broker}{' --trace' * args.trace} --out {out} --resume"
+    )
+    return f"the state is kept, go on with: {again}"
+
+
+def _observer(config: Config, out: Path, part: str) -> RunObserver:
+    """Lines on the terminal; progress.json and log.jsonl in the run directory."""
+    table = config.federation
+    lines = Progress(f"{table.name} {part}".strip())
+    about = About(
+        federation=table.name,
+        method="local" if part else table.method,
+        seed=table.seed,
+        rounds=table.rounds,
+        expected=table.devices,
+        part=part,
+    )
+    log = EventLog((out / "standalone" if part else out) / "log.jsonl")
+    return ObserverGroup(lines, ProgressFile(out, about, say=lines.noted), log)

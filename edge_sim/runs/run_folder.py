@@ -1,0 +1,94 @@
+"""The folder of a run: who may write into it, and whether the run in it is over."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from coordinator.config import to_toml
+from coordinator.report import text_files
+from coordinator.report.run_files import read_run
+from edge_sdk.durable import guarded
+from edge_sdk.errors import UsageError
+from edge_sim.runs import same_world
+from edge_sim.config.settings import Config
+
+LOCK = "lock"
+"""An empty file."""
+KEPT = "federation.toml"
+"""The resolved settings, there from the start of a run."""
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Keep every other run out of a folder, which is made where it is missing, as long as the context lasts.
+
+    What is locked is an empty SQLite file: on every system such a lock goes with the process, however that ends.
+    Raises UsageError where the folder cannot be made, or another run is in it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {folder}: cannot be made a folder ({error.strerror}); give another one") from None
+    path = folder / LOCK
+    with guarded(path):
+        connection = sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False)
+    with closing(connection):
+        _lock(connection, folder)
+        yield
+
+
+def _lock(connection: sqlite3.Connection, folder: Path) -> None:
+    with guarded(folder / LOCK):
+        try:
+            connection.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error):
+                raise
+            raise UsageError(
+                f"{folder}: another run is writing into it; wait until that one is over, or give --out another folder"
+            ) from None
+
+
+def check_new(folder: Path) -> None:
+    """Raise UsageError where a new run would overwrite an old one."""
+    if _holds_checkpoint(folder) or (folder / "summary.json").exists():
+        raise UsageError(f"{folder}: holds a run already; add --resume to go on with it, or give --out another folder")
+
+
+def finished(folder: Path) -> bool:
+    """Whether a folder holds what came of a run that came to its end."""
+    return (folder / "summary.json").exists() and read_run(folder).completed
+
+
+def is_over(folder: Path, config: Config) -> bool:
+    """Whether the run in a folder came to its end, so that there is nothing to go on with.
+
+    Raises UsageError where the folder holds no run, or one with other settings.
+    """
+    over = finished(folder)
+    if not (over or _holds_checkpoint(folder)):
+        raise UsageError(f"{folder}: holds nothing to resume; start without --resume")
+    if (folder / KEPT).exists():  # a run that was interrupted under an edge-sdk that kept it only at the end has none
+        same_world.check_same_world(folder / KEPT, config)
+    return over
+
+
+def keep_settings(folder: Path, config: Config) -> None:
+    """Write the resolved settings down, for those who go on with the run.  Raises StoreError."""
+    path = folder / KEPT
+    with guarded(path):
+        text_files.replace(path, to_toml(config.tables))
+
+
+def unused(folder: Path) -> Path:
+    """The folder, or the first of FOLDER-2, FOLDER-3 ... that does not exist yet."""
+    candidates = (folder.with_name(f"{folder.name}-{i}") for i in itertools.count(2))
+    return next(path for path in (folder, *itertools.islice(candidates, 10_000)) if not path.exists())
+
+
+def _holds_checkpoint(folder: Path) -> bool:
+    return any((folder / name).exists() for name in ("checkpoint", "checkpoint.old"))

@@ -1,0 +1,211 @@
+"""`run`: a whole federation on this machine, in virtual time or over a real broker."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from coordinator.config import to_toml
+from coordinator.ledger import Ledger
+from coordinator.record.observer import RunObserver
+from coordinator.record.result import Result
+from coordinator.report.run_files import read_run, write_run
+from coordinator.serving import final_prototypes
+from coordinator.trace.log import TraceWriter, keeping
+from edge_sdk.errors import UsageError
+from edge_sdk.transport.mqtt.url import parse_broker_url
+from edge_sim.config import settings as configs
+from edge_sim.engines import choice
+from edge_sim.fleet import feasible
+from edge_sim.runs import garbage_collection, late_start, run_folder, unused_settings
+from edge_sim.fleet import fleet as fleets
+from edge_sim.clock.checkpoint import Checkpoints
+from edge_sim.config.settings import Config
+from edge_sim.engines.memory import MIB, peak_bytes
+from edge_sim.runs.model_insight import model_insight
+from edge_sim.runs.simulation_result import NOTHING, simulation_result
+from edge_sim.clock.virtual_fleet import VirtualFleet
+
+ObserverFor = Callable[[str], RunObserver | None]
+"""An observer for the part of a run with this label."""
+
+
+def run(
+    config: Config | Mapping[str, Any] | str | Path,
+    *,
+    broker: str = "memory",
+    out: str | Path | None = None,
+    resume: bool = False,
+    observer: ObserverFor = lambda _label: None,
+    trace: bool = False,
+) -> Result:
+    """Run a federation and return what came of it.
+
+    config: a TOML file, its tables, or a parsed Config.  broker: `memory` (virtual time, one thread, repeatable bit for
+    bit), `embedded`, `embedded:amqtt`, `embedded:mosquitto` or `mqtt://HOST[:PORT]` (real processes, real time).
+    out: the run directory, needed for anything but memory; nobody else may run in it meanwhile.  trace: keep the
+    message log there.  resume: go on with the run in that directory; one that is over is read, and nothing is changed.
+    Raises UsageError, RunFailed, StoreError.
+    """
+    parsed = _parsed(config)
+    if out is None:
+        return run_in(None, parsed, broker=broker, observer=observer, trace=trace)
+    folder = Path(out)
+    if resume and run_folder.is_over(folder, parsed):
+        return read_run(folder)
+    with run_folder.claimed(folder):
+        return run_in(folder, parsed, broker=broker, resume=resume, observer=observer, trace=trace)
+
+
+def run_in(
+    out: Path | None,
+    parsed: Config,
+    *,
+    broker: str = "memory",
+    resume: bool = False,
+    observer: ObserverFor = lambda _label: None,
+    trace: bool = False,
+    fleet: fleets.Fleet | None = None,
+) -> Result:
+    """Run a federation in a folder that the caller has claimed, and that holds what a resumed run goes on from.
+
+    fleet: built from `parsed`, where the caller has it already.
+    """
+    with garbage_collection.rare_collection():
+        check_broker(broker)
+        if out is not None and not resume:
+            run_folder.check_new(out)
+        fleet = fleet or fleets.build_fleet(parsed)
+        parsed, _ = choice.resolve_engine(parsed, fleet, out)
+        return _run_in(out, parsed, fleet, broker, resume=resume, observer=observer, trace=trace)
+
+
+def _run_in(
+    out: Path | None,
+    parsed: Config,
+    fleet: fleets.Fleet,
+    broker: str,
+    *,
+    resume: bool,
+    observer: ObserverFor,
+    trace: bool,
+) -> Result:
+    if broker == "memory":
+        feasible.check_feasible(fleet, parsed.run.stacked or ())
+    if out is not None:
+        run_folder.keep_settings(out, parsed)
+    fleets.export_partition(parsed, fleet)
+    begun_s, start_s = time.monotonic(), time.time()
+    wanted = parsed.run.standalone and parsed.federation.method != "local"
+    alone_in = out / "standalone" if out else None
+    standalone = _standalone(configs.alone(parsed), fleet, alone_in, observer) if wanted else None
+    folder = out or Path("runs") / parsed.federation.name
+    memory = NOTHING
+    virtual_time = broker == "memory"
+    with keeping(folder, parsed.tables, parsed.file, wanted=trace, resume=resume, virtual=virtual_time) as kept:
+        if virtual_time:
+            virtual, memory = _in_memory(parsed, fleet, out, observer(""), resume=resume, trace=kept)
+            server, label, virtual_s, spent = virtual.server, "memory", virtual.clock.now_s, virtual.spent
+            seen = model_insight(virtual, fleet.dataset)
+        else:
+            from edge_sim.over_broker.processes import over_broker  # noqa: PLC0415  # paho only where there is a broker
+
+            server, label = over_broker(parsed, fleet, broker, folder, observer(""), resume=resume, trace=kept)
+            virtual_s, spent, seen = 0.0, {}, final_prototypes.final_prototypes(server)
+    took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual_s, "start_s": start_s}
+    found = simulation_result(
+        server, fleet, transport=label, time=took, memory=memory, standalone=standalone, spent=spent
+    )
+    left = (
+        (*late_start.remark(server, virtual_s), *unused_settings.unused_settings(parsed, virtual_s))
+        if virtual_time
+        else ()
+    )
+    return replace(found, insight=seen, warnings=(*found.warnings, *left))
+
+
+def check_broker(broker: str) -> None:
+    """Raise UsageError for anything but memory, embedded or an address."""
+    known = ("memory", "embedded", "embedded:amqtt", "embedded:mosquitto")
+    if broker not in known and not broker.startswith(("mqtt://", "mqtts://")):
+        raise UsageError(f"--broker {broker}: expected {', '.join(known)} or mqtt://HOST[:PORT]")
+    if broker not in known:
+        parse_broker_url(broker)
+    if broker == "embedded:mosquitto" and shutil.which("mosquitto") is None:
+        raise UsageError(f"--broker {broker}: mosquitto is not on PATH; install it, or use embedded")
+
+
+def _standalone(alone: Config, fleet: fleets.Fleet, folder: Path | None, observer: ObserverFor) -> Result:
+    """Return the result of the devices alone; it is read where an earlier part of this run left it in the folder.
+
+    fleet: that of the federation, whose data the devices alone have, too.
+    """
+    settings = to_toml(alone.tables)
+    if folder is None:
+        return _alone(alone, fleet, observer)
+    if run_folder.finished(folder) and (folder / run_folder.KEPT).read_text(encoding="utf-8") == settings:
+        return read_run(folder)
+    found = _alone(alone, fleet, observer)
+    write_run(found, settings, folder)
+    return found
+
+
+def _alone(alone: Config, federated: fleets.Fleet, observer: ObserverFor) -> Result:
+    fleet = fleets.rebuilt(federated, alone)
+    begun_s = time.monotonic()
+    virtual, memory = _in_memory(alone, fleet, None, observer("alone"), resume=False)
+    took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual.clock.now_s}
+    return simulation_result(virtual.server, fleet, transport="memory", time=took, memory=memory, spent=virtual.spent)
+
+
+def _in_memory(
+    config: Config,
+    fleet: fleets.Fleet,
+    out: Path | None,
+    observer: RunObserver | None,
+    *,
+    resume: bool,
+    trace: TraceWriter | None = None,
+) -> tuple[VirtualFleet, Mapping[str, float]]:
+    """The run, over, and what memory it took."""
+    keeper = Checkpoints(out / "checkpoint") if out else None
+    ledger, stores, world = keeper.load() if keeper and resume else (Ledger(None), {}, None)
+    if any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
+        from edge_sim.engines.torch_gpu import use_exact_arithmetic  # noqa: PLC0415  # torch only where a device has it
+        from edge_sim.engines.torch_threads import use_one_thread  # noqa: PLC0415  # torch only where a device has it
+
+        use_one_thread()
+        use_exact_arithmetic()
+    engine = choice.open_engine(config.run, fleet)
+    virtual = VirtualFleet(
+        fleet,
+        ledger=ledger,
+        stores=stores,
+        faults=config.faults,
+        faults_seed=config.faults_seed,
+        observer=observer,
+        keeper=keeper,
+        engine=engine,
+        reduction=choice.method_wrapper(config.run, fleet),
+        world=world,
+        trace=trace,
+    )
+    try:
+        virtual.run()
+    finally:
+        engine.close()
+        virtual.server.close()
+    peak_mib = (peak_bytes() + engine.peak_bytes) / MIB
+    return virtual, {"peak_mib": peak_mib} if peak_mib else NOTHING
+
+
+def _parsed(config: Config | Mapping[str, Any] | str | Path) -> Config:
+    if isinstance(config, Config):
+        return config
+    if isinstance(config, Mapping):
+        return configs.parse({**config}, Path("config"))
+    return configs.load(config)

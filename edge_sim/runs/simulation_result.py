@@ -1,0 +1,75 @@
+"""The Result of a simulation: what the coordinator knows, and what only the simulator knows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from coordinator.record.result import DeviceResult, Result, RoundResult
+from coordinator.serving.outcome import device_result, run_result
+from coordinator.serving.server import Server
+from edge_sim.config.settings import CPU
+from edge_sim.fleet.fleet import Device, Fleet
+from edge_sim.fleet.hardware import DeviceCost
+
+NOTHING: Mapping[str, float] = MappingProxyType({})
+
+
+def simulation_result(
+    server: Server,
+    fleet: Fleet,
+    *,
+    transport: str,
+    time: Mapping[str, float],
+    standalone: Result | None = None,
+    memory: Mapping[str, float] = NOTHING,
+    spent: Mapping[str, DeviceCost] = MappingProxyType({}),
+) -> Result:
+    """The result of a simulated run; spent: by device id, where it was metered."""
+    alone = {device.id: device.accuracy for device in standalone.devices} if standalone else {}
+    devices = tuple(
+        _device(server, device, alone.get(device.kit.id), spent.get(device.kit.id, DeviceCost()))
+        for device in fleet.devices
+    )
+    known = run_result(server, devices, transport, time)
+    baseline = {f"standalone_{name}": value for name, value in standalone.metrics.items()} if standalone else {}
+    return dataclasses.replace(
+        known,
+        history=_on_the_boards(known.history) if transport == "memory" else known.history,
+        metrics={**known.metrics, **baseline},
+        standalone_history=standalone.history if standalone else (),
+        memory=memory,
+        versions={**known.versions, "device": _described(fleet.device)},
+        data={"name": fleet.dataset.name, "sha256": fleet.dataset.sha256},
+    )
+
+
+def _described(device: str) -> str:
+    """Where models computed, and of a GPU what it is."""
+    if device == CPU:
+        return device
+    from edge_sdk.models.torch_device import described
+
+    return described(device)
+
+
+def _on_the_boards(history: tuple[RoundResult, ...]) -> tuple[RoundResult, ...]:
+    """In memory the server's clock is the virtual one; what a round took this machine is nobody's figure."""
+    return tuple(dataclasses.replace(entry, virtual_s=entry.wall_s, wall_s=0.0) for entry in history)
+
+
+def _device(server: Server, device: Device, standalone_accuracy: float | None, spent: DeviceCost) -> DeviceResult:
+    kit = device.kit
+    if kit.id in server.hellos:
+        known = device_result(server, kit.id)
+    else:
+        known = DeviceResult(id=kit.id, number=kit.number, board=kit.board_name, model=kit.family, joined=False)
+    return dataclasses.replace(
+        known,
+        link=kit.link_name,
+        samples=len(device.data.train),
+        class_counts=device.data.class_counts(kit.classes),
+        standalone_accuracy=standalone_accuracy,
+        **spent._asdict(),
+    )

@@ -1,0 +1,41 @@
+"""Settings that came to nothing in a run, as remarks for its report.
+
+They are no mistake for certain: engines get compared, and nobody knows beforehand when a run ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from edge_sim.config.settings import Config, RunTable
+from edge_sim.config.scenario import ScenarioTable
+
+USED_BY = {
+    "workers": ("cohort", "workers", "ray"),
+    "stacked": ("cohort", "workers", "ray"),
+    "ray_address": ("ray",),
+    "ray_fold": ("ray",),
+    "memory_bytes": ("cohort", "workers"),
+}
+"""Keys of [run] that only some engines read."""
+INSTEAD = {"memory_bytes": ", which keeps weights in memory"}
+"""What the other engines do."""
+
+
+def unused_settings(config: Config, ended_s: float) -> tuple[str, ...]:
+    """One line each.  ended_s: virtual seconds that the run took."""
+    return (*_unread(config.run), *_never_came(config.scenario, ended_s))
+
+
+def _unread(run: RunTable) -> Iterator[str]:
+    for key, engines in USED_BY.items():
+        if getattr(run, key) and run.engine not in (*engines, "auto"):
+            used = f'"{run.engine}"{INSTEAD.get(key, "")}'
+            yield f"run.{key}: of no use with run.engine = {used}; {' or '.join(engines)} would read it"
+
+
+def _never_came(scenario: ScenarioTable, ended_s: float) -> Iterator[str]:
+    for key in ("broker_lost_at_s", "coordinator_lost_at_s"):
+        late = [at_s for at_s in getattr(scenario, key) if at_s > ended_s]
+        if late:
+            yield f"scenario.{key}: {min(late):.10g} s never came, for the run was over at {ended_s:.0f} s"

@@ -1,0 +1,104 @@
+"""The axes of a sweep, read from the command line, and the grid that they span.
+
+Keys of [train] and [method.NAME] are *settings*: a method may choose the best one, on the validation part.  All other
+keys are *conditions*, such as how skewed the data are: nobody chooses them, and each has its own table.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coordinator.config import read_values
+from coordinator.report.compare import ALONE
+from edge_sdk.errors import UsageError
+from edge_sim.studies.planned_runs import Setting
+
+SETTINGS = frozenset({"train", "method"})
+"""The sections whose keys a method may choose."""
+OTHER_OPTIONS = {
+    "federation.method": "--methods",
+    "federation.seed": "--seeds",
+    "run.standalone": "the line of `alone`",
+}
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A key and its values; the first one is its base."""
+
+    key: str
+    values: tuple[Any, ...]
+
+    @property
+    def chosen(self) -> bool:
+        """Whether a method may choose among the values."""
+        return self.key.split(".")[0] in SETTINGS
+
+    @property
+    def method(self) -> str:
+        """The only method that the key is for; empty: for all."""
+        section, name, *_ = self.key.split(".")
+        return name if section == "method" else ""
+
+
+def read_axes(texts: Sequence[str], methods: Sequence[str]) -> tuple[Axis, ...]:
+    """The axes of `--over KEY=V1,V2 ...`.  Raises UsageError."""
+    axes = tuple(map(_axis, texts))
+    for axis in axes:
+        if axis.method and axis.method not in methods:
+            raise UsageError(f"--over {axis.key}: {axis.method} is not among --methods {','.join(methods)}")
+    for key in {axis.key for axis in axes}:
+        if sum(axis.key == key for axis in axes) > 1:
+            raise UsageError(f"--over {key}: stands there twice; give all values at once, as in {key}=1,2,3")
+    if not axes:
+        raise UsageError("--over: give one key at least, such as --over train.learning_rate=0.01,0.05")
+    return axes
+
+
+def conditions(axes: Sequence[Axis]) -> list[Setting]:
+    """Every combination of the conditions; a single empty one where there are none."""
+    return _grid([axis for axis in axes if not axis.chosen])
+
+
+def choices(axes: Sequence[Axis], method: str) -> list[Setting]:
+    """Every combination of the settings that this method may choose from; the base values come first."""
+    return _grid([axis for axis in axes if axis.chosen and axis.method in ("", method)])
+
+
+def check_equal_trials(axes: Sequence[Axis], methods: Sequence[str]) -> None:
+    """Raise UsageError where one method may choose among more settings than another: it would win by luck.
+
+    The devices alone have no parameters of a method, so they choose among what is left.
+    """
+    counts = {method: len(choices(axes, method)) for method in methods if method != ALONE}
+    if len(set(counts.values())) > 1:
+        said = ", ".join(f"{method} {count}" for method, count in counts.items())
+        raise UsageError(f"--over: unequal numbers of settings to choose from ({said}); give every method as many")
+
+
+def _axis(text: str) -> Axis:
+    key, equals, values = text.partition("=")
+    key, parts = key.strip(), key.strip().split(".")
+    if not equals or len(parts) < 2 or not all(parts):
+        raise UsageError(f"--over {text}: expected SECTION.KEY=VALUE,VALUE, such as train.learning_rate=0.01,0.05")
+    if key in OTHER_OPTIONS:
+        raise UsageError(f"--over {key}: this is what {OTHER_OPTIONS[key]} is for")
+    if parts[0] == "method" and len(parts) != 3:
+        raise UsageError(f"--over {key}: name the method, as in method.NAME.{parts[-1]}")
+    found = {repr(value): value for value in _values(key, values)}
+    return Axis(key, tuple(found.values()))
+
+
+def _values(key: str, text: str) -> list[Any]:
+    values = read_values(text)
+    if not values or "" in values:
+        raise UsageError(f"--over {key}={text}: a value is missing")
+    return values
+
+
+def _grid(axes: Sequence[Axis]) -> list[Setting]:
+    keys = [axis.key for axis in axes]
+    return [dict(zip(keys, values, strict=True)) for values in itertools.product(*(axis.values for axis in axes))]

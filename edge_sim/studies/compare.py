@@ -1,0 +1,39 @@
+"""The comparison of several methods on the same federation: the runs, and what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from coordinator.report.compare import Comparison, MethodRuns, Trial
+from coordinator.report.compare_files import write_comparison
+from edge_sim.config.settings import Config
+from edge_sim.runs.runner import ObserverFor
+from edge_sim.studies.planned_runs import PlannedRun, check_methods, check_seeds, plan, run_missing
+
+
+def compare(
+    config: Config,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    out: Path,
+    observer: ObserverFor = lambda _label: None,
+) -> Comparison:
+    """Run what is not there yet, compare, and write the files.
+
+    Raises UsageError for methods, seeds or a folder that do not fit, and whatever a run raises.
+    """
+    names = check_methods(methods)
+    planned = plan(config, names, check_seeds(seeds))
+    run_missing(planned, out, observer)
+    comparison = Comparison(lines=lines(planned, out), baseline=names[0])
+    write_comparison(comparison, out)
+    return comparison
+
+
+def lines(planned: Iterable[PlannedRun], out: Path) -> tuple[MethodRuns, ...]:
+    """The results of planned runs, one line for each method."""
+    trials: dict[str, list[Trial]] = {}
+    for each in planned:
+        trials.setdefault(each.method, []).append(each.trial(out))
+    return tuple(MethodRuns(method, tuple(found)) for method, found in trials.items())

@@ -1,0 +1,137 @@
+"""Pictures of a sweep: each method's gain over the base value of a parameter, with the CSV of its points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from coordinator.record.units import printable
+from coordinator.report.compare import MethodRuns, Spread, spread_of
+from coordinator.report.drawing import (
+    DOT,
+    INK,
+    SOFT,
+    WIDTH_IN,
+    LineStyle,
+    draw_nothing,
+    height_for_names,
+    line_styles,
+    picture,
+    pictures_in,
+    short,
+    write_points,
+)
+from edge_sim.studies.axes import Axis
+from edge_sim.studies.sweep import CRITERION, Sweep
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_STEP, _SPREAD = 0.12, 0.7
+"""The step between two methods' bars at one value, and the most for all of them, as shares of the distance between
+two values."""
+
+
+class GainPoint(NamedTuple):
+    """A row of gain_KEY.csv: a paired difference of accuracies, and its 95 % interval where there are seeds enough."""
+
+    method: str
+    value: str
+    gain: float
+    low: float | None
+    high: float | None
+
+
+def draw_gains(found: Sweep, folder: Path) -> list[Path]:
+    """Draw a picture for each axis with several values, and return the PNG files.
+
+    Raises MissingExtra without matplotlib, StoreError where the pictures cannot be written.
+    """
+    with pictures_in(folder):
+        varied = {folder / f"gain_{axis.key}.png": axis for axis in found.axes if len(axis.values) > 1}
+        for path, axis in varied.items():
+            draw_gain(found, axis, path)
+        return list(varied)
+
+
+def draw_gain(found: Sweep, axis: Axis, path: Path) -> None:
+    """Accuracy at each value less that at the base value, seed by seed; every other axis stands at its own base.
+
+    For a setting this is the validation accuracy, because nothing is chosen on the test; for a condition, that of the
+    test, with the settings that each method chose under it.
+    """
+    points = gain_points(found, axis)
+    write_points(path, GainPoint._fields, (point._asdict() for point in points))
+    ticks = [str(value) for value in axis.values]
+    methods = list(dict.fromkeys(point.method for point in points))
+    styles = line_styles(line.method for line in found.conditions[0].comparison.lines)
+    step = min(_STEP, _SPREAD / max(1, len(methods)))
+    part = "validation part" if axis.chosen else "test, with the settings chosen"
+    subtitle = f"less the accuracy at {axis.values[0]}, on the {part}{DOT}bars: 95 % interval over seeds"
+    with picture(
+        path, WIDTH_IN, height_for_names(len(methods)), printable(f"Gain over {axis.key}"), printable(subtitle)
+    ) as figure:
+        axes = figure.add_subplot()
+        if not points:
+            draw_nothing(axes, "no accuracy was measured")
+            return
+        axes.axhline(0, color=SOFT, linewidth=0.8)
+        for place, method in enumerate(methods):
+            row = [point for point in points if point.method == method]
+            shift = step * (place - (len(methods) - 1) / 2)
+            _bars(axes, [ticks.index(point.value) + shift for point in row], row, styles[method])
+        axes.set_xticks(range(len(ticks)), ticks)
+        axes.set_xlim(-0.5, len(ticks) - 0.5)
+        axes.set_xlabel(axis.key)
+        axes.set_ylabel("points of accuracy", color=INK)
+        axes.grid(visible=False, axis="x")
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1))
+
+
+def _bars(axes: Axes, x: Sequence[float], row: Sequence[GainPoint], style: LineStyle) -> None:
+    """One method's gains in points, each with its interval where there is one."""
+    low = [0.0 if point.low is None else 100 * (point.gain - point.low) for point in row]
+    high = [0.0 if point.high is None else 100 * (point.high - point.gain) for point in row]
+    axes.errorbar(
+        x,
+        [100 * point.gain for point in row],
+        yerr=[low, high],
+        color=style.colour,
+        linestyle=style.dashes,
+        marker="o",
+        markersize=4.5,
+        capsize=2.5,
+        label=short(row[0].method),
+    )
+
+
+def gain_points(found: Sweep, axis: Axis) -> list[GainPoint]:
+    """The points of one axis, in the order of methods, then of values."""
+    lines = list(_lines(found, axis))
+    points = []
+    for method in dict.fromkeys(method for method, _, _ in lines):
+        by_value = {value: line for name, value, line in lines if name == method}
+        base = by_value.get(str(axis.values[0]))
+        for value, line in by_value.items():
+            difference = _difference(line, base, CRITERION if axis.chosen else "mean") if base else None
+            if difference is not None:
+                low, high = difference.interval or (None, None)
+                points.append(GainPoint(method, value, difference.mean, low, high))
+    return points
+
+
+def _lines(found: Sweep, axis: Axis) -> Iterator[tuple[str, str, MethodRuns]]:
+    """Method, value and runs, in the order of the grid."""
+    bases = {other.key: other.values[0] for other in found.axes if other.key != axis.key}
+    for condition in found.conditions:
+        candidates = condition.candidates if axis.chosen else condition.chosen.values()
+        for candidate in candidates:
+            at = {**condition.values, **(candidate.setting if axis.chosen else {})}
+            if axis.key in at and all(bases[key] == value for key, value in at.items() if key != axis.key):
+                yield candidate.line.method, str(at[axis.key]), candidate.line
+
+
+def _difference(line: MethodRuns, base: MethodRuns, figure: str) -> Spread | None:
+    pairs = [(a.accuracy(figure), b.accuracy(figure)) for a, b in zip(line.trials, base.trials, strict=True)]
+    return spread_of(a - b for a, b in pairs if a is not None and b is not None)

@@ -1,0 +1,183 @@
+"""Runs of one federation under several methods, settings and seeds: which they are, which are done, doing the rest.
+
+Data, partition, models, private batches and the draw of public samples follow from the seed alone, so two methods under
+one seed differ in nothing but the method, and their accuracies may be subtracted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from coordinator.config import to_toml
+from coordinator.report.compare import ALONE, Trial
+from coordinator.report.run_files import read_run, write_run
+from edge_sdk.errors import UsageError
+from edge_sdk.protocol.wires import registered_names
+from edge_sim.config import settings as configs
+from edge_sim.config.settings import Config
+from edge_sim.fleet import fleet as fleets
+from edge_sim.runs import run_folder
+from edge_sim.runs.runner import ObserverFor, run
+
+BASELINE_ONLY = frozenset({"local", ALONE})
+"""Names of the line that is always there."""
+LONGEST_LABEL = 80
+
+Setting: TypeAlias = Mapping[str, Any]
+"""Values that differ from the file's: SECTION.KEY, or method.NAME.KEY, -> value."""
+FILE_AS_IT_IS: Setting = {}
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run: what it is, and where it goes."""
+
+    method: str
+    setting: Setting
+    seed: int
+    folder: str
+    config: Config
+
+    def trial(self, out: Path) -> Trial:
+        """What came of it, once it is done."""
+        return Trial(self.seed, read_run(out / self.folder), self.folder)
+
+
+def check_methods(methods: Sequence[str]) -> tuple[str, ...]:
+    """The methods to compare, each once, without the line that is there anyway.  Raises UsageError."""
+    known = registered_names("coordinator.methods")
+    chosen = tuple(dict.fromkeys(name for name in methods if name not in BASELINE_ONLY))
+    for name in chosen:
+        if name not in known:
+            raise UsageError(f"--methods {name}: no such method; registered are {', '.join(known)}")
+    if not chosen:
+        raise UsageError("--methods: name one at least, such as fedmd,fedal; the devices alone are always compared")
+    return chosen
+
+
+def check_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
+    """The seeds, each once.  Raises UsageError."""
+    for seed in seeds:
+        if not 0 <= seed < 2**32:
+            raise UsageError(f"--seeds {seed}: expected whole numbers from 0 to {2**32 - 1}, such as 0,1,2")
+    return tuple(dict.fromkeys(seeds))
+
+
+def plan(
+    config: Config,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    settings: Callable[[str], Sequence[Setting]] = lambda _method: (FILE_AS_IT_IS,),
+) -> list[PlannedRun]:
+    """All runs, seed by seed, so that what is interrupted is complete for the seeds that it has.
+
+    settings: of each method, and of the devices alone, which are the first line.  Raises UsageError for a setting that
+    no run can have.
+    """
+    return [
+        PlannedRun(method, setting, seed, _folder(method, setting, seed), trial_config(config, method, seed, setting))
+        for seed in seeds
+        for method in (ALONE, *methods)
+        for setting in settings(method)
+    ]
+
+
+def trial_config(config: Config, method: str, seed: int, setting: Setting = FILE_AS_IT_IS) -> Config:
+    """The settings of one run: those of the file, under another method, seed and setting.
+
+    Each method has its parameters from [method.NAME]; keys of [method] itself belong to the file's own method.
+    """
+    own = config.federation.method
+    tables = with_setting(config.tables, {**setting, "run.standalone": False, "federation.seed": seed})
+    if method == ALONE:
+        return configs.alone(configs.parse(tables, config.file))
+    tables["federation"]["method"] = method
+    given: Mapping[str, Any] = tables.get("method", {})
+    flat = {key: value for key, value in given.items() if not isinstance(value, dict)} if method == own else {}
+    flat = {key: value for key, value in flat.items() if f"method.{method}.{key}" not in setting}
+    inner = {key: value for key, value in given.items() if isinstance(value, dict) and key == method}
+    tables["method"] = {**flat, **inner}
+    return configs.parse(tables, config.file)
+
+
+def with_setting(tables: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
+    """A copy of tables with some values set.  Raises UsageError where a key leads through what is no table."""
+    found = {**tables}
+    for key, value in sorted(setting.items()):
+        *sections, last = key.split(".")
+        table: dict[str, Any] = found
+        for section in sections:
+            inner = table.get(section, {})
+            if not isinstance(inner, dict):
+                raise UsageError(f"--over {key}: {section} is not a table")
+            table[section] = {**inner}
+            table = table[section]
+        table[last] = value
+    return found
+
+
+def label(setting: Setting) -> str:
+    """A name for a setting that any file system takes, the same whatever else is swept: empty for the file's own."""
+    exact = ",".join(f"{key}={_written(value)}" for key, value in sorted(setting.items()))
+    plain = re.sub(r"[^A-Za-z0-9_.,=+-]", "_", exact)
+    if plain == exact and len(exact) <= LONGEST_LABEL:
+        return exact
+    return f"{plain[:LONGEST_LABEL]}-{hashlib.sha256(exact.encode()).hexdigest()[:8]}"
+
+
+def run_missing(planned: Sequence[PlannedRun], out: Path, observer: ObserverFor = lambda _label: None) -> None:
+    """Do what is not there yet; before the first of it, read all settings and build every kind of model.
+
+    Every run has its run directory inside `out`; one that holds a finished run of these very settings is not run again.
+    Raises UsageError where a folder holds another run, or another command is at work in `out`, and whatever a run
+    raises.
+    """
+    if all(_finished(each, out) for each in planned):
+        return
+    _rehearse([each for each in planned if each.seed == planned[0].seed])
+    with run_folder.claimed(out):
+        _carry_out([each for each in planned if not _finished(each, out)], out, observer)
+
+
+def _carry_out(todo: Sequence[PlannedRun], out: Path, observer: ObserverFor) -> None:
+    for place, each in enumerate(todo, 1):
+        which = ", ".join(filter(None, (each.method, label(each.setting), f"seed {each.seed}")))
+        eyes = observer(f"{which} ({place} of {len(todo)})")
+        result = run(each.config, observer=lambda _label, eyes=eyes: eyes)  # type: ignore[misc]  # mypy cannot type a bound default
+        write_run(result, to_toml(each.config.tables), out / each.folder)
+
+
+def _folder(method: str, setting: Setting, seed: int) -> str:
+    return "/".join(filter(None, (method, label(setting), f"seed-{seed}")))
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _rehearse(one_of_each: Sequence[PlannedRun]) -> None:
+    """Read all settings and build every kind of model, before the first run takes hours."""
+    kinds = set()
+    for planned in one_of_each:
+        for device in fleets.build_fleet(planned.config).devices:
+            kind = (device.kit.family, device.kit.size, device.kit.feature_dim, device.kit.classes)
+            if kind not in kinds:
+                kinds.add(kind)
+                device.kit.model(device.public)
+
+
+def _finished(planned: PlannedRun, out: Path) -> bool:
+    """Whether this very run is there, and came to its end.  Raises UsageError where its folder holds another one."""
+    folder = out / planned.folder
+    if not run_folder.finished(folder):
+        return False
+    kept = configs.load(folder / run_folder.KEPT)
+    if replace(kept, file=planned.config.file) != planned.config:
+        raise UsageError(f"{folder}: holds a run with other settings; give --out another folder, or remove this one")
+    return True

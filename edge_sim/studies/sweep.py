@@ -1,0 +1,209 @@
+"""A grid of settings: every method chooses its own on the validation part, then the methods are compared.
+
+The test is looked at only with the settings chosen, and every method chooses among as many.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coordinator.report.compare import ALONE, Comparison, MethodRuns, Spread, Trial, spread_of
+from coordinator.report.compare_files import RUN_COLUMNS, comparison_summary, plain_spreads, run_figures, write_files
+from coordinator.report.compare_table import latex_table
+from coordinator.report.tables import latex_text
+from coordinator.report.text_files import csv_text
+from edge_sdk.errors import UsageError
+from edge_sim.config.settings import Config
+from edge_sim.runs.runner import ObserverFor
+from edge_sim.studies.axes import Axis, check_equal_trials, choices, conditions, read_axes
+from edge_sim.studies.planned_runs import (
+    Setting,
+    check_methods,
+    check_seeds,
+    label,
+    plan,
+    run_missing,
+    trial_config,
+)
+
+SWEEP_VERSION = 1
+CRITERION = "validation_accuracy"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One method under one setting and condition, with all seeds."""
+
+    line: MethodRuns
+    condition: Setting
+    setting: Setting
+
+    @property
+    def validation(self) -> Spread | None:
+        """The validation accuracy over the seeds; None unless every seed was completed and measured it."""
+        values = [trial.accuracy(CRITERION) for trial in self.line.trials]
+        return None if None in values else spread_of(values)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """All methods under one condition: the candidates of each, and the comparison of the chosen ones."""
+
+    values: Setting
+    candidates: tuple[Candidate, ...]
+    chosen: Mapping[str, Candidate]
+    """By method."""
+    comparison: Comparison
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A whole grid."""
+
+    axes: tuple[Axis, ...]
+    conditions: tuple[Condition, ...]
+
+    @property
+    def completed(self) -> bool:
+        """Whether every run was completed."""
+        return all(
+            trial.result.completed
+            for condition in self.conditions
+            for candidate in condition.candidates
+            for trial in candidate.line.trials
+        )
+
+
+def sweep(
+    config: Config,
+    over: Sequence[str],
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    out: Path,
+    *,
+    observer: ObserverFor = lambda _label: None,
+) -> Sweep:
+    """Run what is not there yet of the grid, let every method choose, and compare.
+
+    Raises UsageError before the first run for axes, methods, seeds, settings or a folder that do not fit.
+    """
+    names = check_methods(methods)
+    axes = read_axes(over, names)
+    check_equal_trials(axes, names)
+    around = conditions(axes)
+    _check_validation(config, axes, names, around)
+    planned = plan(
+        config,
+        names,
+        check_seeds(seeds),
+        lambda method: [{**condition, **setting} for condition in around for setting in choices(axes, method)],
+    )
+    run_missing(planned, out, observer)
+    trials: dict[tuple[str, str], list[Trial]] = {}
+    for each in planned:
+        trials.setdefault((each.method, label(each.setting)), []).append(each.trial(out))
+    found = Sweep(axes, tuple(_condition(axes, names, values, trials) for values in around))
+    write_sweep(found, out)
+    return found
+
+
+def choose(candidates: Sequence[Candidate]) -> Candidate:
+    """The candidate with the highest mean validation accuracy over the seeds; of equals, the first in the grid.
+
+    The first of all where none was validated, as where all ended early.
+    """
+    known = [(candidate.validation.mean, candidate) for candidate in candidates if candidate.validation]
+    return max(known, key=lambda pair: pair[0])[1] if known else candidates[0]
+
+
+def sweep_summary(found: Sweep) -> dict[str, Any]:
+    """The contents of sweep.json, version 1."""
+    return {
+        "version": SWEEP_VERSION,
+        "axes": [{"key": axis.key, "values": list(axis.values), "chosen": axis.chosen} for axis in found.axes],
+        "criterion": CRITERION,
+        "completed": found.completed,
+        "conditions": [
+            {
+                "condition": dict(condition.values),
+                "trials": [_entry(condition, candidate) for candidate in condition.candidates],
+                "comparison": comparison_summary(condition.comparison),
+            }
+            for condition in found.conditions
+        ],
+    }
+
+
+def write_sweep(found: Sweep, out: Path) -> None:
+    """Write sweep.json, trials.csv (one row per run) and table.tex.  Raises StoreError where they cannot be written."""
+    keys = [axis.key for axis in found.axes]
+    columns = ("method", *keys, "chosen", *RUN_COLUMNS[1:])
+    tables = [
+        latex_text(latex_table(condition.comparison, setting_text(condition.values))) for condition in found.conditions
+    ]
+    files = {
+        "trials.csv": csv_text(columns, trial_rows(found)),
+        "table.tex": "\n".join(tables),
+        "sweep.json": json.dumps(sweep_summary(found), indent=2, allow_nan=False) + "\n",
+    }
+    write_files(files, out)
+
+
+def trial_rows(found: Sweep) -> Iterable[dict[str, object]]:
+    """The rows of trials.csv, one per run, with its values on the axes."""
+    for condition in found.conditions:
+        for candidate in condition.candidates:
+            for trial in candidate.line.trials:
+                yield {
+                    "method": candidate.line.method,
+                    **condition.values,
+                    **candidate.setting,
+                    "chosen": int(condition.chosen[candidate.line.method] is candidate),
+                    **run_figures(trial),
+                }
+
+
+def setting_text(setting: Setting) -> str:
+    """A setting as text: `partition.alpha = 0.1, train.local_steps = 4`; empty for the file's own."""
+    return ", ".join(f"{key} = {value}" for key, value in setting.items())
+
+
+def _check_validation(config: Config, axes: Sequence[Axis], methods: Sequence[str], around: Sequence[Setting]) -> None:
+    """Raise UsageError where methods choose settings, and there is no validation part to choose by."""
+    if not any(len(choices(axes, method)) > 1 for method in methods):
+        return
+    for condition in around:
+        if not trial_config(config, methods[0], config.federation.seed, condition).data.split[1] > 0:
+            raise UsageError(
+                f"{config.file}: data.split: no validation part, and settings are chosen on it, never on the test: "
+                "add --set data.split=[8,1,1]"
+            )
+
+
+def _condition(
+    axes: Sequence[Axis], methods: Sequence[str], values: Setting, trials: Mapping[tuple[str, str], list[Trial]]
+) -> Condition:
+    candidates = {
+        method: [
+            Candidate(MethodRuns(method, tuple(trials[method, label({**values, **setting})])), values, setting)
+            for setting in choices(axes, method)
+        ]
+        for method in (ALONE, *methods)
+    }
+    chosen = {method: choose(found) for method, found in candidates.items()}
+    comparison = Comparison(tuple(candidate.line for candidate in chosen.values()), methods[0])
+    return Condition(values, tuple(each for found in candidates.values() for each in found), chosen, comparison)
+
+
+def _entry(condition: Condition, candidate: Candidate) -> dict[str, Any]:
+    return {
+        "method": candidate.line.method,
+        "setting": dict(candidate.setting),
+        "chosen": condition.chosen[candidate.line.method] is candidate,
+        **plain_spreads({CRITERION: candidate.validation}),
+        "runs": [run_figures(trial) for trial in candidate.line.trials],
+    }

@@ -1,0 +1,44 @@
+"""`edge-sdk sweep`, carried out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from coordinator.report.plots import draw_comparison
+from coordinator.report.progress import Progress
+from edge_sim.config import settings as configs
+from edge_sim.studies.compare_command import say_drawn
+from edge_sim.studies.gain_plots import draw_gains
+from edge_sim.studies.planned_runs import label
+from edge_sim.studies.sweep import sweep, sweep_summary
+from edge_sim.studies.sweep_table import sweep_text
+
+
+def command(args: argparse.Namespace) -> int:
+    """Run what is not there yet of the grid, and show what every method chose."""
+    config = configs.load(args.file, args.overrides)
+    out = args.out or Path("runs") / f"{config.federation.name}-sweep"
+    methods, seeds = args.methods or (config.federation.method,), args.seeds or (config.federation.seed,)
+    try:
+        found = sweep(config, args.over, methods, seeds, out, observer=lambda part: Progress(part, brief=True))
+    except KeyboardInterrupt:
+        sys.stderr.write(f"\ninterrupted; finished runs are kept in {out}: the same command goes on from them\n")
+        raise
+    if args.json:
+        sys.stdout.write(json.dumps(sweep_summary(found), indent=2) + "\n")
+    else:
+        sys.stdout.write(f"{sweep_text(found)}\nfigures: {out / 'sweep.json'}\n")
+        say_drawn(
+            lambda: [
+                *draw_gains(found, out / "plots"),
+                *(
+                    path
+                    for condition in found.conditions
+                    for path in draw_comparison(condition.comparison, out / "plots" / label(condition.values))
+                ),
+            ]
+        )
+    return 0 if found.completed else 1

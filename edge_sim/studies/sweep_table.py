@@ -1,0 +1,28 @@
+"""A sweep as text for the terminal: for each condition, the comparison and what each method chose."""
+
+from __future__ import annotations
+
+from coordinator.record.units import percent, printable
+from coordinator.report.compare_table import compare_table
+from coordinator.report.tables import plain_text
+from edge_sim.studies.sweep import Candidate, Condition, Sweep, setting_text
+
+
+def sweep_text(found: Sweep) -> str:
+    """The table of each condition as aligned text, and below it the settings that the methods chose."""
+    return "\n".join(map(_condition, found.conditions))
+
+
+def _condition(condition: Condition) -> str:
+    heading = f"{printable(setting_text(condition.values))}:\n\n" if condition.values else ""
+    choices = [_choice(condition, candidate) for candidate in condition.chosen.values() if candidate.setting]
+    chosen = "chosen on the validation part:\n" + "".join(choices) if choices else ""
+    return f"{heading}{plain_text(compare_table(condition.comparison))}{chosen}"
+
+
+def _choice(condition: Condition, candidate: Candidate) -> str:
+    method = candidate.line.method
+    number = sum(other.line.method == method for other in condition.candidates)
+    found = candidate.validation
+    validated = "never measured" if found is None else percent(found.mean)
+    return f"  {method}: {printable(setting_text(candidate.setting))} (validation {validated}, best of {number})\n"
