@@ -35,7 +35,7 @@ ONLY_IN = {
     "ray": "ray_",
 }
 """Package -> the one file, or the beginning of the file names, that may import it."""
-LAZY = ("sklearn", "matplotlib", "rich", "amqtt", "PIL", "tomli_w")
+LAZY = ("sklearn", "threadpoolctl", "matplotlib", "rich", "amqtt", "PIL", "tomli_w")
 """Packages that are imported inside functions, except in files whose names say so."""
 HEAVY = (*ONLY_IN, *LAZY)
 
