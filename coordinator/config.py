@@ -18,7 +18,7 @@ from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.protocol import registry, schema
 from edge_sdk.protocol.encodings import ENCODINGS
 from edge_sdk.protocol.frozen import FrozenDict
-from edge_sdk.protocol.knowledge import GROUP as PAYLOADS
+from edge_sdk.protocol.knowledge import PAYLOADS
 from edge_sdk.protocol.messages import EncodingSpec, FederationSpec, PublicSetSpec, Scalar, TrainSpec, Word
 from edge_sdk.protocol.schema import Count, Id, Real, Text, Whole
 from edge_sdk.protocol.transforms import OWN_FIELD, setting_of, unfit_encoding

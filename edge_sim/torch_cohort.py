@@ -28,7 +28,7 @@ from edge_sim.engine import Answer, Asked, Together, served
 from edge_sim.torch_dense import Products
 from edge_sim.torch_places import Places
 from edge_sim.torch_stack import PRIVATE, Change, Stack, Stacking
-from edge_sim.torch_stack_terms import Pass, shape_of, stacked_loss
+from edge_sim.torch_stack_terms import StackedPass, shape_of, stacked_loss
 from edge_sim.torch_threads import one_thread, short_turns
 
 Serve = Callable[[Stacking, Sequence[Asked]], list[Answer]]
@@ -180,7 +180,7 @@ def _fit(stacking: Stacking, asked: Sequence[Asked]) -> list[Answer]:
         x, y = _batch(asked[:active], requests[:active], step, share.shape[1])
         outcome = stack.outcome(x.to(stack.device), active)
         seen = outcome.logits.requires_grad_(), outcome.features.detach().requires_grad_()
-        each_loss = loss_of(Pass(*seen, y.to(stack.device), share[:active], step))  # (c,)
+        each_loss = loss_of(StackedPass(*seen, y.to(stack.device), share[:active], step))  # (c,)
         losses[:active] = each_loss.detach()
         logits, features = torch.autograd.grad(each_loss.sum(), seen, allow_unused=True)
         if logits is None:

@@ -30,7 +30,7 @@ from edge_sdk.objectives import (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pass:
+class StackedPass:
     """One step's forward pass of the first c devices of a stack."""
 
     logits: Tensor  # (c, b, k)
@@ -49,16 +49,16 @@ class Pass:
         return (rows * self.share).sum(dim=1)
 
 
-Loss: TypeAlias = Callable[[Pass], Tensor]
+StackedLoss: TypeAlias = Callable[[StackedPass], Tensor]
 """Each device's weighted loss: (c,)."""
-Form: TypeAlias = Callable[[Sequence[Any], int, torch.device], Loss]
+StackedForm: TypeAlias = Callable[[Sequence[Any], int, torch.device], StackedLoss]
 """(one term of each device, classes, where the stack is) -> their loss."""
-GROUP = "edge_sdk.stacked_terms"
+STACKED_FORMS = "edge_sdk.stacked_terms"
 
 
-def stacked_loss(objectives: Sequence[Objective], classes: int, device: torch.device) -> Loss:
+def stacked_loss(objectives: Sequence[Objective], classes: int, device: torch.device) -> StackedLoss:
     """The sum of all terms; objectives: of each device, alike in the kinds of their terms; device: of the stack."""
-    forms: list[Form] = [form_of(GROUP, type(term)) for term in objectives[0]]
+    forms: list[StackedForm] = [form_of(STACKED_FORMS, type(term)) for term in objectives[0]]
     alike = zip(*objectives, strict=True)
     losses = [form(terms, classes, device) for form, terms in zip(forms, alike, strict=True)]
     return lambda done: torch.stack([loss(done) for loss in losses]).sum(dim=0)
@@ -66,7 +66,7 @@ def stacked_loss(objectives: Sequence[Objective], classes: int, device: torch.de
 
 def shape_of(objective: Objective) -> tuple[object, ...] | None:
     """What objectives must have in common to stack; None: this one does not."""
-    if not all(form_of(GROUP, type(term)) for term in objective):
+    if not all(form_of(STACKED_FORMS, type(term)) for term in objective):
         return None
     return tuple((type(term), getattr(term, "temperature", None)) for term in objective)
 
@@ -75,39 +75,39 @@ def _weights(terms: Sequence[Any], device: torch.device) -> Tensor:
     return torch.tensor([term.weight for term in terms], device=device)  # (c,)
 
 
-def cross_entropy(terms: Sequence[CrossEntropy], _classes: int, device: torch.device) -> Loss:
+def stacked_cross_entropy(terms: Sequence[CrossEntropy], _classes: int, device: torch.device) -> StackedLoss:
     """CE(y, softmax(f))."""
     weights = _weights(terms, device)
 
-    def loss(done: Pass) -> Tensor:
+    def loss(done: StackedPass) -> Tensor:
         rows = nnf.cross_entropy(done.logits.flatten(0, 1), done.labels.flatten(), reduction="none")
         return weights[: done.count] * done.mean(rows.view_as(done.labels))
 
     return loss
 
 
-def logit_gradient(terms: Sequence[LogitGradient], _classes: int, device: torch.device) -> Loss:
+def stacked_logit_gradient(terms: Sequence[LogitGradient], _classes: int, device: torch.device) -> StackedLoss:
     """<gradient, f>."""
     weights, gradients = (
         _weights(terms, device),
         _padded([term.gradient for term in terms], device),
     )  # (c,), (c, steps, b, k)
 
-    def loss(done: Pass) -> Tensor:
+    def loss(done: StackedPass) -> Tensor:
         given = gradients[: done.count, done.step]
         return weights[: done.count] * done.mean((given * done.logits).sum(dim=-1))
 
     return loss
 
 
-def distill(terms: Sequence[Distill], _classes: int, device: torch.device) -> Loss:
+def stacked_distill(terms: Sequence[Distill], _classes: int, device: torch.device) -> StackedLoss:
     """KL(softmax(t / E) || softmax(f / E)); of LessForgetting, too."""
     weights, temperature = _weights(terms, device), terms[0].temperature
     teachers = nnf.log_softmax(
         _padded([term.logits for term in terms], device) / temperature, dim=-1
     )  # (c, steps, b, k)
 
-    def loss(done: Pass) -> Tensor:
+    def loss(done: StackedPass) -> Tensor:
         teacher = teachers[: done.count, done.step]
         own = nnf.log_softmax(done.logits / temperature, dim=-1)
         rows = nnf.kl_div(own, teacher, reduction="none", log_target=True).sum(dim=-1)
@@ -116,11 +116,11 @@ def distill(terms: Sequence[Distill], _classes: int, device: torch.device) -> Lo
     return loss
 
 
-def class_target(terms: Sequence[ClassTarget], classes: int, device: torch.device) -> Loss:
+def stacked_class_target(terms: Sequence[ClassTarget], classes: int, device: torch.device) -> StackedLoss:
     """CE(F^y, softmax(f))."""
     weights, rows_of = _weights(terms, device), _rows_by_label(terms, classes, device)
 
-    def loss(done: Pass) -> Tensor:
+    def loss(done: StackedPass) -> Tensor:
         rows, known = rows_of(done)
         own = nnf.log_softmax(done.logits, dim=-1)
         return -weights[: done.count] * done.mean((rows * known * own).sum(dim=-1))
@@ -128,11 +128,11 @@ def class_target(terms: Sequence[ClassTarget], classes: int, device: torch.devic
     return loss
 
 
-def prototype_pull(terms: Sequence[PrototypePull], classes: int, device: torch.device) -> Loss:
+def stacked_prototype_pull(terms: Sequence[PrototypePull], classes: int, device: torch.device) -> StackedLoss:
     """(R(x) - C^y)^2."""
     weights, rows_of = _weights(terms, device), _rows_by_label(terms, classes, device)
 
-    def loss(done: Pass) -> Tensor:
+    def loss(done: StackedPass) -> Tensor:
         rows, known = rows_of(done)
         gaps = (done.features - rows) * known  # (c, b, d)
         return weights[: done.count] * done.mean(gaps.square().mean(dim=-1))
@@ -140,11 +140,11 @@ def prototype_pull(terms: Sequence[PrototypePull], classes: int, device: torch.d
     return loss
 
 
-def prototype_distance(terms: Sequence[PrototypeDistance], classes: int, device: torch.device) -> Loss:
+def stacked_prototype_distance(terms: Sequence[PrototypeDistance], classes: int, device: torch.device) -> StackedLoss:
     """|R(x) - H^y|."""
     weights, rows_of = _weights(terms, device), _rows_by_label(terms, classes, device)
 
-    def loss(done: Pass) -> Tensor:
+    def loss(done: StackedPass) -> Tensor:
         rows, known = rows_of(done)
         gaps = (done.features - rows) * known  # (c, b, d)
         return weights[: done.count] * done.mean((gaps.square().sum(dim=-1) + NORM_FLOOR).sqrt())
@@ -152,7 +152,9 @@ def prototype_distance(terms: Sequence[PrototypeDistance], classes: int, device:
     return loss
 
 
-def _rows_by_label(terms: Sequence[Any], classes: int, device: torch.device) -> Callable[[Pass], tuple[Tensor, Tensor]]:
+def _rows_by_label(
+    terms: Sequence[Any], classes: int, device: torch.device
+) -> Callable[[StackedPass], tuple[Tensor, Tensor]]:
     """The row of each sample's class, and whether there is one: (c, b, d), (c, b, 1)."""
     rows = torch.zeros(len(terms), classes, terms[0].rows.shape[1])  # (c, k, d)
     known = torch.zeros(len(terms), classes, 1)
@@ -162,7 +164,7 @@ def _rows_by_label(terms: Sequence[Any], classes: int, device: torch.device) -> 
         known[at, index] = 1
     rows, known = rows.to(device), known.to(device)
 
-    def look_up(done: Pass) -> tuple[Tensor, Tensor]:
+    def look_up(done: StackedPass) -> tuple[Tensor, Tensor]:
         whose = torch.arange(done.count, device=device)[:, None]  # (c, 1)
         return rows[whose, done.labels], known[whose, done.labels]
 

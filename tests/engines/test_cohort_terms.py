@@ -25,7 +25,7 @@ from edge_sim.torch_any_nets import AnyNets  # noqa: E402  # torch is there
 from edge_sim.torch_cohort import Cohort  # noqa: E402
 from edge_sim.torch_dense import Products  # noqa: E402
 from edge_sim.torch_gpu import like_a_cpu  # noqa: E402
-from edge_sim.torch_stack_terms import GROUP  # noqa: E402
+from edge_sim.torch_stack_terms import STACKED_FORMS  # noqa: E402
 from edge_sim.torch_threads import one_thread  # noqa: E402
 
 one_thread()  # as every simulation does
@@ -98,7 +98,7 @@ def asked(run: fleets.Run, request_of: Any) -> list[Asked]:
 
 
 KINDS = (
-    *(terms.terms()[name] for name in registry.names(GROUP)),
+    *(terms.terms()[name] for name in registry.names(STACKED_FORMS)),
     terms.HeadMatch,
     terms.Proximal,
 )  # and two that do not stack
