@@ -14,7 +14,7 @@ from edge_sdk.errors import UsageError
 from edge_sdk.protocol import registry, toml_table
 from edge_sdk.protocol.encodings import ENCODINGS
 from edge_sdk.protocol.frozen_dict import FrozenDict
-from edge_sdk.protocol.knowledge import GROUP as PAYLOADS
+from edge_sdk.protocol.knowledge import PAYLOADS
 from edge_sdk.protocol.messages import EncodingSpec, FederationSpec, PublicSetSpec, Scalar, TrainSpec, Word
 from edge_sdk.protocol.schema import Count, Id, Integer, Real, Text
 from edge_sdk.protocol.toml_table import allowed, to_table

@@ -22,9 +22,9 @@ SYMBOLS = ("P", "K d", "K K", "K", "")
 class Sizes:
     """The sizes of a federation; the defaults are those of a CNN on ten classes, as in table G.2 of methods.md."""
 
-    classes: int = knowledge.EXAMPLE.classes
-    feature_dim: int = knowledge.EXAMPLE.feature_dim
-    weights: int = knowledge.EXAMPLE.weight_count
+    classes: int = knowledge.EXAMPLE_SIZES.classes
+    feature_dim: int = knowledge.EXAMPLE_SIZES.feature_dim
+    weights: int = knowledge.EXAMPLE_SIZES.weight_count
 
 
 EXAMPLE = Sizes()

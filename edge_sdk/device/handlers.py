@@ -18,13 +18,13 @@ from edge_sdk.models.cosine_head import scaled
 from edge_sdk.objectives import NORM_FLOOR, CrossEntropy, Floats, Ints, Seen, at_step, softmax
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights
 
-T = TypeVar("T")
-Serving: TypeAlias = Generator[None, None, T]
+_T = TypeVar("_T")
+Serving: TypeAlias = Generator[None, None, _T]
 """A handler at work: pauses, and returns the answer."""
 
 
 @serves(requests.Fit)
-def fit(bench: Workbench, request: requests.Fit, job: Job) -> Serving[FitReport]:
+def serve_fit(bench: Workbench, request: requests.Fit, job: Job) -> Serving[FitReport]:
     """One step between two pauses; each has a seed of its own."""
     inputs, labels, private = bench.source(request.source)
     indices = request.source.indices
@@ -47,13 +47,13 @@ def fit(bench: Workbench, request: requests.Fit, job: Job) -> Serving[FitReport]
 
 
 @serves(requests.Logits)
-def logits(bench: Workbench, request: requests.Logits, _job: Job) -> Serving[Floats]:
+def serve_logits(bench: Workbench, request: requests.Logits, _job: Job) -> Serving[Floats]:
     """Batch by batch."""
     return (yield from _answers(bench, request.source, bench.logits))
 
 
 @serves(requests.Features)
-def features(bench: Workbench, request: requests.Features, _job: Job) -> Serving[Floats]:
+def serve_features(bench: Workbench, request: requests.Features, _job: Job) -> Serving[Floats]:
     """Batch by batch."""
     return (yield from _answers(bench, request.source, bench.features))
 
@@ -68,7 +68,7 @@ def _answers(bench: Workbench, source: Source, answer: Callable[[Floats], Floats
 
 
 @serves(requests.ClassMeans)
-def class_means(bench: Workbench, request: requests.ClassMeans, _job: Job) -> Serving[ClassRows]:
+def serve_class_means(bench: Workbench, request: requests.ClassMeans, _job: Job) -> Serving[ClassRows]:
     """One pass in inference mode; sums and counts are divided once."""
     found = []
     for part in slices(len(bench.samples)):
@@ -79,7 +79,7 @@ def class_means(bench: Workbench, request: requests.ClassMeans, _job: Job) -> Se
 
 
 @serves(requests.HyperMeans)
-def hyper_means(bench: Workbench, request: requests.HyperMeans, _job: Job) -> Serving[HyperKnowledge]:
+def serve_hyper_means(bench: Workbench, request: requests.HyperMeans, _job: Job) -> Serving[HyperKnowledge]:
     """One pass in inference mode; sums and counts are divided once."""
     classes, at, counts = bench.by_class  # (m,), (n,), (m,)
     sums = np.zeros((len(classes), bench.model.spec.feature_dim))  # (m, d)
@@ -107,7 +107,7 @@ def shortened(rows: Floats, most: float) -> Floats:
 
 
 @serves(requests.MeanLoss)
-def mean_loss(bench: Workbench, _request: requests.MeanLoss, _job: Job) -> Serving[float]:
+def serve_mean_loss(bench: Workbench, _request: requests.MeanLoss, _job: Job) -> Serving[float]:
     """The sum over all samples, divided once."""
     total = 0.0
     for part in slices(len(bench.samples)):
@@ -118,7 +118,7 @@ def mean_loss(bench: Workbench, _request: requests.MeanLoss, _job: Job) -> Servi
 
 
 @serves(requests.ReadWeights)
-def read_weights(bench: Workbench, request: requests.ReadWeights, _job: Job) -> Weights:
+def serve_read_weights(bench: Workbench, request: requests.ReadWeights, _job: Job) -> Weights:
     """A copy."""
     values = bench.model.weights()
     if request.without_head:
@@ -127,7 +127,7 @@ def read_weights(bench: Workbench, request: requests.ReadWeights, _job: Job) -> 
 
 
 @serves(requests.WriteWeights)
-def write_weights(bench: Workbench, request: requests.WriteWeights, _job: Job) -> None:
+def serve_write_weights(bench: Workbench, request: requests.WriteWeights, _job: Job) -> None:
     """Those of the last layer stay where they are not given."""
     values = request.values
     if request.without_head:
@@ -137,25 +137,25 @@ def write_weights(bench: Workbench, request: requests.WriteWeights, _job: Job) -
 
 
 @serves(requests.ReadHead)
-def read_head(bench: Workbench, _request: requests.ReadHead, _job: Job) -> Floats:
+def serve_read_head(bench: Workbench, _request: requests.ReadHead, _job: Job) -> Floats:
     """A copy."""
     return bench.model.head_rows()
 
 
 @serves(requests.WriteHead)
-def write_head(bench: Workbench, request: requests.WriteHead, _job: Job) -> None:
+def serve_write_head(bench: Workbench, request: requests.WriteHead, _job: Job) -> None:
     """The rows of these classes."""
     bench.model.set_head_rows(request.classes, request.rows)
 
 
 @serves(requests.SetScale)
-def set_scale(bench: Workbench, request: requests.SetScale, _job: Job) -> None:
+def serve_set_scale(bench: Workbench, request: requests.SetScale, _job: Job) -> None:
     """Raises Unsupported for a model without a cosine head."""
     scaled(bench.model).set_scale(request.value, trains=request.trains)
 
 
 @serves(requests.Evaluate)
-def evaluate(bench: Workbench, request: requests.Evaluate, _job: Job) -> Serving[Mapping[str, float]]:
+def serve_evaluate(bench: Workbench, request: requests.Evaluate, _job: Job) -> Serving[Mapping[str, float]]:
     """The metrics by name."""
     return {**(yield from _on_test_set(bench, request)), **(yield from _on_held_out(bench))}
 

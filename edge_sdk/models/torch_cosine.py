@@ -63,7 +63,7 @@ def held(head: nn.Linear | None) -> set[int]:
     return {id(head.scale)} if isinstance(head, CosineHead) and not head.scale_trains else set()
 
 
-def remark(net: nn.Module, head: nn.Linear | None, input_shape: tuple[int, int, int] | None) -> str:
+def cosine_remark(net: nn.Module, head: nn.Linear | None, input_shape: tuple[int, int, int] | None) -> str:
     """Warning W10, for a cosine head on features that are never negative; empty: nothing to warn of."""
     if input_shape is None or not isinstance(head, CosineHead) or not never_negative(net, head, input_shape):
         return ""

@@ -22,7 +22,7 @@ from edge_sdk.models.torch_anatomy import Anatomy
 from edge_sdk.models.torch_arrays import array_of, to_tensor
 from edge_sdk.objectives import HEAD, HeadTerm, Ints, Objective, Seen, Term, form_of, names_on, needed, terms
 
-GROUP = "edge_sdk.torch_terms"
+TORCH_FORMS = "edge_sdk.torch_terms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +153,10 @@ class Forms:
 
 def _form(kind: type[Term]) -> Any:
     """The registered form of a term; None: it has none.  Raises UsageError for one that is not as `on` asks for."""
-    form = form_of(GROUP, kind)
+    form = form_of(TORCH_FORMS, kind)
     stateful = isinstance(form, type) and issubclass(form, StatefulForm)
     if form is not None and stateful != (kind.on == "own"):
-        raise UsageError(f"loss term {kind.name!r}: a term on `own`, and no other, has a StatefulForm in {GROUP}")
+        raise UsageError(f"loss term {kind.name!r}: a term on `own`, and no other, has a StatefulForm in {TORCH_FORMS}")
     return form
 
 

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from edge_sdk.models.torch_anatomy import Anatomy, Tap, draws_random_numbers, survey
 from edge_sdk.models.torch_arrays import Views, array_of, overwrite, to_tensor
-from edge_sdk.models.torch_cosine import CosineHead, held, linear_rows, remark, with_cosine_head, write_rows
+from edge_sdk.models.torch_cosine import CosineHead, cosine_remark, held, linear_rows, with_cosine_head, write_rows
 from edge_sdk.models.torch_forms import Forms, Host, Pass
 from edge_sdk.models.torch_optim import TorchOptimiser
 from edge_sdk.models.torch_seed import seeded
@@ -107,7 +107,7 @@ class TorchModel:
             flops_per_sample=self._anatomy.cost.flops,
             activation_bytes_per_sample=self._anatomy.cost.activation_bytes,
             calls_per_pass=self._anatomy.cost.calls,
-            note="; ".join(filter(None, (note, remark(net, self._anatomy.head, input_shape)))),
+            note="; ".join(filter(None, (note, cosine_remark(net, self._anatomy.head, input_shape)))),
         )
 
     @property

@@ -34,24 +34,24 @@ from edge_sdk.objectives import (
 from edge_sdk.objectives.contrast import APART
 
 
-def cross_entropy(term: CrossEntropy, _device: torch.device) -> Loss:
+def cross_entropy_loss(term: CrossEntropy, _device: torch.device) -> Loss:
     """CE(y, softmax(f))."""
     return lambda done, _: term.weight * nnf.cross_entropy(done.logits, needed(done.labels, LABELS))
 
 
-def balanced_cross_entropy(term: BalancedCrossEntropy, device: torch.device) -> Loss:
+def balanced_cross_entropy_loss(term: BalancedCrossEntropy, device: torch.device) -> Loss:
     """CE(y, softmax(f + gamma log n))."""
     shifts = to_tensor(term.shifts(), device)  # (k,)
     return lambda done, _: term.weight * nnf.cross_entropy(done.logits + shifts, needed(done.labels, LABELS))
 
 
-def logit_gradient(term: LogitGradient, device: torch.device) -> Loss:
+def logit_gradient_loss(term: LogitGradient, device: torch.device) -> Loss:
     """<gradient, f>."""
     gradient = to_tensor(term.gradient, device) * term.weight  # (steps, b, k)
     return lambda done, step: (gradient[step] * done.logits).sum() / len(done.logits)
 
 
-def distill(term: Distill, device: torch.device) -> Loss:
+def distill_loss(term: Distill, device: torch.device) -> Loss:
     """KL(softmax(t / E) || softmax(f / E)); of LessForgetting, too."""
     teacher = nnf.log_softmax(to_tensor(term.logits, device) / term.temperature, dim=-1)  # (steps, b, k)
 
@@ -62,14 +62,14 @@ def distill(term: Distill, device: torch.device) -> Loss:
     return divergence
 
 
-def logit_match(term: LogitMatch, device: torch.device) -> Loss:
+def logit_match_loss(term: LogitMatch, device: torch.device) -> Loss:
     """|f - t| or (f - t)^2."""
     targets = to_tensor(term.logits, device)  # (steps, b, k)
     error = nnf.mse_loss if term.error == "squared" else nnf.l1_loss
     return lambda done, step: term.weight * error(done.logits, targets[step])
 
 
-def prototype_pull(term: PrototypePull, device: torch.device) -> Loss:
+def prototype_pull_loss(term: PrototypePull, device: torch.device) -> Loss:
     """(R(x) - C^y)^2."""
     rows_of = _rows_by_label(term, device)
 
@@ -80,7 +80,7 @@ def prototype_pull(term: PrototypePull, device: torch.device) -> Loss:
     return pull
 
 
-def prototype_distance(term: PrototypeDistance, device: torch.device) -> Loss:
+def prototype_distance_loss(term: PrototypeDistance, device: torch.device) -> Loss:
     """|R(x) - H^y|."""
     rows_of = _rows_by_label(term, device)
 
@@ -91,7 +91,7 @@ def prototype_distance(term: PrototypeDistance, device: torch.device) -> Loss:
     return distance
 
 
-def head_match(term: HeadMatch, device: torch.device) -> Loss:
+def head_match_loss(term: HeadMatch, device: torch.device) -> Loss:
     """|softmax(G(h) / T) - q|."""
     features, soft = to_tensor(term.features, device), to_tensor(term.soft, device)  # (m, d), (m, k)
 
@@ -102,14 +102,14 @@ def head_match(term: HeadMatch, device: torch.device) -> Loss:
     return match
 
 
-def head_labels(term: HeadLabels, device: torch.device) -> Loss:
+def head_labels_loss(term: HeadLabels, device: torch.device) -> Loss:
     """CE(y, softmax(G(h)))."""
     features = to_tensor(term.features, device)  # (m, d)
     labels = torch.tensor(term.labels, dtype=torch.int64, device=device)  # (m,)
     return lambda done, _: term.weight * nnf.cross_entropy(needed(done.head, HEAD)(features), labels)
 
 
-def head_proximal(term: HeadProximal, device: torch.device) -> Loss:
+def head_proximal_loss(term: HeadProximal, device: torch.device) -> Loss:
     """(1/2) |C - anchor|^2."""
     anchor, asked = to_tensor(term.rows.T, device), to_tensor(term.asks(), device)  # (d + 1, k), (d + 1, d)
 
@@ -121,7 +121,7 @@ def head_proximal(term: HeadProximal, device: torch.device) -> Loss:
     return pull
 
 
-def model_contrast(term: ModelContrast, device: torch.device) -> Loss:
+def model_contrast_loss(term: ModelContrast, device: torch.device) -> Loss:
     """log(1 + exp((cos(z, z_away) - cos(z, z_near)) / tau))."""
     near, away = to_tensor(term.near, device), to_tensor(term.away, device)  # (steps, b, d) each
 
@@ -133,7 +133,7 @@ def model_contrast(term: ModelContrast, device: torch.device) -> Loss:
     return contrast
 
 
-def class_contrast(term: ClassContrast, _device: torch.device) -> Loss:
+def class_contrast_loss(term: ClassContrast, _device: torch.device) -> Loss:
     """-mean over p of log softmax_a(cos(z_i, z_a) / tau)_p."""
 
     def contrast(done: Pass, _: int) -> Tensor:
@@ -155,7 +155,7 @@ def _norms(rows: Tensor) -> Tensor:
     return (rows.square().sum(dim=-1) + NORM_FLOOR).sqrt()
 
 
-def class_target(term: ClassTarget, device: torch.device) -> Loss:
+def class_target_loss(term: ClassTarget, device: torch.device) -> Loss:
     """CE(F^y, softmax(f))."""
     rows_of = _rows_by_label(term, device)
 
@@ -179,7 +179,7 @@ def _rows_by_label(term: PrototypePull | ClassTarget, device: torch.device) -> C
     return look_up
 
 
-def proximal(term: Proximal, device: torch.device) -> Loss:
+def proximal_loss(term: Proximal, device: torch.device) -> Loss:
     """(1/2) |w - anchor|^2."""
     anchor = to_tensor(term.anchor, device)  # (p,), a view where it can be
 

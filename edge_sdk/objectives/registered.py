@@ -11,19 +11,19 @@ from edge_sdk.objectives.base import On, Term
 from edge_sdk.objectives.on_head import HeadTerm
 from edge_sdk.protocol import registry
 
-GROUP = "edge_sdk.terms"
+TERMS = "edge_sdk.terms"
 
 
 @functools.cache
 def terms() -> Mapping[str, type[Term]]:
     """Every registered term by its name.  Raises UsageError, in one line, for one that does not load or is no term."""
-    return {name: _term(name) for name in registry.names(GROUP)}
+    return {name: _term(name) for name in registry.names(TERMS)}
 
 
 def _term(name: str) -> type[Term]:
-    found = registry.load(GROUP, name, "loss term")
+    found = registry.load(TERMS, name, "loss term")
     if not (isinstance(found, type) and issubclass(found, Term) and found.name == name):
-        where = registry.value(GROUP, name)
+        where = registry.value(TERMS, name)
         raise UsageError(f"loss term {name!r}: {where} is no edge_sdk.objectives.Term with this name")
     if (found.on == "head") != issubclass(found, HeadTerm):
         raise UsageError(f"loss term {name!r}: a term on the head, and no other, is an edge_sdk.objectives.HeadTerm")

@@ -30,7 +30,7 @@ from edge_sdk.protocol.schema import (
     Matrix,
     Shares,
     Vector,
-    opened,
+    open_base,
     registered,
     wire,
 )
@@ -44,7 +44,7 @@ MAX_MAGNITUDE = 1e6
 f4.  A device whose model has run away is refused rather than averaged in."""
 
 
-GROUP = "edge_sdk.payloads"
+PAYLOADS = "edge_sdk.payloads"
 _BESIDE_ROWS = 2
 """Numbers beside each row of a class: its id and its count."""
 
@@ -75,11 +75,11 @@ class Expect:
     """The most devices that may stand behind averaged logits, 1 for an upload; 0: any."""
 
 
-EXAMPLE = Expect(classes=10, feature_dim=500, weight_count=2_621_558)
+EXAMPLE_SIZES = Expect(classes=10, feature_dim=500, weight_count=2_621_558)
 """Those of a CNN on ten classes, for figures that a reader can compare."""
 
 
-@opened(GROUP)
+@open_base(PAYLOADS)
 @dataclass(frozen=True, slots=True, eq=False)
 class Payload(ABC):
     """One kind of knowledge: a frozen dataclass, not compared by its fields (eq=False), with a tag (@wire).
@@ -109,7 +109,7 @@ class Payload(ABC):
 
         Of a kind that does not say: what they come to for the example there.
         """
-        return {"": sum(cls.most_bytes(slot.expect(EXAMPLE))) // 4}
+        return {"": sum(cls.most_bytes(slot.expect(EXAMPLE_SIZES))) // 4}
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -177,7 +177,7 @@ def check_class_rows(name: str, classes: NDArray[Any], counts: NDArray[Any], row
         raise unfit(f"{name}: counts of {total} samples together, at most {expect.samples} were declared")
 
 
-def check_width(name: str, width: int, expect: Expect) -> None:
+def check_row_width(name: str, width: int, expect: Expect) -> None:
     """Raise RemoteProtocolError unless rows are as wide as the federation's features."""
     if expect.feature_dim not in (0, width):
         raise unfit(f"{name}: width {width}, expected {expect.feature_dim}")
@@ -262,7 +262,7 @@ class ClassRows(ByClass):
         if expect.probabilities:
             _check_simplex("ClassRows", self.rows, len(self.classes), expect)
             return
-        check_width("ClassRows", self.rows.shape[1], expect)
+        check_row_width("ClassRows", self.rows.shape[1], expect)
         check_magnitude("ClassRows", self.rows)
 
     @property
@@ -299,7 +299,7 @@ class HyperKnowledge(ByClass):
     def check(self, expect: Expect) -> None:
         """Raise RemoteProtocolError unless classes, widths, counts and probabilities are possible."""
         check_class_rows("HyperKnowledge", self.classes, self.counts, len(self.features), expect)
-        check_width("HyperKnowledge", self.features.shape[1], expect)
+        check_row_width("HyperKnowledge", self.features.shape[1], expect)
         check_magnitude("HyperKnowledge", self.features)
         _check_simplex("HyperKnowledge", self.soft, len(self.classes), expect)
 
@@ -358,7 +358,7 @@ class Weights(Payload):
 
 def kinds() -> Mapping[str, type[Payload]]:
     """Every registered kind by its tag.  Raises UsageError, in one line, for one that is none."""
-    return {tag: registered(Payload, tag) for tag in registry.names(GROUP)}
+    return {tag: registered(Payload, tag) for tag in registry.names(PAYLOADS)}
 
 
 def payload_bytes(payload: Payload) -> int:

@@ -66,7 +66,7 @@ __all__ = [
     "Vector",
     "from_plain",
     "one_line",
-    "opened",
+    "open_base",
     "registered",
     "tag_of",
     "to_plain",
@@ -126,7 +126,7 @@ def tag_of(cls: type) -> str:
     return tag
 
 
-def opened(group: str) -> Callable[[type[_T]], type[_T]]:
+def open_base(group: str) -> Callable[[type[_T]], type[_T]]:
     """Make a class an open base: any @wire class of it that an entry-point group has under its tag may stand for it."""
 
     def mark(cls: type[_T]) -> type[_T]:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.torch
 
 from edge_sim.engines.stack.torch_cohort import CohortEngine  # noqa: E402
 from edge_sim.engines.stack.torch_dense_stack import DenseStacking  # noqa: E402
-from edge_sim.engines.stack.torch_stacked_terms import GROUP  # noqa: E402
+from edge_sim.engines.stack.torch_stacked_terms import STACKED_FORMS  # noqa: E402
 from edge_sim.engines.stack.torch_vmap_stacking import VmapStacking  # noqa: E402  # torch is there
 from edge_sim.engines.torch_gpu import use_exact_arithmetic  # noqa: E402
 from edge_sim.engines.torch_threads import use_one_thread  # noqa: E402
@@ -102,7 +102,7 @@ def asked(run: fleets.Run, request_of: Any) -> list[DeviceRequest]:
 
 
 KINDS = (
-    *(terms.terms()[name] for name in registry.names(GROUP)),
+    *(terms.terms()[name] for name in registry.names(STACKED_FORMS)),
     terms.HeadMatch,
     terms.Proximal,
 )  # and two that do not stack

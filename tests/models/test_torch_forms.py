@@ -21,7 +21,7 @@ from edge_sdk.protocol import registry
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from edge_sdk.models.torch_forms import GROUP  # noqa: E402  # torch is there
+from edge_sdk.models.torch_forms import TORCH_FORMS  # noqa: E402  # torch is there
 from edge_sim.models.torch_families import torch_model  # noqa: E402
 
 STEPS = 3
@@ -68,7 +68,7 @@ def without_form(kind: type[Term]) -> type[Term]:
 
 
 @pytest.mark.parametrize("head", ["linear", "cosine"])
-@pytest.mark.parametrize("name", sorted(set(registry.names(GROUP)) - names_on("own")))
+@pytest.mark.parametrize("name", sorted(set(registry.names(TORCH_FORMS)) - names_on("own")))
 def test_a_form_is_equal_to_the_mathematics(name: str, head: str) -> None:
     kind, work = terms()[name], batches(STEPS)
     term, other = (each(**knowledge(torch_mlp(head))[name](), weight=0.7) for each in (kind, without_form(kind)))
@@ -86,7 +86,7 @@ def test_a_form_is_equal_to_the_mathematics(name: str, head: str) -> None:
 def test_every_term_of_the_package_is_registered_and_has_a_form() -> None:
     ours = [getattr(objectives, name) for name in objectives.__all__]
     found = {each.name for each in ours if isinstance(each, type) and issubclass(each, Term) and "name" in vars(each)}
-    assert found == set(terms()) - {"data-free"} == set(registry.names(GROUP)) - {"data-free"}
+    assert found == set(terms()) - {"data-free"} == set(registry.names(TORCH_FORMS)) - {"data-free"}
     assert {kind.name for kind in terms().values()} == set(terms())
 
 
@@ -124,6 +124,6 @@ class Strange(Nowhere):
 
 def test_a_form_that_does_not_go_with_its_term_is_one_clear_line(register: Callable[[str, Any], None]) -> None:
     register("edge_sdk.terms", {"strange": f"{__name__}:Strange"})
-    register(GROUP, {"strange": "edge_sdk.models.torch_terms:cross_entropy"})
+    register(TORCH_FORMS, {"strange": "edge_sdk.models.torch_terms:cross_entropy_loss"})
     with pytest.raises(UsageError, match="'strange': a term on `own`, and no other, has a StatefulForm"):
         torch_mlp()

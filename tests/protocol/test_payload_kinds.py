@@ -15,7 +15,7 @@ from coordinator.config import read_settings
 from coordinator.report import message_sizes
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError, UsageError
 from edge_sdk.protocol.codec import CONTROL_LIMITS, decode, encode
-from edge_sdk.protocol.knowledge import EXAMPLE, GROUP, Expect, Payload, kinds, unfit
+from edge_sdk.protocol.knowledge import EXAMPLE_SIZES, PAYLOADS, Expect, Payload, kinds, unfit
 from edge_sdk.protocol.messages import EncodingSpec, Upload
 from edge_sdk.protocol.schema import Matrix, wire
 from edge_sdk.protocol.transforms import chain, encodings_in_use, missing_encodings
@@ -77,7 +77,7 @@ def upload(payload: Payload) -> Upload:
 
 @pytest.fixture
 def installed(register: Register) -> None:
-    register(GROUP, {"test-confusion": f"{__name__}:Confusion"})
+    register(PAYLOADS, {"test-confusion": f"{__name__}:Confusion"})
 
 
 @pytest.mark.usefixtures("installed")
@@ -107,7 +107,7 @@ def test_its_size_bounds_a_frame() -> None:
         decode(encode(upload(Confusion(shares=np.ones((1000, 1001), np.float32)))), limits)
     with pytest.raises(RemoteProtocolError, match="shape"):
         check_roles({"confusion": Confusion(shares=SHARES)}, SLOTS, wide)
-    assert message_sizes.in_bytes(message_sizes.scalars([Slot(Confusion)])) == 4 * EXAMPLE.classes**2
+    assert message_sizes.in_bytes(message_sizes.scalars([Slot(Confusion)])) == 4 * EXAMPLE_SIZES.classes**2
 
 
 @pytest.mark.usefixtures("installed")
@@ -129,9 +129,9 @@ def test_the_settings_know_its_encoding() -> None:
 def test_what_is_not_registered_neither_leaves_nor_arrives(register: Register) -> None:
     with pytest.raises(LocalProtocolError, match="Other may not stand here"):
         encode(upload(Other(shares=SHARES)))
-    register(GROUP, {"test-other": f"{__name__}:Other"})
+    register(PAYLOADS, {"test-other": f"{__name__}:Other"})
     frame = encode(upload(Other(shares=SHARES)))
-    register(GROUP, {"test-other": "another_package:Other"})
+    register(PAYLOADS, {"test-other": "another_package:Other"})
     with pytest.raises(RemoteProtocolError, match="payload kind 'test-other' is registered twice"):
         decode(frame)
     with pytest.raises(UsageError, match="registered twice"):
@@ -147,7 +147,7 @@ def test_what_is_not_registered_neither_leaves_nor_arrives(register: Register) -
     ],
 )
 def test_a_broken_kind_is_one_clear_line_and_spoils_no_other(register: Register, value: str, message: str) -> None:
-    register(GROUP, {"test-broken": value})
+    register(PAYLOADS, {"test-broken": value})
     with pytest.raises(UsageError, match=message) as caught:
         kinds()
     assert "\n" not in str(caught.value)

@@ -51,14 +51,14 @@ class StackedBatch:
 
 StackedLoss: TypeAlias = Callable[[StackedBatch], Tensor]
 """Each device's weighted loss: (c,)."""
-Form: TypeAlias = Callable[[Sequence[Any], int, torch.device], StackedLoss]
+StackedForm: TypeAlias = Callable[[Sequence[Any], int, torch.device], StackedLoss]
 """(one term of each device, classes, where the stack is) -> their loss."""
-GROUP = "edge_sdk.stacked_terms"
+STACKED_FORMS = "edge_sdk.stacked_terms"
 
 
 def stacked_loss(objectives: Sequence[Objective], classes: int, device: torch.device) -> StackedLoss:
     """The sum of all terms; objectives: of each device, alike in the kinds of their terms; device: of the stack."""
-    forms: list[Form] = [form_of(GROUP, type(term)) for term in objectives[0]]
+    forms: list[StackedForm] = [form_of(STACKED_FORMS, type(term)) for term in objectives[0]]
     alike = zip(*objectives, strict=True)
     losses = [form(terms, classes, device) for form, terms in zip(forms, alike, strict=True)]
     return lambda done: torch.stack([loss(done) for loss in losses]).sum(dim=0)
@@ -66,7 +66,7 @@ def stacked_loss(objectives: Sequence[Objective], classes: int, device: torch.de
 
 def shape_of(objective: Objective) -> tuple[object, ...] | None:
     """What objectives must have in common to stack; None: this one does not."""
-    if not all(form_of(GROUP, type(term)) for term in objective):
+    if not all(form_of(STACKED_FORMS, type(term)) for term in objective):
         return None
     return tuple((type(term), getattr(term, "temperature", None)) for term in objective)
 
@@ -75,7 +75,7 @@ def _weights(terms: Sequence[Any], device: torch.device) -> Tensor:
     return torch.tensor([term.weight for term in terms], device=device)  # (c,)
 
 
-def cross_entropy(terms: Sequence[CrossEntropy], _classes: int, device: torch.device) -> StackedLoss:
+def stacked_cross_entropy(terms: Sequence[CrossEntropy], _classes: int, device: torch.device) -> StackedLoss:
     """CE(y, softmax(f))."""
     weights = _weights(terms, device)
 
@@ -86,7 +86,7 @@ def cross_entropy(terms: Sequence[CrossEntropy], _classes: int, device: torch.de
     return loss
 
 
-def logit_gradient(terms: Sequence[LogitGradient], _classes: int, device: torch.device) -> StackedLoss:
+def stacked_logit_gradient(terms: Sequence[LogitGradient], _classes: int, device: torch.device) -> StackedLoss:
     """<gradient, f>."""
     weights, gradients = (
         _weights(terms, device),
@@ -100,7 +100,7 @@ def logit_gradient(terms: Sequence[LogitGradient], _classes: int, device: torch.
     return loss
 
 
-def distill(terms: Sequence[Distill], _classes: int, device: torch.device) -> StackedLoss:
+def stacked_distill(terms: Sequence[Distill], _classes: int, device: torch.device) -> StackedLoss:
     """KL(softmax(t / E) || softmax(f / E)); of LessForgetting, too."""
     weights, temperature = _weights(terms, device), terms[0].temperature
     teachers = nnf.log_softmax(
@@ -116,7 +116,7 @@ def distill(terms: Sequence[Distill], _classes: int, device: torch.device) -> St
     return loss
 
 
-def class_target(terms: Sequence[ClassTarget], classes: int, device: torch.device) -> StackedLoss:
+def stacked_class_target(terms: Sequence[ClassTarget], classes: int, device: torch.device) -> StackedLoss:
     """CE(F^y, softmax(f))."""
     weights, rows_of = _weights(terms, device), _rows_by_label(terms, classes, device)
 
@@ -128,7 +128,7 @@ def class_target(terms: Sequence[ClassTarget], classes: int, device: torch.devic
     return loss
 
 
-def prototype_pull(terms: Sequence[PrototypePull], classes: int, device: torch.device) -> StackedLoss:
+def stacked_prototype_pull(terms: Sequence[PrototypePull], classes: int, device: torch.device) -> StackedLoss:
     """(R(x) - C^y)^2."""
     weights, rows_of = _weights(terms, device), _rows_by_label(terms, classes, device)
 
@@ -140,7 +140,7 @@ def prototype_pull(terms: Sequence[PrototypePull], classes: int, device: torch.d
     return loss
 
 
-def prototype_distance(terms: Sequence[PrototypeDistance], classes: int, device: torch.device) -> StackedLoss:
+def stacked_prototype_distance(terms: Sequence[PrototypeDistance], classes: int, device: torch.device) -> StackedLoss:
     """|R(x) - H^y|."""
     weights, rows_of = _weights(terms, device), _rows_by_label(terms, classes, device)
 
