@@ -15,12 +15,13 @@ from typing import Annotated, Any, TypeVar
 
 from coordinator.rounds import Policy
 from edge_sdk.errors import RemoteProtocolError, UsageError
+from edge_sdk.methods.base import Method
+from edge_sdk.methods.registry import load_method, method_names
 from edge_sdk.protocol import schema
 from edge_sdk.protocol.encodings import ENCODINGS
 from edge_sdk.protocol.messages import EncodingSpec, FederationSpec, PublicSetSpec, Scalar, TrainSpec, Word
 from edge_sdk.protocol.schema import Count, Id, Real, Text, Whole
 from edge_sdk.protocol.transforms import unfit_encoding
-from edge_sdk.protocol.wires import Contract, load_registered, registered_names
 from edge_sdk.public import PublicSet
 
 if sys.version_info >= (3, 11):
@@ -195,27 +196,26 @@ def federation(
     known_classes = classes if classes is not None else table.classes
     if known_classes is None:
         raise UsageError(f"{file}: federation.classes: missing, and there is no data set here that would tell")
-    contract, params = method_of(table.method, tables.get("method", {}), file)
-    contract = contract.under(dataclasses.asdict(params))
-    misfit = contract.misfit(params, table.devices)
+    method = chosen_method(table.method, tables.get("method", {}), file)
+    misfit = method.misfit(table.devices)
     if misfit:
         raise UsageError(f"{file}: method.{misfit}")
     public = public or _public(tables, file)
-    if (contract.needs_public_set or contract.runs_nets) and public is None:
+    if (method.needs_public_set or method.runs_nets) and public is None:
         raise UsageError(
-            f"{file}: {contract.name} needs a public set: give [public] path = FILE.npz, "
+            f"{file}: {method.name} needs a public set: give [public] path = FILE.npz, "
             "or in a simulation data.public = COUNT"
         )
-    if contract.same_width and not table.feature_dim:
+    if method.same_width and not table.feature_dim:
         raise UsageError(
-            f"{file}: federation.feature_dim: missing; {contract.name} averages rows of features, so all models must "
+            f"{file}: federation.feature_dim: missing; {method.name} averages rows of features, so all models must "
             "have as many, such as feature_dim = 64"
         )
     spec = FederationSpec(
         federation=table.name,
         method=table.method,
-        params=dataclasses.asdict(params),
-        contract=contract.digest(params),
+        params=method.table,
+        contract=method.digest,
         classes=known_classes,
         rounds=table.rounds,
         seed=table.seed,
@@ -224,14 +224,14 @@ def federation(
         feature_dim=table.feature_dim,
         encoding=encoding,
     )
-    unfit = unfit_encoding(spec, contract)
+    unfit = unfit_encoding(spec, method.every_exchange)
     if unfit:
         raise UsageError(f"{file}: {unfit}")
     policy = Policy(
         expected=table.devices,
         quorum=quorum,
         rounds=table.rounds,
-        exchanges=len(contract.exchanges(params)),
+        exchanges=len(method.exchanges),
         deadline_s=table.deadline_s,
         retry_s=table.retry_s,
         join_grace_s=table.join_grace_s,
@@ -260,15 +260,15 @@ def _nearest(word: object, known: Sequence[str]) -> str:
     return f"did you mean {close[0]}? known are {', '.join(known)}" if close else f"known are {', '.join(known)}"
 
 
-def method_of(name: str, table: Mapping[str, Any], file: Path) -> tuple[Contract[Any], Any]:
-    """The contract and its parameters: the keys of [method] and those of [method.NAME].
+def chosen_method(name: str, table: Mapping[str, Any], file: Path) -> Method[Any]:
+    """A method under its parameters: the keys of [method] and those of [method.NAME].
 
     Sub-tables of other methods are left alone, so that one file serves several methods.
     """
     if not isinstance(table, dict):
         raise UsageError(f"{file}: [method] must be a table")
     flat: dict[str, Scalar] = {key: value for key, value in table.items() if not isinstance(value, dict)}
-    known = registered_names("coordinator.methods")
+    known = method_names()
     for key, value in table.items():
         if isinstance(value, dict) and key not in known:
             raise UsageError(f"{file}: [method.{key}]: no such method; registered are {', '.join(known)}")
@@ -279,8 +279,7 @@ def method_of(name: str, table: Mapping[str, Any], file: Path) -> tuple[Contract
         if key in own:
             raise UsageError(f"{file}: method.{key}: stands in [method.{name}], too; set method.{name}.{key}")
     try:
-        contract: Contract[Any] = load_registered("coordinator.methods", name).contract
-        return contract, contract.read({**flat, **own})
+        return load_method(name).under({**flat, **own})
     except UsageError as error:
         raise UsageError(f"{file}: {error}") from None
 
@@ -293,7 +292,7 @@ def _public(tables: Mapping[str, Any], file: Path) -> PublicSetSpec | None:
 def _check_other(name: str, table: Mapping[str, Any], file: Path) -> None:
     """Raise UsageError for parameters that a method which is not run would not take either."""
     try:
-        load_registered("coordinator.methods", name).contract.read(table)
+        load_method(name).read(table)
     except UsageError as error:
         raise UsageError(f"{file}: [method.{name}]: {error}") from None
 

@@ -26,7 +26,7 @@ from coordinator.report.progress_file import About, ProgressFile
 from coordinator.report.table import show
 from coordinator.trace import keeping
 from edge_sdk.errors import MissingExtra, UsageError
-from edge_sdk.protocol.wires import load_registered
+from edge_sdk.methods.registry import method_of
 from edge_sdk.transport import pace as pacing
 from edge_sdk.transport.mqtt import MqttTransport
 from edge_sdk.transport.mqtt_tls import TlsFiles
@@ -62,7 +62,7 @@ def run_coordinator(
             kept,
             spec=ready.spec,
             policy=ready.policy,
-            method=ready_method(ready.spec.method, _equipment(ready, tables, file)),
+            method=ready_method(ready.spec, _equipment(ready, tables, file)),
             transport=transport,
             ledger=ledger,
             roster=ready.roster,
@@ -103,7 +103,7 @@ def _equipment(ready: Federation, tables: Mapping[str, Any], file: Path) -> Equi
 
 def _shelf(ready: Federation, tables: Mapping[str, Any], file: Path, folder: Path) -> PublicShelf | None:
     """What devices that lack the public set fetch it from; None where none is served, or the method needs none."""
-    if not load_registered("coordinator.methods", ready.spec.method).contract.under(ready.spec.params).needs_public_set:
+    if not method_of(ready.spec).needs_public_set:
         return None
     public = public_to_serve(tables, file)
     return None if public is None else PublicShelf(public, folder)

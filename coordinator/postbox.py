@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from coordinator.admission import Turned
-from coordinator.methods.base import At
 from coordinator.rounds import Place
+from edge_sdk.methods.base import At
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.body import Ready
 from edge_sdk.protocol.codec import Stamp

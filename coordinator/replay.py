@@ -89,7 +89,7 @@ def _begin(life: Life, checker: _Checker, equipment: Equipment) -> Server:
     return Server(
         spec=life.spec,
         policy=life.policy,
-        method=ready_method(life.spec.method, equipment),
+        method=ready_method(life.spec, equipment),
         transport=checker,
         ledger=ledger,
         roster=life.roster,

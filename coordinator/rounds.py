@@ -15,7 +15,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator import selection
-from coordinator.grown import GrownSet
 from coordinator.round_state import (
     Answer,
     Broken,
@@ -43,6 +42,7 @@ from coordinator.round_state import (
     Withheld,
 )
 from edge_sdk.protocol.table import SAME, Machine, Rule
+from edge_sdk.reductions.grown import GrownSet
 
 __all__ = [
     "MACHINE",

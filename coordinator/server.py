@@ -19,7 +19,6 @@ from typing import Any
 from coordinator import admission, checks, remarks, restart, rounds
 from coordinator.checks import Demands
 from coordinator.ledger import Ledger, Row
-from coordinator.methods.base import At, CoordinatorMethod
 from coordinator.postbox import Postbox
 from coordinator.public_shelf import PublicShelf
 from coordinator.reception import Reception
@@ -31,6 +30,7 @@ from coordinator.run_warnings import RunWarnings
 from coordinator.update_norms import UpdateNorms
 from coordinator.watcher import Silent, Watcher
 from edge_sdk.errors import EdgeError, LocalProtocolError, RemoteProtocolError, StoreError, TransportError
+from edge_sdk.methods.base import At, Method
 from edge_sdk.protocol import keep, topics, transforms
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import FederationSpec, Hello, Upload
@@ -63,7 +63,7 @@ class Server:
         *,
         spec: FederationSpec,
         policy: Policy,
-        method: CoordinatorMethod[Any, Any],
+        method: Method[Any],
         transport: Transport,
         ledger: Ledger,
         roster: tuple[str, ...] = (),
@@ -80,14 +80,13 @@ class Server:
         self._shelf = shelf
         """The public set, for devices that lack it; None: they must bring it."""
         self._clock, self._work = clock, work
-        self.contract = contract = method.contract.under(spec.params)
-        self._limits = checks.limits(spec, contract)
+        self._limits = checks.limits(spec, method)
         self.transport.accept_up_to(self._limits.frame_bytes)
         self._chain = transforms.chain(spec)
-        self._demands = Demands(spec, contract)
-        self._warnings = RunWarnings(contract, spec, policy)
+        self._demands = Demands(spec, method)
+        self._warnings = RunWarnings(method, spec, policy)
         self._norms = UpdateNorms()
-        self._register = Register(spec, contract, self.roster, serving=shelf is not None)
+        self._register = Register(spec, method, self.roster, serving=shelf is not None)
         self.hellos: Mapping[str, Hello] = self._register.hellos
         """Of those who take part."""
         self.numbers: Mapping[str, int] = self._register.numbers
@@ -156,8 +155,8 @@ class Server:
         return self._warnings.all(self.hellos, self.record)
 
     @property
-    def method(self) -> CoordinatorMethod[Any, Any]:
-        """The coordinator's half of the method."""
+    def method(self) -> Method[Any]:
+        """The federation's, under its parameters."""
         return self.reduction.method
 
     @property
@@ -326,7 +325,7 @@ class Server:
 
     def _invite(self, invite: rounds.Invite, now_s: float) -> None:
         if not self._register.anybody_learns(self.rounds.members):
-            self._feed(rounds.Broken(admission.nobody_learns(self.rounds.members, self.contract)), now_s)
+            self._feed(rounds.Broken(admission.nobody_learns(self.rounds.members, self.method)), now_s)
             return
         self.record.begun(now_s)
         at = At(invite.place.round, invite.place.exchange)

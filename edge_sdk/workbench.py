@@ -18,7 +18,7 @@ from edge_sdk.data import LocalData
 from edge_sdk.errors import EdgeError, ModelError, UsageError
 from edge_sdk.evaluation import personalised_accuracies
 from edge_sdk.meter import Meter
-from edge_sdk.methods.base import Job
+from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import (
     ClassMeans,
     Evaluate,

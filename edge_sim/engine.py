@@ -11,9 +11,9 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from coordinator.methods.base import CoordinatorMethod
 from edge_sdk.errors import RunFailed
-from edge_sdk.methods.base import Job
+from edge_sdk.methods.base import Method
+from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Request
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.workbench import Workbench
@@ -112,11 +112,11 @@ def served(asked: Asked) -> Answer:
         return error
 
 
-Reduction: TypeAlias = Callable[[CoordinatorMethod[Any, Any]], CoordinatorMethod[Any, Any]]
-"""From a coordinator method to one that adds uploads up elsewhere, to the same bits."""
+Reduction: TypeAlias = Callable[[Method[Any]], Method[Any]]
+"""From a method to one that adds uploads up elsewhere, to the same bits."""
 
 
-def unchanged(method: CoordinatorMethod[Any, Any]) -> CoordinatorMethod[Any, Any]:
+def unchanged(method: Method[Any]) -> Method[Any]:
     """The reduction of a deployment: where the coordinator is."""
     return method
 

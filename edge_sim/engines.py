@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +67,13 @@ def opened(table: RunTable, fleet: Fleet) -> Engine:
     return Exact()
 
 
-def reduction(table: RunTable, fleet: Fleet) -> Reduction:
+def reduction(table: RunTable) -> Reduction:
     """Where a run's uploads are added up; its engine is open."""
     if not (table.engine == "ray" and table.ray_fold):
         return unchanged
-    from edge_sim.ray_fold import Folding  # noqa: PLC0415  # an extra, and slow to load
+    from edge_sim.ray_fold import folding  # noqa: PLC0415  # an extra, and slow to load
 
-    return partial(Folding, fleet.federation.spec.method)
+    return folding
 
 
 def resolved(config: Config, out: Path | None = None) -> tuple[Config, str]:

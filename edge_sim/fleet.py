@@ -17,10 +17,10 @@ from coordinator.equipment import Equipment
 from edge_sdk import board
 from edge_sdk.data import LocalData, Preprocess, Samples
 from edge_sdk.errors import UsageError
+from edge_sdk.methods.registry import method_of
 from edge_sdk.models.base import Model
 from edge_sdk.objectives import Ints
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.wires import load_registered
 from edge_sdk.public import PublicSet
 from edge_sim import assign, families, partition_file
 from edge_sim.config import CPU, Config, FleetRow
@@ -175,7 +175,7 @@ def _build(config: Config) -> Fleet:
         public=dataset.public.spec if dataset.public else None,
     )
     federation = dataclasses.replace(federation, roster=config.ids)
-    load_registered("coordinator.methods", federation.spec.method).init(federation.spec)  # tells now what it lacks
+    method_of(federation.spec).begin(federation.spec)  # tells now what it lacks
     wanted = _wanted(federation.spec)
     parts = _parts(config, dataset)
     devices = tuple(
@@ -225,8 +225,9 @@ class _Wanted:
 
 
 def _wanted(spec: FederationSpec) -> _Wanted:
-    contract = load_registered("coordinator.methods", spec.method).contract.under(spec.params)
-    return _Wanted("cosine" if "cosine-head" in contract.needs else "linear", spec.params.get("start") == "equal")
+    return _Wanted(
+        "cosine" if "cosine-head" in method_of(spec).needs else "linear", spec.params.get("start") == "equal"
+    )
 
 
 def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _Wanted) -> Kit:

@@ -165,7 +165,7 @@ def _in_memory(
         watcher=watcher,
         keeper=keeper,
         engine=engine,
-        reduction=engines.reduction(config.run, fleet),
+        reduction=engines.reduction(config.run),
         world=world,
         trace=trace,
     )

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from coordinator.config import encodings, method_of
+from coordinator.config import chosen_method, encodings
 from edge_sdk.errors import UsageError
 from edge_sim import config as configs
 from edge_sim.config import Config
@@ -32,10 +32,10 @@ def check(kept: Path, config: Config) -> None:
 
 def described(config: Config) -> dict[str, Any]:
     """Every value that the results follow from, by its key, defaults filled in: all but [run] and partition.export."""
-    contract, params = method_of(config.federation.method, config.tables.get("method", {}), config.file)
+    method = chosen_method(config.federation.method, config.tables.get("method", {}), config.file)
     sections: dict[str, Any] = {
         "federation": asdict(config.federation),
-        f"method.{contract.name}": asdict(params),
+        f"method.{method.name}": method.table,
         "train": asdict(config.train),
         "encoding": asdict(encodings(config.tables.get("encoding", {}), config.file)),
         "data": asdict(config.data),

@@ -8,7 +8,7 @@ import pytest
 from edge_sdk import divergence
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.errors import Diverged
-from edge_sdk.methods.base import Job
+from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Fit, Private
 from edge_sdk.models.base import FitReport
 from edge_sdk.models.numpy_model import NumpyModel

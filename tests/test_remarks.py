@@ -12,14 +12,15 @@ import pytest
 from coordinator import remarks
 from coordinator.watcher import Silent
 from edge_sdk.errors import RemoteProtocolError
+from edge_sdk.methods.registry import load_method
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.messages import Hello
-from edge_sdk.protocol.wires import Slot, load_registered
+from edge_sdk.protocol.wires import Slot
 from edge_sim import config as configs
 
 
 def contract(name: str) -> Any:
-    return load_registered("coordinator.methods", name).contract
+    return load_method(name)()
 
 
 PROTOTYPES = {"prototypes": Slot(ClassRows)}

@@ -20,7 +20,7 @@ from nets import FEATURES, FLEETS, NETS
 from task import DEVICE, RATE, ROUNDS, now_s, tables, tell
 from torch import Tensor, nn
 
-from edge_sdk.methods.base import Job
+from edge_sdk.methods.job import Job
 from edge_sim import config as configs
 from edge_sim import fleet as fleets
 from edge_sim.torch_gpu import like_a_cpu

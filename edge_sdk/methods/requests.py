@@ -1,4 +1,4 @@
-"""What a device half may ask for: requests, served one by one on the device's model.
+"""What a method may ask of its device: requests, served one by one on the device's model.
 
 A request says what is wanted (train on these samples with this objective; give me logits) and its docstring what it is
 answered with.
@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from edge_sdk.models.base import Part
 from edge_sdk.objectives import Floats, Ints, Objective, Optim
+from edge_sdk.objectives.optim import Part
 from edge_sdk.protocol.knowledge import ClassRows
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.data import Preprocess
-from edge_sdk.models.base import Batches, FitReport, ModelSpec, Part, layout_digest, pack_arrays, unpack_arrays
+from edge_sdk.models.base import Batches, FitReport, ModelSpec, layout_digest, pack_arrays, unpack_arrays
 from edge_sdk.models.checks import (
     ALL_TERMS,
     check_fit,
@@ -38,6 +38,7 @@ from edge_sdk.objectives import (
     objective_loss,
     weight_gradient,
 )
+from edge_sdk.objectives.optim import Part
 
 
 class HeadModel(ABC):

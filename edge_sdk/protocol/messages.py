@@ -91,7 +91,7 @@ class FederationSpec:
     method: Word
     params: Annotated[Mapping[Word, Scalar], Items()] = field(default_factory=FrozenDict)
     contract: Digest
-    """Digest of the method's contract under these parameters: both halves must agree."""
+    """Digest of what the method exchanges, and of its parameters: both sides must agree."""
     classes: Annotated[int, Whole(2, 65535)]
     rounds: Annotated[int, Whole(1, 10**9)]
     seed: Annotated[int, Whole(0, 2**32 - 1)] = 0

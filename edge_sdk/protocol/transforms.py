@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -20,7 +20,7 @@ from edge_sdk.protocol.encodings import ENCODINGS, FLAT, FLOATS, PLAIN, Encoding
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, LogitGradients, Payload, PublicLogits, Weights
 from edge_sdk.protocol.messages import Assign, FederationSpec, Upload
 from edge_sdk.protocol.schema import tag_of
-from edge_sdk.protocol.wires import Contract, Slot
+from edge_sdk.protocol.wires import Exchange, slots_of
 
 Knowledge: TypeAlias = Mapping[str, Payload]
 M = TypeVar("M", Assign, Upload)
@@ -136,28 +136,22 @@ def encodings_for(kind: type[Payload], *, probabilities: bool = False) -> tuple[
     return FLAT if kind is Weights else tuple(ENCODINGS)
 
 
-def unfit_encoding(spec: FederationSpec, contract: Contract[Any]) -> str:
-    """What is wrong with the encodings for what the method trades; empty: nothing."""
-    for slot in _slots(spec, contract):
+def unfit_encoding(spec: FederationSpec, rows: Iterable[Exchange]) -> str:
+    """What is wrong with the encodings for what travels in these exchanges; empty: nothing."""
+    for slot in slots_of(rows):
         allowed = encodings_for(slot.kind, probabilities=slot.probabilities)
         if encoding_of(spec, slot.kind) not in allowed:
             key = tag_of(slot.kind).replace("-", "_")
-            return f"encoding.{key}: {contract.name} trades probabilities there; choose {' or '.join(allowed)}"
+            return f"encoding.{key}: {spec.method} trades probabilities there; choose {' or '.join(allowed)}"
     return ""
 
 
-def encodings_in_use(spec: FederationSpec, contract: Contract[Any]) -> dict[str, str]:
-    """The encodings of the kinds that the method trades, by tag."""
-    kinds = {slot.kind for slot in _slots(spec, contract)}
+def encodings_in_use(spec: FederationSpec, rows: Iterable[Exchange]) -> dict[str, str]:
+    """The encodings of the kinds that travel in these exchanges, by tag."""
+    kinds = {slot.kind for slot in slots_of(rows)}
     return {tag_of(kind): encoding_of(spec, kind) for kind in sorted(kinds, key=tag_of)}
 
 
-def _slots(spec: FederationSpec, contract: Contract[Any]) -> list[Slot]:
-    params = contract.read(spec.params)
-    rows = (*contract.exchanges(params), contract.closing(params))
-    return [slot for row in rows for roles in (row.down, row.up) for slot in roles.values()]
-
-
-def missing_encodings(spec: FederationSpec, contract: Contract[Any], known: Sequence[str]) -> list[str]:
-    """What the method's kinds travel in and a device does not know, sorted."""
-    return sorted(set(encodings_in_use(spec, contract).values()) - {PLAIN, *known})
+def missing_encodings(spec: FederationSpec, rows: Iterable[Exchange], known: Sequence[str]) -> list[str]:
+    """What the kinds of these exchanges travel in and a device does not know, sorted."""
+    return sorted(set(encodings_in_use(spec, rows).values()) - {PLAIN, *known})

@@ -17,7 +17,7 @@ from coordinator.record import Record
 from coordinator.report.result import RoundResult, summary
 from coordinator.watcher import Silent
 from edge_sdk.errors import RunFailed, StoreError, UsageError
-from edge_sdk.methods.base import Job
+from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Evaluate
 from edge_sdk.transport.memory import Faults
 from edge_sim import config as configs

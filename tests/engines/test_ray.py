@@ -25,17 +25,17 @@ import edge_sdk
 from coordinator.config import to_toml
 from coordinator.equipment import ready_method
 from coordinator.ledger import Ledger
-from coordinator.methods.base import At
 from coordinator.record import Record
 from coordinator.report.result import RoundResult, summary
 from coordinator.server import Silent
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
+from edge_sdk.methods.base import At
+from edge_sdk.methods.registry import load_method, method_names
 from edge_sdk.methods.requests import Evaluate, Fit
 from edge_sdk.objectives import CrossEntropy
 from edge_sdk.protocol import keep
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.wires import registered_names
 from edge_sdk.workbench import Workbench
 from edge_sim import config as configs
 from edge_sim import engines, ray_address
@@ -146,20 +146,20 @@ def test_a_killed_actor_is_replaced_and_uploads_are_added_up_on_ray(
     assert keep.to_bytes(again.server.method_state) == alone.coordinator_bytes
 
 
-@pytest.mark.parametrize("name", registered_names("coordinator.methods"))
+@pytest.mark.parametrize("name", method_names())
 def test_every_method_folds_elsewhere(name: str) -> None:
     """What a task is given and gives back travels as bytes."""
     if name in ("fedal", "fedgen", "feddf_al"):
         pytest.importorskip("torch")
     from edge_sim.ray_fold import fold  # noqa: PLC0415  # likewise
 
-    method = ready_method(name, EQUIPMENT)
-    spec, at = spec_of(method.contract, **SMALL), At(0, 0)
-    ups = uploads(method.contract, spec, at, 5, seed=1)
+    spec, at = spec_of(load_method(name), **SMALL), At(0, 0)
+    method = ready_method(spec, EQUIPMENT)
+    ups = uploads(spec, at, 5, seed=1)
     parts = [pickle.loads(fold(name, pack(part))) for part in (ups[:2], ups[2:4])]
     merged = reduce(method.merge, parts, reduce(method.add, ups[4:], method.zero()))
     whole = reduce(method.add, ups, method.zero())
-    state = method.init(spec)
+    state = method.begin(spec)
     assert keep.to_bytes(method.finish(spec, state, at, merged)) == keep.to_bytes(method.finish(spec, state, at, whole))
 
 
