@@ -17,14 +17,17 @@ import torch
 from figures import Found, Page, quantiles
 from torch import nn
 
-from coordinator.equipment import Equipment
-from coordinator.methods.base import At, Contribution
-from coordinator.methods.fedal import METHOD as FEDAL
-from coordinator.methods.feddf import METHOD as FEDDF
+from coordinator.equipment import Equipment, ready_method
+from edge_sdk.methods.base import At, Method
+from edge_sdk.methods.fedal import FedAL
+from edge_sdk.methods.feddf import FedDF
+from edge_sdk.methods.registry import method_of
 from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.protocol.knowledge import PublicLogits, Weights
 from edge_sdk.protocol.messages import FederationSpec, PublicSetSpec
-from edge_sdk.public_set.samples import PublicSet, batch_digest, batch_indices
+from edge_sdk.protocol.public_batch import batch_digest, batch_indices
+from edge_sdk.public_set.samples import PublicSet
+from edge_sdk.reductions import Contribution
 
 CLASSES, BATCH = 10, 32
 COUNTS = (10, 100, 1000)
@@ -76,13 +79,13 @@ def _took_ms(work: Callable[[], Any]) -> float:
     return (time.perf_counter() - begun_s) * 1000
 
 
-def _spec(contract: Any, **params: Any) -> FederationSpec:
-    made = contract.params(**params)
+def _spec(method: type[Method[Any]], **params: Any) -> FederationSpec:
+    made = method.under(params)
     return FederationSpec(
         federation="bench",
-        method=contract.name,
-        params={name: getattr(made, name) for name in made.__dataclass_fields__},
-        contract=contract.digest(made),
+        method=made.name,
+        params=made.table,
+        contract=made.digest,
         classes=CLASSES,
         rounds=5,
         public=PublicSetSpec(sha256=PUBLIC.spec.sha256, count=len(PUBLIC.samples)),
@@ -98,7 +101,7 @@ def _gathered(method: Any, ups: Sequence[Contribution]) -> Any:
 
 def _fedal_finish(count: int, where: str) -> Callable[[], Any]:
     rng, at = np.random.default_rng(1), At(0, 0)
-    spec = _spec(FEDAL.contract, max_devices=count, device=where)
+    spec = _spec(FedAL, max_devices=count, device=where)
     batch = batch_digest(spec, batch_indices(spec, 0, 0, BATCH))
     ups = [
         Contribution(
@@ -110,8 +113,9 @@ def _fedal_finish(count: int, where: str) -> Callable[[], Any]:
         )
         for i in range(count)
     ]
-    state, aggregate = FEDAL.init(spec), _gathered(FEDAL, ups)
-    return lambda: FEDAL.finish(spec, state, at, aggregate)
+    method = method_of(spec)
+    state, aggregate = method.begin(spec), _gathered(method, ups)
+    return lambda: method.finish(spec, state, at, aggregate)
 
 
 def _net(where: str) -> TorchModel:
@@ -124,15 +128,15 @@ def _net(where: str) -> TorchModel:
 
 def _feddf_finish(count: int, where: str) -> Callable[[], Any]:
     model, rng, at = _net(where), np.random.default_rng(1), At(0, 0)
-    method = FEDDF.with_equipment(Equipment(nets=lambda: [model], public=lambda: PUBLIC))
-    spec, start = _spec(FEDDF.contract), model.weights()
+    spec, start = _spec(FedDF), model.weights()
+    method = ready_method(spec, Equipment(nets=lambda: [model], public=lambda: PUBLIC))
     ups = []
     for i in range(count):
         values = start + rng.normal(0, 0.01, start.shape).astype(np.float32)
         weights = Weights(values=values, layout=model.spec.layout, count=10)
         ups.append(Contribution(number=i, samples=10, knowledge={"weights": weights}))
     aggregate = _gathered(method, ups)
-    return lambda: method.finish(spec, method.init(spec), at, aggregate)
+    return lambda: method.finish(spec, method.begin(spec), at, aggregate)
 
 
 SECTIONS = {

@@ -24,12 +24,13 @@ from proc import ProcessStatus, process_status
 
 from coordinator.broker.embedded import EmbeddedBroker, Kind
 from coordinator.config import to_toml
+from edge_sdk.methods.fedmd import FedMD
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.codec import Stamp
-from edge_sdk.protocol.contracts.fedmd import FEDMD
 from edge_sdk.protocol.knowledge import Payload, PublicLogits
 from edge_sdk.protocol.messages import FederationSpec, Hello, Message, Upload, Welcome
-from edge_sdk.public_set.samples import PublicSet, batch_digest, batch_indices
+from edge_sdk.protocol.public_batch import batch_digest, batch_indices
+from edge_sdk.public_set.samples import PublicSet
 
 NAME = "ingest"
 ROWS, CLASSES = 1000, 10
@@ -164,8 +165,8 @@ class _Fleet:
             hello = Hello(
                 federation=NAME,
                 device=device,
-                capabilities=tuple(sorted(FEDMD.needs)),
-                terms=tuple(sorted(FEDMD.terms)),
+                capabilities=tuple(sorted(FedMD().needs)),
+                terms=tuple(sorted(FedMD().terms)),
                 classes=CLASSES,
                 samples=100,
                 public_sha256=self._public.spec.sha256,

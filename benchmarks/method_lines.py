@@ -1,9 +1,9 @@
-"""How many lines of code each method takes, on either side: a table in docs/results/methods.md.
+"""How many lines each method takes: a table in docs/results/methods.md.
 
     python -m benchmarks.method_lines
 
-A line counts if it holds code: no blank line, no comment, no docstring.  The contract, which both sides share, is a
-column of its own; so are imports counted, for they are what a method is built from.
+A line of code is none that is blank, a comment or a docstring; imports count, for they are what a method is built from.
+What stands beside a method's file (its torch part, its accountant, its first prototypes) is a column of its own.
 """
 
 from __future__ import annotations
@@ -15,18 +15,14 @@ import statistics
 import tokenize
 from pathlib import Path
 
-from edge_sdk.protocol.wires import registered_names
+from edge_sdk.methods.registry import method_names
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results" / "methods.md"
-SIDES = {
-    "contract": ROOT / "edge_sdk" / "protocol" / "contracts",
-    "device": ROOT / "edge_sdk" / "methods",
-    "coordinator": ROOT / "coordinator" / "methods",
-}
+FOLDER = ROOT / "edge_sdk" / "methods"
 BEGIN, END = "<!-- lines: begin -->", "<!-- lines: end -->"
-MOST_LINES, MEDIAN_LINES = 150, 60
-"""No method takes more on a side, and half of them at most so many."""
+MOST_LINES, MEDIAN_LINES = 350, 130
+"""No method's file has more, and half of them at most so many; all lines count."""
 _NO_CODE = {
     tokenize.COMMENT,
     tokenize.NL,
@@ -56,20 +52,31 @@ def code_lines(source: str) -> int:
 
 
 def counted() -> dict[str, dict[str, int]]:
-    """By method, then side: its own module's lines.  A method of another package has none here."""
-    names = [name for name in registered_names("coordinator.methods") if (SIDES["device"] / f"{name}.py").exists()]
+    """By method of ours: all lines of its file, those of code, and those of code beside it."""
     return {
-        name: {side: code_lines((folder / f"{name}.py").read_text(encoding="utf-8")) for side, folder in SIDES.items()}
-        for name in names
+        name: {
+            "lines": len((FOLDER / f"{name}.py").read_text(encoding="utf-8").splitlines()),
+            "code": code_lines((FOLDER / f"{name}.py").read_text(encoding="utf-8")),
+            "beside": sum(code_lines(path.read_text(encoding="utf-8")) for path in _beside(name)),
+        }
+        for name in method_names()
+        if (FOLDER / f"{name}.py").exists()
     }
+
+
+def _beside(name: str) -> list[Path]:
+    """Modules that belong to one method alone: torch_NAME.py, and NAME_... that is no method itself."""
+    others = [FOLDER / f"{each}.py" for each in method_names()]
+    return [path for path in (*FOLDER.glob(f"torch_{name}.py"), *FOLDER.glob(f"{name}_*.py")) if path not in others]
 
 
 def table(found: dict[str, dict[str, int]]) -> str:
     """As markdown, with the median and the maximum below."""
-    rows = [[f"`{name}`", *(str(lines[side]) for side in SIDES)] for name, lines in sorted(found.items())]
+    columns = ("lines", "code", "beside")
+    rows = [[f"`{name}`", *(str(lines[column] or "") for column in columns)] for name, lines in sorted(found.items())]
     for word, of in (("median", statistics.median), ("maximum", max)):
-        rows.append([f"**{word}**", *(f"{of([lines[side] for lines in found.values()]):g}" for side in SIDES)])
-    head = [["method", *SIDES], ["---", *["---:"] * len(SIDES)]]
+        rows.append([f"**{word}**", *(f"{of([lines[column] for lines in found.values()]):g}" for column in columns)])
+    head = [["method", "lines", "of code", "of code beside"], ["---", *["---:"] * len(columns)]]
     return "\n".join(f"| {' | '.join(row)} |" for row in [*head, *rows])
 
 

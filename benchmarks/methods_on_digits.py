@@ -19,8 +19,8 @@ from coordinator.config import to_toml
 from coordinator.record.result import Result
 from coordinator.record.units import human_bytes
 from coordinator.report.run_files import read_run, write_run
-from edge_sdk.protocol.knowledge import ClassRows, Weights
-from edge_sdk.protocol.wires import Slot, load_registered, registered_names
+from edge_sdk.methods.registry import load_method, method_names
+from edge_sdk.protocol.knowledge import ClassRows, Slot, Weights
 from edge_sim.config import settings as configs
 from edge_sim.runs.runner import run
 
@@ -54,7 +54,7 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     file = out / "methods.toml"
     file.write_text(toml.group(1), encoding="utf-8")
-    rows = [(name, {}) for name in registered_names("coordinator.methods")] + list(SETTINGS)
+    rows = [(name, {}) for name in method_names()] + list(SETTINGS)
     cells = sorted((_row(name, params, file) for name, params in rows), key=lambda row: -float(row[1].split()[0]))
     block = f"{BEGIN}\n{_table(cells)}\n{END}"
     written = re.sub(f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: block, page, flags=re.DOTALL)
@@ -68,7 +68,7 @@ def _row(name: str, params: Mapping[str, Any], file: Path) -> list[str]:
     )
     settings = ", ".join(f"`{key} = {_toml(value)}`" for key, value in params.items())
     up, down = (statistics.mean(_bytes(each, way) for each in results) for way in ("bytes_up", "bytes_down"))
-    told = load_registered("coordinator.methods", name).contract
+    rows = load_method(name).under(params).exchanges
     return [
         f"{name}{settings and ', '}{settings}",
         f"{statistics.mean(means):.1f} ± {statistics.stdev(means):.1f}",
@@ -76,7 +76,7 @@ def _row(name: str, params: Mapping[str, Any], file: Path) -> list[str]:
         f"{statistics.mean(worst):.1f} ± {statistics.stdev(worst):.1f}",
         human_bytes(round(up)),
         human_bytes(round(down)),
-        _shared([slot for row in told.exchanges(told.read(params)) for slot in row.up.values()]),
+        _shared([slot for row in rows for slot in row.up.values()]),
     ]
 
 

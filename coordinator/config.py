@@ -11,6 +11,8 @@ from typing import Annotated, Any, TypeVar
 from coordinator.rounds import Policy
 from edge_sdk import toml
 from edge_sdk.errors import UsageError
+from edge_sdk.methods.base import Method
+from edge_sdk.methods.registry import load_method, method_names
 from edge_sdk.protocol import registry, toml_table
 from edge_sdk.protocol.encodings import ENCODINGS
 from edge_sdk.protocol.frozen_dict import FrozenDict
@@ -19,7 +21,6 @@ from edge_sdk.protocol.messages import EncodingSpec, FederationSpec, PublicSetSp
 from edge_sdk.protocol.schema import Count, Id, Integer, Real, Text
 from edge_sdk.protocol.toml_table import allowed, to_table
 from edge_sdk.protocol.transforms import OWN_FIELD, setting_of, unfit_encoding
-from edge_sdk.protocol.wires import Contract, load_registered, registered_names
 from edge_sdk.public_set.samples import PublicSet
 
 T = TypeVar("T")
@@ -215,28 +216,27 @@ def federation(settings: Settings, *, classes: int | None = None, public: Public
     known_classes = classes if classes is not None else table.classes
     if known_classes is None:
         raise UsageError(f"{file}: federation.classes: missing, and there is no data set here that would tell")
-    contract, params = parameters(settings)
-    contract = contract.under(dataclasses.asdict(params))
-    misfit = contract.misfit(params, table.devices)
+    method = chosen_method(settings)
+    misfit = method.misfit(table.devices)
     if misfit:
         raise UsageError(f"{file}: method.{misfit}")
     if public is None and (own := public_set(settings)) is not None:
         public = own.spec
-    if (contract.needs_public_set or contract.runs_nets) and public is None:
+    if (method.needs_public_set or method.runs_nets) and public is None:
         raise UsageError(
-            f"{file}: {contract.name} needs a public set: give [public] path = FILE.npz, "
+            f"{file}: {method.name} needs a public set: give [public] path = FILE.npz, "
             "or in a simulation data.public = COUNT"
         )
-    if contract.same_width and not table.feature_dim:
+    if method.same_width and not table.feature_dim:
         raise UsageError(
-            f"{file}: federation.feature_dim: missing; {contract.name} averages rows of features, so all models must "
+            f"{file}: federation.feature_dim: missing; {method.name} averages rows of features, so all models must "
             "have as many, such as feature_dim = 64"
         )
     spec = FederationSpec(
         federation=table.name,
         method=table.method,
-        params=dataclasses.asdict(params),
-        contract=contract.digest(params),
+        params=method.table,
+        contract=method.digest,
         classes=known_classes,
         rounds=table.rounds,
         seed=table.seed,
@@ -245,14 +245,14 @@ def federation(settings: Settings, *, classes: int | None = None, public: Public
         feature_dim=table.feature_dim,
         encoding=settings.encoding,
     )
-    unfit = unfit_encoding(spec, contract)
+    unfit = unfit_encoding(spec, method.every_exchange)
     if unfit:
         raise UsageError(f"{file}: {unfit}")
     policy = Policy(
         expected=table.devices,
         quorum=table.asked if table.quorum is None else table.quorum,
         rounds=table.rounds,
-        exchanges=len(contract.exchanges(params)),
+        exchanges=len(method.exchanges),
         deadline_s=table.deadline_s,
         retry_s=table.retry_s,
         join_grace_s=table.join_grace_s,
@@ -286,14 +286,14 @@ def _encoding_table(spec: EncodingSpec) -> dict[str, Any]:
     return {**table, **{setting_of(tag): name for tag, name in table.pop("others", {}).items()}}
 
 
-def parameters(settings: Settings) -> tuple[Contract[Any], Any]:
-    """The contract of the method that is run, and its parameters: the keys of [method] and those of [method.NAME].
+def chosen_method(settings: Settings) -> Method[Any]:
+    """The method that is run, under its parameters: the keys of [method] and those of [method.NAME].
 
     Sub-tables of other methods are only checked, so that one file serves several methods.  Raises UsageError.
     """
     file, name, table = settings.file, settings.federation.method, settings.method
     flat: dict[str, Scalar] = {key: value for key, value in table.items() if not isinstance(value, dict)}
-    known = registered_names("coordinator.methods")
+    known = method_names()
     for key, value in table.items():
         if isinstance(value, dict) and key not in known:
             raise UsageError(f"{file}: [method.{key}]: no such method; registered are {', '.join(known)}")
@@ -304,8 +304,7 @@ def parameters(settings: Settings) -> tuple[Contract[Any], Any]:
         if key in own:
             raise UsageError(f"{file}: method.{key}: stands in [method.{name}], too; set method.{name}.{key}")
     try:
-        contract: Contract[Any] = load_registered("coordinator.methods", name).contract
-        return contract, contract.read({**flat, **own})
+        return load_method(name).under({**flat, **own})
     except UsageError as error:
         raise UsageError(f"{file}: {error}") from None
 
@@ -313,7 +312,7 @@ def parameters(settings: Settings) -> tuple[Contract[Any], Any]:
 def _check_other(name: str, table: Mapping[str, Any], file: Path) -> None:
     """Raise UsageError for parameters that a method which is not run would not take either."""
     try:
-        load_registered("coordinator.methods", name).contract.read(table)
+        load_method(name).read(table)
     except UsageError as error:
         raise UsageError(f"{file}: [method.{name}]: {error}") from None
 

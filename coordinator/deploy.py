@@ -38,7 +38,7 @@ from coordinator.trace import recording_server
 from coordinator.trace.log import keeping
 from edge_sdk import toml
 from edge_sdk.errors import MissingExtra, UsageError
-from edge_sdk.protocol.wires import load_registered
+from edge_sdk.methods.registry import method_of
 from edge_sdk.transport.mqtt import pace as pacing
 from edge_sdk.transport.mqtt.tls import TlsFiles
 from edge_sdk.transport.mqtt.transport import MqttTransport
@@ -90,7 +90,7 @@ def run_coordinator(
             kept,
             spec=ready.spec,
             policy=ready.policy,
-            method=ready_method(ready.spec.method, _equipment(settings)),
+            method=ready_method(ready.spec, _equipment(settings)),
             transport=transport,
             ledger=ledger,
             roster=ready.roster,
@@ -131,7 +131,7 @@ def _equipment(settings: Settings) -> Equipment:
 
 def _public_server(ready: Federation, settings: Settings, folder: Path) -> PublicSetServer | None:
     """What devices that lack the public set fetch it from; None where none is served, or the method needs none."""
-    if not load_registered("coordinator.methods", ready.spec.method).contract.under(ready.spec.params).needs_public_set:
+    if not method_of(ready.spec).needs_public_set:
         return None
     public = public_to_serve(settings)
     return None if public is None else PublicSetServer(public, folder)

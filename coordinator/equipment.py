@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-from coordinator.methods.base import CoordinatorMethod
+import numpy as np
+
 from edge_sdk.errors import EdgeError, UsageError
 from edge_sdk.loading import described, load_function
-from edge_sdk.models.base import Model
-from edge_sdk.protocol.wires import load_registered
+from edge_sdk.methods.base import Method
+from edge_sdk.methods.registry import method_of
+from edge_sdk.models.base import Batches, Model
+from edge_sdk.objectives import Floats, Ints, Objective, Optim
+from edge_sdk.protocol.knowledge import Weights
+from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.public_set.samples import PublicSet
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Equipment:
-    """Asked for only by methods that need it."""
+    """Asked for only by methods that run nets: see edge_sdk.methods.base.Nets."""
 
     nets: Callable[[], Iterable[Model]]
     """One model of each architecture; their weights are overwritten."""
@@ -28,6 +34,45 @@ class Equipment:
         """The nets by the layout of their weights."""
         return {net.spec.layout: net for net in self.nets() if net.spec.layout}
 
+    @property
+    def count(self) -> int:
+        """How many public samples there are."""
+        return len(self.samples.samples)
+
+    @functools.cached_property
+    def _inputs(self) -> dict[bytes, Floats]:
+        """The public samples as each net takes them, (n, c, h, w), once it was asked."""
+        return {}
+
+    def check(self, layouts: Iterable[bytes]) -> None:
+        """Raise UsageError unless there is a net of each layout."""
+        for layout in layouts:
+            if layout not in self.by_layout:
+                known = ", ".join(net.spec.name for net in self.by_layout.values()) or "none"
+                raise UsageError(
+                    f"federation.nets: no net has the layout {layout.hex()[:8]} that devices shared (known: {known}); "
+                    "the factory must return one model of each architecture"
+                )
+
+    def logits(self, weights: Weights) -> Floats:
+        """What the model with these weights says of all public samples: (n, k)."""
+        net, inputs = self._net(weights)
+        return net.logits(inputs)
+
+    def fitted(self, weights: Weights, indices: Ints, objective: Objective, optim: Optim) -> Weights:
+        """The weights after a step on each of these mini-batches of public samples, (steps, b)."""
+        net, inputs = self._net(weights)
+        net.fit(Batches(inputs=inputs, labels=None, indices=indices, stochastic=False), objective, optim)
+        return dataclasses.replace(weights, values=net.weights())
+
+    def _net(self, weights: Weights) -> tuple[Model, Floats]:
+        """The net of this layout, with these weights, and the public samples as it takes them."""
+        net = self.by_layout[weights.layout]
+        if weights.layout not in self._inputs:
+            self._inputs[weights.layout] = net.spec.preprocess(self.samples.samples)
+        net.set_weights(weights.values.astype(np.float32))
+        return net, self._inputs[weights.layout]
+
     @functools.cached_property
     def samples(self) -> PublicSet:
         """The public set.  Raises UsageError where there is none."""
@@ -37,18 +82,12 @@ class Equipment:
         return found
 
 
-@runtime_checkable
-class Equipped(Protocol):
-    """A method that needs equipment."""
-
-    def with_equipment(self, equipment: Equipment) -> CoordinatorMethod[Any, Any]:
-        """The method that uses it."""
-
-
-def ready_method(name: str, equipment: Equipment) -> CoordinatorMethod[Any, Any]:
-    """The coordinator half that is registered under a name, with its equipment if it asks for some."""
-    method: CoordinatorMethod[Any, Any] = load_registered("coordinator.methods", name)
-    return method.with_equipment(equipment) if isinstance(method, Equipped) else method
+def ready_method(spec: FederationSpec, equipment: Equipment) -> Method[Any]:
+    """A federation's method under its parameters, with the equipment if it runs nets."""
+    method = method_of(spec)
+    if method.runs_nets:
+        method.nets = equipment
+    return method
 
 
 def load_nets(factory: str | None) -> list[Model]:

@@ -1,7 +1,7 @@
 """Devices that lie: a function that replaces the knowledge of their uploads.
 
 `byzantine = "MODULE:FUNCTION"` in a [[fleet]] row names one; FUNCTION(knowledge, rng) -> knowledge is given the
-payloads of an upload by role, as the device's half of the method made them, and a generator that follows from the
+payloads of an upload by role, as the method on the device made them, and a generator that follows from the
 seed, the device, the round and the exchange.  What it returns must be legal (the same payload kinds, shapes and
 classes, finite numbers): a device whose frame is not legal is refused by the protocol, and there is nothing to study.
 """

@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 
 from coordinator.equipment import Equipment
-from coordinator.methods.base import At, Contribution, CoordinatorMethod
+from edge_sdk.methods.base import At, Method
+from edge_sdk.methods.registry import method_of
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.protocol import storage
-from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, LogitGradients, Payload, PublicLogits, Weights
+from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, LogitGradients, Payload, PublicLogits, Slot, Weights
 from edge_sdk.protocol.messages import FederationSpec, PublicSetSpec
-from edge_sdk.protocol.wires import Contract, Slot
 from edge_sdk.public_set.samples import PublicSet
+from edge_sdk.reductions import Contribution
 
 CLASSES, WIDTH = 5, 3
 BATCH = bytes(8)
@@ -31,7 +32,7 @@ EQUIPMENT = Equipment(nets=lambda: [NET], public=lambda: PublicSet(np.eye(9, dty
 
 
 def check_merge_laws(
-    method: CoordinatorMethod[Any, Any], spec: FederationSpec, at: At, ups: Sequence[Contribution], seed: int = 0
+    method: Method[Any], spec: FederationSpec, at: At, ups: Sequence[Contribution], seed: int = 0
 ) -> None:
     """Raise AssertionError that names the law which `method` breaks on these uploads, of at least two devices."""
     law = _Laws(method, spec, at, np.random.default_rng(seed))
@@ -44,9 +45,7 @@ def check_merge_laws(
 
 
 class _Laws:
-    def __init__(
-        self, method: CoordinatorMethod[Any, Any], spec: FederationSpec, at: At, rng: np.random.Generator
-    ) -> None:
+    def __init__(self, method: Method[Any], spec: FederationSpec, at: At, rng: np.random.Generator) -> None:
         self.method, self.spec, self.at, self.rng = method, spec, at, rng
 
     def of(self, ups: Sequence[Contribution]) -> Any:
@@ -54,7 +53,7 @@ class _Laws:
         return reduce(self.method.add, ups, self.method.zero())
 
     def bits(self, aggregate: Any) -> bytes:
-        state = self.method.init(self.spec)
+        state = self.method.begin(self.spec)
         return storage.to_bytes(self.method.finish(self.spec, state, self.at, aggregate))
 
     def parts(self, ups: Sequence[Contribution], count: int) -> list[list[Contribution]]:
@@ -95,18 +94,18 @@ class _Laws:
         assert self.bits(reduce(self.method.merge, partial)) == expected, "the split into partial sums changes it"
 
 
-# -- uploads for any contract ---------------------------------------------------------------------------------------
+# -- uploads for any method -----------------------------------------------------------------------------------------
 
 
-def spec_of(contract: Contract[Any], **params: Any) -> FederationSpec:
-    """A federation under this contract; parameters that it does not have are left out."""
-    known = {field.name for field in dataclasses.fields(contract.params)}
-    made = contract.params(**{key: value for key, value in params.items() if key in known})
+def spec_of(method: Method[Any] | type[Method[Any]], **params: Any) -> FederationSpec:
+    """A federation of a method; parameters that it does not have are left out."""
+    known = {field.name for field in dataclasses.fields(method.params_type)}
+    made = method.under({key: value for key, value in params.items() if key in known})
     return FederationSpec(
         federation="laws",
-        method=contract.name,
-        params=dataclasses.asdict(made),
-        contract=contract.digest(made),
+        method=made.name,
+        params=made.table,
+        contract=made.digest,
         classes=CLASSES,
         rounds=1,
         public=PublicSetSpec(sha256=bytes(32), count=100),
@@ -114,10 +113,10 @@ def spec_of(contract: Contract[Any], **params: Any) -> FederationSpec:
     )
 
 
-def uploads(contract: Contract[Any], spec: FederationSpec, at: At, devices: int, seed: int) -> list[Contribution]:
+def uploads(spec: FederationSpec, at: At, devices: int, seed: int) -> list[Contribution]:
     """One legal upload from each device, with numbers that no order of floating-point sums treats alike."""
     rng = np.random.default_rng(seed)
-    slots = contract.exchanges(contract.read(spec.params))[at.exchange].up
+    slots = method_of(spec).exchanges[at.exchange].up
     numbers = rng.permutation(8)[:devices]
     return [
         Contribution(

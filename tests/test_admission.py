@@ -7,26 +7,25 @@ import dataclasses
 import pytest
 
 from coordinator.serving.admission import RefusalReason, learns, refusal
+from edge_sdk.methods.base import CAPABILITIES
+from edge_sdk.methods.fedal import FedAL
+from edge_sdk.methods.fedmd import FedMD
+from edge_sdk.methods.local import Local
 from edge_sdk.protocol import codec
-from edge_sdk.protocol.contracts.fedal import FEDAL
-from edge_sdk.protocol.contracts.fedmd import FEDMD
-from edge_sdk.protocol.contracts.local import LOCAL
 from edge_sdk.protocol.messages import PROTOCOL_VERSION, FederationSpec, Hello, PublicSetSpec, Refusal
-from edge_sdk.protocol.wires import CAPABILITIES
 
 OURS, OTHERS = bytes(range(32)), bytes(32)
-CONTRACTS = {contract.name: contract for contract in (FEDMD, FEDAL, LOCAL)}
-LOGITS = pytest.mark.parametrize("contract", [FEDMD, FEDAL], ids=["fedmd", "fedal"])
-EVERY = pytest.mark.parametrize("contract", CONTRACTS.values(), ids=CONTRACTS)
+METHODS = {method.name: method for method in (FedMD(), FedAL(), Local())}
+LOGITS = pytest.mark.parametrize("method", [FedMD(), FedAL()], ids=["fedmd", "fedal"])
+EVERY = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 
 
-def spec(contract) -> FederationSpec:
-    params = contract.params()
+def spec(method) -> FederationSpec:
     return FederationSpec(
         federation="lab",
-        method=contract.name,
-        params=dataclasses.asdict(params),
-        contract=contract.digest(params),
+        method=method.name,
+        params=method.table,
+        contract=method.digest,
         classes=10,
         rounds=1,
         public=PublicSetSpec(sha256=OURS, count=100),
@@ -45,8 +44,8 @@ FIT = Hello(
 )
 
 
-def judged(contract, roster: tuple[str, ...] = (), **changes: object) -> RefusalReason | None:
-    turned = refusal(dataclasses.replace(FIT, **changes), spec(contract), contract, roster)
+def judged(method, roster: tuple[str, ...] = (), **changes: object) -> RefusalReason | None:
+    turned = refusal(dataclasses.replace(FIT, **changes), spec(method), method, roster)
     if turned is not None:
         assert turned.message.startswith("cam-7")
         assert turned.remedy
@@ -57,10 +56,10 @@ def judged(contract, roster: tuple[str, ...] = (), **changes: object) -> Refusal
 
 
 @EVERY
-def test_a_fit_device_may_take_part(contract):
-    assert judged(contract) is None
-    assert judged(contract, ("cam-6", "cam-7")) is None
-    assert learns(FIT, contract)
+def test_a_fit_device_may_take_part(method):
+    assert judged(method) is None
+    assert judged(method, ("cam-6", "cam-7")) is None
+    assert learns(FIT, method)
 
 
 # -- version --------------------------------------------------------------------------------------------------------
@@ -68,7 +67,7 @@ def test_a_fit_device_may_take_part(contract):
 
 @pytest.mark.parametrize("versions", [(PROTOCOL_VERSION,), (PROTOCOL_VERSION, PROTOCOL_VERSION + 1)])
 def test_one_version_in_common_is_enough(versions):
-    assert judged(FEDMD, versions=versions) is None
+    assert judged(FedMD(), versions=versions) is None
 
 
 @pytest.mark.parametrize(
@@ -81,24 +80,24 @@ def test_one_version_in_common_is_enough(versions):
     ],
 )
 def test_without_one_the_older_side_is_to_be_upgraded(versions, spoken, older):
-    assert judged(FEDMD, versions=versions) == RefusalReason(
+    assert judged(FedMD(), versions=versions) == RefusalReason(
         "version", f"cam-7 speaks protocol {spoken}, this coordinator 1", f"upgrade the {older}'s edge-sdk"
     )
 
 
 def test_a_device_of_tomorrow_finds_a_coordinator_of_tomorrow(monkeypatch):
     monkeypatch.setattr("coordinator.serving.admission.PROTOCOL_VERSION", 2)
-    assert judged(FEDMD, versions=(2, 3)) is None
-    skipped = judged(FEDMD, versions=(1, 3))
+    assert judged(FedMD(), versions=(2, 3)) is None
+    skipped = judged(FedMD(), versions=(1, 3))
     assert skipped is not None
     assert skipped.remedy == "upgrade the coordinator's edge-sdk"
-    assert judged(FEDMD, versions=(1,)) == RefusalReason(
+    assert judged(FedMD(), versions=(1,)) == RefusalReason(
         "version", "cam-7 speaks protocol 1, this coordinator 2", "upgrade the device's edge-sdk"
     )
 
 
 def test_the_version_is_looked_at_first():
-    turned = judged(FEDMD, ("cam-6",), versions=(9,), classes=3, capabilities=())
+    turned = judged(FedMD(), ("cam-6",), versions=(9,), classes=3, capabilities=())
     assert turned is not None
     assert turned.reason == "version"
 
@@ -107,15 +106,15 @@ def test_the_version_is_looked_at_first():
 
 
 def test_who_is_not_on_the_roster():
-    assert judged(LOCAL, ("cam-6", "cam-70")) == RefusalReason(
+    assert judged(Local(), ("cam-6", "cam-70")) == RefusalReason(
         "roster", "cam-7 is not on the roster of lab", "add it to federation.roster"
     )
 
 
 @EVERY
 @pytest.mark.parametrize("classes", [1, 9, 11])
-def test_other_classes(contract, classes):
-    assert judged(contract, classes=classes) == RefusalReason(
+def test_other_classes(method, classes):
+    assert judged(method, classes=classes) == RefusalReason(
         "classes",
         f"cam-7: its model has {classes} classes, the federation 10",
         "give the model 10 outputs, in the federation's class order",
@@ -126,17 +125,17 @@ def test_other_classes(contract, classes):
 
 
 @LOGITS
-def test_no_public_set(contract):
-    assert judged(contract, public_sha256=None) == RefusalReason(
+def test_no_public_set(method):
+    assert judged(method, public_sha256=None) == RefusalReason(
         "public-set",
-        f"cam-7 holds no public set, and {contract.name} exchanges logits on it",
+        f"cam-7 holds no public set, and {method.name} exchanges logits on it",
         f"give the device the public set {OURS.hex()}",
     )
 
 
 @LOGITS
-def test_another_public_set(contract):
-    turned = judged(contract, public_sha256=OTHERS)
+def test_another_public_set(method):
+    turned = judged(method, public_sha256=OTHERS)
     assert turned is not None
     assert turned.reason == "public-set"
     assert OURS.hex() in turned.message
@@ -145,21 +144,21 @@ def test_another_public_set(contract):
 
 
 def test_who_trains_alone_needs_no_public_set():
-    assert judged(LOCAL, public_sha256=None) is None
-    assert judged(LOCAL, public_sha256=OTHERS) is None
+    assert judged(Local(), public_sha256=None) is None
+    assert judged(Local(), public_sha256=OTHERS) is None
 
 
 # -- abilities ------------------------------------------------------------------------------------------------------
 
 
 @EVERY
-def test_a_model_that_can_only_predict_may_teach(contract):
-    assert judged(contract, capabilities=("predict",), terms=()) is None
-    assert not learns(dataclasses.replace(FIT, capabilities=("predict",), terms=()), contract)
+def test_a_model_that_can_only_predict_may_teach(method):
+    assert judged(method, capabilities=("predict",), terms=()) is None
+    assert not learns(dataclasses.replace(FIT, capabilities=("predict",), terms=()), method)
 
 
 def test_a_capability_that_is_missing_is_named():
-    turned = judged(FEDAL, capabilities=("features", "logit-gradients"))
+    turned = judged(FedAL(), capabilities=("features", "logit-gradients"))
     assert turned is not None
     assert turned.reason == "capability"
     assert turned.message == "cam-7: fedal needs predict, which its torch model resnet cannot do"
@@ -167,25 +166,26 @@ def test_a_capability_that_is_missing_is_named():
 
 
 def test_all_capabilities_that_are_missing_are_named_where_nobody_may_only_teach():
-    strict = dataclasses.replace(FEDMD, name="fedavg", needs=frozenset({"weights", "head-rows"}), teaches=frozenset())
+    strict = FedMD()
+    strict.name, strict.needs, strict.teaches = "fedavg", frozenset({"weights", "head-rows"}), frozenset()
     turned = judged(strict, capabilities=("predict",), model="", runtime="")
     assert turned is not None
     assert turned.message == "cam-7: fedavg needs head-rows, weights, which its unknown model cannot do"
 
 
 @pytest.mark.parametrize(
-    ("contract", "terms", "missing"),
+    ("method", "terms", "missing"),
     [
-        (FEDAL, ("cross-entropy", "distill"), "less-forgetting, logit-gradient"),
-        (FEDAL, (), "cross-entropy, distill, less-forgetting, logit-gradient"),
-        (FEDMD, ("cross-entropy", "less-forgetting"), "distill"),
-        (LOCAL, (), "cross-entropy"),
+        (FedAL(), ("cross-entropy", "distill"), "less-forgetting, logit-gradient"),
+        (FedAL(), (), "cross-entropy, distill, less-forgetting, logit-gradient"),
+        (FedMD(), ("cross-entropy", "less-forgetting"), "distill"),
+        (Local(), (), "cross-entropy"),
     ],
 )
-def test_a_term_that_is_missing_is_named(contract, terms, missing):
+def test_a_term_that_is_missing_is_named(method, terms, missing):
     """A model that could learn but for a term does not silently become a teacher."""
-    turned = judged(contract, terms=terms)
+    turned = judged(method, terms=terms)
     assert turned is not None
     assert turned.reason == "term"
-    assert turned.message == f"cam-7: {contract.name} minimises {missing}, which its model runtime cannot"
-    assert not learns(dataclasses.replace(FIT, terms=terms), contract)
+    assert turned.message == f"cam-7: {method.name} minimises {missing}, which its model runtime cannot"
+    assert not learns(dataclasses.replace(FIT, terms=terms), method)

@@ -6,24 +6,24 @@ import numpy as np
 import pytest
 from laws import check_merge_laws, spec_of, uploads
 
-from coordinator.aggregate import Bag, mean_in_order
-from coordinator.methods.base import At, Contribution
-from coordinator.methods.fedmd import FedMDCoordinator, FedMDCoordinatorState
-from edge_sdk.protocol.contracts.fedmd import FEDMD
+from edge_sdk.methods.base import At
+from edge_sdk.methods.fedmd import FedMD, State
 from edge_sdk.protocol.knowledge import PublicLogits
+from edge_sdk.reductions import Contribution
+from edge_sdk.reductions.bag import Bag, mean_in_order
 
 SMALL = {"public_batch": 4}
 
 # -- methods that break a law, and one that keeps them all without a bag --------------------------------------------
 
 
-class Mean(FedMDCoordinator):
+class Mean(FedMD):
     """FedMD with another way to sum."""
 
     def finish(self, _spec, _state, _at, aggregate):
         total, count = aggregate
         mean = (np.asarray(total) / count).astype(np.float32)
-        return FedMDCoordinatorState(PublicLogits(values=mean, batch=bytes(8), contributors=count))
+        return State(PublicLogits(values=mean, batch=bytes(8), contributors=count))
 
 
 class RunningSum(Mean):
@@ -92,7 +92,7 @@ class RestlessZero(GridSum):
         return np.zeros((4, 5), object), 1
 
 
-class InOrderOfArrival(FedMDCoordinator):
+class InOrderOfArrival(FedMD):
     """Keeps uploads apart, and sums them as they came."""
 
     def zero(self):
@@ -105,12 +105,12 @@ class InOrderOfArrival(FedMDCoordinator):
         return a + b
 
 
-SPEC = spec_of(FEDMD, **SMALL)
+SPEC = spec_of(FedMD, **SMALL)
 
 
 def check(method, devices: int = 4) -> None:
     for seed in range(3):
-        check_merge_laws(method, SPEC, At(0, 0), uploads(FEDMD, SPEC, At(0, 0), devices, seed), seed)
+        check_merge_laws(method, SPEC, At(0, 0), uploads(SPEC, At(0, 0), devices, seed), seed)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def check(method, devices: int = 4) -> None:
         (SumInPlace(), "add changed the aggregate that it was given"),
         (MergeInPlace(), "merge changed an aggregate that it was given"),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, FedMDCoordinator) else "",
+    ids=lambda value: type(value).__name__ if isinstance(value, FedMD) else "",
 )
 def test_a_method_that_breaks_a_law_is_refused(method, broken):
     with pytest.raises(AssertionError, match=broken):

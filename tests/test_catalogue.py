@@ -8,18 +8,18 @@ import pytest
 
 from coordinator.report.method_catalogue import catalogue_text, describe_methods
 from edge_sdk import cli
-from edge_sdk.protocol.wires import load_registered, registered_names
+from edge_sdk.methods.registry import load_method, method_names
 
 ROWS = {row["name"]: row for row in describe_methods()}
 
 
 def test_every_registered_method_has_a_row():
-    assert set(ROWS) == set(registered_names("coordinator.methods"))
+    assert set(ROWS) == set(method_names())
 
 
-@pytest.mark.parametrize("name", registered_names("coordinator.methods"))
+@pytest.mark.parametrize("name", method_names())
 def test_a_row_says_what_the_contract_says(name):
-    contract = load_registered("coordinator.methods", name).contract
+    contract = load_method(name)()
     params = contract.params()
     row = ROWS[name]
     assert row["contract"] == contract.digest(params).hex()

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from coordinator.config import federation, load_toml, read_settings, to_toml
 from coordinator.rounds import Policy
 from edge_sdk.errors import UsageError
-from edge_sdk.protocol.wires import registered_names
+from edge_sdk.methods.registry import method_names
 from edge_sim.config import settings as configs
 from edge_sim.fleet import fleet as fleets
 
-METHODS = ", ".join(registered_names("coordinator.methods"))
+METHODS = ", ".join(method_names())
 GOOD = """
 [federation]
 name = "tiny"

@@ -8,17 +8,17 @@ import pytest
 
 from coordinator.serving.device_registry import DeviceRegistry
 from edge_sdk.errors import RemoteProtocolError
+from edge_sdk.methods.base import CAPABILITIES
+from edge_sdk.methods.fedmd import FedMD
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Stamp
-from edge_sdk.protocol.contracts.fedmd import FEDMD
 from edge_sdk.protocol.messages import FederationSpec, Hello, PublicSetSpec
-from edge_sdk.protocol.wires import CAPABILITIES
 
 OURS = bytes(range(32))
 SPEC = FederationSpec(
     federation="lab",
     method="fedmd",
-    contract=FEDMD.digest(FEDMD.params()),
+    contract=FedMD().digest,
     classes=3,
     rounds=1,
     public=PublicSetSpec(sha256=OURS, count=100),
@@ -39,7 +39,7 @@ def hello(device: str, **changes: object) -> Hello:
 
 
 def register(*roster: str) -> DeviceRegistry:
-    return DeviceRegistry(SPEC, FEDMD, roster, serving=True)
+    return DeviceRegistry(SPEC, FedMD(), roster, serving=True)
 
 
 def test_one_that_says_hello_again_is_not_new_and_its_newest_word_counts() -> None:

@@ -12,14 +12,14 @@ import pytest
 from coordinator.record import remarks
 from coordinator.record.observer import RunObserver
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.protocol.knowledge import ClassRows
+from edge_sdk.methods.registry import load_method
+from edge_sdk.protocol.knowledge import ClassRows, Slot
 from edge_sdk.protocol.messages import Hello
-from edge_sdk.protocol.wires import Slot, load_registered
 from edge_sim.config import settings as configs
 
 
 def contract(name: str) -> Any:
-    return load_registered("coordinator.methods", name).contract
+    return load_method(name)()
 
 
 PROTOTYPES = {"prototypes": Slot(ClassRows)}

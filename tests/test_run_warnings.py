@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -12,28 +11,35 @@ from coordinator.record.run_record import RunRecord
 from coordinator.rounds import Policy
 from coordinator.serving.run_warnings import RunWarnings
 from coordinator.serving.update_norms import UpdateNorms
-from edge_sdk.protocol.contracts.fedavg import FEDAVG
-from edge_sdk.protocol.contracts.fedmd import FEDMD
-from edge_sdk.protocol.contracts.fedproto import FEDPROTO
+from edge_sdk.methods.base import Method
+from edge_sdk.methods.fedavg import FedAvg
+from edge_sdk.methods.fedmd import FedMD
+from edge_sdk.methods.fedproto import FedProto
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import FederationSpec, Hello
 
 
-def run(contract: Any, **policy: int) -> RunWarnings:
-    params = contract.params()
+def in_lock_step() -> FedMD:
+    """FedMD, as if every exchange waited for every device."""
+    method = FedMD()
+    method.lock_step = True
+    return method
+
+
+def run(method: Method[Any], **policy: int) -> RunWarnings:
     spec = FederationSpec(
         federation="lab",
-        method=contract.name,
-        params=dataclasses.asdict(params),
-        contract=contract.digest(params),
+        method=method.name,
+        params=method.table,
+        contract=method.digest,
         classes=3,
         rounds=9,
     )
-    return RunWarnings(contract, spec, Policy(**{"expected": 4, "quorum": 2, "rounds": 9, "exchanges": 1, **policy}))
+    return RunWarnings(method, spec, Policy(**{"expected": 4, "quorum": 2, "rounds": 9, "exchanges": 1, **policy}))
 
 
 def test_a_class_with_few_holders_is_told_once_and_stays_in_the_report() -> None:
-    warnings, record = run(FEDPROTO), RunRecord()
+    warnings, record = run(FedProto()), RunRecord()
     record.holders.update([0, 1, 2])
     record.sharers = 4
     (told,) = warnings.round_ended(record)
@@ -47,11 +53,11 @@ def test_the_room_is_measured_only_where_slots_are_kept() -> None:
         raise AssertionError("asked the disk")
 
     hello = Hello(federation="lab", device="a", classes=3, weight_count=1000)
-    assert list(run(FEDAVG).first_joined(hello, never)) == []
+    assert list(run(FedAvg()).first_joined(hello, never)) == []
 
 
 def test_who_left_and_who_lags_is_found_anew() -> None:
-    warnings, record = run(dataclasses.replace(FEDMD, lock_step=True)), RunRecord()
+    warnings, record = run(in_lock_step()), RunRecord()
     record.left["b"] = "went home"
     record.contributed.update({"a": 1})
     for _ in range(2):
@@ -69,7 +75,7 @@ def test_where_participants_are_drawn_nobody_lags() -> None:
     record.contributed.update({"a": 1})
     for _ in range(2):
         record.round_done(contributors=1, exchanges=1, now_s=0.0)
-    drawn = run(dataclasses.replace(FEDMD, lock_step=True), participants=2)
+    drawn = run(in_lock_step(), participants=2)
     assert not [each for each in drawn.all({}, record) if each.startswith("W5")]
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from coordinator.record.result import Result
 from coordinator.record.units import human_bytes, printable
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.protocol.knowledge import ByClass, Payload
+from edge_sdk.methods.base import Method
+from edge_sdk.protocol.knowledge import ByClass, Payload, Slot
 from edge_sdk.protocol.messages import Hello
-from edge_sdk.protocol.wires import Contract, Slot
 
 LEAST_PARTICIPATION = 0.3
 """W3 is given below this share of a round's devices."""
@@ -19,19 +19,19 @@ MOST_NAMED = 10
 """Devices that a remark names one by one."""
 
 
-def labels_told(contract: Contract[Any]) -> str | None:
-    """Warning W18, given once: what the uploads of a method that trades by class reveal about a device's labels."""
-    return f"W18: {contract.name} tells the coordinator {contract.discloses}" if contract.holders_wanted else None
+def labels_told(method: Method[Any]) -> str | None:
+    """Warning W18, to be said once: what the uploads of a method that trades by class tell of a device's labels."""
+    return f"W18: {method.name} tells the coordinator {method.discloses}" if method.holders_wanted else None
 
 
 def check_classes(
-    contract: Contract[Any], hello: Hello, knowledge: Mapping[str, Payload], slots: Mapping[str, Slot]
+    method: Method[Any], hello: Hello, knowledge: Mapping[str, Payload], slots: Mapping[str, Slot]
 ) -> None:
     """Raise RemoteProtocolError (W16) for rows of a class of which the device's Hello declared no samples.
 
     This applies where only the holders of a class share it.  A device whose owner withholds the counts is believed.
     """
-    if not (contract.holders_wanted and hello.class_counts):
+    if not (method.holders_wanted and hello.class_counts):
         return
     for role, payload in knowledge.items():
         if isinstance(payload, ByClass) and not slots[role].class_columns:
@@ -44,57 +44,57 @@ def check_classes(
                 )
 
 
-def cautions(contract: Contract[Any]) -> tuple[str, ...]:
-    """The warnings and refusals that a method can cause, each with its condition, in the order of their numbers."""
-    found = [*contract.cautions, "W17: an update withheld because it diverged, or far larger than the others'"]
-    if contract.holders_wanted:
+def cautions(method: Method[Any]) -> tuple[str, ...]:
+    """What a method is warned about or refused for, each with its condition, in the order of their numbers."""
+    found = [*method.cautions, "W17: an update withheld because it diverged, or far larger than the others'"]
+    if method.holders_wanted:
         found += [
             "W16: refused with rows of a class that the device did not hold when it joined",
             "W18: uploads tell which classes a device holds",
         ]
-    if contract.holders_wanted > 1:
+    if method.holders_wanted > 1:
         found.append(
-            f"W3: under {LEAST_PARTICIPATION:.0%} of a round's devices, or {contract.holders_wanted} holders of a class"
+            f"W3: under {LEAST_PARTICIPATION:.0%} of a round's devices, or {method.holders_wanted} holders of a class"
         )
-    if contract.lock_step:
+    if method.lock_step:
         found.append("W5: a device that misses more than a tenth of the exchanges")
-    if contract.needs_public_set:
+    if method.needs_public_set:
         found.append("W6: refused without the very same public set")
-    if contract.caching(contract.params()):
+    if method.caching:
         found.append("W8: no room for a slot for every device")
-    if "cosine-head" in contract.needs:
+    if "cosine-head" in method.needs:
         found.append("W10: features that are never negative; frozen extractors that are not all the same")
-    if contract.same_width:
+    if method.same_width:
         found.append("W12: refused with another feature width")
-    if contract.shares_weights:
+    if method.shares_weights:
         found.append("W13: BatchNorm")
     return tuple(sorted(found, key=lambda words: int(words[1:].split(":")[0])))
 
 
-def few_holders(contract: Contract[Any], holders: Collection[int], sharers: int, expected: int) -> str | None:
+def few_holders(method: Method[Any], holders: Collection[int], sharers: int, expected: int) -> str | None:
     """Warning W3, for a method that averages rows of classes.
 
     holders: for each class of a round, the number of devices that uploaded it.  sharers: the devices that uploaded any
     class; expected: the devices that a round wants, which are not all devices where it draws participants.  The text
     names no round, so that it is given once.
     """
-    if contract.holders_wanted < 2 or not holders:
+    if method.holders_wanted < 2 or not holders:
         return None
     if sharers < LEAST_PARTICIPATION * expected:
         return (
             f"W3: fewer than {LEAST_PARTICIPATION:.0%} of the devices that a round wants took part in one: "
-            f"{contract.name}'s rows follow them; raise federation.quorum"
+            f"{method.name}'s rows follow them; raise federation.quorum"
         )
-    if statistics.median(holders) < contract.holders_wanted:
+    if statistics.median(holders) < method.holders_wanted:
         return (
-            f"W3: half of the classes had fewer than {contract.holders_wanted} holders in a round: {contract.name}'s "
+            f"W3: half of the classes had fewer than {method.holders_wanted} holders in a round: {method.name}'s "
             "rows follow the last few devices, and local training may do better"
         )
     return None
 
 
-def slot_room(contract: Contract[Any], devices: int, weight_count: int, free_bytes: int | None) -> str | None:
-    """Warning W8, for a method that keeps a slot for every device: the slots and a round's uploads do not fit.
+def slot_room(method: Method[Any], devices: int, weight_count: int, free_bytes: int | None) -> str | None:
+    """Warning W8, for a method that keeps a slot for every device: whether they and a round's uploads have room.
 
     free_bytes: room where the ledger lies, on disk or in memory; None: not known.
     """
@@ -103,38 +103,38 @@ def slot_room(contract: Contract[Any], devices: int, weight_count: int, free_byt
         return None
     return (
         f"W8: the slots of {devices} devices with {weight_count:,} weights, and the uploads of a round, take up to "
-        f"{human_bytes(need_bytes)}; {human_bytes(free_bytes)} are free: {contract.name} stands still once they are "
+        f"{human_bytes(need_bytes)}; {human_bytes(free_bytes)} are free: {method.name} stands still once they are "
         "used up; make room, set method.max_slot_age, or encoding.weights"
     )
 
 
-def batch_norm(contract: Contract[Any], hellos: Mapping[str, Hello]) -> tuple[str, ...]:
+def batch_norm(method: Method[Any], hellos: Mapping[str, Hello]) -> tuple[str, ...]:
     """Warning W13, for a method that averages weights: the devices whose models keep running statistics."""
     found = sorted(device for device, hello in hellos.items() if hello.batch_norm)
-    if not contract.shares_weights or not found:
+    if not method.shares_weights or not found:
         return ()
     named = ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
     warning = (
-        f"W13: the models of {named} have BatchNorm: {contract.name} averages its weights while its running statistics "
+        f"W13: the models of {named} have BatchNorm: {method.name} averages its weights while its running statistics "
         "stay on each device, and do not fit one another where devices hold different classes; use GroupNorm"
     )
     return (warning,)
 
 
-def frozen(contract: Contract[Any], hellos: Mapping[str, Hello]) -> tuple[str, ...]:
-    """Warning W10, for a method that aligns features with common directions: devices whose features cannot move.
+def frozen(method: Method[Any], hellos: Mapping[str, Hello]) -> tuple[str, ...]:
+    """Warning W10, for a method that brings all features to common directions: devices whose features cannot move.
 
     There is no warning where all have the same frozen extractor: then the directions move towards the features.
     """
     found = sorted(device for device, hello in hellos.items() if hello.inert_terms)
-    if "cosine-head" not in contract.needs or not found:
+    if "cosine-head" not in method.needs or not found:
         return ()
     if len({(hello.model, hello.note) for hello in hellos.values()}) == 1:
         return ()
     named = ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
     warning = (
         f"W10: the extractors of {named} are frozen and others' are not the same: their features never come to "
-        f"{contract.name}'s prototypes, and pull these away from the others'; leave them out, or give all one extractor"
+        f"{method.name}'s prototypes, and pull these away from the others'; leave them out, or give all one extractor"
     )
     return (warning,)
 

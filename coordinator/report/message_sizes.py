@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from edge_sdk.protocol import knowledge
-from edge_sdk.protocol.wires import Slot
+from edge_sdk.protocol.knowledge import Slot
 
 SCALAR_BYTES = 4
 SYMBOLS = ("P", "K d", "K K", "K", "")

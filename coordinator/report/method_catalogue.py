@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,9 +10,12 @@ from typing import Any
 
 from coordinator.record import remarks
 from coordinator.report import message_sizes
+from edge_sdk.methods.base import Method
+from edge_sdk.methods.registry import load_method, method_names
+from edge_sdk.protocol.knowledge import Slot
 from edge_sdk.protocol.schema import tag_of
 from edge_sdk.protocol.transforms import encodings_for
-from edge_sdk.protocol.wires import Contract, Exchange, Slot, load_registered, registered_names
+from edge_sdk.protocol.wires import Exchange, slots_of
 
 
 def command(args: argparse.Namespace) -> int:
@@ -25,39 +27,34 @@ def command(args: argparse.Namespace) -> int:
 
 def describe_methods() -> list[dict[str, Any]]:
     """One row for each registered method."""
-    return [
-        _row(load_registered("coordinator.methods", name).contract) for name in registered_names("coordinator.methods")
-    ]
+    return [_row(load_method(name)()) for name in method_names()]
 
 
-def _row(contract: Contract[Any]) -> dict[str, Any]:
-    params = contract.params()
-    exchanges = contract.exchanges(params)
-    slots = [slot for row in exchanges for roles in (row.down, row.up) for slot in roles.values()]
+def _row(method: Method[Any]) -> dict[str, Any]:
+    exchanges, closing = method.exchanges, method.closing
+    slots = slots_of(exchanges)
     return {
-        "name": contract.name,
-        "title": contract.title,
-        "citation": contract.citation,
-        "contract": contract.digest(params).hex(),
+        "name": method.name,
+        "title": method.title,
+        "citation": method.citation,
+        "contract": method.digest.hex(),
         "exchanges_per_round": len(exchanges),
         "exchanges": [_exchange(row) for row in exchanges],
-        "closing": _exchange(contract.closing(params)),
+        "closing": _exchange(closing),
         "bytes_per_round": {way: _bytes(exchanges, way) for way in ("up", "down")},
         "up": sorted({f"{role}: {slot.kind.__name__}" for row in exchanges for role, slot in row.up.items()}),
-        "down": sorted(
-            {_down(role, slot) for row in (*exchanges, contract.closing(params)) for role, slot in row.down.items()}
-        ),
+        "down": sorted({_down(role, slot) for row in (*exchanges, closing) for role, slot in row.down.items()}),
         "encodings": {tag_of(s.kind): list(encodings_for(s.kind, probabilities=s.probabilities)) for s in slots},
-        "needs": sorted(contract.needs),
-        "enough_to_teach": sorted(contract.teaches),
-        "needs_public_set": contract.needs_public_set,
-        "runs_nets": contract.runs_nets,
-        "same_width": contract.same_width,
-        "shares_weights": contract.shares_weights,
-        "same_layout": contract.same_layout,
-        "discloses": contract.discloses,
-        "warnings": list(remarks.cautions(contract)),
-        "parameters": {field.name: getattr(params, field.name) for field in dataclasses.fields(params)},
+        "needs": sorted(method.needs),
+        "enough_to_teach": sorted(method.teaches),
+        "needs_public_set": method.needs_public_set,
+        "runs_nets": method.runs_nets,
+        "same_width": method.same_width,
+        "shares_weights": method.shares_weights,
+        "same_layout": method.same_layout,
+        "discloses": method.discloses,
+        "warnings": list(remarks.cautions(method)),
+        "parameters": method.table,
     }
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.grown import GrownSet
 from coordinator.rounds import selection
 from coordinator.rounds.state import (
     Broken,
@@ -43,6 +42,7 @@ from coordinator.rounds.state import (
     Withheld,
 )
 from edge_sdk.protocol.state_machine import SAME, Rule, StateMachine
+from edge_sdk.reductions.grown import GrownSet
 
 # -- what the rules do ----------------------------------------------------------------------------------------------
 

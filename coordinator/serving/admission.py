@@ -6,9 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from edge_sdk.methods.base import Method
 from edge_sdk.protocol import transforms
 from edge_sdk.protocol.messages import PROTOCOL_VERSION, FederationSpec, Hello
-from edge_sdk.protocol.wires import Contract
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,30 +20,30 @@ class RefusalReason:
     remedy: str
 
 
-def learns(hello: Hello, contract: Contract[Any]) -> bool:
+def learns(hello: Hello, method: Method[Any]) -> bool:
     """Whether this device can train under the method (else it may at most teach)."""
-    return contract.learnt_by(hello.capabilities, hello.terms)
+    return method.learnt_by(hello.capabilities, hello.terms)
 
 
-def nobody_learns(devices: Collection[str], contract: Contract[Any]) -> str:
+def nobody_learns(devices: Collection[str], method: Method[Any]) -> str:
     """Why a run cannot go on for which only teachers have come."""
-    missing = ", ".join(sorted(contract.needs - {"predict"}))
+    missing = ", ".join(sorted(method.needs - {"predict"}))
     return (
-        f"no device can learn: {', '.join(sorted(devices))} can only predict, and {contract.name} needs {missing} "
+        f"no device can learn: {', '.join(sorted(devices))} can only predict, and {method.name} needs {missing} "
         "on at least one"
     )
 
 
-def fetches(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> bool:
+def fetches(hello: Hello, spec: FederationSpec, method: Method[Any]) -> bool:
     """Whether a device lacks the public set that the method needs, and would fetch it."""
     lacking = spec.public is not None and hello.public_sha256 != spec.public.sha256
-    return contract.needs_public_set and lacking and hello.fetches_public
+    return method.needs_public_set and lacking and hello.fetches_public
 
 
 def refusal(
     hello: Hello,
     spec: FederationSpec,
-    contract: Contract[Any],
+    method: Method[Any],
     roster: tuple[str, ...],
     agreed: Hello | None = None,
     *,
@@ -73,24 +73,24 @@ def refusal(
             f"{device}: its model has {hello.classes} classes, the federation {spec.classes}",
             f"give the model {spec.classes} outputs, in the federation's class order",
         )
-    lacking = None if serving and fetches(hello, spec, contract) else _public_set(hello, spec, contract)
+    lacking = None if serving and fetches(hello, spec, method) else _public_set(hello, spec, method)
     return (
         lacking
-        or _abilities(hello, contract)
-        or _width(hello, spec, contract)
-        or _encodings(hello, spec, contract)
-        or _layout(hello, agreed, contract)
-        or _body(hello, spec, contract)
+        or _abilities(hello, method)
+        or _width(hello, spec, method)
+        or _encodings(hello, spec, method)
+        or _layout(hello, agreed, method)
+        or _body(hello, method)
     )
 
 
-def _public_set(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> RefusalReason | None:
-    if not contract.needs_public_set or spec.public is None:
+def _public_set(hello: Hello, spec: FederationSpec, method: Method[Any]) -> RefusalReason | None:
+    if not method.needs_public_set or spec.public is None:
         return None
     if hello.public_sha256 is None:
         return RefusalReason(
             "public-set",
-            f"{hello.device} holds no public set, and {contract.name} exchanges logits on it",
+            f"{hello.device} holds no public set, and {method.name} exchanges logits on it",
             f"give the device the public set {spec.public.sha256.hex()}",
         )
     if hello.public_sha256 != spec.public.sha256:
@@ -110,45 +110,47 @@ _REMEDIES = {
 """What is as easy as another model, by the capability that is missing."""
 
 
-def _abilities(hello: Hello, contract: Contract[Any]) -> RefusalReason | None:
-    if learns(hello, contract):
+def _abilities(hello: Hello, method: Method[Any]) -> RefusalReason | None:
+    if learns(hello, method):
         return None
     held = set(hello.capabilities)
-    if contract.teaches and contract.teaches <= held and not contract.needs <= held:
+    if method.teaches and method.teaches <= held and not method.needs <= held:
         return None
-    missing = sorted(contract.needs - held)
+    missing = sorted(method.needs - held)
     if missing:
         allow = "".join(text for ability, text in _REMEDIES.items() if ability in missing)
         return RefusalReason(
             "capability",
-            f"{hello.device}: {contract.name} needs {', '.join(missing)}, which its {hello.runtime or 'unknown'} model "
+            f"{hello.device}: {method.name} needs {', '.join(missing)}, which its {hello.runtime or 'unknown'} model "
             f"{hello.model or ''} cannot do".replace("  ", " "),
             f"bring a model that can, or choose another method (edge-sdk methods lists what each needs){allow}",
         )
     return RefusalReason(
         "term",
-        f"{hello.device}: {contract.name} minimises {', '.join(sorted(contract.terms - set(hello.terms)))}, "
+        f"{hello.device}: {method.name} minimises {', '.join(sorted(method.terms - set(hello.terms)))}, "
         "which its model runtime cannot",
         "install on the device the package that registers the term, upgrade its edge-sdk, or use another runtime",
     )
 
 
-def _width(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> RefusalReason | None:
-    if not contract.same_width or hello.feature_dim == spec.feature_dim:
+def _width(hello: Hello, spec: FederationSpec, method: Method[Any]) -> RefusalReason | None:
+    if not method.same_width or hello.feature_dim == spec.feature_dim:
         return None
     return RefusalReason(
         "feature-width",
         f"{hello.device}: its model's last layer takes {hello.feature_dim} features, the federation has "
-        f"{spec.feature_dim}: {contract.name} would average rows of different widths",
+        f"{spec.feature_dim}: {method.name} would average rows of different widths",
         f"bring a model with {spec.feature_dim} features, or give all of them another federation.feature_dim",
     )
 
 
-def _encodings(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> RefusalReason | None:
-    missing = transforms.missing_encodings(spec, contract, hello.encodings)
+def _encodings(hello: Hello, spec: FederationSpec, method: Method[Any]) -> RefusalReason | None:
+    missing = transforms.missing_encodings(spec, method.every_exchange, hello.encodings)
     if not missing:
         return None
-    used = ", ".join(f"{kind} in {name}" for kind, name in transforms.encodings_in_use(spec, contract).items())
+    used = ", ".join(
+        f"{kind} in {name}" for kind, name in transforms.encodings_in_use(spec, method.every_exchange).items()
+    )
     return RefusalReason(
         "encoding",
         f"{hello.device} does not speak {', '.join(missing)}: {spec.federation} exchanges {used}",
@@ -156,23 +158,23 @@ def _encodings(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> R
     )
 
 
-def _layout(hello: Hello, agreed: Hello | None, contract: Contract[Any]) -> RefusalReason | None:
-    if not (contract.shares_weights and contract.same_layout) or agreed is None or hello.layout == agreed.layout:
+def _layout(hello: Hello, agreed: Hello | None, method: Method[Any]) -> RefusalReason | None:
+    if not (method.shares_weights and method.same_layout) or agreed is None or hello.layout == agreed.layout:
         return None
     return RefusalReason(
         "layout",
         f"{hello.device}: its model {hello.model or ''} has {hello.weight_count} weights of layout "
         f"{(hello.layout or b'').hex()[:8]}, the federation {agreed.weight_count} of layout "
-        f"{(agreed.layout or b'').hex()[:8]} (that of {agreed.device}, which came first): {contract.name} averages "
+        f"{(agreed.layout or b'').hex()[:8]} (that of {agreed.device}, which came first): {method.name} averages "
         "weights one by one",
         f"bring the model of {agreed.device}, {agreed.model or 'unnamed'}; or choose a method that does not share "
         "weights (edge-sdk methods lists them)",
     )
 
 
-def _body(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> RefusalReason | None:
+def _body(hello: Hello, method: Method[Any]) -> RefusalReason | None:
     """For a method that shares all weights but those of the last layer: whether there are any."""
-    slots = [slot for row in contract.exchanges(contract.read(spec.params)) for slot in row.up.values()]
+    slots = [slot for row in method.exchanges for slot in row.up.values()]
     if not any(slot.without_head for slot in slots):
         return None
     if hello.weight_count > hello.classes * (hello.feature_dim + 1):
@@ -180,6 +182,6 @@ def _body(hello: Hello, spec: FederationSpec, contract: Contract[Any]) -> Refusa
     return RefusalReason(
         "body",
         f"{hello.device}: its model {hello.model or ''} trains nothing in front of its last layer, and that is what "
-        f"{contract.name} shares",
+        f"{method.name} shares",
         "bring a model with a trained extractor",
     )

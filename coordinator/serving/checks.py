@@ -11,17 +11,17 @@ from typing import Any
 from coordinator.record import remarks
 from coordinator.rounds import ExchangeId
 from edge_sdk.errors import RemoteProtocolError
+from edge_sdk.methods.base import Method
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Envelope, Limits
 from edge_sdk.protocol.messages import Control, FederationSpec, Hello, Upload
-from edge_sdk.protocol.wires import Contract, check_roles, expectation, expected_upload, expected_weights, frame_limits
-from edge_sdk.public_set.samples import batch_digest, batch_indices
+from edge_sdk.protocol.public_batch import batch_digest, batch_indices
+from edge_sdk.protocol.wires import check_roles, expectation, expected_upload, expected_weights, frame_limits
 
 
-def limits(spec: FederationSpec, contract: Contract[Any]) -> Limits:
+def limits(spec: FederationSpec, method: Method[Any]) -> Limits:
     """The largest frame that is legal in either direction."""
-    params = contract.read(spec.params)
-    return frame_limits((*contract.exchanges(params), contract.closing(params)), expectation(spec))
+    return frame_limits(method.every_exchange, expectation(spec))
 
 
 def opened(frame: bytes, sender: str, federation: str, within: Limits) -> Envelope:
@@ -38,11 +38,11 @@ def opened(frame: bytes, sender: str, federation: str, within: Limits) -> Envelo
 
 
 class UploadChecks:
-    """What each exchange asks of a device, as its contract and the federation's sizes say."""
+    """What each exchange asks of a device, as its method and the federation's sizes say."""
 
-    def __init__(self, spec: FederationSpec, contract: Contract[Any]) -> None:
-        self._spec, self._contract = spec, contract
-        self._exchanges = contract.exchanges(contract.read(spec.params))
+    def __init__(self, spec: FederationSpec, method: Method[Any]) -> None:
+        self._spec, self._method = spec, method
+        self._exchanges = method.exchanges
         self._sizes = expectation(spec)
 
     def check(self, upload: Upload, hello: Hello, place: ExchangeId, *, closing: bool) -> None:
@@ -54,7 +54,7 @@ class UploadChecks:
             return
         slots = self._exchanges[place.exchange].up
         expect = expected_upload(self._sizes, samples=hello.samples)
-        if self._contract.shares_weights:
+        if self._method.shares_weights:
             layout = hello.layout or b""
             expect = expected_weights(expect, count=hello.weight_count, feature_dim=hello.feature_dim, layout=layout)
         sizes = {slot.rows for slot in slots.values() if slot.rows}
@@ -63,4 +63,4 @@ class UploadChecks:
             batch = batch_digest(self._spec, batch_indices(self._spec, place.round, place.exchange, size))
             expect = dataclasses.replace(expect, rows=size, batch=batch)
         check_roles(upload.knowledge, slots, expect)
-        remarks.check_classes(self._contract, hello, upload.knowledge, slots)
+        remarks.check_classes(self._method, hello, upload.knowledge, slots)

@@ -7,20 +7,18 @@ from typing import Any
 
 from coordinator.serving import admission
 from edge_sdk.errors import RemoteProtocolError
+from edge_sdk.methods.base import Method
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.messages import FederationSpec, Hello
-from edge_sdk.protocol.wires import Contract
 
 
 class DeviceRegistry:
     """Everything by the id of a device.  Who may stand here is said in admission.py."""
 
-    def __init__(
-        self, spec: FederationSpec, contract: Contract[Any], roster: tuple[str, ...], *, serving: bool
-    ) -> None:
+    def __init__(self, spec: FederationSpec, method: Method[Any], roster: tuple[str, ...], *, serving: bool) -> None:
         """roster: sorted; empty: anybody may come.  serving: a device can fetch the public set here."""
-        self._spec, self._contract, self._roster, self._serving = spec, contract, roster, serving
+        self._spec, self._method, self._roster, self._serving = spec, method, roster, serving
         self.hellos: dict[str, Hello] = {}
         """Of those who take part."""
         self.numbers: dict[str, int] = {}
@@ -38,11 +36,11 @@ class DeviceRegistry:
         Whoever was taken in first is the one that all others must agree with on what none of them can know beforehand.
         """
         first = next(iter(self.hellos.values()), None)
-        return admission.refusal(hello, self._spec, self._contract, self._roster, first, serving=self._serving)
+        return admission.refusal(hello, self._spec, self._method, self._roster, first, serving=self._serving)
 
     def fetches(self, hello: Hello) -> bool:
         """Whether it lacks the public set, and will fetch it before it takes part."""
-        return admission.fetches(hello, self._spec, self._contract)
+        return admission.fetches(hello, self._spec, self._method)
 
     def place_on_roster(self, device: str) -> int | None:
         """Counted from 0; None: it is not on it, or there is no roster."""
@@ -77,7 +75,7 @@ class DeviceRegistry:
 
     def anybody_learns(self, devices: Collection[str]) -> bool:
         """Whether any of these can train under the method."""
-        return any(admission.learns(self.hellos[device], self._contract) for device in devices)
+        return any(admission.learns(self.hellos[device], self._method) for device in devices)
 
     # -- lives of a device ------------------------------------------------------------------------------------------
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from coordinator.methods.base import At
 from coordinator.record.insight import Insight
 from coordinator.serving.server import Server
+from edge_sdk.methods.base import At
 from edge_sdk.protocol.knowledge import ByClass
 
 

@@ -17,10 +17,10 @@ from coordinator.record.result import VERDICTS, DeviceResult, Result, RoundResul
 from coordinator.rounds import RoundPhase
 from coordinator.serving import admission
 from coordinator.serving.server import Server
+from edge_sdk.methods.base import Method
 from edge_sdk.protocol.knowledge import Weights
-from edge_sdk.protocol.messages import FederationSpec, Hello
+from edge_sdk.protocol.messages import Hello
 from edge_sdk.protocol.transforms import encodings_in_use
-from edge_sdk.protocol.wires import Contract
 
 PACKAGES = ("edge-sdk", "numpy", "msgpack", "paho-mqtt", "torch", "onnxruntime", "scikit-learn")
 
@@ -43,8 +43,8 @@ def device_result(server: Server, name: str) -> DeviceResult:
         board=hello.board,
         model=hello.model,
         runtime=hello.runtime,
-        note=_note(hello, server.contract),
-        learns=admission.learns(hello, server.contract),
+        note=_note(hello, server.method),
+        learns=admission.learns(hello, server.method),
         samples=hello.samples,
         class_counts=hello.class_counts,
         accuracy=record.last_accuracy(name),
@@ -77,20 +77,20 @@ def run_result(server: Server, devices: tuple[DeviceResult, ...], transport: str
         time=dict(time),
         versions=versions(),
         transport=transport,
-        one_model=one_model(server.contract, spec),
-        encoding=encodings_in_use(spec, server.contract),
+        one_model=one_model(server.method),
+        encoding=encodings_in_use(spec, server.method.every_exchange),
         reason=server.rounds.reason,
     )
     return dataclasses.replace(found, warnings=(*found.warnings, *remarks.unmeasured(found)))
 
 
-def one_model(contract: Contract[Any], spec: FederationSpec) -> bool:
-    """Whether devices may measure one averaged model at the end: the closing Assign sends weights to all of them.
+def one_model(method: Method[Any]) -> bool:
+    """Whether devices may end with, and measure, one averaged model: the closing Assign brings weights to all of them.
 
     Where part of the model stays on the device, accuracies differ, and there is no GM (metrics.global_model).
     """
-    closing = contract.closing(contract.read(spec.params)).down.values()
-    return contract.same_layout and any(slot.kind is Weights for slot in closing)
+    closing = method.closing.down.values()
+    return method.same_layout and any(slot.kind is Weights for slot in closing)
 
 
 def means(metrics: Mapping[str, Mapping[str, float]], devices: Collection[str]) -> dict[str, float]:
@@ -102,9 +102,9 @@ def means(metrics: Mapping[str, Mapping[str, float]], devices: Collection[str]) 
     return {f"{name}_mean": statistics.fmean(values) for name, values in sorted(found.items())}
 
 
-def _note(hello: Hello, contract: Contract[Any]) -> str:
-    """The remarks on a device's model: its own note, and the terms of this method that had no effect on it."""
-    inert = sorted(contract.terms & set(hello.inert_terms))
+def _note(hello: Hello, method: Method[Any]) -> str:
+    """What to say of a device's model: its own note, and the terms of this method that had no effect on it."""
+    inert = sorted(method.terms & set(hello.inert_terms))
     effects = [f"{', '.join(inert)} had no effect: what it would train is frozen"] if inert else []
     return "; ".join([*filter(None, [hello.note]), *effects])
 

@@ -6,27 +6,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from coordinator.ledger import Ledger, Slots
-from coordinator.methods.base import At, Contribution, CoordinatorMethod
 from coordinator.rounds import ExchangeId
+from edge_sdk.methods.base import At, Method
 from edge_sdk.protocol import codec, storage
 from edge_sdk.protocol.codec import Limits
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import FederationSpec, Upload
 from edge_sdk.protocol.transforms import Chain
+from edge_sdk.reductions import Contribution
 
 
 class Reduction:
     """A method's state, and the aggregate of the exchange that is open."""
 
-    def __init__(
-        self, spec: FederationSpec, method: CoordinatorMethod[Any, Any], ledger: Ledger, limits: Limits, chain: Chain
-    ) -> None:
+    def __init__(self, spec: FederationSpec, method: Method[Any], ledger: Ledger, limits: Limits, chain: Chain) -> None:
         self.method = method
         self._spec, self._ledger, self._limits, self._chain = spec, ledger, limits, chain
-        contract = method.contract.under(spec.params)
-        self.caching = contract.caching(contract.read(spec.params))
+        self.caching = method.caching
         """How the method keeps slots; None: it keeps none."""
-        self.state: Any = method.init(spec)
+        self.state: Any = method.begin(spec)
         self._aggregate: Any = method.zero()
 
     def load(self, state: bytes) -> None:
@@ -42,7 +40,7 @@ class Reduction:
         return self.method.personal(self.state, at, number)
 
     def undone(self, upload: Upload) -> Upload:
-        """With the knowledge as the device's half of the method gave it."""
+        """With the knowledge as the method on the device gave it."""
         return self._chain.received(upload, "knowledge")
 
     def stored(self, frame: bytes) -> Upload | None:

@@ -8,33 +8,32 @@ from typing import Any
 from coordinator.record import remarks
 from coordinator.record.run_record import RunRecord
 from coordinator.rounds import Policy
+from edge_sdk.methods.base import Method
 from edge_sdk.protocol.messages import FederationSpec, Hello
-from edge_sdk.protocol.wires import Contract
 
 
 class RunWarnings:
     """The warnings of one run.  Their texts are in remarks.py."""
 
-    def __init__(self, contract: Contract[Any], spec: FederationSpec, policy: Policy) -> None:
-        self._contract, self._policy = contract, policy
-        self._params = contract.read(spec.params)
-        self._said = contract.warnings(self._params, spec)
-        """Warnings that stay; those about devices and record are computed each time."""
+    def __init__(self, method: Method[Any], spec: FederationSpec, policy: Policy) -> None:
+        self._method, self._policy = method, policy
+        self._said = method.warnings(spec)
+        """Those that stay: what follows from devices and record is found anew each time."""
 
     def all(self, hellos: Mapping[str, Hello], record: RunRecord) -> tuple[str, ...]:
-        """All warnings so far, in the order of a report."""
-        contract = self._contract
+        """Everything so far, in the order of a report."""
+        method = self._method
         told = [hello.class_counts for hello in hellos.values() if hello.class_counts]
         everybody = not self._policy.participants
         return (
             *self._said,
             *(remarks.left(device, reason) for device, reason in sorted(record.left.items())),
-            *remarks.batch_norm(contract, hellos),
-            *contract.population(self._params, told),
-            *remarks.frozen(contract, hellos),
+            *remarks.batch_norm(method, hellos),
+            *method.population(told),
+            *remarks.frozen(method, hellos),
             *remarks.diverged(record.withheld, record.why_withheld),
             *remarks.far_off(record.outliers),
-            *remarks.laggards(record.laggards() if contract.lock_step and everybody else ()),
+            *remarks.laggards(record.laggards() if method.lock_step and everybody else ()),
         )
 
     def first_joined(self, hello: Hello, free_bytes: Callable[[], int | None]) -> Iterator[str]:
@@ -42,18 +41,18 @@ class RunWarnings:
 
         free_bytes: returns the room where the slots will lie.
         """
-        told = remarks.labels_told(self._contract)
+        told = remarks.labels_told(self._method)
         if told is not None:
             yield told
-        if self._contract.caching(self._params):
+        if self._method.caching:
             yield from self._new(
-                remarks.slot_room(self._contract, self._policy.expected, hello.weight_count, free_bytes())
+                remarks.slot_room(self._method, self._policy.expected, hello.weight_count, free_bytes())
             )
 
     def round_ended(self, record: RunRecord) -> Iterator[str]:
         """Warning W3, once, where too few devices contribute rows of a class; record: before it closes the round."""
         wanted = self._policy.participants or self._policy.expected
-        yield from self._new(remarks.few_holders(self._contract, record.holders.values(), record.sharers, wanted))
+        yield from self._new(remarks.few_holders(self._method, record.holders.values(), record.sharers, wanted))
 
     def _new(self, warning: str | None) -> Iterator[str]:
         if warning is not None and warning not in self._said:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
-from coordinator.methods.base import At
 from coordinator.rounds import ExchangeId
 from coordinator.serving.admission import RefusalReason
+from edge_sdk.methods.base import At
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.body import PackedField
 from edge_sdk.protocol.codec import Stamp

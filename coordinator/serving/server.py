@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from coordinator.ledger import Ledger, Row
-from coordinator.methods.base import At, CoordinatorMethod
 from coordinator.record import remarks
 from coordinator.record.observer import RunObserver
 from coordinator.record.run_record import NO_WORK, FleetWork
@@ -53,6 +52,7 @@ from coordinator.serving.run_warnings import RunWarnings
 from coordinator.serving.sender import Sender
 from coordinator.serving.update_norms import UpdateNorms
 from edge_sdk.errors import EdgeError, LocalProtocolError, RemoteProtocolError, StoreError, TransportError
+from edge_sdk.methods.base import At, Method
 from edge_sdk.protocol import storage, topics, transforms
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import FederationSpec, Hello, Upload
@@ -82,7 +82,7 @@ class Server:
         *,
         spec: FederationSpec,
         policy: Policy,
-        method: CoordinatorMethod[Any, Any],
+        method: Method[Any],
         transport: Transport,
         ledger: Ledger,
         roster: tuple[str, ...] = (),
@@ -99,14 +99,13 @@ class Server:
         self._public_server = public_server
         """The public set, for devices that lack it; None: they must bring it."""
         self._clock, self._work = clock, work
-        self.contract = contract = method.contract.under(spec.params)
-        self._limits = checks.limits(spec, contract)
+        self._limits = checks.limits(spec, method)
         self.transport.accept_up_to(self._limits.frame_bytes)
         self._chain = transforms.chain(spec)
-        self._demands = UploadChecks(spec, contract)
-        self._warnings = RunWarnings(contract, spec, policy)
+        self._demands = UploadChecks(spec, method)
+        self._warnings = RunWarnings(method, spec, policy)
         self._norms = UpdateNorms()
-        self._registry = DeviceRegistry(spec, contract, self.roster, serving=public_server is not None)
+        self._registry = DeviceRegistry(spec, method, self.roster, serving=public_server is not None)
         self.hellos: Mapping[str, Hello] = self._registry.hellos
         """Of those who take part."""
         self.numbers: Mapping[str, int] = self._registry.numbers
@@ -174,8 +173,8 @@ class Server:
         return self._warnings.all(self.hellos, self.record)
 
     @property
-    def method(self) -> CoordinatorMethod[Any, Any]:
-        """The coordinator's half of the method."""
+    def method(self) -> Method[Any]:
+        """The federation's, under its parameters."""
         return self.reduction.method
 
     @property
@@ -331,7 +330,7 @@ class Server:
 
     def _invite(self, invite: Invite, now_s: float) -> Broken | None:
         if not self._registry.anybody_learns(self.rounds.members):
-            return Broken(admission.nobody_learns(self.rounds.members, self.contract))
+            return Broken(admission.nobody_learns(self.rounds.members, self.method))
         self.record.begun(now_s)
         at = At(invite.place.round, invite.place.exchange)
         try:

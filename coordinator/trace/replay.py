@@ -89,7 +89,7 @@ def _begin(life: CoordinatorStart, checker: _Checker, equipment: Equipment) -> S
     return Server(
         spec=life.spec,
         policy=life.policy,
-        method=ready_method(life.spec.method, equipment),
+        method=ready_method(life.spec, equipment),
         transport=checker,
         ledger=ledger,
         roster=life.roster,

@@ -11,7 +11,7 @@ from edge_sdk.device import divergence
 from edge_sdk.device.evaluation import personalised_accuracies
 from edge_sdk.device.workbench import Workbench, add_by_class, slices
 from edge_sdk.methods import requests
-from edge_sdk.methods.base import Job
+from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Source, serves
 from edge_sdk.models.base import Batches, FitReport
 from edge_sdk.models.cosine_head import scaled

@@ -11,7 +11,8 @@ from edge_sdk.device.membership import Membership
 from edge_sdk.device.store import RoundStart
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import Diverged
-from edge_sdk.methods.base import Job, Step
+from edge_sdk.methods.base import Step
+from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Evaluate, Request
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.knowledge import Payload
@@ -38,7 +39,7 @@ class Learner:
         """secret: see Job; lock: held while the model changes."""
         self.membership, self.lock = membership, lock
         self._bench, self._secret = bench, secret
-        self.state: Any = membership.method.init(membership.spec)
+        self.state: Any = membership.method.device_state()
         """The method's, after the last exchange that counts."""
         self.sits_out: tuple[int, str] | None = None
         """The round whose exchanges are not computed, and why: what was learned in it diverged."""
@@ -54,10 +55,9 @@ class Learner:
 
     def go_back_to(self, start: RoundStart) -> None:
         """Stand where a round began."""
-        method, spec = self.membership.method, self.membership.spec
         with self.lock:
             self._bench.model.load_state(start.model)
-            self.state = storage.from_bytes(type(method.init(spec)), start.method)
+            self.state = storage.from_bytes(self.membership.method.device_state, start.method)
 
     def sit_out(self, round_: int, reason: str) -> bool:
         """Compute no more of this round; returns whether that is new."""
@@ -82,7 +82,7 @@ class Learner:
             samples=self.samples,
             class_counts=self._bench.class_counts,
             secret=self._secret,
-            learns=self.membership.contract.learnt_by(model.capabilities, model.terms),
+            learns=self.membership.method.learnt_by(model.capabilities, model.terms),
         )
         return self._served(self.membership.method.step(self.state, assign.down, job), job, measured, serve)
 

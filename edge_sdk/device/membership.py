@@ -8,21 +8,14 @@ from typing import Any
 
 from edge_sdk.device import divergence
 from edge_sdk.errors import RemoteProtocolError, UsageError
-from edge_sdk.methods.base import ClientMethod
+from edge_sdk.methods.base import Method
+from edge_sdk.methods.registry import method_of
 from edge_sdk.models.base import ModelSpec
 from edge_sdk.protocol import codec, transforms
 from edge_sdk.protocol.codec import Limits
 from edge_sdk.protocol.knowledge import Expect, Payload
 from edge_sdk.protocol.messages import Assign, FederationSpec, Message, PublicSetSpec, Upload, Welcome
-from edge_sdk.protocol.wires import (
-    Contract,
-    Exchange,
-    check_roles,
-    expectation,
-    expected_weights,
-    frame_limits,
-    load_registered,
-)
+from edge_sdk.protocol.wires import Exchange, check_roles, expectation, expected_weights, frame_limits
 
 
 @dataclass(frozen=True)
@@ -30,12 +23,8 @@ class Membership:
     """A federation as one of its devices sees it."""
 
     welcome: Welcome
-    method: ClientMethod[Any]
-    contract: Contract[Any]
-    """The method's, under the federation's parameters."""
-    rows: tuple[Exchange, ...]
-    """The exchanges of a round."""
-    closing: Exchange
+    method: Method[Any]
+    """Under the federation's parameters."""
     expect: Expect
     """What payloads must fit: weights, those of this device's own model."""
     limits: Limits
@@ -50,21 +39,21 @@ class Membership:
     @property
     def public(self) -> PublicSetSpec | None:
         """The public set without which nothing is computed; None: the method needs none."""
-        return self.spec.public if self.contract.needs_public_set else None
+        return self.spec.public if self.method.needs_public_set else None
 
     def is_last(self, exchange: int) -> bool:
         """Whether a round ends with this exchange."""
-        return exchange == len(self.rows) - 1
+        return exchange == len(self.method.exchanges) - 1
 
     def row_of(self, assign: Assign) -> Exchange:
         """What travels in the exchange that an Assign opens.  Raises RemoteProtocolError where there is none."""
         if assign.closing:
-            return self.closing
-        if assign.exchange >= len(self.rows):
+            return self.method.closing
+        if assign.exchange >= len(self.method.exchanges):
             raise RemoteProtocolError(
-                "knowledge", f"exchange {assign.exchange}: this method has {len(self.rows)} a round"
+                "knowledge", f"exchange {assign.exchange}: this method has {len(self.method.exchanges)} a round"
             )
-        return self.rows[assign.exchange]
+        return self.method.exchanges[assign.exchange]
 
     def received(self, assign: Assign) -> Assign:
         """An Assign with its knowledge as the method takes it.  Raises RemoteProtocolError where it does not fit."""
@@ -105,33 +94,26 @@ class Membership:
 
 
 def enter(welcome: Welcome, own: ModelSpec, *, shares_weights: bool) -> Membership:
-    """Load the method and check that both halves mean the same by it.
+    """Load the method and check that both sides mean the same by it.
 
     own: this device's model; shares_weights: whether its owner lets its weights leave.  Raises RemoteProtocolError
     where this device cannot take part.
     """
     spec = welcome.spec
     try:
-        method: ClientMethod[Any] = load_registered("edge_sdk.methods", spec.method)
-        contract: Contract[Any] = method.contract
-        params = contract.read(spec.params)
+        method = method_of(spec)
     except UsageError as error:
         raise RemoteProtocolError("knowledge", f"{error}: install or upgrade this device's SDK") from None
-    if contract.digest(params) != spec.contract:
+    if method.digest != spec.contract:
         raise RemoteProtocolError("knowledge", f"{spec.method}: the two halves differ: upgrade the older side")
-    contract = contract.under(spec.params)
-    if contract.shares_weights and not shares_weights:
+    if method.shares_weights and not shares_weights:
         raise RemoteProtocolError("knowledge", f"{spec.method}: shares weights, and share_weights is not set here")
-    rows, closing = contract.exchanges(params), contract.closing(params)
     expect = _expected(spec, own)
     return Membership(
         welcome=welcome,
         method=method,
-        contract=contract,
-        rows=rows,
-        closing=closing,
         expect=expect,
-        limits=frame_limits((*rows, closing), expect),
+        limits=frame_limits(method.every_exchange, expect),
         chain=transforms.chain(spec),
     )
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edge_sdk.boards.profiles import Effort
-from edge_sdk.models.base import ModelSpec, Part
+from edge_sdk.models.base import ModelSpec
+from edge_sdk.objectives.optim import Part
 
 _F4_BYTES = 4
 TRAIN_PASSES: Mapping[Part, int] = {"all": 3, "body": 3, "head": 1}

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from edge_sdk.data import LocalData
 from edge_sdk.device.meter import Meter
 from edge_sdk.errors import EdgeError, ModelError, UsageError
-from edge_sdk.methods.base import Job
+from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Handler, Private, Request, Source
 from edge_sdk.models.base import Model
 from edge_sdk.objectives import Floats, Ints

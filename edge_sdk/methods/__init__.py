@@ -1,1 +1,25 @@
-"""Client halves of the methods, one file each, registered in the entry-point group `edge_sdk.methods`."""
+"""The methods: one paper, one file, both halves; and what they are made of.
+
+Pure numpy but for the torch parts beside, as torch_NAME.py.  Imports protocol, objectives, reductions, errors and data.
+"""
+
+from __future__ import annotations
+
+from edge_sdk.methods.averaging import Averaging
+from edge_sdk.methods.base import At, Caching, Device, Exchange, Method, Slot, Stage, Up
+from edge_sdk.methods.params import Range, Start, Weighting
+
+__all__ = [
+    "At",
+    "Averaging",
+    "Caching",
+    "Device",
+    "Exchange",
+    "Method",
+    "Range",
+    "Slot",
+    "Stage",
+    "Start",
+    "Up",
+    "Weighting",
+]

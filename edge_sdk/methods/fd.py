@@ -1,64 +1,107 @@
-"""FD (client half): Jeong et al. 2018, arXiv:1811.11479, Algorithm 1 without its data augmentation.
+"""FD: devices average their mean predictions by class, and learn from those of the others.
 
-train    CE(y, f(x)) + gamma CE(F^y, f(x))        F^y: the others' mean softmax output for the class of x
-share    the mean softmax output of each class, in one pass in inference mode after training
+Jeong et al., "Communication-Efficient On-Device Machine Learning: Federated Distillation and Augmentation under
+Non-IID Private Data", 2018 (arXiv:1811.11479), Algorithm 1 without its data augmentation.
+
+    train    CE(y, f(x)) + gamma CE(F^y, f(x))        F^y: the others' mean softmax output for the class of x
+    share    the mean softmax output of each class, in one pass in inference mode after training
+    reduce   for each device the mean of those of the other holders of its classes      equation 4
+
+The paper divides by M - 1 for M devices that all hold all classes; here M is the holders of the class that answered,
+and where there is no other the class is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import cast
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from edge_sdk.methods.base import Job, Step
-from edge_sdk.methods.requests import ClassMeans, Evaluate, Fit
+from edge_sdk.methods.base import At, Device, Down, Exchange, Method, Slot, Stage, Up, told
+from edge_sdk.methods.params import Range
+from edge_sdk.methods.requests import ClassMeans
 from edge_sdk.objectives import ClassTarget, CrossEntropy, Objective
-from edge_sdk.protocol.contracts.fd import FD, FDParams
-from edge_sdk.protocol.knowledge import ClassRows, Payload
+from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.schema import wire
+from edge_sdk.protocol.schema import Count, Packed, wire
+from edge_sdk.reductions import Bag, mean_over_holders, mean_over_others
 
 
-@wire("fd-state")
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """Hyper-parameters of FD; the paper does not tell its gamma."""
+
+    gamma: Annotated[float, Range(0, 1000)] = 0.1
+    """gamma: weight of the cross-entropy to the others' mean prediction of the class.  0: local training."""
+    weighting: Literal["uniform", "samples"] = "uniform"
+    """The mean over holders: `uniform`, eq. 4, or by their `samples` of the class."""
+
+
+@wire("fd-coordinator-state")
 @dataclass(frozen=True, slots=True)
-class FDState:
-    """Nothing beside the model."""
+class State:
+    """The targets that wait to go out."""
+
+    targets: Mapping[str, ClassRows] = field(default_factory=dict)
+    """By device number, for those that answered and have somebody to learn from."""
+    everybody: ClassRows | None = None
+    """For a device that did not: nothing of it is in the mean."""
+    rounds: Count = 0
+    answered: Annotated[tuple[int, ...], Packed(2**20)] = ()
 
 
-class FDClient:
-    """Learns from the mean predictions of the others; any model that gives logits."""
+class FD(Method[Params]):
+    """For any model that gives logits; each device is left out of its own target."""
 
-    contract = FD
+    name = "fd"
+    title = "FD: mean predictions by class, of the others, as soft labels"
+    citation = "Jeong et al. 2018, arXiv:1811.11479"
+    exchanges = (
+        Exchange(
+            down={"targets": Slot(ClassRows, personal=True, optional=True, probabilities=True)},
+            up={"predictions": Slot(ClassRows, probabilities=True)},
+        ),
+    )
+    terms = frozenset({"cross-entropy", "class-target"})
+    holders_wanted = 3
+    discloses = "which classes the device holds, how its model confuses them, and with weighting by samples how many"
 
-    def init(self, spec: FederationSpec) -> FDState:
-        """Nothing beside the model."""
-        return FDState()
+    def train(self, device: Device[Any]) -> Stage[None]:
+        """Towards the mean predictions of the others."""
+        yield from device.fit(loss(self.params, device.received(ClassRows, "targets")))
 
-    def step(self, state: FDState, down: Mapping[str, Payload], job: Job) -> Step[FDState]:
-        """Train, share; the model that is measured is the one after training, which is the one to use."""
-        if job.closing:
-            yield Evaluate(job.round)
-            return state, {}
-        params = self.contract.read(job.spec.params)
-        if job.local_steps:
-            source = job.private_batches(job.local_steps)
-            objective = _objective(params, cast("ClassRows | None", down.get("targets")))
-            yield Fit(source=source, objective=objective, optim=job.optim)
-        if job.evaluates:
-            yield Evaluate(job.round + 1)
+    def share(self, device: Device[Any]) -> Stage[Up]:
+        """The mean prediction of each class."""
         means: ClassRows = yield ClassMeans(of="probabilities")
-        if params.weighting == "uniform":
-            means = replace(means, counts=np.ones_like(means.counts))
-        return state, {"predictions": means}
+        return {"predictions": told(means, self.params.weighting)}
+
+    def begin(self, spec: FederationSpec) -> State:
+        """No predictions yet: the first round trains without."""
+        return State(rounds=spec.rounds)
+
+    def down_to(self, state: State, at: At, number: int) -> Down:
+        """The mean of the others; the closing exchange has no use for it."""
+        if at.round == state.rounds:
+            return {}
+        return {"targets": state.targets.get(str(number)) if number in state.answered else state.everybody}
+
+    def reduce(self, spec: FederationSpec, state: State, at: At, uploads: Bag) -> State:
+        """The mean over holders, once for everybody and once without each of them."""
+        ups = uploads.payloads(ClassRows, "predictions")
+        others = zip(ups, mean_over_others(list(ups.values())), strict=True)
+        return State(
+            targets={str(number): rows for number, rows in others if rows is not None},
+            everybody=mean_over_holders(list(ups.values())),
+            answered=tuple(ups),
+            rounds=state.rounds,
+        )
 
 
-def _objective(params: FDParams, targets: ClassRows | None) -> Objective:
+def loss(params: Params, targets: ClassRows | None) -> Objective:
+    """Plain cross-entropy where there is nobody to learn from."""
     if targets is None or params.gamma == 0:
         return (CrossEntropy(),)
     rows = targets.rows.astype(np.float32)
     return (CrossEntropy(), ClassTarget(classes=targets.classes.astype(np.int64), rows=rows, weight=params.gamma))
-
-
-METHOD = FDClient()

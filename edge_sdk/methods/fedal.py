@@ -1,39 +1,108 @@
-"""FedAL (client half).
+"""FedAL: logits on public samples, a discriminator on the coordinator, and less-forgetting on the device.
 
 Han, Shi and Huang, "FedAL: Black-Box Federated Knowledge Distillation Enabled by Adversarial Learning", IEEE JSAC 2024,
-equations 4-6 and Algorithm 1.
+equations 4-6 and Algorithm 1.  A round is a local stage and a transfer stage of tau iterations.
 
-    local stage      CE(y, f(x)) + KL(p_glo || p)                 p_glo: this device at the round's start
-    transfer stage   KL(mean of the others || p) + U_n + KL(p_loc || p)     p_loc: this device after the local stage
+    device n       local stage      CE(y, f(x)) + KL(p_glo || p)                            p_glo: at the round's start
+                   transfer stage   KL(mean of the others || p) + U_n + KL(p_loc || p)      p_loc: after the local stage
+    coordinator    the mean of the others' logits for each device; one ascent step of the discriminator h on the
+                   contributors, U_n = log softmax(h(softmax(f_n / E_D)))_n; and the gradient of U_n at f_n
 
-Snapshots are kept as their logits on the batches to come, so no second model is held in memory.  In the first round the
-local less-forgetting term would anchor to a random network, and is left out.
+There are 1 + tau exchanges a round, for what the last iteration computes must come down, too.  Snapshots are kept as
+their logits on the batches to come, so no second model is held in memory.  In the first round the local less-forgetting
+term would anchor to a random network, and is left out.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal, Protocol, TypeGuard, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edge_sdk.methods.base import Job, Stage, Step, check_batch
-from edge_sdk.methods.fedavg import share, take_over
-from edge_sdk.methods.requests import Evaluate, Fit, Logits, Public
-from edge_sdk.objectives import CrossEntropy, Distill, Floats, Ints, LessForgetting, LogitGradient, Objective, Term
-from edge_sdk.protocol.contracts.fedal import FEDAL
-from edge_sdk.protocol.contracts.fedmd_lf import TransferParams
-from edge_sdk.protocol.knowledge import LogitGradients, Payload, PublicLogits
+from edge_sdk.errors import RunFailed
+from edge_sdk.methods.base import At, Device, Down, Exchange, Method, Slot, Stage, Up, check_batch, torch_part
+from edge_sdk.methods.params import Range
+from edge_sdk.methods.requests import Fit, Logits, Public
+from edge_sdk.objectives import CrossEntropy, Distill, Floats, Ints, LessForgetting, LogitGradient, Term
+from edge_sdk.protocol.knowledge import LogitGradients, PublicLogits
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.schema import Count, Matrix, wire
-from edge_sdk.protocol.wires import Contract
-from edge_sdk.public_set.samples import batch_digest, batch_indices
+from edge_sdk.protocol.public_batch import batch_digest, batch_indices
+from edge_sdk.protocol.schema import Count, Matrix, Tensor, wire
+from edge_sdk.reductions import mean_in_order
+
+ROUND_TRIP_BUDGET = 5000
+"""Round trips above which a lock-step method is worth a warning: the paper's own longest runs are of that order."""
+Layer = Annotated[NDArray[np.float32], Tensor(("f4",), 1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """Hyper-parameters of FedAL; the defaults are the paper's (its section V), but for the clipping."""
+
+    tau: Annotated[int, Range(1, 1000)] = 5
+    """tau: iterations of the transfer stage, each one round trip."""
+    public_batch: Annotated[int, Range(1, 65536)] = 32
+    """B: public samples per iteration."""
+    temperature: Annotated[float, Range(0.01, 100)] = 1.0
+    """E: temperature of the KL terms."""
+    discriminator_temperature: Annotated[float, Range(0.01, 100)] = 2.0
+    """E_D: temperature of the discriminator's input."""
+    discriminator_rate: Annotated[float, Range(0, 10)] = 1e-4
+    """eta_d; keep it well below the devices' rate, or the discriminator saturates and gives no signal."""
+    discriminator_optimiser: Literal["sgd", "adam"] = "sgd"
+    """The paper's Algorithm 1 is plain SGD."""
+    adversarial: Annotated[float, Range(0, 1000)] = 1.0
+    """Weight of U_n; 0 leaves FedMD-LF."""
+    less_forgetting: Annotated[float, Range(0, 1000)] = 1.0
+    """Weight of both less-forgetting terms; 0 with adversarial 0 leaves FedMD with tau iterations."""
+    gradient_clip: Annotated[float, Range(0, 1e6)] = 1.0
+    """Largest norm of a sample's adversarial gradient; 0, as in the paper: no clipping."""
+    target: Literal["leave-one-out", "all"] = "leave-one-out"
+    """Equations 4-6 leave the device itself out; line 15 of Algorithm 1 (`all`) does not."""
+    max_devices: Annotated[int, Range(1, 100_000)] = 64
+    """Outputs of the discriminator; slots are never used again within a job."""
+    device: str = "cpu"
+    """Where the coordinator trains the discriminator: cpu or cuda:N."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"cpu|cuda:[0-9]{1,3}", self.device):
+            raise ValueError(f"device: expected cpu or cuda:N, found {self.device!r}")
+
+
+class TransferParams(Protocol):
+    """What a transfer stage asks of its parameters."""
+
+    @property
+    def tau(self) -> int:
+        """Iterations of it."""
+
+    @property
+    def public_batch(self) -> int:
+        """B."""
+
+    @property
+    def temperature(self) -> float:
+        """E."""
+
+    @property
+    def less_forgetting(self) -> float:
+        """Weight of the less-forgetting terms."""
+
+    @property
+    def target(self) -> str:
+        """Whose mean a device learns from."""
+
+
+T = TypeVar("T", bound=TransferParams)
 
 
 @wire("fedal-state")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FedALState:
+class DeviceState:
     """How far this device is in the round."""
 
     local_rounds: Count = 0
@@ -41,88 +110,236 @@ class FedALState:
     snapshot: Matrix | None = None  # (tau * b, k): logits after the local stage, on all batches of the transfer stage
 
 
-class FedALClient:
-    """Two stages a round; a predict-only model only scores."""
+@wire("fedal-feedback")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feedback:
+    """What the last iteration has for one device."""
 
-    def __init__(self, contract: Contract[Any] = FEDAL, *, before: int = 0) -> None:
-        """Of FedAL; of FedMD-LF, which lacks the adversarial term; or of FedDF-AL.
+    mean: PublicLogits | None = None
+    adversarial: LogitGradients | None = None
 
-        before: exchanges of a round before the first iteration, 1 where weights are averaged after the local stage.
-        """
-        self.contract = contract
-        self._before = before
 
-    def init(self, spec: FederationSpec) -> FedALState:
-        """Nothing done yet."""
-        return FedALState()
+@wire("fedal-coordinator-state")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """The discriminator, flat, and the feedback that waits to go out."""
 
-    def step(self, state: FedALState, down: Mapping[str, Payload], job: Job) -> Step[FedALState]:
+    discriminator: tuple[Layer, ...] = ()  # weights and biases in turn, flattened
+    moments: tuple[Layer, ...] = ()
+    steps: Count = 0
+    mean_u: float = 0.0
+    feedback: Mapping[str, Feedback] = field(default_factory=dict)
+    """By device number."""
+
+
+class Transfer(Method[T]):
+    """FedAL's rounds, and those of FedMD-LF, without discriminator, and FedDF-AL, which averages weights first.
+
+    A predict-only model only scores.
+    """
+
+    teaches = frozenset({"predict"})
+    terms = frozenset({"cross-entropy", "distill", "less-forgetting", "logit-gradient"})
+    needs_public_set = True
+    lock_step = True
+    discloses = "logits on the public samples, which can tell what the private samples are like"
+    cautions = (
+        "W4: tau = 1, at which the less-forgetting terms have no effect",
+        f"W5: more than {ROUND_TRIP_BUDGET} blocking round trips in a run",
+    )
+    device_state = DeviceState
+    before = 0
+    """Exchanges of a round before the first iteration."""
+
+    def __init__(self, params: T | None = None) -> None:
+        super().__init__(params)
+        self.exchanges = self.iterations()
+
+    def iterations(self) -> tuple[Exchange, ...]:
+        """Exchange i uploads the logits of iteration i and brings down what iteration i - 1 computed."""
+        rows = self.params.public_batch
+        up = {"logits": Slot(PublicLogits, rows=rows)}
+        down = {"mean": Slot(PublicLogits, personal=True, optional=True, rows=rows)}
+        if "logit-gradient" in self.terms:
+            down["adversarial"] = Slot(LogitGradients, personal=True, optional=True, rows=rows)
+        between = [Exchange(down=down, up=up) for _ in range(self.params.tau - 1)]
+        return (Exchange(up=up), *between, Exchange(down=down))
+
+    def misfit(self, devices: int) -> str:
+        """Each device needs an output of the discriminator."""
+        if isinstance(self.params, Params) and devices > self.params.max_devices:
+            return f"max_devices: {self.params.max_devices} slots for {devices} devices; each device needs one"
+        return ""
+
+    def warnings(self, spec: FederationSpec) -> tuple[str, ...]:
+        """W4 and W5."""
+        found = []
+        if self.params.tau == 1 and self.params.less_forgetting > 0:
+            found.append("W4: at tau = 1 the less-forgetting terms have no effect; use tau >= 2")
+        trips = self.params.tau * spec.rounds
+        if trips > ROUND_TRIP_BUDGET:
+            found.append(
+                f"W5: {trips} blocking round trips (at 200 ms each {trips * 0.2 / 60:.0f} min of waiting); "
+                "on slow links use fedmd, which needs one a round"
+            )
+        return tuple(found)
+
+    # -- on the device ----------------------------------------------------------------------------------------------
+
+    def exchange(self, device: Device[DeviceState]) -> Stage[Up]:
         """Iteration i: learn from iteration i - 1, score the batch of iteration i."""
-        params = self.contract.read(job.spec.params)
-        if job.closing:
-            yield Evaluate(job.round)
-            return state, {}
-        iteration = job.exchange - self._before
-        if job.learns and state.local_rounds != job.round + 1:
-            yield from _local_stage(params, job)
-            state = FedALState(local_rounds=job.round + 1)
+        params, job, iteration = self.params, device.job, device.job.exchange - self.before
+        if job.learns and device.state.local_rounds != job.round + 1:
+            yield from self.train(device)
+            device.state = DeviceState(local_rounds=job.round + 1)
         if iteration < 0:
-            return state, {"weights": (yield from share(job, params.weighting))}
-        batches = self._transfer_batches(params, job)  # (tau, b)
-        if job.learns and state.snapshot is None and iteration < params.tau:
-            yield from take_over(down)
+            return (yield from self.share(device))
+        batches = self.public_batches(device)  # (tau, b)
+        if job.learns and device.state.snapshot is None and iteration < params.tau:
+            yield from self.receive(device)
             after: Floats = yield Logits(Public(batches))  # (tau, b, k)
-            state = replace(state, snapshot=after.reshape(-1, after.shape[-1]))
+            device.state = replace(device.state, snapshot=after.reshape(-1, after.shape[-1]))
         if job.learns and iteration > 0:
-            yield from _transfer_step(state, down, batches, params, job, done=iteration - 1)
+            yield from self.transfer(device, batches, done=iteration - 1)
         if iteration == params.tau:
-            if job.evaluates:
-                yield Evaluate(job.round + 1)
-            return state, {}
-        chosen = batches[iteration]
-        logits = (yield Logits(Public(chosen[None])))[0]  # (b, k)
-        return state, {"logits": PublicLogits(values=logits, batch=batch_digest(job.spec, chosen))}
+            return {}
+        logits: Floats = (yield Logits(Public(batches[iteration][None])))[0]  # (b, k)
+        return {"logits": PublicLogits(values=logits, batch=batch_digest(job.spec, batches[iteration]))}
 
-    def _transfer_batches(self, params: TransferParams, job: Job) -> Ints:
+    def public_batches(self, device: Device[DeviceState]) -> Ints:
         """The public batches P^{t,0..tau-1} of this round, each named by the exchange that uploads it: (tau, b)."""
-        exchanges = range(self._before, self._before + params.tau)
-        return np.stack([batch_indices(job.spec, job.round, each, params.public_batch) for each in exchanges])
+        spec, round_, size = device.job.spec, device.job.round, self.params.public_batch
+        exchanges = range(self.before, self.before + self.params.tau)
+        return np.stack([batch_indices(spec, round_, each, size) for each in exchanges])
+
+    def train(self, device: Device[DeviceState]) -> Stage[None]:
+        """The local stage: once a round, also on a device that comes in late."""
+        params, job = self.params, device.job
+        if not job.local_steps:
+            return
+        objective: list[Term] = [CrossEntropy()]
+        if job.round > 0 and params.less_forgetting > 0:
+            before: Floats = yield Logits(device.batches)
+            objective.append(
+                LessForgetting(logits=before, temperature=params.temperature, weight=params.less_forgetting)
+            )
+        yield Fit(source=device.batches, objective=tuple(objective), optim=job.optim)
+
+    def transfer(self, device: Device[DeviceState], batches: Ints, *, done: int) -> Stage[None]:
+        """One step on the batch of iteration `done`; left out by a device that missed that iteration."""
+        params, job = self.params, device.job
+        mean = device.received(PublicLogits, "mean")
+        adversarial = device.received(LogitGradients, "adversarial")
+        for came in (mean, adversarial):
+            if came is not None:
+                check_batch(came, job.spec, batches[done])
+        if device.state.snapshot is None or (mean is None and adversarial is None):
+            return
+        snapshot = device.state.snapshot.reshape(params.tau, params.public_batch, -1)[done]  # (b, k)
+        objective = transfer_loss(params, snapshot, mean, adversarial)
+        yield Fit(source=Public(batches[done : done + 1]), objective=objective, optim=job.optim)
+
+    # -- on the coordinator -----------------------------------------------------------------------------------------
+
+    def begin(self, spec: FederationSpec) -> Any:
+        """A seeded discriminator with one output for each slot, where there is one."""
+        return State(discriminator=first_discriminator(self.params, spec)) if _adversarial(self.params) else State()
+
+    def down_to(self, state: Any, at: At, number: int) -> Down:
+        """The feedback of the iteration before; none for the first exchange, and none for a device that missed it."""
+        feedback = state.feedback.get(str(number)) if at.exchange > 0 else None
+        return {} if feedback is None else {"mean": feedback.mean, "adversarial": feedback.adversarial}
+
+    def reduce(self, spec: FederationSpec, state: Any, at: At, uploads: Any) -> Any:
+        """One iteration of the transfer stage; the last exchange of a round only confirms."""
+        if at.exchange == self.params.tau:
+            return replace(state, feedback={})
+        ups: dict[int, PublicLogits] = uploads.payloads(PublicLogits, "logits")
+        means = targets(ups, self.params.target)
+        gradients: dict[int, LogitGradients] = {}
+        if _adversarial(self.params):
+            state, gradients = discriminated(state, ups, self.params, spec)
+        feedback = {str(each): Feedback(mean=means.get(each), adversarial=gradients.get(each)) for each in ups}
+        return replace(state, feedback=feedback)
 
 
-def _local_stage(params: TransferParams, job: Job) -> Stage[None]:
-    """Private steps; run once a round, also by a device that comes in late."""
-    if not job.local_steps:
-        return
-    private = job.private_batches(job.local_steps)
-    objective: Objective = (CrossEntropy(),)
-    if job.round > 0 and params.less_forgetting > 0:
-        before: Floats = yield Logits(private)
-        term = LessForgetting(logits=before, temperature=params.temperature, weight=params.less_forgetting)
-        objective = (*objective, term)
-    yield Fit(source=private, objective=objective, optim=job.optim)
+class FedAL(Transfer[Params]):
+    """With the discriminator."""
+
+    name = "fedal"
+    title = "FedAL: logits, an adversarial discriminator, less forgetting"
+    citation = "Han, Shi and Huang 2024, IEEE JSAC, FedAL"
 
 
-def _transfer_step(
-    state: FedALState, down: Mapping[str, Payload], batches: Ints, params: TransferParams, job: Job, *, done: int
-) -> Stage[None]:
-    """One step on the batch of iteration `done`; left out by a device that missed that iteration."""
-    if "mean" not in down and "adversarial" not in down:
-        return
-    snapshot = cast("Floats", state.snapshot).reshape(params.tau, params.public_batch, -1)[done : done + 1]
-    objective: list[Term] = []
+def transfer_loss(
+    params: TransferParams, snapshot: Floats, mean: PublicLogits | None, adversarial: LogitGradients | None
+) -> tuple[Term, ...]:
+    """Equation 6 on one batch: imitate the others, deceive the discriminator, do not forget; snapshot (b, k)."""
+    terms: list[Term] = []
     if params.less_forgetting > 0:
-        objective.append(LessForgetting(logits=snapshot, temperature=params.temperature, weight=params.less_forgetting))
-    if "mean" in down:
-        mean = cast("PublicLogits", down["mean"])
-        check_batch(mean, job.spec, batches[done])
-        target = mean.values.astype(np.float32)[None]  # (1, b, k)
-        objective.append(Distill(logits=target, temperature=params.temperature))
-    if "adversarial" in down:
-        adversarial = cast("LogitGradients", down["adversarial"])
-        check_batch(adversarial, job.spec, batches[done])
-        gradient = adversarial.values.astype(np.float32)[None]  # (1, b, k)
-        objective.append(LogitGradient(gradient=gradient, weight=params.adversarial))
-    yield Fit(source=Public(batches[done : done + 1]), objective=tuple(objective), optim=job.optim)
+        before = snapshot[None]  # (1, b, k)
+        terms.append(LessForgetting(logits=before, temperature=params.temperature, weight=params.less_forgetting))
+    if mean is not None:
+        terms.append(Distill(logits=mean.values.astype(np.float32)[None], temperature=params.temperature))
+    if adversarial is not None and isinstance(params, Params):
+        terms.append(LogitGradient(gradient=adversarial.values.astype(np.float32)[None], weight=params.adversarial))
+    return tuple(terms)
 
 
-METHOD = FedALClient()
+def targets(ups: Mapping[int, PublicLogits], target: str) -> dict[int, PublicLogits]:
+    """For each contributor the mean it learns from: of the others (equations 4-6), or of all (line 15)."""
+    batch, others = next(iter(ups.values())).batch, len(ups) - 1
+    if target == "all":
+        mean = PublicLogits(values=mean_in_order(up.values for up in ups.values()), batch=batch, contributors=len(ups))
+        return dict.fromkeys(ups, mean)
+    if not others:
+        return {}  # there is nobody to learn from
+    total = np.sum([up.values for up in ups.values()], axis=0, dtype=np.float64)  # (b, k), in number order
+    return {
+        number: PublicLogits(values=((total - up.values) / others).astype(np.float32), batch=batch, contributors=others)
+        for number, up in ups.items()
+    }
+
+
+def clip(gradients: Floats, most: float) -> Floats:
+    """Each sample's gradient (..., k), shortened to norm `most`; 0: as it is."""
+    if most == 0:
+        return gradients
+    norms = np.sqrt((gradients.astype(np.float64) ** 2).sum(axis=-1, keepdims=True) + 1e-12)
+    clipped: Floats = (gradients * np.minimum(1.0, most / norms)).astype(np.float32)
+    return clipped
+
+
+# -- the discriminator; its torch part is torch_fedal.py --------------------------------------------------------------
+
+
+def _adversarial(params: object) -> TypeGuard[Params]:
+    return isinstance(params, Params) and params.adversarial > 0
+
+
+def first_discriminator(params: Params, spec: FederationSpec) -> tuple[Floats, ...]:
+    """Seeded weights and biases in turn, flattened.  Raises UsageError for a device that is not there."""
+    module = torch_part("torch_fedal", "FedAL's discriminator")
+    module.check_device(params.device)
+    return tuple(layer.reshape(-1) for layer in module.initial_weights(spec.classes, params.max_devices, spec.seed))
+
+
+def discriminated(
+    state: State, ups: Mapping[int, PublicLogits], params: Params, spec: FederationSpec
+) -> tuple[State, dict[int, LogitGradients]]:
+    """Lines 16-18 of Algorithm 1: train the discriminator by one step, and differentiate U_n for each contributor."""
+    module = torch_part("torch_fedal", "FedAL's discriminator")
+    slots = np.array(list(ups), np.int64)  # (n,)
+    if int(slots.max()) >= params.max_devices:
+        raise RunFailed(
+            f"device number {slots.max()}: the discriminator has {params.max_devices} slots; raise max_devices"
+        )
+    logits = np.stack([up.values.astype(np.float32) for up in ups.values()])  # (n, b, k)
+    before = module.State(state.discriminator, state.moments, state.steps)
+    outcome = module.ascended(before, logits, slots, params, spec.classes)
+    now = outcome.state
+    after = replace(state, discriminator=now.weights, moments=now.moments, steps=now.steps, mean_u=outcome.mean_u)
+    gradients = clip(outcome.gradients, params.gradient_clip)
+    return after, {
+        number: LogitGradients(values=gradients[i], batch=up.batch) for i, (number, up) in enumerate(ups.items())
+    }

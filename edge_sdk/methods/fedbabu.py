@@ -1,68 +1,81 @@
-"""FedBABU (client half): Oh et al. 2022, ICLR, Algorithm 1.
+"""FedBABU: bodies are trained under one random last layer that nobody changes; each device tunes its own at the end.
 
-take over    the body, under the last layer that all devices draw from the federation's seed
-measure      after tuning; then both are put back
-train        CE(y, f(x)), the body alone
-share        the body
+Oh, Kim and Yun, "FedBABU: Toward Enhanced Representation for Federated Image Classification", ICLR 2022
+(arXiv:2106.06042), Algorithm 1.
+
+    receive   the body, under the last layer that all devices draw from the federation's seed
+    measure   after tuning; then both are put back
+    train     CE(y, f(x)), the body alone
+    share     the body
+    reduce    the mean of bodies, as FedAvg's of whole models (averaging.py)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from edge_sdk.methods.base import Job, Stage, Step
-from edge_sdk.methods.fedper import body_down, body_up
+from edge_sdk.methods.averaging import BODY_DOWN, BODY_UP, DISCLOSES_BODY, Averaging
+from edge_sdk.methods.base import Device, Exchange, Stage
+from edge_sdk.methods.params import Range, Start, Weighting
 from edge_sdk.methods.requests import Evaluate, Fit, ReadHead, WriteHead
 from edge_sdk.objectives import CrossEntropy, Floats
-from edge_sdk.protocol.contracts.fedbabu import FEDBABU, FedBABUParams
-from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.schema import wire
 
 _STREAM = 0x62616275
 """Keeps the draw of the last layer apart from those of batches, whose seeds end in the device's number."""
 
 
-@wire("fedbabu-state")
-@dataclass(frozen=True, slots=True)
-class FedBABUState:
-    """Nothing beside the model."""
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """Hyper-parameters of FedBABU."""
+
+    tune_steps: Annotated[int, Range(0, paper="1 to 5 epochs")] = 20
+    """Steps of tuning before a device measures or uses its model; the paper takes one to five epochs.  0: none."""
+    tune: Literal["head", "all"] = "head"
+    """What is tuned: the `head`, or `all` of the model."""
+    tune_rate: Annotated[float, Range(1e-6, 1e3)] = 1.0
+    """Times the learning rate of [train], in tuning."""
+    weighting: Weighting = "samples"
+    """The mean over devices: by their `samples`, as in the paper, or `uniform`."""
+    start: Start = "first"
+    """Round 0: `first`, the lowest-numbered contributor's body is everybody's start; `equal`: all start alike."""
 
 
-class FedBABUClient:
+class FedBABU(Averaging[Params]):
     """Trains a body under a head that never moves, and tunes the head for itself."""
 
-    contract = FEDBABU
+    name = "fedbabu"
+    title = "FedBABU: bodies are averaged under a fixed random last layer, which each device tunes in the end"
+    citation = "Oh et al. 2022, ICLR, arXiv:2106.06042"
+    exchanges = (Exchange(down=BODY_DOWN, up=BODY_UP),)
+    closing = Exchange(down=BODY_DOWN)
+    body = True
+    needs = frozenset({"predict", "logit-gradients", "head-rows", "weights"})
+    discloses = DISCLOSES_BODY
 
-    def init(self, spec: FederationSpec) -> FedBABUState:
-        """Nothing beside the model."""
-        return FedBABUState()
+    def receive(self, device: Device[Any]) -> Stage[None]:
+        """The last layer of everybody, and the body that came."""
+        own: Floats = yield ReadHead()
+        yield WriteHead(np.arange(len(own)), common_head(device.job.spec, own.shape[1] - 1))
+        yield from super().receive(device)
 
-    def step(self, state: FedBABUState, down: Mapping[str, Payload], job: Job) -> Step[FedBABUState]:
-        """Take over, tune and measure, train the body, share."""
-        params = self.contract.read(job.spec.params)
-        yield from _take_over(down, job.spec)
-        if job.evaluates_last:
-            yield from _tune(params, job)
-            yield Evaluate(job.round)
-        if job.closing:
-            return state, {}
-        if job.evaluates_last:
-            yield from _take_over(down, job.spec)
-        if job.local_steps:
-            source = job.private_batches(job.local_steps)
-            yield Fit(source=source, objective=(CrossEntropy(),), optim=job.optim, part="body")
-        return state, (yield from body_up(job, params.weighting))
+    def measure(self, device: Device[Any]) -> Stage[None]:
+        """The tuned model; at the end of the run it is the one to use, and before it is undone."""
+        job, params = device.job, self.params
+        if params.tune_steps:
+            optim = replace(job.optim, learning_rate=params.tune_rate * job.optim.learning_rate)
+            source = job.private_batches(params.tune_steps)
+            yield Fit(source=source, objective=(CrossEntropy(),), optim=optim, part=params.tune)
+        yield Evaluate(job.round)
+        if not job.closing:
+            yield from self.receive(device)
 
-
-def _take_over(down: Mapping[str, Payload], spec: FederationSpec) -> Stage[None]:
-    own: Floats = yield ReadHead()
-    yield WriteHead(np.arange(len(own)), common_head(spec, own.shape[1] - 1))
-    yield from body_down(down)
+    def train(self, device: Device[Any]) -> Stage[None]:
+        """The body alone."""
+        yield from device.fit((CrossEntropy(),), part="body")
 
 
 def common_head(spec: FederationSpec, width: int) -> Floats:
@@ -70,13 +83,3 @@ def common_head(spec: FederationSpec, width: int) -> Floats:
     bound = width**-0.5
     rows = np.random.default_rng([spec.seed, _STREAM]).uniform(-bound, bound, (spec.classes, width + 1))
     return rows.astype(np.float32)
-
-
-def _tune(params: FedBABUParams, job: Job) -> Stage[None]:
-    if params.tune_steps:
-        source, part = job.private_batches(params.tune_steps), cast("Literal['head', 'all']", params.tune)
-        optim = replace(job.optim, learning_rate=params.tune_rate * job.optim.learning_rate)
-        yield Fit(source=source, objective=(CrossEntropy(),), optim=optim, part=part)
-
-
-METHOD = FedBABUClient()

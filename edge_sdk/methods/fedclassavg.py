@@ -1,21 +1,57 @@
-"""FedClassAvg (client half): Jang et al. 2022, ICPP, arXiv:2210.14226, Algorithm 1.
+"""FedClassAvg: devices with any extractor average their last layers, stay near the mean, and sort their features.
 
-take over    the whole last layer C^t; the extractor stays the device's own
-train        CE(y, f(x)) + supervised contrast of R(x) + (rho / 2) |C - C^t|^2
-share        the whole last layer
+Jang, Ha, Jung and Yoon, "FedClassAvg: Local Representation Learning for Personalized Federated Learning on
+Heterogeneous Neural Networks", ICPP 2022 (arXiv:2210.14226), Algorithm 1.
+
+    receive   the whole last layer C^t; the extractor stays the device's own
+    train     CE(y, f(x)) + supervised contrast of R(x) + (rho / 2) |C - C^t|^2
+    share     the whole last layer
+    reduce    the mean of last layers over the devices that answered (lg_fedavg.py)
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Annotated, Any
+
 import numpy as np
 
-from edge_sdk.methods.lg_fedavg import LGFedAvgClient
+from edge_sdk.methods.base import Device, Stage
+from edge_sdk.methods.lg_fedavg import LastLayer
+from edge_sdk.methods.params import Range, Weighting
 from edge_sdk.objectives import ClassContrast, CrossEntropy, HeadProximal, Objective, Term
-from edge_sdk.protocol.contracts.fedclassavg import FEDCLASSAVG, FedClassAvgParams
 from edge_sdk.protocol.knowledge import ClassRows
 
 
-def sorting(params: FedClassAvgParams, header: ClassRows | None) -> Objective:
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """Hyper-parameters of FedClassAvg."""
+
+    rho: Annotated[float, Range(0, 1000, paper="0.1")] = 0.1
+    """rho: (rho / 2) |C - C^t|^2 over the rows of the last layer.  0: no pull."""
+    contrast: Annotated[float, Range(0, 1000, paper="1")] = 1.0
+    """Weight of the supervised contrast of features.  0 with rho 0: LG-FedAvg."""
+    temperature: Annotated[float, Range(0.05, 100)] = 0.07
+    """tau of the contrast."""
+    weighting: Weighting = "samples"
+    """The mean over devices: by their `samples` or `uniform`."""
+
+
+class FedClassAvg(LastLayer[Params]):
+    """LG-FedAvg with another loss."""
+
+    name = "fedclassavg"
+    title = "FedClassAvg: the last layer averaged and held there, features of a class drawn together"
+    citation = "Jang et al. 2022, ICPP, arXiv:2210.14226"
+    needs = LastLayer.needs | {"features"}
+    terms = frozenset({"cross-entropy", "class-contrast", "head-proximal"})
+
+    def train(self, device: Device[Any]) -> Stage[None]:
+        """Sort the features under a last layer that stays near the mean."""
+        yield from device.fit(loss(self.params, device.received(ClassRows, "header")))
+
+
+def loss(params: Params, header: ClassRows | None) -> Objective:
     """In round 0 no last layer came, and nothing holds the device's own."""
     terms: list[Term] = [CrossEntropy()]
     if params.contrast:
@@ -23,6 +59,3 @@ def sorting(params: FedClassAvgParams, header: ClassRows | None) -> Objective:
     if params.rho and header is not None:
         terms.append(HeadProximal(rows=header.rows.astype(np.float32), weight=params.rho))
     return tuple(terms)
-
-
-METHOD = LGFedAvgClient(FEDCLASSAVG, sorting)

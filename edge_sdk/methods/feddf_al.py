@@ -1,8 +1,136 @@
-"""FedDF-AL (client half): FedAL's (Han, Shi and Huang, IEEE JSAC 2024), after an exchange of weights."""
+"""FedDF-AL: equal architectures average their weights, and then all learn from each other as in FedAL.
+
+Han, Shi and Huang, "FedAL: Black-Box Federated Knowledge Distillation Enabled by Adversarial Learning", IEEE JSAC 2024,
+section V, after Lin et al., "Ensemble Distillation for Robust Model Fusion in Federated Learning", NeurIPS 2020.  The
+paper has one paragraph on it; the order of its parts is our reading.
+
+    exchange 0       the local stage; weights go up, and are averaged within each architecture
+    exchange 1...    FedAL's (fedal.py), the first of which brings the mean down
+
+An architecture that nobody brings in a round is not averaged in it, and its devices go on with what they have.
+"""
 
 from __future__ import annotations
 
-from edge_sdk.methods.fedal import FedALClient
-from edge_sdk.protocol.contracts.feddf_al import FEDDF_AL
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, cast
 
-METHOD = FedALClient(FEDDF_AL, before=1)
+from edge_sdk.methods import averaging, fedal
+from edge_sdk.methods.base import At, Device, Down, Exchange, Slot, Stage, Up
+from edge_sdk.methods.params import Range, Start, Weighting
+from edge_sdk.protocol.knowledge import Weights
+from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.protocol.schema import Items, wire
+from edge_sdk.reductions import Bag, Contribution, WeightedSum
+
+
+@dataclass(frozen=True, kw_only=True)
+class Params(fedal.Params):
+    """Hyper-parameters of FedDF-AL: those of FedAL, and how weights are averaged."""
+
+    tau: Annotated[int, Range(1, 1000)] = 15
+    """tau: iterations of the transfer stage, each one round trip."""
+    weighting: Weighting = "samples"
+    """The mean over devices of one architecture: by their `samples` or `uniform`."""
+    start: Start = "first"
+    """An architecture's first mean: `first`, its lowest-numbered contributor's model; `equal`: all start alike."""
+
+
+@wire("feddf-al-coordinator-state")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """FedAL's state, the means that wait to go out, and which architectures had one before."""
+
+    transfer: fedal.State
+    means: Mapping[str, Weights] = field(default_factory=dict)
+    """By layout."""
+    members: Mapping[str, str] = field(default_factory=dict)
+    """Layout by the number of each device that stands behind a mean."""
+    begun: Annotated[tuple[str, ...], Items(0, 2**20)] = ()
+    """Layouts that were averaged at some time, sorted: their devices have a common start."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Groups:
+    """Of an exchange of weights a sum for each layout; of any other the uploads."""
+
+    sums: Mapping[str, WeightedSum] = field(default_factory=dict)
+    members: Mapping[str, str] = field(default_factory=dict)
+    bag: Bag = field(default_factory=Bag)
+
+    @property
+    def answered(self) -> int:
+        """Devices that took part in the exchange."""
+        return len(self.members) + len(self.bag)
+
+    def add(self, up: Contribution) -> Groups:
+        """With one more device."""
+        if "weights" not in up.knowledge:
+            return replace(self, bag=self.bag.add(up))
+        weights = cast("Weights", up.knowledge["weights"])
+        layout = weights.layout.hex()
+        return self.merge(Groups({layout: WeightedSum().add(up.number, weights)}, {str(up.number): layout}))
+
+    def merge(self, other: Groups) -> Groups:
+        """Both together, layout by layout."""
+        none = WeightedSum()
+        layouts = sorted({*self.sums, *other.sums})
+        sums = {each: self.sums.get(each, none).merge(other.sums.get(each, none)) for each in layouts}
+        return Groups(sums, {**self.members, **other.members}, self.bag.merge(other.bag))
+
+
+class FedDFAL(fedal.Transfer[Params]):
+    """One exchange of weights, then FedAL's."""
+
+    name = "feddf_al"
+    title = "FedDF-AL: equal architectures averaged, then FedAL between all"
+    citation = "Han, Shi and Huang 2024, IEEE JSAC; Lin et al. 2020, NeurIPS, arXiv:2006.07242"
+    needs = frozenset({"predict", "logit-gradients", "weights"})
+    teaches = frozenset()
+    shares_weights = True
+    same_layout = False
+    discloses = f"{averaging.DISCLOSES}; logits on the public samples"
+    reduction = Groups
+    before = 1
+
+    def iterations(self) -> tuple[Exchange, ...]:
+        """Weights up; then those of FedAL, the first of which brings the mean down."""
+        first, *rest = super().iterations()
+        mean = {"weights": Slot(Weights, personal=True, optional=True)}
+        return (Exchange(up=averaging.UP), Exchange(down=mean, up=first.up), *rest)
+
+    def share(self, device: Device[fedal.DeviceState]) -> Stage[Up]:
+        """The weights after the local stage."""
+        return (yield from averaging.read_weights(device, self.params.weighting))
+
+    def receive(self, device: Device[fedal.DeviceState]) -> Stage[None]:
+        """The mean of the device's architecture."""
+        yield from averaging.write_weights(device)
+
+    def begin(self, spec: FederationSpec) -> State:
+        """FedAL's seeded discriminator."""
+        return State(transfer=super().begin(spec))
+
+    def down_to(self, state: State, at: At, number: int) -> Down:
+        """The mean of the device's architecture, then the feedback of each iteration."""
+        if at.exchange == 1:
+            layout = state.members.get(str(number))
+            return {} if layout is None else {"weights": state.means[layout]}
+        return super().down_to(state.transfer, _iteration(at), number)
+
+    def reduce(self, spec: FederationSpec, state: State, at: At, uploads: Groups) -> State:
+        """Divide each sum; or one iteration of FedAL, after which the means have gone out."""
+        if at.exchange:
+            return State(transfer=super().reduce(spec, state.transfer, _iteration(at), uploads.bag), begun=state.begun)
+        means = {
+            layout: total.mean() if layout in state.begun else total.start(self.params.start)
+            for layout, total in uploads.sums.items()
+        }
+        begun = tuple(sorted({*state.begun, *means}))
+        return State(transfer=state.transfer, means=means, members=uploads.members, begun=begun)
+
+
+def _iteration(at: At) -> At:
+    """The place that FedAL knows: its exchanges begin with our second."""
+    return At(at.round, at.exchange - 1)

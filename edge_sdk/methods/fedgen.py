@@ -1,47 +1,172 @@
-"""FedGen (client half): Zhu, Hong and Zhou 2021, ICML, arXiv:2105.10056, equation 5 and Algorithm 1.
+"""FedGen: FedAvg, and a generator of features by label on the coordinator, from which devices' heads learn.
 
-train    CE(y, f(x)) + alpha CE(y', G(h'))        h': features that the generator made of the labels y'
-share    w, and the rows of the last layer: those of classes held, which say with their counts how many samples there
-         are, and apart from them the others
+Zhu, Hong and Zhou, "Data-Free Knowledge Distillation for Heterogeneous Federated Learning", ICML 2021
+(arXiv:2105.10056), Algorithm 1.
+
+    train     CE(y, f(x)) + alpha CE(y', G(h'))      equation 5; h': features that the generator made of the labels y'
+    share     w, and the rows of the last layer: those of classes held, which say with their counts how many samples
+              there are, and apart from them the others
+    reduce    w as in FedAvg; the generator learns what the mean of last layers calls each label    equation 4
+
+Devices get what the generator makes of the labels, not the generator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import cast
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
 
 import numpy as np
 
-from edge_sdk.methods.base import Job, Stage
-from edge_sdk.methods.fedavg import FedAvgClient
-from edge_sdk.methods.requests import Private, ReadHead
-from edge_sdk.objectives import CrossEntropy, Floats, HeadLabels, Objective
-from edge_sdk.protocol.contracts.fedgen import FEDGEN, FedGenParams
-from edge_sdk.protocol.knowledge import ClassRows, Payload
+from edge_sdk.methods.averaging import DISCLOSES, DOWN, UP, Averaging
+from edge_sdk.methods.base import At, Device, Down, Exchange, Slot, Stage, Up, torch_part
+from edge_sdk.methods.params import Range, Start, Weighting
+from edge_sdk.methods.requests import ReadHead
+from edge_sdk.objectives import CrossEntropy, Floats, HeadLabels, Ints, Objective
+from edge_sdk.protocol.knowledge import ClassRows, Weights
+from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.protocol.schema import Count, Vector, wire
+from edge_sdk.reductions import Bag, MixedSum, mean_over_holders
+
+_STREAM = 0x67656E
+"""Keeps these draws apart from those of devices, whose seeds end in their number."""
 
 
-def told_labels(params: FedGenParams, down: Mapping[str, Payload], _source: Private) -> Stage[Objective]:
-    """With the round's generated features, all of them at each step; in round 0 there are none."""
-    yield from ()
-    if "generated" not in down or params.alpha == 0:
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """Hyper-parameters of FedGen; those of the generator are its authors' code's, for MNIST."""
+
+    alpha: Annotated[float, Range(0, 1000, paper="1, its code 10 that decays")] = 1.0
+    """Weight of the cross-entropy on generated features.  0: FedAvg, with a generator that nobody uses."""
+    samples_per_class: Annotated[int, Range(1, 1000)] = 8
+    """Features that the generator makes of each class for a round."""
+    diversity: Annotated[float, Range(0, 1000, paper="1")] = 1.0
+    """eta, of the generator's term that keeps features of a label apart."""
+    hidden: Annotated[int, Range(1, 65536, paper="256")] = 256
+    """Width of the generator's hidden layer."""
+    noise_dim: Annotated[int, Range(1, 4096, paper="32")] = 32
+    """Numbers that it starts from beside the label."""
+    generator_steps: Annotated[int, Range(0, 100_000, paper="50")] = 50
+    """Steps of Adam in each round."""
+    generator_batch: Annotated[int, Range(2, 65536, paper="128")] = 128
+    """Labels in each."""
+    generator_rate: Annotated[float, Range(0, 10, paper="0.0003")] = 3e-4
+    """Its learning rate."""
+    weighting: Weighting = "samples"
+    """The mean over devices: by their `samples` or `uniform`."""
+    start: Start = "first"
+    """Round 0: `first`, the lowest-numbered contributor's model is everybody's start; `equal`: all start alike."""
+
+
+@wire("fedgen-coordinator-state")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """w^t, the generator, flat, and what it made for the next round."""
+
+    weights: Weights | None = None
+    generator: tuple[Vector, ...] = ()  # weights and biases in turn, flattened
+    generated: ClassRows | None = None  # (m, n d)
+    rounds: Count
+    """After these nobody trains."""
+
+
+class FedGen(Averaging[Params]):
+    """Averages weights, trains the generator, samples it."""
+
+    name = "fedgen"
+    title = "FedGen: weights, and features that a generator makes of the labels"
+    citation = "Zhu et al. 2021, ICML, arXiv:2105.10056"
+    needs = frozenset({"predict", "logit-gradients", "head-rows", "weights"})
+    terms = frozenset({"cross-entropy", "head-labels"})
+    same_width = True
+    discloses = f"{DISCLOSES}; which classes the device holds, and how many samples of each"
+    reduction = MixedSum
+
+    def __init__(self, params: Params | None = None) -> None:
+        super().__init__(params)
+        generated = Slot(ClassRows, optional=True, times=self.params.samples_per_class)
+        rows = {
+            "header": Slot(ClassRows, extra_columns=1),
+            "others": Slot(ClassRows, optional=True, extra_columns=1, remainder=True),
+        }
+        self.exchanges = (Exchange(down={**DOWN, "generated": generated}, up={**UP, **rows}),)
+
+    def train(self, device: Device[Any]) -> Stage[None]:
+        """With the round's generated features."""
+        yield from device.fit(loss(self.params, device.received(ClassRows, "generated")))
+
+    def share(self, device: Device[Any]) -> Stage[Up]:
+        """The last layer in two parts, for a class without samples cannot say so by a count; and the weights."""
+        rows: Floats = yield ReadHead()  # (k, d + 1)
+        counts = np.array(device.job.class_counts, np.int32)  # (k,)
+        held, others = np.flatnonzero(counts), np.flatnonzero(counts == 0)
+        parts = {"header": (held, counts[held]), "others": (others, np.ones(len(others), np.int32))}
+        head = {
+            role: ClassRows(classes=classes.astype(np.int32), rows=rows[classes], counts=weights)
+            for role, (classes, weights) in parts.items()
+            if len(classes)
+        }
+        return {**(yield from super().share(device)), **head}
+
+    def begin(self, spec: FederationSpec) -> State:
+        """A seeded generator."""
+        rng = np.random.default_rng([spec.seed, _STREAM])
+        layers = torch_part("torch_fedgen", "FedGen's generator").initial_weights(layer_shapes(spec, self.params), rng)
+        return State(generator=tuple(layer.reshape(-1) for layer in layers), rounds=spec.rounds)
+
+    def down(self, state: State, at: At) -> Down:
+        """Both, from the second round on; at the end the mean alone."""
+        return {"weights": state.weights, "generated": state.generated if at.round < state.rounds else None}
+
+    def reduce(self, spec: FederationSpec, state: State, at: At, uploads: MixedSum) -> State:
+        """Average; let the generator learn what all heads call each label; have it make some of each that is held."""
+        params, module = self.params, torch_part("torch_fedgen", "FedGen's generator")
+        weights = self.mean(uploads.weights, state.weights)
+        only_first = state.weights is None and params.start == "first"  # whose model it is that all go on from
+        header, counts = mean_head(uploads.rest, spec, only_first=only_first)
+        rng = np.random.default_rng([spec.seed, _STREAM, at.round])
+        shapes = layer_shapes(spec, params)
+        layers = tuple(flat.reshape(shape) for flat, shape in zip(state.generator, shapes, strict=True))
+        how = module.Training(
+            steps=params.generator_steps,
+            batch=params.generator_batch,
+            rate=params.generator_rate,
+            diversity=params.diversity,
+        )
+        layers = module.trained(layers, header, counts / counts.sum(), how, rng)
+        held = np.flatnonzero(counts)  # (m,)
+        features = module.made(layers, held, params.samples_per_class, spec.classes, rng)  # (m, n, d)
+        generated = ClassRows(
+            classes=held.astype(np.int32), rows=features.reshape(len(held), -1), counts=np.ones(len(held), np.int32)
+        )
+        flat_layers = tuple(layer.reshape(-1) for layer in layers)
+        return State(weights=weights, generator=flat_layers, generated=generated, rounds=state.rounds)
+
+
+def loss(params: Params, generated: ClassRows | None) -> Objective:
+    """Equation 5, all generated features at each step; in round 0 there are none."""
+    if generated is None or params.alpha == 0:
         return (CrossEntropy(),)
-    made = cast("ClassRows", down["generated"])  # (m, n d)
-    features = made.rows.astype(np.float32).reshape(len(made.classes) * params.samples_per_class, -1)  # (m n, d)
-    labels = np.repeat(made.classes.astype(np.int64), params.samples_per_class)  # (m n,)
+    times = params.samples_per_class
+    features = generated.rows.astype(np.float32).reshape(len(generated.classes) * times, -1)  # (m n, d)
+    labels = np.repeat(generated.classes.astype(np.int64), times)  # (m n,)
     return (CrossEntropy(), HeadLabels(features=features, labels=labels, weight=params.alpha))
 
 
-def last_layer(_params: FedGenParams, job: Job) -> Stage[Mapping[str, Payload]]:
-    """Its rows in two parts: a class without samples cannot say so by a count."""
-    rows: Floats = yield ReadHead()  # (k, d + 1)
-    counts = np.array(job.class_counts, np.int32)  # (k,)
-    held, others = np.flatnonzero(counts), np.flatnonzero(counts == 0)
-    parts = {"header": (held, counts[held]), "others": (others, np.ones(len(others), np.int32))}
-    return {
-        role: ClassRows(classes=classes.astype(np.int32), rows=rows[classes], counts=weights)
-        for role, (classes, weights) in parts.items()
-        if len(classes)
-    }
+def mean_head(rest: Bag, spec: FederationSpec, *, only_first: bool) -> tuple[Floats, Ints]:
+    """The mean of last layers (k, d + 1), each device counting once, and the samples of each class (k,)."""
+    counts = np.zeros(spec.classes, np.int64)
+    for held in rest.payloads(ClassRows, "header").values():
+        counts[held.classes] += held.counts
+    ups = list(rest)[: 1 if only_first else None]  # in number order
+    parts = [cast("ClassRows", part) for up in ups for part in up.knowledge.values()]
+    once = [ClassRows(classes=each.classes, rows=each.rows, counts=np.ones_like(each.counts)) for each in parts]
+    mean, header = mean_over_holders(once), np.zeros((spec.classes, spec.feature_dim + 1), np.float32)
+    header[mean.classes] = mean.rows
+    return header, counts
 
 
-METHOD = FedAvgClient(FEDGEN, told_labels, last_layer)
+def layer_shapes(spec: FederationSpec, params: Params) -> list[tuple[int, ...]]:
+    """Of the generator's weights and biases in turn: (noise, one-hot label) -> hidden -> d."""
+    inputs = params.noise_dim + spec.classes
+    return [(params.hidden, inputs), (params.hidden,), (spec.feature_dim, params.hidden), (spec.feature_dim,)]

@@ -1,6 +1,10 @@
-"""FedGKD (client half): Yao et al. 2024, arXiv:2107.00051, equation 6.
+"""FedGKD: FedAvg, with the mean of the last averaged models as teacher on the device's own samples.
 
-    train    CE(y, f(x)) + (gamma / 2) T^2 KL(teacher || f) on the device's own samples
+Yao et al., "FedGKD: Toward Heterogeneous Federated Learning via Global Knowledge Distillation", IEEE Transactions on
+Computers 2024 (arXiv:2107.00051), Algorithm 1.
+
+    train     CE(y, f(x)) + (gamma / 2) T^2 KL(teacher || f)      equation 6, on the device's own samples
+    reduce    w^{t+1} as in FedAvg; the teacher is the plain mean of the last M of them
 
 The teacher is a model of the same architecture: it takes the device's place for one pass over the round's batches, so
 that no second model is held in memory.  Before the first mean there is none, and the term is left out.
@@ -8,26 +12,90 @@ that no second model is held in memory.  Before the first mean there is none, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from edge_sdk.methods.base import Stage
-from edge_sdk.methods.fedavg import FedAvgClient, take_over
-from edge_sdk.methods.requests import Logits, Private
-from edge_sdk.objectives import CrossEntropy, Distill, Floats, Objective
-from edge_sdk.protocol.contracts.fedgkd import FEDGKD, FedGKDParams
-from edge_sdk.protocol.knowledge import Payload
-
-
-def distilled(params: FedGKDParams, down: Mapping[str, Payload], source: Private) -> Stage[Objective]:
-    """The teacher's logits on the batches to come; where none came, the mean itself is the teacher."""
-    if "weights" not in down or params.gamma == 0:
-        return (CrossEntropy(),)
-    yield from take_over(down, "teacher")
-    logits: Floats = yield Logits(source)  # (steps, b, k)
-    if "teacher" in down:
-        yield from take_over(down)
-    weight = params.gamma / 2 * params.temperature**2
-    return (CrossEntropy(), Distill(logits=logits, temperature=params.temperature, weight=weight))
+from edge_sdk.methods.averaging import DISCLOSES, DOWN, UP, Averaging, over_slots, write_weights
+from edge_sdk.methods.base import At, Device, Down, Exchange, Slot, Stage
+from edge_sdk.methods.params import Range, SlotAge, Start, Weighting
+from edge_sdk.methods.requests import Logits
+from edge_sdk.objectives import CrossEntropy, Distill, Floats
+from edge_sdk.protocol.knowledge import Weights
+from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.protocol.schema import Count, wire
+from edge_sdk.reductions import Change, SlotSum, mean_in_order
 
 
-METHOD = FedAvgClient(FEDGKD, distilled)
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """Hyper-parameters of FedGKD; the defaults are the paper's."""
+
+    gamma: Annotated[float, Range(0, 1000, paper="0.2")] = 0.2
+    """gamma: (gamma / 2) T^2 KL(teacher || student) is added to the loss.  0: FedAvg."""
+    temperature: Annotated[float, Range(0.01, 100, paper="1")] = 1.0
+    """T of both softmaxes."""
+    buffer: Annotated[int, Range(1, 100, paper="5")] = 5
+    """M: averaged models that the teacher is the mean of, the present one included; 1: it is the teacher itself."""
+    weighting: Weighting = "samples"
+    """The mean over devices: by their `samples` or `uniform`."""
+    start: Start = "first"
+    """Round 0: `first`, the lowest-numbered contributor's model is everybody's start; `equal`: all start alike."""
+    cached: bool = False
+    """Whether the result is the mean over the newest uploads of all devices ever seen: FedKF's technique T1."""
+    max_slot_age: SlotAge = 0
+    """With `cached`: rounds after which the upload of a device that stays away no longer counts; 0: never."""
+
+
+@wire("fedgkd-coordinator-state")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """The last M means, the newest one last."""
+
+    models: tuple[Weights, ...] = ()
+    rounds: Count
+    slots: SlotSum | None = None
+    """Where the result is the mean over all slots."""
+
+
+class FedGKD(Averaging[Params]):
+    """FedAvg with a memory."""
+
+    name = "fedgkd"
+    title = "FedGKD: FedAvg, held to what the last averaged models predict"
+    citation = "Yao et al. 2024, IEEE Trans. Computers, arXiv:2107.00051"
+    exchanges = (Exchange(down={**DOWN, "teacher": Slot(Weights, optional=True)}, up=UP),)
+    terms = frozenset({"cross-entropy", "distill"})
+    discloses = DISCLOSES
+
+    def train(self, device: Device[Any]) -> Stage[None]:
+        """Equation 6; where no teacher came, the mean itself is the teacher."""
+        params = self.params
+        if "weights" not in device.down or params.gamma == 0:
+            yield from device.fit((CrossEntropy(),))
+            return
+        yield from write_weights(device, "teacher")
+        logits: Floats = yield Logits(device.batches)  # (steps, b, k)
+        if "teacher" in device.down:
+            yield from write_weights(device)
+        weight = params.gamma / 2 * params.temperature**2
+        yield from device.fit((CrossEntropy(), Distill(logits=logits, temperature=params.temperature, weight=weight)))
+
+    def begin(self, spec: FederationSpec) -> State:
+        """No weights yet: devices begin with their own."""
+        return State(rounds=spec.rounds)
+
+    def down(self, state: State, at: At) -> Down:
+        """The newest mean and the teacher; one where they are the same; at the end the result alone."""
+        newest = state.models[-1] if state.models else None
+        if newest is None or at.round == state.rounds:
+            return {"weights": over_slots(state.slots, newest)}
+        if len(state.models) == 1:
+            return {"weights": newest}
+        teacher = mean_in_order(each.values for each in state.models)
+        return {"weights": newest, "teacher": Weights(values=teacher, layout=newest.layout)}
+
+    def reduce(self, spec: FederationSpec, state: State, at: At, uploads: Change) -> State:
+        """Divide, and let go of the oldest mean."""
+        newest = self.mean(uploads.now, state.models[-1] if state.models else None)
+        slots = self.slots_after(state.slots, at, uploads, newest.layout)
+        return State(models=(*state.models, newest)[-self.params.buffer :], rounds=state.rounds, slots=slots)

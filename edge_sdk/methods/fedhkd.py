@@ -1,93 +1,293 @@
-"""FedHKD (client half): Chen et al. 2023, ICLR, equation 11 and Algorithm 1.
+"""FedHKD: weights are averaged, and with them class-mean features and class-mean soft predictions: hyper-knowledge.
 
-train    CE(y, f(x)) + lambda (1/K) sum_j |softmax(G(H^j) / T) - Q^j| + gamma |R(x) - H^y|
-share    w, and of each class with enough samples the mean feature and the mean of softmax(G(R(x)) / T)
+Chen, Wang and Vikalo, "The Best of Both Worlds: Accurate Global and Personalized Models through Federated Learning with
+Data-Free Hyper-Knowledge Distillation", ICLR 2023 (arXiv:2301.08968), Algorithm 1.
 
-H^j, Q^j: the hyper-knowledge of all, constants.  There is none in the first round, which is plain training.  With noise
-the sums over every class are shared instead, of shortened features; without weights each device keeps its own model.
+    train     CE(y, f(x)) + lambda (1/K) sum_j |softmax(G(H^j) / T) - Q^j| + gamma |R(x) - H^y|       equation 11
+    share     w, and of each class with enough samples the mean feature and the mean of softmax(G(R(x)) / T)
+    reduce    w as in FedAvg; H^j and Q^j, the means over the holders of j, by their samples of it    equation 9
+
+H^j, Q^j are constants on the device.  There is none in the first round, which is plain training.  With noise the sums
+over every class are shared instead, of shortened features; without weights each device keeps its own model.
+Hyper-knowledge is made anew in each round: a class that nobody shares is gone, unless `carry_rounds` keeps it for a
+while.  What the noise promises is calculated in fedhkd_privacy.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import cast
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edge_sdk.methods.base import Job, Stage, Step
-from edge_sdk.methods.fedavg import FedAvgClient, FedAvgState
-from edge_sdk.methods.requests import Evaluate, Fit, HyperMeans, Private
-from edge_sdk.noise import gaussian
+from edge_sdk.methods import fedhkd_privacy
+from edge_sdk.methods.averaging import DISCLOSES, DOWN, UP, Averaging
+from edge_sdk.methods.base import At, Device, Down, Exchange, Slot, Stage, Up
+from edge_sdk.methods.noise import gaussian
+from edge_sdk.methods.params import Range, Start, Weighting
+from edge_sdk.methods.requests import HyperMeans
 from edge_sdk.objectives import CrossEntropy, HeadMatch, Objective, PrototypeDistance
-from edge_sdk.protocol.contracts.fedhkd import FEDHKD, FedHKDParams
-from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Payload
+from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights
+from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.protocol.schema import Count, Packed, wire
+from edge_sdk.reductions import MOST, Contribution, MixedSum, mean_over_holders
+
+Doubles = NDArray[np.float64]
+_TOLD_CLASSES = "which classes the device holds, their samples, mean features and mean predictions"
+_TOLD_SUMS = "noised sums of every class: of samples, features and predictions"
+_DEVIATIONS = 6.0
+"""Of noise on a count: more than one honest count in 10^9 is not cut."""
+_ARRAYS = ("classes", "features", "soft", "counts")
 
 
-def distilling(params: FedHKDParams, down: Mapping[str, Payload], _source: Private) -> Stage[Objective]:
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """Hyper-parameters of FedHKD; the defaults are the paper's, but for the threshold."""
+
+    soft_weight: Annotated[float, Range(0, 1000, paper="0.05")] = 0.05
+    """lambda, of the head's predictions on the mean features of all."""
+    feature_weight: Annotated[float, Range(0, 1000, paper="0.05, or 0 for FedHKD*")] = 0.05
+    """gamma, of the distance between features and the mean feature of their class; 0: the paper's FedHKD*."""
+    temperature: Annotated[float, Range(0.01, 100, paper="0.5")] = 0.5
+    """T, of every softmax but that of the cross-entropy; below 1 it sharpens."""
+    min_count: Annotated[int, Range(1)] = 5
+    """Samples of a class from which a device shares it."""
+    nu: Annotated[float, Range(0, 1, paper="0.25")] = 0.0
+    """The paper's threshold, a share of the device's samples: a class below it is not shared.  The paper takes 0.25,
+    which lets hardly any class pass; 0: min_count alone decides."""
+    carry_rounds: Annotated[int, Range(0, paper="0")] = 0
+    """For how many rounds the hyper-knowledge of a class outlives its last holder; 0: not at all, as in the paper."""
+    share_weights: bool = True
+    """False: hyper-knowledge alone travels, and each device keeps its own model, of any architecture."""
+    noise_features: Annotated[float, Range(0, 1000)] = 0.0
+    """z_h: noise on the sum of a class's features, as a multiple of `clip`.  0: none.  With noise a device tells of
+    every class, sums instead of means, and the coordinator leaves out those below `min_count` on all devices."""
+    noise_soft: Annotated[float, Range(0, 1000)] = 0.0
+    """z_q: noise on the sum of a class's predictions."""
+    noise_counts: Annotated[float, Range(0, 1000)] = 0.0
+    """z_n: noise on the number of a class's samples."""
+    clip: Annotated[float, Range(1e-3, 1e3)] = 1.0
+    """C: with noise, the largest L2 norm of a sample's feature; longer ones are shortened."""
+    delta: Annotated[float, Range(1e-12, 0.1)] = 1e-5
+    """At which the epsilon of the noise is told."""
+    weighting: Weighting = "samples"
+    """The mean of weights over devices: by their `samples` or `uniform`."""
+    start: Start = "first"
+    """Round 0: `first`, the lowest-numbered contributor's model is everybody's start; `equal`: all start alike."""
+
+    def __post_init__(self) -> None:
+        for key in ("noise_features", "noise_soft", "noise_counts"):
+            if bool(getattr(self, key)) != bool(self.noise_features):
+                raise ValueError(f"{key}: expected as the other two noises, all above 0 or all 0, found the one and 0")
+        if self.nu and self.noise_features:
+            raise ValueError("nu: expected 0 where there is noise, for which classes pass it tells of the data")
+
+    @property
+    def mu(self) -> float:
+        """Of the noise, in one round: mu^2 = 1/z_h^2 + 1/z_q^2 + 1/z_n^2; a record adds at most C, 1 and 1 to sums."""
+        return math.hypot(1 / self.noise_features, 1 / self.noise_soft, 1 / self.noise_counts)
+
+
+@wire("fedhkd-coordinator-state")
+@dataclass(frozen=True, slots=True)
+class State:
+    """w^t, and the hyper-knowledge with the rounds since each of its classes was last shared."""
+
+    weights: Weights | None = None
+    hyper: HyperKnowledge | None = None
+    ages: Annotated[tuple[int, ...], Packed(32768)] = ()
+    rounds: Count = 0
+    """After these hyper-knowledge alone is of no use."""
+
+
+class FedHKD(Averaging[Params]):
+    """A round of FedAvg with another loss and more to share; or all but the weights of it."""
+
+    name = "fedhkd"
+    title = "FedHKD: weights, with the mean features and mean predictions of each class"
+    citation = "Chen et al. 2023, ICLR, arXiv:2301.08968"
+    needs = frozenset({"predict", "logit-gradients", "features", "head-rows", "weights"})
+    terms = frozenset({"cross-entropy", "prototype-distance", "head-match"})
+    same_width = True
+    holders_wanted = 3
+    cautions = ("W1: a threshold nu that most devices cannot pass", "W2: noise, for what it does not protect")
+    reduction = MixedSum
+
+    def __init__(self, params: Params | None = None) -> None:
+        super().__init__(params)
+        noised, shares = bool(self.params.noise_features), self.params.share_weights
+        sums = {"sums": Slot(ClassRows, extra_columns=1, class_columns=True)}
+        hyper = {"hyper": Slot(HyperKnowledge, optional=True)}
+        down = {**(DOWN if shares else {}), **hyper}
+        self.exchanges = (Exchange(down=down, up={**(UP if shares else {}), **(sums if noised else hyper)}),)
+        self.closing = Exchange(down=down) if shares else Exchange()
+        told = _TOLD_SUMS if noised else _TOLD_CLASSES
+        self.discloses = f"{DISCLOSES}; {told}" if shares else told
+        if noised:  # it is not told who holds a class
+            self.holders_wanted = 0
+        if not shares:  # nobody needs to allow weights; and the model to use is the one after training
+            self.needs, self.shares_weights, self.result = self.needs - {"weights"}, False, "own"
+
+    def warnings(self, spec: FederationSpec) -> tuple[str, ...]:
+        """W1 and W2."""
+        params, found = self.params, threshold_warning(self.params, spec.classes)
+        if not params.noise_features:
+            return found
+        text = fedhkd_privacy.promise(params.mu, params.delta, spec.rounds, shares_weights=params.share_weights)
+        return (*found, text)
+
+    def population(self, class_counts: Sequence[tuple[int, ...]]) -> tuple[str, ...]:
+        """W1, of the devices as they are."""
+        mute = sum(max(counts, default=0) < self.params.nu * sum(counts) for counts in class_counts)
+        if 2 * mute <= len(class_counts):
+            return ()
+        text = (
+            f"W1: the threshold nu = {self.params.nu:g} leaves {mute} of {len(class_counts)} devices with nothing to "
+            "share, and so FedHKD is FedAvg; use min_count instead"
+        )
+        return (text,)
+
+    def train(self, device: Device[Any]) -> Stage[None]:
+        """With the hyper-knowledge of all."""
+        yield from device.fit(loss(self.params, device.received(HyperKnowledge, "hyper")))
+
+    def share(self, device: Device[Any]) -> Stage[Up]:
+        """Hyper-knowledge or noised sums, and the weights."""
+        noised = self.params.noise_features
+        known = yield from (self.noised_sums(device) if noised else self.hyper_knowledge(device))
+        return {**(yield from super().share(device)), **known} if self.params.share_weights else known
+
+    def hyper_knowledge(self, device: Device[Any]) -> Stage[Up]:
+        """That of the classes that pass the threshold, nothing where none does."""
+        params = self.params
+        means: HyperKnowledge = yield HyperMeans(params.temperature)
+        shared = (means.counts >= params.min_count) & (means.counts >= params.nu * device.job.samples)  # (m,)
+        return {"hyper": chosen(means, shared)} if shared.any() else {}
+
+    def noised_sums(self, device: Device[Any]) -> Stage[Up]:
+        """Of every class the sums of features, predictions and samples, each with its noise."""
+        params = self.params
+        means: HyperKnowledge = yield HyperMeans(params.temperature, params.clip)
+        counts = means.counts[:, None].astype(np.float64)  # (m, 1)
+        d, k = means.features.shape[1], device.job.spec.classes
+        sums = np.zeros((k, d + k + 1))
+        sums[means.classes] = np.hstack([means.features * counts, means.soft * counts, counts])
+        scales = (params.noise_features * params.clip, params.noise_soft, params.noise_counts)
+        noised = sums + np.repeat(scales, (d, k, 1)) * gaussian(device.job.secret, sums)
+        classes = np.arange(k, dtype=np.int32)
+        return {"sums": ClassRows(classes=classes, rows=noised.astype(np.float32), counts=np.ones_like(classes))}
+
+    def begin(self, spec: FederationSpec) -> State:
+        """Neither weights nor hyper-knowledge."""
+        return State(rounds=spec.rounds)
+
+    def down(self, state: State, at: At) -> Down:
+        """Both, as far as they are there; without weights nothing at the end."""
+        if state.weights is None and at.round == state.rounds:
+            return {}
+        return {"weights": state.weights, "hyper": state.hyper}
+
+    def reduce(self, spec: FederationSpec, state: State, at: At, uploads: MixedSum) -> State:
+        """Divide."""
+        weights = self.mean(uploads.weights, state.weights) if self.params.share_weights else None
+        if self.params.noise_features:
+            now = mean_of_sums(uploads.rest, self.params, spec)
+        else:
+            now = mean_hyper(list(uploads.rest.payloads(HyperKnowledge, "hyper").values()))
+        hyper, ages = carried(state, now, self.params.carry_rounds)
+        return State(weights, hyper, ages, state.rounds)
+
+
+def loss(params: Params, hyper: HyperKnowledge | None) -> Objective:
     """The three terms of equation 11, where there is hyper-knowledge; a term that weighs nothing is left out."""
-    yield from ()
-    if "hyper" not in down:
+    if hyper is None:
         return (CrossEntropy(),)
-    hyper = cast("HyperKnowledge", down["hyper"])
-    features = hyper.features.astype(np.float32)
-    head = HeadMatch(
-        features=features,
-        soft=hyper.soft.astype(np.float32),
-        temperature=params.temperature,
-        weight=params.soft_weight,
-    )
+    features, soft = hyper.features.astype(np.float32), hyper.soft.astype(np.float32)
+    head = HeadMatch(features=features, soft=soft, temperature=params.temperature, weight=params.soft_weight)
     near = PrototypeDistance(classes=hyper.classes.astype(np.int64), rows=features, weight=params.feature_weight)
     return (CrossEntropy(), *(term for term in (head, near) if term.weight))
 
 
-def hyper_knowledge(params: FedHKDParams, job: Job) -> Stage[Mapping[str, Payload]]:
-    """The hyper-knowledge of the classes that pass the threshold, nothing where none does; or noised sums."""
-    if params.noise_features:
-        return (yield from _noised_sums(params, job))
-    means: HyperKnowledge = yield HyperMeans(params.temperature)
-    shared = (means.counts >= params.min_count) & (means.counts >= params.nu * job.samples)  # (m,)
-    if not shared.any():
-        return {}
-    return {
-        "hyper": HyperKnowledge(
-            classes=means.classes[shared],
-            features=means.features[shared],
-            soft=means.soft[shared],
-            counts=means.counts[shared],
-        )
-    }
+def threshold_warning(params: Params, classes: int) -> tuple[str, ...]:
+    """W1, of the threshold alone."""
+    if params.nu * classes <= 1:
+        return ()
+    most = int(1 / params.nu)
+    text = (
+        f"method.nu = {params.nu:g}: at most {most} of {classes} classes of a device can pass it, and where data "
+        "is spread evenly none; devices with nothing to share make FedHKD FedAvg; use min_count instead (W1)"
+    )
+    return (text,)
 
 
-def _noised_sums(params: FedHKDParams, job: Job) -> Stage[Mapping[str, Payload]]:
-    means: HyperKnowledge = yield HyperMeans(params.temperature, params.clip)
-    counts = means.counts[:, None].astype(np.float64)  # (m, 1)
-    d, k = means.features.shape[1], job.spec.classes
-    sums = np.zeros((k, d + k + 1))
-    sums[means.classes] = np.hstack([means.features * counts, means.soft * counts, counts])
-    scales = (params.noise_features * params.clip, params.noise_soft, params.noise_counts)
-    noised = sums + np.repeat(scales, (d, k, 1)) * gaussian(job.secret, sums)
-    classes = np.arange(k, dtype=np.int32)
-    return {"sums": ClassRows(classes=classes, rows=noised.astype(np.float32), counts=np.ones_like(classes))}
+def mean_hyper(ups: Sequence[HyperKnowledge]) -> HyperKnowledge | None:
+    """Equation 9: per class the mean over its holders, by their samples of it; features and predictions alike."""
+    if not ups:
+        return None
+    features, soft = (
+        mean_over_holders([ClassRows(classes=up.classes, rows=getattr(up, part), counts=up.counts) for up in ups])
+        for part in ("features", "soft")
+    )
+    return HyperKnowledge(classes=features.classes, features=features.rows, soft=soft.rows, counts=features.counts)
 
 
-class FedHKDClient(FedAvgClient):
-    """A round of FedAvg with another loss and more to share; or all but the weights of it."""
+def mean_of_sums(ups: Iterable[Contribution], params: Params, spec: FederationSpec) -> HyperKnowledge | None:
+    """Noised sums, added up and divided by their noised counts; a class of fewer than `min_count` is absent.
 
-    def step(self, state: FedAvgState, down: Mapping[str, Payload], job: Job) -> Step[FedAvgState]:
-        """Without weights, what is measured is the model after training, which is the one to use."""
-        params: FedHKDParams = self.contract.read(job.spec.params)
-        if params.share_weights:
-            return (yield from super().step(state, down, job))
-        if job.closing:
-            yield Evaluate(job.round)
-            return state, {}
-        if job.local_steps:
-            source = job.private_batches(job.local_steps)
-            objective = yield from distilling(params, down, source)
-            yield Fit(source=source, objective=objective, optim=job.optim)
-        if job.evaluates:
-            yield Evaluate(job.round + 1)
-        return state, (yield from hyper_knowledge(params, job))
+    Predictions are brought back to the simplex.  A count beyond what its sender declared, and six deviations of noise,
+    is cut there: counts are claims.
+    """
+    k, slack = spec.classes, _DEVIATIONS * params.noise_counts
+    total = np.zeros((k, spec.feature_dim + k + 1))
+    for up in ups:  # in number order
+        sums = cast("ClassRows", up.knowledge["sums"])
+        rows = sums.rows.astype(np.float64)
+        rows[:, -1] = rows[:, -1].clip(-slack, up.samples + slack)
+        total[sums.classes] += rows
+    counts = total[:, -1]  # (k,)
+    kept = np.flatnonzero(counts >= params.min_count)
+    if not len(kept):
+        return None
+    means = total[kept, :-1] / counts[kept, None]  # (m, d + k)
+    return HyperKnowledge(
+        classes=kept.astype(np.int32),
+        features=means[:, :-k].astype(np.float32),
+        soft=on_simplex(means[:, -k:]).astype(np.float32),
+        counts=np.clip(np.rint(counts[kept]), 1, MOST).astype(np.int32),
+    )
 
 
-METHOD = FedHKDClient(FEDHKD, distilling, hyper_knowledge)
+def on_simplex(rows: Doubles) -> Doubles:
+    """The nearest points of the probability simplex to rows (m, k): Duchi et al. 2008, ICML, figure 1."""
+    falling = -np.sort(-rows, axis=1)  # (m, k)
+    excess = (np.cumsum(falling, axis=1) - 1) / np.arange(1, rows.shape[1] + 1)  # (m, k)
+    last = (falling > excess).sum(axis=1, keepdims=True) - 1  # (m, 1): entries that stay above 0, less 1
+    nearest: Doubles = np.maximum(rows - np.take_along_axis(excess, last, axis=1), 0)
+    return nearest
+
+
+def carried(before: State, now: HyperKnowledge | None, rounds: int) -> tuple[HyperKnowledge | None, tuple[int, ...]]:
+    """The hyper-knowledge of this round, with what may still be kept of the one before, and the age of each class."""
+    parts = [] if now is None else [(now, np.zeros(len(now.classes), np.int64))]
+    if before.hyper is not None:
+        ages = np.array(before.ages, np.int64) + 1  # (m,)
+        kept = ages <= rounds
+        if now is not None:
+            kept &= ~np.isin(before.hyper.classes, now.classes)
+        if kept.any():
+            parts.append((chosen(before.hyper, kept), ages[kept]))
+    if not parts:
+        return None, ()
+    order = np.argsort(np.concatenate([hyper.classes for hyper, _ in parts]))
+    every = HyperKnowledge(
+        **{name: np.concatenate([getattr(hyper, name) for hyper, _ in parts])[order] for name in _ARRAYS}
+    )
+    return every, tuple(np.concatenate([ages for _, ages in parts])[order].tolist())
+
+
+def chosen(hyper: HyperKnowledge, which: NDArray[np.bool_]) -> HyperKnowledge:
+    """That of some of its classes."""
+    return HyperKnowledge(**{name: getattr(hyper, name)[which] for name in _ARRAYS})

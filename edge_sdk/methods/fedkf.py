@@ -1,33 +1,143 @@
-"""FedKF (client half): Zhou et al. 2023, arXiv:2207.11447, equation 7 and Algorithm 1.
+"""FedKF: devices learn from their own data, and without data from a teacher, the mean of everybody's newest weights.
 
-    train    CE(y, f(x)) + gamma KL(teacher(x_G) || f(x_G)), x_G made up by a generator that stays on the device
+Zhou et al., "Handling Data Heterogeneity in Federated Learning via Knowledge Fusion", IEEE Internet of Things Journal
+2023 (arXiv:2207.11447), Algorithm 1.
 
-The model begins a round as the mean of those who answered in the last one (ACA); the teacher is the mean over all slots
-(OCA), and what is measured and left at the end.  Nothing came in round 0, which is plain training.
+    train     CE(y, f(x)) + gamma KL(teacher(x_G) || f(x_G))      equation 7; x_G is made up by a generator that stays
+                                                                  on the device
+    reduce    w^S, the mean over those who answered (ACA), from which devices go on; w^T, the mean over all slots (OCA),
+              which is their teacher and the result               s5 to s7
+
+Nothing came in round 0, which is plain training.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import cast
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from edge_sdk.methods.base import Stage
-from edge_sdk.methods.fedavg import FedAvgClient
+from edge_sdk.methods.averaging import DISCLOSES, DOWN, UP, Averaging, over_slots, slots, write_weights
+from edge_sdk.methods.base import At, Device, Down, Exchange, Slot, Stage
 from edge_sdk.methods.fedkf_term import DataFree
-from edge_sdk.methods.requests import Private
+from edge_sdk.methods.params import Range, SlotAge, Start, Weighting
+from edge_sdk.methods.requests import Evaluate
 from edge_sdk.objectives import CrossEntropy, Objective
-from edge_sdk.protocol.contracts.fedkf import FEDKF, FedKFParams
-from edge_sdk.protocol.knowledge import Payload, Weights
+from edge_sdk.protocol.knowledge import Weights
+from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.protocol.schema import Count, wire
+from edge_sdk.reductions import Change, SlotSum
 
 
-def fused(params: FedKFParams, down: Mapping[str, Payload], _source: Private) -> Stage[Objective]:
-    """Own data, and the teacher without data; where it did not come, the two means are one."""
-    yield from ()
-    if "weights" not in down or params.gamma == 0:
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """Hyper-parameters of FedKF."""
+
+    gamma: Annotated[float, Range(0, 1000, paper="1, and 0.001 for CIFAR-10 with alpha = 1")] = 1.0
+    """gamma, of the teacher's predictions on samples that are made up.  0: FedAvg with slots."""
+    certain: Annotated[float, Range(0, 1000, paper="0.1 or 0.01")] = 0.1
+    """lambda_1: the generator looks for samples on which the teacher is sure."""
+    active: Annotated[float, Range(0, 1000, paper="0.1")] = 0.1
+    """lambda_2: and for samples that give large features."""
+    raw_loss: bool = False
+    """The generator's loss with sums over classes and features as in the paper; else in its code's scale-free form."""
+    adversarial: bool = False
+    """Whether the generator also looks for samples on which device and teacher differ, as the code does for CIFAR."""
+    generator: Literal["board", "paper"] = "board"
+    """`board`: an eighth of the channels of the `paper`'s."""
+    noise_dim: Annotated[int, Range(1, 4096, paper="1000 or 100")] = 32
+    """Numbers that a sample is made of; the paper's code takes 1000 for CIFAR and 100 for EMNIST."""
+    generator_rate: Annotated[float, Range(1e-6, 1, paper="0.001")] = 0.001
+    """Learning rate of the generator's Adam."""
+    warm: bool = True
+    """Whether a device's generator goes on from round to round, as in the code; the paper's begins anew in each."""
+    weighting: Weighting = "samples"
+    """Both means: by their `samples` or `uniform`."""
+    start: Start = "first"
+    """Round 0: `first`, the lowest-numbered contributor's model is everybody's start; `equal`: all start alike."""
+    max_slot_age: SlotAge = 0
+    """Rounds after which the upload of a device that stays away no longer counts; 0: never."""
+
+
+@wire("fedkf-coordinator-state")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """w^S and the slots, whose mean is w^T; none before the first round, for the coordinator has no model."""
+
+    student: Weights | None = None
+    rounds: Count
+    slots: SlotSum | None = None
+
+
+class FedKF(Averaging[Params]):
+    """Two means: one to go on from, one to learn from."""
+
+    name = "fedkf"
+    title = "FedKF: FedAvg, with the mean of everybody's newest weights as teacher, on samples that devices make up"
+    citation = "Zhou et al. 2023, IEEE IoT Journal, arXiv:2207.11447"
+    exchanges = (Exchange(down={**DOWN, "teacher": Slot(Weights, optional=True)}, up=UP),)
+    needs = frozenset({"predict", "logit-gradients", "features", "weights"})
+    terms = frozenset({"cross-entropy", "data-free"})
+    discloses = DISCLOSES
+    cautions = ("W7: a generator with more weights than the model; refused without pictures",)
+
+    def __init__(self, params: Params | None = None) -> None:
+        super().__init__(params)
+        self.caching = slots(self.params, self.params.max_slot_age)
+
+    def warnings(self, spec: FederationSpec) -> tuple[str, ...]:
+        """W7."""
+        if self.params.generator != "paper":
+            return ()
+        linear = 128 * (self.params.noise_dim + 1)
+        text = (
+            f"method.generator = paper: on each device a generator of {linear:,} weights for every 16 pixels, and "
+            "222,000 more, which can cost more than the model; board has an eighth of its channels (W7)"
+        )
+        return (text,)
+
+    def receive(self, device: Device[Any]) -> Stage[None]:
+        """Take over w^S; where w^T is measured first, only then."""
+        if "teacher" not in device.down or not device.job.evaluates_last:
+            yield from super().receive(device)
+
+    def measure(self, device: Device[Any]) -> Stage[None]:
+        """Measure w^T, which is the result so far."""
+        yield from write_weights(device, "teacher")
+        yield Evaluate(device.job.round)
+        if "teacher" in device.down:
+            yield from write_weights(device)
+
+    def train(self, device: Device[Any]) -> Stage[None]:
+        """Equation 7; where no teacher came, the two means are one."""
+        teacher = device.received(Weights, "teacher" if "teacher" in device.down else "weights")
+        yield from device.fit(loss(teacher, self.params))
+
+    def begin(self, spec: FederationSpec) -> State:
+        """No weights yet: devices begin with their own."""
+        return State(rounds=spec.rounds)
+
+    def down(self, state: State, at: At) -> Down:
+        """Both means, or one where they are the same; at the end the one over all slots."""
+        teacher = over_slots(state.slots, state.student)
+        if state.student is None or teacher is None or at.round == state.rounds:
+            return {"weights": teacher}
+        if np.array_equal(state.student.values, teacher.values):
+            return {"weights": teacher}
+        return {"weights": state.student, "teacher": teacher}
+
+    def reduce(self, spec: FederationSpec, state: State, at: At, uploads: Change) -> State:
+        """Divide both sums; in the first round, see to a common start."""
+        student = self.mean(uploads.now, state.student)
+        slots_ = self.slots_after(state.slots, at, uploads, student.layout)
+        return State(student=student, rounds=state.rounds, slots=slots_)
+
+
+def loss(teacher: Weights | None, params: Params) -> Objective:
+    """Equation 7: own data, and the teacher without data; before the first mean there is no teacher."""
+    if teacher is None or params.gamma == 0:
         return (CrossEntropy(),)
-    teacher = cast("Weights", down.get("teacher", down["weights"]))
     imitation = DataFree(
         teacher=np.asarray(teacher.values, np.float32),
         generator=params.generator,
@@ -41,6 +151,3 @@ def fused(params: FedKFParams, down: Mapping[str, Payload], _source: Private) ->
         weight=params.gamma,
     )
     return (CrossEntropy(), imitation)
-
-
-METHOD = FedAvgClient(FEDKF, fused, measured="teacher")

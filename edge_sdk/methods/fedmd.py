@@ -1,35 +1,163 @@
-"""FedMD (client half): Li and Wang 2019, arXiv:1910.03581, in the form that FedAL compares with, and in its own.
+"""FedMD: devices average their logits on public samples and learn from the mean.
 
-A round: digest the consensus on the last round's public samples, train on private batches (the paper's "revisit"),
-score the next public samples.  So the consensus of a round arrives with the next Assign, and the last one with the
-closing Assign.
+Li and Wang, "FedMD: Heterogenous Federated Learning via Model Distillation", 2019 (arXiv:1910.03581), in two forms.
+That which FedAL compares with: KL to the leave-one-out mean on one public mini-batch a round.  And its own, `digest`:
+regression on the mean logits of all, over many public samples a round, but without labels of these.
+
+    receive   steps towards the consensus, on the public samples of the round before   ("digest")
+    train     CE(y, f(x)) on the device's own samples                                  ("revisit")
+    share     f(x) on the public samples of this round                                 ("communicate")
+    reduce    the mean of the logits, not of the probabilities                         ("aggregate")
+
+So the consensus of a round arrives with the next exchange, and the last one with the closing exchange.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
-from typing import cast
+from typing import Annotated, Literal
 
 import numpy as np
 
-from edge_sdk.methods.base import Job, Stage, Step, check_batch
-from edge_sdk.methods.requests import Evaluate, Fit, Logits, Public
-from edge_sdk.objectives import CrossEntropy, Distill, Floats, LogitMatch, Term
-from edge_sdk.protocol.contracts.fedmd import FEDMD, FedMDParams
-from edge_sdk.protocol.knowledge import Payload, PublicLogits
+from edge_sdk.methods.base import At, Device, Down, Exchange, Method, Slot, Stage, Up, check_batch
+from edge_sdk.methods.params import Range
+from edge_sdk.methods.requests import Fit, Logits, Public
+from edge_sdk.objectives import Distill, Floats, LogitMatch, Term
+from edge_sdk.protocol.knowledge import PublicLogits
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.schema import Count, Matrix, wire
-from edge_sdk.public_set.samples import batch_digest, batch_indices
+from edge_sdk.protocol.public_batch import batch_digest, batch_indices
+from edge_sdk.protocol.schema import Count, Matrix, Packed, wire
+from edge_sdk.reductions import Bag, mean_in_order
+
+MAX_DEVICES = 10**6
+"""As many as a federation may have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """Hyper-parameters of FedMD."""
+
+    form: Literal["fedal", "digest"] = "fedal"
+    """`fedal`, the form that FedAL compares with, or `digest`, the original one."""
+    public_batch: Annotated[int, Range(1, 65536)] = 32
+    """B: public samples in a mini-batch; in FedAL's form also those scored in each round."""
+    align: Annotated[int, Range(1, 65536, paper="5000")] = 256
+    """|A|: public samples scored in each round of the form `digest`; the paper takes 5000."""
+    error: Literal["absolute", "squared"] = "absolute"
+    """What `digest` makes small: the mean `absolute` error of logits, as the paper's code, or the `squared` one."""
+    temperature: Annotated[float, Range(0.01, 100)] = 1.0
+    """E, the temperature of the KL term."""
+    target: Literal["by-form", "leave-one-out", "all"] = "by-form"
+    """Whose mean a device learns from: the others' (`leave-one-out`), as in FedAL's form, or `all`, itself included,
+    as in the original."""
+    digest_steps: Annotated[int, Range(0, 1000)] = 0
+    """Optimiser steps on each consensus; 0: one pass over what was scored, in mini-batches."""
+
+    @property
+    def scored(self) -> int:
+        """Public samples that are scored in each round."""
+        return self.align if self.form == "digest" else self.public_batch
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether a device leaves itself out of the mean that it learns from."""
+        return self.target == "leave-one-out" or (self.target == "by-form" and self.form == "fedal")
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps on each consensus."""
+        return self.digest_steps or math.ceil(self.scored / self.public_batch)
 
 
 @wire("fedmd-state")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FedMDState:
+class DeviceState:
     """What this device last sent: needed to take itself out of the mean."""
 
     round: Count = 0
     sent: Matrix | None = None  # (b, k)
+
+
+@wire("fedmd-coordinator-state")
+@dataclass(frozen=True, slots=True)
+class State:
+    """The mean of the last round, and whose logits are in it."""
+
+    mean: PublicLogits | None = None
+    numbers: Annotated[tuple[int, ...], Packed(MAX_DEVICES)] = ()
+
+
+class FedMD(Method[Params]):
+    """Devices take themselves out of a mean that they are in; a predict-only model only scores."""
+
+    name = "fedmd"
+    title = "FedMD: learn from the mean logits on public samples"
+    citation = "Li and Wang 2019, arXiv:1910.03581"
+    result = "shared"
+    teaches = frozenset({"predict"})
+    terms = frozenset({"cross-entropy", "distill"})
+    needs_public_set = True
+    discloses = "logits on the public samples, which can tell what the private samples are like"
+    device_state = DeviceState
+
+    def __init__(self, params: Params | None = None) -> None:
+        super().__init__(params)
+        rows = self.params.scored
+        # The mean goes to everybody, and once more, as `others`, to those who have no part in it: a device whose
+        # upload came too late cannot know that, and would take itself out of a mean that it is not in.
+        down = {
+            "mean": Slot(PublicLogits, optional=True, rows=rows),
+            "others": Slot(PublicLogits, personal=True, optional=True, rows=rows),
+        }
+        self.exchanges = (Exchange(down=down, up={"logits": Slot(PublicLogits, rows=rows)}),)
+        self.closing = Exchange(down=down)
+        if self.params.form == "digest":
+            self.terms = frozenset({"cross-entropy", "logit-match"})
+
+    def receive(self, device: Device[DeviceState]) -> Stage[None]:
+        """Steps on the public samples that the mean was made on: those of the round before."""
+        params, job, state = self.params, device.job, device.state
+        mean = device.received(PublicLogits, "mean")
+        if mean is None or not job.learns:
+            return
+        indices = batch_indices(job.spec, job.round - 1, 0, params.scored)
+        check_batch(mean, job.spec, indices)
+        target: Floats | None = mean.values.astype(np.float32)
+        inside = state.round == job.round - 1 and "others" not in device.down
+        if params.leaves_out and inside and state.sent is not None:
+            target = leave_one_out(mean.values, state.sent, mean.contributors)
+        if target is not None:
+            size = min(params.public_batch, params.scored)
+            chosen = np.resize(np.arange(params.scored), (params.steps, size))  # (steps, b), pass after pass
+            yield Fit(source=Public(indices[chosen]), objective=(loss(params, target[chosen]),), optim=job.optim)
+
+    def share(self, device: Device[DeviceState]) -> Stage[Up]:
+        """The logits on the public samples of this round."""
+        job = device.job
+        indices = batch_indices(job.spec, job.round, 0, self.params.scored)
+        logits: Floats = (yield Logits(Public(indices[None])))[0]  # (b, k)
+        device.state = DeviceState(round=job.round, sent=logits)
+        return {"logits": PublicLogits(values=logits, batch=batch_digest(job.spec, indices))}
+
+    def begin(self, spec: FederationSpec) -> State:
+        """No mean yet."""
+        return State()
+
+    def down(self, state: State, at: At) -> Down:
+        """The mean of the last round, with the number of contributors."""
+        return {"mean": state.mean}
+
+    def down_to(self, state: State, at: At, number: int) -> Down:
+        """The same mean as that of the others, for a device that has no part in it."""
+        return {} if number in state.numbers else {"others": state.mean}
+
+    def reduce(self, spec: FederationSpec, state: State, at: At, uploads: Bag) -> State:
+        """The mean of the logits over contributors."""
+        ups = uploads.payloads(PublicLogits, "logits")
+        mean = mean_in_order(up.values for up in ups.values())
+        batch = next(iter(ups.values())).batch
+        return State(PublicLogits(values=mean, batch=batch, contributors=len(ups)), tuple(ups))
 
 
 def leave_one_out(mean: Floats, own: Floats, contributors: int) -> Floats | None:
@@ -40,53 +168,8 @@ def leave_one_out(mean: Floats, own: Floats, contributors: int) -> Floats | None
     return (total / (contributors - 1)).astype(np.float32)
 
 
-class FedMDClient:
-    """Learns from the others' mean logits; a predict-only model only scores."""
-
-    contract = FEDMD
-
-    def init(self, spec: FederationSpec) -> FedMDState:
-        """Nothing sent yet."""
-        return FedMDState()
-
-    def step(self, state: FedMDState, down: Mapping[str, Payload], job: Job) -> Step[FedMDState]:
-        """Digest, train, score."""
-        params = self.contract.read(job.spec.params)
-        if job.learns and "mean" in down:
-            yield from _digest(state, down, params, job)
-        if job.evaluates_last:
-            yield Evaluate(job.round)
-        if job.closing:
-            return state, {}
-        if job.learns and job.local_steps:
-            batches = job.private_batches(job.local_steps)
-            yield Fit(source=batches, objective=(CrossEntropy(),), optim=job.optim)
-        indices = batch_indices(job.spec, job.round, 0, params.scored)
-        logits = (yield Logits(Public(indices[None])))[0]  # (b, k)
-        up = PublicLogits(values=logits, batch=batch_digest(job.spec, indices))
-        return FedMDState(round=job.round, sent=logits), {"logits": up}
-
-
-def _digest(state: FedMDState, down: Mapping[str, Payload], params: FedMDParams, job: Job) -> Stage[None]:
-    """Steps on the public samples that the mean was made on: those of the round before."""
-    last = job.round - 1
-    mean = cast("PublicLogits", down["mean"])
-    indices = batch_indices(job.spec, last, 0, params.scored)
-    check_batch(mean, job.spec, indices)
-    target: Floats | None = mean.values.astype(np.float32)
-    inside = state.sent is not None and state.round == last and "others" not in down
-    if params.leaves_out and inside:
-        target = leave_one_out(mean.values, cast("Floats", state.sent), mean.contributors)
-    if target is not None:
-        size = min(params.public_batch, params.scored)
-        chosen = np.resize(np.arange(params.scored), (params.steps, size))  # (steps, b), pass after pass
-        yield Fit(source=Public(indices[chosen]), objective=(_term(params, target[chosen]),), optim=job.optim)
-
-
-def _term(params: FedMDParams, targets: Floats) -> Term:
+def loss(params: Params, targets: Floats) -> Term:
+    """KL to the consensus, or regression on it; targets (steps, b, k)."""
     if params.form == "fedal":
         return Distill(logits=targets, temperature=params.temperature)
-    return LogitMatch(logits=targets, error="squared" if params.error == "squared" else "absolute")
-
-
-METHOD = FedMDClient()
+    return LogitMatch(logits=targets, error=params.error)

@@ -1,8 +1,38 @@
-"""FedMD-LF (client half): FedAL's (Han, Shi and Huang, IEEE JSAC 2024), to which no adversarial gradient ever comes."""
+"""FedMD-LF: FedMD in several iterations a round, with less-forgetting; FedAL without its discriminator.
+
+The ablation of Han, Shi and Huang, "FedAL: Black-Box Federated Knowledge Distillation Enabled by Adversarial Learning",
+IEEE JSAC 2024, section V.  Its rounds are those of FedAL (fedal.py), to which no adversarial gradient ever comes.
+"""
 
 from __future__ import annotations
 
-from edge_sdk.methods.fedal import FedALClient
-from edge_sdk.protocol.contracts.fedmd_lf import FEDMD_LF
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
-METHOD = FedALClient(FEDMD_LF)
+from edge_sdk.methods.fedal import Transfer
+from edge_sdk.methods.params import Range
+
+
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """Hyper-parameters of FedMD-LF: those of FedAL that are left without the discriminator."""
+
+    tau: Annotated[int, Range(1, 1000, paper="5 to 15")] = 5
+    """tau: iterations of the transfer stage, each one round trip."""
+    public_batch: Annotated[int, Range(1, 65536, paper="32")] = 32
+    """B: public samples per iteration."""
+    temperature: Annotated[float, Range(0.01, 100, paper="1")] = 1.0
+    """E: temperature of the KL terms."""
+    less_forgetting: Annotated[float, Range(0, 1000, paper="1")] = 1.0
+    """Weight of both less-forgetting terms; 0 leaves FedMD with tau iterations."""
+    target: Literal["leave-one-out", "all"] = "leave-one-out"
+    """Whose mean a device learns from: the others' (`leave-one-out`), or `all`, itself included."""
+
+
+class FedMDLF(Transfer[Params]):
+    """Without discriminator, and so without torch on the coordinator."""
+
+    name = "fedmd_lf"
+    title = "FedMD-LF: mean logits of the others over several iterations, less forgetting"
+    citation = "Han, Shi and Huang 2024, IEEE JSAC, FedAL (its ablation)"
+    terms = frozenset({"cross-entropy", "distill", "less-forgetting"})

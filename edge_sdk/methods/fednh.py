@@ -1,70 +1,167 @@
-"""FedNH (client half): Dai et al. 2023, AAAI, equations 2 and 3, Algorithm 1.
+"""FedNH: the last layer is a set of class prototypes, spread evenly at first, that no device trains.
 
-    take over    the prototypes W as last layer; the body, where bodies are shared
-    train        CE(y, s W r) with r = f / |f|: the body, and s if it is trained, never W
-    share        the mean r of each class, as in inference after training; the body
+Dai, Chen, Li, Heinecke, Sun and Xu, "Tackling Data Heterogeneity in Federated Learning with Class Prototypes", AAAI
+2023 (arXiv:2212.02758), Algorithm 1.
+
+    receive   the prototypes W as last layer; the body, where bodies are shared
+    train     CE(y, s W r) with r = f / |f|: the body, and s if it is trained, never W      equations 2 and 3
+    share     the mean r of each class, as in inference after training; the body
+    reduce    the plain mean of bodies; W_c <- the direction of rho W_c + (1 - rho) times the devices' mean of class c,
+              for each class c                                                              equation 4 and line 9
 
 What is measured is the model as it arrives, before it is trained on.  Where bodies stay on their devices that is each
-device's own body under the new prototypes.
+device's own body under the new prototypes.  The first prototypes are made in fednh_prototypes.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import cast
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.methods.base import Job, Stage, Step, Up
-from edge_sdk.methods.fedper import body_down, body_up
-from edge_sdk.methods.requests import ClassMeans, Evaluate, Fit, SetScale, WriteHead
-from edge_sdk.objectives import CrossEntropy
-from edge_sdk.protocol.contracts.fednh import FEDNH, FedNHParams
-from edge_sdk.protocol.knowledge import ClassRows, Payload
+from edge_sdk.errors import RemoteProtocolError, UsageError
+from edge_sdk.methods.averaging import BODY_DOWN, BODY_UP, Averaging
+from edge_sdk.methods.base import At, Device, Down, Exchange, Slot, Stage, Up, told
+from edge_sdk.methods.fednh_prototypes import first_prototypes
+from edge_sdk.methods.params import Range, Start
+from edge_sdk.methods.requests import ClassMeans, SetScale, WriteHead
+from edge_sdk.objectives import CrossEntropy, Floats, Ints
+from edge_sdk.protocol.knowledge import ClassRows, Weights
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import wire
+from edge_sdk.reductions import MixedSum, mean_over_holders
 
+Doubles = NDArray[np.float64]
 UNIT_WITHIN = 0.05
 """How far from 1 a prototype's length may be: what the coarsest encoding does to it is less."""
+LEAST = 1e-9
+"""A sum of directions that is shorter cancelled out, and has none."""
+_STREAM = 0x70726F746F
+"""Keeps the draw of prototypes apart from those of devices, whose seeds end in their number."""
+_TOLD = (
+    "which classes the device holds, the mean direction of their features, and with the default update the number of "
+    "samples of each"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """Hyper-parameters of FedNH; the defaults are the paper's, but for the update."""
+
+    rho: Annotated[float, Range(0, 1, paper="0.9")] = 0.9
+    """Of the old prototype in the new one."""
+    initial: Literal["auto", "simplex", "cross-polytope", "optimised"] = "auto"
+    """The first prototypes: `simplex`, all equally far apart, for K <= d + 1; `cross-polytope`, at right angles or
+    opposite, for K <= 2 d; `optimised`, found by descent; `auto`: the first of these that there is."""
+    update: Literal["counts", "paper"] = "counts"
+    """What prototypes are drawn to: `counts`, the direction of the holders' means by their samples, as in the authors'
+    code; `paper`, the sum of the means themselves over all devices of the round, holders or not (equation 4)."""
+    scale: Annotated[float, Range(1e-3, 1e3, paper="30, or trains it")] = 20.0
+    """s, of the cosines; the paper names 30."""
+    train_scale: bool = True
+    """Whether s is trained with the body, as in the paper's experiments."""
+    share_body: bool = True
+    """False: only prototypes travel, and devices may be of any architecture."""
+    start: Start = "first"
+    """Round 0: `first`, the lowest-numbered contributor's body is everybody's start; `equal`: all start alike."""
 
 
 @wire("fednh-state")
 @dataclass(frozen=True, slots=True)
-class FedNHState:
+class DeviceState:
     """Whether s was set; from then on it is the device's own, or comes with the body."""
 
     begun: bool = False
 
 
-class FedNHClient:
+@wire("fednh-coordinator-state")
+@dataclass(frozen=True, slots=True)
+class State:
+    """theta^t, none before the first round or where bodies stay on their devices; W^t of all classes, unit rows."""
+
+    weights: Weights | None
+    prototypes: ClassRows
+
+
+class FedNH(Averaging[Params]):
     """Trains a body under a head that is given."""
 
-    contract = FEDNH
+    name = "fednh"
+    title = "FedNH: bodies are averaged under a head of class prototypes that only the coordinator moves"
+    citation = "Dai et al. 2023, AAAI, arXiv:2212.02758"
+    needs = frozenset({"predict", "logit-gradients", "features", "head-rows", "cosine-head", "weights"})
+    same_width = True
+    holders_wanted = 1
+    discloses = f"all weights in front of the last layer; {_TOLD}"
+    cautions = ("W9: more classes than features + 1",)
+    device_state = DeviceState
+    reduction = MixedSum
+    body = True
+    weighting = "uniform"
 
-    def init(self, spec: FederationSpec) -> FedNHState:
-        """Nothing beside the model."""
-        return FedNHState()
+    def __init__(self, params: Params | None = None) -> None:
+        super().__init__(params)
+        shares = self.params.share_body
+        down = {"prototypes": Slot(ClassRows), **(BODY_DOWN if shares else {})}
+        self.exchanges = (Exchange(down=down, up={"means": Slot(ClassRows), **(BODY_UP if shares else {})}),)
+        self.closing = Exchange(down=down)
+        if not shares:  # no owner need let weights leave, and no two devices need be of one architecture
+            self.needs, self.shares_weights, self.discloses = self.needs - {"weights"}, False, _TOLD
 
-    def step(self, state: FedNHState, down: Mapping[str, Payload], job: Job) -> Step[FedNHState]:
-        """Take over, measure, train the body, share."""
-        params = self.contract.read(job.spec.params)
-        keeps_scale = params.train_scale and state.begun
+    def warnings(self, spec: FederationSpec) -> tuple[str, ...]:
+        """W9."""
+        k, d = spec.classes, spec.feature_dim
+        if k <= d + 1 or self.params.initial != "auto":
+            return ()
+        how = "at right angles or opposite" if k <= 2 * d else "spread by descent" if d > 2 else "at equal angles"
+        return (f"W9: {k} prototypes cannot all be equally far apart in {d} features; they start {how}",)
+
+    def receive(self, device: Device[DeviceState]) -> Stage[None]:
+        """The scale, where the device has none of its own yet; the prototypes as last layer; the body."""
+        params = self.params
+        keeps_scale = params.train_scale and device.state.begun
         yield SetScale(None if keeps_scale else params.scale, trains=params.train_scale)
-        yield WriteHead(*_head(cast("ClassRows", down["prototypes"])))
-        yield from body_down(down)
-        if job.evaluates_last:
-            yield Evaluate(job.round)
-        if job.closing:
-            return state, {}
-        if job.local_steps:
-            source = job.private_batches(job.local_steps)
-            yield Fit(source=source, objective=(CrossEntropy(),), optim=job.optim, part="body")
-        return FedNHState(begun=True), (yield from _shared(params, job))
+        prototypes = device.received(ClassRows, "prototypes")
+        if prototypes is not None:
+            yield WriteHead(*head_of(prototypes))
+        yield from super().receive(device)
+
+    def train(self, device: Device[DeviceState]) -> Stage[None]:
+        """The body alone."""
+        yield from device.fit((CrossEntropy(),), part="body")
+
+    def share(self, device: Device[DeviceState]) -> Stage[Up]:
+        """The class means; where samples do not count, they are not told; and the body."""
+        device.state = DeviceState(begun=True)
+        means: ClassRows = yield ClassMeans()
+        known = {"means": told(means, "samples" if self.params.update == "counts" else "uniform")}
+        return {**known, **(yield from super().share(device))} if self.params.share_body else known
+
+    def begin(self, spec: FederationSpec) -> State:
+        """No body yet, and prototypes that are spread as far as can be.  Raises UsageError where they cannot."""
+        if not spec.feature_dim:
+            raise UsageError("federation.feature_dim: missing; fednh spreads its prototypes in so many dimensions")
+        rng = np.random.default_rng([spec.seed, _STREAM])
+        return State(None, every_class(first_prototypes(spec.classes, spec.feature_dim, self.params.initial, rng)))
+
+    def down(self, state: State, at: At) -> Down:
+        """The prototypes, and the body from the second round on."""
+        return {"prototypes": state.prototypes, "weights": state.weights}
+
+    def reduce(self, spec: FederationSpec, state: State, at: At, uploads: MixedSum) -> State:
+        """Divide, and move."""
+        weights = self.mean(uploads.weights, state.weights) if self.params.share_body else None
+        ups = list(uploads.rest.payloads(ClassRows, "means").values())
+        classes, targets = (by_counts if self.params.update == "counts" else as_printed)(ups)
+        rows = state.prototypes.rows.astype(np.float64)  # (k, d)
+        rows[classes] = moved(rows[classes], targets, self.params.rho)
+        return State(weights, every_class(rows))
 
 
-def _head(prototypes: ClassRows) -> tuple[np.typing.NDArray[np.int64], np.typing.NDArray[np.float32]]:
+def head_of(prototypes: ClassRows) -> tuple[Ints, Floats]:
     """Classes and head rows, without bias.  Raises RemoteProtocolError where a prototype is not of length 1 (W9)."""
     rows = prototypes.rows.astype(np.float32)  # (k, d)
     off = np.abs(np.linalg.norm(rows, axis=1) - 1).max()
@@ -73,12 +170,34 @@ def _head(prototypes: ClassRows) -> tuple[np.typing.NDArray[np.int64], np.typing
     return prototypes.classes.astype(np.int64), np.hstack([rows, np.zeros((len(rows), 1), np.float32)])
 
 
-def _shared(params: FedNHParams, job: Job) -> Stage[Up]:
-    means: ClassRows = yield ClassMeans()
-    if params.update == "paper":  # the samples do not count there, so they are not told
-        means = ClassRows(classes=means.classes, rows=means.rows, counts=np.ones_like(means.counts))
-    body = (yield from body_up(job, "uniform")) if params.share_body else {}
-    return {"means": means, **body}
+def as_printed(ups: Sequence[ClassRows]) -> tuple[NDArray[np.int32], Doubles]:
+    """Equation 4 with alpha = 1 / |S|: classes (m,), and the sum of their means by the number of all uploads (m, d)."""
+    mean = mean_over_holders([told(up, "uniform") for up in ups])  # counts are holders
+    return mean.classes, mean.rows * (mean.counts / len(ups))[:, None]
 
 
-METHOD = FedNHClient()
+def by_counts(ups: Sequence[ClassRows]) -> tuple[NDArray[np.int32], Doubles]:
+    """The authors' code: classes (m,), and the directions of their holders' directions by samples (m, d)."""
+    directed = [replace(up, rows=directions(up.rows.astype(np.float64)).astype(np.float32)) for up in ups]
+    mean = mean_over_holders(directed)
+    return mean.classes, directions(mean.rows.astype(np.float64))
+
+
+def moved(before: Doubles, targets: Doubles, rho: float) -> Doubles:
+    """The direction of rho W + (1 - rho) target, for each row (m, d); W itself where that has none."""
+    after = directions(rho * before + (1 - rho) * targets)
+    there = (targets != 0).any(axis=1) & (after != 0).any(axis=1)  # (m,)
+    return np.where(there[:, None], after, before)
+
+
+def directions(rows: Doubles) -> Doubles:
+    """Each row (m, d) by its length; zeros where that is next to nothing."""
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    unit: Doubles = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > LEAST)
+    return unit
+
+
+def every_class(rows: Doubles) -> ClassRows:
+    """Rows (k, d) of all classes, as they travel."""
+    classes = np.arange(len(rows), dtype=np.int32)
+    return ClassRows(classes=classes, rows=rows.astype(np.float32), counts=np.ones(len(rows), np.int32))

@@ -1,83 +1,44 @@
-"""FedPer (client half), and the round of every method that is FedPer with another way to train.
+"""FedPer: devices of one architecture average all weights but those of their last layers.
 
-Arivazhagan et al. 2019, arXiv:1912.00818, Algorithm 1, with one personal layer.
+Arivazhagan et al., "Federated Learning with Personalization Layers", 2019 (arXiv:1912.00818), Algorithm 1, with one
+personal layer.
 
-take over    the body: all weights in front of the last layer, which stays the device's own
-train        CE(y, f(x)), all of the model
-share        the body
+    receive   the body: all weights in front of the last layer, which stays the device's own
+    train     CE(y, f(x)), all of the model
+    share     the body
+    reduce    the mean of bodies, as FedAvg's of whole models (averaging.py)
 
 What is measured is the model after training, which is the one to use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, cast
+from dataclasses import dataclass
 
-import numpy as np
-
-from edge_sdk.methods.base import Job, Stage, Step, Up
-from edge_sdk.methods.requests import Evaluate, Fit, ReadWeights, WriteWeights
-from edge_sdk.objectives import CrossEntropy
-from edge_sdk.protocol.contracts.fedper import FEDPER
-from edge_sdk.protocol.knowledge import Payload, Weights
-from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.schema import wire
-from edge_sdk.protocol.wires import Contract
-
-Train: TypeAlias = Callable[[Any, Job], Stage[None]]
-"""(parameters, the round) -> how the round trains."""
+from edge_sdk.methods.averaging import BODY_DOWN, BODY_UP, DISCLOSES_BODY, Averaging
+from edge_sdk.methods.base import Exchange
+from edge_sdk.methods.params import Start, Weighting
 
 
-@wire("fedper-state")
-@dataclass(frozen=True, slots=True)
-class FedPerState:
-    """Nothing beside the model."""
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """Hyper-parameters of FedPer, with the last layer as the only personal one."""
+
+    weighting: Weighting = "samples"
+    """The mean over devices: by their `samples`, as in the paper, or `uniform`."""
+    start: Start = "first"
+    """Round 0: `first`, the lowest-numbered contributor's body is everybody's start; `equal`: all start alike."""
 
 
-def body_down(down: Mapping[str, Payload]) -> Stage[None]:
-    """Overwrite the body by the one that came down, if any did."""
-    if "weights" in down:
-        yield WriteWeights(np.asarray(cast("Weights", down["weights"]).values, np.float32), without_head=True)
-
-
-def body_up(job: Job, weighting: str) -> Stage[Up]:
-    """The body as it is uploaded; how many samples stand behind it is told only where it is needed."""
-    body: Weights = yield ReadWeights(without_head=True)
-    return {"weights": replace(body, count=job.samples if weighting == "samples" else 1)}
-
-
-def whole(_params: Any, job: Job) -> Stage[None]:
-    """All of the model at once."""
-    source = job.private_batches(job.local_steps)
-    yield Fit(source=source, objective=(CrossEntropy(),), optim=job.optim)
-
-
-class FedPerClient:
+class FedPer(Averaging[Params]):
     """Shares its body, and keeps its last layer."""
 
-    def __init__(self, contract: Contract[Any], train: Train) -> None:
-        """`train`: how this method does."""
-        self.contract = contract
-        self._train = train
-
-    def init(self, spec: FederationSpec) -> FedPerState:
-        """Nothing beside the model."""
-        return FedPerState()
-
-    def step(self, state: FedPerState, down: Mapping[str, Payload], job: Job) -> Step[FedPerState]:
-        """Take over, train, measure, share."""
-        if job.closing:
-            yield Evaluate(job.round)
-            return state, {}
-        params = self.contract.read(job.spec.params)
-        yield from body_down(down)
-        if job.local_steps:
-            yield from self._train(params, job)
-        if job.evaluates:
-            yield Evaluate(job.round + 1)
-        return state, (yield from body_up(job, params.weighting))
-
-
-METHOD = FedPerClient(FEDPER, whole)
+    name = "fedper"
+    title = "FedPer: one architecture, averaged but for its last layer"
+    citation = "Arivazhagan et al. 2019, arXiv:1912.00818"
+    exchanges = (Exchange(down=BODY_DOWN, up=BODY_UP),)
+    closing = Exchange()
+    result = "own"
+    body = True
+    needs = frozenset({"predict", "logit-gradients", "head-rows", "weights"})
+    discloses = DISCLOSES_BODY

@@ -1,77 +1,99 @@
-"""FedProto (client half).
+"""FedProto: devices average the mean features of their classes, and pull their own features towards the averages.
 
-Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI 2022, equations 3, 7 and 8.
+Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI 2022 (arXiv:2105.00243).
 
-    train     CE(y, f(x)) + lambda mean (R(x) - C^y)^2        C^y: the mean prototype of the class, over its holders
-    share     the class means of R(x), in one pass in inference mode after training
+    train     CE(y, f(x)) + lambda mean (R(x) - C^y)^2                        equations 7 and 8
+    share     C_i^j, the mean of R(x) over the device's samples of class j    equation 3, in one pass after training
+    reduce    C^j = sum_i n_ij C_i^j / sum_i n_ij, over the holders of j      equation 6
 
 A device learns from the prototypes of round t - 1 in round t; there are none in the first round.  The last ones come
-with the closing Assign, and only serve to measure inference by the nearest prototype (eq. 4).
+with the closing exchange, and only serve to measure inference by the nearest prototype (equation 4).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Annotated, Any
 
 import numpy as np
 
-from edge_sdk.methods.base import Job, Step
-from edge_sdk.methods.requests import ClassMeans, Evaluate, Fit
+from edge_sdk.methods.base import At, Device, Down, Exchange, Method, Slot, Stage, Up, told
+from edge_sdk.methods.params import Range, Weighting
+from edge_sdk.methods.requests import ClassMeans, Evaluate
 from edge_sdk.objectives import CrossEntropy, Objective, PrototypePull
-from edge_sdk.protocol.contracts.fedproto import FEDPROTO, FedProtoParams
-from edge_sdk.protocol.knowledge import ClassRows, Payload
+from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import wire
+from edge_sdk.reductions import Bag, carried_over, mean_over_holders
 
 
-@wire("fedproto-state")
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """Hyper-parameters of FedProto; the defaults are those of its authors, but for the weighting."""
+
+    mse_weight: Annotated[float, Range(0, 1e6)] = 1.0
+    """lambda, times the mean over B d of the squared differences, as in the authors' code: 1 for MNIST and FEMNIST, 0.1
+    for CIFAR-10.  For a lambda on the squared L2 norm give d times as much.  0: prototypes are only measured with."""
+    weighting: Weighting = "samples"
+    """The mean over holders: by their `samples` of the class, which eq. 6 means, or `uniform`, as in the code."""
+
+
+@wire("fedproto-coordinator-state")
 @dataclass(frozen=True, slots=True)
-class FedProtoState:
-    """Nothing beside the model."""
+class State:
+    """The prototypes, of every class that was ever brought."""
+
+    prototypes: ClassRows | None = None
 
 
-class FedProtoClient:
-    """Trains towards the prototypes of all; a frozen extractor only contributes its own."""
+DOWN = {"prototypes": Slot(ClassRows, optional=True)}
 
-    contract = FEDPROTO
 
-    def init(self, spec: FederationSpec) -> FedProtoState:
-        """Nothing beside the model."""
-        return FedProtoState()
+class FedProto(Method[Params]):
+    """A frozen extractor only contributes its own prototypes."""
 
-    def step(self, state: FedProtoState, down: Mapping[str, Payload], job: Job) -> Step[FedProtoState]:
-        """Measure with the new prototypes, train, share one's own."""
-        params = self.contract.read(job.spec.params)
-        prototypes = cast("ClassRows | None", down.get("prototypes"))
-        if job.evaluates_last:
-            yield Evaluate(job.round, prototypes)
-        if job.closing:
-            return state, {}
-        if job.local_steps:
-            source = job.private_batches(job.local_steps)
-            yield Fit(source=source, objective=_objective(params, prototypes), optim=job.optim)
+    name = "fedproto"
+    title = "FedProto: class prototypes, averaged, pull the features of all devices together"
+    citation = "Tan et al. 2022, AAAI, arXiv:2105.00243"
+    exchanges = (Exchange(down=DOWN, up={"prototypes": Slot(ClassRows)}),)
+    closing = Exchange(down=DOWN)
+    result = "shared"
+    needs = frozenset({"predict", "logit-gradients", "features"})
+    terms = frozenset({"cross-entropy", "prototype-pull"})
+    same_width = True
+    holders_wanted = 3
+    discloses = "which classes the device holds, the mean feature of each, and unless weighting is uniform its samples"
+
+    def measure(self, device: Device[Any]) -> Stage[None]:
+        """By the head, and by the nearest prototype."""
+        yield Evaluate(device.job.round, device.received(ClassRows, "prototypes"))
+
+    def train(self, device: Device[Any]) -> Stage[None]:
+        """Towards the prototypes of all."""
+        yield from device.fit(loss(device.received(ClassRows, "prototypes"), self.params))
+
+    def share(self, device: Device[Any]) -> Stage[Up]:
+        """The device's own prototypes."""
         means: ClassRows = yield ClassMeans()
-        return state, {"prototypes": _told(means, params)}
+        return {"prototypes": told(means, self.params.weighting)}
+
+    def begin(self, spec: FederationSpec) -> State:
+        """No prototypes yet."""
+        return State()
+
+    def down(self, state: State, at: At) -> Down:
+        """The prototypes of all classes; each device uses those of its own."""
+        return {"prototypes": state.prototypes}
+
+    def reduce(self, spec: FederationSpec, state: State, at: At, uploads: Bag) -> State:
+        """The mean over the holders of each class; a class that nobody brings keeps its last prototype."""
+        now = mean_over_holders(list(uploads.payloads(ClassRows, "prototypes").values()))
+        return State(carried_over(state.prototypes, now))
 
 
-def _objective(params: FedProtoParams, prototypes: ClassRows | None) -> Objective:
+def loss(prototypes: ClassRows | None, params: Params) -> Objective:
+    """Equations 7 and 8; plain cross-entropy before there are prototypes."""
     if prototypes is None or params.mse_weight == 0:
         return (CrossEntropy(),)
-    pull = PrototypePull(
-        classes=prototypes.classes.astype(np.int64),
-        rows=prototypes.rows.astype(np.float32),
-        weight=params.mse_weight,
-    )
-    return (CrossEntropy(), pull)
-
-
-def _told(means: ClassRows, params: FedProtoParams) -> ClassRows:
-    """The class means as they are sent: how many samples stand behind them is told only where it is needed."""
-    if params.weighting == "samples":
-        return means
-    return ClassRows(classes=means.classes, rows=means.rows, counts=np.ones_like(means.counts))
-
-
-METHOD = FedProtoClient()
+    classes, rows = prototypes.classes.astype(np.int64), prototypes.rows.astype(np.float32)
+    return (CrossEntropy(), PrototypePull(classes=classes, rows=rows, weight=params.mse_weight))

@@ -1,26 +1,54 @@
-"""FedProx (client half): Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, equation 2.
+"""FedProx: FedAvg with a term that keeps each device near the weights that it was given.
 
-train    CE(y, f(x)) + (mu / 2) |w - w^t|^2        over all trainable scalars; w^t: the weights of the round's start
+Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020 (arXiv:1812.06127).
+
+    train     CE(y, f(x)) + (mu / 2) |w - w^t|^2        equation 2; over all trainable scalars
+
+All else is FedAvg's (averaging.py).  w^t: the weights of the round's start, in round 0 the device's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from edge_sdk.methods.base import Stage
-from edge_sdk.methods.fedavg import FedAvgClient
-from edge_sdk.methods.requests import Private, ReadWeights
-from edge_sdk.objectives import CrossEntropy, Objective, Proximal
-from edge_sdk.protocol.contracts.fedprox import FEDPROX, FedProxParams
-from edge_sdk.protocol.knowledge import Payload, Weights
-
-
-def proximal(params: FedProxParams, _down: Mapping[str, Payload], _source: Private) -> Stage[Objective]:
-    """The anchor is read back from the model: it is there in round 0, too, when nothing came down."""
-    if params.mu == 0:
-        return (CrossEntropy(),)
-    anchor: Weights = yield ReadWeights()
-    return (CrossEntropy(), Proximal(anchor=anchor.values, weight=params.mu))
+from edge_sdk.methods.averaging import DISCLOSES, Averaging
+from edge_sdk.methods.base import Device, Stage
+from edge_sdk.methods.params import Range, SlotAge, Start, Weighting
+from edge_sdk.methods.requests import ReadWeights
+from edge_sdk.objectives import CrossEntropy, Proximal
+from edge_sdk.protocol.knowledge import Weights
 
 
-METHOD = FedAvgClient(FEDPROX, proximal)
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """Hyper-parameters of FedProx."""
+
+    mu: Annotated[float, Range(0, 1000, paper="0.001 to 1")] = 0.01
+    """mu: (mu / 2) |w - w^t|^2 is added to the loss; the paper tunes it in 0.001 ... 1.  0: FedAvg."""
+    weighting: Weighting = "samples"
+    """The mean over devices: by their `samples` or `uniform`."""
+    start: Start = "first"
+    """Round 0: `first`, the lowest-numbered contributor's model is everybody's start; `equal`: all start alike."""
+    cached: bool = False
+    """Whether the result is the mean over the newest uploads of all devices ever seen: FedKF's technique T1."""
+    max_slot_age: SlotAge = 0
+    """With `cached`: rounds after which the upload of a device that stays away no longer counts; 0: never."""
+
+
+class FedProx(Averaging[Params]):
+    """Differs from FedAvg in what a device minimises."""
+
+    name = "fedprox"
+    title = "FedProx: FedAvg, with weights held near those of the round's start"
+    citation = "Li et al. 2020, MLSys, arXiv:1812.06127"
+    terms = frozenset({"cross-entropy", "proximal"})
+    discloses = DISCLOSES
+
+    def train(self, device: Device[Any]) -> Stage[None]:
+        """Equation 2; the anchor is read back from the model: it is there in round 0, too, when nothing came down."""
+        if self.params.mu == 0:
+            yield from device.fit((CrossEntropy(),))
+            return
+        anchor: Weights = yield ReadWeights()
+        yield from device.fit((CrossEntropy(), Proximal(anchor=anchor.values, weight=self.params.mu)))

@@ -1,7 +1,10 @@
-"""FedRoD (client half): Chen and Chao 2022, ICLR, arXiv:2107.00778, equations 5 and 6, Algorithm 1.
+"""FedRoD: FedAvg under a balanced loss, and on each device a personal last layer beside the shared one.
 
-    generic part     (theta, G) <- mean, train CE(y, softmax(G R(x) + gamma log n)), share (theta, G)
-    personal part    train P on CE(y, softmax((G + P) R(x))), theta and G as they are
+Chen and Chao, "On Bridging Generic and Personalized Federated Learning for Image Classification", ICLR 2022
+(arXiv:2107.00778), Algorithm 1.
+
+    train, share     (theta, G) <- mean, train CE(y, softmax(G R(x) + gamma log n)), share (theta, G)     equation 5
+    personalise      train P on CE(y, softmax((G + P) R(x))), theta and G as they are                     equation 6
 
 G + P is one linear layer: the device's model has its rows, predicts with them, and is what is measured.  P is kept from
 round to round, and never leaves the device.
@@ -9,59 +12,62 @@ round to round, and never leaves the device.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
-from edge_sdk.methods.base import Job, Step, Up
-from edge_sdk.methods.fedavg import share, take_over
-from edge_sdk.methods.requests import Evaluate, Fit, ReadHead, WriteHead
+from edge_sdk.methods.averaging import DISCLOSES, Averaging
+from edge_sdk.methods.base import Device, Exchange, Stage
+from edge_sdk.methods.params import Range, Start, Weighting
+from edge_sdk.methods.requests import ReadHead, WriteHead
 from edge_sdk.objectives import BalancedCrossEntropy, CrossEntropy, Floats
-from edge_sdk.protocol.contracts.fedrod import FEDROD, FedRoDParams
-from edge_sdk.protocol.knowledge import Payload
-from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import Matrix, wire
+
+
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """Hyper-parameters of FedRoD."""
+
+    gamma: Annotated[float, Range(0, 10, paper="1")] = 1.0
+    """gamma: logits are raised by gamma log n of their class, n its samples on the device.  0: plain cross-entropy."""
+    weighting: Weighting = "samples"
+    """The mean over devices: by their `samples` or `uniform`."""
+    start: Start = "first"
+    """Round 0: `first`, the lowest-numbered contributor's model is everybody's start; `equal`: all start alike."""
 
 
 @wire("fedrod-state")
 @dataclass(frozen=True, slots=True)
-class FedRoDState:
+class DeviceState:
     """P; none before the first round, when it is zero."""
 
     personal: Matrix | None = None  # (k, d + 1)
 
 
-class FedRoDClient:
+class FedRoD(Averaging[Params]):
     """Trains the shared model, then what it adds for itself."""
 
-    contract = FEDROD
+    name = "fedrod"
+    title = "FedRoD: FedAvg under a balanced loss, and a last layer of each device's own on top"
+    citation = "Chen and Chao 2022, ICLR, arXiv:2107.00778"
+    closing = Exchange()
+    result = "own"
+    needs = frozenset({"predict", "logit-gradients", "head-rows", "weights"})
+    terms = frozenset({"cross-entropy", "balanced-cross-entropy"})
+    discloses = DISCLOSES
+    device_state = DeviceState
 
-    def init(self, spec: FederationSpec) -> FedRoDState:
-        """P is zero."""
-        return FedRoDState()
+    def train(self, device: Device[DeviceState]) -> Stage[None]:
+        """Equation 5, all of the model."""
+        counts = np.array(device.job.class_counts, np.float32)  # (k,)
+        yield from device.fit((BalancedCrossEntropy(counts=counts, gamma=self.params.gamma),))
 
-    def step(self, state: FedRoDState, down: Mapping[str, Payload], job: Job) -> Step[FedRoDState]:
-        """Train for all and share; train one's own on top, which is the model to use."""
-        if job.closing:
-            yield Evaluate(job.round)
-            return state, {}
-        params: FedRoDParams = self.contract.read(job.spec.params)
-        yield from take_over(down)
-        steps = job.spec.train.local_steps
-        if steps:
-            balanced = BalancedCrossEntropy(counts=np.array(job.class_counts, np.float32), gamma=params.gamma)
-            yield Fit(source=job.private_batches(steps), objective=(balanced,), optim=job.optim)
-        up: Up = {"weights": (yield from share(job, params.weighting))}
+    def personalise(self, device: Device[DeviceState]) -> Stage[None]:
+        """Equation 6: the last layer alone, from G + P on."""
         generic: Floats = yield ReadHead()  # (k, d + 1)
-        if state.personal is not None:
-            yield WriteHead(np.arange(len(generic)), generic + state.personal)
-        if steps:
-            yield Fit(source=job.private_batches(steps), objective=(CrossEntropy(),), optim=job.optim, part="head")
-        if job.evaluates:
-            yield Evaluate(job.round + 1)
+        if device.state.personal is not None:
+            yield WriteHead(np.arange(len(generic)), generic + device.state.personal)
+        yield from device.fit((CrossEntropy(),), part="head")
         both: Floats = yield ReadHead()
-        return FedRoDState(both - generic), up
-
-
-METHOD = FedRoDClient()
+        device.state = DeviceState(both - generic)

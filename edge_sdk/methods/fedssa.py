@@ -1,100 +1,219 @@
-"""FedSSA (client half).
+"""FedSSA: devices with any extractor average the rows of their last layers, class by class.
 
 Yi et al., "FedSSA: Semantic Similarity-based Aggregation for Efficient Model-Heterogeneous Personalized Federated
-Learning", IJCAI 2024, equations 4-6 and Algorithm 1.
+Learning", IJCAI 2024, Algorithm 1.
 
-    fuse     row s of the last layer <- (global + mu^t own) / (1 + mu^t)     for the classes s that this device holds
-    train    CE(y, f(x)), all of the model
-    share    the rows of those classes
+    receive   row s of the last layer <- (global + mu^t own) / (1 + mu^t), for the classes s held     equation 4
+              mu^t = mu_0 cos(pi t / (2 T_stable)) until T_stable, then 0                             equations 5 and 6
+    train     CE(y, f(x)), all of the model
+    share     the rows of those classes
+    reduce    the mean of each class's rows over its holders                                          equation 3
 
 Equation 4 lacks the division, and multiplies the rows by 1 + mu^t in every round; it is there as fusion = "literal".
-Rows of other classes, unless takes = "all", and the extractor stay the device's own.
+Rows of other classes, unless takes = "all", and the extractor stay the device's own.  A class that nobody brings in a
+round keeps its row, on which the paper is silent.  Round 0 begins with a random header, the same for all devices; where
+no feature width is agreed on there is none.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, cast
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, cast
 
 import numpy as np
 
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.base import Job, Stage, Step
-from edge_sdk.methods.requests import Evaluate, Fit, ReadHead, WriteHead
-from edge_sdk.objectives import CrossEntropy, Floats, Ints
-from edge_sdk.protocol.contracts.fedssa import FEDSSA, FedSSAParams
-from edge_sdk.protocol.knowledge import ClassRows, Payload
+from edge_sdk.methods.base import At, Caching, Device, Down, Exchange, Method, Slot, Stage, Up
+from edge_sdk.methods.params import Range, SlotAge
+from edge_sdk.methods.requests import ReadHead, WriteHead
+from edge_sdk.objectives import Floats
+from edge_sdk.protocol.knowledge import ClassRows, Payload, Weights
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.schema import Packed, wire
+from edge_sdk.protocol.schema import Count, Packed, wire
+from edge_sdk.reductions import MOST, Bag, Change, SlotSum, carried_over, changed, mean_over_holders
+
+MOST_INFLATION = 10.0
+"""Growth of the rows above which `literal` is worth a warning: probabilities are useless from about there on."""
+_HEADER_STREAM = 0x68656164
+"""Keeps this draw apart from those of devices, whose seeds end in their number."""
+_LAYOUT = bytes(16)
+"""Of the tables that slots add up: there is only one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """Hyper-parameters of FedSSA; the paper tunes mu0 and t_stable without telling, so these are its code's."""
+
+    mu0: Annotated[float, Range(0, 1)] = 0.5
+    """mu_0: the share of a device's own rows at the start; 0: they are replaced in every round."""
+    t_stable: Annotated[int, Range(1, 10**9)] = 2
+    """T_stable: rounds after which a device's own rows count no more (code: 2 for different models, 45 for equal)."""
+    fusion: Literal["convex", "literal"] = "convex"
+    """`convex`: (global + mu own) / (1 + mu).  `literal`: global + mu own, eq. 4, which inflates the rows."""
+    weighting: Literal["uniform", "samples"] = "uniform"
+    """The mean over holders: `uniform`, eq. 3, or by their `samples` of the class."""
+    takes: Literal["seen", "all"] = "seen"
+    """Which of the rows that come down a device takes in: those of the classes that it has `seen`, or `all`.  With
+    mu0 = 0, `all` is case A of the paper's Table 3, and `seen` case B."""
+    cached: bool = False
+    """Whether the mean goes over the newest rows of every device ever seen, not over a round's alone, as in the paper's
+    code."""
+    max_slot_age: SlotAge = 0
+    """With `cached`: rounds after which the rows of a device that stays away no longer count; 0: never."""
 
 
 @wire("fedssa-state")
 @dataclass(frozen=True, slots=True)
-class FedSSAState:
+class DeviceState:
     """C_k: the classes that this device came with; empty before its first exchange."""
 
     classes: Annotated[tuple[int, ...], Packed(65535)] = ()
 
 
-class FedSSAClient:
-    """Takes over the rows of its own classes, trains, gives them back."""
+@wire("fedssa-coordinator-state")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """The global header."""
 
-    contract = FEDSSA
+    header: ClassRows | None  # (m, d + 1)
+    rounds: Count
+    """After these nobody needs it: a device's result is its model as it was trained last."""
+    slots: SlotSum | None = None
+    """Of `cached`: for each class the sum of its rows, weighted, and of their weights."""
 
-    def init(self, spec: FederationSpec) -> FedSSAState:
-        """Which classes are its own is learned from the first exchange."""
-        return FedSSAState()
 
-    def step(self, state: FedSSAState, down: Mapping[str, Payload], job: Job) -> Step[FedSSAState]:
-        """Fuse, train, share; the model that is measured is the one after training, which is the one to use."""
-        if job.closing:
-            yield Evaluate(job.round)
-            return state, {}
-        params = self.contract.read(job.spec.params)
-        held = _held(state, job)
-        if "header" in down:
-            yield from _fuse(cast("ClassRows", down["header"]), held, params, job)
-        if job.local_steps:
-            source = job.private_batches(job.local_steps)
-            yield Fit(source=source, objective=(CrossEntropy(),), optim=job.optim)
-        if job.evaluates:
-            yield Evaluate(job.round + 1)
+class FedSSA(Method[Params]):
+    """Trades the rows of the classes that a device holds."""
+
+    name = "fedssa"
+    title = "FedSSA: the last layer's rows of the classes that a device holds, averaged by class"
+    citation = "Yi et al. 2024, IJCAI, FedSSA"
+    exchanges = (
+        Exchange(
+            down={"header": Slot(ClassRows, optional=True, extra_columns=1)},
+            up={"header": Slot(ClassRows, extra_columns=1)},
+        ),
+    )
+    needs = frozenset({"predict", "logit-gradients", "head-rows"})
+    same_width = True
+    holders_wanted = 3
+    discloses = "which classes the device holds, its last layer's rows of them, and with weighting by samples how many"
+    cautions = (f"W11: literal fusion that blows rows up more than {MOST_INFLATION:g} times",)
+    device_state = DeviceState
+
+    def __init__(self, params: Params | None = None) -> None:
+        super().__init__(params)
+        self.caching = Caching(first_round=0, max_age=self.params.max_slot_age) if self.params.cached else None
+
+    def warnings(self, spec: FederationSpec) -> tuple[str, ...]:
+        """W11."""
+        factor = inflation(self.params, spec.rounds) if self.params.fusion == "literal" else 1.0
+        if factor <= MOST_INFLATION:
+            return ()
+        return (f'W11: header rows will be inflated by a factor of up to {factor:.2g}; use fusion = "convex"',)
+
+    def receive(self, device: Device[DeviceState]) -> Stage[None]:
+        """Fuse the rows of the classes held, or all that came; the others keep the local value.
+
+        Raises UsageError where the data has other classes than when the device joined (W16).
+        """
+        held, joined_with = device.job.classes, device.state.classes
+        if joined_with and joined_with != tuple(held.tolist()):
+            raise UsageError(
+                f"this device joined with samples of classes {list(joined_with)} and now holds {held.tolist()}: "
+                "remove its state folder to join anew"
+            )
+        device.state = DeviceState(tuple(held.tolist()))
+        header = device.received(ClassRows, "header")
+        if header is None:
+            return
+        own: Floats = yield ReadHead()  # (k, d + 1)
+        taken = np.isin(header.classes, held) | (self.params.takes == "all")
+        classes = header.classes[taken].astype(np.int64)
+        if len(classes):
+            yield WriteHead(classes, fused(header.rows[taken], own[classes], self.params, device.job.round))
+
+    def share(self, device: Device[DeviceState]) -> Stage[Up]:
+        """The rows of the classes held; how many samples stand behind them is told only where it is needed."""
+        held = device.job.classes
         rows: Floats = yield ReadHead()
-        return FedSSAState(tuple(held.tolist())), {"header": _told(held, rows, params, job)}
+        by_samples = self.params.weighting == "samples"
+        counts = np.array(device.job.class_counts)[held] if by_samples else np.ones(len(held))
+        return {"header": ClassRows(classes=held.astype(np.int32), rows=rows[held], counts=counts.astype(np.int32))}
+
+    def begin(self, spec: FederationSpec) -> State:
+        """A random header of all classes."""
+        return State(header=random_header(spec) if spec.feature_dim else None, rounds=spec.rounds)
+
+    def down(self, state: State, at: At) -> Down:
+        """The rows of all classes, as Algorithm 1 broadcasts them; each device uses those of its own."""
+        return {"header": state.header} if at.round < state.rounds else {}
+
+    def reduce(self, spec: FederationSpec, state: State, at: At, uploads: Bag) -> State:
+        """The mean over the holders of each class; with `cached`, over the newest rows of all that ever held it."""
+        if not self.params.cached:
+            now = mean_over_holders(list(uploads.payloads(ClassRows, "header").values()))
+            return replace(state, header=carried_over(state.header, now))
+        slots = slots_after(state.slots, uploads, spec.classes)
+        return replace(state, header=carried_over(state.header, mean_of_slots(slots, spec.classes)), slots=slots)
 
 
-def _held(state: FedSSAState, job: Job) -> Ints:
-    """C_k; raises UsageError where the data has other classes than when the device joined (warning W16)."""
-    held = job.classes
-    if state.classes and state.classes != tuple(held.tolist()):
-        raise UsageError(
-            f"this device joined with samples of classes {list(state.classes)} and now holds {held.tolist()}: "
-            "remove its state folder to join anew"
-        )
-    return held
+def mu(params: Params, round_: int) -> float:
+    """Equations 5 and 6: mu^t; t is the federation's round."""
+    if round_ >= params.t_stable:
+        return 0.0
+    return params.mu0 * math.cos(math.pi * round_ / (2 * params.t_stable))
 
 
-def _fuse(header: ClassRows, held: Ints, params: FedSSAParams, job: Job) -> Stage[None]:
-    """Rows that came down and belong to classes held, or all that came; the others keep the local value."""
-    own: Floats = yield ReadHead()  # (k, d + 1)
-    shared = np.isin(header.classes, held) | (params.takes == "all")
-    classes = header.classes[shared].astype(np.int64)
-    if len(classes):
-        yield WriteHead(classes, fused(header.rows[shared], own[classes], params, job.round))
+def fused(shared: Floats, own: Floats, params: Params, round_: int) -> Floats:
+    """Equation 4: the rows (m, d + 1) to start a round from.  Example in docs/reference/methods/fedssa.md."""
+    share = mu(params, round_)
+    scale = 1 + share if params.fusion == "convex" else 1.0
+    return ((shared.astype(np.float64) + share * own) / scale).astype(np.float32)
 
 
-def fused(shared: Floats, own: Floats, params: FedSSAParams, round_: int) -> Floats:
-    """The rows (m, d + 1) to start a round from.  Example in docs/reference/methods/fedssa.md."""
-    mu = params.mu(round_)
-    scale = 1 + mu if params.fusion == "convex" else 1.0
-    return ((shared.astype(np.float64) + mu * own) / scale).astype(np.float32)
+def inflation(params: Params, rounds: int) -> float:
+    """The product of 1 + mu^t: by how much literal fusion blows rows up, where training does not undo it."""
+    return math.exp(sum(math.log1p(mu(params, t)) for t in range(min(rounds, params.t_stable))))
 
 
-def _told(held: Ints, rows: Floats, params: FedSSAParams, job: Job) -> ClassRows:
-    """The rows of one's own classes; how many samples stand behind them is told only where it is needed."""
-    counts = np.array(job.class_counts)[held] if params.weighting == "samples" else np.ones(len(held))
-    return ClassRows(classes=held.astype(np.int32), rows=rows[held], counts=counts.astype(np.int32))
+def random_header(spec: FederationSpec) -> ClassRows:
+    """U(-1/sqrt d, 1/sqrt d) for weights and bias, as the devices' own last layers start."""
+    rng = np.random.default_rng([spec.seed, _HEADER_STREAM])
+    bound = spec.feature_dim**-0.5
+    rows = rng.uniform(-bound, bound, (spec.classes, spec.feature_dim + 1)).astype(np.float32)
+    classes = np.arange(spec.classes, dtype=np.int32)
+    return ClassRows(classes=classes, rows=rows, counts=np.ones(spec.classes, np.int32))
 
 
-METHOD = FedSSAClient()
+def slots_after(slots: SlotSum | None, uploads: Bag, classes: int) -> SlotSum:
+    """The slots with the rows that came, without those that they take the place of or that expired."""
+    change = Change()
+    for up in uploads:
+        knowledge, before = (_as_table(each, classes) for each in (up.knowledge, up.before))
+        change = change.add(replace(up, knowledge=knowledge, before=before))
+    return changed(slots, change, _LAYOUT)
+
+
+def _as_table(known: Up, classes: int) -> Mapping[str, Payload]:
+    """Rows of all classes, each times its weight and with it as one more column, flat: what slots add up."""
+    if not known:
+        return {}
+    header = cast("ClassRows", known["header"])
+    table = np.zeros((classes, header.rows.shape[1] + 1))  # (k, d + 2)
+    table[header.classes, :-1] = header.rows.astype(np.float64) * header.counts[:, None]
+    table[header.classes, -1] = header.counts
+    return {"weights": Weights(values=table.reshape(-1), layout=_LAYOUT)}  # f8: products are exact
+
+
+def mean_of_slots(slots: SlotSum, classes: int) -> ClassRows:
+    """The mean row of each class that a slot has."""
+    coarse, fine = slots.sum().parts()
+    table = (coarse + fine).reshape(classes, -1)  # (k, d + 2)
+    held = np.flatnonzero(table[:, -1])
+    weights = table[held, -1:]  # (m, 1)
+    counts = np.minimum(weights[:, 0], MOST).astype(np.int32)
+    rows = (table[held, :-1] / weights).astype(np.float32)
+    return ClassRows(classes=held.astype(np.int32), rows=rows, counts=counts)

@@ -1,71 +1,106 @@
-"""LG-FedAvg (client half): Liang et al. 2020, arXiv:2001.01523, Algorithm 1, with the last layer as the global part.
+"""LG-FedAvg: devices with any extractor average the whole of their last layers.
 
-take over    the whole last layer; the extractor stays the device's own
-train        CE(y, f(x)), all of the model
-share        the whole last layer
+Liang et al., "Think Locally, Act Globally: Federated Learning with Local and Global Representations", 2020
+(arXiv:2001.01523), Algorithm 1, in the form that is compared with: from scratch, the last layer alone is shared.
+
+    receive   the whole last layer; the extractor stays the device's own
+    train     CE(y, f(x)), all of the model
+    share     the whole last layer
+    reduce    the mean of last layers over the devices that answered
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from edge_sdk.methods.base import Job, Step
-from edge_sdk.methods.requests import Evaluate, Fit, ReadHead, WriteHead
-from edge_sdk.objectives import CrossEntropy, Floats, Objective
-from edge_sdk.protocol.contracts.lg_fedavg import LG_FEDAVG
-from edge_sdk.protocol.knowledge import ClassRows, Payload
+from edge_sdk.methods.base import At, Device, Down, Exchange, Method, Slot, Stage, Up
+from edge_sdk.methods.params import Weighting
+from edge_sdk.methods.requests import ReadHead, WriteHead
+from edge_sdk.objectives import Floats
+from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.schema import wire
-from edge_sdk.protocol.wires import Contract
-
-Loss: TypeAlias = Callable[[Any, "ClassRows | None"], Objective]
-"""(parameters, the last layer that came) -> what to minimise."""
+from edge_sdk.protocol.schema import Count, wire
+from edge_sdk.reductions import MOST, Bag, mean_over_holders
 
 
-@wire("lg-fedavg-state")
-@dataclass(frozen=True, slots=True)
-class LGFedAvgState:
-    """Nothing beside the model."""
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """Hyper-parameters of LG-FedAvg."""
+
+    weighting: Weighting = "samples"
+    """The mean over devices: by their `samples`, or `uniform`, as in the authors' code."""
 
 
-class LGFedAvgClient:
-    """Shares its last layer, and nothing of what is in front of it."""
+class LastLayerParams(Protocol):
+    """What such a method asks of its parameters."""
 
-    def __init__(self, contract: Contract[Any], loss: Loss) -> None:
-        """`loss`: what this method minimises on the device."""
-        self.contract = contract
-        self._loss = loss
+    @property
+    def weighting(self) -> str:
+        """See edge_sdk.methods.params.Weighting."""
 
-    def init(self, spec: FederationSpec) -> LGFedAvgState:
-        """Nothing beside the model."""
-        return LGFedAvgState()
 
-    def step(self, state: LGFedAvgState, down: Mapping[str, Payload], job: Job) -> Step[LGFedAvgState]:
-        """Take over, train, share; the model that is measured is the one after training, which is the one to use."""
-        if job.closing:
-            yield Evaluate(job.round)
-            return state, {}
-        header = cast("ClassRows | None", down.get("header"))
+P = TypeVar("P", bound=LastLayerParams)
+
+
+@wire("lg-fedavg-coordinator-state")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """The mean of the last layers; none before the first round: devices begin with their own."""
+
+    header: ClassRows | None = None  # (k, d + 1)
+    rounds: Count
+    """After these nobody needs it: a device's result is its model as it was trained last."""
+
+
+class LastLayer(Method[P]):
+    """A device shares its last layer, and nothing of what is in front of it; FedClassAvg does, too."""
+
+    exchanges = (
+        Exchange(
+            down={"header": Slot(ClassRows, optional=True, extra_columns=1)},
+            up={"header": Slot(ClassRows, extra_columns=1)},
+        ),
+    )
+    needs = frozenset({"predict", "logit-gradients", "head-rows"})
+    same_width = True
+    discloses = "all rows of the last layer, those of classes that the device does not hold included, and its samples"
+
+    def receive(self, device: Device[Any]) -> Stage[None]:
+        """Overwrite the last layer by the one that came, if any did."""
+        header = device.received(ClassRows, "header")
         if header is not None:
             yield WriteHead(header.classes.astype(np.int64), header.rows.astype(np.float32))
-        if job.local_steps:
-            source = job.private_batches(job.local_steps)
-            objective = self._loss(self.contract.read(job.spec.params), header)
-            yield Fit(source=source, objective=objective, optim=job.optim)
-        if job.evaluates:
-            yield Evaluate(job.round + 1)
+
+    def share(self, device: Device[Any]) -> Stage[Up]:
+        """All rows; the coordinator knows how many samples the device has."""
         rows: Floats = yield ReadHead()  # (k, d + 1)
         classes = np.arange(len(rows), dtype=np.int32)
-        return state, {"header": ClassRows(classes=classes, rows=rows, counts=np.ones_like(classes))}
+        return {"header": ClassRows(classes=classes, rows=rows, counts=np.ones_like(classes))}
+
+    def begin(self, spec: FederationSpec) -> State:
+        """None yet."""
+        return State(rounds=spec.rounds)
+
+    def down(self, state: State, at: At) -> Down:
+        """The mean, from the second round on."""
+        return {"header": state.header} if at.round < state.rounds else {}
+
+    def reduce(self, spec: FederationSpec, state: State, at: At, uploads: Bag) -> State:
+        """The mean; every row weighs what its device does, by its samples of all classes, for it is one layer."""
+        by_samples = self.params.weighting == "samples"
+        ups = []
+        for number, header in uploads.payloads(ClassRows, "header").items():
+            count = min(uploads.uploads[number].samples, MOST) if by_samples else 1
+            ups.append(replace(header, counts=np.full(len(header.classes), count, np.int32)))
+        return replace(state, header=mean_over_holders(ups))
 
 
-def cross_entropy(_params: Any, _header: ClassRows | None) -> Objective:
-    """Plain training."""
-    return (CrossEntropy(),)
+class LGFedAvg(LastLayer[Params]):
+    """Plain training under it."""
 
-
-METHOD = LGFedAvgClient(LG_FEDAVG, cross_entropy)
+    name = "lg_fedavg"
+    title = "LG-FedAvg: the last layer averaged, extractors of any architecture kept"
+    citation = "Liang et al. 2020, arXiv:2001.01523"

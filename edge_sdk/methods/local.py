@@ -1,45 +1,22 @@
-"""Local training alone (client half)."""
+"""Local training alone: nothing is exchanged; the line that every method must beat."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from edge_sdk.methods.base import Job, Step
-from edge_sdk.methods.requests import Evaluate, Fit
-from edge_sdk.objectives import CrossEntropy
-from edge_sdk.protocol.contracts.local import LOCAL
-from edge_sdk.protocol.knowledge import Payload
-from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.schema import wire
+from edge_sdk.methods.base import Method
 
 
-@wire("local-state")
-@dataclass(frozen=True, slots=True)
-class LocalState:
-    """Nothing to remember."""
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """No hyper-parameters."""
 
 
-class LocalClient:
-    """The same private steps as any method, and nothing else."""
+class Local(Method[Params]):
+    """The same private steps as under any method, and nothing else."""
 
-    contract = LOCAL
-
-    def init(self, spec: FederationSpec) -> LocalState:
-        """Nothing to remember."""
-        return LocalState()
-
-    def step(self, state: LocalState, down: Mapping[str, Payload], job: Job) -> Step[LocalState]:
-        """Train on private batches; measure."""
-        if job.closing:
-            yield Evaluate(job.round)
-            return state, {}
-        if job.learns and job.local_steps:
-            source = job.private_batches(job.local_steps)
-            yield Fit(source=source, objective=(CrossEntropy(),), optim=job.optim)
-        if job.evaluates:
-            yield Evaluate(job.round + 1)
-        return state, {}
-
-
-METHOD = LocalClient()
+    name = "local"
+    title = "Local training, no exchange"
+    citation = "baseline"
+    teaches = frozenset({"predict"})
+    discloses = "the number of samples and the device's own accuracies"

@@ -1,50 +1,64 @@
-"""MOON (client half): Li, He and Song 2021, CVPR, arXiv:2103.16257, equations 3 and 4.
+"""MOON: FedAvg, with features drawn towards those of the mean and away from those of the device's former model.
 
-    train    CE(y, f(x)) + mu log(1 + exp((cos(z, z_former) - cos(z, z_mean)) / tau))        z = R(x)
+Li, He and Song, "Model-Contrastive Federated Learning", CVPR 2021 (arXiv:2103.16257), Algorithm 1.
+
+    train    CE(y, f(x)) + mu log(1 + exp((cos(z, z_former) - cos(z, z_mean)) / tau))    equations 3 and 4; z = R(x)
 
 z_former: features by this device's model as it was trained last; z_mean: by the mean that came.  Both are asked for
 before training, on the batches to come: no second model is held in memory.  In round 0 nothing came, and the term is
-left out.
+left out.  All else is FedAvg's (averaging.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from edge_sdk.methods.base import Job, Stage, Step
-from edge_sdk.methods.fedavg import FedAvgClient, FedAvgState
-from edge_sdk.methods.requests import Features, Private
-from edge_sdk.objectives import CrossEntropy, Floats, ModelContrast, Objective
-from edge_sdk.protocol.contracts.moon import MOON, MoonParams
-from edge_sdk.protocol.knowledge import Payload
-from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.methods.averaging import DISCLOSES, Averaging
+from edge_sdk.methods.base import Device, Stage
+from edge_sdk.methods.params import Range, Start, Weighting
+from edge_sdk.methods.requests import Features
+from edge_sdk.objectives import CrossEntropy, Floats, ModelContrast
 
 
-class MoonClient:
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """Hyper-parameters of MOON."""
+
+    mu: Annotated[float, Range(0, 1000, paper="0.1 to 10")] = 1.0
+    """mu, of the contrast; the paper tunes it in 0.1 ... 10 and takes 5, 1 and 1.  0: FedAvg."""
+    temperature: Annotated[float, Range(0.05, 100, paper="0.5")] = 0.5
+    """tau, which divides the cosines."""
+    weighting: Weighting = "samples"
+    """The mean over devices: by their `samples` or `uniform`."""
+    start: Start = "first"
+    """Round 0: `first`, the lowest-numbered contributor's model is everybody's start; `equal`: all start alike."""
+
+
+class Moon(Averaging[Params]):
     """FedAvg's round, with a look at the model that the mean overwrites."""
 
-    contract = MOON
+    name = "moon"
+    title = "MOON: FedAvg, with features that follow the mean and not the device's former model"
+    citation = "Li et al. 2021, CVPR, arXiv:2103.16257"
+    needs = frozenset({"predict", "logit-gradients", "features", "weights"})
+    terms = frozenset({"cross-entropy", "model-contrast"})
+    discloses = DISCLOSES
 
-    def init(self, spec: FederationSpec) -> FedAvgState:
-        """Nothing beside the model, which between two exchanges is the former one."""
-        return FedAvgState()
+    def receive(self, device: Device[Any]) -> Stage[None]:
+        """Ask for the former features, then take over the mean."""
+        job = device.job
+        if "weights" in device.down and self.params.mu and job.local_steps and not job.closing:
+            device.kept = yield Features(device.batches)  # (steps, b, d)
+        yield from super().receive(device)
 
-    def step(self, state: FedAvgState, down: Mapping[str, Payload], job: Job) -> Step[FedAvgState]:
-        """Ask for the former features, then do as FedAvg."""
-        params: MoonParams = self.contract.read(job.spec.params)
-        steps = job.local_steps
-        former: Floats | None = None
-        if "weights" in down and params.mu and steps and not job.closing:
-            former = yield Features(job.private_batches(steps))  # (steps, b, d)
-
-        def contrasting(_params: MoonParams, _down: Mapping[str, Payload], source: Private) -> Stage[Objective]:
-            if former is None:
-                return (CrossEntropy(),)
-            mean: Floats = yield Features(source)
-            term = ModelContrast(near=mean, away=former, temperature=params.temperature, weight=params.mu)
-            return (CrossEntropy(), term)
-
-        return (yield from FedAvgClient(MOON, contrasting).step(state, down, job))
-
-
-METHOD = MoonClient()
+    def train(self, device: Device[Any]) -> Stage[None]:
+        """Equation 4."""
+        former: Floats | None = device.kept
+        if former is None:
+            yield from device.fit((CrossEntropy(),))
+            return
+        mean: Floats = yield Features(device.batches)  # (steps, b, d)
+        params = self.params
+        term = ModelContrast(near=mean, away=former, temperature=params.temperature, weight=params.mu)
+        yield from device.fit((CrossEntropy(), term))

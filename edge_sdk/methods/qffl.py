@@ -1,49 +1,99 @@
-"""q-FedAvg (client half): Li et al. 2020, ICLR, arXiv:1905.10497, Algorithm 2.
+"""q-FedAvg: devices with a higher loss count more, so that accuracies come closer together.
 
-take over    w <- w^t
-measure      F(w^t): the mean loss on all own samples, in inference mode
-train        CE(y, f(x))
-share        w, and F(w^t) as one number more
+Li et al., "Fair Resource Allocation in Federated Learning", ICLR 2020 (arXiv:1905.10497), Algorithm 2.
+
+    receive   w <- w^t; F(w^t), the mean loss on all own samples, in inference mode
+    train     CE(y, f(x))
+    share     w, and F(w^t) as one number more
+    reduce    delta w_k = (w^t - w_k) / eta
+              w^{t+1}   = w^t - sum_k F_k^q delta w_k / sum_k (q F_k^(q-1) |delta w_k|^2 + F_k^q / eta)
+
+Both sums are taken on the coordinator, in f8: h_k of a large model would not fit the range of what a device may send.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import numpy as np
 
-from edge_sdk.methods.base import Job, Step
-from edge_sdk.methods.fedavg import FedAvgState, share, take_over
-from edge_sdk.methods.requests import Evaluate, Fit, MeanLoss
-from edge_sdk.objectives import CrossEntropy
-from edge_sdk.protocol.contracts.qffl import QFFL
-from edge_sdk.protocol.knowledge import Payload
+from edge_sdk.errors import RunFailed
+from edge_sdk.methods.averaging import DOWN, Averaging, AveragingState
+from edge_sdk.methods.base import At, Device, Exchange, Slot, Stage, Up
+from edge_sdk.methods.params import Range, Start
+from edge_sdk.methods.requests import MeanLoss, ReadWeights
+from edge_sdk.objectives import Floats
+from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.reductions import Bag, mean_in_order
+
+LEAST_LOSS = 1e-10
+"""Added to F: a power of zero loss below 1 has no finite slope."""
 
 
-class QFFLClient:
-    """Tells how well the mean serves it, before it trains on."""
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """Hyper-parameters of q-FedAvg."""
 
-    contract = QFFL
-
-    def init(self, spec: FederationSpec) -> FedAvgState:
-        """Nothing beside the model."""
-        return FedAvgState()
-
-    def step(self, state: FedAvgState, down: Mapping[str, Payload], job: Job) -> Step[FedAvgState]:
-        """Take over, measure, train, share."""
-        yield from take_over(down)
-        if job.evaluates_last:
-            yield Evaluate(job.round)
-        if job.closing:
-            return state, {}
-        loss: float = yield MeanLoss()
-        if job.local_steps:
-            source = job.private_batches(job.local_steps)
-            yield Fit(source=source, objective=(CrossEntropy(),), optim=job.optim)
-        weights = yield from share(job, "uniform")
-        return state, {"weights": replace(weights, values=np.append(weights.values, np.float32(loss)))}
+    q: Annotated[float, Range(0, 100, paper="0.001 to 5")] = 1.0
+    """q: how much a higher loss counts; the paper takes 0.001 to 5, by data set.  0: the plain mean of weights."""
+    start: Start = "first"
+    """Round 0: `first`, the lowest-numbered contributor's model is everybody's start; `equal`: all start alike."""
 
 
-METHOD = QFFLClient()
+class QFFL(Averaging[Params]):
+    """Keeps all uploads of a round, for their weights are known only when the coordinator knows w^t."""
+
+    name = "qffl"
+    title = "q-FedAvg: one architecture, its weights averaged, those of high loss above others"
+    citation = "Li et al. 2020, ICLR, arXiv:1905.10497"
+    exchanges = (Exchange(down=DOWN, up={"weights": Slot(Weights, extra_columns=1)}),)
+    discloses = "all weights of the model, from which training samples can be reconstructed, and the mean loss on them"
+    cautions = ("W15: an optimiser other than sgd without momentum",)
+    reduction = Bag
+    weighting = "uniform"
+
+    def warnings(self, spec: FederationSpec) -> tuple[str, ...]:
+        """W15."""
+        if spec.train.optimiser == "sgd" and spec.train.momentum == 0:
+            return ()
+        return ('W15: h_k assumes steps of learning_rate times the gradient; use optimiser = "sgd" without momentum',)
+
+    def receive(self, device: Device[Any]) -> Stage[None]:
+        """Take over the mean, and see how well it serves this device."""
+        yield from super().receive(device)
+        if not device.job.closing:
+            device.kept = yield MeanLoss()
+
+    def share(self, device: Device[Any]) -> Stage[Up]:
+        """The weights, the loss behind them."""
+        weights: Weights = yield ReadWeights()
+        return {"weights": replace(weights, values=np.append(weights.values, np.float32(device.kept)), count=1)}
+
+    def reduce(self, spec: FederationSpec, state: AveragingState, at: At, uploads: Bag) -> AveragingState:
+        """One step from w^t; in the first round, see to a common start."""
+        ups = list(uploads.payloads(Weights, "weights").values())
+        rows = [up.values for up in ups]
+        if state.weights is not None:
+            values = stepped(state.weights.values, rows, self.params.q, spec.train.learning_rate)
+        else:
+            values = rows[0][:-1] if self.params.start == "first" else mean_in_order(row[:-1] for row in rows)
+        return replace(state, weights=Weights(values=values, layout=ups[0].layout))
+
+
+def stepped(before: Floats, rows: Sequence[Floats], q: float, rate: float) -> Floats:
+    """w^{t+1} (p,) from w^t (p,) and the devices' weights with their losses behind them (p + 1,).
+
+    Raises RunFailed where the steps that devices took cannot be told, because the learning rate is 0.
+    """
+    if rate == 0:
+        raise RunFailed("qffl divides by train.learning_rate, which is 0: give it one")
+    total, scale = np.zeros(before.shape), 0.0
+    for row in rows:
+        loss = max(float(row[-1]), 0.0) + LEAST_LOSS
+        slope = (before.astype(np.float64) - row[:-1]) / rate  # (p,)
+        total += loss**q * slope
+        scale += q * loss ** (q - 1) * float(slope @ slope) + loss**q / rate
+    return (before - total / scale).astype(np.float32)

@@ -1,4 +1,4 @@
-"""What a device half may ask for: requests, served one by one on the device's model.
+"""What a method may ask of its device: requests, served one by one on the device's model.
 
 A request says what is wanted (train on these samples with this objective; give me logits) and its docstring what it is
 answered with.  What serves it is a handler, registered in the entry-point group `edge_sdk.requests` under the name of
@@ -13,8 +13,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from edge_sdk.models.base import Part
 from edge_sdk.objectives import Floats, Ints, Objective, Optim
+from edge_sdk.objectives.optim import Part
 from edge_sdk.protocol.knowledge import ClassRows
 
 

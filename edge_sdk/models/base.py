@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import msgpack
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from edge_sdk.data import Preprocess
 from edge_sdk.errors import StoreError
 from edge_sdk.objectives import Floats, Ints, Objective, Optim
+from edge_sdk.objectives.optim import Part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,7 @@ class ModelSpec:
     feature_dim: int = 0
     """Width of the features; 0: it has none to give."""
     capabilities: frozenset[str] = frozenset({"predict"})
-    """Of edge_sdk.protocol.wires.CAPABILITIES."""
+    """Of edge_sdk.methods.base.CAPABILITIES."""
     terms: frozenset[str] = frozenset()
     """Names of the loss terms that it can minimise; empty: it can only predict."""
     inert_terms: frozenset[str] = frozenset()
@@ -80,8 +81,6 @@ def layout_digest(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> bytes:
     return hashlib.sha256(repr([(name, tuple(shape)) for name, shape in shapes]).encode()).digest()[:16]
 
 
-Part: TypeAlias = Literal["all", "body", "head"]
-"""What a fit trains: the whole model, what stands in front of its last layer, or its last layer."""
 COSINE_SCALE = 20.0
 """s of a cosine head, unless a method says otherwise: what FedNH's authors start a ResNet from."""
 NORM_LEAST = 1e-12

@@ -14,8 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.data import Preprocess
-from edge_sdk.models.base import Batches, FitReport, ModelSpec, Part, layout_digest, pack_arrays, unpack_arrays
-from edge_sdk.models.checks import check_fit, check_rows, check_samples, check_weights, lacks, require
+from edge_sdk.models.base import Batches, FitReport, ModelSpec, layout_digest, pack_arrays, unpack_arrays
+from edge_sdk.models.checks import (
+    check_fit,
+    check_rows,
+    check_samples,
+    check_weights,
+    lacks,
+    require,
+)
 from edge_sdk.models.cosine_head import CosineHead, head_of
 from edge_sdk.models.linear_head import LinearHead
 from edge_sdk.objectives import (
@@ -31,6 +38,7 @@ from edge_sdk.objectives import (
     objective_loss,
     weight_gradient,
 )
+from edge_sdk.objectives.optim import Part
 
 BY_SLOPE: tuple[On, ...] = ("logits", "features", "head", "weights")
 """What terms may be on whose slope is all that is needed to step a head."""

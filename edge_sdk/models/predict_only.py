@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.errors import StoreError
-from edge_sdk.models.base import Batches, FitReport, ModelSpec, Part
+from edge_sdk.models.base import Batches, FitReport, ModelSpec
 from edge_sdk.models.checks import lacks
 from edge_sdk.objectives import Floats, Ints, Objective, Optim
+from edge_sdk.objectives.optim import Part
 
 
 class PredictOnly(ABC):

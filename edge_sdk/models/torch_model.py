@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.data import Preprocess
 from edge_sdk.errors import MissingExtra, ModelError
-from edge_sdk.models.base import Batches, FitReport, ModelSpec, Part, layout_digest, pack_arrays, unpack_arrays
+from edge_sdk.models.base import Batches, FitReport, ModelSpec, layout_digest, pack_arrays, unpack_arrays
 from edge_sdk.models.checks import (
     check_fit,
     check_rows,
@@ -24,6 +24,7 @@ from edge_sdk.models.checks import (
 )
 from edge_sdk.models.optim import unpack_optim
 from edge_sdk.objectives import Floats, Ints, Objective, Optim, names_on, on_features
+from edge_sdk.objectives.optim import Part
 
 try:
     import torch

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Part: TypeAlias = Literal["all", "body", "head"]
+"""What a fit trains: the whole model, what stands in front of its last layer, or its last layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,11 +8,12 @@ does not fit is refused before any arithmetic sees it.  Kinds are registered in 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,9 +36,6 @@ from edge_sdk.protocol.schema import (
     wire,
 )
 from edge_sdk.protocol.value_range import all_within, extremes
-
-if TYPE_CHECKING:
-    from edge_sdk.protocol.wires import Slot
 
 MAX_MAGNITUDE = 1e6
 """Numbers beyond this are finite and still ruin what is computed from them: differences, squares and sums overflow in
@@ -365,3 +363,52 @@ def payload_bytes(payload: Payload) -> int:
     """Bytes of the tensors in a payload, without framing."""
     values = (getattr(payload, field.name) for field in dataclasses.fields(payload))
     return sum(value.nbytes for value in values if isinstance(value, np.ndarray))
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One role in an exchange: which kind of knowledge stands there."""
+
+    kind: type[Payload]
+    personal: bool = False
+    """Differs from device to device (downlink only)."""
+    optional: bool = False
+    """May be missing: a teacher gets no gradient, a first exchange has no past."""
+    rows: int = 0
+    """Samples of the public batch, for the kinds that have one."""
+    extra_columns: int = 0
+    """Columns of class rows beyond the width of the features: 1 for header rows, whose last one is the bias; for
+    weights, numbers that stand behind them."""
+    without_head: bool = False
+    """Weights without those of the last layer."""
+    probabilities: bool = False
+    """Class rows that are predictions: as wide as there are classes, and each on the simplex (W14)."""
+    times: int = 1
+    """Class rows of so many vectors as wide as the features, side by side."""
+    class_columns: bool = False
+    """Class rows with one more column for each class."""
+    remainder: bool = False
+    """Class rows of the classes that another slot beside it leaves out: together they are of all classes."""
+
+    def expect(self, expect: Expect) -> Expect:
+        """What a payload in this slot must fit, where the federation expects `expect`."""
+        return _expected(self, expect)
+
+    def columns(self, classes: int) -> int:
+        """Columns of class rows beyond the width of the features."""
+        return self.extra_columns + (classes if self.class_columns else 0)
+
+
+@functools.lru_cache(maxsize=2**12)
+def _expected(slot: Slot, expect: Expect) -> Expect:
+    """The same for all devices of a kind, in every exchange."""
+    width = expect.feature_dim * slot.times + slot.columns(expect.classes) if expect.feature_dim else 0
+    left_out = expect.head_count if slot.without_head else 0
+    count = expect.weight_count + slot.extra_columns - left_out if expect.weight_count else 0
+    return dataclasses.replace(
+        expect,
+        rows=slot.rows or expect.rows,
+        feature_dim=width,
+        weight_count=count,
+        probabilities=slot.probabilities,
+    )

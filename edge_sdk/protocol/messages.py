@@ -93,7 +93,7 @@ class FederationSpec:
     method: Word
     params: Annotated[Mapping[Word, Scalar], Items()] = field(default_factory=FrozenDict)
     contract: Digest
-    """Digest of the method's contract under these parameters: both halves must agree."""
+    """Digest of what the method exchanges, and of its parameters: both sides must agree."""
     classes: Annotated[int, Integer(2, 65535)]
     rounds: Annotated[int, Integer(1, 10**9)]
     seed: Annotated[int, Integer(0, 2**32 - 1)] = 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -20,7 +20,7 @@ from edge_sdk.protocol.encodings import ENCODINGS, FLOATS, PLAIN, Encoding, deco
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Assign, EncodingSpec, FederationSpec, Upload
 from edge_sdk.protocol.schema import tag_of
-from edge_sdk.protocol.wires import Contract, Slot
+from edge_sdk.protocol.wires import Exchange, slots_of
 
 Knowledge: TypeAlias = Mapping[str, Payload]
 M = TypeVar("M", Assign, Upload)
@@ -139,28 +139,22 @@ def encodings_for(kind: type[Payload], *, probabilities: bool = False) -> tuple[
     return FLOATS if probabilities else kind.encodings
 
 
-def unfit_encoding(spec: FederationSpec, contract: Contract[Any]) -> str:
-    """What is wrong with the encodings for what the method trades; empty: nothing."""
-    for slot in _slots(spec, contract):
+def unfit_encoding(spec: FederationSpec, rows: Iterable[Exchange]) -> str:
+    """What is wrong with the encodings for what travels in these exchanges; empty: nothing."""
+    for slot in slots_of(rows):
         allowed = encodings_for(slot.kind, probabilities=slot.probabilities)
         if encoding_of(spec.encoding, slot.kind) not in allowed:
-            why = f"{contract.name} trades probabilities there" if slot.probabilities else "it cannot travel so"
+            why = f"{spec.method} trades probabilities there" if slot.probabilities else "it cannot travel so"
             return f"encoding.{setting_of(tag_of(slot.kind))}: {why}; choose {' or '.join(allowed)}"
     return ""
 
 
-def encodings_in_use(spec: FederationSpec, contract: Contract[Any]) -> dict[str, str]:
-    """The encodings of the kinds that the method trades, by tag."""
-    kinds = {slot.kind for slot in _slots(spec, contract)}
+def encodings_in_use(spec: FederationSpec, rows: Iterable[Exchange]) -> dict[str, str]:
+    """The encodings of the kinds that travel in these exchanges, by tag."""
+    kinds = {slot.kind for slot in slots_of(rows)}
     return {tag_of(kind): encoding_of(spec.encoding, kind) for kind in sorted(kinds, key=tag_of)}
 
 
-def _slots(spec: FederationSpec, contract: Contract[Any]) -> list[Slot]:
-    params = contract.read(spec.params)
-    rows = (*contract.exchanges(params), contract.closing(params))
-    return [slot for row in rows for roles in (row.down, row.up) for slot in roles.values()]
-
-
-def missing_encodings(spec: FederationSpec, contract: Contract[Any], known: Sequence[str]) -> list[str]:
-    """What the method's kinds travel in and a device does not know, sorted."""
-    return sorted(set(encodings_in_use(spec, contract).values()) - {PLAIN, *known})
+def missing_encodings(spec: FederationSpec, rows: Iterable[Exchange], known: Sequence[str]) -> list[str]:
+    """What the kinds of these exchanges travel in and a device does not know, sorted."""
+    return sorted(set(encodings_in_use(spec, rows).values()) - {PLAIN, *known})

@@ -9,7 +9,6 @@ import struct
 import zipfile
 import zlib
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,14 +17,8 @@ from numpy.typing import NDArray
 
 from edge_sdk.data import Raw
 from edge_sdk.errors import UsageError
-from edge_sdk.objectives import Ints
 from edge_sdk.protocol.leaves import one_line
-from edge_sdk.protocol.messages import FederationSpec, PublicSetSpec
-
-_WORDS_IN_BLOCK = 4
-"""Words of 64 bits in a SHA-256."""
-_DRAWS_KEPT = 32
-"""A simulated fleet asks for the same few draws again and again; of the largest legal batch they take 16 MiB."""
+from edge_sdk.protocol.messages import PublicSetSpec
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,46 +125,3 @@ def _array(path: str | Path) -> tuple[str, NDArray[Any]]:
     if not isinstance(array, np.ndarray):  # numpy hands out as bytes what it cannot read
         raise UsageError(f"{path}: not a readable npz file: {name} is no array")
     return name, array
-
-
-def batch_indices(spec: FederationSpec, round_: int, iteration: int, size: int) -> Ints:
-    """Which public samples an exchange is about: (size,), the same on every device and on the coordinator.
-
-    Without repeats, unless `size` is more than there are.  The draw is made of SHA-256 alone, so that a device in any
-    language makes the same (docs/reference/protocol.md, "The public set").
-    """
-    if spec.public is None:
-        raise ValueError("this federation has no public set")
-    return _draw(spec.seed, round_, iteration, size, spec.public.count)
-
-
-@lru_cache(maxsize=_DRAWS_KEPT)
-def _draw(seed: int, round_: int, iteration: int, size: int, count: int) -> Ints:
-    """The first `size` places of a Fisher-Yates shuffle of 0..count-1: (size,), read-only."""
-    words = _words(f"public/{seed}/{round_}/{iteration}", size)
-    if size > count:
-        drawn = (words % count).astype(np.int64)
-    else:
-        places = np.arange(size)
-        others = places + (words % (count - places).astype(np.uint64)).astype(np.int64)
-        moved: dict[int, int] = {}
-        drawn = np.empty(size, np.int64)
-        for place, other in enumerate(others.tolist()):
-            drawn[place] = moved.get(other, other)
-            moved[other] = moved.get(place, place)
-    drawn.flags.writeable = False
-    return drawn
-
-
-def _words(name: str, count: int) -> NDArray[np.uint64]:
-    """(count,) words of 64 bits: the SHA-256 of NAME/0, NAME/1 ..., four little-endian words each."""
-    blocks = -(-count // _WORDS_IN_BLOCK)
-    stream = b"".join(hashlib.sha256(f"{name}/{block}".encode()).digest() for block in range(blocks))
-    return np.frombuffer(stream, "<u8")[:count]
-
-
-def batch_digest(spec: FederationSpec, indices: Ints) -> bytes:
-    """A name for a batch, 8 bytes: equal only for the same samples in the same order (warning W6 of FedAL)."""
-    if spec.public is None:
-        raise ValueError("this federation has no public set")
-    return hashlib.sha256(spec.public.sha256 + indices.astype("<i8").tobytes()).digest()[:8]

@@ -233,7 +233,7 @@ class VirtualCoordinator:
             self._trace,
             spec=self._fleet.federation.spec,
             policy=self._fleet.federation.policy,
-            method=self._reduction(ready_method(self._fleet.federation.spec.method, self._fleet.equipment)),
+            method=self._reduction(ready_method(self._fleet.federation.spec, self._fleet.equipment)),
             transport=self._transport,
             ledger=ledger,
             roster=self._fleet.federation.roster,

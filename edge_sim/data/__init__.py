@@ -1,4 +1,4 @@
 """Data sets, their sources on disk, and the partition of their samples over devices.
 
-May import `edge_sim.config`, `edge_sim.models` and the rooms of edge_sdk.
+May import `edge_sim.config.settings`, `edge_sim.models` and the rooms of edge_sdk.
 """

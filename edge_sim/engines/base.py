@@ -12,10 +12,10 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from coordinator.methods.base import CoordinatorMethod
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import RunFailed
-from edge_sdk.methods.base import Job
+from edge_sdk.methods.base import Method
+from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Request
 from edge_sdk.protocol.messages import FederationSpec
 
@@ -117,11 +117,11 @@ def serve_alone(asked: DeviceRequest) -> DeviceAnswer:
         return error
 
 
-MethodWrapper: TypeAlias = Callable[[CoordinatorMethod[Any, Any]], CoordinatorMethod[Any, Any]]
+MethodWrapper: TypeAlias = Callable[[Method[Any]], Method[Any]]
 """Turns a coordinator method into one that adds uploads up somewhere else, with the same bits as result."""
 
 
-def unchanged(method: CoordinatorMethod[Any, Any]) -> CoordinatorMethod[Any, Any]:
+def unchanged(method: Method[Any]) -> Method[Any]:
     """Return the method itself: uploads are added up in the coordinator's process, as in a deployment."""
     return method
 

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +43,13 @@ def open_engine(table: RunTable, fleet: Fleet) -> Engine:
     return ExactEngine()
 
 
-def method_wrapper(table: RunTable, fleet: Fleet) -> MethodWrapper:
+def method_wrapper(table: RunTable) -> MethodWrapper:
     """Return what decides where uploads are added up; the engine of the run is open."""
     if not (table.engine == "ray" and table.ray_fold):
         return unchanged
-    from edge_sim.engines.remote.ray_fold import Folding  # noqa: PLC0415  # an extra, and slow to load
+    from edge_sim.engines.remote.ray_fold import folding  # noqa: PLC0415  # an extra, and slow to load
 
-    return partial(Folding, fleet.federation.spec.method)
+    return folding
 
 
 def resolve_engine(config: Config, fleet: Fleet, out: Path | None = None) -> tuple[Config, str]:

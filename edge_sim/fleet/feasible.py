@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from edge_sdk.boards import profiles
 from edge_sdk.boards.profiles import Board, Link
 from edge_sdk.device.meter import Meter
 from edge_sdk.errors import UsageError
+from edge_sdk.methods.registry import method_of
 from edge_sdk.models.base import ModelSpec
 from edge_sdk.protocol.encodings import PLAIN
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.wires import Contract, load_registered
 from edge_sim.fleet.fleet import PARTS, Device, Fleet
 
 MIB = 2**20
@@ -153,8 +152,7 @@ def _steps(device: Device, federation: FederationSpec) -> int:
 
 def _sends_weights(federation: FederationSpec) -> bool:
     """Whether an upload has all weights in it."""
-    contract: Contract[Any] = load_registered("coordinator.methods", federation.method).contract
-    rows = contract.exchanges(contract.read(federation.params))
+    rows = method_of(federation).exchanges
     return any(slot.kind is Weights and not slot.without_head for row in rows for slot in row.up.values())
 
 

@@ -19,10 +19,10 @@ from coordinator.equipment import Equipment
 from edge_sdk.boards.profiles import load_board, load_link
 from edge_sdk.data import LocalData, Preprocess, Samples
 from edge_sdk.errors import UsageError
+from edge_sdk.methods.registry import method_of
 from edge_sdk.models.base import Model
 from edge_sdk.objectives import Ints
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.wires import load_registered
 from edge_sdk.public_set.samples import PublicSet
 from edge_sim.config import model_rules
 from edge_sim.config.device_conditions import IDEAL_CONDITIONS, DeviceConditions
@@ -207,7 +207,7 @@ def _federation(config: Config, dataset: Dataset) -> Federation:
         classes=dataset.classes,
         public=dataset.public.spec if dataset.public else None,
     )
-    load_registered("coordinator.methods", federation.spec.method).init(federation.spec)
+    method_of(federation.spec).begin(federation.spec)  # tells now what it lacks
     return dataclasses.replace(federation, roster=config.ids)
 
 
@@ -260,8 +260,9 @@ class _Wanted:
 
 
 def _wanted(spec: FederationSpec) -> _Wanted:
-    contract = load_registered("coordinator.methods", spec.method).contract.under(spec.params)
-    return _Wanted("cosine" if "cosine-head" in contract.needs else "linear", spec.params.get("start") == "equal")
+    return _Wanted(
+        "cosine" if "cosine-head" in method_of(spec).needs else "linear", spec.params.get("start") == "equal"
+    )
 
 
 def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _Wanted) -> Kit:

@@ -54,7 +54,7 @@ def over_broker(
             trace,
             spec=federation.spec,
             policy=federation.policy,
-            method=ready_method(federation.spec.method, fleet.equipment),
+            method=ready_method(federation.spec, fleet.equipment),
             transport=MqttTransport(url, name, manual_ack=True, seed=random.SystemRandom().getrandbits(32)),
             ledger=ledger,
             roster=federation.roster,

@@ -1,4 +1,4 @@
 """`edge-sdk replay`: a recorded run again, by the coordinator or by one of its devices.
 
-May import `edge_sim.fleet`, `config`, `engines`, the coordinator and edge_sdk.
+May import `edge_sim.fleet.fleet`, `config`, `engines`, the coordinator and edge_sdk.
 """

@@ -190,7 +190,7 @@ def _in_memory(
         observer=observer,
         keeper=keeper,
         engine=engine,
-        reduction=choice.method_wrapper(config.run, fleet),
+        reduction=choice.method_wrapper(config.run),
         world=world,
         trace=trace,
     )

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from coordinator.config import parameters
+from coordinator.config import chosen_method
 from edge_sdk.errors import UsageError
 from edge_sim.config import settings as configs
 from edge_sim.config.settings import Config
@@ -32,10 +32,10 @@ def check_same_world(kept: Path, config: Config) -> None:
 
 def settings_by_key(config: Config) -> dict[str, Any]:
     """Every value that the results follow from, by its key, defaults filled in: all but [run] and partition.export."""
-    contract, params = parameters(config)
+    method = chosen_method(config)
     sections: dict[str, Any] = {
         "federation": asdict(config.federation),
-        f"method.{contract.name}": asdict(params),
+        f"method.{method.name}": method.table,
         "train": asdict(config.train),
         "encoding": _flat(asdict(config.encoding)),
         "data": asdict(config.data),

@@ -18,7 +18,7 @@ from coordinator.config import to_toml
 from coordinator.report.compare import ALONE, Trial
 from coordinator.report.run_files import read_run, write_run
 from edge_sdk.errors import UsageError
-from edge_sdk.protocol.wires import registered_names
+from edge_sdk.methods.registry import method_names
 from edge_sim.config import settings as configs
 from edge_sim.config.settings import Config
 from edge_sim.fleet import fleet as fleets
@@ -51,7 +51,7 @@ class PlannedRun:
 
 def check_methods(methods: Sequence[str]) -> tuple[str, ...]:
     """The methods to compare, each once, without the line that is there anyway.  Raises UsageError."""
-    known = registered_names("coordinator.methods")
+    known = method_names()
     chosen = tuple(dict.fromkeys(name for name in methods if name not in BASELINE_ONLY))
     for name in chosen:
         if name not in known:

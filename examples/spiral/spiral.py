@@ -18,7 +18,7 @@ from torch import nn
 from coordinator.config import load_toml
 from coordinator.ledger import Ledger
 from edge_sdk import Preprocess, TorchModel
-from edge_sdk.methods.base import Job
+from edge_sdk.methods.job import Job
 from edge_sdk.models.base import Batches
 from edge_sdk.models.torch_seed import seeded
 from edge_sdk.objectives import CrossEntropy

@@ -16,8 +16,8 @@ from coordinator.ledger import Ledger
 from coordinator.rounds import Policy, RoundPhase
 from coordinator.serving.server import Server
 from edge_sdk.errors import Refused, UsageError
+from edge_sdk.methods.registry import load_method
 from edge_sdk.protocol.messages import FederationSpec, TrainSpec
-from edge_sdk.protocol.wires import load_registered
 from edge_sdk.transport.memory.hub import Hub
 
 CLASSES = 4
@@ -35,11 +35,11 @@ class Slow(edge_sdk.NumpyModel):
 
 
 def _federation(hub: Hub, *, devices: int, rounds: int, local_steps: int = 2, roster: tuple[str, ...] = ()) -> Server:
-    method = load_registered("coordinator.methods", "local")
+    method = load_method("local")()
     spec = FederationSpec(
         federation="app",
         method="local",
-        contract=method.contract.digest(method.contract.params()),
+        contract=method.digest,
         classes=CLASSES,
         rounds=rounds,
         train=TrainSpec(local_steps=local_steps, learning_rate=0.05),

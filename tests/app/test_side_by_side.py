@@ -13,8 +13,8 @@ from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.ledger import Ledger
 from coordinator.rounds import Policy, RoundPhase
 from coordinator.serving.server import Server
+from edge_sdk.methods.registry import load_method
 from edge_sdk.protocol.messages import FederationSpec, TrainSpec
-from edge_sdk.protocol.wires import load_registered
 from edge_sdk.transport.mqtt.transport import MqttTransport
 
 CLASSES, WIDTH, ROUNDS = 4, 8, 4
@@ -23,11 +23,11 @@ MEMBERS = {"faces": ("kitchen", "garage"), "voices": ("kitchen", "attic")}
 
 
 def _server(url: str, name: str) -> Server:
-    method = load_registered("coordinator.methods", METHODS[name])
+    method = load_method(METHODS[name])()
     spec = FederationSpec(
         federation=name,
         method=METHODS[name],
-        contract=method.contract.digest(method.contract.params()),
+        contract=method.digest,
         classes=CLASSES,
         rounds=ROUNDS,
         feature_dim=WIDTH,

@@ -8,19 +8,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("edge_sdk", "coordinator", "edge_sim", "firmware_profiles")
 
-COORDINATOR_MAY = (
-    "errors",
-    "protocol",
-    "transport",
-    "objectives",
-    "models",
-    "data",
-    "public_set",
-    "boards",
-    "durable",
-    "loading",
-    "toml",
-)
+NEUTRAL = ("protocol", "objectives", "reductions", "methods")
+"""The rooms of edge_sdk that both sides share, in order: each imports only those before it, itself, and these:"""
+BELOW = ("errors", "data", "arrays")
+COORDINATOR_MAY = (*NEUTRAL, *BELOW, "transport", "models", "public_set", "boards", "durable", "loading", "toml")
 """The role-neutral parts of edge_sdk."""
 COMMANDS = "coordinator/commands.py"
 """Registers sub-commands, and for that may know the type that edge_sdk.cli collects."""
@@ -89,6 +80,13 @@ def _objection(path: str, found: Import) -> str:
     allowed = (*COORDINATOR_MAY, "__version__", *(("cli",) if path == COMMANDS else ()))
     if package == "coordinator" and top == "edge_sdk" and rest and rest[0] not in allowed:
         return f"the coordinator may import edge_sdk.{{{','.join(COORDINATOR_MAY)}}}, not {found.name}"
+    room = Path(path).parts[1].removesuffix(".py") if package == "edge_sdk" else ""
+    if room in NEUTRAL and top == "edge_sdk" and rest:
+        may = (*NEUTRAL[: NEUTRAL.index(room) + 1], *BELOW)
+        if name.startswith("torch_"):
+            may = (*may, "models")
+        if rest[0] not in may:
+            return f"{room} may import edge_sdk.{{{','.join(may)}}}, not {found.name}"
     if package == "firmware_profiles":
         return "firmware_profiles holds data only"
     home = ONLY_IN.get(top)

@@ -26,7 +26,6 @@ def test_every_file_keeps_the_rule():
             "from edge_sdk.device.session import Session",
             "not edge_sdk.device.session.Session",
         ),
-        ("coordinator/serving/server.py", "from edge_sdk import methods", "not edge_sdk.methods"),
         ("coordinator/serving/server.py", "import edge_sdk.agent", "not edge_sdk.agent"),
         ("coordinator/serving/server.py", "from edge_sdk import protocol, agent", "not edge_sdk.agent"),
         ("coordinator/serving/server.py", "from edge_sdk.cli import Subcommand", "not edge_sdk.cli"),
@@ -40,7 +39,17 @@ def test_every_file_keeps_the_rule():
             "def f():\n    from coordinator import report",
             "only commands and deploy show",
         ),
-        ("coordinator/methods/fedal.py", "def f():\n    import torch", "torch belongs in torch_*"),
+        ("edge_sdk/methods/fedavg.py", "from edge_sdk.agent import Agent", "methods may import"),
+        ("edge_sdk/methods/fedavg.py", "from edge_sdk.models.base import Model", "methods may import"),
+        (
+            "edge_sdk/methods/fedavg.py",
+            "def f():\n    from edge_sdk.device.workbench import Workbench",
+            "methods may import",
+        ),
+        ("edge_sdk/reductions/bag.py", "from edge_sdk.methods.base import At", "reductions may import"),
+        ("edge_sdk/objectives/base.py", "from edge_sdk.reductions import Bag", "objectives may import"),
+        ("edge_sdk/protocol/codec.py", "from edge_sdk.objectives import Term", "protocol may import"),
+        ("edge_sdk/methods/fedal.py", "def f():\n    import torch", "torch belongs in torch_*"),
         ("edge_sdk/models/tool.py", "class A:\n    import onnxruntime", "onnxruntime belongs in onnx_*"),
         (
             "edge_sdk/transport/memory/hub.py",
@@ -68,6 +77,12 @@ def test_a_planted_violation_is_found(path, source, expected):
         ("edge_sdk/transport/mqtt/transport.py", "import paho.mqtt.client"),
         ("edge_sdk/agent.py", "from edge_sdk.methods import base"),
         ("edge_sim/run.py", "from edge_sdk.agent import Agent\nfrom coordinator.serving.server import Server"),
+        ("edge_sdk/methods/fedavg.py", "from edge_sdk.reductions import Bag\nfrom edge_sdk.protocol import wires"),
+        ("edge_sdk/methods/torch_fedal.py", "import torch\nfrom edge_sdk.models import torch_device"),
+        (
+            "coordinator/serving/reduction.py",
+            "from edge_sdk.methods.base import Method\nfrom edge_sdk.reductions import Bag",
+        ),
         ("edge_sim/data.py", "def digits():\n    from sklearn.datasets import load_digits"),
         ("coordinator/report/plots.py", "if TYPE_CHECKING:\n    from matplotlib.axes import Axes"),
         ("coordinator/serving/server.py", "from edge_sdk import __version__\nfrom edge_sdk.protocol import messages"),
@@ -118,3 +133,28 @@ def test_the_command_line_answers_before_anything_is_loaded():
 
 def test_the_probe_sees_what_is_loaded():
     assert loaded_by(["json", "wave"], ["wave", "torch"]) == ["wave"]
+
+
+EFFECTS = """
+import importlib, json, random, sys
+import numpy, torch
+torch.set_num_threads(2)
+def state():
+    return torch.get_num_threads(), torch.random.get_rng_state().tolist(), random.getstate(), str(numpy.random.get_state())
+before = state()
+for name in json.loads(sys.argv[1]):
+    importlib.import_module(name)
+print(json.dumps(before == state()))
+"""
+
+
+@pytest.mark.torch
+def test_importing_torch_parts_has_no_effect():
+    pytest.importorskip("torch")
+    paths = [path for path, _ in sources() if path.startswith("edge_sdk/methods/torch_")]
+    names = [path.removesuffix(".py").replace("/", ".") for path in paths]
+    assert "edge_sdk.methods.torch_fedal" in names
+    arguments = [sys.executable, "-c", EFFECTS, json.dumps(names)]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) is True

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edge_sdk import objectives as terms
-from edge_sdk.methods.base import Job
+from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import ClassMeans, Fit, Logits, Public
 from edge_sdk.objectives import Optim
 from edge_sdk.protocol import registry

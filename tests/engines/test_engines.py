@@ -20,7 +20,7 @@ from coordinator.record.run_record import RunRecord
 from coordinator.report.summary import summary
 from edge_sdk import cli
 from edge_sdk.errors import RunFailed, StoreError, UsageError
-from edge_sdk.methods.base import Job
+from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Evaluate
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.clock.computation_queue import Computation

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.class_rows import mean_over_holders
 from edge_sdk.data import Preprocess
 from edge_sdk.device.workbench import add_by_class
-from edge_sdk.methods.base import Job
+from edge_sdk.methods.job import Job
 from edge_sdk.models.base import pack_arrays, unpack_arrays
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.knowledge import ClassRows, Weights
 from edge_sdk.protocol.messages import Assign, FederationSpec, TrainSpec
+from edge_sdk.reductions.class_rows import mean_over_holders
 from edge_sdk.transport.memory.subscriptions import SubscriptionTree
 from edge_sim.data.shared_inputs import SharedPreprocess
 

@@ -25,7 +25,6 @@ import edge_sdk
 from coordinator.config import to_toml
 from coordinator.equipment import ready_method
 from coordinator.ledger import Ledger
-from coordinator.methods.base import At
 from coordinator.record.result import RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.report.summary import summary
@@ -33,11 +32,12 @@ from coordinator.serving.server import RunObserver
 from edge_sdk import cli
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import UsageError
+from edge_sdk.methods.base import At
+from edge_sdk.methods.registry import load_method, method_names
 from edge_sdk.methods.requests import Evaluate, Fit
 from edge_sdk.objectives import CrossEntropy
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.wires import registered_names
 from edge_sim.clock.virtual_fleet import VirtualFleet
 from edge_sim.config import settings as configs
 from edge_sim.config.settings import Config, RunTable
@@ -138,7 +138,7 @@ def test_a_killed_actor_is_replaced_and_uploads_are_added_up_on_ray(
     config = chosen(pictures, "fedavg", "softmax", ray_fold=True)
     alone, fleet, killer = fleets.Run(config).finished(), fleets.Run(config).fleet, Killer()
     killer.engine = opened(config, fleet)
-    reduction = choice.method_wrapper(config.run, fleet)
+    reduction = choice.method_wrapper(config.run)
     again = VirtualFleet(fleet, ledger=Ledger(None), engine=killer.engine, observer=killer, reduction=reduction)
     again.run()
     assert parts == [1, 1, 1]
@@ -149,20 +149,20 @@ def test_a_killed_actor_is_replaced_and_uploads_are_added_up_on_ray(
     assert storage.to_bytes(again.server.method_state) == alone.coordinator_bytes
 
 
-@pytest.mark.parametrize("name", registered_names("coordinator.methods"))
+@pytest.mark.parametrize("name", method_names())
 def test_every_method_folds_elsewhere(name: str) -> None:
     """What a task is given and gives back travels as bytes."""
     if name in ("fedal", "fedgen", "feddf_al"):
         pytest.importorskip("torch")
     from edge_sim.engines.remote.ray_fold import fold  # noqa: PLC0415  # likewise
 
-    method = ready_method(name, EQUIPMENT)
-    spec, at = spec_of(method.contract, **SMALL), At(0, 0)
-    ups = uploads(method.contract, spec, at, 5, seed=1)
-    parts = [pickle.loads(fold(name, to_pickle(part))) for part in (ups[:2], ups[2:4])]
+    spec, at = spec_of(load_method(name), **SMALL), At(0, 0)
+    method = ready_method(spec, EQUIPMENT)
+    ups = uploads(spec, at, 5, seed=1)
+    parts = [pickle.loads(fold(name, method.table, to_pickle(part))) for part in (ups[:2], ups[2:4])]
     merged = reduce(method.merge, parts, reduce(method.add, ups[4:], method.zero()))
     whole = reduce(method.add, ups, method.zero())
-    state = method.init(spec)
+    state = method.begin(spec)
     assert storage.to_bytes(method.finish(spec, state, at, merged)) == storage.to_bytes(
         method.finish(spec, state, at, whole)
     )

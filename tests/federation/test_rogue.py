@@ -26,7 +26,7 @@ from edge_sdk.protocol.messages import (
     Hello,
     Upload,
 )
-from edge_sdk.public_set.samples import batch_digest, batch_indices
+from edge_sdk.protocol.public_batch import batch_digest, batch_indices
 
 VICTIM = "device-03"
 SLOW_S = 10.0

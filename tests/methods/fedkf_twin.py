@@ -13,16 +13,16 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, softmax
 
+from edge_sdk.methods.fedkf import Params
 from edge_sdk.methods.torch_fedkf_generator import Generator, Plan
 from edge_sdk.models.torch_seed import seeded
-from edge_sdk.protocol.contracts.fedkf import FedKFParams
 from edge_sim.clock.virtual_fleet import VirtualDevice
 
 
 class Twin:
     """One device with an mlp, whose features are what its last layer is given."""
 
-    def __init__(self, device: VirtualDevice, seed: int, params: FedKFParams, rate: float) -> None:
+    def __init__(self, device: VirtualDevice, seed: int, params: Params, rate: float) -> None:
         """A copy of a device that has not begun."""
         model: Any = device.agent.bench.model
         *layers, last = deepcopy(model._net)

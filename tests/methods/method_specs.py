@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from edge_sdk.methods.base import Job
+from edge_sdk.methods.base import Step, Up
+from edge_sdk.methods.job import Job
+from edge_sdk.methods.registry import load_method, method_of
 from edge_sdk.methods.requests import ClassMeans, Evaluate, Fit, Logits, ReadHead, Request, WriteHead
 from edge_sdk.models.base import FitReport
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.messages import FederationSpec, PublicSetSpec, TrainSpec
-from edge_sdk.protocol.wires import load_registered
 
 CLASSES = 3
 TRAIN = TrainSpec(optimiser="sgd", learning_rate=0.5, batch_size=4, local_steps=2)
@@ -31,13 +32,12 @@ def spec_of(
     **params: Any,
 ) -> FederationSpec:
     """A federation of one method."""
-    contract = load_registered("coordinator.methods", method).contract
-    read = contract.read(params)
+    made = load_method(method).under(params)
     return FederationSpec(
         federation="tiny",
         method=method,
-        params=asdict(read),
-        contract=contract.digest(read),
+        params=made.table,
+        contract=made.digest,
         classes=classes,
         rounds=rounds,
         seed=11,
@@ -76,6 +76,12 @@ def job(
         learns=learns,
         class_counts=class_counts,
     )
+
+
+def first_step(down: Up, job_: Job) -> Step[Any]:
+    """An exchange of a federation's method on a device that has no state yet."""
+    method = method_of(job_.spec)
+    return method.step(method.device_state(), down, job_)
 
 
 class FakeDevice:

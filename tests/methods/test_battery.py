@@ -1,4 +1,4 @@
-"""What every registered method must pass; a method joins this battery by its entry points.
+"""What every registered method must pass; a method joins this battery by its entry point.
 
 One dictionary is to be filled in for a new one of ours: what its messages weigh (BYTES).  Of a method that another
 package brings, that formula is not known here, and not asked for.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 from laws import EQUIPMENT, check_merge_laws, spec_of, uploads
 
 from coordinator.equipment import ready_method
-from coordinator.methods.base import At
 from coordinator.report import message_sizes
 from edge_sdk.errors import EmptyRound, UsageError
+from edge_sdk.methods.base import At, Method
+from edge_sdk.methods.registry import load_method, method_names
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.knowledge import payload_bytes
-from edge_sdk.protocol.messages import Assign, Upload
-from edge_sdk.protocol.wires import load_registered, registered_names
+from edge_sdk.protocol.messages import Assign, FederationSpec, Upload
 from edge_sim.config import settings as configs
 
 SMALL = {
@@ -44,19 +44,21 @@ NEEDS_BODY = ("fedper", "fedrep", "fedbabu", "fednh", "fedkf")
 NEEDS_TORCH = ("fedal", "feddf_al", "fedgen", *NEEDS_BODY)
 MODEL = dict.fromkeys(NEEDS_BODY, "mlp")
 """Of methods that a softmax model, which is all head and differentiates nothing with respect to its inputs, cannot."""
-NAMES = registered_names("coordinator.methods")
+NAMES = method_names()
 EVERY = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.torch] * (name in NEEDS_TORCH)) for name in NAMES]
 )
 
 
-def method_of(name: str) -> Any:
-    return ready_method(name, EQUIPMENT)
+def method_of(name: str, **params: Any) -> tuple[Method[Any], FederationSpec]:
+    """A method under its defaults but for these and SMALL parameters, and a federation of it."""
+    spec = spec_of(load_method(name), **{**SMALL, **params})
+    return ready_method(spec, EQUIPMENT), spec
 
 
 def made(pictures: Path, name: str, devices: int = 4, held: int = 2, **federation: Any) -> configs.Config:
     tables = fleets.tables(pictures, name, devices=devices, **federation)
-    known = asdict(method_of(name).contract.params())
+    known = load_method(name)().table
     tables["method"] = {key: value for key, value in {**SMALL, "public_batch": 8}.items() if key in known}
     tables["fleet"][0]["model"] = MODEL.get(name, "softmax")
     tables["partition"]["classes_per_device"] = held
@@ -76,26 +78,31 @@ def clean(pictures: Path) -> Callable[[str], fleets.Run]:
     return run_of
 
 
-# -- both halves ----------------------------------------------------------------------------------------------------
+# -- what it says ---------------------------------------------------------------------------------------------------
 
 
-def test_both_halves_of_every_method_are_there_and_agree() -> None:
-    assert registered_names("edge_sdk.methods") == NAMES
-    for name in NAMES:
-        contract = method_of(name).contract
-        assert contract is load_registered("edge_sdk.methods", name).contract
-        assert contract.name == name
-        assert contract.citation
-        assert contract.discloses
+@EVERY
+def test_a_method_says_what_it_is(name: str) -> None:
+    method = load_method(name)()
+    assert method.name == name
+    assert method.title
+    assert method.citation
+    assert method.discloses
+
+
+@EVERY
+def test_defaults_are_what_a_table_may_say(name: str) -> None:
+    method = load_method(name)()
+    assert load_method(name).read(method.table) == method.params
 
 
 @EVERY
 def test_a_parameter_out_of_range_is_one_line_with_its_key(name: str) -> None:
-    contract = method_of(name).contract
-    for key, value in asdict(contract.params()).items():
+    method = load_method(name)
+    for key, value in method().table.items():
         wrong: Any = "no such word" if isinstance(value, str) else -1 if isinstance(value, int) else -1e30
         with pytest.raises(UsageError, match=rf"^method\.{key}: expected .*found") as found:
-            contract.read({key: wrong})
+            method.read({key: wrong})
         assert "\n" not in str(found.value)
 
 
@@ -112,23 +119,21 @@ VARIANTS: tuple[dict[str, Any], ...] = (
 @settings(max_examples=5, deadline=None, derandomize=True)
 @given(devices=st.integers(2, 6), seed=st.integers(0, 2**32 - 1))
 def test_merge_laws(name: str, variant: dict[str, Any], devices: int, seed: int) -> None:
-    method = method_of(name)
-    spec = spec_of(method.contract, **{**SMALL, **variant})
-    for exchange in range(len(method.contract.exchanges(method.contract.read(spec.params)))):
+    method, spec = method_of(name, **variant)
+    for exchange in range(len(method.exchanges)):
         at = At(0, exchange)
-        check_merge_laws(method, spec, at, uploads(method.contract, spec, at, devices, seed), seed)
+        check_merge_laws(method, spec, at, uploads(spec, at, devices, seed), seed)
 
 
 @EVERY
 def test_finish_is_a_function_of_what_it_is_given(name: str) -> None:
     """Twice the same, and the state that it was given is left as it was; in round 1, too, when there is one."""
-    method = method_of(name)
-    spec = spec_of(method.contract, **SMALL)
-    state = method.init(spec)
+    method, spec = method_of(name)
+    state = method.begin(spec)
     for round_ in range(2):
-        for exchange in range(len(method.contract.exchanges(method.contract.read(spec.params)))):
+        for exchange in range(len(method.exchanges)):
             at, aggregate = At(round_, exchange), method.zero()
-            for up in uploads(method.contract, spec, at, 3, round_):
+            for up in uploads(spec, at, 3, round_):
                 aggregate = method.add(aggregate, up)
             before = storage.to_bytes(state)
             once, again = (method.finish(spec, state, at, aggregate) for _ in range(2))
@@ -140,12 +145,11 @@ def test_finish_is_a_function_of_what_it_is_given(name: str) -> None:
 
 @EVERY
 def test_an_empty_round_is_no_guess(name: str) -> None:
-    method = method_of(name)
-    if not any(row.up for row in method.contract.exchanges(method.contract.params())):
+    method, spec = method_of(name)
+    if not any(row.up for row in method.exchanges):
         pytest.skip("exchanges nothing")
-    spec = spec_of(method.contract, **SMALL)
     with pytest.raises(EmptyRound, match="round 3"):
-        method.finish(spec, method.init(spec), At(3, 0), method.zero())
+        method.finish(spec, method.begin(spec), At(3, 0), method.zero())
 
 
 # -- whole runs -----------------------------------------------------------------------------------------------------
@@ -274,8 +278,8 @@ BYTES: dict[str, tuple[int, int]] = {
 
 @EVERY
 def test_bytes_are_those_of_the_formula(pictures: Path, name: str) -> None:
-    (point,) = importlib.metadata.entry_points(group="coordinator.methods", name=name)
-    if not point.value.startswith("coordinator."):
+    (point,) = importlib.metadata.entry_points(group="edge_sdk.methods", name=name)
+    if not point.value.startswith("edge_sdk."):
         pytest.skip("a method of another package")
     run = fleets.Run(made(pictures, name, devices=2, held=S.k, rounds=S.r))
     sent = run.tap()
@@ -290,8 +294,7 @@ def test_bytes_are_those_of_the_formula(pictures: Path, name: str) -> None:
             else:
                 down[place] = sum(map(payload_bytes, message.down.values()))
     assert (sum(up.values()), sum(down.values())) == tuple(4 * scalars for scalars in BYTES[name])
-    contract = method_of(name).contract
-    rows = contract.exchanges(contract.read(run.fleet.federation.spec.params))
+    rows = run.server.method.exchanges
     scale = int(name == "fednh")  # of its cosine head: one more weight
     sizes = message_sizes.Sizes(S.k, S.d, S.body + S.k * (S.d + 1) + scale if name in MODEL else S.p)
     listed = {

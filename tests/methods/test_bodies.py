@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from laws import spec_of
 
-from coordinator.methods.base import At, Contribution
-from edge_sdk.methods.base import Job
+from edge_sdk.methods.base import At
 from edge_sdk.methods.fedbabu import common_head
+from edge_sdk.methods.job import Job
+from edge_sdk.methods.registry import load_method, method_of
 from edge_sdk.methods.requests import Fit, ReadHead
 from edge_sdk.protocol.knowledge import Weights
-from edge_sdk.protocol.wires import load_registered
+from edge_sdk.reductions import Contribution
 from edge_sim.config import settings as configs
 
 RATE = 0.1
@@ -25,24 +26,24 @@ UPS = {"fedrep": ([1, 2], [5, -2], [3, 0]), "fedbabu": ([1, 2], [5, -2], [2.6, 0
 
 @pytest.mark.parametrize("name", UPS)
 def test_the_worked_mean(name: str) -> None:
-    method = load_registered("coordinator.methods", name)
-    spec, aggregate = spec_of(method.contract, start="equal"), method.zero()
-    uniform = method.contract.params().weighting == "uniform"
+    spec = spec_of(load_method(name), start="equal")
+    method = method_of(spec)
+    aggregate, uniform = method.zero(), method.params.weighting == "uniform"
     *ups, expected = UPS[name]
     for number, (values, samples) in enumerate(zip(ups, (12, 8), strict=True)):
         up = Weights(values=np.array(values, np.float32), layout=bytes(16), count=1 if uniform else samples)
         aggregate = method.add(aggregate, Contribution(number=number, samples=samples, knowledge={"weights": up}))
-    after = method.finish(spec, method.init(spec), At(0, 0), aggregate)
+    after = method.finish(spec, method.begin(spec), At(0, 0), aggregate)
     np.testing.assert_allclose(after.weights.values, expected, atol=1e-6)
 
 
 def asked(name: str, round_: int, **params: Any) -> list[Any]:
     """What one exchange asks of a device."""
-    method = load_registered("edge_sdk.methods", name)
-    spec = spec_of(method.contract, **params)
+    spec = spec_of(load_method(name), **params)
+    method = method_of(spec)
     job = Job(spec=spec, number=0, round=round_, exchange=0, closing=round_ == spec.rounds, samples=9, learns=True)
     down = {"weights": Weights(values=np.ones(2, np.float32), layout=bytes(16))} if round_ else {}
-    step = method.step(method.init(spec), down, job)
+    step = method.step(method.device_state(), down, job)
     requests, answer = [], None
     while True:
         try:
@@ -60,7 +61,7 @@ def kinds(requests: list[Any]) -> list[str]:
 
 def test_fedrep_trains_the_head_first() -> None:
     requests = asked("fedrep", 0, head_steps=4)
-    assert kinds(requests) == ["fit head", "fit body", "Evaluate", "ReadWeights"]
+    assert kinds(requests) == ["fit head", "fit body", "ReadWeights", "Evaluate"]
     head, body = (each.source.indices for each in requests[:2])
     assert (len(head), len(body)) == (4, 5)
     assert not np.array_equal(head, body[:4])
@@ -76,7 +77,7 @@ def test_fedbabu_tunes_what_it_measures_and_nothing_else() -> None:
 
 
 def test_a_head_for_all_is_a_function_of_the_seed() -> None:
-    spec = spec_of(load_registered("coordinator.methods", "fedbabu").contract)
+    spec = spec_of(load_method("fedbabu"))
     head = common_head(spec, 100)
     np.testing.assert_array_equal(head, common_head(spec, 100))
     assert head.shape == (spec.classes, 101)

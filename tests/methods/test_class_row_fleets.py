@@ -17,8 +17,8 @@ from coordinator.report.run_table import run_table
 from coordinator.report.summary import summary
 from coordinator.serving import admission
 from edge_sdk.errors import UsageError
-from edge_sdk.protocol.contracts.fedproto import FEDPROTO
-from edge_sdk.protocol.contracts.fedssa import FEDSSA
+from edge_sdk.methods.fedproto import FedProto
+from edge_sdk.methods.fedssa import FedSSA
 from edge_sdk.protocol.messages import Hello
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.config import settings as configs
@@ -70,10 +70,10 @@ def test_a_last_layer_without_bias_is_refused_by_fedssa_only() -> None:
         classes=3,
         feature_dim=8,
     )
-    turned = admission.refusal(hello, spec_of("fedssa", feature_dim=8), FEDSSA, ())
+    turned = admission.refusal(hello, spec_of("fedssa", feature_dim=8), FedSSA(), ())
     assert turned is not None
     assert (turned.reason, "needs head-rows" in turned.message) == ("capability", True)
-    assert admission.refusal(hello, spec_of("fedproto", feature_dim=8), FEDPROTO, ()) is None
+    assert admission.refusal(hello, spec_of("fedproto", feature_dim=8), FedProto(), ()) is None
 
 
 def test_a_row_of_the_fleet_cannot_ask_for_a_width_that_a_family_does_not_have(pictures: Path) -> None:
@@ -198,7 +198,7 @@ def test_a_round_that_draws_few_of_many_devices_is_no_reason_to_raise_the_quorum
 
 
 def test_few_participants_are_warned_of_whatever_they_hold() -> None:
-    assert "fewer than 30%" in str(remarks.few_holders(FEDPROTO, [10] * 10, 10, 100))
-    assert "fewer than 3 holders" in str(remarks.few_holders(FEDPROTO, [1, 2, 9], 30, 100))
-    assert remarks.few_holders(FEDPROTO, [1, 3, 9], 30, 100) is None
-    assert remarks.few_holders(FEDPROTO, [], 0, 100) is None
+    assert "fewer than 30%" in str(remarks.few_holders(FedProto(), [10] * 10, 10, 100))
+    assert "fewer than 3 holders" in str(remarks.few_holders(FedProto(), [1, 2, 9], 30, 100))
+    assert remarks.few_holders(FedProto(), [1, 3, 9], 30, 100) is None
+    assert remarks.few_holders(FedProto(), [], 0, 100) is None

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from method_specs import rows_of
 
-from coordinator.class_rows import MOST, carried_over, mean_over_holders
+from edge_sdk.reductions.class_rows import MOST, carried_over, mean_over_holders
 
 
 def test_two_holders_by_hand() -> None:

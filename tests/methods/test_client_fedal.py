@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from method_specs import FakeDevice, job, spec_of
+from method_specs import FakeDevice, first_step, job, spec_of
 
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.methods.fedal import FedALClient, FedALState
+from edge_sdk.methods.fedal import DeviceState
+from edge_sdk.methods.registry import method_of
 from edge_sdk.protocol.knowledge import LogitGradients, Payload, PublicLogits
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.public_set.samples import batch_digest, batch_indices
+from edge_sdk.protocol.public_batch import batch_digest, batch_indices
 
 BATCH, TAU = 4, 3
-METHOD = FedALClient()
 
 
 def fedal(**params: object) -> FederationSpec:
@@ -43,7 +43,7 @@ def device() -> FakeDevice:
 
 def test_the_first_exchange_of_the_first_round_has_no_local_anchor(device: FakeDevice) -> None:
     spec = fedal()
-    state, up = device.run(METHOD.step(METHOD.init(spec), {}, job(spec, 0)))
+    state, up = device.run(first_step({}, job(spec, 0)))
     assert device.kinds == ["fit private: cross-entropy", "logits of public", "logits of public"]
     every, first = device.requests[1:]
     assert every.source.indices.shape == (TAU, BATCH)
@@ -57,7 +57,7 @@ def test_the_first_exchange_of_the_first_round_has_no_local_anchor(device: FakeD
 
 def test_later_rounds_hold_on_to_where_they_began(device: FakeDevice) -> None:
     spec = fedal(temperature=2.0, less_forgetting=0.5)
-    device.run(METHOD.step(FedALState(local_rounds=1), {}, job(spec, 1)))
+    device.run(method_of(spec).step(DeviceState(local_rounds=1), {}, job(spec, 1)))
     assert device.kinds == [
         "logits of private",
         "fit private: cross-entropy + less-forgetting",
@@ -75,9 +75,9 @@ def test_later_rounds_hold_on_to_where_they_began(device: FakeDevice) -> None:
 def test_a_transfer_exchange_learns_from_the_iteration_before(device: FakeDevice) -> None:
     spec = fedal(temperature=3.0, adversarial=0.25, less_forgetting=0.5)
     snapshot = np.random.default_rng(3).normal(size=(TAU * BATCH, 3)).astype(np.float32)
-    state = FedALState(local_rounds=3, snapshot=snapshot)
+    state = DeviceState(local_rounds=3, snapshot=snapshot)
     down = feedback(spec, 2, 1)
-    after, up = device.run(METHOD.step(state, down, job(spec, 2, 2)))
+    after, up = device.run(method_of(spec).step(state, down, job(spec, 2, 2)))
     assert device.kinds == ["fit public: less-forgetting + distill + logit-gradient", "logits of public"]
     fit, score = device.requests
     assert np.array_equal(fit.source.indices, batch_indices(spec, 2, 1, BATCH)[None])
@@ -94,8 +94,8 @@ def test_a_transfer_exchange_learns_from_the_iteration_before(device: FakeDevice
 
 def test_the_last_exchange_learns_and_measures_and_sends_nothing(device: FakeDevice) -> None:
     spec = fedal()
-    state = FedALState(local_rounds=3, snapshot=np.zeros((TAU * BATCH, 3), np.float32))
-    _, up = device.run(METHOD.step(state, feedback(spec, 2, TAU - 1), job(spec, 2, TAU)))
+    state = DeviceState(local_rounds=3, snapshot=np.zeros((TAU * BATCH, 3), np.float32))
+    _, up = device.run(method_of(spec).step(state, feedback(spec, 2, TAU - 1), job(spec, 2, TAU)))
     assert device.kinds == ["fit public: less-forgetting + distill + logit-gradient", "evaluate 3"]
     assert up == {}
 
@@ -104,7 +104,7 @@ def test_measures_every_so_often_and_in_the_last_round(device: FakeDevice) -> No
     spec = spec_of("fedal", public_batch=BATCH, tau=TAU, rounds=5, evaluate_every=2)
     measured = []
     for round_ in range(5):
-        device.run(METHOD.step(FedALState(local_rounds=round_ + 1), {}, job(spec, round_, TAU)))
+        device.run(method_of(spec).step(DeviceState(local_rounds=round_ + 1), {}, job(spec, round_, TAU)))
         measured += device.kinds
     assert measured == ["evaluate 2", "evaluate 4", "evaluate 5"]
 
@@ -112,15 +112,15 @@ def test_measures_every_so_often_and_in_the_last_round(device: FakeDevice) -> No
 @pytest.mark.parametrize("exchange", [1, 2])
 def test_a_device_that_missed_the_iteration_skips_its_step(device: FakeDevice, exchange: int) -> None:
     spec = fedal()
-    state = FedALState(local_rounds=3, snapshot=np.zeros((TAU * BATCH, 3), np.float32))
-    device.run(METHOD.step(state, {}, job(spec, 2, exchange)))
+    state = DeviceState(local_rounds=3, snapshot=np.zeros((TAU * BATCH, 3), np.float32))
+    device.run(method_of(spec).step(state, {}, job(spec, 2, exchange)))
     assert device.kinds == ["logits of public"]
 
 
 def test_a_late_device_runs_its_local_stage_first(device: FakeDevice) -> None:
     """It comes in at exchange 2 of a round that it has not begun: local stage, snapshot, then that iteration."""
     spec = fedal()
-    state, up = device.run(METHOD.step(FedALState(local_rounds=1), {}, job(spec, 2, 2)))
+    state, up = device.run(method_of(spec).step(DeviceState(local_rounds=1), {}, job(spec, 2, 2)))
     assert device.kinds == [
         "logits of private",
         "fit private: cross-entropy + less-forgetting",
@@ -134,26 +134,26 @@ def test_a_late_device_runs_its_local_stage_first(device: FakeDevice) -> None:
 
 def test_a_lone_device_learns_from_the_discriminator_alone(device: FakeDevice) -> None:
     spec = fedal()
-    state = FedALState(local_rounds=1, snapshot=np.zeros((TAU * BATCH, 3), np.float32))
-    device.run(METHOD.step(state, feedback(spec, 0, 0, "adversarial"), job(spec, 0, 1)))
+    state = DeviceState(local_rounds=1, snapshot=np.zeros((TAU * BATCH, 3), np.float32))
+    device.run(method_of(spec).step(state, feedback(spec, 0, 0, "adversarial"), job(spec, 0, 1)))
     assert device.kinds[0] == "fit public: less-forgetting + logit-gradient"
 
 
 def test_without_less_forgetting_no_snapshot_enters_the_loss(device: FakeDevice) -> None:
     spec = fedal(less_forgetting=0.0)
-    device.run(METHOD.step(FedALState(local_rounds=1), {}, job(spec, 1)))
+    device.run(method_of(spec).step(DeviceState(local_rounds=1), {}, job(spec, 1)))
     assert device.kinds[0] == "fit private: cross-entropy"
-    state = FedALState(local_rounds=2, snapshot=np.zeros((TAU * BATCH, 3), np.float32))
-    device.run(METHOD.step(state, feedback(spec, 1, 0, "mean"), job(spec, 1, 1)))
+    state = DeviceState(local_rounds=2, snapshot=np.zeros((TAU * BATCH, 3), np.float32))
+    device.run(method_of(spec).step(state, feedback(spec, 1, 0, "mean"), job(spec, 1, 1)))
     assert device.kinds[0] == "fit public: distill"
 
 
 def test_with_one_iteration_a_round_has_two_exchanges(device: FakeDevice) -> None:
     """Its less-forgetting target is what was just sent, so that term pulls nowhere (warning W4)."""
     spec = fedal(tau=1)
-    state, up = device.run(METHOD.step(METHOD.init(spec), {}, job(spec, 0)))
+    state, up = device.run(first_step({}, job(spec, 0)))
     assert set(up) == {"logits"}
-    _, up = device.run(METHOD.step(state, feedback(spec, 0, 0), job(spec, 0, 1)))
+    _, up = device.run(method_of(spec).step(state, feedback(spec, 0, 0), job(spec, 0, 1)))
     assert device.kinds == ["fit public: less-forgetting + distill + logit-gradient", "evaluate 1"]
     assert up == {}
 
@@ -161,16 +161,16 @@ def test_with_one_iteration_a_round_has_two_exchanges(device: FakeDevice) -> Non
 def test_a_teacher_only_scores(device: FakeDevice) -> None:
     spec = fedal()
     for exchange in range(TAU):
-        _, up = device.run(METHOD.step(METHOD.init(spec), {}, job(spec, 1, exchange, learns=False)))
+        _, up = device.run(first_step({}, job(spec, 1, exchange, learns=False)))
         assert device.kinds == ["logits of public"]
         assert set(up) == {"logits"}
-    device.run(METHOD.step(METHOD.init(spec), {}, job(spec, 1, TAU, learns=False)))
+    device.run(first_step({}, job(spec, 1, TAU, learns=False)))
     assert device.kinds == ["evaluate 2"]
 
 
 def test_the_closing_exchange_only_measures(device: FakeDevice) -> None:
     spec = fedal()
-    state, up = device.run(METHOD.step(FedALState(local_rounds=5), {}, job(spec, 5)))
+    state, up = device.run(method_of(spec).step(DeviceState(local_rounds=5), {}, job(spec, 5)))
     assert device.kinds == ["evaluate 5"]
     assert (state.local_rounds, up) == (5, {})
 
@@ -178,9 +178,9 @@ def test_the_closing_exchange_only_measures(device: FakeDevice) -> None:
 @pytest.mark.parametrize("role", ["mean", "adversarial"])
 def test_knowledge_of_other_samples_is_refused(device: FakeDevice, role: str) -> None:
     spec = fedal()
-    state = FedALState(local_rounds=3, snapshot=np.zeros((TAU * BATCH, 3), np.float32))
+    state = DeviceState(local_rounds=3, snapshot=np.zeros((TAU * BATCH, 3), np.float32))
     with pytest.raises(RemoteProtocolError, match="made on public batch") as caught:
-        device.run(METHOD.step(state, feedback(spec, 2, 0, role), job(spec, 2, 2)))
+        device.run(method_of(spec).step(state, feedback(spec, 2, 0, role), job(spec, 2, 2)))
     assert caught.value.kind == "knowledge"
 
 
@@ -189,8 +189,7 @@ def test_knowledge_of_other_samples_is_refused(device: FakeDevice, role: str) ->
 
 def warnings(rounds: int = 5, **params: object) -> list[str]:
     spec = spec_of("fedal", rounds=rounds, **params)
-    contract = METHOD.contract
-    return [text.split(":")[0] for text in contract.warnings(contract.read(spec.params), spec)]
+    return [text.split(":")[0] for text in method_of(spec).warnings(spec)]
 
 
 def test_warns_where_less_forgetting_cannot_work() -> None:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from method_specs import FakeDevice, job, spec_of
+from method_specs import FakeDevice, first_step, job, spec_of
 
-from coordinator.methods.base import At, Contribution
-from coordinator.methods.fedmd import FedMDCoordinator
 from edge_sdk.errors import EmptyRound, RemoteProtocolError
-from edge_sdk.methods.fedmd import FedMDClient, FedMDState, leave_one_out
+from edge_sdk.methods.base import At
+from edge_sdk.methods.fedmd import DeviceState, FedMD, leave_one_out
+from edge_sdk.methods.registry import method_of
 from edge_sdk.objectives import LogitMatch, Seen
-from edge_sdk.protocol.contracts.fedmd import FEDMD
 from edge_sdk.protocol.knowledge import PublicLogits
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.public_set.samples import batch_digest, batch_indices
+from edge_sdk.protocol.public_batch import batch_digest, batch_indices
+from edge_sdk.reductions import Contribution
 
 BATCH = 4
-METHOD = FedMDClient()
 
 
 def mean_of(spec: FederationSpec, round_: int, seed: int = 0, contributors: int = 3) -> PublicLogits:
@@ -34,7 +33,7 @@ def device() -> FakeDevice:
 
 def test_the_first_round_trains_and_scores(device: FakeDevice) -> None:
     spec = spec_of("fedmd", public_batch=BATCH)
-    state, up = device.run(METHOD.step(METHOD.init(spec), {}, job(spec, 0)))
+    state, up = device.run(first_step({}, job(spec, 0)))
     assert device.kinds == ["fit private: cross-entropy", "logits of public"]
     fit, score = device.requests
     assert fit.source.indices.shape == (2, 4)
@@ -51,7 +50,7 @@ def test_a_later_round_digests_before_it_trains(device: FakeDevice) -> None:
     spec = spec_of("fedmd", public_batch=BATCH, temperature=2.0, digest_steps=2)
     sent = np.random.default_rng(5).normal(size=(BATCH, 3)).astype(np.float32)
     mean = mean_of(spec, 1)
-    device.run(METHOD.step(FedMDState(round=1, sent=sent), {"mean": mean}, job(spec, 2)))
+    device.run(method_of(spec).step(DeviceState(round=1, sent=sent), {"mean": mean}, job(spec, 2)))
     assert device.kinds == [
         "fit public: distill",
         "evaluate 2",
@@ -76,16 +75,16 @@ def test_a_later_round_digests_before_it_trains(device: FakeDevice) -> None:
 )
 def test_the_mean_is_taken_as_it_is(device: FakeDevice, state_round: int, params: dict, roles: list[str]) -> None:
     spec = spec_of("fedmd", public_batch=BATCH, **params)
-    state = FedMDState(round=state_round, sent=np.ones((BATCH, 3), np.float32))
+    state = DeviceState(round=state_round, sent=np.ones((BATCH, 3), np.float32))
     mean = mean_of(spec, 1)
-    device.run(METHOD.step(state, dict.fromkeys(roles, mean), job(spec, 2)))
+    device.run(method_of(spec).step(state, dict.fromkeys(roles, mean), job(spec, 2)))
     assert np.array_equal(device.requests[0].objective[0].logits[0], mean.values)
 
 
 def test_a_device_that_was_the_only_one_has_nobody_to_learn_from(device: FakeDevice) -> None:
     spec = spec_of("fedmd", public_batch=BATCH)
-    state = FedMDState(round=1, sent=np.ones((BATCH, 3), np.float32))
-    device.run(METHOD.step(state, {"mean": mean_of(spec, 1, contributors=1)}, job(spec, 2)))
+    state = DeviceState(round=1, sent=np.ones((BATCH, 3), np.float32))
+    device.run(method_of(spec).step(state, {"mean": mean_of(spec, 1, contributors=1)}, job(spec, 2)))
     assert device.kinds[0] == "evaluate 2"
 
 
@@ -93,22 +92,22 @@ def test_measures_every_so_often(device: FakeDevice) -> None:
     spec = spec_of("fedmd", public_batch=BATCH, rounds=6, evaluate_every=2)
     measured = []
     for round_ in range(7):
-        device.run(METHOD.step(FedMDState(), {}, job(spec, round_)))
+        device.run(method_of(spec).step(DeviceState(), {}, job(spec, round_)))
         measured += [kind for kind in device.kinds if kind.startswith("evaluate")]
     assert measured == ["evaluate 2", "evaluate 4", "evaluate 6"]
 
 
 def test_the_closing_exchange_digests_measures_and_sends_nothing(device: FakeDevice) -> None:
     spec = spec_of("fedmd", public_batch=BATCH)
-    state, up = device.run(METHOD.step(FedMDState(), {"mean": mean_of(spec, 4)}, job(spec, 5)))
+    state, up = device.run(method_of(spec).step(DeviceState(), {"mean": mean_of(spec, 4)}, job(spec, 5)))
     assert device.kinds == ["fit public: distill", "evaluate 5"]
     assert up == {}
-    assert state == FedMDState()
+    assert state == DeviceState()
 
 
 def test_a_teacher_only_scores(device: FakeDevice) -> None:
     spec = spec_of("fedmd", public_batch=BATCH)
-    _, up = device.run(METHOD.step(FedMDState(), {"mean": mean_of(spec, 1)}, job(spec, 2, learns=False)))
+    _, up = device.run(method_of(spec).step(DeviceState(), {"mean": mean_of(spec, 1)}, job(spec, 2, learns=False)))
     assert device.kinds == ["evaluate 2", "logits of public"]
     assert set(up) == {"logits"}
 
@@ -116,7 +115,7 @@ def test_a_teacher_only_scores(device: FakeDevice) -> None:
 def test_logits_of_other_samples_are_refused(device: FakeDevice) -> None:
     spec = spec_of("fedmd", public_batch=BATCH)
     with pytest.raises(RemoteProtocolError, match="made on public batch") as caught:
-        device.run(METHOD.step(FedMDState(), {"mean": mean_of(spec, 0)}, job(spec, 2)))
+        device.run(method_of(spec).step(DeviceState(), {"mean": mean_of(spec, 0)}, job(spec, 2)))
     assert caught.value.kind == "knowledge"
 
 
@@ -125,7 +124,7 @@ def test_the_original_form_regresses_on_the_mean_of_all(device: FakeDevice) -> N
     spec = spec_of("fedmd", form="digest", align=BATCH, public_batch=3, error="squared")
     sent = np.ones((BATCH, 3), np.float32)
     mean = mean_of(spec, 1)
-    _, up = device.run(METHOD.step(FedMDState(round=1, sent=sent), {"mean": mean}, job(spec, 2)))
+    _, up = device.run(method_of(spec).step(DeviceState(round=1, sent=sent), {"mean": mean}, job(spec, 2)))
     assert device.kinds == ["fit public: logit-match", "evaluate 2", "fit private: cross-entropy", "logits of public"]
     digest, (term,) = device.requests[0], device.requests[0].objective
     order = [[0, 1, 2], [3, 0, 1]]
@@ -140,16 +139,16 @@ def test_the_original_form_regresses_on_the_mean_of_all(device: FakeDevice) -> N
     [({}, True), ({"form": "digest"}, False), ({"form": "digest", "target": "leave-one-out"}, True)],
 )
 def test_whose_mean_is_learnt_from(params: dict, left_out: bool) -> None:
-    read = FEDMD.read(params)
+    read = FedMD.read(params)
     assert read.leaves_out is left_out
-    assert FEDMD.under(params).terms == {"cross-entropy", "logit-match" if "form" in params else "distill"}
+    assert FedMD.under(params).terms == {"cross-entropy", "logit-match" if "form" in params else "distill"}
 
 
 def test_how_much_is_scored_and_digested() -> None:
-    fedal, original = FEDMD.read({}), FEDMD.read({"form": "digest", "align": 100})
+    fedal, original = FedMD.read({}), FedMD.read({"form": "digest", "align": 100})
     assert [(each.scored, each.steps) for each in (fedal, original)] == [(32, 1), (100, 4)]
-    assert FEDMD.exchanges(original)[0].up["logits"].rows == 100
-    assert FEDMD.read({"digest_steps": 3}).steps == 3
+    assert FedMD(original).exchanges[0].up["logits"].rows == 100
+    assert FedMD.read({"digest_steps": 3}).steps == 3
 
 
 # -- the mean -----------------------------------------------------------------------------------------------------------
@@ -159,12 +158,12 @@ EXAMPLE = np.array([[[2, 0], [0, 1]], [[0, 2], [2, 1]]], np.float32)
 
 def test_the_example_of_two_devices() -> None:
     spec = spec_of("fedmd", classes=2, public_batch=2)
-    method = FedMDCoordinator()
+    method = FedMD()
     bag = method.zero()
     for number in (1, 0):
         logits = PublicLogits(values=EXAMPLE[number], batch=bytes(8))
         bag = method.add(bag, Contribution(number=number, samples=1, knowledge={"logits": logits}))
-    state = method.finish(spec, method.init(spec), At(0, 0), bag)
+    state = method.finish(spec, method.begin(spec), At(0, 0), bag)
     mean = method.common(state, At(1, 0))["mean"]
     assert mean.values.tolist() == [[1, 1], [1, 1]]
     assert mean.contributors == 2
@@ -186,6 +185,6 @@ def test_leave_one_out_needs_another() -> None:
 
 def test_no_upload_is_no_round() -> None:
     spec = spec_of("fedmd")
-    method = FedMDCoordinator()
+    method = FedMD()
     with pytest.raises(EmptyRound, match="round 3: no logits"):
-        method.finish(spec, method.init(spec), At(3, 0), method.zero())
+        method.finish(spec, method.begin(spec), At(3, 0), method.zero())

@@ -9,15 +9,14 @@ from typing import Any
 import fleets
 import numpy as np
 import pytest
-from method_specs import FakeDevice, job, rows_of, spec_of
+from method_specs import FakeDevice, first_step, job, rows_of, spec_of
 
-from edge_sdk.methods.base import Job
-from edge_sdk.methods.fedclassavg import METHOD as FEDCLASSAVG
-from edge_sdk.methods.moon import METHOD as MOON
+from edge_sdk.methods.fedclassavg import Params
+from edge_sdk.methods.job import Job
+from edge_sdk.methods.registry import method_of
 from edge_sdk.methods.requests import Features, Request, WriteWeights
 from edge_sdk.models.base import FitReport
 from edge_sdk.objectives import HeadProximal, ModelContrast, Seen
-from edge_sdk.protocol.contracts.fedclassavg import FedClassAvgParams
 from edge_sdk.protocol.knowledge import Weights
 from edge_sim.config import settings as configs
 from edge_sim.fleet.fleet import Device
@@ -39,8 +38,8 @@ def test_the_worked_number_of_moon() -> None:
 
 
 def asked(spec: Any, round_: int, down: dict[str, Any]) -> list[Request]:
-    """The requests of one exchange of MOON; features tell how often they were asked for before."""
-    step, requests, answer = MOON.step(MOON.init(spec), down, job(spec, round_)), [], None
+    """The requests of one exchange of Moon(); features tell how often they were asked for before."""
+    step, requests, answer = first_step(down, job(spec, round_)), [], None
     while True:
         try:
             request = step.send(answer)
@@ -83,23 +82,27 @@ def test_moon_asks_for_no_features_that_it_has_no_use_for(round_: int, down: dic
 def test_an_exchange_of_fedclassavg() -> None:
     spec = spec_of("fedclassavg", feature_dim=2, rho=0.5)
     device, header = FakeDevice(), rows_of([0, 1, 2], [[1, 2, 3]] * 3)
-    device.run(FEDCLASSAVG.step(FEDCLASSAVG.init(spec), {"header": header}, job(spec, 1)))
+    device.run(first_step({"header": header}, job(spec, 1)))
     assert device.kinds == [
-        "write head [0, 1, 2]", "fit private: cross-entropy + class-contrast + head-proximal", "evaluate 2", "read head"
+        "write head [0, 1, 2]", "fit private: cross-entropy + class-contrast + head-proximal", "read head", "evaluate 2"
     ]  # fmt: skip
     (pull,) = [term for term in device.requests[1].objective if isinstance(term, HeadProximal)]
     np.testing.assert_array_equal(pull.rows, header.rows)
     assert pull.weight == 0.5
-    device.run(FEDCLASSAVG.step(FEDCLASSAVG.init(spec), {}, job(spec, 0)))
+    device.run(first_step({}, job(spec, 0)))
     assert device.kinds[0] == "fit private: cross-entropy + class-contrast"
 
 
 def test_without_its_terms_fedclassavg_is_lg_fedavg() -> None:
     spec = spec_of("fedclassavg", feature_dim=2, rho=0.0, contrast=0.0)
     device = FakeDevice()
-    device.run(FEDCLASSAVG.step(FEDCLASSAVG.init(spec), {"header": rows_of([0, 1, 2], [[1, 2, 3]] * 3)}, job(spec, 1)))
+    device.run(
+        method_of(spec).step(
+            method_of(spec).device_state(), {"header": rows_of([0, 1, 2], [[1, 2, 3]] * 3)}, job(spec, 1)
+        )
+    )
     assert device.kinds[1] == "fit private: cross-entropy"
-    assert FedClassAvgParams().rho == 0.1
+    assert Params().rho == 0.1
 
 
 # -- whole runs -----------------------------------------------------------------------------------------------------

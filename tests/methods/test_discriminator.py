@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 from method_specs import spec_of
 
-from coordinator.methods.base import At, Contribution
-from coordinator.methods.fedal import FedALCoordinator, clip
+from edge_sdk.methods.base import At
+from edge_sdk.methods.fedal import FedAL, clip
+from edge_sdk.methods.registry import method_of
 from edge_sdk.models.base import Batches
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import LogitGradient, Optim
 from edge_sdk.protocol.knowledge import PublicLogits
+from edge_sdk.reductions import Contribution
 
 torch = pytest.importorskip("torch")
-discriminator = pytest.importorskip("coordinator.methods.torch_discriminator")
+discriminator = pytest.importorskip("edge_sdk.methods.torch_fedal")
 
 pytestmark = pytest.mark.torch
 
@@ -138,6 +140,16 @@ def test_a_gpu_computes_what_a_cpu_does(optimiser: str) -> None:
         np.testing.assert_allclose(gpu, cpu, atol=1e-4)
 
 
+def test_torch_has_as_many_threads_as_before() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        discriminator.iterate(fresh(), some_logits(), SLOTS, how())
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_clip_shortens_each_sample_by_itself() -> None:
     gradients = np.array([[[3.0, -4.0], [0.3, -0.4]], [[0.0, 0.0], [-6.0, 8.0]]], np.float32)
     clipped = clip(gradients, 1.0)
@@ -148,14 +160,14 @@ def test_clip_shortens_each_sample_by_itself() -> None:
 # -- the coordinator half around it -----------------------------------------------------------------------------------
 
 
-def finished(numbers: tuple[int, ...], **params: object) -> tuple[FedALCoordinator, object]:
+def finished(numbers: tuple[int, ...], **params: object) -> tuple[FedAL, object]:
     spec = spec_of("fedal", classes=CLASSES, public_batch=SAMPLES, **params)
-    method = FedALCoordinator()
+    method = method_of(spec)
     bag = method.zero()
     for i, number in enumerate(numbers):
         logits = PublicLogits(values=some_logits()[i], batch=bytes(8))
         bag = method.add(bag, Contribution(number=number, samples=1, knowledge={"logits": logits}))
-    return method, method.finish(spec, method.init(spec), At(0, 0), bag)
+    return method, method.finish(spec, method.begin(spec), At(0, 0), bag)
 
 
 def test_one_contributor_alone_gets_no_mean() -> None:

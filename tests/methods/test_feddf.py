@@ -11,15 +11,17 @@ import pytest
 from method_specs import spec_of
 
 from coordinator.config import federation, read_settings
-from coordinator.equipment import Equipment, load_nets
-from coordinator.methods.base import At, Contribution
-from coordinator.methods.feddf import METHOD, FedDFCoordinator, FedDFCoordinatorState
+from coordinator.equipment import Equipment, load_nets, ready_method
 from edge_sdk.errors import UsageError
+from edge_sdk.methods.base import At
+from edge_sdk.methods.feddf import FedDF, State
+from edge_sdk.methods.registry import method_of
 from edge_sdk.models.base import Model
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import softmax
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.public_set.samples import PublicSet
+from edge_sdk.reductions import Contribution
 from edge_sim.config import settings as configs
 
 CLASSES = 3
@@ -36,17 +38,15 @@ def upload(model: Model, number: int, samples: int) -> Contribution:
     return Contribution(number=number, samples=samples, knowledge={"weights": weights})
 
 
-def method(*nets: Model) -> FedDFCoordinator:
-    return METHOD.with_equipment(Equipment(nets=lambda: nets, public=lambda: PUBLIC))
-
-
-def finished(coordinator: FedDFCoordinator, ups: list[Contribution], **params: Any) -> FedDFCoordinatorState:
+def finished(nets: list[Model], ups: list[Contribution], **params: Any) -> State:
+    """nets: what the coordinator has at hand; none: it was given no equipment."""
     spec = spec_of("feddf", **params)
-    bag = coordinator.zero()
+    method = ready_method(spec, Equipment(nets=lambda: nets, public=lambda: PUBLIC)) if nets else method_of(spec)
+    bag = method.zero()
     for up in ups:
-        bag = coordinator.add(bag, up)
+        bag = method.add(bag, up)
     layouts = {up.knowledge["weights"].layout.hex(): up.knowledge["weights"] for up in ups}
-    return coordinator.finish(spec, FedDFCoordinatorState(layouts), AT, bag)
+    return method.finish(spec, State(layouts), AT, bag)
 
 
 def named(values: tuple[float, ...], layout: int, samples: int) -> Weights:
@@ -59,11 +59,11 @@ def test_the_worked_number() -> None:
         Contribution(number=i, samples=n, knowledge={"weights": named(w, a, n)})
         for i, (n, w, a) in enumerate([(12, (1, 3), 1), (8, (5, -1), 1), (1, (7,), 2)])
     ]
-    state = finished(METHOD, ups, steps=0)
+    state = finished([], ups, steps=0)
     np.testing.assert_allclose(state.models["01" * 16].values, [2.6, 1.4], rtol=1e-6)
     np.testing.assert_allclose(state.models["02" * 16].values, [7])
-    assert METHOD.personal(state, At(2, 0), 1)["weights"] is state.models["01" * 16]
-    assert METHOD.personal(state, At(2, 0), 9) == {}
+    assert FedDF().personal(state, At(2, 0), 1)["weights"] is state.models["01" * 16]
+    assert FedDF().personal(state, At(2, 0), 9) == {}
 
 
 def test_the_mean_of_logits_is_the_teacher() -> None:
@@ -76,7 +76,7 @@ def test_the_mean_of_logits_is_the_teacher() -> None:
 def test_a_student_comes_to_agree_with_all_teachers() -> None:
     """Of one architecture, and linear: the mean of weights is the student that agrees already, and stays."""
     models = [net(seed=seed) for seed in range(3)]
-    state = finished(method(net()), [upload(model, i, 5) for i, model in enumerate(models)], steps=50)
+    state = finished([net()], [upload(model, i, 5) for i, model in enumerate(models)], steps=50)
     (learnt,) = state.models.values()
     np.testing.assert_allclose(learnt.values, np.mean([model.weights() for model in models], axis=0), atol=0.02)
 
@@ -94,7 +94,7 @@ def test_architectures_learn_from_each_other() -> None:
     target = softmax((one.logits(x) + two.logits(x)) / 2)
     before = np.abs(softmax(two.logits(x)) - target).max()
     ups = [upload(one, 0, 5), upload(two, 1, 5)]
-    state = finished(method(net(), Other(9)), ups, steps=300, distill_rate=0.01, distill_batch=20)
+    state = finished([net(), Other(9)], ups, steps=300, distill_rate=0.01, distill_batch=20)
     for model in (net(), Other(3)):
         model.set_weights(state.models[model.spec.layout.hex()].values)
         assert np.abs(softmax(model.logits(x)) - target).max() < 0.1 * before
@@ -102,9 +102,9 @@ def test_architectures_learn_from_each_other() -> None:
 
 def test_an_architecture_without_a_net_is_named() -> None:
     with pytest.raises(UsageError, match=r"no net has the layout .*known: softmax"):
-        finished(method(net(3)), [upload(net(), 0, 5)])
+        finished([net(3)], [upload(net(), 0, 5)])
     with pytest.raises(UsageError, match="was given none"):
-        finished(METHOD, [upload(net(), 0, 5)])
+        finished([], [upload(net(), 0, 5)])
 
 
 def test_a_fleet_of_two_architectures_learns(pictures: Path) -> None:

@@ -12,17 +12,20 @@ from method_specs import job, rows_of, spec_of
 
 torch = pytest.importorskip("torch")
 
-from coordinator.aggregate import Bag  # noqa: E402  # what follows needs torch
-from coordinator.methods import torch_generator as generators  # noqa: E402
-from coordinator.methods.base import At, Contribution  # noqa: E402
-from coordinator.methods.fedgen import _STREAM, METHOD, _heads  # noqa: E402
-from edge_sdk.methods.base import Job  # noqa: E402
-from edge_sdk.methods.fedgen import last_layer, told_labels  # noqa: E402
+
+from edge_sdk import methods  # noqa: E402
+from edge_sdk.methods import torch_fedgen as generators  # noqa: E402
+from edge_sdk.methods.base import At, NoState  # noqa: E402
+from edge_sdk.methods.fedgen import _STREAM, FedGen, Params, layer_shapes, loss, mean_head  # noqa: E402
+from edge_sdk.methods.job import Job  # noqa: E402
+from edge_sdk.methods.registry import method_of  # noqa: E402
+from edge_sdk.methods.requests import ReadHead, ReadWeights  # noqa: E402
 from edge_sdk.objectives import CrossEntropy, HeadLabels  # noqa: E402
 from edge_sdk.protocol import storage  # noqa: E402
-from edge_sdk.protocol.contracts.fedgen import FEDGEN, FedGenParams  # noqa: E402
 from edge_sdk.protocol.knowledge import Weights  # noqa: E402
 from edge_sdk.protocol.wires import check_roles, expectation  # noqa: E402
+from edge_sdk.reductions import Contribution  # noqa: E402
+from edge_sdk.reductions.bag import Bag  # noqa: E402  # what follows needs torch
 from edge_sim.config import settings as configs  # noqa: E402
 from edge_sim.fleet.fleet import Device  # noqa: E402
 
@@ -30,14 +33,18 @@ pytestmark = pytest.mark.torch
 RATE = 0.1
 
 
-def outcome(stage: Any, answer: Any = None) -> Any:
-    """What a stage returns that asks once at most."""
+def head_shared(rows: np.ndarray, counts: tuple[int, ...]) -> dict[str, Any]:
+    """What a device with this last layer shares beside its weights."""
+    spec = spec_of("fedgen")
+    device = methods.Device(job=job(spec, 0, class_counts=counts), state=NoState(), down={})
+    stage = method_of(spec).share(device)
+    answers = {ReadHead: rows, ReadWeights: Weights(values=np.ones(5, np.float32), layout=bytes(16))}
+    request = next(stage)
     try:
-        next(stage)
-        stage.send(answer)
+        while True:
+            request = stage.send(answers[type(request)])
     except StopIteration as stop:
-        return stop.value
-    raise AssertionError
+        return {role: payload for role, payload in stop.value.items() if role != "weights"}
 
 
 # -- the device -----------------------------------------------------------------------------------------------------
@@ -45,22 +52,20 @@ def outcome(stage: Any, answer: Any = None) -> Any:
 
 def test_the_last_layer_travels_in_two_parts() -> None:
     rows = np.arange(9, dtype=np.float32).reshape(3, 3)
-    up = outcome(last_layer(FedGenParams(), job(spec_of("fedgen"), 0, class_counts=(4, 0, 5))), rows)
+    up = head_shared(rows, (4, 0, 5))
     assert up == {"header": rows_of([0, 2], rows[[0, 2]], [4, 5]), "others": rows_of([1], rows[[1]])}
-    assert set(outcome(last_layer(FedGenParams(), job(spec_of("fedgen"), 0, class_counts=(1, 1, 1))), rows)) == {
-        "header"
-    }
+    assert set(head_shared(rows, (1, 1, 1))) == {"header"}
 
 
 def test_generated_features_are_told_their_labels() -> None:
-    params = FedGenParams(samples_per_class=2, alpha=3.0)
+    params = Params(samples_per_class=2, alpha=3.0)
     made = rows_of([0, 2], [[1, 2, 3, 4], [5, 6, 7, 8]])
-    _, term = outcome(told_labels(params, {"generated": made}, None))
+    _, term = loss(params, made)
     assert isinstance(term, HeadLabels)
     assert (term.features.tolist(), term.labels.tolist()) == ([[1, 2], [3, 4], [5, 6], [7, 8]], [0, 0, 2, 2])
     assert term.weight == 3.0
-    for absent, down in ((params, {}), (FedGenParams(alpha=0.0), {"generated": made})):
-        (only,) = outcome(told_labels(absent, down, None))
+    for absent, generated in ((params, None), (Params(alpha=0.0), made)):
+        (only,) = loss(absent, generated)
         assert isinstance(only, CrossEntropy)
 
 
@@ -74,10 +79,10 @@ def test_the_mean_of_last_layers_and_how_often_a_label_is_drawn() -> None:
     bag = Bag()
     for number, known in ((1, b), (0, a)):
         bag = bag.add(Contribution(number=number, samples=9, knowledge=known))
-    header, counts = _heads(bag, spec, only_first=False)
+    header, counts = mean_head(bag, spec, only_first=False)
     np.testing.assert_allclose(header, [[2, 1, 0.5], [0.5, 0.5, 0.5], [3, 3, 3]])
     assert (counts / counts.sum()).tolist() == [0.5, 0, 0.5]
-    header, counts = _heads(bag, spec, only_first=True)
+    header, counts = mean_head(bag, spec, only_first=True)
     np.testing.assert_allclose(header, [[1, 0, 0], [0, 0, 0], [2, 2, 2]])
     assert counts.tolist() == [4, 0, 4]
 
@@ -91,7 +96,7 @@ def test_what_keeps_features_apart() -> None:
 def test_the_generator_learns_what_a_head_calls_each_class() -> None:
     rng = np.random.default_rng(1)
     header = rng.normal(size=(3, 5)).astype(np.float32)
-    shapes = generators.layer_shapes(8, 3, 32, 4)
+    shapes = layer_shapes(spec_of("fedgen", feature_dim=4), Params(noise_dim=8, hidden=32))
     how = generators.Training(steps=200, batch=32, rate=0.01, diversity=1.0)
     layers = generators.initial_weights(shapes, rng)
     layers = generators.trained(layers, header, np.array([0.5, 0, 0.5]), how, rng)
@@ -105,13 +110,12 @@ def test_what_comes_down_fits_its_slot() -> None:
     spec = spec_of("fedgen", feature_dim=2, samples_per_class=3, start="equal")
     weights = Weights(values=np.ones(5, np.float32), layout=bytes(16))
     known = {"weights": weights, "header": rows_of([0, 2], [[1, 2, 3]] * 2, [4, 5])}
-    aggregate = METHOD.add(METHOD.zero(), Contribution(number=0, samples=9, knowledge=known))
-    state = METHOD.finish(spec, METHOD.init(spec), At(0, 0), aggregate)
-    down = METHOD.common(state, At(1, 0))
+    aggregate = FedGen().add(FedGen().zero(), Contribution(number=0, samples=9, knowledge=known))
+    state = method_of(spec).finish(spec, method_of(spec).begin(spec), At(0, 0), aggregate)
+    down = FedGen().common(state, At(1, 0))
     assert down["generated"].rows.shape == (2, 6)
-    params = FEDGEN.read(spec.params)
-    check_roles(down, FEDGEN.exchanges(params)[0].down, expectation(spec))
-    assert set(METHOD.common(state, At(spec.rounds, 0))) == {"weights"}
+    check_roles(down, method_of(spec).exchanges[0].down, expectation(spec))
+    assert set(FedGen().common(state, At(spec.rounds, 0))) == {"weights"}
     assert storage.to_bytes(storage.from_bytes(type(state), storage.to_bytes(state))) == storage.to_bytes(state)
 
 
@@ -153,7 +157,7 @@ def test_a_run_is_its_naive_twin(pictures: Path) -> None:
     tables["method"] = {"start": "equal", "alpha": 2.0, "diversity": 0.5, "generator_rate": 0.05, **sizes}
     run = fleets.Run(configs.parse(tables, Path("test.toml")))
     devices, seed = run.fleet.devices, run.fleet.federation.spec.seed
-    shapes = generators.layer_shapes(3, fleets.CLASSES, 8, fleets.WIDTH)
+    shapes = layer_shapes(run.fleet.federation.spec, Params(noise_dim=3, hidden=8))
     generator = Generator(generators.initial_weights(shapes, np.random.default_rng([seed, _STREAM])))
     mean = torch.tensor(devices[0].kit.model(None).head_rows())
     counts = [len(device.data.train) for device in devices]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 
 import fleets
 import numpy as np
 import pytest
 from laws import spec_of
+from method_specs import job
 
-from coordinator.methods.base import At, Contribution
-from coordinator.methods.fedhkd import METHOD, FedHKDCoordinatorState
-from edge_sdk.methods.fedhkd import distilling, hyper_knowledge
+from edge_sdk.methods.base import At, Device, NoState
+from edge_sdk.methods.fedhkd import FedHKD, Params, State, loss
+from edge_sdk.methods.registry import method_of
 from edge_sdk.methods.requests import HyperMeans
 from edge_sdk.models.base import Batches
 from edge_sdk.models.numpy_model import NumpyModel
@@ -25,8 +28,8 @@ from edge_sdk.objectives import (
     objective_loss,
     softmax,
 )
-from edge_sdk.protocol.contracts.fedhkd import FEDHKD, FedHKDParams
 from edge_sdk.protocol.knowledge import HyperKnowledge, Weights
+from edge_sdk.reductions import Contribution
 from edge_sim.config import settings as configs
 
 HEAD = np.array([[1, 0], [0, 1], [-1, 0]], np.float32)
@@ -51,13 +54,10 @@ ALL = hyper(
 
 def shared_by(means: HyperKnowledge, samples: int, **params: object) -> HyperKnowledge | None:
     """What a device uploads beside its weights."""
-
-    class OfSamples:
-        def __init__(self) -> None:
-            self.samples = samples
-
-    stage = hyper_knowledge(FedHKDParams(**params), OfSamples())
-    assert next(stage) == HyperMeans(FedHKDParams(**params).temperature)
+    spec = spec_of(FedHKD, **params)
+    device = Device(job=replace(job(spec, 0), samples=samples), state=NoState(), down={})
+    stage = method_of(spec).hyper_knowledge(device)
+    assert next(stage) == HyperMeans(Params(**params).temperature)
     with pytest.raises(StopIteration) as done:
         stage.send(means)
     return done.value.value.get("hyper")
@@ -69,11 +69,10 @@ def contribution(number: int, theta: tuple[float, float], samples: int, known: H
     return Contribution(number=number, samples=samples, knowledge={"weights": weights, **extra})
 
 
-def finished(state: FedHKDCoordinatorState, *ups: Contribution, **params: object) -> FedHKDCoordinatorState:
-    aggregate = METHOD.zero()
-    for up in ups:
-        aggregate = METHOD.add(aggregate, up)
-    return METHOD.finish(spec_of(FEDHKD, **{"start": "equal", **params}), state, At(0, 0), aggregate)
+def finished(state: State, *ups: Contribution, **params: object) -> State:
+    spec = spec_of(FedHKD, **{"start": "equal", **params})
+    method = method_of(spec)
+    return method.finish(spec, state, At(0, 0), reduce(method.add, ups, method.zero()))
 
 
 def test_the_worked_round() -> None:
@@ -82,7 +81,7 @@ def test_the_worked_round() -> None:
     assert a == A
     assert b is not None
     assert b.classes.tolist() == [0, 2]
-    state = finished(FedHKDCoordinatorState(), contribution(0, (1, 3), 12, a), contribution(1, (5, -1), 8, b))
+    state = finished(State(), contribution(0, (1, 3), 12, a), contribution(1, (5, -1), 8, b))
     assert state.hyper is not None
     assert state.weights is not None
     np.testing.assert_allclose(state.hyper.features, ALL.features, atol=TOLERANCE)
@@ -93,7 +92,7 @@ def test_the_worked_round() -> None:
 @pytest.mark.parametrize(("rounds", "classes"), [(0, [0, 1]), (1, [0, 1, 2])])
 def test_a_class_that_nobody_shares_is_gone_or_carried(rounds: int, classes: list[int]) -> None:
     """methods.md A.6: only A arrives in the next round; one round later nothing is left to carry."""
-    before = FedHKDCoordinatorState(None, ALL, (0, 0, 0))
+    before = State(None, ALL, (0, 0, 0))
     after = finished(before, contribution(0, (1, 3), 12, A), carry_rounds=rounds)
     assert after.hyper is not None
     assert after.hyper.classes.tolist() == classes
@@ -105,9 +104,9 @@ def test_a_class_that_nobody_shares_is_gone_or_carried(rounds: int, classes: lis
 
 
 def test_a_round_in_which_nobody_shares_any_class() -> None:
-    after = finished(FedHKDCoordinatorState(None, ALL, (0, 0, 0)), contribution(0, (1, 3), 12, None))
+    after = finished(State(None, ALL, (0, 0, 0)), contribution(0, (1, 3), 12, None))
     assert (after.hyper, after.ages) == (None, ())
-    kept = finished(FedHKDCoordinatorState(None, ALL, (0, 0, 0)), contribution(0, (1, 3), 12, None), carry_rounds=2)
+    kept = finished(State(None, ALL, (0, 0, 0)), contribution(0, (1, 3), 12, None), carry_rounds=2)
     assert kept.hyper == ALL
 
 
@@ -121,7 +120,7 @@ def test_the_worked_loss() -> None:
     """methods.md A.6, client check; the cross-entropies there are of logits (1.5, 3, -1.5) and (0, 1, 0)."""
     features, labels = np.array([[1.5, 3], [0, 1]], np.float32), np.array([0, 1])
     logits = features @ HEAD.T
-    (ce, head, near) = objective = _objective(FedHKDParams())
+    (ce, head, near) = objective = loss(Params(), ALL)
     asked = {"head": lambda f: f @ HEAD.T}
     assert ce.value(Seen(logits, labels, 0)) == pytest.approx(1.130950, abs=TOLERANCE)
     assert head.value(Seen(logits, labels, 0, **asked)) / 0.05 == pytest.approx(0.254719, abs=TOLERANCE)
@@ -131,18 +130,11 @@ def test_the_worked_loss() -> None:
     )
 
 
-def _objective(params: FedHKDParams, down: HyperKnowledge | None = ALL) -> tuple:
-    stage = distilling(params, {} if down is None else {"hyper": down}, None)
-    with pytest.raises(StopIteration) as done:
-        next(stage)
-    return done.value.value
-
-
 def test_without_hyper_knowledge_and_without_weights_the_terms_are_left_out() -> None:
     names = lambda objective: [term.name for term in objective]  # noqa: E731  read three times below
-    assert names(_objective(FedHKDParams(), None)) == ["cross-entropy"]
-    assert names(_objective(FedHKDParams(feature_weight=0))) == ["cross-entropy", "head-match"]
-    assert names(_objective(FedHKDParams(soft_weight=0))) == ["cross-entropy", "prototype-distance"]
+    assert names(loss(Params(), None)) == ["cross-entropy"]
+    assert names(loss(Params(feature_weight=0), ALL)) == ["cross-entropy", "head-match"]
+    assert names(loss(Params(soft_weight=0), ALL)) == ["cross-entropy", "prototype-distance"]
 
 
 def test_the_gradients_are_those_of_the_losses() -> None:

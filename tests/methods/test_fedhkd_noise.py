@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,17 @@ from hypothesis import strategies as st
 from laws import check_merge_laws, spec_of
 from method_specs import job, rows_of
 
-from coordinator.methods.base import At, Contribution
-from coordinator.methods.fedhkd import METHOD, FedHKDCoordinatorState, on_simplex
 from edge_sdk.device.handlers import shortened
 from edge_sdk.device.store import MemoryStore, SqliteStore
 from edge_sdk.errors import EmptyRound, UsageError
-from edge_sdk.methods.fedhkd import hyper_knowledge
+from edge_sdk.methods.base import At, Device, NoState
+from edge_sdk.methods.fedhkd import FedHKD, Params, State, on_simplex
+from edge_sdk.methods.fedhkd_privacy import delta, epsilon
+from edge_sdk.methods.noise import gaussian
+from edge_sdk.methods.registry import method_of
 from edge_sdk.methods.requests import HyperMeans
-from edge_sdk.noise import gaussian
-from edge_sdk.protocol.contracts.fedhkd import FEDHKD, FedHKDParams
-from edge_sdk.protocol.contracts.gaussian import delta, epsilon
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge
+from edge_sdk.reductions import Contribution
 from edge_sim.config import settings as configs
 
 NOISES = ("noise_features", "noise_soft", "noise_counts")
@@ -56,15 +57,15 @@ def test_epsilon_of_the_papers_noise(mu: float, at: float, expected: float) -> N
 @pytest.mark.parametrize(("z", "rounds", "expected"), [(20, 1, 0.29), (20, 50, 2.50), (7, 1, 0.92), (7, 50, 8.49)])
 def test_epsilon_of_the_recommended_noise(z: float, rounds: int, expected: float) -> None:
     """methods.md A.5, and what the warning says of it."""
-    params = FedHKDParams(**noises(z))
+    params = Params(**noises(z))
     assert params.mu == pytest.approx(3**0.5 / z)
     assert epsilon(1e-5, params.mu * rounds**0.5) == pytest.approx(expected, abs=0.005)
     spec = _spec(**noises(z), rounds=rounds)
-    (warning,) = FEDHKD.warnings(params, spec)
+    (warning,) = FedHKD(params).warnings(spec)
     assert warning.startswith("W2")
     assert f"epsilon = {epsilon(1e-5, params.mu * rounds**0.5):.3g} for all {rounds};" in warning
     assert "no epsilon" in warning
-    assert FEDHKD.warnings(FedHKDParams(), spec) == ()
+    assert FedHKD().warnings(spec) == ()
 
 
 @given(st.floats(1e-3, 200), st.floats(1e-9, 0.09))
@@ -138,17 +139,13 @@ SUMS = np.array([[2, 0, 2, 1, 1, 4], [0, 0, 0, 0, 0, 0], [0, 2, 0, 0, 2, 2]], np
 
 
 def shared(secret: bytes = SECRET, **params: Any) -> ClassRows:
-    read = FedHKDParams(**{**noises(1.0), **params})
-    stage = hyper_knowledge(read, _with(job(_spec(classes=3), 0), secret))
-    assert next(stage) == HyperMeans(read.temperature, read.clip)
+    spec = _spec(classes=3, **{**noises(1.0), **params})
+    method = method_of(spec)
+    stage = method.share(Device(job=replace(job(spec, 0), secret=secret), state=NoState(), down={}))
+    assert next(stage) == HyperMeans(method.params.temperature, method.params.clip)
     with pytest.raises(StopIteration) as done:
         stage.send(MEANS)
     return done.value.value["sums"]
-
-
-def _with(given: Any, secret: bytes) -> Any:
-    object.__setattr__(given, "secret", secret)
-    return given
 
 
 def test_a_device_tells_of_every_class_in_noised_sums() -> None:
@@ -176,7 +173,7 @@ def test_features_are_shortened_and_never_lengthened() -> None:
 
 
 def _spec(classes: int = 3, rounds: int = 5, **params: Any) -> Any:
-    spec = spec_of(FEDHKD, share_weights=False, **params)
+    spec = spec_of(FedHKD, share_weights=False, **params)
     for key, value in (("classes", classes), ("feature_dim", 2), ("rounds", rounds)):
         object.__setattr__(spec, key, value)
     return spec
@@ -184,10 +181,10 @@ def _spec(classes: int = 3, rounds: int = 5, **params: Any) -> Any:
 
 def made_of(*ups: ClassRows, samples: int = 100, **params: Any) -> HyperKnowledge | None:
     spec = _spec(**{**noises(1.0), **params})
-    aggregate = METHOD.zero()
+    aggregate = FedHKD().zero()
     for number, rows in enumerate(ups):
-        aggregate = METHOD.add(aggregate, Contribution(number=number, samples=samples, knowledge={"sums": rows}))
-    state = METHOD.finish(spec, METHOD.init(spec), At(0, 0), aggregate)
+        aggregate = FedHKD().add(aggregate, Contribution(number=number, samples=samples, knowledge={"sums": rows}))
+    state = method_of(spec).finish(spec, method_of(spec).begin(spec), At(0, 0), aggregate)
     assert state.weights is None
     return state.hyper
 
@@ -241,7 +238,7 @@ def test_merge_laws_of_noised_sums() -> None:
         Contribution(number=n, samples=50, knowledge={"sums": rows_of([0, 1, 2], 10 ** rng.uniform(-6, 2, (3, 6)))})
         for n in (3, 0, 7, 5)
     ]
-    check_merge_laws(METHOD, spec, At(0, 0), ups)
+    check_merge_laws(method_of(spec), spec, At(0, 0), ups)
 
 
 # -- parameters -----------------------------------------------------------------------------------------------------
@@ -259,25 +256,25 @@ def test_merge_laws_of_noised_sums() -> None:
 )
 def test_impossible_parameters_are_refused(table: dict[str, float], key: str) -> None:
     with pytest.raises(UsageError, match=f"method.{key}: expected"):
-        FEDHKD.read(table)
+        FedHKD.read(table)
 
 
-def test_without_weights_the_contract_asks_for_no_permission() -> None:
-    whole, part = FEDHKD.under({}), FEDHKD.under({"share_weights": False})
+def test_without_weights_the_method_asks_for_no_permission() -> None:
+    whole, part = FedHKD.under({}), FedHKD.under({"share_weights": False})
     assert (whole.shares_weights, part.shares_weights) == (True, False)
     assert whole.needs - part.needs == {"weights"}
     assert "weights" not in part.discloses
-    noised = FEDHKD.under(noises(1.0))
+    noised = FedHKD.under(noises(1.0))
     assert (noised.holders_wanted, whole.holders_wanted) == (0, 3)  # every device tells of every class
     assert "noised" in noised.discloses
-    (row,) = part.exchanges(FedHKDParams(share_weights=False))
+    (row,) = part.exchanges
     assert (set(row.down), set(row.up)) == ({"hyper"}, {"hyper"})
 
 
 def test_no_upload_is_no_round_without_weights_too() -> None:
     spec = _spec()
     with pytest.raises(EmptyRound, match="round 2"):
-        METHOD.finish(spec, FedHKDCoordinatorState(), At(2, 0), METHOD.zero())
+        method_of(spec).finish(spec, State(), At(2, 0), FedHKD().zero())
 
 
 # -- whole runs -----------------------------------------------------------------------------------------------------

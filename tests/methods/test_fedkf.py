@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from method_specs import FakeDevice, job, spec_of
+from method_specs import FakeDevice, first_step, job, spec_of
 
-from coordinator.methods.base import At, Contribution
-from coordinator.methods.fedkf import METHOD as COORDINATOR
 from coordinator.record.metrics import averaged_performance, worst_performance
 from coordinator.serving import admission
-from edge_sdk.methods.base import Job
-from edge_sdk.methods.fedkf import METHOD as CLIENT
+from edge_sdk.methods.base import At
+from edge_sdk.methods.fedkf import FedKF
 from edge_sdk.methods.fedkf_term import DataFree
+from edge_sdk.methods.job import Job
+from edge_sdk.methods.registry import method_of
 from edge_sdk.methods.requests import Evaluate, Fit, ReadWeights, WriteWeights
 from edge_sdk.objectives import CrossEntropy, Seen
-from edge_sdk.protocol.contracts.fedkf import FEDKF
 from edge_sdk.protocol.knowledge import Weights
+from edge_sdk.reductions import Contribution
 from edge_sim.config import settings as configs
 
 
@@ -42,24 +42,24 @@ def up(number: int, now: Weights, before: Weights | None = None) -> Contribution
 def test_the_worked_table() -> None:
     """methods.md C.6, as the reference reads it: three devices, of which one stays away in each round."""
     spec = spec_of("fedkf", start="equal")
-    again, state = weights(3, -1, count=30), COORDINATOR.init(spec)
-    assert COORDINATOR.common(state, At(0, 0)) == {}
+    again, state = weights(3, -1, count=30), method_of(spec).begin(spec)
+    assert FedKF().common(state, At(0, 0)) == {}
     for round_, ups in enumerate(
         (
             (up(1, weights(1, 1, count=10)), up(2, again)),
             (up(2, weights(2, 0, count=30), again), up(3, weights(4, 2, count=60))),
         )
     ):
-        total = reduce(COORDINATOR.add, ups, COORDINATOR.zero())
-        state = COORDINATOR.finish(spec, state, At(round_, 0), total)
+        total = reduce(FedKF().add, ups, FedKF().zero())
+        state = method_of(spec).finish(spec, state, At(round_, 0), total)
         if round_ == 0:
-            down = COORDINATOR.common(state, At(1, 0))
+            down = FedKF().common(state, At(1, 0))
             np.testing.assert_allclose(down["weights"].values, [2.5, -0.5], rtol=1e-6)
             assert set(down) == {"weights"}  # both means are the same, and travel once
-    down = COORDINATOR.common(state, At(2, 0))
+    down = FedKF().common(state, At(2, 0))
     np.testing.assert_allclose(down["teacher"].values, [3.1, 1.3], rtol=1e-6)
     np.testing.assert_allclose(down["weights"].values, [10 / 3, 4 / 3], rtol=1e-6)
-    assert COORDINATOR.common(state, At(spec.rounds, 0)) == {"weights": down["teacher"]}  # the result is the OCA model
+    assert FedKF().common(state, At(spec.rounds, 0)) == {"weights": down["teacher"]}  # the result is the OCA model
 
 
 # -- the device -----------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ class Device(FakeDevice):
 
 def asked(down: dict[str, Weights], round_: int, **params: Any) -> tuple[list[Any], dict[str, Weights]]:
     spec, device = spec_of("fedkf", **params), Device()
-    _, sent = device.run(CLIENT.step(CLIENT.init(spec), down, job(spec, round_)))
+    _, sent = device.run(first_step(down, job(spec, round_)))
     return device.requests, sent
 
 
@@ -108,14 +108,14 @@ def test_the_first_round_and_no_gamma_are_plain_training() -> None:
 
 def test_a_model_that_is_not_differentiated_with_respect_to_its_inputs_is_refused(pictures: Path) -> None:
     hello = fleets.Run(fleets.built(pictures, "local")).devices[0].agent._hello()
-    turned = admission.refusal(hello, spec_of("fedkf", classes=4), FEDKF, ())
+    turned = admission.refusal(hello, spec_of("fedkf", classes=4), FedKF(), ())
     assert turned is not None
     assert (turned.reason, "minimises data-free, which its model runtime cannot" in turned.message) == ("term", True)
 
 
 def test_the_papers_generator_is_warned_of() -> None:
-    assert FEDKF.warnings(FEDKF.params(), spec_of("fedkf")) == ()
-    (warning,) = FEDKF.warnings(FEDKF.params(generator="paper", noise_dim=1000), spec_of("fedkf"))
+    assert FedKF().warnings(spec_of("fedkf")) == ()
+    (warning,) = FedKF.under({"generator": "paper", "noise_dim": 1000}).warnings(spec_of("fedkf"))
     assert "a generator of 128,128 weights for every 16 pixels" in warning
     assert warning.endswith("(W7)")
 
@@ -208,7 +208,7 @@ def test_a_run_is_its_literal_twin(pictures: Path, params: dict[str, Any]) -> No
 
     run = made(pictures, gamma=30.0, **params)
     spec = run.fleet.federation.spec
-    twins = [Twin(virtual, spec.seed, FEDKF.read(spec.params), RATE) for virtual in run.devices]
+    twins = [Twin(virtual, spec.seed, FedKF.read(spec.params), RATE) for virtual in run.devices]
     shared, counts = None, [len(twin.y) for twin in twins]
     for round_ in range(3):
         trained = []

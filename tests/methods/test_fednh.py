@@ -12,18 +12,17 @@ from hypothesis import strategies as st
 from laws import CLASSES, WIDTH, spec_of
 from method_specs import rows_of
 
-from coordinator.methods.base import At, Contribution
-from coordinator.methods.fednh import METHOD, FedNHCoordinatorState, moved
-from coordinator.prototypes import first_prototypes
 from edge_sdk.errors import EmptyRound, RemoteProtocolError, UsageError
-from edge_sdk.methods.base import Job
-from edge_sdk.methods.fednh import METHOD as CLIENT
-from edge_sdk.methods.fednh import FedNHState
+from edge_sdk.methods.base import At
+from edge_sdk.methods.fednh import DeviceState, FedNH, State, moved
+from edge_sdk.methods.fednh_prototypes import first_prototypes
+from edge_sdk.methods.job import Job
+from edge_sdk.methods.registry import method_of
 from edge_sdk.methods.requests import ClassMeans, Evaluate, Fit, ReadWeights, SetScale, WriteHead, WriteWeights
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import softmax
-from edge_sdk.protocol.contracts.fednh import FEDNH
 from edge_sdk.protocol.knowledge import ClassRows, Weights
+from edge_sdk.reductions import Contribution
 
 W0 = np.array([[1, 0], [-0.5, 0.75**0.5], [-0.5, -(0.75**0.5)]])
 A = rows_of([0, 1], [[0, 0.5], [-0.6, 0.8]], [3, 1])
@@ -34,18 +33,20 @@ WORKED = {
 }
 
 
-def state_of(rows: Any) -> FedNHCoordinatorState:
+def state_of(rows: Any) -> State:
     rows = np.array(rows, np.float32)
-    return FedNHCoordinatorState(None, rows_of([*range(len(rows))], rows))
+    return State(None, rows_of([*range(len(rows))], rows))
 
 
-def finished(state: FedNHCoordinatorState, ups: Sequence[tuple[ClassRows, tuple[float, ...]]], **params: Any):
-    aggregate = METHOD.zero()
+def finished(state: State, ups: Sequence[tuple[ClassRows, tuple[float, ...]]], **params: Any):
+    spec = spec_of(FedNH, **{"start": "equal", **params})
+    method = method_of(spec)
+    aggregate = method.zero()
     for number, (means, body) in enumerate(ups):
         weights = {"weights": Weights(values=np.array(body, np.float32), layout=bytes(16))} if body else {}
         up = Contribution(number=number, samples=4, knowledge={"means": means, **weights})
-        aggregate = METHOD.add(aggregate, up)
-    return METHOD.finish(spec_of(FEDNH, **{"start": "equal", **params}), state, At(0, 0), aggregate)
+        aggregate = method.add(aggregate, up)
+    return method.finish(spec, state, At(0, 0), aggregate)
 
 
 # -- worked numbers -------------------------------------------------------------------------------------------------
@@ -126,10 +127,10 @@ def test_descent_finds_what_there_is_a_closed_form_for_and_beats_chance() -> Non
 
 def test_what_cannot_be_is_said() -> None:
     with pytest.raises(UsageError, match=r'simplex gives no 5 different directions in 3 features; use "auto"'):
-        METHOD.init(spec_of(FEDNH, initial="simplex"))
+        FedNH.under({"initial": "simplex"}).begin(spec_of(FedNH, initial="simplex"))
     with pytest.raises(UsageError, match="no 3 different directions in 1 features"):
         first_prototypes(3, 1, "auto", np.random.default_rng(0))
-    (warning,) = FEDNH.warnings(FEDNH.params(), spec_of(FEDNH))
+    (warning,) = FedNH().warnings(spec_of(FedNH))
     assert warning.startswith(f"W9: {CLASSES} prototypes cannot all be equally far apart in {WIDTH} features")
 
 
@@ -137,7 +138,7 @@ def test_what_cannot_be_is_said() -> None:
 
 
 def test_a_class_without_holder_keeps_its_bits() -> None:
-    before = METHOD.init(spec_of(FEDNH))
+    before = FedNH().begin(spec_of(FedNH))
     after = finished(before, [(rows_of([1], [[1, 0, 0]]), ())], share_body=False)
     np.testing.assert_array_equal(np.delete(after.prototypes.rows, 1, 0), np.delete(before.prototypes.rows, 1, 0))
     assert (after.prototypes.rows[1] != before.prototypes.rows[1]).any()
@@ -191,7 +192,7 @@ def test_the_update_is_that_of_its_literal_twin(update: str, seed: int, devices:
         held = np.flatnonzero(rng.random(CLASSES) < 0.6)
         held = held if len(held) else np.array([0])
         ups.append(rows_of(held.tolist(), rng.normal(size=(len(held), WIDTH)), rng.integers(1, 50, len(held)).tolist()))
-    before = METHOD.init(spec_of(FEDNH))
+    before = FedNH().begin(spec_of(FedNH))
     after = finished(before, [(up, ()) for up in ups], update=update, rho=0.7, share_body=False)
     expected = literal(before.prototypes.rows.astype(float), ups, 0.7, update)
     np.testing.assert_allclose(after.prototypes.rows, expected, atol=2e-5)
@@ -199,7 +200,7 @@ def test_the_update_is_that_of_its_literal_twin(update: str, seed: int, devices:
 
 def test_bodies_that_stay_at_home_are_not_waited_for() -> None:
     assert finished(state_of(W0), [(A, ())], share_body=False).weights is None
-    with pytest.raises(EmptyRound, match="no class means"):
+    with pytest.raises(EmptyRound, match="no means"):
         finished(state_of(W0), [], share_body=False)
 
 
@@ -208,9 +209,9 @@ def test_bodies_that_stay_at_home_are_not_waited_for() -> None:
 
 def asked(down: dict[str, Any], *, begun: bool, round_: int = 1, **params: Any) -> tuple[list[Any], dict[str, Any]]:
     """What one exchange asks of the device, and what it uploads."""
-    spec = spec_of(FEDNH, **params)
+    spec = spec_of(FedNH, **params)
     job = Job(spec=spec, number=0, round=round_, exchange=0, closing=round_ == spec.rounds, samples=9, learns=True)
-    step = CLIENT.step(FedNHState(begun), down, job)
+    step = method_of(spec).step(DeviceState(begun), down, job)
     requests, answer = [], None
     while True:
         try:

@@ -12,10 +12,10 @@ import pytest
 from method_specs import rows_of
 from test_fednh import literal
 
-from coordinator.methods.fednh import METHOD
 from coordinator.serving import admission
-from edge_sdk.methods.base import Job
-from edge_sdk.protocol.contracts.fednh import FEDNH
+from edge_sdk.methods.fednh import FedNH
+from edge_sdk.methods.job import Job
+from edge_sdk.methods.registry import method_of
 from edge_sdk.protocol.knowledge import payload_bytes
 from edge_sdk.protocol.messages import Assign, Upload
 from edge_sim.config import settings as configs
@@ -135,7 +135,7 @@ def test_a_model_with_a_plain_head_is_told_how_to_get_one() -> None:
         capabilities = ("features", "head-rows", "logit-gradients", "predict", "weights")
         terms = ("cross-entropy",)
 
-    turned = admission._abilities(Hello, FEDNH)
+    turned = admission._abilities(Hello, FedNH())
     assert turned is not None
     assert turned.message == "cam: fednh needs cosine-head, which its torch model mlp cannot do"
     assert 'build it with head="cosine"' in turned.remedy
@@ -192,7 +192,7 @@ def test_a_whole_run_is_that_of_its_twin(pictures: Path, train_scale: bool) -> N
     tables["train"] |= {"optimiser": "sgd", "learning_rate": RATE}
     run = fleets.Run(configs.parse(tables, Path("test.toml")))
     spec, twins = run.fleet.federation.spec, [Twin(run, d, train_scale=train_scale) for d in run.fleet.devices]
-    prototypes = METHOD.init(spec).prototypes.rows.astype(float)
+    prototypes = method_of(spec).begin(spec).prototypes.rows.astype(float)
     begun = np.concatenate([part.detach().numpy().ravel() for part in twins[0].shared]).copy()
     for round_ in range(spec.rounds):
         ups = [twin.train(round_, prototypes) for twin in twins]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from method_specs import FakeDevice, job, rows_of, spec_of
+from method_specs import FakeDevice, first_step, job, rows_of, spec_of
 
-from coordinator.methods.base import At, Contribution
-from coordinator.methods.fedproto import METHOD as COORDINATOR
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.fedproto import METHOD as CLIENT
+from edge_sdk.methods.base import At
+from edge_sdk.methods.fedproto import FedProto
+from edge_sdk.methods.registry import method_of
 from edge_sdk.methods.requests import Fit
 from edge_sdk.objectives import PrototypePull
-from edge_sdk.protocol.contracts.fedproto import FEDPROTO
 from edge_sdk.protocol.knowledge import ClassRows, payload_bytes
 from edge_sdk.protocol.wires import expectation, frame_limits
+from edge_sdk.reductions import Contribution
 
 SPEC = spec_of("fedproto", feature_dim=2, mse_weight=0.5)
 MEANS = rows_of([0, 2], [[1, 2], [3, 4]], [4, 5])
@@ -23,7 +23,7 @@ GLOBAL = rows_of([0, 1], [[1, 0], [0, 1]], [10, 20])
 
 def exchange(round_: int, down: dict[str, ClassRows], spec=SPEC):
     device = FakeDevice(means=MEANS)
-    _, up = device.run(CLIENT.step(CLIENT.init(spec), down, job(spec, round_)))
+    _, up = device.run(first_step(down, job(spec, round_)))
     return device, up
 
 
@@ -68,23 +68,23 @@ def test_uniform_weighting_tells_no_counts() -> None:
 
 
 def reduced(*ups: ClassRows, state=None):
-    state = COORDINATOR.init(SPEC) if state is None else state
-    bag = COORDINATOR.zero()
+    state = method_of(SPEC).begin(SPEC) if state is None else state
+    bag = FedProto().zero()
     for number, rows in enumerate(ups):
-        bag = COORDINATOR.add(bag, Contribution(number=number, samples=9, knowledge={"prototypes": rows}))
-    return COORDINATOR.finish(SPEC, state, At(0, 0), bag)
+        bag = FedProto().add(bag, Contribution(number=number, samples=9, knowledge={"prototypes": rows}))
+    return method_of(SPEC).finish(SPEC, state, At(0, 0), bag)
 
 
 def test_the_weighted_mean_by_hand() -> None:
     """n = (3, 1), C = (1, 0), (0, 1): (.75, .25), and plain means where every count is 1."""
     state = reduced(rows_of([1], [[1, 0]], [3]), rows_of([1], [[0, 1]], [1]))
-    assert COORDINATOR.common(state, At(1, 0)) == {"prototypes": rows_of([1], [[0.75, 0.25]], [4])}
+    assert FedProto().common(state, At(1, 0)) == {"prototypes": rows_of([1], [[0.75, 0.25]], [4])}
     assert reduced(rows_of([1], [[1, 0]]), rows_of([1], [[0, 1]])).prototypes.rows.tolist() == [[0.5, 0.5]]
 
 
 def test_a_class_keeps_its_prototype_while_nobody_brings_it_and_a_late_one_comes_in() -> None:
     first = reduced(rows_of([0, 1], [[1, 1], [2, 2]], [4, 4]))
-    assert COORDINATOR.common(COORDINATOR.init(SPEC), At(0, 0)) == {}
+    assert FedProto().common(method_of(SPEC).begin(SPEC), At(0, 0)) == {}
     second = reduced(rows_of([0, 2], [[3, 3], [9, 9]], [2, 7]), state=first)
     assert second.prototypes == rows_of([0, 1, 2], [[3, 3], [2, 2], [9, 9]], [2, 4, 7])
 
@@ -98,13 +98,12 @@ def test_bytes_are_those_of_the_table() -> None:
     assert rows.rows.nbytes + rows.counts.nbytes == 20_040
     assert rows.rows.nbytes == 20_000
     assert payload_bytes(rows) == 20_040 + 40
-    params = FEDPROTO.params()
     spec = spec_of("fedproto", classes=10, feature_dim=500)
-    limits = frame_limits((*FEDPROTO.exchanges(params), FEDPROTO.closing(params)), expectation(spec))
+    limits = frame_limits(FedProto().every_exchange, expectation(spec))
     assert limits.frame_bytes - frame_limits((), expectation(spec)).frame_bytes == payload_bytes(rows)
 
 
 @pytest.mark.parametrize("table", [{"mse_weight": -1.0}, {"weighting": "mean"}, {"lambda": 1.0}])
 def test_impossible_parameters_are_refused(table: dict[str, object]) -> None:
     with pytest.raises(UsageError, match=f"method.{next(iter(table))}"):
-        FEDPROTO.read(table)
+        FedProto.read(table)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import fleets
 import numpy as np
 import pytest
+from method_specs import FakeDevice, first_step, job, spec_of
 
-from edge_sdk.methods.base import Job
-from edge_sdk.methods.fedrod import FedRoDState
+from edge_sdk.methods.fedrod import DeviceState
+from edge_sdk.methods.job import Job
+from edge_sdk.methods.requests import Fit, ReadWeights, WriteWeights
 from edge_sdk.protocol import storage
+from edge_sdk.protocol.knowledge import Weights
 from edge_sim.config import settings as configs
 from edge_sim.fleet.fleet import Device
 
@@ -93,5 +97,24 @@ def test_the_personal_part_moves_the_last_layer_alone(pictures: Path) -> None:
 
 
 def test_what_a_device_adds_survives_a_restart() -> None:
-    state = FedRoDState(np.ones((2, 3), np.float32))
-    assert storage.from_bytes(FedRoDState, storage.to_bytes(state)).personal.tolist() == [[1, 1, 1]] * 2
+    state = DeviceState(np.ones((2, 3), np.float32))
+    assert storage.from_bytes(DeviceState, storage.to_bytes(state)).personal.tolist() == [[1, 1, 1]] * 2
+
+
+class Recording(FakeDevice):
+    """Also gives weights."""
+
+    def _answer(self, request: Any) -> Any:
+        if isinstance(request, (ReadWeights, WriteWeights)):
+            return Weights(values=np.ones(9, np.float32), layout=bytes(16))
+        return super()._answer(request)
+
+
+def test_both_parts_train_for_the_epochs_that_are_prescribed() -> None:
+    spec = spec_of("fedrod", feature_dim=2)
+    spec = replace(spec, train=replace(spec.train, local_epochs=2, local_steps=1))
+    device = Recording()
+    device.run(first_step({}, job(spec, 0)))
+    fits = [request for request in device.requests if isinstance(request, Fit)]
+    assert [fit.part for fit in fits] == ["all", "head"]
+    assert [len(fit.source.indices) for fit in fits] == [5, 5]  # twice 9 samples in mini-batches of 4

@@ -10,21 +10,19 @@ from pathlib import Path
 import fleets
 import numpy as np
 import pytest
-from method_specs import FakeDevice, job, rows_of, spec_of
+from method_specs import FakeDevice, first_step, job, rows_of, spec_of
 
-from coordinator.class_rows import mean_over_holders
-from coordinator.methods.base import At, Contribution
-from coordinator.methods.fedssa import METHOD as COORDINATOR
-from coordinator.methods.fedssa import FedSSACoordinatorState
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.fedssa import METHOD as CLIENT
-from edge_sdk.methods.fedssa import FedSSAState, fused
+from edge_sdk.methods.base import At
+from edge_sdk.methods.fedssa import DeviceState, FedSSA, Params, State, fused, inflation, mu
+from edge_sdk.methods.registry import method_of
 from edge_sdk.methods.requests import Fit, WriteHead
 from edge_sdk.protocol import storage
-from edge_sdk.protocol.contracts.fedssa import FEDSSA, FedSSAParams, inflation
 from edge_sdk.protocol.knowledge import ClassRows, payload_bytes
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.wires import expectation, frame_limits
+from edge_sdk.reductions import Contribution
+from edge_sdk.reductions.class_rows import mean_over_holders
 from edge_sim.config import settings as configs
 
 SPEC = spec_of("fedssa", feature_dim=2)
@@ -40,15 +38,15 @@ def near(expected: object) -> object:
 # -- the worked example ---------------------------------------------------------------------------------------------
 
 
-def reduced(*ups: ClassRows, header: ClassRows | None = None) -> FedSSACoordinatorState:
-    return finished(SPEC, FedSSACoordinatorState(header=header, rounds=5), dict(enumerate(ups)))
+def reduced(*ups: ClassRows, header: ClassRows | None = None) -> State:
+    return finished(SPEC, State(header=header, rounds=5), dict(enumerate(ups)))
 
 
-def finished(spec: FederationSpec, state: FedSSACoordinatorState, ups: dict[int, ClassRows]) -> FedSSACoordinatorState:
-    bag = COORDINATOR.zero()
+def finished(spec: FederationSpec, state: State, ups: dict[int, ClassRows]) -> State:
+    bag = FedSSA().zero()
     for number, rows in ups.items():
-        bag = COORDINATOR.add(bag, Contribution(number=number, samples=9, knowledge={"header": rows}))
-    return COORDINATOR.finish(spec, state, At(0, 0), bag)
+        bag = FedSSA().add(bag, Contribution(number=number, samples=9, knowledge={"header": rows}))
+    return method_of(spec).finish(spec, state, At(0, 0), bag)
 
 
 def test_the_global_header() -> None:
@@ -63,8 +61,8 @@ def test_a_class_without_holder_keeps_its_row() -> None:
 
 
 def test_mu_after_one_round() -> None:
-    params = FedSSAParams()
-    assert [params.mu(t) for t in range(4)] == pytest.approx([0.5, 0.353553, 0, 0], abs=1e-6)
+    params = Params()
+    assert [mu(params, t) for t in range(4)] == pytest.approx([0.5, 0.353553, 0, 0], abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +81,7 @@ def test_mu_after_one_round() -> None:
     ],
 )
 def test_the_fused_rows(fusion: str, a: list[list[float]], b: list[list[float]]) -> None:
-    params = FedSSAParams(fusion=fusion)
+    params = Params(fusion=fusion)
     assert fused(HEADER.rows[[0, 1]], A.rows, params, 1) == near(a)
     assert fused(HEADER.rows[[0, 2]], B.rows, params, 1) == near(b)
 
@@ -92,7 +90,7 @@ def test_rows_of_other_classes_stay_local_through_the_client_half() -> None:
     own = [[1, 0, 0.1], [0, 1, 0], [7, 7, 7]]
     device = FakeDevice(head=own)
     counts = (4, 5, 0)
-    device.run(CLIENT.step(CLIENT.init(SPEC), {"header": HEADER}, job(SPEC, 1, class_counts=counts)))
+    device.run(first_step({"header": HEADER}, job(SPEC, 1, class_counts=counts)))
     (write,) = [request for request in device.requests if isinstance(request, WriteHead)]
     assert write.classes.tolist() == [0, 1]
     assert write.rows == near([[1.738796, 0.738796, 0.173880], [0, 1, 0]])
@@ -107,7 +105,7 @@ def test_rows_of_other_classes_stay_local_through_the_client_half() -> None:
 def test_all_rows_are_taken_in_where_asked_for(mu0: float, third: list[float]) -> None:
     spec = spec_of("fedssa", feature_dim=2, takes="all", mu0=mu0)
     device = FakeDevice(head=[[1, 0, 0.1], [0, 1, 0], [7, 7, 7]])
-    device.run(CLIENT.step(CLIENT.init(spec), {"header": HEADER}, job(spec, 1, class_counts=(4, 5, 0))))
+    device.run(first_step({"header": HEADER}, job(spec, 1, class_counts=(4, 5, 0))))
     (write,) = [request for request in device.requests if isinstance(request, WriteHead)]
     assert write.classes.tolist() == [0, 1, 2]
     assert write.rows[2] == near(third)
@@ -117,7 +115,7 @@ def test_without_history_the_rows_of_classes_seen_are_replaced() -> None:
     """Case B of Table 3."""
     spec = spec_of("fedssa", feature_dim=2, mu0=0.0)
     device = FakeDevice(head=[[1, 0, 0.1], [0, 1, 0], [7, 7, 7]])
-    device.run(CLIENT.step(CLIENT.init(spec), {"header": HEADER}, job(spec, 0, class_counts=(4, 5, 0))))
+    device.run(first_step({"header": HEADER}, job(spec, 0, class_counts=(4, 5, 0))))
     (write,) = [request for request in device.requests if isinstance(request, WriteHead)]
     assert write.classes.tolist() == [0, 1]
     assert write.rows == near(HEADER.rows[:2])
@@ -125,26 +123,26 @@ def test_without_history_the_rows_of_classes_seen_are_replaced() -> None:
 
 def after(
     spec: FederationSpec,
-    state: FedSSACoordinatorState,
+    state: State,
     slots: dict[int, ClassRows],
     gone: Sequence[int] = (),
     **ups: ClassRows,
-) -> FedSSACoordinatorState:
+) -> State:
     """A round of devices d0, d1 ..., each with what its slot holds; `gone`: slots that expired."""
-    bag = COORDINATOR.zero()
+    bag = FedSSA().zero()
     for name, rows in ups.items():
         number = int(name[1:])
         before = {"header": slots[number]} if number in slots else {}
         up = Contribution(number=number, samples=9, knowledge={"header": rows}, before=before)
-        bag, slots[number] = COORDINATOR.add(bag, up), rows
+        bag, slots[number] = FedSSA().add(bag, up), rows
     for number in gone:
         up = Contribution(number=number, samples=0, knowledge={}, before={"header": slots.pop(number)})
-        bag = COORDINATOR.add(bag, up)
-    return COORDINATOR.finish(spec, storage.from_bytes(FedSSACoordinatorState, storage.to_bytes(state)), At(0, 0), bag)
+        bag = FedSSA().add(bag, up)
+    return method_of(spec).finish(spec, storage.from_bytes(State, storage.to_bytes(state)), At(0, 0), bag)
 
 
 CACHED = spec_of("fedssa", feature_dim=2, cached=True)
-EMPTY = FedSSACoordinatorState(header=None, rounds=5)
+EMPTY = State(header=None, rounds=5)
 
 
 def test_cached_rows_count_on_while_their_device_pauses() -> None:
@@ -195,12 +193,12 @@ def test_a_run_with_slots_forgets_no_device(pictures: Path) -> None:
     ("mu0", "t_stable", "factor"), [(0.5, 2, 2.03), (0.5, 10, 18), (0.5, 45, 2.2e5), (0.5, 100, 6e11), (1.0, 10, 158)]
 )
 def test_how_far_literal_fusion_inflates(mu0: float, t_stable: int, factor: float) -> None:
-    params = FedSSAParams(mu0=mu0, t_stable=t_stable, fusion="literal")
+    params = Params(mu0=mu0, t_stable=t_stable, fusion="literal")
     assert inflation(params, 1000) == pytest.approx(factor, rel=0.04)
     assert inflation(params, 1) == pytest.approx(1 + mu0)
-    warned = FEDSSA.warnings(params, spec_of("fedssa", rounds=1000))
+    warned = FedSSA(params).warnings(spec_of("fedssa", rounds=1000))
     assert [text[:3] for text in warned] == (["W11"] if factor > 10 else [])
-    assert FEDSSA.warnings(FedSSAParams(mu0=mu0, t_stable=t_stable), spec_of("fedssa", rounds=1000)) == ()
+    assert FedSSA(Params(mu0=mu0, t_stable=t_stable)).warnings(spec_of("fedssa", rounds=1000)) == ()
 
 
 # -- the client half ------------------------------------------------------------------------------------------------
@@ -208,19 +206,19 @@ def test_how_far_literal_fusion_inflates(mu0: float, t_stable: int, factor: floa
 
 def test_a_round_fuses_trains_measures_and_shares_its_own_rows() -> None:
     device = FakeDevice()
-    state, up = device.run(CLIENT.step(CLIENT.init(SPEC), {"header": HEADER}, job(SPEC, 3)))
+    state, up = device.run(first_step({"header": HEADER}, job(SPEC, 3)))
     assert device.kinds == [
-        "read head", "write head [0, 2]", "fit private: cross-entropy", "evaluate 4", "read head"
+        "read head", "write head [0, 2]", "fit private: cross-entropy", "read head", "evaluate 4"
     ]  # fmt: skip
     # mu = 0: the shared rows as they are; a fit of the fake device adds 1
     assert up == {"header": rows_of([0, 2], HEADER.rows[[0, 2]] + 1, [1, 1])}
-    assert state == FedSSAState((0, 2))
-    assert storage.from_bytes(FedSSAState, storage.to_bytes(state)) == state
+    assert state == DeviceState((0, 2))
+    assert storage.from_bytes(DeviceState, storage.to_bytes(state)) == state
 
 
 def test_the_private_steps_are_those_of_local_training() -> None:
     device = FakeDevice()
-    device.run(CLIENT.step(CLIENT.init(SPEC), {}, job(SPEC, 2)))
+    device.run(first_step({}, job(SPEC, 2)))
     (fit,) = [request for request in device.requests if isinstance(request, Fit)]
     np.testing.assert_array_equal(fit.source.indices, job(SPEC, 2).private_batches(2).indices)
 
@@ -228,53 +226,52 @@ def test_the_private_steps_are_those_of_local_training() -> None:
 def test_without_a_header_or_with_rows_of_others_only_nothing_is_overwritten() -> None:
     for down in ({}, {"header": rows_of([1], [[1, 1, 1]])}):
         device = FakeDevice()
-        device.run(CLIENT.step(CLIENT.init(SPEC), down, job(SPEC, 0)))
+        device.run(first_step(down, job(SPEC, 0)))
         assert not any(kind.startswith("write") for kind in device.kinds)
 
 
 def test_closing_measures_the_trained_model_as_it_is() -> None:
     device = FakeDevice()
-    state, up = device.run(CLIENT.step(FedSSAState((0, 2)), {}, job(SPEC, 5)))
-    assert (device.kinds, state, up) == (["evaluate 5"], FedSSAState((0, 2)), {})
+    state, up = device.run(method_of(SPEC).step(DeviceState((0, 2)), {}, job(SPEC, 5)))
+    assert (device.kinds, state, up) == (["evaluate 5"], DeviceState((0, 2)), {})
 
 
 def test_counts_are_told_only_where_they_weigh() -> None:
     spec = spec_of("fedssa", weighting="samples")
-    _, up = FakeDevice().run(CLIENT.step(CLIENT.init(spec), {}, job(spec, 0)))
+    _, up = FakeDevice().run(first_step({}, job(spec, 0)))
     assert up["header"].counts.tolist() == [4, 5]
 
 
 def test_other_classes_than_it_joined_with_need_a_new_start() -> None:
     with pytest.raises(UsageError, match=r"joined with samples of classes \[1\] and now holds \[0, 2\].*join anew"):
-        FakeDevice().run(CLIENT.step(FedSSAState((1,)), {}, job(SPEC, 2)))
+        FakeDevice().run(method_of(SPEC).step(DeviceState((1,)), {}, job(SPEC, 2)))
 
 
 # -- the coordinator half -------------------------------------------------------------------------------------------
 
 
 def test_round_0_begins_with_a_random_header_of_all_classes_from_the_seed() -> None:
-    one, two = COORDINATOR.init(SPEC), COORDINATOR.init(SPEC)
+    one, two = method_of(SPEC).begin(SPEC), method_of(SPEC).begin(SPEC)
     assert one == two
-    header = COORDINATOR.common(one, At(0, 0))["header"]
+    header = FedSSA().common(one, At(0, 0))["header"]
     assert (header.classes.tolist(), header.rows.shape) == ([0, 1, 2], (3, 3))
     assert 0 < np.abs(header.rows).max() <= 2**-0.5
-    assert COORDINATOR.common(COORDINATOR.init(spec_of("fedssa")), At(0, 0)) == {}
+    assert FedSSA().common(FedSSA().begin(spec_of("fedssa")), At(0, 0)) == {}
 
 
 def test_the_closing_exchange_brings_nothing() -> None:
-    assert COORDINATOR.common(COORDINATOR.init(SPEC), At(SPEC.rounds, 0)) == {}
+    assert FedSSA().common(method_of(SPEC).begin(SPEC), At(SPEC.rounds, 0)) == {}
 
 
 def test_bytes_are_those_of_the_table() -> None:
     """K = 10, d = 500: K (d + 1) numbers of 4 bytes each way, 2 (d + 1) for two classes; beside them 4 bytes of class
     id and 4 of count each, which the kind always carries."""
     spec = spec_of("fedssa", classes=10, feature_dim=500)
-    header = COORDINATOR.common(COORDINATOR.init(spec), At(0, 0))["header"]
+    header = FedSSA().common(method_of(spec).begin(spec), At(0, 0))["header"]
     assert header.rows.nbytes == 20_040
     assert header.rows[:2].nbytes == 4_008
     assert payload_bytes(header) == 20_040 + 10 * (4 + 4)
-    params = FEDSSA.params()
-    limits = frame_limits((*FEDSSA.exchanges(params), FEDSSA.closing(params)), expectation(spec))
+    limits = frame_limits(FedSSA().every_exchange, expectation(spec))
     assert limits.frame_bytes - frame_limits((), expectation(spec)).frame_bytes == payload_bytes(header)
 
 
@@ -283,12 +280,12 @@ def test_bytes_are_those_of_the_table() -> None:
 )
 def test_impossible_parameters_are_refused(table: dict[str, object]) -> None:
     with pytest.raises(UsageError, match=f"method.{next(iter(table))}"):
-        FEDSSA.read(table)
+        FedSSA.read(table)
 
 
 def test_mu_falls_to_nothing_and_never_rises() -> None:
-    params = FedSSAParams(mu0=1.0, t_stable=7)
-    mus = [params.mu(t) for t in range(20)]
+    params = Params(mu0=1.0, t_stable=7)
+    mus = [mu(params, t) for t in range(20)]
     assert all(a >= b for a, b in pairwise(mus))
     assert mus[7:] == [0.0] * 13
     assert mus[3] == pytest.approx(math.cos(3 * math.pi / 14))

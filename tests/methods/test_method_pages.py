@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
 
 import pytest
 
 from coordinator.report.method_catalogue import catalogue_text, describe_methods
-from edge_sdk.protocol.wires import load_registered, registered_names
+from edge_sdk.methods.registry import load_method, method_names
 
 PAGES = {path.stem: path.read_text() for path in (Path(__file__).parents[2] / "docs/reference/methods").glob("*.md")}
 
 
 @pytest.mark.parametrize("name", sorted(PAGES))
-def test_parameters_roles_and_terms_are_those_of_the_contract(name: str) -> None:
-    contract = load_registered("coordinator.methods", name).contract
-    page, params = PAGES[name], contract.params()
+def test_parameters_roles_and_terms_are_those_of_the_method(name: str) -> None:
+    method, page = load_method(name)(), PAGES[name]
     section = page.split("## Parameters")[1].split("\n## ")[0]
     table = dict(re.findall(r"^\| `(\w+)` \| (\S+) \|", section, re.MULTILINE))
-    assert table == {field.name: str(getattr(params, field.name)) for field in dataclasses.fields(params)}
-    for row in contract.exchanges(params):
+    assert table == {key: str(value) for key, value in method.table.items()}
+    for row in method.exchanges:
         for way, roles in (("up", row.up), ("down", row.down)):
             for role, slot in roles.items():
                 assert re.search(rf"^\| {way}.*`{role}` \| {slot.kind.__name__}", page, re.MULTILINE), role
-    assert all(f"`{term}`" in page for term in contract.terms - {"cross-entropy"})
+    assert all(f"`{term}`" in page for term in method.terms - {"cross-entropy"})
 
 
 def test_every_registered_method_has_a_page() -> None:
-    assert set(PAGES) == set(registered_names("coordinator.methods"))
+    assert set(PAGES) == set(method_names())
 
 
 def test_the_catalogue_tells_what_each_method_asks_and_gives() -> None:

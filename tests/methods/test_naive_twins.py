@@ -9,8 +9,8 @@ import fleets
 import numpy as np
 import pytest
 
-from coordinator.methods.fedssa import METHOD as FEDSSA_COORDINATOR
-from edge_sdk.methods.base import Job
+from edge_sdk.methods.fedssa import FedSSA
+from edge_sdk.methods.job import Job
 from edge_sim.config import settings as configs
 from edge_sim.fleet.fleet import Device
 
@@ -59,7 +59,7 @@ def softmax_step(rows: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
 def test_fedssa(pictures: Path, fusion: str, takes: str) -> None:
     run = fleets.Run(made(pictures, "fedssa", "softmax", fusion=fusion, mu0=0.8, takes=takes))
     devices = run.fleet.devices
-    start = FEDSSA_COORDINATOR.init(run.fleet.federation.spec).header
+    start = FedSSA().begin(run.fleet.federation.spec).header
     header = {int(label): row.astype(np.float64) for label, row in zip(start.classes, start.rows, strict=True)}
     own = [device.kit.model(None).head_rows().astype(np.float64) for device in devices]
     for round_ in range(3):

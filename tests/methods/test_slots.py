@@ -16,19 +16,19 @@ from hypothesis import strategies as st
 from method_specs import spec_of
 
 from coordinator.ledger import Ledger, Row, Slots
-from coordinator.methods.base import At, Contribution
-from coordinator.methods.fedavg import METHOD as FEDAVG_COORDINATOR
-from coordinator.methods.fedgkd import METHOD as FEDGKD_COORDINATOR
 from coordinator.record import remarks
 from coordinator.rounds import ExchangeId
-from coordinator.slots import Change, changed
-from coordinator.weighted_sum import WeightedSum
 from edge_sdk.errors import UsageError
+from edge_sdk.methods.base import At
+from edge_sdk.methods.fedavg import FedAvg
+from edge_sdk.methods.registry import method_of
 from edge_sdk.protocol import codec, storage
 from edge_sdk.protocol.codec import Limits
-from edge_sdk.protocol.contracts.fedavg import FEDAVG
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import Upload
+from edge_sdk.reductions import Contribution
+from edge_sdk.reductions.slots import Change, changed
+from edge_sdk.reductions.weighted_sum import WeightedSum
 from edge_sim.config import settings as configs
 
 LAYOUT = bytes(16)
@@ -98,38 +98,39 @@ def test_any_history_of_answers_and_expiries_leaves_the_bits_of_what_is_left(see
 # -- the methods that take it ---------------------------------------------------------------------------------------
 
 
-def after(coordinator: Any, spec: Any, state: Any, round_: int, *ups: Contribution) -> Any:
-    return coordinator.finish(spec, state, At(round_, 0), reduce(coordinator.add, ups, coordinator.zero()))
+def after(spec: Any, state: Any, round_: int, *ups: Contribution) -> Any:
+    method = method_of(spec)
+    return method.finish(spec, state, At(round_, 0), reduce(method.add, ups, method.zero()))
 
 
 def test_fedavg_with_slots_and_without() -> None:
     for cached, expected in ((True, [3.1, 1.3]), (False, [10 / 3, 4 / 3])):
         spec = spec_of("fedavg", start="equal", cached=cached)
-        state = after(FEDAVG_COORDINATOR, spec, FEDAVG_COORDINATOR.init(spec), 0, coming(1, C1), coming(2, C2))
+        state = after(spec, method_of(spec).begin(spec), 0, coming(1, C1), coming(2, C2))
         before = C2 if cached else None
-        state = after(FEDAVG_COORDINATOR, spec, state, 1, coming(2, C2_AGAIN, before), coming(3, C3))
+        state = after(spec, state, 1, coming(2, C2_AGAIN, before), coming(3, C3))
         np.testing.assert_allclose(state.weights.values, [10 / 3, 4 / 3], rtol=1e-7)
         for round_, down in ((2, [10 / 3, 4 / 3]), (spec.rounds, expected)):  # devices go on from the round's own mean
-            common = FEDAVG_COORDINATOR.common(state, At(round_, 0))
+            common = method_of(spec).common(state, At(round_, 0))
             np.testing.assert_allclose(common["weights"].values, down, rtol=1e-7)
 
 
 def test_models_that_began_differently_get_no_slot() -> None:
     """With start = first, round 0 only finds a common start."""
     spec = spec_of("fedgkd", cached=True, buffer=2)
-    state = after(FEDGKD_COORDINATOR, spec, FEDGKD_COORDINATOR.init(spec), 0, coming(1, C1), coming(2, C2))
+    state = after(spec, method_of(spec).begin(spec), 0, coming(1, C1), coming(2, C2))
     assert state.models[-1].values.tolist() == [1, 1]
     assert state.slots is None
-    state = after(FEDGKD_COORDINATOR, spec, state, 1, coming(2, C2_AGAIN))
-    state = after(FEDGKD_COORDINATOR, spec, state, 2, coming(3, C3))
+    state = after(spec, state, 1, coming(2, C2_AGAIN))
+    state = after(spec, state, 2, coming(3, C3))
     assert state.models[-1].values.tolist() == [4, 2]
-    result = FEDGKD_COORDINATOR.common(state, At(spec.rounds, 0))
+    result = method_of(spec).common(state, At(spec.rounds, 0))
     np.testing.assert_allclose(result["weights"].values, [10 / 3, 4 / 3], rtol=1e-7)
 
 
 def test_an_age_out_of_range_is_one_line() -> None:
     with pytest.raises(UsageError, match=r"^method.max_slot_age: expected an integer from 0"):
-        FEDAVG.read({"max_slot_age": -1})
+        FedAvg.read({"max_slot_age": -1})
 
 
 # -- on disk --------------------------------------------------------------------------------------------------------
@@ -154,9 +155,9 @@ def test_a_checkpoint_moves_uploads_of_contributors_into_slots_and_drops_old_one
 
 
 def test_slots_without_room_are_warned_of() -> None:
-    assert remarks.slot_room(FEDAVG, 20, 10**6, 10**9) is None
-    assert remarks.slot_room(FEDAVG, 20, 10**6, None) is None
-    warning = remarks.slot_room(FEDAVG, 1000, 10**6, 10**9)
+    assert remarks.slot_room(FedAvg(), 20, 10**6, 10**9) is None
+    assert remarks.slot_room(FedAvg(), 20, 10**6, None) is None
+    warning = remarks.slot_room(FedAvg(), 1000, 10**6, 10**9)
     assert warning is not None
     assert warning.startswith("W8: the slots of 1000 devices with 1,000,000 weights")
     assert "take up to 8.0 GB; 1.0 GB are free" in warning
@@ -274,4 +275,4 @@ def test_the_operator_hears_of_slots_without_room_when_the_first_device_joins(pi
     run = made(pictures)
     run.server.ledger.free_bytes = lambda: 100  # type: ignore[method-assign]  # a small disk
     run.run()
-    assert [each for each in run.result.warnings if each.startswith("W8")] == [remarks.slot_room(FEDAVG, 4, 68, 100)]
+    assert [each for each in run.result.warnings if each.startswith("W8")] == [remarks.slot_room(FedAvg(), 4, 68, 100)]

@@ -16,26 +16,26 @@ from hypothesis import strategies as st
 from method_specs import spec_of
 
 import edge_sim
-from coordinator.methods.base import At, Contribution
-from coordinator.methods.fedavg import METHOD as FEDAVG_COORDINATOR
-from coordinator.methods.feddf_al import METHOD as FEDDF_AL_COORDINATOR
-from coordinator.methods.fedgkd import METHOD as FEDGKD_COORDINATOR
-from coordinator.methods.qffl import stepped
 from coordinator.record import remarks
 from coordinator.report.summary import summary
 from coordinator.serving import admission
-from coordinator.weighted_sum import MOST_COUNT, WeightedSum
 from edge_sdk.errors import RemoteProtocolError, RunFailed, UsageError
-from edge_sdk.methods.base import Job
+from edge_sdk.methods.base import At
+from edge_sdk.methods.fedavg import FedAvg
+from edge_sdk.methods.feddf_al import FedDFAL
+from edge_sdk.methods.fedgkd import FedGKD
+from edge_sdk.methods.fedper import FedPer
+from edge_sdk.methods.fedprox import FedProx
+from edge_sdk.methods.job import Job
+from edge_sdk.methods.qffl import QFFL, stepped
+from edge_sdk.methods.registry import method_of
 from edge_sdk.models.base import Batches
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import Optim, Proximal
-from edge_sdk.protocol.contracts.fedavg import FEDAVG
-from edge_sdk.protocol.contracts.fedper import FEDPER
-from edge_sdk.protocol.contracts.fedprox import FEDPROX
-from edge_sdk.protocol.contracts.qffl import QFFL
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import Assign, Hello, TrainSpec, Welcome
+from edge_sdk.reductions import Contribution
+from edge_sdk.reductions.weighted_sum import MOST_COUNT, WeightedSum
 from edge_sim.config import settings as configs
 from edge_sim.fleet.fleet import Device
 
@@ -117,13 +117,13 @@ def test_round_0_takes_the_first_device_or_the_mean_and_later_rounds_the_mean(
 ) -> None:
     spec = spec_of("fedavg", start=start)
     ups = {4: weights_of(1, 3), 2: weights_of(5, -1)}
-    total = FEDAVG_COORDINATOR.zero()
+    total = FedAvg().zero()
     for number, up in ups.items():
         contribution = Contribution(number=number, samples=9, knowledge={"weights": up})
-        total = FEDAVG_COORDINATOR.add(total, contribution)
-    state = FEDAVG_COORDINATOR.finish(spec, FEDAVG_COORDINATOR.init(spec), At(0, 0), total)
+        total = FedAvg().add(total, contribution)
+    state = method_of(spec).finish(spec, method_of(spec).begin(spec), At(0, 0), total)
     assert state.weights.values.tolist() == expected
-    later = FEDAVG_COORDINATOR.finish(spec, state, At(1, 0), total)
+    later = method_of(spec).finish(spec, state, At(1, 0), total)
     assert later.weights.values.tolist() == [3, 1]
 
 
@@ -147,25 +147,23 @@ def test_qffl_of_no_loss_is_finite_and_of_no_rate_an_error() -> None:
 
 
 def test_qffl_wants_plain_sgd() -> None:
-    assert QFFL.warnings(QFFL.params(), spec_of("qffl")) == ()
+    assert QFFL().warnings(spec_of("qffl")) == ()
     adam = replace(spec_of("qffl"), train=TrainSpec(optimiser="adam"))
-    (warning,) = QFFL.warnings(QFFL.params(), adam)
+    (warning,) = QFFL().warnings(adam)
     assert warning.startswith("W15")
 
 
 def test_the_teacher_of_fedgkd_is_the_mean_of_the_last_means() -> None:
     """methods.md F.9: (1, 1) and (3, -1) give (2, 0); an older one is forgotten, and one mean is its own teacher."""
-    spec, state = spec_of("fedgkd", buffer=2), FEDGKD_COORDINATOR.init(spec_of("fedgkd"))
+    spec, state = spec_of("fedgkd", buffer=2), FedGKD().begin(spec_of("fedgkd"))
     for round_, up in enumerate((weights_of(9, 9), weights_of(1, 1), weights_of(3, -1))):
-        total = FEDGKD_COORDINATOR.add(
-            FEDGKD_COORDINATOR.zero(), Contribution(number=0, samples=9, knowledge={"weights": up})
-        )
-        state = FEDGKD_COORDINATOR.finish(spec, state, At(round_, 0), total)
-        down = FEDGKD_COORDINATOR.common(state, At(round_ + 1, 0))
+        total = FedGKD().add(FedGKD().zero(), Contribution(number=0, samples=9, knowledge={"weights": up}))
+        state = method_of(spec).finish(spec, state, At(round_, 0), total)
+        down = method_of(spec).common(state, At(round_ + 1, 0))
         assert ("teacher" in down) == (round_ > 0)
     assert down["teacher"].values.tolist() == [2, 0]
     assert down["weights"].values.tolist() == [3, -1]
-    assert "teacher" not in FEDGKD_COORDINATOR.common(state, At(spec.rounds, 0))
+    assert "teacher" not in method_of(spec).common(state, At(spec.rounds, 0))
 
 
 def test_the_pull_of_ditto() -> None:
@@ -233,10 +231,10 @@ def test_batch_norm_is_warned_of_with_its_remedy_where_weights_are_shared() -> N
         device: Hello(federation="tiny", device=device, classes=3, batch_norm=norm)
         for device, norm in (("a", True), ("b", False), ("c", True))
     }
-    (warning,) = remarks.batch_norm(FEDAVG, hellos)
+    (warning,) = remarks.batch_norm(FedAvg(), hellos)
     assert warning.startswith("W13: the models of a, c have BatchNorm")
     assert "use GroupNorm" in warning
-    assert remarks.batch_norm(FEDAVG, {"b": hellos["b"]}) == ()
+    assert remarks.batch_norm(FedAvg(), {"b": hellos["b"]}) == ()
 
 
 @pytest.mark.torch
@@ -252,7 +250,7 @@ def test_a_net_says_whether_it_has_batch_norm() -> None:
 
 def test_the_papers_range_stands_in_the_line() -> None:
     with pytest.raises(UsageError, match=r"method.mu: expected a number from 0 to 1000 \(the paper takes 0.001 to 1\)"):
-        FEDPROX.read({"mu": -1.0})
+        FedProx.read({"mu": -1.0})
 
 
 # -- whole runs -----------------------------------------------------------------------------------------------------
@@ -402,14 +400,14 @@ def test_feddf_al_averages_each_layout_by_itself() -> None:
         2: Weights(values=np.array([7], np.float32), layout=other),
         3: weights_of(5, -1, count=8),
     }
-    total = FEDDF_AL_COORDINATOR.zero()
+    total = FedDFAL().zero()
     for number, up in ups.items():
-        total = FEDDF_AL_COORDINATOR.add(total, Contribution(number=number, samples=20, knowledge={"weights": up}))
-    state = FEDDF_AL_COORDINATOR.finish(spec, FEDDF_AL_COORDINATOR.init(spec), At(0, 0), total)
+        total = FedDFAL().add(total, Contribution(number=number, samples=20, knowledge={"weights": up}))
+    state = method_of(spec).finish(spec, method_of(spec).begin(spec), At(0, 0), total)
     for number, expected in {1: [2.6, 1.4], 2: [7], 3: [2.6, 1.4]}.items():
-        (mean,) = FEDDF_AL_COORDINATOR.personal(state, At(0, 1), number).values()
+        (mean,) = FedDFAL().personal(state, At(0, 1), number).values()
         np.testing.assert_allclose(mean.values, expected, rtol=1e-7)
-    assert FEDDF_AL_COORDINATOR.personal(state, At(0, 1), 0) == {}
+    assert FedDFAL().personal(state, At(0, 1), 0) == {}
 
 
 @pytest.mark.torch
@@ -457,7 +455,7 @@ def test_the_bodies_of_the_worked_number() -> None:
 
 def test_a_model_that_is_all_head_is_refused_by_fedper(pictures: Path) -> None:
     hello = fleets.Run(fleets.built(pictures, "local")).devices[0].agent._hello()
-    turned = admission.refusal(hello, spec_of("fedper", classes=4), FEDPER, ())
+    turned = admission.refusal(hello, spec_of("fedper", classes=4), FedPer(), ())
     assert turned is not None
     assert (turned.reason, "trains nothing in front of its last layer" in turned.message) == ("body", True)
-    assert admission.refusal(hello, spec_of("fedavg", classes=4), FEDAVG, ()) is None
+    assert admission.refusal(hello, spec_of("fedavg", classes=4), FedAvg(), ()) is None

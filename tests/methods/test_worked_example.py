@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 from method_specs import spec_of
 
-from coordinator.aggregate import mean_in_order
-from coordinator.methods.base import At, Contribution
-from coordinator.methods.fedal import FedALCoordinator
+from edge_sdk.methods.base import At
 from edge_sdk.methods.fedmd import leave_one_out
+from edge_sdk.methods.registry import method_of
 from edge_sdk.objectives import Distill, LessForgetting, LogitGradient, Seen, Term, logit_gradient, softmax
 from edge_sdk.protocol.knowledge import PublicLogits
+from edge_sdk.reductions import Contribution
+from edge_sdk.reductions.bag import mean_in_order
 
 torch = pytest.importorskip("torch")
-discriminator = pytest.importorskip("coordinator.methods.torch_discriminator")
+discriminator = pytest.importorskip("edge_sdk.methods.torch_fedal")
 
 pytestmark = pytest.mark.torch
 
@@ -126,8 +127,8 @@ def test_the_coordinator_half_gives_the_same_numbers(monkeypatch: pytest.MonkeyP
     spec = spec_of(
         "fedal", classes=2, public_batch=1, max_devices=2, discriminator_rate=0.1, discriminator_temperature=2.0
     )
-    method = FedALCoordinator()
-    state = replace(method.init(spec), discriminator=(A.reshape(-1), B))
+    method = method_of(spec)
+    state = replace(method.begin(spec), discriminator=(A.reshape(-1), B))
     bag = method.zero()
     for number in (1, 0):
         logits = PublicLogits(values=F[number], batch=bytes(8))

@@ -15,8 +15,8 @@ from fleets import Run
 from torch import nn
 from torch.nn.functional import cross_entropy, kl_div, log_softmax, softmax
 
-from edge_sdk.methods.base import Job
-from edge_sdk.public_set.samples import batch_indices
+from edge_sdk.methods.job import Job
+from edge_sdk.protocol.public_batch import batch_indices
 from edge_sim.clock.virtual_fleet import VirtualDevice
 
 

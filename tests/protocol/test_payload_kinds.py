@@ -15,11 +15,11 @@ from coordinator.config import read_settings
 from coordinator.report import message_sizes
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError, UsageError
 from edge_sdk.protocol.codec import CONTROL_LIMITS, decode, encode
-from edge_sdk.protocol.knowledge import EXAMPLE_SIZES, PAYLOADS, Expect, Payload, kinds, unfit
+from edge_sdk.protocol.knowledge import EXAMPLE_SIZES, PAYLOADS, Expect, Payload, Slot, kinds, unfit
 from edge_sdk.protocol.messages import EncodingSpec, Upload
 from edge_sdk.protocol.schema import Matrix, wire
 from edge_sdk.protocol.transforms import chain, encodings_in_use, missing_encodings
-from edge_sdk.protocol.wires import Contract, Exchange, Slot, check_roles, frame_limits
+from edge_sdk.protocol.wires import Exchange, check_roles, frame_limits
 
 Register = Callable[[str, Mapping[str, str]], None]
 
@@ -55,20 +55,7 @@ EXPECT = Expect(classes=3)
 SLOTS = {"confusion": Slot(Confusion)}
 
 
-@dataclass(frozen=True)
-class NoParams:
-    """No parameters."""
-
-
-CONTRACT = Contract(
-    name="confused",
-    title="",
-    citation="",
-    params=NoParams,
-    exchanges=lambda _: (Exchange(up=SLOTS),),
-    closing=lambda _: Exchange(),
-    needs=frozenset({"predict"}),
-)
+EXCHANGES = (Exchange(up=SLOTS), Exchange())
 
 
 def upload(payload: Payload) -> Upload:
@@ -91,8 +78,8 @@ def test_it_travels(encoding: str) -> None:
     received = ours.received(decode(encode(upload(sent["confusion"])), limits).message, "knowledge").knowledge
     check_roles(received, SLOTS, EXPECT)
     np.testing.assert_allclose(received["confusion"].shares, SHARES, rtol=0 if encoding == "f32" else 2**-11)
-    assert encodings_in_use(spec, CONTRACT) == {"test-confusion": encoding}
-    assert missing_encodings(spec, CONTRACT, ()) == ([] if encoding == "f32" else ["f16"])
+    assert encodings_in_use(spec, EXCHANGES) == {"test-confusion": encoding}
+    assert missing_encodings(spec, EXCHANGES, ()) == ([] if encoding == "f32" else ["f16"])
 
 
 @pytest.mark.usefixtures("installed")

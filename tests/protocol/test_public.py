@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.messages import FederationSpec, PublicSetSpec
-from edge_sdk.public_set.samples import PublicSet, batch_digest, batch_indices
+from edge_sdk.protocol.public_batch import batch_digest, batch_indices
+from edge_sdk.public_set.samples import PublicSet
 
 GOLDEN = json.loads((Path(__file__).parent / "golden/public-batches.json").read_text())
 SHA256 = bytes.fromhex(GOLDEN["public_sha256"])

@@ -9,10 +9,10 @@ import pytest
 from protocol_samples import ADDRESS, PAYLOADS, SPEC
 
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
+from edge_sdk.methods.fd import FD
+from edge_sdk.methods.fedal import FedAL
+from edge_sdk.methods.fedproto import FedProto
 from edge_sdk.protocol import codec, schema
-from edge_sdk.protocol.contracts.fd import FD
-from edge_sdk.protocol.contracts.fedal import FEDAL
-from edge_sdk.protocol.contracts.fedproto import FEDPROTO
 from edge_sdk.protocol.encodings import ENCODINGS
 from edge_sdk.protocol.knowledge import Expect, Payload, PublicLogits, kinds
 from edge_sdk.protocol.messages import EncodingSpec, Upload
@@ -138,16 +138,17 @@ def test_int8_logits_are_about_a_quarter():
 
 def test_what_a_method_uses():
     spec = replace(spec_with(logits="int8-row", class_rows="f16"), params={})
-    assert encodings_in_use(spec, FEDAL) == {"logit-gradients": "f32", "logits": "int8-row"}
-    assert encodings_in_use(spec, FEDPROTO) == {"class-rows": "f16"}
-    assert missing_encodings(spec, FEDAL, ()) == ["int8-row"]
-    assert missing_encodings(spec, FEDAL, ("int8-row",)) == []
-    assert missing_encodings(replace(SPEC, params={}), FEDAL, ()) == []
-    assert encoding_of(spec.encoding, PublicLogits) == "int8-row"
+    assert encodings_in_use(spec, FedAL().every_exchange) == {"logit-gradients": "f32", "logits": "int8-row"}
+    assert encodings_in_use(spec, FedProto().every_exchange) == {"class-rows": "f16"}
+    assert missing_encodings(spec, FedAL().every_exchange, ()) == ["int8-row"]
+    assert missing_encodings(spec, FedAL().every_exchange, ("int8-row",)) == []
+    assert missing_encodings(replace(SPEC, params={}), FedAL().every_exchange, ()) == []
+    assert encoding_of(spec, PublicLogits) == "int8-row"
 
 
 def test_rows_of_probabilities_are_not_quantised():
-    assert unfit_encoding(replace(spec_with(class_rows="f16"), params={}), FD) == ""
-    unfit = unfit_encoding(replace(spec_with(class_rows="int8-tensor"), params={}), FD)
-    assert unfit == "encoding.class_rows: fd trades probabilities there; choose f32 or f16"
-    assert unfit_encoding(replace(spec_with(class_rows="int8-tensor"), params={}), FEDPROTO) == ""
+    rows = FD().every_exchange
+    assert unfit_encoding(replace(spec_with(class_rows="f16"), method="fd"), rows) == ""
+    unfit = unfit_encoding(replace(spec_with(class_rows="int8-tensor"), method="fd"), rows)
+    assert unfit.startswith("encoding.class_rows: fd trades probabilities")
+    assert unfit_encoding(spec_with(class_rows="int8-tensor"), FedProto().every_exchange) == ""

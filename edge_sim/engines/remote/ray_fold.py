@@ -10,17 +10,17 @@ import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, cast
 
 import ray
 from ray.exceptions import RayError
 
-from coordinator.methods.base import At, Contribution, CoordinatorMethod
 from edge_sdk.errors import RunFailed
-from edge_sdk.protocol.knowledge import Payload
+from edge_sdk.methods.base import At, Method
+from edge_sdk.methods.registry import load_method
 from edge_sdk.protocol.leaves import one_line
-from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.wires import Contract, load_registered
+from edge_sdk.protocol.messages import FederationSpec, Scalar
+from edge_sdk.reductions import Contribution
 from edge_sim.engines.remote.messages import to_pickle
 
 TOGETHER = 16
@@ -41,29 +41,16 @@ class Parts:
 
 
 class Folding:
-    """Any coordinator method; its aggregates are Parts."""
+    """In place of a method: its aggregates are Parts."""
 
-    def __init__(self, name: str, method: CoordinatorMethod[Any, Any]) -> None:
-        """name: under which it is registered, there as here."""
-        self._name, self._method = name, method
+    def __init__(self, method: Method[Any]) -> None:
+        """method: registered there as here."""
+        self._method = method
         self._fold = ray.remote(fold).options(num_cpus=FOLD_CPUS)
 
-    @property
-    def contract(self) -> Contract[Any]:
-        """See CoordinatorMethod."""
-        return self._method.contract
-
-    def init(self, spec: FederationSpec) -> Any:
-        """See CoordinatorMethod."""
-        return self._method.init(spec)
-
-    def common(self, state: Any, at: At) -> Mapping[str, Payload]:
-        """See CoordinatorMethod."""
-        return self._method.common(state, at)
-
-    def personal(self, state: Any, at: At, number: int) -> Mapping[str, Payload]:
-        """See CoordinatorMethod."""
-        return self._method.personal(state, at, number)
+    def __getattr__(self, name: str) -> Any:
+        """All that this class does not say is the method's own."""
+        return getattr(self._method, name)
 
     def zero(self) -> Parts:
         """No uploads."""
@@ -78,10 +65,10 @@ class Folding:
         sums, waiting = a.sums + b.sums, a.waiting + b.waiting
         if len(waiting) < TOGETHER:
             return Parts(sums, waiting)
-        return Parts((*sums, self._fold.remote(self._name, to_pickle(waiting))))
+        return Parts((*sums, self._fold.remote(self._method.name, self._method.table, to_pickle(waiting))))
 
     def finish(self, spec: FederationSpec, state: Any, at: At, aggregate: Parts) -> Any:
-        """See CoordinatorMethod.  Raises RunFailed where Ray has lost a part for good."""
+        """See Method.  Raises RunFailed where Ray has lost a part for good."""
         try:
             packed: list[bytes] = ray.get(list(aggregate.sums))
         except RayError as error:
@@ -91,8 +78,13 @@ class Folding:
         return self._method.finish(spec, state, at, reduce(self._method.merge, parts, rest))
 
 
-def fold(name: str, waiting: bytes) -> bytes:
-    """The partial aggregate of packed contributions, packed."""
-    method: CoordinatorMethod[Any, Any] = load_registered("coordinator.methods", name)
+def folding(method: Method[Any]) -> Method[Any]:
+    """The method, with its uploads added up in Ray tasks."""
+    return cast("Method[Any]", Folding(method))
+
+
+def fold(name: str, params: Mapping[str, Scalar], waiting: bytes) -> bytes:
+    """The partial aggregate of packed contributions, packed; params: those of the method with this name."""
+    method = load_method(name).under(params)
     contributions: Sequence[Contribution] = pickle.loads(waiting)  # noqa: S301  # packed by the coordinator
     return to_pickle(reduce(method.add, contributions, method.zero()))

@@ -1,0 +1,132 @@
+"""What methods have in common that average weights: FedAvg's round, and its mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from edge_sdk.methods.base import At, Caching, Device, Down, Exchange, Method, Result, Slot, Stage, Up
+from edge_sdk.methods.requests import ReadWeights, WriteWeights
+from edge_sdk.protocol.knowledge import Weights
+from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.protocol.schema import Count, wire
+from edge_sdk.reductions import Change, SlotSum, WeightedSum, changed
+
+DOWN = {"weights": Slot(Weights, optional=True)}
+UP = {"weights": Slot(Weights)}
+BODY_DOWN = {"weights": Slot(Weights, optional=True, without_head=True)}
+BODY_UP = {"weights": Slot(Weights, without_head=True)}
+DISCLOSES = "all weights of the model, from which training samples can be reconstructed, and the number of samples"
+DISCLOSES_BODY = "all weights in front of the last layer, and the number of samples"
+
+
+class AveragingParams(Protocol):
+    """What such a method asks of its parameters."""
+
+    @property
+    def start(self) -> str:
+        """See edge_sdk.methods.params.Start."""
+
+
+P = TypeVar("P", bound=AveragingParams)
+
+
+@wire("fedavg-coordinator-state")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AveragingState:
+    """w^t; none before the first round, for the coordinator has no model."""
+
+    weights: Weights | None = None
+    rounds: Count
+    """After these it goes out only where the closing exchange brings it."""
+    slots: SlotSum | None = None
+    """Where the result is the mean over all slots."""
+
+
+class Averaging(Method[P]):
+    """Devices of one architecture train, and average their weights.
+
+    receive   w <- w^t                     nothing came in round 0: the device's own weights
+    share     w and the number of samples
+    reduce    w^{t+1} = sum_i n_i w_i / sum_i n_i, in the first round a common start
+
+    Parameters: `start`; `weighting`, unless the class fixes it; `cached` and `max_slot_age`, where it offers slots.
+    """
+
+    exchanges = (Exchange(down=DOWN, up=UP),)
+    closing = Exchange(down=DOWN)
+    result: Result = "shared"
+    needs = frozenset({"predict", "logit-gradients", "weights"})
+    shares_weights = True
+    reduction: type = Change
+    body = False
+    """Whether the weights of the last layer stay on the device."""
+
+    def __init__(self, params: P | None = None) -> None:
+        super().__init__(params)
+        if getattr(self.params, "cached", False):
+            self.caching = slots(self.params, self.params.max_slot_age)  # type: ignore[attr-defined]  # beside cached
+
+    @property
+    def weighting(self) -> str:
+        """Whose weights count how much: see edge_sdk.methods.params.Weighting."""
+        return str(self.params.weighting)  # type: ignore[attr-defined]  # a class without it overrides this
+
+    def receive(self, device: Device[Any]) -> Stage[None]:
+        """Take over the mean."""
+        yield from write_weights(device, without_head=self.body)
+
+    def share(self, device: Device[Any]) -> Stage[Up]:
+        """The weights."""
+        return (yield from read_weights(device, self.weighting, without_head=self.body))
+
+    def begin(self, spec: FederationSpec) -> Any:
+        """No weights yet: devices begin with their own."""
+        return AveragingState(rounds=spec.rounds)
+
+    def down(self, state: Any, at: At) -> Down:
+        """The mean, from the second round on; at the end the one over slots, where there are any."""
+        if at.round < state.rounds:
+            return {"weights": state.weights}
+        return {"weights": over_slots(state.slots, state.weights)} if self.closing.down else {}
+
+    def reduce(self, spec: FederationSpec, state: Any, at: At, uploads: Any) -> Any:
+        """Divide."""
+        weights = self.mean(uploads.now, state.weights)
+        return replace(state, weights=weights, slots=self.slots_after(state.slots, at, uploads, weights.layout))
+
+    def mean(self, sums: WeightedSum, before: Weights | None) -> Weights:
+        """w^{t+1}; where there was no w^t, a common start."""
+        return sums.start(self.params.start) if before is None else sums.mean()
+
+    def slots_after(self, slots: SlotSum | None, at: At, change: Change, layout: bytes) -> SlotSum | None:
+        """The slots after a round; what they were, where the method keeps none, or none yet."""
+        if self.caching is None or at.round < self.caching.first_round:
+            return slots
+        return changed(slots, change, layout)
+
+
+def write_weights(device: Device[Any], role: str = "weights", *, without_head: bool = False) -> Stage[None]:
+    """Overwrite the model's weights, or those in front of the last layer, by those that came, if any did."""
+    weights = device.received(Weights, role)
+    if weights is not None:
+        # A view of the frame that they came in: megabytes that need not be there twice.
+        yield WriteWeights(np.asarray(weights.values, np.float32), without_head=without_head)
+
+
+def read_weights(device: Device[Any], weighting: str, *, without_head: bool = False) -> Stage[Up]:
+    """The weights as they are sent; how many samples stand behind them is told only where it is needed."""
+    weights: Weights = yield ReadWeights(without_head=without_head)
+    return {"weights": replace(weights, count=device.job.samples if weighting == "samples" else 1)}
+
+
+def slots(params: AveragingParams, max_slot_age: int) -> Caching:
+    """The slots of a method that averages over all devices ever seen; models that began differently get none."""
+    return Caching(first_round=0 if params.start == "equal" else 1, max_age=max_slot_age)
+
+
+def over_slots(slots: SlotSum | None, active: Weights | None) -> Weights | None:
+    """The mean over all slots; that over those who answered, where there are no slots."""
+    return slots.mean() if slots else active

@@ -1,0 +1,74 @@
+"""What a method on a device is told of an exchange."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from edge_sdk.methods.requests import Private
+from edge_sdk.objectives import Ints, Optim
+from edge_sdk.protocol.messages import FederationSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One exchange on one device."""
+
+    spec: FederationSpec
+    number: int
+    """This device's place in the roster."""
+    round: int
+    exchange: int
+    closing: bool
+    samples: int
+    """Private training samples on this device."""
+    learns: bool
+    """False: a predict-only model, which takes part as a teacher."""
+    class_counts: tuple[int, ...] = ()
+    """Private training samples of each class, on this device."""
+    secret: bytes = field(default=b"", repr=False)
+    """What noise is drawn from: 32 bytes that nobody else knows."""
+
+    @property
+    def optim(self) -> Optim:
+        """The optimiser that the federation prescribes."""
+        train = self.spec.train
+        return Optim(kind=train.optimiser, learning_rate=train.learning_rate, momentum=train.momentum)
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether devices measure themselves in this round."""
+        return (self.round + 1) % self.spec.train.evaluate_every == 0 or self.round + 1 == self.spec.rounds
+
+    @property
+    def evaluates_last(self) -> bool:
+        """Whether devices measure themselves as the round before left them, once its knowledge is there."""
+        return self.closing or (self.round > 0 and self.round % self.spec.train.evaluate_every == 0)
+
+    @property
+    def classes(self) -> Ints:
+        """The classes that this device holds samples of, ascending: (m,)."""
+        return np.flatnonzero(self.class_counts)
+
+    @property
+    def local_steps(self) -> int:
+        """Mini-batches of private data in this round: as many as prescribed, or as the prescribed epochs take.
+
+        Mini-batches are all of one size, so the last one of the last epoch may reach into another permutation.
+        """
+        train = self.spec.train
+        if not train.local_epochs:
+            return train.local_steps
+        return -(-train.local_epochs * self.samples // min(train.batch_size, self.samples))
+
+    def private_batches(self, steps: int) -> Private:
+        """`steps` mini-batches (at least one) of private samples, epoch after epoch; the same for every method.
+
+        Seeded by (seed, round, 0, number), so that a standalone run sees the very same batches.
+        """
+        size = min(self.spec.train.batch_size, self.samples)
+        rng = np.random.default_rng([self.spec.seed, self.round, 0, self.number])
+        need = steps * size
+        epochs = [rng.permutation(self.samples) for _ in range(-(-need // self.samples))]
+        return Private(np.concatenate(epochs)[:need].reshape(steps, size))

@@ -1,0 +1,85 @@
+"""The parameters of a method: a dataclass whose annotations say what may stand in a [method] table."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+
+from edge_sdk.errors import UsageError
+from edge_sdk.protocol.messages import Scalar
+
+P = TypeVar("P")
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The numbers that a parameter may be, as in `tau: Annotated[int, Range(1, 1000)] = 5`."""
+
+    low: float
+    high: float = 2**31 - 1
+    paper: str = ""
+    """What the paper takes; told to whoever gives another number."""
+
+
+Weighting: TypeAlias = Literal["samples", "uniform"]
+"""A mean over devices: by their samples, or each counts once."""
+Start: TypeAlias = Literal["first", "equal"]
+"""In round 0 nobody has weights of the federation yet.  `first`: the model of the contributor with the lowest number
+becomes everybody's; `equal`: all devices start from equal weights (one file, one seed), so that round 0 is averaged."""
+SlotAge: TypeAlias = Annotated[int, Range(0, paper="0: slots never expire")]
+"""Rounds after which the upload of a device that stays away no longer counts; 0: never."""
+
+
+def read(params: type[P], table: Mapping[str, Scalar], method: str) -> P:
+    """The parameters in a table.  Raises UsageError for an unknown key, a missing one, or an impossible value."""
+    fields = {field.name: field for field in dataclasses.fields(params)}  # type: ignore[arg-type]  # a dataclass
+    for key in table:
+        if key not in fields:
+            raise UsageError(
+                f"method.{key}: {method} has no such parameter; it has {', '.join(sorted(fields)) or 'none'}"
+            )
+    for key, field in fields.items():
+        if key not in table and field.default is field.default_factory is dataclasses.MISSING:
+            raise UsageError(f"method.{key}: missing, and {method} has no default for it")
+    annotations = _annotations(typing.cast("type", params))
+    try:
+        return params(**{key: _checked(key, value, annotations[key]) for key, value in table.items()})
+    except ValueError as error:  # ours, or what the class itself says in __post_init__
+        raise UsageError(f"method.{error}") from None
+
+
+def as_table(params: Any) -> dict[str, Scalar]:
+    """The values of all parameters, those left at their defaults included."""
+    return dataclasses.asdict(params)
+
+
+@functools.cache
+def _annotations(params: type) -> dict[str, Any]:
+    """Asked for in every exchange, and slow to find out: the annotations are compiled each time."""
+    return typing.get_type_hints(params, include_extras=True)
+
+
+_WORDS: Mapping[type, str] = {bool: "true or false", int: "an integer", float: "a finite number", str: "a string"}
+
+
+def _checked(key: str, value: Scalar, wanted: Any) -> Scalar:
+    """A parameter as its field is annotated.  An integer may stand for a number; nothing else is converted."""
+    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+    kind = str if origin is Literal else arguments[0] if origin is Annotated else wanted
+    if kind is float and type(value) is int and abs(value) <= 2**53:
+        value = float(value)
+    if kind in _WORDS and (type(value) is not kind or (isinstance(value, float) and not math.isfinite(value))):
+        raise ValueError(f"{key}: expected {_WORDS[kind]}, found {value!r}")
+    if origin is Literal and value not in arguments:
+        raise ValueError(f"{key}: expected {' or '.join(arguments)}, found {value!r}")
+    for rule in arguments[1:] if origin is Annotated else ():
+        if isinstance(rule, Range) and not rule.low <= typing.cast("float", value) <= rule.high:
+            number = "an integer" if kind is int else "a number"
+            paper = f" (the paper takes {rule.paper})" if rule.paper else ""
+            raise ValueError(f"{key}: expected {number} from {rule.low} to {rule.high}{paper}, found {value!r}")
+    return value

@@ -1,0 +1,160 @@
+"""FedAL's discriminator, which tells whose predictions it sees.
+
+h: K -> 32 -> 265 -> N with ReLU and an N-way output (the paper gives two layers of 32 and 265 neurons; the activation
+and the output layer are our reading), input softmax(f / E_D), U_n = log softmax(h(p_n))_n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from edge_sdk.methods.fedal import Params
+from edge_sdk.methods.torch_threads import one_thread
+from edge_sdk.models import torch_device
+
+HIDDEN = (32, 265)
+_ADAM_DECAY = (0.9, 0.999)
+_ADAM_EPSILON = 1e-8
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """How the discriminator learns."""
+
+    temperature: float
+    """E_D"""
+    rate: float
+    """eta_d"""
+    optimiser: str
+    device: str
+
+
+def check_device(name: str) -> None:
+    """Raise UsageError unless this machine has the device: cpu or cuda:N."""
+    torch_device.check_device(name, "method.device")
+
+
+def layer_shapes(classes: int, devices: int) -> list[tuple[int, ...]]:
+    """Of weights and biases in turn: (out, in), (out,), ..."""
+    sizes = zip((classes, *HIDDEN), (*HIDDEN, devices), strict=True)
+    return [shape for inputs, outputs in sizes for shape in ((outputs, inputs), (outputs,))]
+
+
+def initial_weights(classes: int, devices: int, seed: int) -> tuple[Floats, ...]:
+    """Seeded weights and biases in turn, uniform in +-1/sqrt(inputs)."""
+    rng = np.random.default_rng([seed, 0xD15C])
+    shapes = layer_shapes(classes, devices)
+    inputs = [shape[1] for shape in shapes[::2] for _ in range(2)]
+    bounds = 1 / np.sqrt(inputs)
+    return tuple(rng.uniform(-b, b, shape).astype(np.float32) for b, shape in zip(bounds, shapes, strict=True))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """The discriminator between two iterations."""
+
+    weights: tuple[Floats, ...]
+    """Weights and biases in turn."""
+    moments: tuple[Floats, ...] = ()
+    """Adam's first and then second moments; empty before its first step, and for sgd."""
+    steps: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """After one iteration: the new state, the gradients for the devices, and how well it tells them apart."""
+
+    state: State
+    gradients: Floats  # (n, b, k): d U_n / d f_n, per sample, divided by nothing
+    mean_u: float
+    """Mean of U_n after the step; log(1/N) is pure guessing."""
+
+
+@one_thread()
+def iterate(state: State, logits: Floats, slots: NDArray[np.int64], how: Training) -> Outcome:
+    """Ascend the mean of U_n by one step, then differentiate U_n at the new weights with respect to the logits.
+
+    logits (n, b, k): one contributor a row; slots (n,): its output.
+    """
+    device = torch.device(how.device)
+    layers = [torch.tensor(w, device=device, requires_grad=True) for w in state.weights]
+    f = torch.tensor(logits, device=device)
+    target = torch.tensor(slots, device=device)
+    loss = -_u(layers, f, target, how.temperature).mean()
+    slopes = torch.autograd.grad(loss, layers)
+    updated, kept = _step(layers, slopes, state.moments, state.steps + 1, how)
+    f = f.requires_grad_()
+    after = _u(updated, f, target, how.temperature)  # (n, b)
+    (gradient,) = torch.autograd.grad(after.sum(), f)
+    new = State(tuple(_numpy(w) for w in updated), tuple(_numpy(m) for m in kept), state.steps + 1)
+    return Outcome(new, _numpy(gradient), float(after.mean().item()))
+
+
+def ascended(flat: State, logits: Floats, slots: NDArray[np.int64], params: Params, classes: int) -> Outcome:
+    """`iterate`, of a discriminator whose layers are flat, as the coordinator keeps them."""
+    how = Training(
+        temperature=params.discriminator_temperature,
+        rate=params.discriminator_rate,
+        optimiser=params.discriminator_optimiser,
+        device=params.device,
+    )
+    shapes = layer_shapes(classes, params.max_devices)
+    shaped = [
+        tuple(layer.reshape(shape) for layer, shape in zip(layers, (shapes + shapes)[: len(layers)], strict=True))
+        for layers in (flat.weights, flat.moments)
+    ]
+    outcome = iterate(State(shaped[0], shaped[1], flat.steps), logits, slots, how)
+    weights, moments = (
+        tuple(layer.reshape(-1) for layer in layers) for layers in (outcome.state.weights, outcome.state.moments)
+    )
+    return replace(outcome, state=State(weights, moments, outcome.state.steps))
+
+
+def _u(layers: Sequence[torch.Tensor], f: torch.Tensor, slots: torch.Tensor, temperature: float) -> torch.Tensor:
+    """U_n for every contributor and sample: (n, b)."""
+    hidden = torch.softmax(f / temperature, dim=-1)
+    for i in range(0, len(layers), 2):
+        hidden = torch.nn.functional.linear(hidden, layers[i], layers[i + 1])
+        if i + 2 < len(layers):
+            hidden = torch.relu(hidden)
+    log_shares = torch.log_softmax(hidden, dim=-1)  # (n, b, slots)
+    return log_shares.gather(-1, slots[:, None, None].expand(*f.shape[:2], 1)).squeeze(-1)
+
+
+def _step(
+    layers: Sequence[torch.Tensor], slopes: Sequence[torch.Tensor], moments: Sequence[Floats], step: int, how: Training
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """One step of plain SGD (the paper's Algorithm 1) or of Adam."""
+    with torch.no_grad():
+        if how.optimiser == "sgd":
+            return [w - how.rate * slope for w, slope in zip(layers, slopes, strict=True)], []
+        first, second = _moments(layers, moments)
+        first = [_ADAM_DECAY[0] * m + (1 - _ADAM_DECAY[0]) * g for m, g in zip(first, slopes, strict=True)]
+        second = [_ADAM_DECAY[1] * v + (1 - _ADAM_DECAY[1]) * g * g for v, g in zip(second, slopes, strict=True)]
+        bias1, bias2 = 1 - _ADAM_DECAY[0] ** step, 1 - _ADAM_DECAY[1] ** step
+        updated = [
+            w - how.rate * (m / bias1) / ((v / bias2).sqrt() + _ADAM_EPSILON)
+            for w, m, v in zip(layers, first, second, strict=True)
+        ]
+        return updated, [*first, *second]
+
+
+def _moments(
+    layers: Sequence[torch.Tensor], moments: Sequence[Floats]
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    if not moments:
+        return [torch.zeros_like(w) for w in layers], [torch.zeros_like(w) for w in layers]
+    tensors = [torch.tensor(m, device=layers[0].device) for m in moments]
+    return tensors[: len(layers)], tensors[len(layers) :]
+
+
+def _numpy(tensor: torch.Tensor) -> Floats:
+    array: Floats = tensor.detach().cpu().numpy()
+    return array

@@ -1,0 +1,29 @@
+"""Exact, mergeable sums of uploads, and means of them.
+
+Any order and any split of the same uploads gives the same bits.  Pure numpy; imports protocol and errors.
+"""
+
+from __future__ import annotations
+
+from edge_sdk.reductions.bag import Bag, mean_in_order
+from edge_sdk.reductions.class_rows import MOST, carried_over, mean_over_holders, mean_over_others
+from edge_sdk.reductions.contribution import Aggregate, Contribution
+from edge_sdk.reductions.mixed_sum import MixedSum
+from edge_sdk.reductions.slots import Change, SlotSum, changed
+from edge_sdk.reductions.weighted_sum import WeightedSum
+
+__all__ = [
+    "MOST",
+    "Aggregate",
+    "Bag",
+    "Change",
+    "Contribution",
+    "MixedSum",
+    "SlotSum",
+    "WeightedSum",
+    "carried_over",
+    "changed",
+    "mean_in_order",
+    "mean_over_holders",
+    "mean_over_others",
+]

@@ -1,0 +1,63 @@
+"""Uploads kept apart, for methods that need all of an exchange at once.
+
+Float addition is not associative, so a running float sum would make results depend on the order of arrival.  A `Bag`
+keeps the uploads by device number, so that a method sums them in number order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.reductions.contribution import Contribution
+from edge_sdk.reductions.grown import GrownMap
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bag:
+    """Uploads by device number."""
+
+    uploads: GrownMap[int, Contribution] = field(default_factory=GrownMap)
+
+    def add(self, contribution: Contribution) -> Bag:
+        """With one more device; one that is in already keeps its first upload: the first durable one wins."""
+        return Bag(self.uploads.added(contribution.number, contribution))
+
+    def merge(self, other: Bag) -> Bag:
+        """The union.  Two different uploads of one device cannot meet here: the ledger lets only one through."""
+        return Bag(GrownMap({**other.uploads, **self.uploads}))
+
+    def __iter__(self) -> Iterator[Contribution]:
+        """In number order, whatever the order of arrival."""
+        return (self.uploads[number] for number in sorted(self.uploads))
+
+    def __len__(self) -> int:
+        return len(self.uploads)
+
+    @property
+    def answered(self) -> int:
+        """Devices that took part in the exchange."""
+        return sum(up.answered for up in self.uploads.values())
+
+    def payloads(self, kind: type[T], role: str) -> dict[int, T]:
+        """What came in a role, a payload of `kind`, by device number, in number order."""
+        found = ((up.number, up.knowledge.get(role)) for up in self)
+        return {number: payload for number, payload in found if isinstance(payload, kind)}
+
+
+def mean_in_order(arrays: Iterable[NDArray[np.floating]]) -> NDArray[np.float32]:
+    """The mean of equal-shaped arrays, summed in f8 in the order given, as f4."""
+    total: NDArray[np.float64] | None = None
+    count = 0
+    for array in arrays:
+        total = array.astype(np.float64) if total is None else total + array
+        count += 1
+    if total is None:
+        raise ValueError("no arrays")
+    return (total / count).astype(np.float32)

@@ -1,0 +1,77 @@
+"""Slots: the newest upload of every device, those that stay away included, as one running sum (FedKF's technique T1).
+
+The uploads themselves lie in the ledger.  Whoever answers brings its new weights and gets its earlier ones taken out;
+both are split on the grids of WeightedSum, so that what is taken out is to the bit what was once put in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.protocol.knowledge import Weights
+from edge_sdk.protocol.schema import Blob, Count, Integer, Tensor, wire
+from edge_sdk.reductions.contribution import Contribution
+from edge_sdk.reductions.weighted_sum import Doubles, WeightedSum
+
+Bits = Annotated[NDArray[np.uint8], Tensor(("u1",), 1)]  # (8 p,), the bytes of f8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """What a round does to the slots: weights that came, and weights that they take the place of or that expired."""
+
+    now: WeightedSum = field(default_factory=WeightedSum)
+    gone: WeightedSum = field(default_factory=WeightedSum)
+
+    @property
+    def answered(self) -> int:
+        """Devices that brought weights."""
+        return self.now.uploads
+
+    def add(self, contribution: Contribution) -> Change:
+        """With one more device; one that only has an earlier upload is one whose slot expired."""
+        now, gone = self.now, self.gone
+        if "weights" in contribution.knowledge:
+            now = now.add(contribution.number, cast("Weights", contribution.knowledge["weights"]))
+        if "weights" in contribution.before:
+            gone = gone.add(contribution.number, cast("Weights", contribution.before["weights"]))
+        return Change(now, gone)
+
+    def merge(self, other: Change) -> Change:
+        """Both together."""
+        return Change(self.now.merge(other.now), self.gone.merge(other.gone))
+
+
+@wire("slot-sum")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotSum:
+    """The sum of count * weights over all slots, exact: 16 bytes a scalar, however many slots there are."""
+
+    coarse: Bits
+    fine: Bits
+    count: Annotated[int, Integer(1)]
+    slots: Count
+    layout: Annotated[bytes, Blob(16, 16)]
+
+    def sum(self) -> WeightedSum:
+        """The sum to calculate with."""
+        return WeightedSum.of(self.coarse.view("<f8"), self.fine.view("<f8"), self.count, self.slots)
+
+    def mean(self) -> Weights:
+        """w^T, the mean over all slots, as f4."""
+        return Weights(values=self.sum().mean_values(), layout=self.layout)
+
+
+def changed(slots: SlotSum | None, change: Change, layout: bytes) -> SlotSum:
+    """The slots after a round in which somebody answered."""
+    after = (slots.sum() if slots else WeightedSum()).minus(change.gone).merge(change.now)
+    coarse, fine = after.parts()
+    return SlotSum(coarse=_bits(coarse), fine=_bits(fine), count=after.count, slots=after.uploads, layout=layout)
+
+
+def _bits(values: Doubles) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(values, "<f8").view(np.uint8)

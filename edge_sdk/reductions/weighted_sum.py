@@ -1,0 +1,161 @@
+"""A weighted sum of weights that merges exactly, in 8 bytes a scalar, at most 16, however many devices there are.
+
+Every product count * value is rounded to a grid of multiples of 2^-36, and whole numbers of these units are added up.
+No addition rounds, so any order and any split of the same uploads gives the same bits.  What is lost is at most 2^-37
+for each upload, before the division by the sum of counts.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.errors import RunFailed
+from edge_sdk.protocol.knowledge import Weights
+
+MOST_COUNT = 2**33
+"""Of all counts together: values up to 10^6 (knowledge.MAX_MAGNITUDE) times this stay below 2^53."""
+MOST_UPLOADS = 2**17
+"""So many products below _NEAR have room in the units of an i8, twice."""
+_UNIT_BITS = 36
+_NEAR = 2.0**9
+"""Products below this count in units as they are; of larger ones, the whole numbers are added up apart."""
+_ROUNDER = 3 * 2.0**15
+"""f8 around this are one unit apart: a sum with it is a rounded product, and its bits, less those of the rounder alone,
+are the number of units."""
+_ROUNDER_BITS = np.array([_ROUNDER]).view(np.int64)  # (1,)
+_TOGETHER = 16
+"""Uploads that wait for one another: their frames are in memory meanwhile."""
+_PIECE = 2**15
+"""Scalars added up at a time: so many fit into a core's cache, and take longer than the calls."""
+
+Doubles: TypeAlias = NDArray[np.float64]
+Units: TypeAlias = NDArray[np.int64]
+Array = TypeVar("Array", Doubles, Units)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WeightedSum:
+    """The sum of count * values over some devices; also the upload of the lowest-numbered one, as it came.
+
+    Uploads wait until there are some, and are added together, piece by piece of the weights: so the sum goes through
+    the processor's cache once for all of them.
+    """
+
+    units: Units | None = None  # (p,) of 2^-36
+    whole: Doubles | None = None  # (p,) whole numbers; None: there are none beside those in units
+    count: int = 0
+    uploads: int = 0
+    first: tuple[int, Weights] | None = None
+    """(device number, weights) of the lowest number."""
+    waiting: tuple[Weights, ...] = ()
+    """Counted above, and not yet in the sums."""
+
+    def add(self, number: int, weights: Weights) -> WeightedSum:
+        """With the upload of one more device, weighted by its count."""
+        return self.merge(WeightedSum(None, None, weights.count, 1, (number, weights), (weights,)))
+
+    def merge(self, other: WeightedSum) -> WeightedSum:
+        """Both together.  Raises RunFailed where so many would not add up exactly."""
+        if not self.uploads or not other.uploads:
+            return self if self.uploads else other
+        count, uploads = self.count + other.count, self.uploads + other.uploads
+        if count > MOST_COUNT or uploads > MOST_UPLOADS:
+            raise RunFailed(
+                f"weights of {uploads} devices with {count} samples together: at most {MOST_UPLOADS} and {MOST_COUNT} "
+                'add up exactly; use weighting = "uniform", or fewer devices'
+            )
+        named = [each for each in (self.first, other.first) if each is not None]
+        first = min(named, key=lambda each: each[0], default=None)
+        units, whole = _both(self.units, other.units), _both(self.whole, other.whole)
+        merged = WeightedSum(units, whole, count, uploads, first, self.waiting + other.waiting)
+        return merged.added_up() if len(merged.waiting) >= _TOGETHER else merged
+
+    def added_up(self) -> WeightedSum:
+        """With nothing waiting."""
+        if not self.waiting:
+            return self
+        size = self.waiting[0].values.size
+        far = [_reach(each) >= _NEAR for each in self.waiting]
+        units = np.zeros(size, np.int64) if self.units is None else self.units.copy()
+        whole = np.zeros(size) if self.whole is None and any(far) else copy(self.whole)
+        room = np.empty(min(size, _PIECE))
+        for begin in range(0, size, _PIECE):
+            piece = slice(begin, begin + _PIECE)
+            sums = units[piece]
+            product = room[: len(sums)]
+            for each, goes_far in zip(self.waiting, far, strict=True):
+                np.copyto(product, each.values[piece])
+                product *= each.count
+                if goes_far and whole is not None:
+                    rounded = np.rint(product)
+                    whole[piece] += rounded
+                    product -= rounded
+                product += _ROUNDER
+                sums += product.view(np.int64)
+            sums -= len(self.waiting) * _ROUNDER_BITS  # beyond 2^63 an i8 goes on at the start
+        return replace(self, units=units, whole=whole, waiting=())
+
+    def parts(self) -> tuple[Doubles, Doubles]:
+        """The sum as whole numbers (p,) and multiples of 2^-36 in [0, 1) (p,); each sum has one such form.
+
+        Raises ValueError for no uploads.
+        """
+        total = self.added_up()
+        if total.units is None:
+            raise ValueError("no weights")
+        coarse = (total.units >> _UNIT_BITS).astype(np.float64)
+        fine = (total.units & (2**_UNIT_BITS - 1)) * 2.0**-_UNIT_BITS
+        return coarse if total.whole is None else coarse + total.whole, fine
+
+    @classmethod
+    def of(cls, coarse: Doubles, fine: Doubles, count: int, uploads: int) -> WeightedSum:
+        """What had these parts, without a word on which upload is the first."""
+        return cls((fine * 2.0**_UNIT_BITS).astype(np.int64), coarse, count, uploads)
+
+    def minus(self, part: WeightedSum) -> WeightedSum:
+        """Without uploads that are in it, and without a word on which is the first: to the bit the sum of the rest."""
+        whole, part = self.added_up(), part.added_up()
+        if whole.units is None or part.units is None:
+            return self
+        count, uploads = self.count - part.count, self.uploads - part.uploads
+        if not uploads:
+            return WeightedSum()
+        apart = whole.whole if part.whole is None else _both(whole.whole, -part.whole)
+        return WeightedSum(whole.units - part.units, apart, count, uploads)
+
+    def mean(self) -> Weights:
+        """The weighted mean, as f4.  Raises ValueError for no uploads."""
+        values = self.mean_values()
+        if self.first is None:
+            raise ValueError("no layout")
+        return Weights(values=values, layout=self.first[1].layout)
+
+    def mean_values(self) -> NDArray[np.float32]:
+        """The weighted mean alone: f4 (p,).  Raises ValueError for no uploads."""
+        coarse, fine = self.parts()
+        values: NDArray[np.float32] = ((coarse + fine) / self.count).astype(np.float32)
+        return values
+
+    def start(self, how: str) -> Weights:
+        """What round 0 makes of models that may have nothing in common.
+
+        how: `first`, the model of the lowest-numbered device; `equal`, the mean, for all began with equal weights.
+        """
+        if how == "equal" or self.first is None:
+            return self.mean()
+        _, weights = self.first
+        return Weights(values=weights.values, layout=weights.layout)
+
+
+def _both(a: Array | None, b: Array | None) -> Array | None:
+    return a if b is None else b if a is None else a + b
+
+
+def _reach(weights: Weights) -> float:
+    """The largest magnitude of a product."""
+    return weights.count * max(float(weights.values.max()), -float(weights.values.min()))
