@@ -16,10 +16,9 @@ import typing
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
-from typing_extensions import Self
 
 from edge_sdk.errors import EmptyRound, MissingExtra, RemoteProtocolError
 from edge_sdk.methods import params as parameters
@@ -33,6 +32,9 @@ from edge_sdk.protocol.public_batch import batch_digest
 from edge_sdk.protocol.schema import tag_of, wire
 from edge_sdk.protocol.wires import Exchange
 from edge_sdk.reductions import Bag, Contribution
+
+if TYPE_CHECKING:  # of the tools, not of a base install
+    from typing_extensions import Self
 
 __all__ = [
     "CAPABILITIES",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from edge_sdk.protocol.knowledge import Payload
+
+if TYPE_CHECKING:  # of the tools, not of a base install
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
