@@ -48,9 +48,9 @@ def method_wrapper(table: RunTable, fleet: Fleet) -> MethodWrapper:
     """Return what decides where uploads are added up; the engine of the run is open."""
     if not (table.engine == "ray" and table.ray_fold):
         return unchanged
-    from edge_sim.ray_fold import Folding  # noqa: PLC0415  # an extra, and slow to load
+    from edge_sim.ray_fold import RayFoldedMethod  # noqa: PLC0415  # an extra, and slow to load
 
-    return partial(Folding, fleet.federation.spec.method)
+    return partial(RayFoldedMethod, fleet.federation.spec.method)
 
 
 def resolve_engine(config: Config, fleet: Fleet, out: Path | None = None) -> tuple[Config, str]:

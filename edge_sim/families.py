@@ -1,4 +1,4 @@
-"""Model families by name: what a simulated device runs."""
+"""Model families by name: the models that simulated devices run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from edge_sim.model_types import HeadKind, InputShape, ModelFile
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What a name stands for."""
+    """What is known of a model family without building a model."""
 
     description: str
     runtime: str
@@ -30,7 +30,7 @@ class Family:
     parameters: int
     """Trainable scalars for ten classes of 32 x 32 pixels in colour; other inputs: docs/reference/models.md."""
     extra: str = ""
-    """The extra that it needs beyond its runtime's."""
+    """The extra of the package that it needs beside its runtime's; empty: none."""
 
 
 FAMILIES: dict[str, Family] = {
@@ -61,7 +61,7 @@ FAMILIES: dict[str, Family] = {
 }
 
 SHOWN = 8
-"""Families that an error names."""
+"""Number of families that an error message names."""
 
 
 def check_family(name: str) -> None:
@@ -78,7 +78,7 @@ def check_family(name: str) -> None:
 
 
 def runtime(name: str) -> str:
-    """Of a family: numpy, torch or onnx.  A factory of somebody's own counts as torch, which it may use."""
+    """Return the runtime of a family: numpy, torch or onnx.  A MODULE:FACTORY counts as torch, which it may use."""
     check_family(name)
     return "torch" if ":" in name else FAMILIES[name].runtime
 
@@ -101,7 +101,7 @@ def build_model(
     head: HeadKind = "linear",
     device: str = "cpu",
 ) -> Model:
-    """A model of a family for raw samples of `raw_shape` ((d,), (h, w) or (h, w, c)), the same for the same seed.
+    """Build a model of a family for raw samples of `raw_shape` ((d,), (h, w) or (h, w, c)), the same for the same seed.
 
     feature_dim: width of the features in front of the last layer; 0: the family's own.  Families that can choose it
     (`chooses_width`) take it; the others keep theirs, and a method that cares about it refuses them when they join.
@@ -159,7 +159,7 @@ def _onnx(
 def _generated(
     name: str, shape: InputShape, preprocess: Preprocess, *, seed: int, public: Raw | None, feature_dim: int
 ) -> bytes:
-    """The .onnx file of a family that can make its own."""
+    """Return the content of an .onnx file for a family that makes its own."""
     from edge_sim.onnx_extractors import kmeans_extractor, random_extractor  # noqa: PLC0415  # needs onnx, too
 
     if name == "onnx-teacher":
@@ -195,7 +195,7 @@ def _own(
 
 
 def _factory(name: str) -> Callable[..., Any]:
-    """MODULE:FACTORY, imported; the working directory counts, as for a script that lies there."""
+    """Import MODULE:FACTORY; modules of the working directory are found, as by a script that lies there."""
     module, _, attribute = name.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:

@@ -1,4 +1,4 @@
-"""What a simulation in memory knows and no coordinator does: what models predict and how they see test samples."""
+"""What only a simulation in memory can show: the predictions and features of the devices' models."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from edge_sim.datasets import Dataset
 from edge_sim.virtual import VirtualDevice, VirtualFleet
 
 MOST_PREDICTING, MOST_DRAWN = 100, 6
-"""Devices that a mean prediction is taken over, and whose features are drawn: the first ones."""
+"""Numbers of devices, the first ones: for the mean prediction, and for the drawn features."""
 PER_CLASS = 15
 """Test samples of each class whose features are drawn."""
 _BATCH = 256
 
 
 def model_insight(virtual: VirtualFleet, dataset: Dataset) -> Insight:
-    """All that the models of a run can show at its end."""
+    """Return predictions, features and prototypes of a run's models at its end."""
     found = final_prototypes.insight(virtual.server)
     learning = [device for device in virtual.devices if device.agent.bench.model.spec.terms]
     found = replace(found, predictions=_predictions(learning[:MOST_PREDICTING], dataset))

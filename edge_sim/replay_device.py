@@ -20,9 +20,10 @@ from edge_sdk.agent import Agent
 from edge_sdk.errors import RunFailed, UsageError
 from edge_sdk.protocol import keep
 from edge_sdk.protocol.messages import Upload
+from edge_sdk.session import Place
 from edge_sdk.store import MemoryStore
 from edge_sdk.transport.base import Connected, Incoming, Transport, TransportEvent
-from edge_sim.replay_history import History, Place
+from edge_sim.replay_history import History
 
 Make: TypeAlias = Callable[[Transport, MemoryStore], Agent]
 """The device's agent, as it is switched on with this store."""

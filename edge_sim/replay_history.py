@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from coordinator.replay import message_in
 from coordinator.trace import Ended, Entry, Heard, Life, Sent
@@ -12,10 +11,8 @@ from edge_sdk.errors import UsageError
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.codec import HEADER
 from edge_sdk.protocol.messages import Assign, Upload, Welcome
+from edge_sdk.session import Place
 from edge_sdk.transport.base import Incoming
-
-Place: TypeAlias = tuple[int, int]
-"""(round, exchange)"""
 
 
 @dataclass(slots=True)

@@ -170,8 +170,8 @@ def _in_memory(
     trace: TraceWriter | None = None,
 ) -> tuple[VirtualFleet, Mapping[str, float]]:
     """The run, over, and what memory it took."""
-    keeper = Checkpoints(out / "checkpoint") if out else None
-    ledger, stores, world = keeper.load() if keeper and resume else (Ledger(None), {}, None)
+    checkpoints = Checkpoints(out / "checkpoint") if out else None
+    ledger, stores, state = checkpoints.load() if checkpoints and resume else (Ledger(None), {}, None)
     if any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
         from edge_sim.torch_gpu import use_exact_arithmetic  # noqa: PLC0415  # torch only where a device has it
         from edge_sim.torch_threads import use_one_thread  # noqa: PLC0415  # torch only where a device has it
@@ -186,10 +186,10 @@ def _in_memory(
         faults=config.faults,
         faults_seed=config.faults_seed,
         watcher=watcher,
-        keeper=keeper,
+        checkpoints=checkpoints,
         engine=engine,
-        reduction=engine_choice.method_wrapper(config.run, fleet),
-        world=world,
+        wrap_method=engine_choice.method_wrapper(config.run, fleet),
+        state=state,
         trace=trace,
     )
     try:

@@ -21,7 +21,7 @@ from edge_sim.remote_messages import RemoteAnswer, RemoteRequest, WorkerSetup
 from edge_sim.torch_mapped_models import MappedSetup, OptimiserState, optimiser_state
 from edge_sim.torch_parameter_buffer import move_moments_into_row, use_moments_in_row
 from edge_sim.torch_parameter_rows import ParameterRows
-from edge_sim.worker_process import Received, WorkerProcess
+from edge_sim.worker_process import WorkerMessage, WorkerProcess
 
 
 class ProcessPool:
@@ -32,7 +32,7 @@ class ProcessPool:
         self._fleet, self.count, self._rows, self._stacked = fleet, count, rows, stacked
         self._owners: Mapping[int, int] = {}
         self._workers: dict[int, WorkerProcess] = {}
-        self._received: SimpleQueue[Received] = SimpleQueue()
+        self._received: SimpleQueue[WorkerMessage] = SimpleQueue()
         self.peak_bytes = 0
 
     @property
