@@ -1,4 +1,4 @@
-"""Devices that lie: a function that replaces the knowledge of their uploads.
+"""Byzantine devices: a function replaces the knowledge of their uploads.
 
 `byzantine = "MODULE:FUNCTION"` in a [[fleet]] row names one; FUNCTION(knowledge, rng) -> knowledge is given the
 payloads of an upload by role, as the method on the device made them, and a generator that follows from the
@@ -19,11 +19,10 @@ import numpy as np
 from edge_sdk.agent import Agent
 from edge_sdk.errors import UsageError
 from edge_sdk.loading import load_function
-from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import Assign
+from edge_sdk.protocol.transforms import Knowledge
 
-Knowledge: TypeAlias = Mapping[str, Payload]
 Tamper: TypeAlias = Callable[[Knowledge, np.random.Generator], Knowledge]
 
 
@@ -50,14 +49,14 @@ def _takes_knowledge(found: Callable[..., object]) -> bool:
 
 
 def agent_for(name: str | None, federation: str, seed: int) -> Callable[..., Agent]:
-    """What makes a device's agent: one that lies where a function is named."""
+    """Return what makes a device's agent: a ByzantineAgent where a function is named."""
     if name is None:
         return Agent
-    return partial(ByzantineAgent, lie=CheckedTamper(name), seed=[seed, *federation.encode()])
+    return partial(ByzantineAgent, tamper=CheckedTamper(name), seed=[seed, *federation.encode()])
 
 
 class CheckedTamper:
-    """A named function, and one line for whatever is wrong with what it does."""
+    """A named Tamper whose failures and wrong results become one-line errors."""
 
     def __init__(self, name: str) -> None:
         self._name, self._tamper = name, load_tamper(name)
@@ -77,15 +76,15 @@ class CheckedTamper:
 class ByzantineAgent(Agent):
     """An agent whose uploads are tampered with before they are stored and sent."""
 
-    def __init__(self, *, lie: CheckedTamper, seed: Sequence[int], **honest: Any) -> None:
-        self._lie, self._seed = lie, seed
+    def __init__(self, *, tamper: CheckedTamper, seed: Sequence[int], **honest: Any) -> None:
+        self._tamper, self._seed = tamper, seed
         super().__init__(**honest)
 
     def answer(self, assign: Assign, knowledge: Knowledge) -> Knowledge:
-        """See Participant."""
+        """Implement Participant: replace the knowledge of the upload."""
         if not knowledge:
             return knowledge
-        return self._lie(knowledge, np.random.default_rng([*self._seed, assign.round, assign.exchange]))
+        return self._tamper(knowledge, np.random.default_rng([*self._seed, assign.round, assign.exchange]))
 
 
 def flip_signs(knowledge: Knowledge, _rng: np.random.Generator) -> Knowledge:
@@ -136,5 +135,5 @@ def _unlike(found: object, knowledge: Knowledge) -> str:
 
 
 def _make(value: object) -> str:
-    """Of a payload's field: its type, and of an array the kind and the number of axes, too."""
+    """Describe the value of a payload's field: its type; of an array the dtype and the number of axes."""
     return f"{value.ndim}-d {value.dtype} array" if isinstance(value, np.ndarray) else type(value).__name__

@@ -105,7 +105,7 @@ class Run(VirtualFleet):
         engine: Engine | None = None,
         observer: RunObserver | None = None,
         trace: TraceWriter | None = None,
-        world: Mapping[str, Any] | None = None,
+        state: Mapping[str, Any] | None = None,
     ) -> None:
         """caches: devices must fetch the public set; serving: whether the coordinator has it for them."""
         self.fleet = fleets.build_fleet(fleet) if isinstance(fleet, Config) else fleet
@@ -122,7 +122,7 @@ class Run(VirtualFleet):
             engine=engine,
             observer=observer,
             trace=trace,
-            world=world,
+            state=state,
         )
         self.clock.at(LIMIT_S, self._hung)
 

@@ -17,7 +17,7 @@ EVERY_S = 30.0
 """Real seconds between two checkpoints."""
 FIRST_S = 3.0
 """Until the first one: a run that is killed early is worth resuming, too."""
-WORLD = "world.json"
+_STATE = "world.json"
 
 
 class Checkpoints:
@@ -31,14 +31,14 @@ class Checkpoints:
         """Whether it is time for the next one."""
         return time.monotonic() - self._last_s >= EVERY_S
 
-    def save(self, ledger: Ledger, stores: Mapping[str, Store], world: Mapping[str, Any]) -> None:
-        """Copy everything to disk; world: plain values of the simulation's own."""
+    def save(self, ledger: Ledger, stores: Mapping[str, Store], state: Mapping[str, Any]) -> None:
+        """Copy everything to disk; state: plain values of the simulation's own."""
         fresh, old = self._folder.with_name("checkpoint.new"), self._folder.with_name("checkpoint.old")
         shutil.rmtree(fresh, ignore_errors=True)
         try:
             fresh.mkdir(parents=True)
             ledger.copy_to(fresh / "ledger.db")
-            (fresh / WORLD).write_text(json.dumps(world), encoding="utf-8")
+            (fresh / _STATE).write_text(json.dumps(state), encoding="utf-8")
             for name, store in stores.items():
                 _copy(store, fresh / f"{name}.db")
             if self._folder.exists():
@@ -51,7 +51,7 @@ class Checkpoints:
         self._last_s = time.monotonic()
 
     def load(self) -> tuple[Ledger, dict[str, Store], dict[str, Any]]:
-        """The ledger, the devices' stores and the world of the last checkpoint.
+        """The ledger, the devices' stores and the state of the last checkpoint.
 
         Raises UsageError where there is none.
         """
@@ -72,10 +72,10 @@ class Checkpoints:
                 f"{folder}: keeps no state of {missing[0]}: the run was begun over a broker, go on with one (--broker)"
             )
         try:
-            world: dict[str, Any] = json.loads((folder / WORLD).read_text(encoding="utf-8"))
+            state: dict[str, Any] = json.loads((folder / _STATE).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise UsageError(f"{folder / WORLD}: cannot be read ({type(error).__name__}); start anew") from None
-        return ledger, stores, world
+            raise UsageError(f"{folder / _STATE}: cannot be read ({type(error).__name__}); start anew") from None
+        return ledger, stores, state
 
 
 def _copy(store: Store, path: Path) -> None:

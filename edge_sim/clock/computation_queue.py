@@ -1,8 +1,8 @@
-"""Has what devices compute at one moment of virtual time computed before time passes on.
+"""The queue of computations: all that devices begin at one moment of virtual time is computed before time passes.
 
-Nothing else can tell when a computation was done: it is asked for at one moment, and its result is looked at when the
-board would have it.  So an engine may see the requests of all devices that were assigned work at the same moment, and
-may be at the first of them while the last ones' Assigns are still being decoded.
+Nothing in the simulation can tell when a computation was really done: a device begins it at one moment, and its result
+is used when the board would have it.  So an engine gets the requests of all devices that were assigned work at the same
+moment, and may compute the first of them while the Assigns of the last ones are still decoded.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from edge_sim.engines import meter_totals
 from edge_sim.engines.base import LOST, DeviceAnswer, DeviceRequest, Engine
 
 AT_ONCE = 256
-"""Devices whose requests an engine has at once: enough to share among processes, few enough to bound what waits."""
+"""Largest number of requests that an engine has: enough for all processes, and a limit to what is in memory."""
 
 
 @dataclass(slots=True, eq=False)
 class Computation:
-    """One device's exchange under way, from its first request to its result."""
+    """The computation of one exchange by one device: a sequence of requests."""
 
     agent: Agent
     done: Callable[[], None]
-    """Called when it is computed."""
+    """Called when all of it is computed."""
     begun: int = field(init=False)
     answer: DeviceAnswer = None
     computed: bool = False
     repeated: bool = False
     _before: Meter = field(init=False)
-    """What its device's meter showed when it began."""
+    """The device's meter at the begin of the computation."""
 
     def __post_init__(self) -> None:
         self.begun, self._before = self.agent.begun, dataclasses.replace(self.agent.meter)
 
     def step(self) -> DeviceRequest | None:
-        """Go on to the next request; None: there is none, for it is computed or given up."""
+        """Return the next request; None: there is none, as all is computed or the exchange was given up."""
         answer, self.answer = self.answer, None
         if answer is LOST:
             self._begin_anew()
@@ -53,7 +53,7 @@ class Computation:
         return found
 
     def _begin_anew(self) -> None:
-        """Once: what is lost twice is lost.  The board itself never lost it, so it pays once.  Raises RunFailed."""
+        """Begin again, once; raise RunFailed the second time.  The board itself lost nothing: its cost counts once."""
         if self.repeated:
             raise RunFailed(
                 f"the process that computed for {self.agent.device} ended twice in one round: "
@@ -66,38 +66,38 @@ class Computation:
 
 
 class ComputationQueue:
-    """Hands computations to an engine as they come; `compute` waits for all of them."""
+    """Passes computations to an engine as they come; `compute` waits for all of them."""
 
     def __init__(self, engine: Engine, noted: Callable[[str], None] = lambda _message: None) -> None:
-        """noted: told of what was lost and is computed anew."""
+        """noted: called with a line about each computation that was lost and begins again."""
         self._engine, self._noted = engine, noted
         self._added: list[Computation] = []
-        """All since time passed on last."""
+        """All computations since time passed last."""
         self._waiting: deque[Computation] = deque()
         self._under_way: dict[DeviceRequest, Computation] = {}
         self._computing: set[Agent] = set()
 
     def attach(self, number: int, bench: Workbench) -> None:
-        """See Engine."""
+        """Implement Engine."""
         self._engine.attach(number, bench)
 
     def ready(self) -> None:
-        """See Engine."""
+        """Implement Engine."""
         self._engine.ready()
 
     def add(self, computation: Computation) -> None:
-        """To be computed before time passes on."""
+        """Add a computation, which is done before time passes."""
         self._added.append(computation)
         self._waiting.append(computation)
         self._begin()
 
     def settle(self, agent: Agent) -> None:
-        """Before anything happens to a device: let nobody be computing on its model."""
+        """Wait until nothing is computed on a device's model, before an event changes the device."""
         if agent in self._computing:
             self.compute()
 
     def compute(self) -> None:
-        """Carry out whatever was added, then call those who wait for it, in the order in which it was."""
+        """Compute all that was added, and then call `done` of each computation in the order of `add`."""
         while self._under_way or self._waiting:
             answers = self._engine.collect()
             self._tell_of_losses(answers)

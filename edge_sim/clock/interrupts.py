@@ -1,4 +1,4 @@
-"""Ctrl-C at a moment when everything can be kept."""
+"""Ctrl-C takes effect at a moment at which a complete checkpoint can be written."""
 
 from __future__ import annotations
 

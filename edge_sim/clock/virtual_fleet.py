@@ -1,7 +1,7 @@
-"""The fleet on a virtual clock: N agents and one server on a memory hub, in one thread, bit for bit repeatable.
+"""A fleet on a virtual clock: N agents and one server on a memory hub, in one thread, repeatable bit for bit.
 
-The objects are those of a deployment.  Only time is made up: computing takes what the board's profile says, frames take
-what the link's profile says, and nothing waits in between.
+The objects are those of a deployment.  Only time is simulated: computing takes what the board's profile says, frames
+take what the link's profile says, and in between the clock jumps.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ class VirtualFleet:
         faults_seed: int = 0,
         observer: RunObserver | None = None,
         stores: Mapping[str, Store] | None = None,
-        keeper: Checkpoints | None = None,
+        checkpoints: Checkpoints | None = None,
         public_server: PublicSetServer | None = None,
         caches: Path | None = None,
-        world: Mapping[str, Any] | None = None,
+        state: Mapping[str, Any] | None = None,
         trace: TraceWriter | None = None,
         engine: Engine | None = None,
-        reduction: MethodWrapper = unchanged,
+        wrap_method: MethodWrapper = unchanged,
     ) -> None:
-        """caches: devices are given no public set, and fetch it from the public_server into folders in here.
+        """caches: a folder; devices are given no public set, and fetch it from the coordinator into folders in it.
 
-        world: what `to_json` gave, to go on from.  engine: what devices compute on; None: one after the other, in this
-        process.  reduction: where the method adds uploads up.
+        state: of a resumed run, what `to_json` returned.  engine: default: ExactEngine.  wrap_method: decides where
+        uploads are added up.
         """
-        world = world or {"now_s": 0.0, "begun_s": None, "hardware": {}}
-        self.clock = VirtualClock(world["now_s"])
+        state = state or {"now_s": 0.0, "begun_s": None, "hardware": {}}
+        self.clock = VirtualClock(state["now_s"])
         self.hub = Hub(self.clock, faults, faults_seed)
-        self._keeper = keeper
-        self._gatherer = ComputationQueue(engine or ExactEngine(), (observer or RunObserver()).noted)
+        self._checkpoints = checkpoints
+        self._queue = ComputationQueue(engine or ExactEngine(), (observer or RunObserver()).noted)
         self.devices: tuple[VirtualDevice, ...] = ()
         self._coordinator = VirtualCoordinator(
             fleet,
@@ -76,24 +76,24 @@ class VirtualFleet:
             public_server=public_server,
             work=self._work,
             trace=trace,
-            reduction=reduction,
-            begun_s=world.get("begun_s"),  # checkpoints of before these were kept lack them
-            unclosed=world.get("unclosed"),
+            wrap_method=wrap_method,
+            begun_s=state.get("begun_s"),  # checkpoints of before these were kept lack them
+            unclosed=state.get("unclosed"),
         )
         stores = stores or {}
         name = fleet.federation.spec.federation
         self.devices = tuple(
             VirtualDevice(
-                device, stores.get(device.kit.id), self.hub, self.clock, name, gatherer=self._gatherer, caches=caches
+                device, stores.get(device.kit.id), self.hub, self.clock, name, queue=self._queue, caches=caches
             )
             for device in fleet.devices
         )
         for each in self.devices:
-            if each.device.kit.id in world["hardware"]:
-                each.hardware.restore(world["hardware"][each.device.kit.id], self.clock.now_s)
-        self._gatherer.ready()
+            if each.device.kit.id in state["hardware"]:
+                each.hardware.restore(state["hardware"][each.device.kit.id], self.clock.now_s)
+        self._queue.ready()
         self._running = list(self.devices)
-        """Those not known to be over."""
+        """Devices that are not known to be over."""
         schedule_faults(self, fleet.scenario, fleet.federation.spec.seed)
 
     @property
@@ -116,14 +116,14 @@ class VirtualFleet:
         return {d.device.kit.id: d.hardware.spent(now_s) for d in self.devices}
 
     def to_json(self) -> dict[str, Any]:
-        """Time, heat, batteries, joules and counts as plain values: what neither the ledger nor the stores hold."""
+        """Return time, heat, batteries, joules and counts as plain values: what neither ledger nor stores hold."""
         now_s = self.clock.now_s
         begun_s = self.server.record.started_s
         hardware = {d.device.kit.id: d.hardware.to_json(now_s) for d in self.devices}
         return {"now_s": now_s, "begun_s": begun_s, "hardware": hardware, "unclosed": self.server.record.unclosed()}
 
     def run(self) -> None:
-        """Let time pass until the run is over.
+        """Run until the run is over.
 
         Raises RunFailed where nothing is left to happen before that.  An interrupt leaves a checkpoint.
         """
@@ -142,16 +142,16 @@ class VirtualFleet:
         while not (self.server.over and self._all_over()):
             between_events()
             if self.clock.next_s > self.clock.now_s:
-                self._gatherer.compute()
+                self._queue.compute()
             if not self.clock.step():
                 raise RunFailed("the simulated fleet came to a standstill")
             if self.server.over and self.server.rounds.reason:
                 return
-            if self._keeper is not None and self._keeper.due():
+            if self._checkpoints is not None and self._checkpoints.due():
                 self._save()
 
     def _all_over(self) -> bool:
-        """Whether nobody has anything left to do; asked after every event, so those known to be over are left out."""
+        """Whether all devices are over or excused; called after every event, so it skips those known to be over."""
         while self._running and (self._running[-1].over or self._running[-1].excused):
             self._running.pop()
         if not self._running:  # and nobody who was excused has come back
@@ -174,13 +174,13 @@ class VirtualFleet:
         self.clock.at(at_s, cut)
 
     def _save(self) -> None:
-        if self._keeper is not None:
+        if self._checkpoints is not None:
             stores = {d.device.kit.id: d.agent.store for d in self.devices}
-            self._keeper.save(self.server.ledger, stores, self.to_json())
+            self._checkpoints.save(self.server.ledger, stores, self.to_json())
 
 
 class VirtualCoordinator:
-    """A server that is woken when there is news for it."""
+    """A server that is called when there is a message for it or a deadline has come."""
 
     def __init__(
         self,
@@ -193,12 +193,12 @@ class VirtualCoordinator:
         public_server: PublicSetServer | None = None,
         work: Callable[[], FleetWork] = lambda: NO_WORK,
         trace: TraceWriter | None = None,
-        reduction: MethodWrapper = unchanged,
+        wrap_method: MethodWrapper = unchanged,
         begun_s: float | None = None,
         unclosed: Mapping[str, Any] | None = None,
     ) -> None:
-        """Of a run that goes on: when it opened its first exchange, and what it had counted that no ledger holds."""
-        self._work, self._reduction = work, reduction
+        """begun_s, unclosed: of a resumed run, when its first exchange was opened, and counts that no ledger holds."""
+        self._work, self._wrap_method = work, wrap_method
         self._trace = trace
         self._fleet, self._hub, self._clock, self._observer = fleet, hub, clock, observer
         self._public_server = public_server
@@ -211,13 +211,13 @@ class VirtualCoordinator:
         return self.server.over
 
     def power_off(self) -> None:
-        """The process is gone."""
+        """End the process."""
         self.powered = False
         self._hub.cut_power("coordinator")
         self._waker.stop()
 
     def power_on(self) -> None:
-        """A new process on what the ledger holds."""
+        """Start a new process on what the ledger holds."""
         self.powered = True
         with TemporaryDirectory() as folder:
             kept = Path(folder) / "ledger.db"
@@ -233,7 +233,7 @@ class VirtualCoordinator:
             self._trace,
             spec=self._fleet.federation.spec,
             policy=self._fleet.federation.policy,
-            method=self._reduction(ready_method(self._fleet.federation.spec, self._fleet.equipment)),
+            method=self._wrap_method(ready_method(self._fleet.federation.spec, self._fleet.equipment)),
             transport=self._transport,
             ledger=ledger,
             roster=self._fleet.federation.roster,
@@ -267,10 +267,10 @@ class VirtualDevice:
         clock: VirtualClock,
         federation: str,
         *,
-        gatherer: ComputationQueue,
+        queue: ComputationQueue,
         caches: Path | None = None,
     ) -> None:
-        self._gatherer = gatherer
+        self._queue = queue
         self._cache = caches / device.kit.id if caches else None
         self.device, self.clock = device, clock
         self._hub, self._federation = hub, federation
@@ -278,7 +278,7 @@ class VirtualDevice:
         self.faults: DeviceFaults | None = None
         self.powered = True
         self.excused = False
-        """Whether a run may end without it: a scenario keeps it off."""
+        """Whether the run may end without this device, because a fault keeps it off."""
         conditions = device.conditions
         self._own = LocalClock(clock, offset_s=conditions.clock_offset_s, drift=conditions.clock_drift)
         self._agent_type = agent_for(conditions.byzantine, federation, device.kit.seed)
@@ -290,22 +290,22 @@ class VirtualDevice:
         return self.agent.over
 
     def connect(self) -> None:
-        """Switch it on and let it look for the broker."""
+        """Switch the board on and connect to the broker."""
         self.hardware.power_on(self.clock.now_s)
         self.agent.connect()
         if self.faults is not None:
             self.faults.schedule_battery_check()
 
     def power_off(self) -> None:
-        """The board is dark: what it was computing is lost."""
-        self._gatherer.settle(self.agent)
+        """Switch the board off; what it was computing is lost."""
+        self._queue.settle(self.agent)
         self.powered = False
         self.hardware.power_off(self.clock.now_s)
         self._hub.cut_power(self.device.kit.id)
         self._waker.stop()
 
     def power_on(self) -> None:
-        """A fresh model and agent on the same store."""
+        """Start a new agent and model on the same store."""
         self.powered = True
         store = self.agent.store
         store.boot_epoch += 1
@@ -330,7 +330,7 @@ class VirtualDevice:
             clock=lambda: self._own.now_s,
         )
         self.agent.serve = partial(ask, self.agent.bench)
-        self._gatherer.attach(self.device.kit.number, self.agent.bench)
+        self._queue.attach(self.device.kit.number, self.agent.bench)
         self._computed = 0
         self._waker = _Waker(self.clock, self._wake, self._due_s)
         self._transport.on_news = self._waker.soon
@@ -340,7 +340,7 @@ class VirtualDevice:
         return None if due_s is None else self._own.true_s(due_s)
 
     def _wake(self) -> None:
-        self._gatherer.settle(self.agent)
+        self._queue.settle(self.agent)
         while (event := self._transport.poll(0.0)) is not None:
             self.agent.handle(event, self._own.now_s)
         self.agent.tick(self._own.now_s)
@@ -348,14 +348,14 @@ class VirtualDevice:
             self._compute()
 
     def _compute(self) -> None:
-        """Have the work begun at once; let it be finished when the board would be."""
+        """Begin the work at once, and finish it at the time at which the board would."""
         self._computed = self.agent.begun
         agent, place, meter = self.agent, self.clock.place(), self.agent.meter
         train, infer = meter.train, meter.infer
-        self._gatherer.add(Computation(agent, lambda: self._computed_all(agent, (train, infer), place)))
+        self._queue.add(Computation(agent, lambda: self._computed_all(agent, (train, infer), place)))
 
     def _computed_all(self, agent: Agent, before: tuple[Effort, Effort], place: int) -> None:
-        """Before: what was trained and inferred until then; place: kept among the events of that moment."""
+        """before: work of the meter until then.  place: the place that is reserved among the events of that moment."""
         if agent is not self.agent:
             return  # the board lost its power at this very moment
         begun = self._computed = agent.begun
@@ -378,7 +378,7 @@ class VirtualDevice:
 
 
 class _Waker:
-    """Calls a participant when there is news for it and when its next deadline comes, and no more often."""
+    """Calls a participant when there is news for it or its next deadline comes, and not more often."""
 
     def __init__(self, clock: VirtualClock, act: Callable[[], None], due_s: Callable[[], float | None]) -> None:
         self._clock, self._act, self._due_s = clock, act, due_s
@@ -387,11 +387,11 @@ class _Waker:
         self._alarm_s: float | None = None
 
     def stop(self) -> None:
-        """Never again."""
+        """Make no more calls."""
         self._stopped = True
 
     def soon(self) -> None:
-        """Now, once whatever happens at this moment has happened."""
+        """Call after all events of the present moment."""
         if not self._soon:
             self._soon = True
             self._clock.at(self._clock.now_s, self._run)

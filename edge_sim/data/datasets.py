@@ -23,35 +23,35 @@ from edge_sim.data.sources.base import SourceData
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Dataset:
-    """One data set, split."""
+    """One data set, divided into private samples, a public part and a test."""
 
     name: str
     private: Samples
     rows: Ints  # (n,)
-    """Where the private samples stand among the training samples of the source."""
+    """Indices of the private samples among the training samples of the source."""
     source_samples: int
-    """How many of those there are."""
+    """Number of training samples of the source."""
     users: NDArray[Any] | None  # (n,)
-    """Who recorded each private sample, where the source tells."""
+    """User who recorded each private sample; None: the source does not tell."""
     public: PublicSet | None
     public_labels: Ints | None  # (m,)
-    """Which no device is told: for pictures."""
+    """Labels of the public samples, which no device is given; plots use them."""
     test: Samples
     classes: int
     scale: float
-    """Brings raw values to about [0, 1]."""
+    """Factor that brings raw values to about [0, 1]."""
     sha256: str
     seed: int
-    """What was drawn here was drawn from it."""
+    """The seed of all draws made here."""
 
     @property
     def raw_shape(self) -> tuple[int, ...]:
-        """Of one sample."""
+        """Shape of one raw sample: (d,), (h, w) or (h, w, c)."""
         return tuple(self.private.x.shape[1:])
 
 
 def load_dataset(table: DataTable, seed: int, folder: Path, classes: int | None = None) -> Dataset:
-    """The data set that a [data] section names; paths are relative to `folder`.
+    """Load and divide the data set that a [data] section names; paths are relative to `folder`.
 
     classes: how many the federation has, where it says so; default: as many as the labels need.
     Raises UsageError or MissingExtra.
@@ -94,7 +94,7 @@ def load_dataset(table: DataTable, seed: int, folder: Path, classes: int | None 
 
 
 def read_source(table: DataTable, seed: int, folder: Path) -> SourceData:
-    """Everything that the source holds.  Raises UsageError or MissingExtra."""
+    """Read everything that the source of a [data] section holds.  Raises UsageError or MissingExtra."""
     if table.source == "digits":
         return digits.read_digits(table.test_fraction, seed)
     if table.source == "npz":
@@ -108,14 +108,14 @@ def read_source(table: DataTable, seed: int, folder: Path) -> SourceData:
 
 
 def _where(whole: SourceData, classes: int) -> str:
-    """The first label that is none of 0..classes-1."""
+    """Describe the first label that is not in 0..classes-1."""
     array, y = ("y_train", whole.train.y) if int(whole.train.y.max()) >= classes else ("y_test", whole.test.y)
     row = int(np.flatnonzero(y >= classes)[0])
     return f"{array} of {whole.name} has label {y[row]} at sample {row}; expected 0 to {classes - 1}"
 
 
 def _some(y: Ints, count: int | None, rng: np.random.Generator, key: str) -> Ints:
-    """Indices of `count` samples, each class in proportion; None: of all."""
+    """Draw indices of `count` samples, each class in proportion; count None: return all indices."""
     if count is None:
         return np.arange(len(y))
     if count > len(y):

@@ -9,16 +9,16 @@ from edge_sdk.data import Preprocess, Raw
 from edge_sdk.objectives import Floats
 
 _KEPT = 8
-"""Arrays that are remembered: a public and a test set for a few kinds of devices, and what was asked for in between."""
+"""Number of results that are kept: the public and the test set for a few kinds of devices, and others in between."""
 _known: deque[tuple[Raw, Preprocess, Floats]] = deque(maxlen=_KEPT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedPreprocess(Preprocess):
-    """The same array in gives the same array out, as long as it is among the last few."""
+    """Returns the same array for the same input array, as long as that is among the last few."""
 
     def __call__(self, raw: Raw) -> Floats:
-        """See Preprocess; nobody may change what comes out."""
+        """Implement Preprocess; the result is shared, so nobody may change it."""
         for at, (known, by, found) in enumerate(_known):
             if known is raw and by == self:
                 del _known[at]

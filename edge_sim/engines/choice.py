@@ -47,9 +47,9 @@ def method_wrapper(table: RunTable) -> MethodWrapper:
     """Return what decides where uploads are added up; the engine of the run is open."""
     if not (table.engine == "ray" and table.ray_fold):
         return unchanged
-    from edge_sim.engines.remote.ray_fold import folding  # noqa: PLC0415  # an extra, and slow to load
+    from edge_sim.engines.remote.ray_fold import fold_on_ray  # noqa: PLC0415  # an extra, and slow to load
 
-    return folding
+    return fold_on_ray
 
 
 def resolve_engine(config: Config, fleet: Fleet, out: Path | None = None) -> tuple[Config, str]:

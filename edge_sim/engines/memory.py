@@ -15,7 +15,7 @@ MIB = 2**20
 
 
 def peak_bytes() -> int:
-    """Of this process since it began, which may be before this run; 0: unknown."""
+    """Return the largest resident memory of this process since its start, in bytes; 0: unknown."""
     return 0 if resource is None else as_bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 

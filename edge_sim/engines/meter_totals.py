@@ -1,4 +1,4 @@
-"""A device's own meter, where its work is done elsewhere."""
+"""Sums of meters, for devices whose work is done elsewhere."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Spent: TypeAlias = Meter
 
 
 def add(meter: Meter, spent: Spent) -> None:
-    """Add every figure of one to the other."""
+    """Add every figure of `spent` to `meter`."""
     for field in dataclasses.fields(meter):
         setattr(meter, field.name, getattr(meter, field.name) + getattr(spent, field.name))
 
 
 def restore(meter: Meter, before: Meter) -> None:
-    """Let a meter show what it showed before."""
+    """Set every figure of `meter` to that of `before`."""
     for field in dataclasses.fields(meter):
         setattr(meter, field.name, getattr(before, field.name))

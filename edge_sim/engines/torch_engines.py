@@ -30,18 +30,18 @@ from edge_sim.fleet.fleet import Device, Fleet
 
 _REPEATS = 3
 _A_FEW = 10
-"""Devices that are timed one by one."""
+"""Number of devices that are timed one by one."""
 
 
 def cohort(table: RunTable, fleet: Fleet) -> CohortEngine:
-    """Stacking in this process; a GPU is given one stack after the other, and is busy with it."""
+    """Return the engine that stacks in this process; on a GPU it computes one stack after the other."""
     names = None if table.stacked is None else frozenset(table.stacked)
     threads = (table.workers or os.cpu_count() or 1) if table.device == CPU else 1
     return CohortEngine(names, parameter_rows(table, fleet), threads, stacking(table))
 
 
 def stacking(table: RunTable) -> Stacking:
-    """Any nets on a GPU; on a CPU dense ones alone: stacked convolutions were slower there."""
+    """Return how stacks are built: on a GPU of any nets, on a CPU of dense nets, as convolutions were slower there."""
     return DenseStacking() if table.device == CPU else VmapStacking()
 
 
@@ -53,7 +53,7 @@ def workers(table: RunTable, fleet: Fleet) -> RemoteEngine:
 
 
 def parameter_rows(table: RunTable, fleet: Fleet) -> ParameterRows:
-    """Memory for weights and for the moments of the federation's optimiser; above the table's cap, on disk."""
+    """Return memory for weights and the moments of the federation's optimiser; above the table's cap it is on disk."""
     train = fleet.federation.spec.train
     optim = Optim(kind=train.optimiser, learning_rate=train.learning_rate, momentum=train.momentum)
     spill = None if table.memory_bytes is None else Path(tempfile.gettempdir())
@@ -62,7 +62,7 @@ def parameter_rows(table: RunTable, fleet: Fleet) -> ParameterRows:
 
 
 def calibrated(table: RunTable, fleet: Fleet) -> list[ModelTiming]:
-    """What a round's training costs each kind of model here, alone and stacked, on models that are thrown away."""
+    """Measure a round's training of each kind of model on this machine, alone and stacked, with models of its own."""
     use_one_thread()
     kinds: dict[tuple[object, ...], list[Device]] = {}
     for device in fleet.devices:

@@ -1,4 +1,4 @@
-"""A GPU that computes as a CPU does."""
+"""Settings for a GPU that give the results of a CPU, up to rounding."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ import torch
 
 
 def use_exact_arithmetic() -> None:
-    """For this process: f4 with all its bits, which convolutions would halve, by algorithms that repeat theirs."""
+    """Let convolutions in this process use all bits of f4, and deterministic algorithms."""
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.deterministic = True

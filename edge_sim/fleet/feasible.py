@@ -1,4 +1,4 @@
-"""What cannot come to anything, said before a run starts: unknown models to stack, too little memory, deadlines."""
+"""Checks before a run starts: unknown models to stack, missing runtimes, too little memory, missed deadlines."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from edge_sim.fleet.fleet import PARTS, Device, Fleet
 
 MIB = 2**20
 SYSTEM_BYTES = 128 * MIB
-"""What Linux without a desktop keeps for itself."""
+"""Memory that Linux without a desktop uses."""
 RUNTIME_BYTES = {"numpy": 64 * MIB, "onnx": 128 * MIB, "torch": 280 * MIB}
-"""Python with a runtime loaded, before any model."""
+"""Memory of Python with a runtime loaded, before any model."""
 _F4 = 4
 
 
@@ -35,7 +35,7 @@ class MemoryNeed:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum."""
         return self.runtime + self.model + self.activations + self.data
 
 
@@ -117,7 +117,7 @@ def check_deadline(fleet: Fleet, specs: dict[str, ModelSpec]) -> None:
 
 
 def memory_need(device: Device, spec: ModelSpec, federation: FederationSpec) -> MemoryNeed:
-    """Memory for training one device's model: an estimate from above its sizes, not from a run.
+    """Estimate the memory for training one device's model from sizes, not from a run.
 
     Weights, gradients, the optimiser's moments, what is saved of them at a round's start, and a message with them.
     """
@@ -132,7 +132,7 @@ def memory_need(device: Device, spec: ModelSpec, federation: FederationSpec) -> 
 
 
 def least_s(device: Device, spec: ModelSpec, federation: FederationSpec) -> float:
-    """Seconds that a round's training and the messages around it take at least, on a cold board."""
+    """Return the least time that a round's training and its messages take on a cold board, in seconds."""
     profile: Board = profiles.load_board(device.kit.board)
     link: Link = profiles.load_link(device.kit.link)
     meter = Meter()
@@ -157,7 +157,7 @@ def _sends_weights(federation: FederationSpec) -> bool:
 
 
 def _specs(fleet: Fleet) -> Iterator[tuple[str, ModelSpec]]:
-    """Of each device's model; one is built for all that are alike."""
+    """Yield (device id, spec of its model); one model is built for all devices with the same kind."""
     known: dict[tuple[object, ...], ModelSpec] = {}
     for device in fleet.devices:
         kit = device.kit
@@ -168,7 +168,7 @@ def _specs(fleet: Fleet) -> Iterator[tuple[str, ModelSpec]]:
 
 
 def _samples(device: Device) -> Iterator[tuple[int, int]]:
-    """(raw bytes, numbers) of each part that a device holds; it keeps them preprocessed, too, as f4."""
+    """Yield (raw bytes, number of values) of each part that a device holds; it also keeps them preprocessed, as f4."""
     for part in PARTS:
         samples = getattr(device.data, part)
         if samples is not None:
@@ -178,7 +178,7 @@ def _samples(device: Device) -> Iterator[tuple[int, int]]:
 
 
 def _left(profile: Board) -> str:
-    """What the system leaves of a board's memory, in words."""
+    """Say how much of a board's memory the system leaves."""
     if profile.ram_bytes <= SYSTEM_BYTES:
         return f"its {_mib(profile.ram_bytes)} do not hold even the system, which takes {_mib(SYSTEM_BYTES)}"
     return f"of its {_mib(profile.ram_bytes)} the system leaves {_mib(profile.ram_bytes - SYSTEM_BYTES)}"

@@ -1,4 +1,4 @@
-"""From a config to devices: each with its samples, model, board and link, and to the coordinator's side of the run."""
+"""Builds the fleet of a config: devices with samples, model, board and link, and the coordinator's federation."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from edge_sim.models import families
 from edge_sim.models.model_types import HeadKind
 
 PARTS = ("train", "test", "validation", "local_test")
-"""Of LocalData."""
+"""Names of the parts of LocalData."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kit:
-    """How to build one device's model, as plain values that another process can read."""
+    """What one device is and how its model is built, as plain values that another process can read."""
 
     id: str
     number: int
@@ -62,26 +62,26 @@ class Kit:
 
     @property
     def secret(self) -> bytes:
-        """What the device's noise is drawn from: in a simulation no secret, for it must repeat."""
+        """The seed of the device's noise; in a simulation it is not secret, because runs must repeat."""
         return hashlib.sha256(f"noise/{self.seed}/{self.number}".encode()).digest()
 
     @property
     def board_name(self) -> str:
-        """Of the profile, which may be in a file."""
+        """Name of the board's profile; `board` may be the path of a file."""
         return load_board(self.board).name
 
     @property
     def link_name(self) -> str:
-        """Of the profile, which may be in a file."""
+        """Name of the link's profile; `link` may be the path of a file."""
         return load_link(self.link).name
 
     @property
     def preprocess(self) -> Preprocess:
-        """From this run's raw samples to this device's."""
+        """Preprocessing from this run's raw samples to the inputs of this device's model."""
         return SharedPreprocess(size=self.size, scale=self.scale)
 
     def model(self, public: PublicSet | None) -> Model:
-        """A fresh model, the same for the same kit; extractors may be fitted on the public samples."""
+        """Build a new model, the same for the same kit; extractors may be fitted on the public samples."""
         return families.build_model(
             self.family,
             classes=self.classes,
@@ -105,7 +105,7 @@ class Device:
     conditions: DeviceConditions = IDEAL_CONDITIONS
 
     def write(self, folder: Path) -> None:
-        """Leave everything that a process of its own needs in a folder."""
+        """Write everything that a device process needs into a folder."""
         folder.mkdir(parents=True, exist_ok=True)
         arrays: dict[str, Any] = {}
         for part in PARTS:
@@ -119,7 +119,7 @@ class Device:
 
 
 def read_device(folder: Path) -> Device:
-    """What Device.write left."""
+    """Read what Device.write has written."""
     plain = json.loads((folder / "kit.json").read_text(encoding="utf-8"))
     size = plain["size"]
     kit = Kit(**{**plain, "raw_shape": tuple(plain["raw_shape"]), "size": tuple(size) if size else None})
@@ -132,27 +132,27 @@ def read_device(folder: Path) -> Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Fleet:
-    """All devices of a run, and the federation that they take part in."""
+    """All devices of a run, their data set, and the federation that they take part in."""
 
     dataset: Dataset
     devices: tuple[Device, ...]
     parts: tuple[Ints, ...]
-    """Which of the private samples each device holds, before it divides them."""
+    """Indices of the private samples that each device holds, before data.split divides them."""
     federation: Federation
     scenario: ScenarioTable = QUIET
 
     @property
     def device(self) -> str:
-        """Where torch models compute."""
+        """The torch device of all models: cpu or cuda:N."""
         return self.devices[0].kit.device
 
     @property
     def equipment(self) -> Equipment:
-        """For methods that run the devices' models on the coordinator: one of each architecture of the fleet."""
+        """What methods get that run the devices' models on the coordinator: one model of each architecture."""
         return Equipment(nets=self.nets, public=lambda: self.dataset.public)
 
     def nets(self) -> list[Model]:
-        """A model of each architecture."""
+        """Build one model of each architecture in the fleet."""
         kinds = {(kit.family, kit.size, kit.feature_dim): kit for kit in (device.kit for device in self.devices)}
         return [kit.model(self.dataset.public) for kit in kinds.values()]
 
@@ -233,7 +233,7 @@ def export_partition(config: Config, fleet: Fleet) -> None:
 
 
 def _parts(config: Config, dataset: Dataset) -> list[Ints]:
-    """Each device's share of the private samples, as indices: from a file, or drawn."""
+    """Return the indices of the private samples of each device, from a file or drawn."""
     table = config.partition
     if table.file:
         return partition_file.read_partition(config.file.parent / table.file, dataset, config.ids, table.min_samples)
@@ -243,7 +243,7 @@ def _parts(config: Config, dataset: Dataset) -> list[Ints]:
 
 
 def _local_data(config: Config, dataset: Dataset, part: Ints, number: int) -> LocalData:
-    """What a device holds, divided as data.split says."""
+    """Return the samples of one device, divided as data.split says."""
     own = Samples(dataset.private.x[part], dataset.private.y[part])
     cuts = cut(own.y, config.data.split, np.random.default_rng([dataset.seed, 5, number]))
     train, validation, local_test = (Samples(own.x[each], own.y[each]) for each in cuts)
@@ -252,11 +252,11 @@ def _local_data(config: Config, dataset: Dataset, part: Ints, number: int) -> Lo
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What the method asks of the models."""
+    """What a method requires of the models."""
 
     head: HeadKind
     equal_start: bool
-    """Models of one family begin with the same weights, as some methods that share them want."""
+    """Whether models of one family begin with the same weights, as some methods that share weights require."""
 
 
 def _wanted(spec: FederationSpec) -> _Wanted:
@@ -288,7 +288,7 @@ def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _
 
 
 def hardware(device: Device) -> Hardware:
-    """A device's board and link, cold and with a full battery."""
+    """Return a device's board and link, cold and with a full battery."""
     conditions = device.conditions
     return Hardware(
         load_board(device.kit.board),
@@ -299,5 +299,5 @@ def hardware(device: Device) -> Hardware:
 
 
 def needs_torch(family: str) -> bool:
-    """Whether a device of this family loads torch; the others run in a process of their own that never does."""
+    """Whether a device of this family loads torch; over a broker, other devices run in processes without torch."""
     return families.runtime(family) == "torch"

@@ -11,7 +11,7 @@ J_PER_WH = 3600.0
 
 
 class DeviceCost(NamedTuple):
-    """What a run has cost one device."""
+    """What a run has cost one device: seconds of computing, joules and floating-point operations."""
 
     busy_s: float = 0.0
     energy_j: float = 0.0
@@ -128,7 +128,7 @@ class Hardware:
         return max(0.0, self._books.stored_j - (self.used_j(now_s) - self._settled_j))
 
     def left_share(self, now_s: float) -> float | None:
-        """Of the battery; None without one."""
+        """Charge of the battery as a share of its capacity; None: there is no battery."""
         left_j = self.left_j(now_s)
         return None if left_j is None else left_j / self._capacity_j
 

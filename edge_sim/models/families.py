@@ -1,4 +1,4 @@
-"""Model families by name: what a simulated device runs."""
+"""Model families by name: the models that simulated devices run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from edge_sim.models.model_types import HeadKind, InputShape, ModelFile
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What a name stands for."""
+    """What is known of a model family without building a model."""
 
     description: str
     runtime: str
@@ -28,7 +28,7 @@ class Family:
     parameters: int
     """Trainable scalars for ten classes of 32 x 32 pixels in colour; other inputs: docs/reference/models.md."""
     extra: str = ""
-    """The extra that it needs beyond its runtime's."""
+    """The extra of the package that it needs beside its runtime's; empty: none."""
 
 
 FAMILIES: dict[str, Family] = {
@@ -59,7 +59,7 @@ FAMILIES: dict[str, Family] = {
 }
 
 SHOWN = 8
-"""Families that an error names."""
+"""Number of families that an error message names."""
 
 
 def check_family(name: str) -> None:
@@ -76,7 +76,7 @@ def check_family(name: str) -> None:
 
 
 def runtime(name: str) -> str:
-    """Of a family: numpy, torch or onnx.  A factory of somebody's own counts as torch, which it may use."""
+    """Return the runtime of a family: numpy, torch or onnx.  A MODULE:FACTORY counts as torch, which it may use."""
     check_family(name)
     return "torch" if ":" in name else FAMILIES[name].runtime
 
@@ -99,7 +99,7 @@ def build_model(
     head: HeadKind = "linear",
     device: str = "cpu",
 ) -> Model:
-    """A model of a family for raw samples of `raw_shape` ((d,), (h, w) or (h, w, c)), the same for the same seed.
+    """Build a model of a family for raw samples of `raw_shape` ((d,), (h, w) or (h, w, c)), the same for the same seed.
 
     feature_dim: width of the features in front of the last layer; 0: the family's own.  Families that can choose it
     (`chooses_width`) take it; the others keep theirs, and a method that cares about it refuses them when they join.
@@ -157,7 +157,7 @@ def _onnx(
 def _generated(
     name: str, shape: InputShape, preprocess: Preprocess, *, seed: int, public: Raw | None, feature_dim: int
 ) -> bytes:
-    """The .onnx file of a family that can make its own."""
+    """Return the content of an .onnx file for a family that makes its own."""
     from edge_sim.models.onnx_extractors import kmeans_extractor, random_extractor  # noqa: PLC0415  # needs onnx, too
 
     if name == "onnx-teacher":
@@ -193,4 +193,5 @@ def _own(
 
 
 def _factory(name: str) -> Callable[..., Any]:
+    """Load MODULE:FACTORY."""
     return load_function(name, "model ", example="my_models:make")

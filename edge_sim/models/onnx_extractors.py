@@ -1,4 +1,4 @@
-"""Small frozen extractors and teachers as .onnx bytes, for simulation and examples.
+"""Small frozen extractors and teachers as content of .onnx files, for simulations and examples.
 
 An extractor is convolution, ReLU, average pool over a grid of about 4 x 4 cells, flatten.  Its features are scaled to a
 root mean square near 1 for pixels in 0..1, so that a linear head learns with the learning rates of the other models.
@@ -33,7 +33,7 @@ _FILTERS = 32
 _LARGE = 16
 """Images at least this high and wide get patches of 5 x 5 pixels, smaller ones of 3 x 3."""
 _SCALED_ON = 500
-"""Images that the scale of the features is measured on."""
+"""Number of images that the scale of the features is measured on."""
 _BATCH = 32
 _LEARNING_RATE = 2e-3
 _PIXEL_GAIN = 2.5
@@ -52,7 +52,7 @@ def random_extractor(
 
 
 def kmeans_extractor(images: Floats, seed: int, filters: int = _FILTERS, feature_dim: int = 0) -> bytes:
-    """Filters learned by k-means from unlabelled images (n, c, h, w); see edge_sim.models.kmeans_filters."""
+    """Filters learned by k-means from unlabelled images (n, c, h, w); see kmeans_filters.py."""
     chain = _Chain(_shape_of(images)).extractor(*_scaled_filters(images, seed, filters)).projected(feature_dim, seed)
     return chain.model(f"frozen k-means filters from {len(images)} unlabelled images, seed {seed}")
 

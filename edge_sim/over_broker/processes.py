@@ -1,6 +1,6 @@
-"""The fleet as processes over a real broker: what a deployment is, on one machine.
+"""A run over a real broker: a deployment on one machine.
 
-The coordinator runs here; devices that need torch share a few processes, each of the others has one of its own.
+The coordinator runs in this process.  Devices that need torch share a few processes; each other device has its own.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from edge_sim.config.settings import Config
 from edge_sim.fleet.fleet import Fleet, needs_torch
 
 CONNECT_S = 60.0
-"""How long a broker may take to appear before a simulation gives up."""
+"""Longest time until the broker answers."""
 STOP_S = 15.0
-"""How long device processes may take to stop after the run."""
+"""Longest time until device processes have stopped after the run."""
 
 
 def over_broker(
@@ -43,7 +43,7 @@ def over_broker(
     resume: bool,
     trace: TraceWriter | None = None,
 ) -> tuple[Server, str]:
-    """Run a federation over a broker; the server, and what the transport was.  Raises RunFailed."""
+    """Run a federation over a broker; return the server and the name of the transport.  Raises RunFailed."""
     out.mkdir(parents=True, exist_ok=True)
     with _broker(broker) as (url, label):
         ledger = open_ledger(out, resume=resume)
@@ -77,7 +77,7 @@ def _check_states(ledger: Ledger, out: Path, federation: str) -> None:
 
 @contextmanager
 def _broker(name: str) -> Iterator[tuple[str, str]]:
-    """The address, and what to call it; an embedded one lives as long as the context."""
+    """Yield the broker's address and name; an embedded one runs as long as the context."""
     kind, _, wanted = name.partition(":")
     if kind != "embedded":
         yield name, name
@@ -87,7 +87,7 @@ def _broker(name: str) -> Iterator[tuple[str, str]]:
 
 
 _Processes: TypeAlias = "dict[tuple[str, ...], subprocess.Popen[bytes]]"
-"""By the devices that share one."""
+"""Process by the devices that share it."""
 
 
 class _Hosts:
@@ -98,7 +98,7 @@ class _Hosts:
         self._dead: dict[tuple[str, ...], str] = {}
 
     def check(self) -> str:
-        """Tell of processes that have died; why the run cannot go on without them, or nothing."""
+        """Report processes that have ended; return why the run cannot go on without them, or an empty text."""
         for names, process in self._processes.items():
             code = process.poll()
             if code and names not in self._dead:
@@ -114,7 +114,7 @@ class _Hosts:
         return lines[-1] if lines else ""
 
     def wait(self, timeout_s: float) -> None:
-        """Let them say goodbye; end those that do not."""
+        """Wait until all processes have stopped; kill those that do not."""
         for process in self._processes.values():
             _end(process, timeout_s)
 
@@ -153,7 +153,7 @@ def _hosts(config: Config, fleet: Fleet, url: str, out: Path, tell: Callable[[st
 
 
 def groups(config: Config, fleet: Fleet) -> list[tuple[str, ...]]:
-    """Which devices share a process."""
+    """Return the ids of the devices of each process."""
     heavy = [device.kit.id for device in fleet.devices if needs_torch(device.kit.family)]
     light = [device.kit.id for device in fleet.devices if not needs_torch(device.kit.family)]
     shared = [tuple(heavy[i :: config.run.processes]) for i in range(config.run.processes)]

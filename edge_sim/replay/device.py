@@ -17,12 +17,13 @@ from typing import TypeAlias
 
 from coordinator.trace.replay import NullTransport, message_in
 from edge_sdk.agent import Agent
+from edge_sdk.device.session import Place
 from edge_sdk.device.store import MemoryStore
 from edge_sdk.errors import RunFailed, UsageError
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.transport.base import Connected, Incoming, Transport, TransportEvent
-from edge_sim.replay.history import History, Place
+from edge_sim.replay.history import History
 
 Make: TypeAlias = Callable[[Transport, MemoryStore], Agent]
 """The device's agent, as it is switched on with this store."""

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from coordinator.trace.log import CoordinatorStart, Ended, Entry, FramesSent, Heard
 from coordinator.trace.replay import message_in
+from edge_sdk.device.session import Place
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.codec import HEADER
 from edge_sdk.protocol.messages import Assign, Upload, Welcome
 from edge_sdk.transport.base import Incoming
-
-Place: TypeAlias = tuple[int, int]
-"""(round, exchange)"""
 
 
 @dataclass(slots=True)

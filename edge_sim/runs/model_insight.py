@@ -1,4 +1,4 @@
-"""The insight into the models of a simulation in memory: their predictions, and their features of test samples."""
+"""What only a simulation in memory can show: the predictions and features of the devices' models."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from edge_sim.data.datasets import Dataset
 from edge_sim.clock.virtual_fleet import VirtualDevice, VirtualFleet
 
 MOST_PREDICTING, MOST_DRAWN = 100, 6
-"""The most devices for the mean prediction, and for the features: the first ones are taken."""
+"""Numbers of devices, the first ones: for the mean prediction, and for the drawn features."""
 PER_CLASS = 15
 """Test samples of each class for the features."""
 _BATCH = 256
 
 
 def model_insight(virtual: VirtualFleet, dataset: Dataset) -> Insight:
-    """The insight into the models at the end of a run."""
+    """Return predictions, features and prototypes of a run's models at its end."""
     found = final_prototypes.final_prototypes(virtual.server)
     learning = [device for device in virtual.devices if device.agent.bench.model.spec.terms]
     found = replace(found, predictions=_predictions(learning[:MOST_PREDICTING], dataset))

@@ -172,8 +172,8 @@ def _in_memory(
     trace: TraceWriter | None = None,
 ) -> tuple[VirtualFleet, Mapping[str, float]]:
     """The run, over, and what memory it took."""
-    keeper = Checkpoints(out / "checkpoint") if out else None
-    ledger, stores, world = keeper.load() if keeper and resume else (Ledger(None), {}, None)
+    checkpoints = Checkpoints(out / "checkpoint") if out else None
+    ledger, stores, state = checkpoints.load() if checkpoints and resume else (Ledger(None), {}, None)
     if any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
         from edge_sim.engines.torch_gpu import use_exact_arithmetic  # noqa: PLC0415  # torch only where a device has it
         from edge_sim.engines.torch_threads import use_one_thread  # noqa: PLC0415  # torch only where a device has it
@@ -188,10 +188,10 @@ def _in_memory(
         faults=config.faults,
         faults_seed=config.faults_seed,
         observer=observer,
-        keeper=keeper,
+        checkpoints=checkpoints,
         engine=engine,
-        reduction=choice.method_wrapper(config.run),
-        world=world,
+        wrap_method=choice.method_wrapper(config.run),
+        state=state,
         trace=trace,
     )
     try:

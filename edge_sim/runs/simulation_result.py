@@ -26,7 +26,7 @@ def simulation_result(
     memory: Mapping[str, float] = NOTHING,
     spent: Mapping[str, DeviceCost] = MappingProxyType({}),
 ) -> Result:
-    """The result of a simulated run; spent: by device id, where it was metered."""
+    """Return everything that a report needs.  spent: cost by device id, where it was metered."""
     alone = {device.id: device.accuracy for device in standalone.devices} if standalone else {}
     devices = tuple(
         _device(server, device, alone.get(device.kit.id), spent.get(device.kit.id, DeviceCost()))
@@ -46,7 +46,7 @@ def simulation_result(
 
 
 def _described(device: str) -> str:
-    """Where models computed, and of a GPU what it is."""
+    """Describe where models computed; a GPU with its name."""
     if device == CPU:
         return device
     from edge_sdk.models.torch_device import described
@@ -55,7 +55,7 @@ def _described(device: str) -> str:
 
 
 def _on_the_boards(history: tuple[RoundResult, ...]) -> tuple[RoundResult, ...]:
-    """In memory the server's clock is the virtual one; what a round took this machine is nobody's figure."""
+    """Move times of rounds to virtual time: in memory the server's clock is the virtual one."""
     return tuple(dataclasses.replace(entry, virtual_s=entry.wall_s, wall_s=0.0) for entry in history)
 
 

@@ -1,6 +1,6 @@
-"""Settings that came to nothing in a run, as remarks for its report.
+"""Remarks for the report about settings that had no effect in a run.
 
-They are no mistake for certain: engines get compared, and nobody knows beforehand when a run ends.
+They may be intended: engines are compared with the same file, and nobody knows beforehand when a run ends.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ USED_BY = {
 }
 """Keys of [run] that only some engines read."""
 INSTEAD = {"memory_bytes": ", which keeps weights in memory"}
-"""What the other engines do."""
+"""What the engines do that do not read the key."""
 
 
 def unused_settings(config: Config, ended_s: float) -> tuple[str, ...]:
-    """One line each.  ended_s: virtual seconds that the run took."""
+    """Return one line for each setting without effect.  ended_s: virtual time at the end of the run."""
     return (*_unread(config.run), *_never_came(config.scenario, ended_s))
 
 

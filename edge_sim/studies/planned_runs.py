@@ -1,4 +1,4 @@
-"""Runs of one federation under several methods, settings and seeds: which they are, which are done, doing the rest.
+"""The runs of one federation under several methods, settings and seeds: planned, and run where they are missing.
 
 Data, partition, models, private batches and the draw of public samples follow from the seed alone, so two methods under
 one seed differ in nothing but the method, and their accuracies may be subtracted.
@@ -26,7 +26,7 @@ from edge_sim.runs import run_folder
 from edge_sim.runs.runner import ObserverFor, run
 
 BASELINE_ONLY = frozenset({"local", ALONE})
-"""Names of the line that is always there."""
+"""Names of the devices alone, which are always compared."""
 LONGEST_LABEL = 80
 
 Setting: TypeAlias = Mapping[str, Any]
@@ -36,7 +36,7 @@ FILE_AS_IT_IS: Setting = {}
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run: what it is, and where it goes."""
+    """One run: its method, setting and seed, and the folder of its result."""
 
     method: str
     setting: Setting
@@ -45,7 +45,7 @@ class PlannedRun:
     config: Config
 
     def trial(self, out: Path) -> Trial:
-        """What came of it, once it is done."""
+        """Return its result, once it is done."""
         return Trial(self.seed, read_run(out / self.folder), self.folder)
 
 
@@ -123,7 +123,7 @@ def with_setting(tables: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
 
 
 def label(setting: Setting) -> str:
-    """A name for a setting that any file system takes, the same whatever else is swept: empty for the file's own."""
+    """Return a file name for a setting, which does not depend on what else is swept; empty for the file's own."""
     exact = ",".join(f"{key}={_written(value)}" for key, value in sorted(setting.items()))
     plain = re.sub(r"[^A-Za-z0-9_.,=+-]", "_", exact)
     if plain == exact and len(exact) <= LONGEST_LABEL:
@@ -132,7 +132,7 @@ def label(setting: Setting) -> str:
 
 
 def run_missing(planned: Sequence[PlannedRun], out: Path, observer: ObserverFor = lambda _label: None) -> None:
-    """Do what is not there yet; before the first of it, read all settings and build every kind of model.
+    """Run what is not there yet; before the first run, read all settings and build every kind of model.
 
     Every run has its run directory inside `out`; one that holds a finished run of these very settings is not run again.
     Raises UsageError where a folder holds another run, or another command is at work in `out`, and whatever a run
@@ -140,16 +140,16 @@ def run_missing(planned: Sequence[PlannedRun], out: Path, observer: ObserverFor 
     """
     if all(_finished(each, out) for each in planned):
         return
-    _rehearse([each for each in planned if each.seed == planned[0].seed])
+    _check_settings([each for each in planned if each.seed == planned[0].seed])
     with run_folder.claimed(out):
-        _carry_out([each for each in planned if not _finished(each, out)], out, observer)
+        _run_all([each for each in planned if not _finished(each, out)], out, observer)
 
 
-def _carry_out(todo: Sequence[PlannedRun], out: Path, observer: ObserverFor) -> None:
+def _run_all(todo: Sequence[PlannedRun], out: Path, observer: ObserverFor) -> None:
     for place, each in enumerate(todo, 1):
         which = ", ".join(filter(None, (each.method, label(each.setting), f"seed {each.seed}")))
-        eyes = observer(f"{which} ({place} of {len(todo)})")
-        result = run(each.config, observer=lambda _label, eyes=eyes: eyes)  # type: ignore[misc]  # mypy cannot type a bound default
+        watching = observer(f"{which} ({place} of {len(todo)})")
+        result = run(each.config, observer=lambda _label, watching=watching: watching)  # type: ignore[misc]  # mypy cannot type a bound default
         write_run(result, to_toml(each.config.tables), out / each.folder)
 
 
@@ -161,7 +161,7 @@ def _written(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _rehearse(one_of_each: Sequence[PlannedRun]) -> None:
+def _check_settings(one_of_each: Sequence[PlannedRun]) -> None:
     """Read all settings and build every kind of model, before the first run takes hours."""
     kinds = set()
     for planned in one_of_each:
@@ -173,7 +173,7 @@ def _rehearse(one_of_each: Sequence[PlannedRun]) -> None:
 
 
 def _finished(planned: PlannedRun, out: Path) -> bool:
-    """Whether this very run is there, and came to its end.  Raises UsageError where its folder holds another one."""
+    """Whether this run is there and has ended.  Raises UsageError where its folder holds another one."""
     folder = out / planned.folder
     if not run_folder.finished(folder):
         return False

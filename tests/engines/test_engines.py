@@ -119,8 +119,8 @@ def test_workers_compute_the_same_bits_on_a_bad_line_and_through_power_cuts(pict
 
 def _cut_as_it_begins(run: fleets.Run, device: VirtualDevice) -> None:
     """Take a device's power at the very moment at which it was assigned work, when somebody may be computing for it."""
-    gatherer, cut = device._gatherer, []
-    add = gatherer.add
+    queue, cut = device._queue, []
+    add = queue.add
 
     def add_and_cut(computation: Computation) -> None:
         add(computation)
@@ -128,7 +128,7 @@ def _cut_as_it_begins(run: fleets.Run, device: VirtualDevice) -> None:
             cut.append(True)
             run.power_cut(device.device.kit.id, run.clock.now_s, 4.0)
 
-    gatherer.add = add_and_cut  # type: ignore[method-assign]
+    queue.add = add_and_cut  # type: ignore[method-assign]
 
 
 class Noting(RunObserver):

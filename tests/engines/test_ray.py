@@ -127,19 +127,19 @@ def test_a_killed_actor_is_replaced_and_uploads_are_added_up_on_ray(
     from edge_sim.engines.remote import ray_fold  # noqa: PLC0415  # likewise
 
     parts: list[int] = []
-    finish = ray_fold.Folding.finish
+    finish = ray_fold.RayFoldedMethod.finish
 
     def counted(self: Any, spec: FederationSpec, state: Any, at: At, aggregate: Any) -> Any:
         parts.append(len(aggregate.sums))
         return finish(self, spec, state, at, aggregate)
 
     monkeypatch.setattr(ray_fold, "TOGETHER", 4)
-    monkeypatch.setattr(ray_fold.Folding, "finish", counted)
+    monkeypatch.setattr(ray_fold.RayFoldedMethod, "finish", counted)
     config = chosen(pictures, "fedavg", "softmax", ray_fold=True)
     alone, fleet, killer = fleets.Run(config).finished(), fleets.Run(config).fleet, Killer()
     killer.engine = opened(config, fleet)
-    reduction = choice.method_wrapper(config.run)
-    again = VirtualFleet(fleet, ledger=Ledger(None), engine=killer.engine, observer=killer, reduction=reduction)
+    wrap_method = choice.method_wrapper(config.run)
+    again = VirtualFleet(fleet, ledger=Ledger(None), engine=killer.engine, observer=killer, wrap_method=wrap_method)
     again.run()
     assert parts == [1, 1, 1]
     assert killer.killed

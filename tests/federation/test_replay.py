@@ -332,9 +332,9 @@ def test_a_run_that_went_back_to_a_checkpoint(path: Path, pictures: Path) -> Non
         checkpoints = Checkpoints(folder)
         first.clock.at(0.05, lambda: checkpoints.save(first.server.ledger, stores_of(first), first.to_json()))
         first.finished()
-    ledger, stores, world = checkpoints.load()
+    ledger, stores, state = checkpoints.load()
     with keeping(path.parent, tables, Path("test.toml"), wanted=True, resume=True, virtual=True) as kept:
-        second = fleets.Run(parsed, trace=kept, ledger=ledger, stores=stores, faults=ROUGH, seed=1, world=world)
+        second = fleets.Run(parsed, trace=kept, ledger=ledger, stores=stores, faults=ROUGH, seed=1, state=state)
         second.finished()
     assert replay(Trace(path), NOTHING).ended
     assert len(device_history(Trace(path), "device-01", virtual=True).stretches) == 2

@@ -111,7 +111,7 @@ def test_what_was_superseded_leaves_no_trace(pictures: Path, method: str) -> Non
     done = set(places(sent, Upload, SLOW))
     (slow,) = [d for d in run.devices if d.device.kit.id == SLOW]
     fresh = VirtualDevice(
-        slow.device, MemoryStore(), Hub(run.clock), run.clock, "tiny", gatherer=ComputationQueue(ExactEngine())
+        slow.device, MemoryStore(), Hub(run.clock), run.clock, "tiny", queue=ComputationQueue(ExactEngine())
     )
     welcome = next(m for m in sent if type(m).__name__ == "Welcome" and m.device == SLOW)
     participant = fresh.agent

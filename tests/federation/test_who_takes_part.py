@@ -183,7 +183,7 @@ def test_a_stranger_that_is_turned_away_counts_against_no_quorum(pictures: Path)
     stranger = replace(run.devices[0].device, kit=kit, data=LocalData(train=train))
     from edge_sim.clock.virtual_fleet import VirtualDevice  # noqa: PLC0415
 
-    visitor = VirtualDevice(stranger, None, run.hub, run.clock, "tiny", gatherer=run._gatherer)
+    visitor = VirtualDevice(stranger, None, run.hub, run.clock, "tiny", queue=run._queue)
     visitor.agent.connect()
     run.finished()
     assert visitor.agent.refusal.reason == "roster"

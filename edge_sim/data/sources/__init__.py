@@ -1,1 +1,1 @@
-"""Where data sets come from: one file for each kind of source, each giving a Whole."""
+"""The sources of data sets: one file for each kind; each returns SourceData."""

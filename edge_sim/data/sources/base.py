@@ -1,4 +1,4 @@
-"""A data set as a source gives it: raw, whole, with its own division into training and test."""
+"""The data set that a source returns: raw and complete, with the source's own division into training and test."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ class SourceData:
     train: Samples
     test: Samples
     scale: float
-    """Brings raw values to about [0, 1]."""
+    """Factor that brings raw values to about [0, 1]."""
     users: NDArray[Any] | None = None
-    """(n,) who recorded each training sample, where the source tells."""
+    """User who recorded each training sample, (n,); None: the source does not tell."""

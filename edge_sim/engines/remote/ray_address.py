@@ -1,4 +1,4 @@
-"""Which Ray a run computes on, and what Ray must be told before it is loaded."""
+"""The address of the Ray that a run computes on, and the variables that Ray reads when it is imported."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from edge_sdk.errors import UsageError
 from edge_sim.config.settings import RunTable
 
 LOCAL = "local"
-"""A Ray of the run's own, on this machine."""
+"""Stands for a Ray of the run's own, on this machine."""
 REACH_S = 5.0
-"""How long an address may take to answer: Ray itself goes on trying for minutes."""
+"""Longest time that an address may take to answer; Ray itself tries for minutes."""
 
 
 def find_ray_address(table: RunTable) -> str:
-    """The table's address, else that of the environment, else LOCAL.  Raises UsageError where nobody listens there.
+    """Return the table's address, else the environment's, else LOCAL.  Raises UsageError where nobody listens there.
 
     Call it before `import ray`: a Ray that stays on this machine is bound to its loopback by a variable that is read
     then, for else its ports were open to the network.  A process that has had one can have no other Ray.

@@ -1,7 +1,7 @@
-"""A method whose uploads are added up in Ray tasks: partial aggregates, which its merge law makes one of.
+"""A coordinator method whose uploads are added up in Ray tasks, as partial aggregates that are merged at the end.
 
-Uploads come to the coordinator as ever, through codec, checks and ledger; only the adding is done elsewhere.  By the
-law any split of the uploads leads to the same bits.
+Uploads reach the coordinator as always, through codec, checks and ledger; only the adding is done elsewhere.  Merging
+is exact by the contract of methods, so any split of the uploads gives the same bits.
 """
 
 from __future__ import annotations
@@ -24,51 +24,51 @@ from edge_sdk.reductions import Contribution
 from edge_sim.engines.remote.messages import to_pickle
 
 TOGETHER = 16
-"""Uploads in one partial aggregate: enough to be worth a task, few enough to bound what waits for one."""
+"""Uploads in one partial aggregate: enough to be worth a task, and a limit to what waits for one."""
 
 FOLD_CPUS = 0.1
-"""What the actors of ray_actor_pool.py leave of each CPU: they do nothing while uploads are added up."""
+"""CPUs that a task reserves: the actors of ray_actor_pool.py leave them, and are idle while uploads are added up."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Parts:
-    """An aggregate, in parts."""
+class PartialAggregates:
+    """An aggregate as a list of parts."""
 
     sums: tuple[Any, ...] = ()
-    """References to packed partial aggregates on Ray."""
+    """References to pickled partial aggregates on Ray."""
     waiting: tuple[Contribution, ...] = ()
-    """Those of no part yet, fewer than TOGETHER."""
+    """Uploads that belong to no part yet, fewer than TOGETHER."""
 
 
-class Folding:
-    """In place of a method: its aggregates are Parts."""
+class RayFoldedMethod:
+    """A method around another one; its aggregates are PartialAggregates."""
 
     def __init__(self, method: Method[Any]) -> None:
-        """method: registered there as here."""
+        """method: one that is registered on the cluster as here."""
         self._method = method
         self._fold = ray.remote(fold).options(num_cpus=FOLD_CPUS)
 
     def __getattr__(self, name: str) -> Any:
-        """All that this class does not say is the method's own."""
+        """Give everything else from the method."""
         return getattr(self._method, name)
 
-    def zero(self) -> Parts:
-        """No uploads."""
-        return Parts()
+    def zero(self) -> PartialAggregates:
+        """Implement CoordinatorMethod."""
+        return PartialAggregates()
 
-    def add(self, aggregate: Parts, contribution: Contribution) -> Parts:
-        """One more."""
-        return self.merge(aggregate, Parts(waiting=(contribution,)))
+    def add(self, aggregate: PartialAggregates, contribution: Contribution) -> PartialAggregates:
+        """Implement CoordinatorMethod."""
+        return self.merge(aggregate, PartialAggregates(waiting=(contribution,)))
 
-    def merge(self, a: Parts, b: Parts) -> Parts:
-        """All parts of both; where enough wait, they become one."""
+    def merge(self, a: PartialAggregates, b: PartialAggregates) -> PartialAggregates:
+        """Implement CoordinatorMethod: join the parts of both; where enough uploads wait, a task adds them up."""
         sums, waiting = a.sums + b.sums, a.waiting + b.waiting
         if len(waiting) < TOGETHER:
-            return Parts(sums, waiting)
-        return Parts((*sums, self._fold.remote(self._method.name, self._method.table, to_pickle(waiting))))
+            return PartialAggregates(sums, waiting)
+        return PartialAggregates((*sums, self._fold.remote(self._method.name, self._method.table, to_pickle(waiting))))
 
-    def finish(self, spec: FederationSpec, state: Any, at: At, aggregate: Parts) -> Any:
-        """See Method.  Raises RunFailed where Ray has lost a part for good."""
+    def finish(self, spec: FederationSpec, state: Any, at: At, aggregate: PartialAggregates) -> Any:
+        """Finish the exchange.  Raises RunFailed where Ray has lost a part for good."""
         try:
             packed: list[bytes] = ray.get(list(aggregate.sums))
         except RayError as error:
@@ -78,13 +78,13 @@ class Folding:
         return self._method.finish(spec, state, at, reduce(self._method.merge, parts, rest))
 
 
-def folding(method: Method[Any]) -> Method[Any]:
-    """The method, with its uploads added up in Ray tasks."""
-    return cast("Method[Any]", Folding(method))
+def fold_on_ray(method: Method[Any]) -> Method[Any]:
+    """Return the method, with its uploads added up in Ray tasks."""
+    return cast("Method[Any]", RayFoldedMethod(method))
 
 
 def fold(name: str, params: Mapping[str, Scalar], waiting: bytes) -> bytes:
-    """The partial aggregate of packed contributions, packed; params: those of the method with this name."""
+    """Return the partial aggregate of pickled contributions, pickled; params: those of the method with this name."""
     method = load_method(name).under(params)
     contributions: Sequence[Contribution] = pickle.loads(waiting)  # noqa: S301  # packed by the coordinator
     return to_pickle(reduce(method.add, contributions, method.zero()))

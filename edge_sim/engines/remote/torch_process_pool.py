@@ -21,7 +21,7 @@ from edge_sim.engines.remote.torch_mapped_models import (
     OptimiserState,
     optimiser_state,
 )
-from edge_sim.engines.remote.worker_process import Received, WorkerProcess
+from edge_sim.engines.remote.worker_process import WorkerMessage, WorkerProcess
 from edge_sim.engines.stack.torch_parameter_buffer import move_moments_into_row, use_moments_in_row
 from edge_sim.engines.stack.torch_parameter_rows import ParameterRows
 from edge_sim.fleet.fleet import Fleet
@@ -35,7 +35,7 @@ class ProcessPool:
         self._fleet, self.count, self._rows, self._stacked = fleet, count, rows, stacked
         self._owners: Mapping[int, int] = {}
         self._workers: dict[int, WorkerProcess] = {}
-        self._received: SimpleQueue[Received] = SimpleQueue()
+        self._received: SimpleQueue[WorkerMessage] = SimpleQueue()
         self.peak_bytes = 0
 
     @property

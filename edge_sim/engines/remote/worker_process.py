@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from edge_sim.engines.memory import as_bytes
 from edge_sim.engines.remote.messages import RemoteAnswer, RemoteRequest
 
-Received: TypeAlias = "tuple[WorkerProcess, list[RemoteAnswer] | Exception | None]"
+WorkerMessage: TypeAlias = "tuple[WorkerProcess, list[RemoteAnswer] | Exception | None]"
 """What came from a worker: answers to its oldest batch; an exception: it could not start; None: it has ended."""
 
 
@@ -26,7 +26,7 @@ class WorkerProcess:
     Because of the thread neither side waits until the other one reads.
     """
 
-    def __init__(self, descriptor: int, setup: object, received: SimpleQueue[Received]) -> None:
+    def __init__(self, descriptor: int, setup: object, received: SimpleQueue[WorkerMessage]) -> None:
         """descriptor: file descriptor of the parameter buffer.  setup: the first thing that the worker is sent.
 
         received: the queue that its answers are put in.

@@ -1,4 +1,4 @@
-"""The loss terms on a stack of devices, each with knowledge of its own: models/torch_terms.py, per device.
+"""The loss terms of models/torch_terms.py for a stack of devices, each of which has its own knowledge.
 
 Mini-batches may be of different sizes; `share` is 1 / b for a sample of a mini-batch of b, and 0 for padding, so that a
 weighted sum over samples is the mean over each device's own.  A form is registered in the entry-point group
@@ -41,11 +41,11 @@ class StackedBatch:
 
     @property
     def count(self) -> int:
-        """Devices in it: c."""
+        """Number of devices: c."""
         return len(self.labels)
 
     def mean(self, rows: Tensor) -> Tensor:
-        """(c, b) -> (c,), over each device's own samples."""
+        """Return the mean over each device's own samples: (c, b) -> (c,)."""
         return (rows * self.share).sum(dim=1)
 
 
@@ -65,7 +65,7 @@ def stacked_loss(objectives: Sequence[Objective], classes: int, device: torch.de
 
 
 def shape_of(objective: Objective) -> tuple[object, ...] | None:
-    """What objectives must have in common to stack; None: this one does not."""
+    """Return a key that is equal for objectives of one stack; None: this one is not stacked."""
     if not all(form_of(STACKED_FORMS, type(term)) for term in objective):
         return None
     return tuple((type(term), getattr(term, "temperature", None)) for term in objective)
@@ -155,7 +155,7 @@ def stacked_prototype_distance(terms: Sequence[PrototypeDistance], classes: int,
 def _rows_by_label(
     terms: Sequence[Any], classes: int, device: torch.device
 ) -> Callable[[StackedBatch], tuple[Tensor, Tensor]]:
-    """The row of each sample's class, and whether there is one: (c, b, d), (c, b, 1)."""
+    """Return the function that looks up the row of each sample's class (c, b, d), and whether it has one (c, b, 1)."""
     rows = torch.zeros(len(terms), classes, terms[0].rows.shape[1])  # (c, k, d)
     known = torch.zeros(len(terms), classes, 1)
     for at, term in enumerate(terms):
@@ -172,7 +172,7 @@ def _rows_by_label(
 
 
 def _padded(arrays: Sequence[Any], device: torch.device) -> Tensor:
-    """(steps, b, k) of each device, with zeros to the largest of them: (c, steps, b, k)."""
+    """Join the (steps, b, k) of each device, padded with zeros to the largest: (c, steps, b, k)."""
     steps, batch = (max(array.shape[axis] for array in arrays) for axis in (0, 1))
     out = torch.zeros(len(arrays), steps, batch, arrays[0].shape[2])
     for at, array in enumerate(arrays):

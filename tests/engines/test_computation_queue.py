@@ -52,25 +52,25 @@ def computation(agent: Asking, told: list[Asking]) -> Computation:
 
 
 def test_they_are_told_in_the_order_in_which_they_were_added() -> None:
-    gatherer, told = ComputationQueue(Backwards()), list[Any]()
+    queue, told = ComputationQueue(Backwards()), list[Any]()
     agents = [Asking(requests) for requests in (3, 0, 1, 2)]
     for agent in agents:
-        gatherer.add(computation(agent, told))
+        queue.add(computation(agent, told))
     assert told == []
-    gatherer.compute()
+    queue.compute()
     assert told == agents
     assert [agent.answers for agent in agents] == [[None] + ["answer"] * requests for requests in (3, 0, 1, 2)]
 
 
 def test_a_device_is_settled_before_anything_happens_to_it() -> None:
     engine, told = Backwards(), list[Any]()
-    gatherer = ComputationQueue(engine)
+    queue = ComputationQueue(engine)
     busy, idle = Asking(2), Asking(0)
-    gatherer.add(computation(busy, told))
-    gatherer.add(computation(idle, told))
-    gatherer.settle(cast("Agent", idle))
+    queue.add(computation(busy, told))
+    queue.add(computation(idle, told))
+    queue.settle(cast("Agent", idle))
     assert busy.computing
-    gatherer.settle(cast("Agent", busy))
+    queue.settle(cast("Agent", busy))
     assert not busy.computing
     assert told == [busy, idle]
     assert engine.collect() == []
@@ -79,8 +79,8 @@ def test_a_device_is_settled_before_anything_happens_to_it() -> None:
 def test_an_engine_has_only_so_many_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(computation_queue, "AT_ONCE", 3)
     engine, told = Backwards(), list[Any]()
-    gatherer = ComputationQueue(engine)
+    queue = ComputationQueue(engine)
     for _ in range(10):
-        gatherer.add(computation(Asking(2), told))
-    gatherer.compute()
+        queue.add(computation(Asking(2), told))
+    queue.compute()
     assert (len(told), engine.most) == (10, 3)
