@@ -8,7 +8,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("edge_sdk", "coordinator", "edge_sim", "firmware_profiles")
 
-COORDINATOR_MAY = ("errors", "protocol", "transport", "objectives", "models", "data", "public_set", "boards", "durable")
+COORDINATOR_MAY = (
+    *("errors", "arrays", "protocol", "transport", "objectives", "models", "data", "public_set", "boards", "durable"),
+)
 """The role-neutral parts of edge_sdk."""
 COMMANDS = "coordinator/commands.py"
 """Registers sub-commands, and for that may know the type that edge_sdk.cli collects."""
