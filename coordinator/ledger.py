@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.rounds import Place
-from edge_sdk.durable import check_ours, guarded, open_database, transaction
+from edge_sdk.durable import as_store_error, check_application_id, open_database, transaction
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value BLOB NOT NULL);
@@ -94,8 +94,11 @@ class Ledger:
             raise
 
     def _fill(self, contents: Path) -> None:
-        with guarded(contents), closing(sqlite3.connect(f"{contents.absolute().as_uri()}?mode=ro", uri=True)) as source:
-            check_ours(source)
+        with (
+            as_store_error(contents),
+            closing(sqlite3.connect(f"{contents.absolute().as_uri()}?mode=ro", uri=True)) as source,
+        ):
+            check_application_id(source)
             source.backup(self._db)
 
     def _held_frames(self) -> dict[tuple[Place, str], bytes]:
@@ -232,7 +235,7 @@ class Ledger:
     def copy_to(self, path: Path) -> None:
         """Write everything into a file: how a simulation in memory is kept."""
         self.commit(())  # what waits for the next commit
-        with guarded(path):
+        with as_store_error(path):
             path.unlink(missing_ok=True)
             with closing(sqlite3.connect(path)) as target:
                 self._db.backup(target)
@@ -243,7 +246,7 @@ class Ledger:
     def free_bytes(self) -> int | None:
         """Room where this lies: on its disk, or in memory; None where the system does not tell."""
         if self._path is not None:
-            with guarded(self._path):
+            with as_store_error(self._path):
                 return shutil.disk_usage(self._path.parent).free
         try:
             return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -259,7 +262,7 @@ class Ledger:
         return bytes(rows[0][0]) if rows else None
 
     def _rows(self, query: str, *values: object) -> list[Any]:
-        with guarded(self._path):
+        with as_store_error(self._path):
             return self._db.execute(query, values).fetchall()
 
     def _put(self, name: str, value: bytes) -> None:

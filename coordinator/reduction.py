@@ -31,7 +31,7 @@ class Reduction:
 
     def load(self, state: bytes) -> None:
         """Go on from a checkpoint.  Raises StoreError where it is none of this method."""
-        self.state = storage.from_bytes(type(self.state), state)
+        self.state = storage.deserialise(type(self.state), state)
 
     def common(self, at: At) -> Mapping[str, Payload]:
         """What goes to everybody in this exchange."""

@@ -48,7 +48,7 @@ def standing(
 
 def _bind(ledger: Ledger, spec: FederationSpec) -> None:
     """A new ledger takes this configuration as its own."""
-    if not ledger.bind(storage.to_bytes(spec)):
+    if not ledger.bind(storage.serialise(spec)):
         raise UsageError(
             f"the ledger belongs to another configuration of {spec.federation}: "
             "give --out another folder, or the configuration that it was begun with"

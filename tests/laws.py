@@ -54,7 +54,7 @@ class _Laws:
 
     def bits(self, aggregate: Any) -> bytes:
         state = self.method.init(self.spec)
-        return storage.to_bytes(self.method.finish(self.spec, state, self.at, aggregate))
+        return storage.serialise(self.method.finish(self.spec, state, self.at, aggregate))
 
     def parts(self, ups: Sequence[Contribution], count: int) -> list[list[Contribution]]:
         """The uploads in any order, cut into parts, some of them perhaps empty."""

@@ -68,7 +68,7 @@ def _of_checkpoint(
     if spec_row is None:
         return {"version": PROGRESS_VERSION}
     try:
-        spec = storage.from_bytes(FederationSpec, spec_row[0])
+        spec = storage.deserialise(FederationSpec, spec_row[0])
         done, record = (
             (0, Record()) if checkpoint is None else (checkpoint[0], Record.from_json(json.loads(checkpoint[1])))
         )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol.schema import LATER, Blob, ClassIds, Counts, Digest, Integer, Matrix, Shares, Vector, wire
-from edge_sdk.protocol.value_range import all_within, extremes
+from edge_sdk.protocol.value_range import all_within, min_max
 
 MAX_MAGNITUDE = 1e6
 """Numbers beyond this are finite and still ruin what is computed from them: differences, squares and sums overflow in
@@ -85,7 +85,7 @@ def _check_batch(name: str, batch: bytes, values: NDArray[Any], expect: Expect) 
 
 def _check_magnitude(name: str, values: NDArray[Any]) -> None:
     if not all_within(values, MAX_MAGNITUDE):
-        low, high = extremes(values)
+        low, high = min_max(values)
         told = f"numbers from {low:g} to {high:g}, at most {MAX_MAGNITUDE:g} is legal: the sender's model ran away"
         raise _unfit(f"{name}: {told}")
 

@@ -1,10 +1,10 @@
-"""What is done to knowledge between a method and the wire: a chain, undone in reverse on the other side.
+"""A chain of transforms between a method and the wire; the receiver undoes them in reverse order.
 
     method -> check_roles -> chain.apply -> frame ... frame -> chain.undo -> check_roles -> method
 
-So no method knows what its payloads look like on their way, and what it receives is f4 whatever it was.  A transform
-is a pure function of one payload: the same payload gives the same bytes, so that a frame made again is the same frame.
-What it must know besides (settings, a seed, a place) it is made with.
+So a method need not know how its payloads are encoded, and always receives f4.  A transform is a pure function of one
+payload: the same payload gives the same bytes, so that a frame that is made again is the same frame.  Settings or seeds
+that a transform needs are given when it is made.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
-from edge_sdk.protocol.encodings import ENCODINGS, FLAT, FLOATS, PLAIN, Encoding, decoded
+from edge_sdk.protocol.encodings import (
+    DEFAULT_ENCODING,
+    ENCODINGS,
+    FLAT_ENCODINGS,
+    FLOAT_ENCODINGS,
+    Encoding,
+    decode_floats,
+)
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, LogitGradients, Payload, PublicLogits, Weights
 from edge_sdk.protocol.messages import Assign, FederationSpec, Upload
 from edge_sdk.protocol.schema import tag_of
@@ -30,24 +37,24 @@ class Transform(Protocol):
     """One step between a method and the wire."""
 
     def apply(self, payload: Payload) -> Payload:
-        """On the sender.  Raises LocalProtocolError for what cannot be sent so."""
+        """Transform a payload on the sender.  Raises LocalProtocolError if that is not possible."""
 
     def undo(self, payload: Payload) -> Payload:
-        """On the receiver.  Raises RemoteProtocolError for what was not sent so."""
+        """Restore a payload on the receiver.  Raises RemoteProtocolError if it was not transformed this way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Transforms in the order in which a sender applies them."""
+    """Several transforms, in the order in which a sender applies them."""
 
     transforms: Sequence[Transform]
 
     def apply(self, knowledge: Knowledge) -> dict[str, Payload]:
-        """Knowledge as it travels, by role.  Raises LocalProtocolError that names the role."""
+        """Transform knowledge, by role, for sending.  Raises LocalProtocolError that names the role."""
         return {role: self._applied(role, payload) for role, payload in knowledge.items()}
 
     def undo(self, knowledge: Knowledge) -> Knowledge:
-        """Knowledge as it was before `apply`, by role; the same mapping where that is how it travelled.
+        """Restore received knowledge, by role; returns the same mapping if nothing changes.
 
         Raises RemoteProtocolError that names the role.
         """
@@ -55,12 +62,12 @@ class Chain:
         return knowledge if all(map(operator.is_, undone.values(), knowledge.values())) else undone
 
     def received(self, message: M, *fields: str) -> M:
-        """A message with the knowledge in these fields undone.  Raises RemoteProtocolError as undo does."""
+        """Return a message with the knowledge in these fields restored.  Raises RemoteProtocolError as `undo` does."""
         changes: dict[str, Any] = {}
         for field in fields:
-            travelled = getattr(message, field)
-            undone = self.undo(travelled)
-            if undone is not travelled:
+            sent = getattr(message, field)
+            undone = self.undo(sent)
+            if undone is not sent:
                 changes[field] = undone
         return dataclasses.replace(message, **changes) if changes else message
 
@@ -88,27 +95,27 @@ CODED_FIELDS: Mapping[type[Payload], tuple[str, ...]] = {
     HyperKnowledge: ("features",),
     Weights: ("values",),
 }
-"""The floats that an encoding is for.  Ids and counts stay exact, and probabilities f4: a log of tiny ones is taken."""
+"""The fields that are encoded.  Ids and counts stay exact; probabilities stay f4, because their logarithm is taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encode:
-    """Floats in the encoding of their payload's kind."""
+    """The transform that encodes the floats of a payload in the encoding of its kind."""
 
     encodings: Mapping[type[Payload], Encoding]
 
     def apply(self, payload: Payload) -> Payload:
-        """With what CODED_FIELDS names encoded.  Raises LocalProtocolError where a number does not fit."""
+        """Encode the fields that CODED_FIELDS names.  Raises LocalProtocolError if a number cannot be represented."""
         return _changed(payload, self.encodings[type(payload)].encode)
 
     def undo(self, payload: Payload) -> Payload:
-        """With f4 again.  Raises RemoteProtocolError where the payload came in another encoding."""
+        """Decode these fields to f4.  Raises RemoteProtocolError if the payload came in another encoding."""
         encoding = self.encodings[type(payload)]
-        return _changed(payload, lambda value: decoded(encoding, value))
+        return _changed(payload, lambda value: decode_floats(encoding, value))
 
 
 def _changed(payload: Payload, change: Callable[[Any], Any]) -> Payload:
-    """The same payload where its floats travel as they are."""
+    """Apply `change` to the fields that CODED_FIELDS names; returns the same payload if nothing changes."""
     changes: dict[str, Any] = {}
     for name in CODED_FIELDS[type(payload)]:
         before = getattr(payload, name)
@@ -119,25 +126,28 @@ def _changed(payload: Payload, change: Callable[[Any], Any]) -> Payload:
 
 
 def chain(spec: FederationSpec) -> Chain:
-    """What a federation does to its knowledge, the same in both directions."""
+    """Return the transforms of a federation, the same in both directions."""
     return Chain((Encode({kind: ENCODINGS[encoding_of(spec, kind)] for kind in CODED_FIELDS}),))
 
 
 def encoding_of(spec: FederationSpec, kind: type[Payload]) -> str:
-    """The name of a kind's encoding."""
+    """Return the name of the encoding of a payload kind in a federation."""
     name: str = getattr(spec.encoding, tag_of(kind).replace("-", "_"))
     return name
 
 
 def encodings_for(kind: type[Payload], *, probabilities: bool = False) -> tuple[str, ...]:
-    """The encodings that a federation may choose for a kind; in int8, rows of probabilities would not sum to 1."""
+    """Return the encodings that a federation may choose for a payload kind.
+
+    probabilities: the rows must sum to 1, which int8 would not keep.
+    """
     if probabilities:
-        return FLOATS
-    return FLAT if kind is Weights else tuple(ENCODINGS)
+        return FLOAT_ENCODINGS
+    return FLAT_ENCODINGS if kind is Weights else tuple(ENCODINGS)
 
 
 def unfit_encoding(spec: FederationSpec, contract: Contract[Any]) -> str:
-    """What is wrong with the encodings for what the method trades; empty: nothing."""
+    """Return what is wrong with the federation's encodings for this method; empty: nothing."""
     for slot in _slots(spec, contract):
         allowed = encodings_for(slot.kind, probabilities=slot.probabilities)
         if encoding_of(spec, slot.kind) not in allowed:
@@ -147,7 +157,7 @@ def unfit_encoding(spec: FederationSpec, contract: Contract[Any]) -> str:
 
 
 def encodings_in_use(spec: FederationSpec, contract: Contract[Any]) -> dict[str, str]:
-    """The encodings of the kinds that the method trades, by tag."""
+    """Return the encodings of the payload kinds that the method exchanges, by tag."""
     kinds = {slot.kind for slot in _slots(spec, contract)}
     return {tag_of(kind): encoding_of(spec, kind) for kind in sorted(kinds, key=tag_of)}
 
@@ -159,5 +169,5 @@ def _slots(spec: FederationSpec, contract: Contract[Any]) -> list[Slot]:
 
 
 def missing_encodings(spec: FederationSpec, contract: Contract[Any], known: Sequence[str]) -> list[str]:
-    """What the method's kinds travel in and a device does not know, sorted."""
-    return sorted(set(encodings_in_use(spec, contract).values()) - {PLAIN, *known})
+    """Return the encodings that the method's payloads need and a device does not know, sorted."""
+    return sorted(set(encodings_in_use(spec, contract).values()) - {DEFAULT_ENCODING, *known})

@@ -143,7 +143,7 @@ def test_a_killed_actor_is_replaced_and_uploads_are_added_up_on_ray(
     assert killer.killed[0] not in killer.engine.pids
     killer.engine.close()
     assert {d.device.kit.id: d.agent.bench.model.state_bytes() for d in again.devices} == alone.model_bytes
-    assert storage.to_bytes(again.server.method_state) == alone.coordinator_bytes
+    assert storage.serialise(again.server.method_state) == alone.coordinator_bytes
 
 
 @pytest.mark.parametrize("name", registered_names("coordinator.methods"))
@@ -160,7 +160,7 @@ def test_every_method_folds_elsewhere(name: str) -> None:
     merged = reduce(method.merge, parts, reduce(method.add, ups[4:], method.zero()))
     whole = reduce(method.add, ups, method.zero())
     state = method.init(spec)
-    assert storage.to_bytes(method.finish(spec, state, at, merged)) == storage.to_bytes(
+    assert storage.serialise(method.finish(spec, state, at, merged)) == storage.serialise(
         method.finish(spec, state, at, whole)
     )
 

@@ -130,11 +130,13 @@ def test_finish_is_a_function_of_what_it_is_given(name: str) -> None:
             at, aggregate = At(round_, exchange), method.zero()
             for up in uploads(method.contract, spec, at, 3, round_):
                 aggregate = method.add(aggregate, up)
-            before = storage.to_bytes(state)
+            before = storage.serialise(state)
             once, again = (method.finish(spec, state, at, aggregate) for _ in range(2))
-            assert storage.to_bytes(once) == storage.to_bytes(again)
-            assert storage.to_bytes(state) == before
-            assert storage.to_bytes(storage.from_bytes(type(once), storage.to_bytes(once))) == storage.to_bytes(once)
+            assert storage.serialise(once) == storage.serialise(again)
+            assert storage.serialise(state) == before
+            assert storage.serialise(storage.deserialise(type(once), storage.serialise(once))) == storage.serialise(
+                once
+            )
             state = once
 
 

@@ -112,7 +112,7 @@ def test_what_comes_down_fits_its_slot() -> None:
     params = FEDGEN.read(spec.params)
     check_roles(down, FEDGEN.exchanges(params)[0].down, expectation(spec))
     assert set(METHOD.common(state, At(spec.rounds, 0))) == {"weights"}
-    assert storage.to_bytes(storage.from_bytes(type(state), storage.to_bytes(state))) == storage.to_bytes(state)
+    assert storage.serialise(storage.deserialise(type(state), storage.serialise(state))) == storage.serialise(state)
 
 
 # -- a whole run ----------------------------------------------------------------------------------------------------

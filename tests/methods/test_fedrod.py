@@ -94,4 +94,4 @@ def test_the_personal_part_moves_the_last_layer_alone(pictures: Path) -> None:
 
 def test_what_a_device_adds_survives_a_restart() -> None:
     state = FedRoDState(np.ones((2, 3), np.float32))
-    assert storage.from_bytes(FedRoDState, storage.to_bytes(state)).personal.tolist() == [[1, 1, 1]] * 2
+    assert storage.deserialise(FedRoDState, storage.serialise(state)).personal.tolist() == [[1, 1, 1]] * 2

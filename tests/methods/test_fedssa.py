@@ -140,7 +140,9 @@ def after(
     for number in gone:
         up = Contribution(number=number, samples=0, knowledge={}, before={"header": slots.pop(number)})
         bag = COORDINATOR.add(bag, up)
-    return COORDINATOR.finish(spec, storage.from_bytes(FedSSACoordinatorState, storage.to_bytes(state)), At(0, 0), bag)
+    return COORDINATOR.finish(
+        spec, storage.deserialise(FedSSACoordinatorState, storage.serialise(state)), At(0, 0), bag
+    )
 
 
 CACHED = spec_of("fedssa", feature_dim=2, cached=True)
@@ -176,7 +178,7 @@ def test_slots_leave_no_trace_of_what_they_held_before() -> None:
     for number in (10, 1, 11, 10, 9, 1, 2, 10):
         state = after(spec, state, slots, **{f"d{number}": drawn()})
     at_once = after(spec, EMPTY, {}, **{f"d{number}": rows for number, rows in slots.items()})
-    assert storage.to_bytes(state) == storage.to_bytes(at_once)
+    assert storage.serialise(state) == storage.serialise(at_once)
     literal = mean_over_holders([slots[number] for number in sorted(slots)])
     assert state.header.rows == pytest.approx(literal.rows, rel=1e-6, abs=1e-10)
     assert state.header.counts.tolist() == literal.counts.tolist()
@@ -215,7 +217,7 @@ def test_a_round_fuses_trains_measures_and_shares_its_own_rows() -> None:
     # mu = 0: the shared rows as they are; a fit of the fake device adds 1
     assert up == {"header": rows_of([0, 2], HEADER.rows[[0, 2]] + 1, [1, 1])}
     assert state == FedSSAState((0, 2))
-    assert storage.from_bytes(FedSSAState, storage.to_bytes(state)) == state
+    assert storage.deserialise(FedSSAState, storage.serialise(state)) == state
 
 
 def test_the_private_steps_are_those_of_local_training() -> None:

@@ -92,7 +92,7 @@ def test_any_history_of_answers_and_expiries_leaves_the_bits_of_what_is_left(see
         afresh = reduce(lambda total, each: total.add(*each), held.items(), WeightedSum())
         assert slots.mean().values.tobytes() == afresh.mean().values.tobytes()
         assert (slots.count, slots.slots) == (afresh.count, len(held))
-        assert storage.from_bytes(type(slots), storage.to_bytes(slots)).mean() == slots.mean()
+        assert storage.deserialise(type(slots), storage.serialise(slots)).mean() == slots.mean()
 
 
 # -- the methods that take it ---------------------------------------------------------------------------------------
