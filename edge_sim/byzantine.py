@@ -93,7 +93,7 @@ class LyingAgent(Agent):
         self._lie, self._seed = lie, seed
         super().__init__(**honest)
 
-    def answer(self, assign: Assign, knowledge: Knowledge) -> Knowledge:
+    def knowledge_to_upload(self, assign: Assign, knowledge: Knowledge) -> Knowledge:
         """See Participant."""
         if not knowledge:
             return knowledge

@@ -169,13 +169,13 @@ def _difference(made: Upload | None, recorded: Upload) -> str:
     """What differs, in words; empty: nothing."""
     if made is None:
         return "the replay makes no upload"
-    if storage.to_bytes(made) == storage.to_bytes(recorded):
+    if storage.serialise(made) == storage.serialise(recorded):
         return ""
     if made.withheld != recorded.withheld:
         return f"withheld for {made.withheld or 'nothing'!r}, in the run for {recorded.withheld or 'nothing'!r}"
     for role, payload in recorded.knowledge.items():
         own = made.knowledge.get(role)
-        if own is None or storage.to_bytes(own) != storage.to_bytes(payload):
+        if own is None or storage.serialise(own) != storage.serialise(payload):
             return f"{role} differs from what was uploaded in the run"
     if made.metrics != recorded.metrics:
         return f"measured {dict(made.metrics)}, in the run {dict(recorded.metrics)}"

@@ -51,7 +51,7 @@ def test_the_round_ends_after_the_restart(pictures, tmp_path, monkeypatch, metho
     assert second.server.rounds.place == Place(2, 0)
     second.run()
     assert second.server.rounds.phase is Phase.DONE
-    assert storage.to_bytes(second.server.method_state) == storage.to_bytes(whole.server.method_state)
+    assert storage.serialise(second.server.method_state) == storage.serialise(whole.server.method_state)
     assert len(second.server.record.rounds) == len(whole.server.record.rounds) == 3
     for one, other in zip(second.devices, whole.devices, strict=True):
         assert (one.agent.bench.model.weights() == other.agent.bench.model.weights()).all()

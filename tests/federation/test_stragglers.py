@@ -152,7 +152,7 @@ def test_a_run_that_ends_while_a_device_computes_leaves_it_at_its_last_exchange(
 def test_whoever_missed_the_end_is_told_when_it_asks(pictures: Path) -> None:
     """The news that the run is over is lost on the way to a straggler: its next hello is answered with it."""
     run = run_with(pictures, 40.0)
-    publish, lost = run.hub._carry, []
+    publish, lost = run.hub._send_with_faults, []
 
     def carry(client, topic: str, frame: bytes, up_s: float) -> None:
         if client.client_id == SLOW and topic.endswith("/coord") and run.server.over and not lost:
@@ -160,7 +160,7 @@ def test_whoever_missed_the_end_is_told_when_it_asks(pictures: Path) -> None:
             return
         publish(client, topic, frame, up_s)
 
-    run.hub._carry = carry
+    run.hub._send_with_faults = carry
     run.finished()
     assert lost
     assert run.server.rounds.place == Place(4, 0)
