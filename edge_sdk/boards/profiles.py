@@ -1,7 +1,7 @@
-"""Boards and links: what a device can compute and how fast it can talk, read from firmware_profiles' data.
+"""The profiles of boards and links: how fast a board computes, and how fast a link transfers data.
 
-One TOML file per board or link; a new file there is a new board here, and so is a path that ends in .toml.  Each group
-of figures says whether it was measured, stands in a data sheet, or is an estimate.
+Each profile is a TOML file in firmware_profiles, or any file whose path ends in .toml.  For each group of figures a
+profile says whether they were measured, are taken from a data sheet, or are an estimate.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from edge_sdk.errors import UsageError
 RUNTIMES = ("numpy", "onnx", "torch")
 DEVICE_TREE_MODEL = Path("/proc/device-tree/model")
 BOARD_GROUPS = ("memory", "cpu", "speed", "storage", "power", "thermal")
-"""Figures of a board that are vouched for together."""
+"""The groups of figures of a board that come from one source each."""
 LINK_GROUPS = ("rate", "latency", "packets", "loss", "power")
 SUFFIX = ".toml"
 _X86_NAMES = frozenset({"x86_64", "amd64", "i386", "i686"})
 
 
 class Effort(NamedTuple):
-    """What some computing takes, on whatever board."""
+    """The effort of some computing, the same on every board."""
 
     flops: float = 0
     bytes: float = 0
-    """Moved between memory and processor: activations and weights."""
+    """Bytes moved between memory and processor: activations and weights."""
     calls: float = 0
-    """Of a layer: each costs something, however small it is."""
+    """Calls of a layer; each call costs some time, even for a small layer."""
 
     def __sub__(self, before: Effort) -> Effort:
         return Effort(self.flops - before.flops, self.bytes - before.bytes, self.calls - before.calls)
@@ -45,7 +45,7 @@ NOTHING = Effort()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
-    """A hardware profile."""
+    """The profile of a board."""
 
     name: str
     title: str
@@ -56,39 +56,41 @@ class Board:
     train_flops_per_s: float
     """f32 operations per second in layers that are large enough: forward, backward and update."""
     infer_flops_per_s: float
-    """The same, forward only."""
+    """f32 operations per second of the same layers in the forward pass."""
     memory_bytes_per_s: float
-    """What layers that compute little get through: activations and weights, in and out."""
+    """The rate of layers that compute little: bytes of activations and weights, read and written."""
     call_s: float
-    """What a call of a layer costs besides: Python and the runtime."""
+    """The additional time of each call of a layer, for Python and the runtime."""
     disk_bytes_per_s: float
-    """Until what is written is durable."""
+    """The rate of durable writes."""
     idle_w: float
+    """Power when idle."""
     busy_w: float
-    """While it computes; the radio, which has its own figure in the link, is not in it."""
+    """Power while computing, without the radio, whose power is in the link's profile."""
     throttles_after_s: float
-    """Seconds of computing until it is hot, and how long it must rest to be cold again; 0: it never throttles."""
+    """Seconds of computing until the board is hot, and of rest until it is cold again; 0: it never throttles."""
     throttled_share: float
-    """Of its speed, once it is hot: in (0, 1]."""
+    """The share of its speed that is left when the board is hot, in (0, 1]."""
     runtimes: tuple[str, ...]
-    """Which of RUNTIMES make sense on it."""
+    """The RUNTIMES that can be used on it."""
     link: str
-    """The link that it usually has: a name of `links()`, or in a file a .toml file beside it."""
+    """Its usual link: a name of `links()`, or, in a profile from a file, a .toml file beside it."""
     verified: Mapping[str, str]
-    """Where each of BOARD_GROUPS comes from: one of PROVENANCE each."""
+    """For each of BOARD_GROUPS the source of the figures: one of PROVENANCE."""
     source_url: str
     flash_bytes: int = 0
     """Storage on the board; 0: none, it boots from a card."""
     battery_wh: float = 0.0
-    """0: none, it hangs on the mains."""
+    """Capacity of the battery; 0: none, it has mains power."""
     device_tree_model: str = ""
-    """Part of the model name that Linux gives on this board."""
+    """A part of the model name that Linux reports on this board."""
     note: str = ""
 
     def compute_s(self, train: Effort, infer: Effort = NOTHING) -> float:
-        """Seconds that so much training and so much inference take while it is cold.
+        """Return the seconds that this much training and inference take on a cold board.
 
-        For each of them max(flops / speed, bytes / memory rate) + calls * call_s: the roofline, and what Python adds.
+        The time is max(flops / speed, bytes / memory rate) + calls * call_s for each of them: the roofline model, and
+        the overhead of Python.
         """
         return self._kind_s(train, self.train_flops_per_s) + self._kind_s(infer, self.infer_flops_per_s)
 
@@ -99,41 +101,44 @@ class Board:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A network profile."""
+    """The profile of a network link."""
 
     name: str
     title: str
     latency_s: float
-    """One way."""
+    """The latency in one direction."""
     up_bytes_per_s: float
     down_bytes_per_s: float
     packet_bytes: int
-    """What one packet carries of a message."""
+    """The bytes of a message that one packet carries."""
     packet_overhead_bytes: int
-    """What travels with it: headers of IP, TCP and the link."""
+    """The bytes of headers in a packet: IP, TCP and the link's own."""
     message_overhead_bytes: int
-    """What MQTT, and TLS where it is used, adds to a message: topic, headers, acknowledgement."""
+    """The bytes that MQTT, and TLS if used, add to a message: topic, headers, acknowledgement."""
     loss: float
-    """Share of packets that must be sent again, in [0, 1)."""
+    """The share of packets that must be sent again, in [0, 1)."""
     resend_s: float
-    """How long the sender takes to notice that one is lost."""
+    """The time until the sender notices a lost packet."""
     radio_w: float
-    """What the interface draws while it sends or receives, above what the board draws idle."""
+    """The power of the interface while it sends or receives, in addition to that of the idle board."""
     verified: Mapping[str, str]
-    """Where each of LINK_GROUPS comes from: one of PROVENANCE each."""
+    """For each of LINK_GROUPS the source of the figures: one of PROVENANCE."""
     source_url: str
     note: str = ""
 
     def transfer_s(self, size_bytes: int, *, up: bool) -> float:
-        """Seconds until a message of so many bytes is across, on average over what may be lost.
+        """Return the mean time in seconds until a message of `size_bytes` bytes has arrived.
 
-        latency + air time + packets * loss / (1 - loss) * resend_s.
+        It is latency + air time + packets * loss / (1 - loss) * resend_s.
         """
         packets = self._packets(size_bytes)
         return self.latency_s + self.air_s(size_bytes, up=up) + packets * self.loss / (1.0 - self.loss) * self.resend_s
 
     def air_s(self, size_bytes: int, *, up: bool) -> float:
-        """Seconds that its bits take, lost packets included: (message + packets * overhead) / (rate * (1 - loss))."""
+        """Return the time in seconds to transmit a message of `size_bytes` bytes, lost packets included.
+
+        It is (message + packets * overhead) / (rate * (1 - loss)).
+        """
         rate = self.up_bytes_per_s if up else self.down_bytes_per_s
         whole = size_bytes + self.message_overhead_bytes + self._packets(size_bytes) * self.packet_overhead_bytes
         return whole / (rate * (1.0 - self.loss))
@@ -143,32 +148,32 @@ class Link:
 
 
 def boards() -> tuple[str, ...]:
-    """The names of all boards, sorted."""
+    """Return the names of all boards in firmware_profiles, sorted."""
     return _names("boards")
 
 
 def links() -> tuple[str, ...]:
-    """The names of all links, sorted."""
+    """Return the names of all links in firmware_profiles, sorted."""
     return _names("links")
 
 
 def load_board(name: str) -> Board:
-    """The board of that name, or in that .toml file.  Raises UsageError where there is none or its file is wrong.
+    """Return the board of that name, or in that .toml file.  Raises UsageError if there is none or the file is wrong.
 
-    A file's link, where it is a file too, is looked for beside it.
+    If the link of a board from a file is a file, too, it is looked for in the same folder.
     """
     board = parse_board(*_text("boards", "board", name))
     return board if name in _shipped("boards") else _with_link(board, Path(name))
 
 
 def load_link(name: str) -> Link:
-    """The link of that name, or in that .toml file.  Raises UsageError where there is none or its file is wrong."""
+    """Return the link of that name, or in that .toml file.  Raises UsageError if there is none or the file is wrong."""
     return parse_link(*_text("links", "link", name))
 
 
 @lru_cache(maxsize=64)
 def parse_board(text: str, where: str) -> Board:
-    """A board from TOML.  Raises UsageError naming `where`, the key and what is allowed."""
+    """Read a board from TOML.  Raises UsageError that names `where`, the key and what is allowed."""
     board = read_profile(Board, text, where)
     check_source(board.source_url, where)
     check_verified(board.verified, BOARD_GROUPS, where)
@@ -189,7 +194,7 @@ def parse_board(text: str, where: str) -> Board:
 
 @lru_cache(maxsize=64)
 def parse_link(text: str, where: str) -> Link:
-    """A link from TOML.  Raises UsageError naming `where`, the key and what is allowed."""
+    """Read a link from TOML.  Raises UsageError that names `where`, the key and what is allowed."""
     link = read_profile(Link, text, where)
     check_source(link.source_url, where)
     check_verified(link.verified, LINK_GROUPS, where)
@@ -202,9 +207,9 @@ def parse_link(text: str, where: str) -> Link:
 
 
 def detect(model_file: Path = DEVICE_TREE_MODEL, machine: str | None = None) -> str:
-    """The board that this machine most likely is: a name of `boards()`, else the processor's architecture.
+    """Return the board that this machine most likely is: a name of `boards()`, or the processor's architecture.
 
-    Linux on a board gives the model's name in its device tree; a PC has none.
+    On a board Linux reports the model's name in the device tree; a PC has no device tree.
     """
     try:
         model = model_file.read_bytes().decode("utf-8", "replace")
@@ -218,7 +223,7 @@ def detect(model_file: Path = DEVICE_TREE_MODEL, machine: str | None = None) -> 
 
 
 def _with_link(board: Board, file: Path) -> Board:
-    """A board from a file, with a link that can be loaded from any folder.  Raises UsageError naming file and key."""
+    """Return a board from a file with the full path of its link.  Raises UsageError if the link cannot be loaded."""
     link = str((file.parent / board.link).resolve()) if board.link.endswith(SUFFIX) else board.link
     try:
         load_link(link)
@@ -233,14 +238,14 @@ def _names(folder: str) -> tuple[str, ...]:
 
 @cache
 def _shipped(folder: str) -> Mapping[str, str]:
-    """The profiles that come along, as TOML by name, sorted."""
+    """Return the profiles in firmware_profiles, as TOML by name, sorted."""
     entries = [entry for entry in (files("firmware_profiles") / folder).iterdir() if entry.name.endswith(SUFFIX)]
     texts = {entry.name[: -len(SUFFIX)]: entry.read_text(encoding="utf-8") for entry in entries}
     return dict(sorted(texts.items()))
 
 
 def _text(folder: str, kind: str, name: str) -> tuple[str, str]:
-    """A profile's TOML, and what to call it in an error."""
+    """Return a profile's TOML, and its name for error messages."""
     if name in _shipped(folder):
         return _shipped(folder)[name], f"{folder}/{name}.toml"
     if not name.endswith(SUFFIX):

@@ -1,4 +1,4 @@
-"""Profiles as TOML: read field by field into a dataclass, with one clear line for each mistake."""
+"""Reads profiles from TOML into dataclasses, and checks them with one clear line for each mistake."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ else:
 
 PROVENANCE = ("measured", "datasheet", "estimate")
 SOURCES = ("https://", "http://", "urn:")
-"""How a source_url begins; a profile that was measured on the spot names the measurement as a urn."""
+"""How a source_url must begin; a profile measured with `edge-sdk boards --measure` has a urn as its source."""
 
 P = TypeVar("P")
 
 
 def read_profile(profile: type[P], text: str, where: str) -> P:
-    """A dataclass from TOML.  Raises UsageError naming `where`, the key and what is allowed."""
+    """Read a dataclass from TOML.  Raises UsageError that names `where`, the key and what is allowed."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -39,7 +39,7 @@ def read_profile(profile: type[P], text: str, where: str) -> P:
 
 
 def _unknown(key: str, allowed: list[str]) -> str:
-    """What to say of a key that is not known; most often its unit was left out."""
+    """Describe an unknown key; most often its unit was left out."""
     full = [name for name in allowed if name.startswith(f"{key}_")]
     if full:
         return f"the unit is missing from the name; write {' or '.join(full)}"
@@ -65,7 +65,7 @@ _TYPES: Mapping[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = 
         dict,
     ),
 }
-"""For a field's type as written above: what it is called, how it is recognised in TOML, how it is kept."""
+"""For each type of a field, as annotated: its name in messages, a check of the TOML value, and a conversion."""
 
 
 def _value(annotation: str, value: object, where: str) -> Any:
@@ -76,13 +76,13 @@ def _value(annotation: str, value: object, where: str) -> Any:
 
 
 def check_source(url: str, where: str) -> None:
-    """Raise UsageError unless it says where the figures come from."""
+    """Raise UsageError unless the URL begins with one of SOURCES."""
     if not url.startswith(SOURCES):
         raise UsageError(f"{where}: source_url: expected an address ({', '.join(SOURCES)}), found {url!r}")
 
 
 def check_verified(verified: Mapping[str, str], groups: tuple[str, ...], where: str) -> None:
-    """Raise UsageError unless each group of figures says where it comes from, in one of the words."""
+    """Raise UsageError unless `verified` has one of PROVENANCE for each group of figures."""
     if set(verified) != set(groups):
         raise UsageError(
             f"{where}: verified: needs exactly {', '.join(groups)}; it has {', '.join(verified) or 'none'}"
@@ -93,7 +93,7 @@ def check_verified(verified: Mapping[str, str], groups: tuple[str, ...], where: 
 
 
 def check_range(profile: object, keys: tuple[str, ...], fits: Callable[[float], bool], words: str, where: str) -> None:
-    """Raise UsageError for the first of some fields that is out of range."""
+    """Raise UsageError for the first of these fields whose value is out of range; words: the range in words."""
     for key in keys:
         if not fits(getattr(profile, key)):
             raise UsageError(f"{where}: {key}: must be {words}, found {getattr(profile, key)!r}")
