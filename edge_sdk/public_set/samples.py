@@ -1,4 +1,4 @@
-"""The public set: raw unlabelled samples that every device holds, named by their content."""
+"""The public set: raw unlabelled samples that every device holds, identified by a hash of their content."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk.arrays import Ints
 from edge_sdk.data import Raw
 from edge_sdk.errors import UsageError
-from edge_sdk.objectives import Ints
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import FederationSpec, PublicSetSpec
 
 _WORDS_IN_BLOCK = 4
-"""Words of 64 bits in a SHA-256."""
-_DRAWS_KEPT = 32
-"""A simulated fleet asks for the same few draws again and again; of the largest legal batch they take 16 MiB."""
+"""Words of 64 bits in a SHA-256 digest."""
+_DRAWS_CACHED = 32
+"""All devices of a simulated fleet need the same few draws; with the largest legal batch the cache takes 16 MiB."""
 
 
 @dataclass(frozen=True, eq=False)
 class PublicSet:
-    """Raw samples (n, ...) of type u1 or f4, and the hash of dtype, shape and bytes.
+    """Raw samples (n, ...), u1 or f4, and the hash of their dtype, shape and bytes.
 
-    Raises UsageError for samples of another type, which no other device could name.
+    Raises UsageError for samples of another type or shape.
     """
 
     samples: Raw
     spec: PublicSetSpec = field(init=False)
+    """The hash and the number of samples."""
 
     def __post_init__(self) -> None:
         if self.samples.dtype.str not in TYPES or self.samples.ndim not in (2, 3, 4) or not self.samples.size:
@@ -57,20 +58,25 @@ class PublicSet:
 
     @classmethod
     def load(cls, path: str | Path) -> PublicSet:
-        """From an npz file: its one array, or the one called `public`.  Raises UsageError."""
+        """Load a set from an npz file: its only array, or the one called `public`.
+
+        Raises UsageError for a file that cannot be read, and for samples that are not legal or not finite.
+        """
         name, samples = _array(path)
         try:
             public = cls(samples)
         except UsageError as error:
             raise UsageError(f"{path}: {name}: {error}") from None
         finite = [samples.dtype.kind != "f" or bool(np.isfinite(sample).all()) for sample in samples]
-        wild = np.flatnonzero(~np.array(finite))  # sample numbers
-        if len(wild):
-            raise UsageError(f"{path}: {name}: NaN or Inf in {len(wild)} samples, the first of them {wild[0]}")
+        not_finite = np.flatnonzero(~np.array(finite))  # sample numbers
+        if len(not_finite):
+            raise UsageError(
+                f"{path}: {name}: NaN or Inf in {len(not_finite)} samples, the first of them {not_finite[0]}"
+            )
         return public
 
     def write(self, file: BinaryIO) -> int:
-        """Write the bytes that the name is the hash of: the ASCII head, then the samples; how many there are."""
+        """Write the bytes that are hashed, an ASCII head and the samples; returns the number of bytes."""
         samples = np.ascontiguousarray(self.samples)
         file.write(self._head)
         file.write(samples.data)
@@ -78,7 +84,7 @@ class PublicSet:
 
     @classmethod
     def read(cls, path: Path) -> PublicSet:
-        """What `write` left in a file.  Raises ValueError for anything else, OSError where it cannot be read."""
+        """Read a file that `write` has made.  Raises ValueError for other files, OSError if it cannot be read."""
         with path.open("rb") as file:
             found = _HEAD.match(file.read(_HEAD_MOST))
         if found is None:
@@ -91,19 +97,19 @@ class PublicSet:
 
 
 TYPES = ("|u1", "<f4")
-"""What public samples are made of, as the head of a set names it."""
+"""The dtypes of public samples, as in the head of a set."""
 _HEAD = re.compile(rb"(\|u1|<f4)\(([0-9]{1,12}(?:, [0-9]{1,12}){1,3})\)")
 _HEAD_MOST = 96
-"""Bytes of the longest head."""
+"""The length of the longest head in bytes."""
 UNREADABLE = (
     *(OSError, ValueError, EOFError, TypeError, AttributeError, KeyError, RuntimeError, MemoryError, OverflowError),
     *(struct.error, zipfile.BadZipFile, zlib.error),
 )
-"""What numpy raises for an npz file that is cut off, damaged, or holds Python objects."""
+"""The errors that numpy raises for an npz file that is cut off, damaged, or holds Python objects."""
 
 
 def why_unreadable(error: Exception) -> str:
-    """The reason in one line; numpy's own advice for some, to unpickle the file, is none for data from elsewhere."""
+    """Return the reason in one line, without numpy's advice to unpickle the file, which is unsafe for foreign data."""
     text = str(error)
     if "contains pickled" in text:
         return "no zip archive; make it with numpy.savez"
@@ -113,9 +119,9 @@ def why_unreadable(error: Exception) -> str:
 
 
 def _array(path: str | Path) -> tuple[str, NDArray[Any]]:
-    """The array of an npz file that is the public set, and its name.  Raises UsageError."""
+    """Return the name and the array of the public set in an npz file.  Raises UsageError."""
     try:
-        with Path(path).open("rb") as file:  # opened here, so that it is closed whatever numpy finds in it
+        with Path(path).open("rb") as file:  # opened here, so that it is closed if numpy raises
             arrays = np.load(file, allow_pickle=False)
             if isinstance(arrays, np.ndarray):
                 raise UsageError(f"{path}: not a readable npz file: it is one bare array; use numpy.savez")
@@ -129,25 +135,26 @@ def _array(path: str | Path) -> tuple[str, NDArray[Any]]:
         raise UsageError(f"{path}: no such file; the public set is the same file on every device") from None
     except UNREADABLE as error:
         raise UsageError(f"{path}: not a readable npz file: {why_unreadable(error)}") from None
-    if not isinstance(array, np.ndarray):  # numpy hands out as bytes what it cannot read
+    if not isinstance(array, np.ndarray):  # numpy returns members that it cannot read as bytes
         raise UsageError(f"{path}: not a readable npz file: {name} is no array")
     return name, array
 
 
 def batch_indices(spec: FederationSpec, round_: int, iteration: int, size: int) -> Ints:
-    """Which public samples an exchange is about: (size,), the same on every device and on the coordinator.
+    """Draw the public samples of an exchange: (size,) i8, the same on every device and on the coordinator.
 
-    Without repeats, unless `size` is more than there are.  The draw is made of SHA-256 alone, so that a device in any
-    language makes the same (docs/reference/protocol.md, "The public set").
+    No sample is drawn twice, unless `size` is larger than the set.  The draw uses SHA-256 alone, so that a device in
+    any language can make the same one (docs/reference/protocol.md, "The public set").  Raises ValueError if the
+    federation has no public set.
     """
     if spec.public is None:
         raise ValueError("this federation has no public set")
     return _draw(spec.seed, round_, iteration, size, spec.public.count)
 
 
-@lru_cache(maxsize=_DRAWS_KEPT)
+@lru_cache(maxsize=_DRAWS_CACHED)
 def _draw(seed: int, round_: int, iteration: int, size: int, count: int) -> Ints:
-    """The first `size` places of a Fisher-Yates shuffle of 0..count-1: (size,), read-only."""
+    """Return the first `size` entries of a Fisher-Yates shuffle of 0..count-1: (size,) i8, read-only."""
     words = _words(f"public/{seed}/{round_}/{iteration}", size)
     if size > count:
         drawn = (words % count).astype(np.int64)
@@ -164,14 +171,17 @@ def _draw(seed: int, round_: int, iteration: int, size: int, count: int) -> Ints
 
 
 def _words(name: str, count: int) -> NDArray[np.uint64]:
-    """(count,) words of 64 bits: the SHA-256 of NAME/0, NAME/1 ..., four little-endian words each."""
+    """Return `count` words of 64 bits: the SHA-256 digests of NAME/0, NAME/1 ..., four little-endian words each."""
     blocks = -(-count // _WORDS_IN_BLOCK)
     stream = b"".join(hashlib.sha256(f"{name}/{block}".encode()).digest() for block in range(blocks))
     return np.frombuffer(stream, "<u8")[:count]
 
 
 def batch_digest(spec: FederationSpec, indices: Ints) -> bytes:
-    """A name for a batch, 8 bytes: equal only for the same samples in the same order (warning W6 of FedAL)."""
+    """Return 8 bytes that identify a batch: equal only for the same samples in the same order.
+
+    Raises ValueError if the federation has no public set.
+    """
     if spec.public is None:
         raise ValueError("this federation has no public set")
     return hashlib.sha256(spec.public.sha256 + indices.astype("<i8").tobytes()).digest()[:8]

@@ -37,14 +37,14 @@ def request(blocks: tuple[int, ...], sha256: bytes = SET.spec.sha256, device: st
 
 
 def answers(shelf: PublicShelf, fetch: PublicFetch) -> list[PublicBlock]:
-    return list(shelf.blocks(request(fetch.ask(0.0)), 0.0))
+    return list(shelf.blocks(request(fetch.next_requests(0.0)), 0.0))
 
 
 def fetched(shelf: PublicShelf, fetch: PublicFetch) -> PublicSet:
     fetch.begin(SET.spec, shelf.total_bytes)
-    while not fetch.arrived:
+    while not fetch.complete:
         for block in answers(shelf, fetch):
-            fetch.take(block, 0.0)
+            fetch.receive(block, 0.0)
     return fetch.finish()
 
 
@@ -109,7 +109,7 @@ def test_blocks_in_any_order_and_twice(tmp_path: Path, shelf: PublicShelf):
     fetch = fetcher(tmp_path)
     fetch.begin(SET.spec, shelf.total_bytes)
     for block in every:
-        fetch.take(block, 0.0)
+        fetch.receive(block, 0.0)
     assert same(fetch.finish())
 
 
@@ -118,12 +118,12 @@ def test_a_device_that_starts_again_asks_only_for_what_is_missing(tmp_path: Path
     while True:
         fetch = fetcher(tmp_path)  # another life each time
         fetch.begin(SET.spec, shelf.total_bytes)
-        if fetch.arrived:
+        if fetch.complete:
             break
         blocks = answers(shelf, fetch)
         asked += [block.index for block in blocks]
         for block in blocks:
-            fetch.take(block, 0.0)
+            fetch.receive(block, 0.0)
     assert asked == list(range(shelf.count))
     assert same(fetch.finish())
 
@@ -136,7 +136,7 @@ def test_the_power_may_go_just_before_the_end(tmp_path: Path, shelf: PublicShelf
             fetched(shelf, fetch)
     again = fetcher(tmp_path)
     again.begin(SET.spec, shelf.total_bytes)
-    assert again.arrived
+    assert again.complete
     assert same(again.finish())
 
 
@@ -176,16 +176,16 @@ def test_a_set_that_comes_damaged_is_fetched_once_more_and_then_given_up(tmp_pat
     fetch.begin(SET.spec, shelf.total_bytes)
 
     def all_but_one_bit() -> None:
-        while not fetch.arrived:
+        while not fetch.complete:
             for block in answers(shelf, fetch):
                 data = block.data if block.index != 3 else bytes([block.data[0] ^ 1]) + block.data[1:]
-                fetch.take(replace(block, data=data), 0.0)
+                fetch.receive(replace(block, data=data), 0.0)
 
     all_but_one_bit()
     with pytest.raises(RemoteProtocolError, match="fetched once more") as caught:
         fetch.finish()
     assert caught.value.kind == "checksum"
-    assert not fetch.arrived
+    assert not fetch.complete
     all_but_one_bit()
     with pytest.raises(Refused, match=r"is not [0-9a-f]{64}, 2 times over; check this device's disk"):
         fetch.finish()
@@ -196,9 +196,9 @@ def test_a_set_that_comes_damaged_is_fetched_once_more_and_then_given_up(tmp_pat
 def test_a_set_that_comes_damaged_once_is_had_in_the_end(tmp_path: Path, shelf: PublicShelf):
     fetch = fetcher(tmp_path)
     fetch.begin(SET.spec, shelf.total_bytes)
-    while not fetch.arrived:
+    while not fetch.complete:
         for block in answers(shelf, fetch):
-            fetch.take(block, 0.0)
+            fetch.receive(block, 0.0)
     (part,) = (tmp_path / "cache").iterdir()
     spoil(part, 100_000)  # what a power cut leaves: marked, and not on the disk
     with pytest.raises(RemoteProtocolError):
@@ -226,16 +226,16 @@ def test_blocks_that_do_not_fit_change_nothing(tmp_path: Path, shelf: PublicShel
     fetch.begin(SET.spec, shelf.total_bytes)
     (block,) = answers(shelf, fetch)
     with pytest.raises(RemoteProtocolError, match=message) as caught:
-        fetch.take(replace(block, **changes), 0.0)
+        fetch.receive(replace(block, **changes), 0.0)
     assert caught.value.kind == kind
     again = fetcher(tmp_path)
     again.begin(SET.spec, shelf.total_bytes)
-    assert again._asking._todo[0] == 0  # nothing was written
+    assert again.next_requests(0.0) == (0,)  # nothing was written
 
 
 def test_a_block_that_nobody_waits_for_is_nothing(tmp_path: Path, shelf: PublicShelf):
     fetch = fetcher(tmp_path)
-    fetch.take(next(shelf.blocks(request((0,)), 0.0)), 0.0)
+    fetch.receive(next(shelf.blocks(request((0,)), 0.0)), 0.0)
     assert not (tmp_path / "cache").exists()
 
 
