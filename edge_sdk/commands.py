@@ -1,4 +1,4 @@
-"""The sub-commands of the device side: device, boards, doctor."""
+"""The sub-commands of edge_sdk: device, boards and doctor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from edge_sdk.cli import Subcommand, add_cloud_safe_option, add_tls_options, tls
 from edge_sdk.errors import StoreError, UsageError
 
 THIS_BOARD = "this-board"
-"""A measured profile's name, where none is given."""
+"""The name of a measured profile if none is given."""
 
 
 def _device_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +32,7 @@ def _device_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _device(args: argparse.Namespace) -> int:
-    from edge_sdk.app import run_device  # noqa: PLC0415  # numpy and paho only when a device runs
+    from edge_sdk.app import run_device  # noqa: PLC0415  # loads numpy and paho only if a device runs
 
     run_device(
         broker=args.broker,
@@ -68,16 +68,16 @@ def _boards(args: argparse.Namespace) -> int:
 
 
 def _check_listing(args: argparse.Namespace) -> None:
-    """Raise UsageError for what is only about a profile of this machine, where none is measured."""
+    """Raise UsageError for options that only --measure uses, if it is not given."""
     for option in ("name", "write", "state", "broker"):
         if getattr(args, option) is not None:
-            raise UsageError(f"--{option}: of no use without --measure, for the profiles are listed; add --measure")
+            raise UsageError(f"--{option}: of no use without --measure, which measures this machine; add --measure")
 
 
 def _measure(args: argparse.Namespace) -> int:
     import secrets  # noqa: PLC0415
 
-    from edge_sdk.boards.profiles import Board, Link  # noqa: PLC0415  # nothing is timed before the arguments are read
+    from edge_sdk.boards.profiles import Board, Link  # noqa: PLC0415  # loaded after the arguments are checked
     from edge_sdk.tools.measure.link import measure_link  # noqa: PLC0415
     from edge_sdk.tools.measure.profile import measure_board, to_toml  # noqa: PLC0415
 
@@ -114,17 +114,17 @@ def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
 def _doctor(args: argparse.Namespace) -> int:
     import secrets  # noqa: PLC0415
 
-    from edge_sdk.tools.doctor import report  # noqa: PLC0415  # nothing is looked at before the arguments are read
-    from edge_sdk.tools.doctor.checks import examine_all  # noqa: PLC0415
+    from edge_sdk.tools.doctor import report  # noqa: PLC0415  # loaded after the arguments are checked
+    from edge_sdk.tools.doctor.checks import run_all_checks  # noqa: PLC0415
     from edge_sdk.tools.doctor.finding import CheckTarget  # noqa: PLC0415
 
     name = f"doctor-{secrets.token_hex(6)}"
-    examined = examine_all(CheckTarget(state=args.state, broker=args.broker, tls=tls_files(args), name=name))
+    results = run_all_checks(CheckTarget(state=args.state, broker=args.broker, tls=tls_files(args), name=name))
     if args.json:
-        sys.stdout.write(report.as_json(examined) + "\n")
+        sys.stdout.write(report.as_json(results) + "\n")
     else:
-        report.show(examined, sys.stdout)
-    return 0 if report.healthy(examined) else 1
+        report.show(results, sys.stdout)
+    return 0 if report.healthy(results) else 1
 
 
 DEVICE = Subcommand(
