@@ -114,7 +114,7 @@ def test_what_was_superseded_leaves_no_trace(pictures: Path, method: str) -> Non
     welcome = next(m for m in sent if type(m).__name__ == "Welcome" and m.device == SLOW)
     participant = fresh.agent
     participant.serve = participant.bench.serve  # computed here, step by step
-    participant._enter(welcome)
+    participant._join(welcome)
     for message in sent:
         if isinstance(message, Assign) and message.device == SLOW and (message.round, message.exchange) in done:
             done.remove((message.round, message.exchange))

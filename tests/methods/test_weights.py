@@ -224,7 +224,7 @@ def test_a_device_refuses_a_welcome_that_asks_for_weights_it_did_not_offer(pictu
         federation="tiny", device="device-00", number=0, epoch=1, run=bytes(8), spec=spec_of("fedavg", classes=4)
     )
     with pytest.raises(RemoteProtocolError, match="share_weights is not set here"):
-        agent._enter(welcome)
+        agent._join(welcome)
 
 
 def test_batch_norm_is_warned_of_with_its_remedy_where_weights_are_shared() -> None:
