@@ -18,11 +18,12 @@ from figures import Found, Page, quantiles
 from torch import nn
 
 from coordinator.equipment import Equipment, ready_method
-from edge_sdk.methods.base import At, Method
+from edge_sdk.methods.base import Method
 from edge_sdk.methods.fedal import FedAL
 from edge_sdk.methods.feddf import FedDF
 from edge_sdk.methods.registry import method_of
 from edge_sdk.models.torch_model import TorchModel
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import PublicLogits, Weights
 from edge_sdk.protocol.messages import FederationSpec, PublicSetSpec
 from edge_sdk.protocol.public_batch import batch_digest, batch_indices
@@ -100,7 +101,7 @@ def _gathered(method: Any, ups: Sequence[Contribution]) -> Any:
 
 
 def _fedal_finish(count: int, where: str) -> Callable[[], Any]:
-    rng, at = np.random.default_rng(1), At(0, 0)
+    rng, at = np.random.default_rng(1), ExchangeId(0, 0)
     spec = _spec(FedAL, max_devices=count, device=where)
     batch = batch_digest(spec, batch_indices(spec, 0, 0, BATCH))
     ups = [
@@ -127,7 +128,7 @@ def _net(where: str) -> TorchModel:
 
 
 def _feddf_finish(count: int, where: str) -> Callable[[], Any]:
-    model, rng, at = _net(where), np.random.default_rng(1), At(0, 0)
+    model, rng, at = _net(where), np.random.default_rng(1), ExchangeId(0, 0)
     spec, start = _spec(FedDF), model.weights()
     method = ready_method(spec, Equipment(nets=lambda: [model], public=lambda: PUBLIC))
     ups = []

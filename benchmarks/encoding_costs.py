@@ -24,7 +24,7 @@ from coordinator.config import load_toml
 from coordinator.report.summary import summary
 from coordinator.serving.outcome import versions
 from edge_sdk.protocol import codec
-from edge_sdk.protocol.encodings import ENCODINGS, PLAIN
+from edge_sdk.protocol.encodings import DEFAULT_ENCODING, ENCODINGS
 from edge_sdk.protocol.knowledge import PublicLogits
 from edge_sdk.protocol.messages import EncodingSpec, Upload
 from edge_sdk.protocol.transforms import Encode
@@ -107,7 +107,7 @@ def table(figures: Mapping[str, Any]) -> list[str]:
     rows = [head, ["---"] * len(head)]
     runs: Sequence[Mapping[str, Any]] = figures["runs"]
     for method in KINDS:
-        plain = [run for run in runs if run["method"] == method and run["encoding"] == PLAIN]
+        plain = [run for run in runs if run["method"] == method and run["encoding"] == DEFAULT_ENCODING]
         for encoding in ENCODINGS:
             mine = [run for run in runs if run["method"] == method and run["encoding"] == encoding]
             rows.append([method, encoding, *_cells(mine, plain)])

@@ -214,7 +214,7 @@ def _outcome(method: str, bad: Faults, seed: int) -> tuple[tuple[bytes, ...], in
     fleet.run()
     updates = fleet.server.record.updates
     models = tuple(device.agent.bench.model.state_bytes() for device in fleet.devices)
-    return (storage.to_bytes(fleet.server.method_state), *models), updates["duplicate"] + updates["stale"]
+    return (storage.serialise(fleet.server.method_state), *models), updates["duplicate"] + updates["stale"]
 
 
 def _fsyncs() -> list[float]:

@@ -92,7 +92,7 @@ def _length_s(method: str) -> float:
 
 
 def _digest(fleet: VirtualFleet) -> str:
-    found = hashlib.sha256(storage.to_bytes(fleet.server.method_state))
+    found = hashlib.sha256(storage.serialise(fleet.server.method_state))
     for device in fleet.devices:
         found.update(device.agent.bench.model.state_bytes())
         found.update(repr(fleet.server.record.last_accuracy(device.device.kit.id)).encode())
@@ -100,7 +100,7 @@ def _digest(fleet: VirtualFleet) -> str:
 
 
 def _happened(fleet: VirtualFleet) -> Counter[str]:
-    happened = Counter(fleet.hub.fates)
+    happened = Counter(fleet.hub.fault_counts)
     happened["device"] = sum(device.agent.store.boot_epoch - 1 for device in fleet.devices)
     happened["coordinator"] = fleet.server.ledger.epoch - 1
     return happened

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinator.rounds import ExchangeId
-from edge_sdk.durable import check_ours, guarded, open_database, transaction
+from edge_sdk.durable import as_store_error, check_application_id, open_database, transaction
+from edge_sdk.protocol.exchange_id import ExchangeId
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value BLOB NOT NULL);
@@ -95,8 +95,11 @@ class Ledger:
             raise
 
     def _fill(self, contents: Path) -> None:
-        with guarded(contents), closing(sqlite3.connect(f"{contents.absolute().as_uri()}?mode=ro", uri=True)) as source:
-            check_ours(source)
+        with (
+            as_store_error(contents),
+            closing(sqlite3.connect(f"{contents.absolute().as_uri()}?mode=ro", uri=True)) as source,
+        ):
+            check_application_id(source)
             source.backup(self._db)
 
     def _held_frames(self) -> dict[tuple[ExchangeId, str], bytes]:
@@ -232,7 +235,7 @@ class Ledger:
     def copy_to(self, path: Path) -> None:
         """Write everything into a file: how a simulation in memory is kept."""
         self.commit(())  # what waits for the next commit
-        with guarded(path):
+        with as_store_error(path):
             path.unlink(missing_ok=True)
             with closing(sqlite3.connect(path)) as target:
                 self._db.backup(target)
@@ -258,7 +261,7 @@ class Ledger:
         return bytes(rows[0][0]) if rows else None
 
     def _rows(self, query: str, *values: object) -> list[Any]:
-        with guarded(self._path):
+        with as_store_error(self._path):
             return self._db.execute(query, values).fetchall()
 
     def _put(self, name: str, value: bytes) -> None:

@@ -13,31 +13,30 @@ HEAD = """\
 # States
 
 A device and the coordinator each run a state machine: a table of rules, without clock, thread, socket or randomness.
-This page is written by `docs/gen_states.py` from those tables; what is drawn is what runs.
+`docs/gen_states.py` writes this page from the same tables that the program runs.
 
-An event that has no row for the present state changes nothing. In the drawings, events that lead back to the same state
-are left out; the tables have them all.
+An event without a row for the present state changes nothing. The diagrams leave out events that keep the state; the
+tables have all of them.
 """
 
 DEVICE = """\
 ## Device session
 
-`edge_sdk/device/session.py`. A device says hello until it is welcomed, fetches the public set where it lacks it,
-works on what
-it is assigned, and sends each upload again until a receipt lets go of it. `LinkUp` and `LinkDown` come from the
-transport, `Fetched` and `WorkDone` from the agent, `Tick` from its clock, and everything else from the coordinator.
+The table is in `edge_sdk/device/session.py`. A device sends Hello until it is welcomed, and fetches the public set if
+it lacks it. It computes the exchanges that it is assigned, and sends each upload again until its receipt arrives. The
+events `LinkUp` and `LinkDown` come from the transport, `Fetched` and `WorkDone` from the participant, `SessionTick`
+from the clock, and all others from the coordinator.
 """
 
 COORDINATOR = """\
 ## Coordinator rounds
 
-`coordinator/rounds/machine.py`. A run gathers devices, then goes from exchange to exchange: it collects uploads until
-all that were invited have answered, or the deadline has come with a quorum, and lets the method finish. After the last
-round a closing exchange brings the result down, and metrics up. An upload counts only once it is durable: `Received` is
-answered by `Persist`, and only `Persisted` leads to `Fold`. The upload travels in these events and commands, and the
-machine does not look into it. Commands are carried out one after the other (`coordinator/rounds/queue.py`), and the
-next event is fed when all of them are; a command that the disk refuses is tried again, and everything else waits behind
-it.
+The table is in `coordinator/rounds/machine.py`. A run waits for its devices, and then goes from exchange to exchange.
+In each it collects uploads until all invited devices have answered, or until the deadline if there is a quorum; then
+the method aggregates them. After the last round a closing exchange sends the result to the devices, and their metrics
+back. An upload counts only once it is durable: the answer to `Received` is the command `Persist`, and only the event
+`Persisted` leads to the command `Fold`. Commands are carried out one after the other
+(`coordinator/rounds/queue.py`). A command that the disk refuses is tried again, and everything else waits behind it.
 """
 
 

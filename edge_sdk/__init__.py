@@ -1,6 +1,6 @@
-"""edge-sdk: devices with different models trade knowledge, not data and not weights.
+"""edge-sdk: devices with different models exchange knowledge in place of data and weights.
 
-Names are loaded when they are first used: `import edge_sdk` costs no numpy, no torch and no broker client.
+Names are loaded when they are first used, so `import edge_sdk` alone loads no numpy, no torch and no broker client.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The client loop of an app: a participant, a real clock, a thread."""
+"""The Agent, which takes part in a federation for an app: a participant with a real clock and a thread."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from typing import TypeVar
 
 import numpy as np
 
+from edge_sdk.arrays import Floats
 from edge_sdk.data import LocalData, Raw
 from edge_sdk.device.exchange import RoundReport
 from edge_sdk.device.participant import Participant
 from edge_sdk.device.store import MemoryStore, SqliteStore, Store
 from edge_sdk.errors import EdgeError, Refused, UsageError
 from edge_sdk.models.base import Model, ModelSpec
-from edge_sdk.objectives import Floats, softmax
+from edge_sdk.objectives import softmax
 from edge_sdk.protocol.schema import one_line
 from edge_sdk.public_set.fetch import MAX_PUBLIC_BYTES
 from edge_sdk.public_set.samples import PublicSet
@@ -30,7 +31,7 @@ from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
 log = logging.getLogger(__name__)
 
 POLL_S = 0.1
-"""Longest sleep of the loop: a stop is noticed within it, or at the next batch."""
+"""Longest wait of the loop in seconds; a call of `stop` is noticed within it, or after the batch being computed."""
 
 DEVICE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,35}")
 
@@ -38,15 +39,22 @@ T = TypeVar("T")
 
 
 class Agent(Participant):
-    """A device's part in one federation, in an app.
+    """Takes part in one federation for an app: trains the app's model on its data, and exchanges knowledge.
 
-    broker: an mqtt:// or mqtts:// address, or any Transport.  tls: certificates for an mqtts:// address.
-    cloud_safe: publish no faster than hosted brokers allow.  identity: this device's id, or a folder that is named
-    like it.  state: a folder for what must survive a power cut (or any Store); None keeps it in memory.  model: any
-    `edge_sdk.models.base.Model`.  public: the public set, for methods that need one; None: it is fetched from the
-    coordinator, once, into public_cache, by default the folder `public` in state.  One larger than max_public_bytes
-    is not.  secret: for simulations, where noise must repeat; b"": the one that state keeps.  Callbacks run in the
-    agent's thread, and should be short.
+    federation: its name.  broker: an mqtt:// or mqtts:// address, or any Transport.  tls: certificates for an mqtts://
+    address.  cloud_safe: whether to publish no faster than hosted brokers allow.  identity: the id of this device, or
+    a folder whose name is the id.  model: any `edge_sdk.models.base.Model`.  data: the device's own data.
+
+    public: the public set, for methods that need one; None: it is fetched from the coordinator once.  public_cache: a
+    folder for fetched sets; None: the folder `public` in `state`.  max_public_bytes: larger sets are not fetched.
+
+    state: a folder for what must survive a power cut, or any Store; None: it is kept in memory.  board: the name of
+    the device's board, for reports.  disclose_classes: whether the coordinator may know the number of samples of each
+    class.  share_weights: whether all weights of the model may leave the device, for methods that average them.
+    secret: bytes from which noise is drawn, for simulations, whose noise must repeat; b"": those in `state`.  clock:
+    returns the time in seconds.
+
+    Callbacks run in the agent's thread, and should be short.
     """
 
     def __init__(
@@ -86,6 +94,7 @@ class Agent(Participant):
         self._leaving: str | None = None
         self._thread: threading.Thread | None = None
         self.error: Exception | None = None
+        """What ended the background thread; None: it is running, or ended without an error."""
         super().__init__(
             federation=federation,
             device=device,
@@ -101,14 +110,15 @@ class Agent(Participant):
             share_weights=share_weights,
             secret=secret,
         )
-        self._jitter = random.Random(f"{federation}{device}{self.store.boot_epoch}")  # noqa: S311  # spreads retries
+        self._retry_spread = random.Random(f"{federation}{device}{self.store.boot_epoch}")  # noqa: S311  # spreads retries
 
-    # -- what an app may ask ----------------------------------------------------------------------------------------
+    # -- for the app ------------------------------------------------------------------------------------------------
 
     def predict(self, raw: Raw) -> Floats:
-        """Class probabilities (n, k) of raw samples (n, ...), from any thread, also while the model is training.
+        """Return the class probabilities, f4 (n, k), of raw samples (n, ...).
 
-        Always of one consistent model: between two batches.  Raises UsageError for samples that it cannot take.
+        May be called from any thread, also while the model is training; it uses the model as it is between two
+        batches.  Raises UsageError for samples that the model cannot take.
         """
         samples = np.asarray(raw)
         x = self.bench.model.spec.preprocess(samples)
@@ -126,33 +136,33 @@ class Agent(Participant):
 
     @property
     def running(self) -> bool:
-        """Whether the background thread is at it."""
+        """Whether the background thread is running."""
         return self._thread is not None and self._thread.is_alive()
 
     def on_round(self, callback: Callable[[RoundReport], None]) -> None:
-        """Call back after the last exchange of each round."""
+        """Register a callback that is called after the last exchange of each round."""
         self._on_round.append(callback)
 
     def on_update(self, callback: Callable[[RoundReport], None]) -> None:
-        """Call back after each exchange, when the model may have changed."""
+        """Register a callback that is called after each exchange, when the model may have changed."""
         self._on_update.append(callback)
 
     def on_link(self, callback: Callable[[str], None]) -> None:
-        """Call back with a line when the broker or the coordinator is found or lost, or the disk refuses a round."""
+        """Register a callback for news in one line: broker or coordinator are found or lost, or the disk fails."""
         self._on_link.append(callback)
 
     def on_refusal(self, callback: Callable[[Refused], None]) -> None:
-        """Call back when the coordinator will not have this device."""
+        """Register a callback that is called when this device cannot take part, with the reason."""
         self._on_refusal.append(callback)
 
     def on_error(self, callback: Callable[[Exception], None]) -> None:
-        """Call back when the background thread ends with an error."""
+        """Register a callback that is called when the background thread ends with another error."""
         self._on_error.append(callback)
 
     # -- start and stop ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Take part from a background thread.  Once: raises UsageError when called again, after `stop` too."""
+        """Take part in a background thread.  Raises UsageError if the agent was started or stopped before."""
         if self._thread is not None or self._stopping.is_set():
             raise UsageError(
                 f"the agent of {self.device} was started or stopped before: make a new Agent for each start"
@@ -161,7 +171,10 @@ class Agent(Participant):
         self._thread.start()
 
     def stop(self, timeout_s: float | None = 10.0) -> None:
-        """Stop between batches; the state is kept, and a later start of the app goes on from it."""
+        """Stop after the batch being computed, and wait for that, at most `timeout_s` seconds.
+
+        The state is kept; a later start of the app continues from it.
+        """
         self._stopping.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
@@ -172,33 +185,36 @@ class Agent(Participant):
         self.stop()
 
     def pause(self) -> None:
-        """Compute nothing until `resume`; the link stays up, and the round may go on without us."""
+        """Stop computing until `resume` is called; the connection stays up, and rounds may pass without this device."""
         self._awake.clear()
 
     def resume(self) -> None:
-        """Go on computing."""
+        """Continue to compute."""
         self._awake.set()
 
     def run(self) -> None:
-        """Take part until it is over or `stop` is called.  Raises Refused, RunFailed or StoreError."""
+        """Take part in this thread, until the federation is over or `stop` is called.
+
+        Raises Refused, RunFailed or StoreError.
+        """
         self.connect()
         try:
             while not self.over and not self._stopping.is_set():
                 busy = self.computing and self._awake.is_set()
-                event = self.transport.poll(0.0 if busy else self._patience_s())
+                event = self.transport.poll(0.0 if busy else self._poll_timeout_s())
                 if event is not None:
                     self.handle(event, self._clock())
                 self.tick(self._clock())
                 if busy and self.work_slice():
                     self.finish_work(self._clock())
         finally:
-            self.farewell(self._leaving)
+            self.sign_off(self._leaving)
             self.transport.close()
             self.store.close()
         self.raise_if_failed()
 
     def on_exchange(self, report: RoundReport) -> None:
-        """See Participant."""
+        """Call the app's callbacks for exchanges and rounds."""
         for callback in self._on_update:
             callback(report)
         if report.closing or self.is_last(report.exchange):
@@ -206,34 +222,34 @@ class Agent(Participant):
                 callback(report)
 
     def on_news(self, line: str) -> None:
-        """See Participant."""
-        _tell(self._on_link, line)
+        """Call the app's callbacks for news."""
+        _call(self._on_link, line)
 
     def _run_in_thread(self) -> None:
         try:
             self.run()
         except Refused as refusal:
             self.error = refusal
-            _tell(self._on_refusal, refusal)
-        except EdgeError as error:  # says what happened and what to do: where in our code is of no help
+            _call(self._on_refusal, refusal)
+        except EdgeError as error:  # its message says what to do, so that a traceback is of no help
             self.error = error
             log.error("agent %s stopped: %s", self.device, error)  # noqa: TRY400
-            _tell(self._on_error, error)
+            _call(self._on_error, error)
         except Exception as error:
             self.error = error
             log.exception("agent %s stopped", self.device)
-            _tell(self._on_error, error)
+            _call(self._on_error, error)
 
-    def _patience_s(self) -> float:
+    def _poll_timeout_s(self) -> float:
         due_s = self.next_due_s()
         if due_s is None:
             return POLL_S
-        spread_s = self._jitter.uniform(0.0, 0.1)  # a thousand devices that lost one broker do not come back as one
+        spread_s = self._retry_spread.uniform(0.0, 0.1)  # so that many devices do not send at the same moment
         return min(POLL_S, max(0.0, due_s - self._clock() + spread_s))
 
 
 def _check_kinds(model: object, data: object, public: object) -> None:
-    """What an app gives most easily in place of what is meant: a bare net, a pair of arrays, a path."""
+    """Raise UsageError for arguments that are often confused: a bare net, a pair of arrays, a path."""
     if not isinstance(getattr(model, "spec", None), ModelSpec):
         raise UsageError(
             f"model: found {type(model).__name__}, which has no spec: "
@@ -249,9 +265,9 @@ def _check_kinds(model: object, data: object, public: object) -> None:
         )
 
 
-def _tell(callbacks: Sequence[Callable[[T], None]], what: T) -> None:
+def _call(callbacks: Sequence[Callable[[T], None]], argument: T) -> None:
     for callback in callbacks:
-        callback(what)
+        callback(argument)
 
 
 def _store(state: str | Path | Store | None, federation: str) -> Store:
@@ -270,7 +286,7 @@ def _transport(broker: str | Transport, client_id: str, tls: TlsFiles | None, *,
     if not isinstance(broker, str):
         if tls is not None or cloud_safe:
             raise UsageError(
-                "tls and cloud_safe are for a broker's address, and a transport is given; give those to it"
+                "tls and cloud_safe need a broker's address, but broker is a transport: set them on the transport"
             )
         return broker
     from edge_sdk.transport.mqtt.transport import MqttTransport

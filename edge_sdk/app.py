@@ -1,4 +1,4 @@
-"""A device as a process of its own: the developer's factory, an agent, lines on the terminal."""
+"""A device as a process of its own: calls the developer's factory, runs an agent, and prints what happens."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from edge_sdk.transport.mqtt.tls import TlsFiles
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class App:
-    """What a developer's factory returns."""
+    """A device's model and data, as a developer's factory returns them."""
 
     model: Model
     data: LocalData
     public: PublicSet | None = None
-    """None: it is fetched from the coordinator where the method needs one."""
+    """The public set; None: it is fetched from the coordinator if the method needs one."""
     disclose_classes: bool = False
     """Whether the coordinator may know how many samples of each class this device holds."""
     share_weights: bool = False
@@ -74,9 +74,11 @@ def run_device(
     public: Path | None = None,
     cloud_safe: bool = False,
 ) -> None:
-    """Take part until the federation is over, and say so line by line.
+    """Take part until the federation is over, and print what happens line by line.
 
-    public: an npz file with the public set, instead of the app's own, or one that would be fetched.
+    app: MODULE:FACTORY.  identity: the device's id; None: made of the host's name.  state: the folder for its state;
+    None: state/ID.  public: an npz file with the public set, in place of the app's own or of fetching one.  Raises
+    Refused, RunFailed, StoreError or UsageError.
     """
     name = identity or _host_name()
     given = PublicSet.load(public) if public is not None else None

@@ -1,4 +1,4 @@
-"""The command `edge-sdk`: collects its sub-commands from the entry-point group `edge_sdk.commands`.
+"""The command `edge-sdk`; its sub-commands are the entry points of the group `edge_sdk.commands`.
 
 Exit codes: 0 ok, 1 the run failed, 2 the user's input is wrong, 130 interrupted.
 """
@@ -48,7 +48,7 @@ def add_tls_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_cloud_safe_option(parser: argparse.ArgumentParser) -> None:
-    """The option of a command that can keep within the limits of hosted brokers."""
+    """Add the option of a command that can keep within the limits of hosted brokers."""
     parser.add_argument(
         "--cloud-safe",
         action="store_true",
@@ -57,16 +57,16 @@ def add_cloud_safe_option(parser: argparse.ArgumentParser) -> None:
 
 
 def commands() -> list[Subcommand]:
-    """All registered sub-commands, by name."""
+    """Return all registered sub-commands, sorted by name."""
     points = importlib.metadata.entry_points(group="edge_sdk.commands")
     return [point.load() for point in sorted(points, key=lambda point: point.name)]
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     top = argparse.ArgumentParser(
         prog="edge-sdk",
-        description="Devices with different models trade knowledge, not data and not weights.",
+        description="Devices with different models exchange knowledge in place of data and weights.",
         epilog="first steps: edge-sdk methods; edge-sdk simulate --help",
     )
     top.add_argument("--version", action="version", version=f"edge-sdk {__version__}")
@@ -86,8 +86,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit code."""
-    # Runs repeat bit for bit only when one thread adds up: set before the first import of numpy.
+    """Run the command line and return the exit code."""
+    # Results repeat bit for bit only if one thread does the sums; this must be set before numpy is imported.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     args = parser().parse_args(argv)
     logging.basicConfig(
@@ -97,12 +97,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return command.run(args)
     except EdgeError as error:
-        print(f"edge-sdk: {error}", file=sys.stderr)  # noqa: T201  # the one place where errors meet the user
+        print(f"edge-sdk: {error}", file=sys.stderr)  # noqa: T201  # the one place where errors are printed
         return error.exit_code
     except KeyboardInterrupt:
         print("edge-sdk: interrupted", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of our output has gone, as `| head` does
+    except BrokenPipeError:  # the program that reads our output has ended, as `head` does
         sys.stderr.close()
         return 0
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from edge_sdk.cli import Subcommand, add_cloud_safe_option, add_tls_options
 
 THIS_BOARD = "this-board"
-"""A measured profile's name, where none is given."""
+"""The name of a measured profile if none is given."""
 
 
 def _device_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""A device's own data, and the preprocessing that turns raw samples into what its model takes."""
+"""A device's own data, and the preprocessing that turns raw samples into the input of its model."""
 
 from __future__ import annotations
 
@@ -8,25 +8,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk.arrays import Floats, Ints
 from edge_sdk.errors import UsageError
-from edge_sdk.objectives import Floats, Ints
 
 Raw = NDArray[Any]
-"""Samples as they were recorded: u1 or f4, (n, h, w), (n, h, w, c) or flat (n, d)."""
+"""Samples as they were recorded, u1 or f4, with shape (n, h, w), (n, h, w, c) or flat (n, d)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preprocess:
-    """From raw samples to a model's input: resize, choose channels, scale, normalise."""
+    """Turns raw samples into a model's input: resizes, chooses channels, scales and normalises.
+
+    Raises UsageError for settings out of range.
+    """
 
     size: tuple[int, int] | None = None
     """Height and width after bilinear resizing; None keeps the raw size."""
     channels: int | None = None
-    """1 or 3: grey samples are repeated, colour samples averaged; None keeps them."""
+    """1 or 3: grey samples are repeated, colour samples are averaged; None keeps the channels."""
     scale: float = 1.0
-    """Multiplied with the raw values first (1/255 for bytes)."""
+    """A factor for the raw values, applied first (1/255 for bytes)."""
     mean: float = 0.0
+    """Subtracted after scaling."""
     std: float = 1.0
+    """The divisor after that."""
 
     def __post_init__(self) -> None:
         if self.std <= 0:
@@ -37,7 +42,10 @@ class Preprocess:
             raise UsageError(f"preprocess size {self.size}: expected height and width of at least 1")
 
     def __call__(self, raw: Raw) -> Floats:
-        """(n, h, w), (n, h, w, c) or (n, d) -> f4 (n, c, h, w); flat samples become (n, 1, 1, d)."""
+        """Preprocess samples (n, h, w), (n, h, w, c) or (n, d) to f4 (n, c, h, w); flat ones become (n, 1, 1, d).
+
+        Raises UsageError for samples of another shape.
+        """
         if raw.ndim not in (2, 3, 4):
             raise UsageError(f"samples of shape {raw.shape}: expected (n, d), (n, h, w) or (n, h, w, c)")
         if raw.ndim == 2 and self.size is not None:
@@ -64,7 +72,7 @@ def _with_channels(x: Floats, channels: int | None) -> Floats:
 
 
 def _resize(x: Floats, size: tuple[int, int]) -> Floats:
-    """Bilinear, pixel centres aligned as torch's interpolate(align_corners=False) does: (n, c, h, w)."""
+    """Resize (n, c, h, w) bilinearly, with pixel centres aligned as in torch's interpolate(align_corners=False)."""
     for axis, target in ((2, size[0]), (3, size[1])):
         source = x.shape[axis]
         at = np.clip((np.arange(target) + 0.5) * source / target - 0.5, 0, source - 1)
@@ -78,7 +86,7 @@ def _resize(x: Floats, size: tuple[int, int]) -> Floats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """Raw samples with labels."""
+    """Raw samples with labels.  Raises UsageError if shapes or types do not fit."""
 
     x: Raw  # (n, ...)
     y: Ints  # (n,)
@@ -100,18 +108,19 @@ class Samples:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LocalData:
-    """What one device holds.  None of it ever leaves the device."""
+    """The data of one device.  None of it ever leaves the device."""
 
     train: Samples
     test: Samples | None = None
-    """What the device's accuracy is measured on; a balanced test of all classes where the federation gives one."""
+    """The samples that `accuracy` is measured on; a balanced test set of all classes if the federation provides one."""
     validation: Samples | None = None
-    """Of its own, kept out of training, to choose settings by: measured as validation_accuracy."""
+    """Own samples that are not trained on, for the choice of settings; measured as `validation_accuracy`."""
     local_test: Samples | None = None
-    """Of its own, kept out of training: measured as local_accuracy, in place of that on the test's classes it holds."""
+    """Own samples that are not trained on; measured as `local_accuracy`.  None: it is the accuracy on those samples of
+    `test` whose class the device trains on."""
 
     def class_counts(self, classes: int) -> tuple[int, ...]:
-        """Training samples per class.  Raises UsageError for a label outside 0..classes-1."""
+        """Return the number of training samples of each class.  Raises UsageError for a label outside 0..classes-1."""
         y = self.train.y
         if len(y) and not (int(y.min()) >= 0 and int(y.max()) < classes):
             raise UsageError(

@@ -1,4 +1,4 @@
-"""SQLite opened so that a commit survives a power cut."""
+"""SQLite databases whose commits survive a power cut."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from pathlib import Path
 
 from edge_sdk.errors import StoreError
 
-MARK = 0x4544474B
-"""SQLite's application id for files of ours, `EDGK`: we do not write into a database of somebody else's."""
+APPLICATION_ID = 0x4544474B
+"""The SQLite application id of this project's files, `EDGK`; databases of other programs are not written to."""
 
 
 def open_database(path: Path | None, schema: str, *, page_bytes: int = 4096) -> sqlite3.Connection:
-    """A connection that is this file's only one; None: in memory.  `page_bytes`: of a file that does not exist yet.
+    """Open a database with the only connection to its file, which also keeps a second process away.
 
-    WAL with synchronous=FULL: of 200 simulated power cuts, FULL lost no acknowledged row and NORMAL lost 144.  One
-    exclusive connection per file, which also keeps a second process off.  Raises StoreError.
+    path: None: a database in memory.  schema: SQL statements that create missing tables.  page_bytes: the page size of
+    a new file.  Commits use WAL with synchronous=FULL: in 200 simulated power cuts, FULL lost no acknowledged row and
+    NORMAL lost 144.  Raises StoreError.
     """
-    with guarded(path):
+    with as_store_error(path):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(
@@ -27,15 +28,15 @@ def open_database(path: Path | None, schema: str, *, page_bytes: int = 4096) -> 
             isolation_level=None,
             check_same_thread=False,
             timeout=0.5,
-            cached_statements=0,  # a cached one keeps a copy of what was last bound to it, such as a whole model
+            cached_statements=0,  # a cached statement keeps a copy of its last values, such as a whole model
         )
         try:
             connection.execute("PRAGMA locking_mode=EXCLUSIVE")
-            check_ours(connection)
+            check_application_id(connection)
             connection.execute(f"PRAGMA page_size={page_bytes}")
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
-            connection.execute(f"PRAGMA application_id={MARK}")
+            connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
             connection.executescript(schema)
         except sqlite3.Error:
             connection.close()
@@ -43,17 +44,17 @@ def open_database(path: Path | None, schema: str, *, page_bytes: int = 4096) -> 
     return connection
 
 
-def check_ours(connection: sqlite3.Connection) -> None:
-    """Raise sqlite3.DatabaseError for a file that holds tables, and not of ours."""
-    (mark,) = connection.execute("PRAGMA application_id").fetchone()
+def check_application_id(connection: sqlite3.Connection) -> None:
+    """Raise sqlite3.DatabaseError if the file has tables and belongs to another program."""
+    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
-    if tables and mark != MARK:
+    if tables and application_id != APPLICATION_ID:
         raise sqlite3.DatabaseError("a database of another program")
 
 
 @contextmanager
-def guarded(path: Path | None) -> Iterator[None]:
-    """Turn what the disk and SQLite raise into StoreError, with what to do."""
+def as_store_error(path: Path | None) -> Iterator[None]:
+    """Turn errors of the disk and of SQLite into StoreError, with what to do."""
     try:
         yield
     except OSError as error:
@@ -64,14 +65,17 @@ def guarded(path: Path | None) -> Iterator[None]:
             raise StoreError(f"{path}: another process is using it; give each process its own state folder") from error
         raise StoreError(f"{path}: {text}; check free space and the folder's rights") from error
     except sqlite3.DatabaseError as error:
-        raise StoreError(f"{path}: {error}; this is not a file of ours, or it is damaged: move it away") from error
+        raise StoreError(f"{path}: {error}; this is not a file of edge-sdk, or it is damaged: move it away") from error
 
 
 @contextmanager
 def transaction(connection: sqlite3.Connection, path: Path | None) -> Iterator[None]:
-    """All or nothing, durable on exit."""
-    with guarded(path):
-        try:  # around BEGIN, too: an interrupt may come right after it
+    """Run the statements of the `with` block in one transaction: all or none take effect, durable on exit.
+
+    Raises StoreError.
+    """
+    with as_store_error(path):
+        try:  # includes BEGIN, because an interrupt may come right after it
             connection.execute("BEGIN IMMEDIATE")
             yield
             connection.execute("COMMIT")

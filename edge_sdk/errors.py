@@ -1,36 +1,36 @@
-"""Every error that this project raises on purpose, as one tree.
+"""All errors that this project raises on purpose, as one tree.
 
     EdgeError                     exit code 1
     ├── UsageError                exit code 2: the user's input is wrong (file, key, flag, environment)
     │   └── MissingExtra          an optional package is needed; the message says which extra to install
     ├── ProtocolError
-    │   ├── LocalProtocolError    we were about to send something illegal: a fault on this side
-    │   └── RemoteProtocolError   the peer sent something illegal: refused, counted, attributed, no effect
-    ├── Refused                   the coordinator will not have this device, and says why and what to do
-    ├── TransportError            the broker cannot be reached, refused us, or was lost for too long
-    ├── StoreError                the disk is full, unwritable or holds something that is not ours
+    │   ├── LocalProtocolError    this side was about to send something illegal
+    │   └── RemoteProtocolError   the other side sent something illegal; it is counted and has no effect
+    ├── Refused                   this device cannot take part; the message says why and what to do
+    ├── TransportError            the broker cannot be reached, refused this client, or was lost for too long
+    ├── StoreError                the disk is full, unwritable, or holds a file of another program
     ├── ModelError                a model does not do what its owner declared (shape, width, layer name)
     │   ├── Unsupported           a model lacks a capability or a loss term that the method needs
-    │   └── Diverged              what a model learned is no longer finite: withheld, and undone
+    │   └── Diverged              training led to numbers that are not finite; the result is withheld and undone
     └── RunFailed                 the federation ended without a result
-        └── EmptyRound            an exchange ended with nothing to aggregate: never a guess
+        └── EmptyRound            an exchange ended without anything to aggregate
 
-Each message says what happened, where, and what to do about it.  `code` is the word that travels on the
-wire and stands in reports; `exit_code` is what the command line answers with.
+Each message says what happened, where, and what to do about it.  `code` is the word for the error in messages and
+reports; `exit_code` is the exit code of the command line.
 """
 
 from __future__ import annotations
 
 
 class EdgeError(Exception):
-    """The root of the tree: catch this to catch everything that edge-sdk raises on purpose."""
+    """The root of the tree: an `except EdgeError` catches everything that edge-sdk raises on purpose."""
 
     code = "error"
     exit_code = 1
 
 
 class UsageError(EdgeError):
-    """The user's input is wrong; one clear line, exit code 2."""
+    """The user's input is wrong; the message is one clear line."""
 
     code = "usage"
     exit_code = 2
@@ -58,10 +58,10 @@ class LocalProtocolError(ProtocolError):
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer broke the protocol: the one error that decoding raises.
+    """The other side broke the protocol; the only error that decoding raises.
 
-    `kind` is the short word under which the frame is counted: magic, version, length, checksum, signature,
-    limit, msgpack, schema, tensor, nonfinite, topic, knowledge, chunk, busy, incomplete.
+    kind: the word under which the frame is counted: magic, version, length, checksum, signature, limit, msgpack,
+    schema, tensor, nonfinite, topic, knowledge, chunk, busy, incomplete.
     """
 
     code = "remote-protocol"
@@ -72,7 +72,7 @@ class RemoteProtocolError(ProtocolError):
 
 
 class Refused(EdgeError):
-    """The coordinator refuses this device; `reason` is the word that stands in the Refusal."""
+    """The device cannot take part in the federation; reason: a word, such as the one in the coordinator's Refusal."""
 
     code = "refused"
 
@@ -84,13 +84,13 @@ class Refused(EdgeError):
 
 
 class TransportError(EdgeError):
-    """The broker cannot be reached, refused the connection, or was lost for too long."""
+    """The broker cannot be reached, refused this client, or was lost for too long."""
 
     code = "transport"
 
 
 class StoreError(EdgeError):
-    """Durable state cannot be written or read."""
+    """State on the disk cannot be written or read."""
 
     code = "store"
 
@@ -102,13 +102,13 @@ class ModelError(EdgeError):
 
 
 class Unsupported(ModelError):
-    """A model lacks what was asked of it."""
+    """A model lacks a capability or a loss term that the method needs."""
 
     code = "unsupported"
 
 
 class Diverged(ModelError):
-    """Loss, weights or knowledge are NaN, infinite or beyond what is legal."""
+    """Loss, weights or knowledge are NaN, infinite or beyond the legal magnitude."""
 
     code = "diverged"
 
@@ -120,6 +120,6 @@ class RunFailed(EdgeError):
 
 
 class EmptyRound(RunFailed):
-    """Nothing arrived that could be aggregated."""
+    """An exchange ended without anything to aggregate."""
 
     code = "empty-round"

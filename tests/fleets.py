@@ -166,7 +166,7 @@ class Run(VirtualFleet):
     @property
     def coordinator_bytes(self) -> bytes:
         """The method's state on the coordinator."""
-        return storage.to_bytes(self.server.method_state)
+        return storage.serialise(self.server.method_state)
 
     @property
     def model_bytes(self) -> dict[str, bytes]:

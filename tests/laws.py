@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 from coordinator.equipment import Equipment
-from edge_sdk.methods.base import At, Method
+from edge_sdk.methods.base import Method
 from edge_sdk.methods.registry import method_of
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.protocol import storage
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, LogitGradients, Payload, PublicLogits, Slot, Weights
 from edge_sdk.protocol.messages import FederationSpec, PublicSetSpec
 from edge_sdk.public_set.samples import PublicSet
@@ -32,7 +33,7 @@ EQUIPMENT = Equipment(nets=lambda: [NET], public=lambda: PublicSet(np.eye(9, dty
 
 
 def check_merge_laws(
-    method: Method[Any], spec: FederationSpec, at: At, ups: Sequence[Contribution], seed: int = 0
+    method: Method[Any], spec: FederationSpec, at: ExchangeId, ups: Sequence[Contribution], seed: int = 0
 ) -> None:
     """Raise AssertionError that names the law which `method` breaks on these uploads, of at least two devices."""
     law = _Laws(method, spec, at, np.random.default_rng(seed))
@@ -45,7 +46,7 @@ def check_merge_laws(
 
 
 class _Laws:
-    def __init__(self, method: Method[Any], spec: FederationSpec, at: At, rng: np.random.Generator) -> None:
+    def __init__(self, method: Method[Any], spec: FederationSpec, at: ExchangeId, rng: np.random.Generator) -> None:
         self.method, self.spec, self.at, self.rng = method, spec, at, rng
 
     def of(self, ups: Sequence[Contribution]) -> Any:
@@ -54,7 +55,7 @@ class _Laws:
 
     def bits(self, aggregate: Any) -> bytes:
         state = self.method.begin(self.spec)
-        return storage.to_bytes(self.method.finish(self.spec, state, self.at, aggregate))
+        return storage.serialise(self.method.finish(self.spec, state, self.at, aggregate))
 
     def parts(self, ups: Sequence[Contribution], count: int) -> list[list[Contribution]]:
         """The uploads in any order, cut into parts, some of them perhaps empty."""
@@ -113,7 +114,7 @@ def spec_of(method: Method[Any] | type[Method[Any]], **params: Any) -> Federatio
     )
 
 
-def uploads(spec: FederationSpec, at: At, devices: int, seed: int) -> list[Contribution]:
+def uploads(spec: FederationSpec, at: ExchangeId, devices: int, seed: int) -> list[Contribution]:
     """One legal upload from each device, with numbers that no order of floating-point sums treats alike."""
     rng = np.random.default_rng(seed)
     slots = method_of(spec).exchanges[at.exchange].up

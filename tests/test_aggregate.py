@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from laws import check_merge_laws, spec_of, uploads
 
-from edge_sdk.methods.base import At
 from edge_sdk.methods.fedmd import FedMD, State
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import PublicLogits
 from edge_sdk.reductions import Contribution
 from edge_sdk.reductions.bag import Bag, mean_in_order
@@ -110,7 +110,7 @@ SPEC = spec_of(FedMD, **SMALL)
 
 def check(method, devices: int = 4) -> None:
     for seed in range(3):
-        check_merge_laws(method, SPEC, At(0, 0), uploads(SPEC, At(0, 0), devices, seed), seed)
+        check_merge_laws(method, SPEC, ExchangeId(0, 0), uploads(SPEC, ExchangeId(0, 0), devices, seed), seed)
 
 
 @pytest.mark.parametrize(

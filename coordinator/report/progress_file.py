@@ -202,7 +202,7 @@ def _checkpoint_progress(
     if spec_row is None:
         return {"version": PROGRESS_VERSION}
     try:
-        spec = storage.from_bytes(FederationSpec, spec_row[0])
+        spec = storage.deserialise(FederationSpec, spec_row[0])
         done, record = (
             (0, RunRecord()) if checkpoint is None else (checkpoint[0], RunRecord.from_json(json.loads(checkpoint[1])))
         )

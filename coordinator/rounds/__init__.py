@@ -8,7 +8,6 @@ from coordinator.rounds.state import (
     Broken,
     DeviceRefused,
     EndRun,
-    ExchangeId,
     Finished,
     Fold,
     Invite,
@@ -30,6 +29,7 @@ from coordinator.rounds.state import (
     SendReceipt,
     Withheld,
 )
+from edge_sdk.protocol.exchange_id import ExchangeId
 
 __all__ = [
     "ROUND_MACHINE",

@@ -19,7 +19,6 @@ from coordinator.rounds.state import (
     Broken,
     DeviceRefused,
     EndRun,
-    ExchangeId,
     Finished,
     Fold,
     Invite,
@@ -41,6 +40,7 @@ from coordinator.rounds.state import (
     SendReceipt,
     Withheld,
 )
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.state_machine import SAME, Rule, StateMachine
 from edge_sdk.reductions.grown import GrownSet
 

@@ -11,6 +11,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
+from edge_sdk.protocol.exchange_id import ExchangeId
+
+FIRST = ExchangeId(0, 0)
+"""The exchange with which a run begins."""
+
 
 class RoundPhase(str, Enum):
     """Where a run is."""
@@ -20,14 +25,6 @@ class RoundPhase(str, Enum):
     FINISHING = "finishing"
     DONE = "done"
     FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class ExchangeId:
-    """A place in a run; the closing exchange stands at (rounds, 0)."""
-
-    round: int
-    exchange: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +60,7 @@ class RoundState:
 
     policy: Policy
     phase: RoundPhase = RoundPhase.GATHERING
-    place: ExchangeId = ExchangeId(0, 0)
+    place: ExchangeId = FIRST
     members: frozenset[str] = frozenset()
     """Joined and not left."""
     away: frozenset[str] = frozenset()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from coordinator.record.run_record import RunRecord
-from coordinator.rounds import ExchangeId
 from coordinator.serving.device_registry import DeviceRegistry
 from coordinator.serving.reduction import Reduction
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import Upload
 
 

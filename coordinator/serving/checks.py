@@ -9,11 +9,11 @@ import dataclasses
 from typing import Any
 
 from coordinator.record import remarks
-from coordinator.rounds import ExchangeId
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.methods.base import Method
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Envelope, Limits
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import Control, FederationSpec, Hello, Upload
 from edge_sdk.protocol.public_batch import batch_digest, batch_indices
 from edge_sdk.protocol.wires import check_roles, expectation, expected_upload, expected_weights, frame_limits

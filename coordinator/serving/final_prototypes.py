@@ -6,13 +6,15 @@ import numpy as np
 
 from coordinator.record.insight import Insight
 from coordinator.serving.server import Server
-from edge_sdk.methods.base import At
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ByClass
 
 
 def final_prototypes(server: Server) -> Insight:
     """An Insight with prototypes, mean features or rows of last layers: the first role of the method that has rows."""
-    at = At(max(0, server.spec.rounds - 1), 0)  # not the closing exchange, for which some methods have nothing left
+    at = ExchangeId(
+        max(0, server.spec.rounds - 1), 0
+    )  # not the closing exchange, for which some methods have nothing left
     common = server.method.common(server.method_state, at)
     for role in sorted(common):
         payload = common[role]

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from edge_sdk.durable import guarded
+from edge_sdk.durable import as_store_error
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol.messages import MAX_BLOCKS_ASKED, PUBLIC_BLOCK_BYTES, PublicBlock, PublicRequest
 from edge_sdk.public_set.samples import PublicSet
@@ -25,7 +25,7 @@ class PublicSetServer:
 
     def __init__(self, public: PublicSet, folder: Path | None = None) -> None:
         self._folder = folder
-        with guarded(folder):
+        with as_store_error(folder):
             if folder is not None:
                 folder.mkdir(parents=True, exist_ok=True)
             self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # stays open as long as the public_server
@@ -69,7 +69,7 @@ class PublicSetServer:
             )
 
     def _read(self, index: int) -> bytes:
-        with guarded(self._folder):
+        with as_store_error(self._folder):
             self._file.seek(index * PUBLIC_BLOCK_BYTES)
             return self._file.read(PUBLIC_BLOCK_BYTES)
 

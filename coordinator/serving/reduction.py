@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from coordinator.ledger import Ledger, Slots
-from coordinator.rounds import ExchangeId
-from edge_sdk.methods.base import At, Method
+from edge_sdk.methods.base import Method
 from edge_sdk.protocol import codec, storage
 from edge_sdk.protocol.codec import Limits
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import FederationSpec, Upload
 from edge_sdk.protocol.transforms import Chain
@@ -29,13 +29,13 @@ class Reduction:
 
     def load(self, state: bytes) -> None:
         """Go on from a checkpoint.  Raises StoreError where it is none of this method."""
-        self.state = storage.from_bytes(type(self.state), state)
+        self.state = storage.deserialise(type(self.state), state)
 
-    def common(self, at: At) -> Mapping[str, Payload]:
+    def common(self, at: ExchangeId) -> Mapping[str, Payload]:
         """What goes to everybody in this exchange."""
         return self.method.common(self.state, at)
 
-    def personal(self, at: At, number: int) -> Mapping[str, Payload]:
+    def personal(self, at: ExchangeId, number: int) -> Mapping[str, Payload]:
         """What goes to one device beside it."""
         return self.method.personal(self.state, at, number)
 
@@ -64,7 +64,7 @@ class Reduction:
         for device, earlier in [(device, self._slot(device)) for device in too_old]:
             expired = Contribution(number=numbers[device], samples=0, knowledge={}, before=earlier)
             aggregate = self.method.add(aggregate, expired)
-        self.state = self.method.finish(self._spec, self.state, At(place.round, place.exchange), aggregate)
+        self.state = self.method.finish(self._spec, self.state, ExchangeId(place.round, place.exchange), aggregate)
         self._aggregate = self.method.zero()
 
     def slots_after(self, round_: int) -> Slots | None:

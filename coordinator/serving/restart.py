@@ -8,12 +8,13 @@ from __future__ import annotations
 from coordinator import rounds
 from coordinator.ledger import Ledger
 from coordinator.record.run_record import RunRecord
-from coordinator.rounds import ExchangeId, Policy, RoundState
+from coordinator.rounds import Policy, RoundState
 from coordinator.serving.aggregation import Aggregation
 from coordinator.serving.device_registry import DeviceRegistry
 from coordinator.serving.reduction import Reduction
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol import storage
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import FederationSpec
 
 
@@ -48,7 +49,7 @@ def standing(
 
 def _bind(ledger: Ledger, spec: FederationSpec) -> None:
     """A new ledger takes this configuration as its own."""
-    if not ledger.bind(storage.to_bytes(spec)):
+    if not ledger.bind(storage.serialise(spec)):
         raise UsageError(
             f"the ledger belongs to another configuration of {spec.federation}: "
             "give --out another folder, or the configuration that it was begun with"

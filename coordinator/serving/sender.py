@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
-from coordinator.rounds import ExchangeId
 from coordinator.serving.admission import RefusalReason
-from edge_sdk.methods.base import At
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.body import PackedField
 from edge_sdk.protocol.codec import Stamp
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import (
@@ -41,7 +40,7 @@ class Sender:
         """epoch: of the coordinator's life.  sent: is told the device and the bytes of each frame."""
         self._spec, self._transport, self._epoch, self._sent = spec, transport, epoch, sent
         self._sequence = 0
-        self._long: dict[str, tuple[At, bytes]] = {}
+        self._long: dict[str, tuple[ExchangeId, bytes]] = {}
         """Assigns that travel in chunks, by device: repeated as they were, they go on from where they are."""
 
     def connect(self) -> None:
@@ -100,7 +99,7 @@ class Sender:
         )
         self._hand(device, Receipt, self._frame(receipt))
 
-    def repeat(self, device: str, at: At) -> bool:
+    def repeat(self, device: str, at: ExchangeId) -> bool:
         """Send the Assign of this exchange again if it is a long one; whether it was."""
         then, frame = self._long.get(device, (None, b""))
         if then != at:
@@ -108,7 +107,9 @@ class Sender:
         self._hand(device, Assign, frame)
         return True
 
-    def assign(self, device: str, at: At, common: PackedField, personal: Mapping[str, Payload], left_s: float) -> None:
+    def assign(
+        self, device: str, at: ExchangeId, common: PackedField, personal: Mapping[str, Payload], left_s: float
+    ) -> None:
         """An Assign; `common` is its field of that name, packed once for all."""
         assign = Assign(
             federation=self._spec.federation,
@@ -125,7 +126,7 @@ class Sender:
             self._long[device] = at, frame
         self._hand(device, Assign, frame)
 
-    def packed_common(self, common: Mapping[str, Payload], at: At, anybody: str) -> PackedField:
+    def packed_common(self, common: Mapping[str, Payload], at: ExchangeId, anybody: str) -> PackedField:
         """What all Assigns of an exchange have in common, in its final form; anybody: the id of some device."""
         federation = self._spec.federation
         assign = Assign(federation=federation, device=anybody, round=at.round, exchange=at.exchange, common=common)

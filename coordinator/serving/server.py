@@ -25,7 +25,6 @@ from coordinator.record.observer import RunObserver
 from coordinator.record.run_record import NO_WORK, FleetWork
 from coordinator.rounds import (
     Broken,
-    ExchangeId,
     Finished,
     Fold,
     Invite,
@@ -52,8 +51,9 @@ from coordinator.serving.run_warnings import RunWarnings
 from coordinator.serving.sender import Sender
 from coordinator.serving.update_norms import UpdateNorms
 from edge_sdk.errors import EdgeError, LocalProtocolError, RemoteProtocolError, StoreError, TransportError
-from edge_sdk.methods.base import At, Method
+from edge_sdk.methods.base import Method
 from edge_sdk.protocol import storage, topics, transforms
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import FederationSpec, Hello, Upload
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent
@@ -332,7 +332,7 @@ class Server:
         if not self._registry.anybody_learns(self.rounds.members):
             return Broken(admission.nobody_learns(self.rounds.members, self.method))
         self.record.begun(now_s)
-        at = At(invite.place.round, invite.place.exchange)
+        at = ExchangeId(invite.place.round, invite.place.exchange)
         try:
             shared = self.reduction.common(at)
             self._norms.begin(shared)
@@ -391,7 +391,7 @@ class Server:
                 self.observer.noted(warning)
             self.record.round_done(self._aggregation.contributors, self.rounds.policy.exchanges, now_s, self._work())
         self.record.asked, self.record.answered = self.rounds.asked, self.rounds.answered
-        self.ledger.checkpoint(round_ + 1, storage.to_bytes(self.method_state), self.record.to_json(), slots)
+        self.ledger.checkpoint(round_ + 1, storage.serialise(self.method_state), self.record.to_json(), slots)
         self.observer.round_done(self.record.rounds[-1], self.spec.rounds, self.record)
 
     def _announce(self) -> None:

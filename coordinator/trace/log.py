@@ -18,7 +18,7 @@ import msgpack
 
 from coordinator.rounds.state import Policy
 from coordinator.trace.entries import MARKER, ChecksumChain, TraceEntries
-from edge_sdk.durable import guarded
+from edge_sdk.durable import as_store_error
 from edge_sdk.errors import RemoteProtocolError, StoreError, UsageError
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.messages import FederationSpec
@@ -113,13 +113,13 @@ class TraceWriter:
         self._path = path
         found = _whole(path) if resume else None
         self._chain, whole_bytes = (found.chain, found.whole_bytes) if found else (ChecksumChain(), 0)
-        with guarded(path):
+        with as_store_error(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file: BinaryIO = path.open("r+b" if found else "wb")
             self._file.truncate(whole_bytes)
             self._file.seek(whole_bytes)
         if found is None:
-            with guarded(path):
+            with as_store_error(path):
                 self._file.write(MAGIC)
             origin = {"tables": dict(tables), "file": str(file.absolute()), "virtual": virtual}
             self._write({"trace": VERSION, "sdk": version("edge-sdk"), **origin})
@@ -130,16 +130,16 @@ class TraceWriter:
 
     def flush(self) -> None:
         """Hand everything to the operating system: a crash of this process loses nothing of it."""
-        with guarded(self._path):
+        with as_store_error(self._path):
             self._file.flush()
 
     def close(self) -> None:
         """Let go of the file."""
-        with guarded(self._path):
+        with as_store_error(self._path):
             self._file.close()
 
     def _write(self, plain: object) -> None:
-        with guarded(self._path):
+        with as_store_error(self._path):
             self._file.write(self._chain.framed(msgpack.packb(plain)))
 
 
@@ -223,7 +223,7 @@ def _refuse_format_one(path: Path) -> None:
 
 def _plain(entry: Entry) -> list[Any]:
     if isinstance(entry, CoordinatorStart):
-        spec, policy = storage.to_bytes(entry.spec), asdict(entry.policy)
+        spec, policy = storage.serialise(entry.spec), asdict(entry.policy)
         return ["life", spec, policy, list(entry.roster), entry.epoch, entry.ledger, entry.serves]
     if isinstance(entry, Heard):
         return ["heard", entry.now_s, *_plain_event(entry.event)]
@@ -259,7 +259,7 @@ def _entry(plain: Any) -> Entry:
     if kind == "life":
         spec, policy, roster, epoch, ledger, serves = values
         return CoordinatorStart(
-            spec=storage.from_bytes(FederationSpec, spec),
+            spec=storage.deserialise(FederationSpec, spec),
             policy=Policy(**policy),
             roster=tuple(roster),
             epoch=epoch,

@@ -74,7 +74,7 @@ class TracedServer(Server):
 
 def state_hash(state: object) -> bytes:
     """Of what a method has made of all uploads: 32 bytes."""
-    return hashlib.sha256(storage.to_bytes(state)).digest()
+    return hashlib.sha256(storage.serialise(state)).digest()
 
 
 def server(trace: TraceWriter | None, **parts: Any) -> Server:

@@ -1,7 +1,7 @@
-"""Boards and links: what a device can compute and how fast it can talk, read from firmware_profiles' data.
+"""The profiles of boards and links: how fast a board computes, and how fast a link transfers data.
 
-One TOML file per board or link; a new file there is a new board here, and so is a path that ends in .toml.  Each group
-of figures says whether it was measured, stands in a data sheet, or is an estimate.
+Each profile is a TOML file in firmware_profiles, or any file whose path ends in .toml.  For each group of figures a
+profile says whether they were measured, are taken from a data sheet, or are an estimate.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from edge_sdk.protocol.toml_table import read_table
 RUNTIMES = ("numpy", "onnx", "torch")
 DEVICE_TREE_MODEL = Path("/proc/device-tree/model")
 BOARD_GROUPS = ("memory", "cpu", "speed", "storage", "power", "thermal")
-"""Figures of a board that are vouched for together."""
+"""The groups of figures of a board that come from one source each."""
 LINK_GROUPS = ("rate", "latency", "packets", "loss", "power")
 PROVENANCE = ("measured", "datasheet", "estimate")
 SUFFIX = ".toml"
@@ -42,13 +42,13 @@ Source: TypeAlias = Annotated[str, Text(4096, r"(https://|http://|urn:).*")]
 
 
 class Effort(NamedTuple):
-    """What some computing takes, on whatever board."""
+    """The effort of some computing, the same on every board."""
 
     flops: float = 0
     bytes: float = 0
-    """Moved between memory and processor: activations and weights."""
+    """Bytes moved between memory and processor: activations and weights."""
     calls: float = 0
-    """Of a layer: each costs something, however small it is."""
+    """Calls of a layer; each call costs some time, even for a small layer."""
 
     def __sub__(self, before: Effort) -> Effort:
         return Effort(self.flops - before.flops, self.bytes - before.bytes, self.calls - before.calls)
@@ -59,7 +59,7 @@ NOTHING = Effort()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
-    """A hardware profile."""
+    """The profile of a board."""
 
     name: Words
     title: Words
@@ -100,9 +100,10 @@ class Board:
     note: Words = ""
 
     def compute_s(self, train: Effort, infer: Effort = NOTHING) -> float:
-        """Seconds that so much training and so much inference take while it is cold.
+        """Return the seconds that this much training and inference take on a cold board.
 
-        For each of them max(flops / speed, bytes / memory rate) + calls * call_s: the roofline, and what Python adds.
+        The time is max(flops / speed, bytes / memory rate) + calls * call_s for each of them: the roofline model, and
+        the overhead of Python.
         """
         return self._kind_s(train, self.train_flops_per_s) + self._kind_s(infer, self.infer_flops_per_s)
 
@@ -113,7 +114,7 @@ class Board:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A network profile."""
+    """The profile of a network link."""
 
     name: Words
     title: Words
@@ -139,15 +140,18 @@ class Link:
     note: Words = ""
 
     def transfer_s(self, size_bytes: int, *, up: bool) -> float:
-        """Seconds until a message of so many bytes is across, on average over what may be lost.
+        """Return the mean time in seconds until a message of `size_bytes` bytes has arrived.
 
-        latency + air time + packets * loss / (1 - loss) * resend_s.
+        It is latency + air time + packets * loss / (1 - loss) * resend_s.
         """
         packets = self._packets(size_bytes)
         return self.latency_s + self.air_s(size_bytes, up=up) + packets * self.loss / (1.0 - self.loss) * self.resend_s
 
     def air_s(self, size_bytes: int, *, up: bool) -> float:
-        """Seconds that its bits take, lost packets included: (message + packets * overhead) / (rate * (1 - loss))."""
+        """Return the time in seconds to transmit a message of `size_bytes` bytes, lost packets included.
+
+        It is (message + packets * overhead) / (rate * (1 - loss)).
+        """
         rate = self.up_bytes_per_s if up else self.down_bytes_per_s
         whole = size_bytes + self.message_overhead_bytes + self._packets(size_bytes) * self.packet_overhead_bytes
         return whole / (rate * (1.0 - self.loss))
@@ -157,26 +161,26 @@ class Link:
 
 
 def boards() -> tuple[str, ...]:
-    """The names of all boards, sorted."""
+    """Return the names of all boards in firmware_profiles, sorted."""
     return _names("boards")
 
 
 def links() -> tuple[str, ...]:
-    """The names of all links, sorted."""
+    """Return the names of all links in firmware_profiles, sorted."""
     return _names("links")
 
 
 def load_board(name: str) -> Board:
-    """The board of that name, or in that .toml file.  Raises UsageError where there is none or its file is wrong.
+    """Return the board of that name, or in that .toml file.  Raises UsageError if there is none or the file is wrong.
 
-    A file's link, where it is a file too, is looked for beside it.
+    If the link of a board from a file is a file, too, it is looked for in the same folder.
     """
     board = parse_board(*_text("boards", "board", name))
     return board if name in _shipped("boards") else _with_link(board, Path(name))
 
 
 def load_link(name: str) -> Link:
-    """The link of that name, or in that .toml file.  Raises UsageError where there is none or its file is wrong."""
+    """Return the link of that name, or in that .toml file.  Raises UsageError if there is none or the file is wrong."""
     return parse_link(*_text("links", "link", name))
 
 
@@ -212,9 +216,9 @@ def _check_verified(verified: Mapping[str, str], groups: tuple[str, ...], where:
 
 
 def detect(model_file: Path = DEVICE_TREE_MODEL, machine: str | None = None) -> str:
-    """The board that this machine most likely is: a name of `boards()`, else the processor's architecture.
+    """Return the board that this machine most likely is: a name of `boards()`, or the processor's architecture.
 
-    Linux on a board gives the model's name in its device tree; a PC has none.
+    On a board Linux reports the model's name in the device tree; a PC has no device tree.
     """
     try:
         model = model_file.read_bytes().decode("utf-8", "replace")
@@ -228,7 +232,7 @@ def detect(model_file: Path = DEVICE_TREE_MODEL, machine: str | None = None) -> 
 
 
 def _with_link(board: Board, file: Path) -> Board:
-    """A board from a file, with a link that can be loaded from any folder.  Raises UsageError naming file and key."""
+    """Return a board from a file with the full path of its link.  Raises UsageError if the link cannot be loaded."""
     link = str((file.parent / board.link).resolve()) if board.link.endswith(SUFFIX) else board.link
     try:
         load_link(link)
@@ -243,14 +247,14 @@ def _names(folder: str) -> tuple[str, ...]:
 
 @cache
 def _shipped(folder: str) -> Mapping[str, str]:
-    """The profiles that come along, as TOML by name, sorted."""
+    """Return the profiles in firmware_profiles, as TOML by name, sorted."""
     entries = [entry for entry in (files("firmware_profiles") / folder).iterdir() if entry.name.endswith(SUFFIX)]
     texts = {entry.name[: -len(SUFFIX)]: entry.read_text(encoding="utf-8") for entry in entries}
     return dict(sorted(texts.items()))
 
 
 def _text(folder: str, kind: str, name: str) -> tuple[str, str]:
-    """A profile's TOML, and what to call it in an error."""
+    """Return a profile's TOML, and its name for error messages."""
     if name in _shipped(folder):
         return _shipped(folder)[name], f"{folder}/{name}.toml"
     if not name.endswith(SUFFIX):

@@ -1,4 +1,4 @@
-"""The profiles for people, and as JSON."""
+"""All profiles as tables for people, or as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from edge_sdk.boards.profiles import Board, Link, boards, links, load_board, loa
 
 
 def render_boards(as_json: bool) -> str:
-    """All profiles, for people or as JSON."""
+    """Return all profiles, as tables or as JSON."""
     every_board, every_link = [load_board(name) for name in boards()], [load_link(name) for name in links()]
     if as_json:
         board_tables = [dataclasses.asdict(board) for board in every_board]

@@ -1,4 +1,4 @@
-"""One device: the session (a pure state machine), the participant that drives it, the workbench, and what is stored.
+"""One device: its session (a pure state machine), the participant that drives it, the workbench, and the store.
 
-May import every other room of edge_sdk except `tools`; nothing of the coordinator imports it.
+May import every other package of edge_sdk except `tools`; the coordinator does not import it.
 """

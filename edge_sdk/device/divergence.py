@@ -1,6 +1,6 @@
-"""When what a device learned has diverged: loss, weights and knowledge that are no longer fit to use.
+"""Checks whether training has diverged: loss, weights and knowledge must be finite and within bounds.
 
-A diverged exchange is withheld and undone, not sent: one NaN in a mean would reach every device.
+A device does not send the result of a diverged exchange, and undoes it: one NaN in a mean would reach every device.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ REMEDY = "lower train.learning_rate, and look for extreme values in this device'
 
 
 def check_loss(report: FitReport, step: int) -> None:
-    """Raise Diverged where the loss of a training step is NaN or infinite."""
+    """Raise Diverged if the loss of a training step, numbered from 0, is NaN or infinite."""
     if not math.isfinite(report.loss):
         raise Diverged(f"the loss was {report.loss:g} in step {step + 1}")
 
 
 def check_weights(model: Model) -> None:
-    """Raise Diverged where what a fit changes holds NaN or Inf: all weights, or those of the last layer alone."""
+    """Raise Diverged if the weights that training changes hold NaN or Inf: all, or those of the last layer alone."""
     held = model.spec.capabilities
     if "weights" in held:
         _check("weights", model.weights(), math.inf)
@@ -35,7 +35,7 @@ def check_weights(model: Model) -> None:
 
 
 def check_knowledge(knowledge: Mapping[str, Payload]) -> None:
-    """Raise Diverged where an upload holds NaN, Inf, or a number beyond MAX_MAGNITUDE."""
+    """Raise Diverged if an upload holds NaN, Inf, or a number beyond MAX_MAGNITUDE."""
     for role, payload in knowledge.items():
         for each in fields(payload):
             value = getattr(payload, each.name)

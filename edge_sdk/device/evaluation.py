@@ -1,4 +1,4 @@
-"""Accuracies in which classes weigh differently."""
+"""Accuracies that weigh the classes differently."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.objectives import Floats, Ints
+from edge_sdk.arrays import Floats, Ints
 
 
 def weighted_accuracy(right: NDArray[np.bool_], truth: Ints, weights: Floats) -> float | None:
-    """Give sum_j a(y_j) 1[right_j] / sum_j a(y_j) over the test (FedNH, its section on evaluation metrics).
+    """Return sum_j a(y_j) 1[right_j] / sum_j a(y_j) over the test samples j (FedNH, section on evaluation metrics).
 
-    right: (t,) bool; truth: (t,) int; weights: a, (k,), not negative.  None where no test sample has a weight.
+    right: (t,) bool, whether each sample was classified correctly; truth: (t,) i8 labels; weights: the a of each
+    class, (k,), not negative.  Returns None if the weights of all test samples are 0.
     """
     each = weights[truth].astype(np.float64)  # (t,)
     total = float(each.sum())
@@ -21,11 +22,13 @@ def weighted_accuracy(right: NDArray[np.bool_], truth: Ints, weights: Floats) ->
 
 
 def personalised_accuracies(right: NDArray[np.bool_], truth: Ints, counts: Ints) -> Mapping[str, float]:
-    """FedNH's PM(V) and PM(L) of one device, as `pm_v` and `pm_l`; counts: (k,) its training samples by class.
+    """Return FedNH's PM(V) and PM(L) of one device, as `pm_v` and `pm_l`.
 
-    PM(V) weighs every class that the device holds alike; PM(L) each by its share of the device's samples, as if the
-    test were distributed like them.  FedNH means both on a balanced test.  Their exact values tell something of the
-    shares, so a device gives them only where its owner discloses those.
+    PM(V) gives all classes that the device holds the same weight.  PM(L) weighs each class by its share of the
+    device's samples, as if the test were distributed like them.  FedNH defines both on a balanced test set.  Their
+    exact values reveal something about the shares, so a device reports them only if its owner discloses the shares.
+
+    right: (t,) bool; truth: (t,) i8; counts: (k,) the device's training samples of each class.
     """
     found = {
         "pm_v": weighted_accuracy(right, truth, (counts > 0).astype(np.float32)),

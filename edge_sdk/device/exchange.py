@@ -1,4 +1,4 @@
-"""One exchange under way on a device: from its Assign through the method's slices to its upload."""
+"""One exchange on a device, from its Assign through the computation to its upload."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from edge_sdk.device import divergence
 from edge_sdk.device.learner import ExchangeMetrics, Learner, ServeRequest, WorkSlices
-from edge_sdk.device.store import Done, RoundStart, Store
+from edge_sdk.device.store import FinishedExchange, RoundStart, Store
 from edge_sdk.device.uplink import Uplink
 from edge_sdk.errors import Diverged, LocalProtocolError
 from edge_sdk.protocol.knowledge import Payload
@@ -16,83 +16,84 @@ from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import Assign, Upload
 
 UploadedKnowledge: TypeAlias = Callable[[Assign, Mapping[str, Payload]], Mapping[str, Payload]]
-"""What is sent of what an exchange computed."""
+"""A function of the Assign and the computed knowledge that returns the knowledge to upload."""
 Notify: TypeAlias = Callable[[str], None]
-"""Told a line of what the device's owner should know."""
+"""A function that receives a line for the device's owner."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundReport:
-    """What one exchange brought."""
+    """The result of one exchange, for callbacks of an app."""
 
     round: int
     exchange: int
     closing: bool
     metrics: Mapping[str, float]
-    """What the device measured of itself in it; empty where it did not."""
+    """What the device measured on its own data; empty if it did not measure in this exchange."""
     metrics_round: int
     """The number of completed rounds that the metrics describe."""
     withheld: str = ""
-    """Why the device shared nothing and went back to its state before the round; empty: it did not."""
+    """Why the device uploaded no knowledge and went back to its state before the round; empty: it did not."""
 
 
 @dataclass
 class OngoingExchange:
-    """One exchange under way."""
+    """An exchange that is being computed, or is computed and not stored yet."""
 
     learner: Learner
     store: Store
     assign: Assign
-    """Without what it brought."""
+    """The Assign without its knowledge."""
     frame: bytes
+    """The frame of the Assign, as received."""
     start: RoundStart | None
-    """The round's, where this exchange begins it: it is saved with the exchange."""
+    """The device's state before the round, if this exchange begins the round; it is saved with the exchange."""
     measured: ExchangeMetrics
     slices: WorkSlices
     result: tuple[Any, Mapping[str, Payload]] | None = None
-    """The method's new state and what to upload, once all is computed."""
+    """The method's new state and the knowledge to upload; None until all is computed."""
     withheld: str = ""
-    """Why nothing is shared: what was learned diverged."""
-    done: Done | None = None
-    """The result as it is stored and sent."""
+    """Why no knowledge is uploaded: the training diverged; empty: it did not."""
+    done: FinishedExchange | None = None
+    """The result in the form that is stored and sent."""
 
     @property
     def unsaved_bytes(self) -> int:
-        """What it will make durable, but for its upload: the Assign, and a round's start."""
+        """Bytes that this exchange will store besides its upload: the Assign, and the start of a round."""
         start_bytes = len(self.start.model) + len(self.start.method) if self.start is not None else 0
         return len(self.frame) + start_bytes
 
-    def withhold(self, reason: str, news: Notify) -> None:
-        """Share nothing of it, for what was learned diverged, and stand again where the round began."""
-        start = self.start or self.store.start()
+    def withhold(self, reason: str, notify: Notify) -> None:
+        """Upload no knowledge, because training diverged, and restore the device's state before the round."""
+        start = self.start or self.store.round_start()
         if start is not None:
-            self.learner.go_back_to(start)
-        if self.learner.sit_out(self.assign.round, reason):
-            news(f"round {self.assign.round}: {reason}; withheld and undone: {divergence.REMEDY}")
+            self.learner.restore(start)
+        if self.learner.skip_round(self.assign.round, reason):
+            notify(f"round {self.assign.round}: {reason}; withheld and undone: {divergence.REMEDY}")
         self.result, self.withheld, self.measured = (self.learner.state, {}), one_line(reason), ExchangeMetrics()
 
-    def pack(self, answer: UploadedKnowledge, uplink: Uplink, news: Notify) -> None:
-        """Make its upload's frame, or where the numbers are not fit to be sent, that of an empty one.
+    def pack(self, select: UploadedKnowledge, uplink: Uplink, notify: Notify) -> None:
+        """Make the frame of the upload; the upload is empty if its numbers are not finite or too large to send.
 
-        Raises RemoteProtocolError where the knowledge is not what the federation exchanges.
+        Raises RemoteProtocolError if the knowledge is not what the federation exchanges.
         """
         assign, knowledge = self.assign, self._take_knowledge()
         try:
-            knowledge = answer(assign, knowledge)
-            knowledge = self.learner.membership.sendable(knowledge, assign, withheld=bool(self.withheld))
+            knowledge = select(assign, knowledge)
+            knowledge = self.learner.membership.apply_transforms(knowledge, assign, withheld=bool(self.withheld))
         except (Diverged, LocalProtocolError) as error:  # not finite; or too large for the federation's encoding
-            self.withhold(str(error), news)
+            self.withhold(str(error), notify)
             knowledge = {}
-        self.done = Done(assign.round, assign.exchange, self.frame, uplink.frame(self._upload(knowledge)))
+        self.done = FinishedExchange(assign.round, assign.exchange, self.frame, uplink.frame(self._upload(knowledge)))
 
     def save(self) -> None:
-        """Make it durable, and what was learned in it what counts.  Raises StoreError where the disk refuses."""
+        """Store the exchange, then take over the method's new state.  Raises StoreError if the disk fails."""
         if self.result is not None and self.done is not None:
             self.store.save(self.done, self.start)
             self.learner.state = self.result[0]
 
     def _take_knowledge(self) -> Mapping[str, Payload]:
-        """What to upload, once: a whole model, perhaps, and not held here while its frame is made."""
+        """Hand out the knowledge and drop it here: it may be a whole model, and need not stay while it is encoded."""
         if self.result is None:
             return {}
         state, knowledge = self.result
@@ -100,7 +101,7 @@ class OngoingExchange:
         return knowledge
 
     def _upload(self, knowledge: Mapping[str, Payload]) -> Upload:
-        """With knowledge as it travels."""
+        """Build the upload; knowledge: after the federation's transforms."""
         assign, us = self.assign, self.learner.membership.welcome
         return Upload(
             federation=us.federation,
@@ -116,7 +117,7 @@ class OngoingExchange:
         )
 
     def report(self) -> RoundReport:
-        """What it brought."""
+        """Return the result for the callbacks of an app."""
         assign, measured = self.assign, self.measured
         return RoundReport(
             round=assign.round,
@@ -131,11 +132,14 @@ class OngoingExchange:
 def begin_exchange(
     learner: Learner, store: Store, assign: Assign, frame: bytes, serve: ServeRequest
 ) -> OngoingExchange:
-    """The exchange that an Assign opens, before its first slice; if it opens a round, the store holds its start."""
-    start, saved = None, store.started()
+    """Begin the exchange that an Assign opens; nothing is computed yet.
+
+    If the exchange begins a round, the store receives the device's present state as the start of that round.
+    """
+    start, saved = None, store.saved_round()
     if saved is None or assign.round > saved:
-        start = learner.start_of(assign.round)
-        store.hold(start)
+        start = learner.snapshot(assign.round)
+        store.begin_round(start)
     measured = ExchangeMetrics()
-    place = replace(assign, common={}, personal={})
-    return OngoingExchange(learner, store, place, frame, start, measured, learner.slices(assign, measured, serve))
+    header = replace(assign, common={}, personal={})
+    return OngoingExchange(learner, store, header, frame, start, measured, learner.slices(assign, measured, serve))

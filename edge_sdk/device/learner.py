@@ -1,4 +1,4 @@
-"""What a device learns in one run of a federation: its model, and beside it what the method keeps."""
+"""The learning state of a device in one run of a federation: its model and the state of the method."""
 
 from __future__ import annotations
 
@@ -19,58 +19,59 @@ from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Assign
 
 ServeRequest: TypeAlias = Callable[[Request, Job], Generator[Any, Any, Any]]
-"""Carries a method's request out, pausing now and then; what it yields in a pause is for whoever drives us."""
+"""Carries out a request of a method.  The generator pauses between batches; what it yields goes to the driver."""
 WorkSlices: TypeAlias = Generator[Any, Any, tuple[Any, Mapping[str, Payload]]]
-"""A method at work on an exchange, pausing now and then; at the end its new state and what to upload."""
+"""The computation of an exchange, which pauses between batches; it returns the method's new state and the upload."""
 
 
 @dataclass
 class ExchangeMetrics:
-    """What an evaluation within an exchange found."""
+    """The metrics of an evaluation within an exchange."""
 
     rounds_done: int = 0
+    """The number of completed rounds that the metrics describe."""
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 class Learner:
-    """A model and a method's state, as they change from exchange to exchange, and the way back to a round's start."""
+    """The model and the method's state, which change from exchange to exchange; both can go back to a round's start."""
 
     def __init__(self, membership: Membership, bench: Workbench, *, secret: bytes, lock: RLock) -> None:
-        """secret: see Job; lock: held while the model changes."""
+        """secret: the device's 32 bytes from which noise is drawn; lock: held while the model changes."""
         self.membership, self.lock = membership, lock
         self._bench, self._secret = bench, secret
         self.state: Any = membership.method.device_state()
         """The method's, after the last exchange that counts."""
-        self.sits_out: tuple[int, str] | None = None
-        """The round whose exchanges are not computed, and why: what was learned in it diverged."""
+        self.skipped_round: tuple[int, str] | None = None
+        """The round whose exchanges are not computed, and the reason: training diverged in it."""
 
     @property
     def samples(self) -> int:
-        """Private training samples on this device."""
+        """The number of private training samples on this device."""
         return len(self._bench.data.train)
 
-    def start_of(self, round_: int) -> RoundStart:
-        """All as it is now, where this round begins."""
-        return RoundStart(round_, self._bench.model.state_bytes(), storage.to_bytes(self.state))
+    def snapshot(self, round_: int) -> RoundStart:
+        """Return the present state of model and method as the start of a round."""
+        return RoundStart(round_, self._bench.model.state_bytes(), storage.serialise(self.state))
 
-    def go_back_to(self, start: RoundStart) -> None:
-        """Stand where a round began."""
+    def restore(self, start: RoundStart) -> None:
+        """Restore model and method to the start of a round."""
         with self.lock:
             self._bench.model.load_state(start.model)
-            self.state = storage.from_bytes(self.membership.method.device_state, start.method)
+            self.state = storage.deserialise(self.membership.method.device_state, start.method)
 
-    def sit_out(self, round_: int, reason: str) -> bool:
-        """Compute no more of this round; returns whether that is new."""
-        if self.sits_out is not None and self.sits_out[0] == round_:
+    def skip_round(self, round_: int, reason: str) -> bool:
+        """Compute no more exchanges of this round; returns False if the round was skipped already."""
+        if self.skipped_round is not None and self.skipped_round[0] == round_:
             return False
-        self.sits_out = round_, reason
+        self.skipped_round = round_, reason
         return True
 
     def slices(self, assign: Assign, measured: ExchangeMetrics, serve: ServeRequest) -> WorkSlices:
-        """The method at work on an exchange: the model changes on the way, `state` is left to whoever asked for it.
+        """Return the computation of an exchange.  It changes the model, but not `state`: the caller takes that over.
 
-        measured: filled in where the method evaluates.  They raise Diverged where learning does, and at once in a
-        round that is sat out.
+        measured: filled in if the method evaluates.  The computation raises Diverged when training diverges, and at
+        once in a round that is skipped.
         """
         model = self._bench.model.spec
         job = Job(
@@ -87,9 +88,9 @@ class Learner:
         return self._served(self.membership.method.step(self.state, assign.down, job), job, measured, serve)
 
     def _served(self, step: Step[Any], job: Job, measured: ExchangeMetrics, serve: ServeRequest) -> WorkSlices:
-        """The method's requests, served one by one, pausing between batches."""
-        if self.sits_out is not None and self.sits_out[0] == job.round:
-            raise Diverged(self.sits_out[1])
+        """Serve the method's requests one by one, with a pause between batches."""
+        if self.skipped_round is not None and self.skipped_round[0] == job.round:
+            raise Diverged(self.skipped_round[1])
         result: Any = None
         while True:
             try:
@@ -101,8 +102,8 @@ class Learner:
             if isinstance(request, Evaluate):
                 measured.rounds_done, measured.metrics = request.rounds_done, result
 
-    def repeat(self, assign: Assign) -> None:
-        """Carry an exchange out to its end, here and now, without looking for news."""
+    def recompute(self, assign: Assign) -> None:
+        """Compute an exchange from beginning to end without pauses."""
         slices = self.slices(assign, ExchangeMetrics(), self._bench.serve)
         try:
             while True:

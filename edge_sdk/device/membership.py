@@ -1,4 +1,4 @@
-"""What a Welcome brings: the federation and our place in it, and what may be exchanged in it."""
+"""A device's membership in a federation: the settings that its Welcome brought, and what it may exchange."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ class Membership:
     method: Method[Any]
     """Under the federation's parameters."""
     expect: Expect
-    """What payloads must fit: weights, those of this device's own model."""
+    """The shapes and bounds that payloads must fit; for weights, those of this device's model."""
     limits: Limits
-    """Of its frames."""
+    """The limits of the federation's frames."""
     chain: transforms.Chain
+    """What is done to knowledge between the method and the wire."""
 
     @property
     def spec(self) -> FederationSpec:
-        """What all its devices have in common."""
+        """The settings that all devices of the federation share."""
         return self.welcome.spec
 
     @property
@@ -45,8 +46,8 @@ class Membership:
         """Whether a round ends with this exchange."""
         return exchange == len(self.method.exchanges) - 1
 
-    def row_of(self, assign: Assign) -> Exchange:
-        """What travels in the exchange that an Assign opens.  Raises RemoteProtocolError where there is none."""
+    def exchange_for(self, assign: Assign) -> Exchange:
+        """Return the exchange that an Assign opens.  Raises RemoteProtocolError if the method has no such exchange."""
         if assign.closing:
             return self.method.closing
         if assign.exchange >= len(self.method.exchanges):
@@ -55,49 +56,51 @@ class Membership:
             )
         return self.method.exchanges[assign.exchange]
 
-    def received(self, assign: Assign) -> Assign:
-        """An Assign with its knowledge as the method takes it.  Raises RemoteProtocolError where it does not fit."""
+    def undo_transforms(self, assign: Assign) -> Assign:
+        """Return an Assign with its knowledge decoded for the method.  Raises RemoteProtocolError if it is illegal."""
         rounds = self.spec.rounds
         if assign.closing != (assign.round == rounds) or assign.round > rounds:
             raise RemoteProtocolError("knowledge", f"round {assign.round} of {rounds}: out of place")
-        row = self.row_of(assign)
+        down = self.exchange_for(assign).down
         assign = self.chain.received(assign, "common", "personal")
-        check_roles(assign.common, {r: s for r, s in row.down.items() if not s.personal}, self.expect)
-        check_roles(assign.personal, {r: s for r, s in row.down.items() if s.personal}, self.expect)
+        check_roles(assign.common, {role: slot for role, slot in down.items() if not slot.personal}, self.expect)
+        check_roles(assign.personal, {role: slot for role, slot in down.items() if slot.personal}, self.expect)
         return assign
 
-    def sendable(self, knowledge: Mapping[str, Payload], assign: Assign, *, withheld: bool) -> dict[str, Payload]:
-        """The answer to an Assign as it travels; withheld: an empty one.
+    def apply_transforms(
+        self, knowledge: Mapping[str, Payload], assign: Assign, *, withheld: bool
+    ) -> dict[str, Payload]:
+        """Return the knowledge of an upload in the form in which it is sent; withheld: it must be empty.
 
-        Raises Diverged for numbers that are unfit to use, LocalProtocolError for what is too large for the
-        federation's encoding, RemoteProtocolError for whatever else may not be sent.
+        Raises Diverged for numbers that are not finite or beyond MAX_MAGNITUDE, LocalProtocolError for numbers that
+        the federation's encoding cannot carry, and RemoteProtocolError for anything else that may not be sent.
         """
-        slots = {} if withheld else self.row_of(assign).up
+        slots = {} if withheld else self.exchange_for(assign).up
         try:
-            check_roles(knowledge, slots, self.expect)  # which looks at the numbers, too
+            check_roles(knowledge, slots, self.expect)  # checks the numbers, too
         except RemoteProtocolError:
             divergence.check_knowledge(knowledge)
             raise
         return self.chain.apply(knowledge)
 
     def stored_assign(self, frame: bytes) -> Assign:
-        """An Assign that was received before, from its frame."""
+        """Decode an Assign that was received and stored before."""
         message: Message = codec.decode(frame, self.limits).message
         if not isinstance(message, Assign):
             raise RemoteProtocolError("schema", "the stored frame is no Assign")
         return self.chain.received(message, "common", "personal")
 
     def withheld_in(self, frame: bytes) -> str:
-        """Why the upload in a stored frame shares nothing; empty: it does."""
+        """Return why the upload in a stored frame has no knowledge; empty: it has."""
         message: Message = codec.decode(frame, self.limits).message
         return message.withheld if isinstance(message, Upload) else ""
 
 
-def enter(welcome: Welcome, own: ModelSpec, *, shares_weights: bool) -> Membership:
-    """Load the method and check that both sides mean the same by it.
+def join(welcome: Welcome, own: ModelSpec, *, shares_weights: bool) -> Membership:
+    """Load the method that a Welcome names, and check that both sides have the same version of it.
 
-    own: this device's model; shares_weights: whether its owner lets its weights leave.  Raises RemoteProtocolError
-    where this device cannot take part.
+    own: this device's model; shares_weights: whether its owner allows its weights to leave the device.  Raises
+    RemoteProtocolError if this device cannot take part.
     """
     spec = welcome.spec
     try:
@@ -119,6 +122,5 @@ def enter(welcome: Welcome, own: ModelSpec, *, shares_weights: bool) -> Membersh
 
 
 def _expected(spec: FederationSpec, own: ModelSpec) -> Expect:
-    """What payloads must fit: weights, those of this device's own model."""
     count = own.parameters if own.layout else 0
     return expected_weights(expectation(spec), count=count, feature_dim=own.feature_dim, layout=own.layout)

@@ -1,4 +1,4 @@
-"""What a device's computing takes: counted as it is done, and turned into time and energy by a board's profile."""
+"""Counts the operations, memory traffic and calls of a device's computing; a board's profile makes time of them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,22 @@ from edge_sdk.objectives.optim import Part
 
 _F4_BYTES = 4
 TRAIN_PASSES: Mapping[Part, int] = {"all": 3, "body": 3, "head": 1}
-"""What a step costs, in forward passes: backwards through the body is twice forwards, through the head hardly more."""
+"""The cost of a training step in forward passes.  A backward pass through the body costs two; one through the head
+alone costs next to nothing."""
 
 
 def forward(spec: ModelSpec, samples: int) -> Effort:
-    """One forward pass of a batch: each layer reads what the one before it wrote, and its weights."""
+    """Return the effort of one forward pass of a batch: each layer reads its input and weights, and writes its output.
+
+    Activations and weights are f4.
+    """
     moved_bytes = 2 * spec.activation_bytes_per_sample * samples + _F4_BYTES * spec.parameters
     return Effort(spec.flops_per_sample * samples, moved_bytes, spec.calls_per_pass)
 
 
 @dataclass
 class Meter:
-    """What has been computed so far."""
+    """Counts what a device has computed so far."""
 
     train_flops: int = 0
     infer_flops: int = 0
@@ -32,14 +36,14 @@ class Meter:
     infer_calls: int = 0
 
     def trained(self, spec: ModelSpec, samples: int, part: Part, extra_flops: int = 0) -> None:
-        """One optimiser step on a batch, and what its objective computed beside it."""
+        """Count one optimiser step on a batch; extra_flops: what the objective computed besides."""
         flops, moved_bytes, calls = (TRAIN_PASSES[part] * int(each) for each in forward(spec, samples))
         self.train_flops += flops + extra_flops
         self.train_bytes += moved_bytes
         self.train_calls += calls
 
     def inferred(self, spec: ModelSpec, samples: int) -> None:
-        """One forward pass of a batch."""
+        """Count one forward pass of a batch."""
         flops, moved_bytes, calls = forward(spec, samples)
         self.infer_flops += int(flops)
         self.infer_bytes += int(moved_bytes)
@@ -47,10 +51,10 @@ class Meter:
 
     @property
     def train(self) -> Effort:
-        """All training so far."""
+        """The effort of all training so far."""
         return Effort(self.train_flops, self.train_bytes, self.train_calls)
 
     @property
     def infer(self) -> Effort:
-        """All inference so far."""
+        """The effort of all inference so far."""
         return Effort(self.infer_flops, self.infer_bytes, self.infer_calls)

@@ -1,4 +1,4 @@
-"""How a device comes by the public set that its federation names, where its owner gave none."""
+"""Provides the public set that a device's federation needs, if the device's owner gave none."""
 
 from __future__ import annotations
 
@@ -13,75 +13,78 @@ from edge_sdk.public_set.fetch import PublicFetch
 
 
 class PublicSupply:
-    """Brings public sets to the bench: from the disk or, block by block, from the coordinator."""
+    """Loads public sets into the workbench, from the disk or block by block from the coordinator."""
 
     def __init__(self, bench: Workbench, fetch: PublicFetch | None, uplink: Uplink, lock: RLock) -> None:
-        """fetch: None where the owner gave a set, or no folder for one; lock: held while the bench takes a set up."""
+        """fetch: None if the owner gave a set, or no folder for one; lock: held while the bench changes its set."""
         self._bench, self._fetch, self._uplink, self._lock = bench, fetch, uplink, lock
         self._wanted: PublicSetSpec | None = None
         self._total_bytes = 0
 
     @property
     def fetches(self) -> bool:
-        """Whether this device gets its public sets here."""
+        """Whether this device fetches its public sets."""
         return self._fetch is not None
 
     @property
     def missing(self) -> PublicSetSpec | None:
-        """The public set that must be fetched before anything is computed; None: none."""
+        """The public set that must be fetched before anything can be computed; None: none."""
         if self._fetch is None or self._wanted is None:
             return None
         held = self._bench.public.spec if self._bench.public else None
         return None if held == self._wanted else self._wanted
 
-    def want(self, wanted: PublicSetSpec | None) -> None:
-        """From now on this set is needed, or none; it is taken up at once if it is on the disk."""
+    def require(self, wanted: PublicSetSpec | None) -> None:
+        """Set which public set is needed from now on; it is loaded at once if it is on the disk."""
         self._wanted = wanted
         missing = self.missing
         found = self._fetch.find(missing) if self._fetch and missing else None
         if found is not None:
             self._bench.give(found)
 
-    def offered(self, total_bytes: int) -> Refused | None:
-        """The coordinator serves the set in so many bytes; returns why it cannot be fetched so, if it must be."""
+    def check_size(self, total_bytes: int) -> Refused | None:
+        """Note the size of the coordinator's public set; returns why it cannot be fetched, if it is needed."""
         self._total_bytes = total_bytes
         return self._fetch.refusal(total_bytes) if self._fetch and self.missing else None
 
-    def begin(self, news: Callable[[str], None]) -> None:
-        """Fetch what is missing, from where an earlier life left off; if it is under way, ask anew for its blocks."""
+    def begin(self, notify: Callable[[str], None]) -> None:
+        """Begin to fetch the missing set, or continue after a restart; if that is under way, request its blocks again.
+
+        notify: receives a line for the device's owner.
+        """
         missing = self.missing
         if self._fetch is None or missing is None:
             return
         if self._fetch.wanted != missing:
-            news(f"fetching the public set: {missing.count} samples, {self._total_bytes} bytes")
+            notify(f"fetching the public set: {missing.count} samples, {self._total_bytes} bytes")
         self._fetch.begin(missing, self._total_bytes)
 
     def stop(self) -> None:
-        """Fetch nothing any more; what has come stays on the disk."""
+        """Stop fetching; the blocks that have arrived stay on the disk."""
         if self._fetch is not None:
             self._fetch.stop()
 
     def next_due_s(self) -> float | None:
-        """When `go_on` can next matter."""
+        """Return the time in seconds at which `advance` can next have something to do; None: it has nothing to do."""
         return self._fetch.next_due_s() if self._fetch is not None else None
 
-    def take(self, block: PublicBlock, now_s: float) -> None:
-        """Keep a block.  Raises RemoteProtocolError for one that is not part of the set under way."""
+    def receive(self, block: PublicBlock, now_s: float) -> None:
+        """Store a block.  Raises RemoteProtocolError for a block that is not part of the set being fetched."""
         if self._fetch is not None:
-            self._fetch.take(block, now_s)
+            self._fetch.receive(block, now_s)
 
-    def go_on(self, now_s: float) -> bool:
-        """Ask for what is missing, or once nothing is, bring the set to the bench; whether it did.
+    def advance(self, now_s: float) -> bool:
+        """Request missing blocks, or load the complete set into the bench; returns whether the set was loaded.
 
-        Raises RemoteProtocolError where the set came damaged and is fetched once more, Refused where it is of no use.
+        Raises RemoteProtocolError if the set arrived damaged and is fetched once more, Refused if it cannot be used.
         """
         missing = self.missing
         if self._fetch is None or missing is None:
             return False
-        if not self._fetch.arrived:
-            blocks = self._fetch.ask(now_s)
+        if not self._fetch.complete:
+            blocks = self._fetch.next_requests(now_s)
             if blocks:
-                self._uplink.ask_for_blocks(missing.sha256, blocks)
+                self._uplink.request_blocks(missing.sha256, blocks)
             return False
         try:
             public = self._fetch.finish()

@@ -1,4 +1,4 @@
-"""Standing again where the last durable exchange left a device: after a restart, or when work was given up."""
+"""Restores a device to its state after the last stored exchange: after a restart, or when an exchange was abandoned."""
 
 from __future__ import annotations
 
@@ -9,41 +9,45 @@ from edge_sdk.device.membership import Membership
 from edge_sdk.device.session import SessionPhase, SessionState
 from edge_sdk.device.store import Store
 from edge_sdk.protocol import codec
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import Welcome
 
 
 def last_welcome(store: Store) -> Welcome | None:
-    """Who took this device in, in an earlier life; None: nobody yet."""
+    """Return the stored Welcome; None: no coordinator has accepted this device yet."""
     frame = store.welcome()
     message = codec.decode(frame).message if frame is not None else None
     return message if isinstance(message, Welcome) else None
 
 
-def replay(learner: Learner, store: Store, *, lacking: bool) -> None:
-    """Replay the round from its saved start; exact, because nothing in it is random but by seed.
+def replay(learner: Learner, store: Store, *, lacks_public_set: bool) -> None:
+    """Restore the saved start of the round, and compute the exchanges since then again.
 
-    lacking: the public set is not here, so only the start is loaded, and the rest follows once the set is.
+    This gives the same bits, because all randomness follows from seeds.  lacks_public_set: only the start is restored;
+    the exchanges follow in another call, once the set is here.
     """
     with learner.lock:
-        learner.sits_out = None
-        start = store.start()
+        learner.skipped_round = None
+        start = store.round_start()
         if start is None:
             return
-        learner.go_back_to(start)
-        dones = () if lacking else tuple(done for done in store.done() if done.round >= start.round)
-        withheld = learner.membership.withheld_in(dones[-1].upload) if dones else ""
-        if withheld:  # and so the whole round was undone
-            learner.sits_out = dones[-1].round, withheld
+        learner.restore(start)
+        finished = () if lacks_public_set else tuple(done for done in store.finished() if done.round >= start.round)
+        withheld = learner.membership.withheld_in(finished[-1].upload) if finished else ""
+        if withheld:  # the whole round was undone
+            learner.skipped_round = finished[-1].round, withheld
             return
-        for done in dones:
-            learner.repeat(learner.membership.stored_assign(done.assign))
+        for done in finished:
+            learner.recompute(learner.membership.stored_assign(done.assign))
 
 
-def stand(state: SessionState, phase: SessionPhase, membership: Membership, store: Store) -> SessionState:
-    """The session in this phase, at the place of the last durable exchange."""
-    fresh = SessionState()
-    place, closing, pending = fresh.place, fresh.closing, fresh.pending
-    for last in store.done()[-1:]:
-        place, pending = (last.round, last.exchange), not last.receipted
+def restored_session(state: SessionState, phase: SessionPhase, membership: Membership, store: Store) -> SessionState:
+    """Return the session in this phase, after the last stored exchange."""
+    new = SessionState()
+    exchange_id, closing, pending = new.exchange_id, new.closing, new.pending
+    for last in store.finished()[-1:]:
+        exchange_id, pending = ExchangeId(last.round, last.exchange), not last.receipted
         closing = membership.stored_assign(last.assign).closing
-    return dataclasses.replace(state, phase=phase, place=place, closing=closing, pending=pending, unfinished=False)
+    return dataclasses.replace(
+        state, phase=phase, exchange_id=exchange_id, closing=closing, pending=pending, unfinished=False
+    )

@@ -1,11 +1,11 @@
-"""A device's side of a federation, as a pure state machine: events in, commands out.
+"""The session of a device in a federation, as a pure state machine that takes events and returns commands.
 
-No clock, thread, socket or randomness: time comes in as a field of the events, and the one random thing, the jitter of
-repeated hellos, is left to whoever carries the commands out.
+It has no clock, thread, socket or randomness.  Events carry the time as a field, and the code that carries out the
+commands adds a random delay to repeated hellos.
 
-A device says hello until it is welcomed, fetches the public set where it lacks it (and says hello anew), works on what
-it is assigned, and sends each upload again until a receipt of the coordinator's lets go of it.  A newer Assign
-supersedes an older one, whatever the device is doing.
+A device sends Hello until it is welcomed.  If it lacks the public set, it fetches the set and sends Hello again.  It
+computes the exchanges that it is assigned, and sends each upload again until the coordinator's receipt for it arrives.
+A newer Assign replaces an older one, whatever the device is doing.
 """
 
 from __future__ import annotations
@@ -14,15 +14,19 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
 
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.state_machine import SAME, Rule, StateMachine
 
 HELLO_FIRST_S, HELLO_MOST_S = 1.0, 30.0
-"""A hello is repeated after 1, 2, 4 ... 30 s while nobody answers."""
+"""A Hello without an answer is repeated after 1, 2, 4 ... 30 s."""
 RESEND_FIRST_S, RESEND_MOST_S = 4.0, 60.0
 """An upload without a receipt is sent again after 4, 8 ... 60 s."""
 IDLE_HELLO_S = 60.0
-"""A device that hears nothing for this long says hello again: its Assign may be lost, it was counted as away, or the
-coordinator came back without its noticing."""
+"""A device that receives nothing for this long sends Hello again: perhaps its Assign was lost, the coordinator counts
+it as away, or the coordinator was restarted unnoticed."""
+
+BEFORE_FIRST = ExchangeId(-1, 0)
+"""An id that is smaller than that of the first exchange of a run."""
 
 
 class SessionPhase(str, Enum):
@@ -37,28 +41,28 @@ class SessionPhase(str, Enum):
     REFUSED = "refused"
 
 
-Place: TypeAlias = tuple[int, int]
-"""(round, exchange)"""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionState:
-    """All that a session must remember between two events."""
+    """The state of a session between two events."""
 
     phase: SessionPhase = SessionPhase.JOINING
     linked: bool = False
     epoch: int = -1
-    """Of the coordinator that welcomed us."""
-    place: Place = (-1, 0)
-    """The newest exchange that we have begun."""
+    """The epoch of the coordinator that welcomed this device; -1: none did."""
+    exchange_id: ExchangeId = BEFORE_FIRST
+    """The newest exchange that this device has begun."""
     unfinished: bool = False
-    """No upload of `place` is stored yet."""
+    """Whether the upload of that exchange is not stored yet."""
     closing: bool = False
+    """Whether it is the closing exchange."""
     pending: bool = False
-    """The outbox holds an upload of `place` without a receipt (after a restart: from before it)."""
+    """Whether its upload is stored and has no receipt yet; after a restart this may be an upload from before."""
     retry_at_s: float = 0.0
+    """When to send a Hello or the upload again."""
     retry_wait_s: float = 0.0
+    """The length of the present wait."""
     reason: str = ""
+    """Why the session ended; empty: it has not ended, or ended with success."""
 
 
 # -- events ---------------------------------------------------------------------------------------------------------
@@ -78,12 +82,12 @@ class LinkDown:
 
 @dataclass(frozen=True, slots=True)
 class Welcomed:
-    """The coordinator took us in."""
+    """The coordinator accepted this device."""
 
     epoch: int
     now_s: float
-    lacking: bool = False
-    """The public set that the method needs is not here, or the coordinator does not know yet that it is."""
+    lacks_public_set: bool = False
+    """Whether this device lacks the public set that the method needs, or has not yet said that it has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +99,20 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class HelloRefused:
-    """The coordinator will not have us."""
+    """The coordinator refused this device."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorSeen:
-    """The coordinator announced itself."""
+    """The coordinator's status arrived."""
 
     epoch: int
     over: bool
+    """Whether the run has ended."""
     reason: str
+    """Why the run failed; empty: it did not."""
     now_s: float
 
 
@@ -114,23 +120,23 @@ class CoordinatorSeen:
 class Assigned:
     """An Assign arrived."""
 
-    place: Place
+    exchange_id: ExchangeId
     closing: bool
     now_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class WorkDone:
-    """The upload of the present exchange stands in the outbox."""
+    """The upload of the present exchange is computed and stored."""
 
     now_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Receipted:
-    """The coordinator answered an upload."""
+    """A receipt for an upload arrived."""
 
-    place: Place
+    exchange_id: ExchangeId
     now_s: float
 
 
@@ -160,38 +166,38 @@ SessionEvent: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class SayHello:
-    """Send Hello."""
+    """Send a Hello."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchPublic:
-    """Begin to fetch the public set; if that is under way, ask anew for what was on its way."""
+    """Begin to fetch the public set; if that is under way, request again the blocks that have not arrived."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartWork:
-    """Begin the exchange that was just assigned; abandon any other."""
+    """Begin the exchange that was just assigned, and abandon any other."""
 
-    place: Place
+    exchange_id: ExchangeId
 
 
 @dataclass(frozen=True, slots=True)
 class SendUpload:
-    """Send the stored bytes of this exchange's upload (again)."""
+    """Send the stored upload of this exchange, for the first time or again."""
 
-    place: Place
+    exchange_id: ExchangeId
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetUpload:
-    """The outbox may let go of this exchange's upload."""
+    """Stop keeping the upload of this exchange for sending."""
 
-    place: Place
+    exchange_id: ExchangeId
 
 
 @dataclass(frozen=True, slots=True)
 class EndSession:
-    """The session is over; an empty reason is success."""
+    """The session is over; an empty reason means success."""
 
     reason: str
 
@@ -204,10 +210,10 @@ SessionTransition: TypeAlias = tuple[SessionState, tuple[SessionCommand, ...]]
 
 
 def _link_up(state: SessionState, event: LinkUp) -> SessionTransition:
-    """Whatever the broker forgot meanwhile, a hello and our own resending repair it."""
+    """Send everything again that the broker may have lost during the interruption."""
     state = _retry_hello(replace(state, linked=True), event.now_s)
     if state.phase is SessionPhase.REPORTING:
-        return _retry_upload(state, event.now_s), (SayHello(), SendUpload(state.place))
+        return _retry_upload(state, event.now_s), (SayHello(), SendUpload(state.exchange_id))
     if state.phase is SessionPhase.FETCHING:
         return state, (SayHello(), FetchPublic())
     return state, (SayHello(),)
@@ -219,77 +225,81 @@ def _link_down(state: SessionState, _event: LinkDown) -> SessionTransition:
 
 def _welcome(state: SessionState, event: Welcomed) -> SessionTransition:
     state = replace(state, epoch=event.epoch)
-    if event.lacking:
-        return _wait(replace(state, phase=SessionPhase.FETCHING), event.now_s), (FetchPublic(),)
+    if event.lacks_public_set:
+        return _wait_for_assign(replace(state, phase=SessionPhase.FETCHING), event.now_s), (FetchPublic(),)
     if state.pending:
-        return _retry_upload(replace(state, phase=SessionPhase.REPORTING), event.now_s), (SendUpload(state.place),)
-    return _wait(replace(state, phase=SessionPhase.IDLE), event.now_s), ()
+        return _retry_upload(replace(state, phase=SessionPhase.REPORTING), event.now_s), (
+            SendUpload(state.exchange_id),
+        )
+    return _wait_for_assign(replace(state, phase=SessionPhase.IDLE), event.now_s), ()
 
 
 def _welcome_again(state: SessionState, event: Welcomed) -> SessionTransition:
     state = replace(state, epoch=event.epoch)
-    return (_wait(state, event.now_s) if state.phase in (SessionPhase.IDLE, SessionPhase.FETCHING) else state), ()
+    return (
+        _wait_for_assign(state, event.now_s) if state.phase in (SessionPhase.IDLE, SessionPhase.FETCHING) else state
+    ), ()
 
 
 def _fetched(state: SessionState, event: Fetched) -> SessionTransition:
-    """The coordinator counts on us only once a hello names the set."""
+    """Send a Hello that names the set: only then does the coordinator invite this device."""
     state = replace(state, phase=SessionPhase.JOINING, retry_wait_s=0.0)
     return (_retry_hello(state, event.now_s), (SayHello(),)) if state.linked else (state, ())
 
 
-def _turned_away(state: SessionState, event: HelloRefused) -> SessionTransition:
+def _hello_refused(state: SessionState, event: HelloRefused) -> SessionTransition:
     return replace(state, phase=SessionPhase.REFUSED, reason=event.reason), (EndSession(event.reason),)
 
 
-def _seen(state: SessionState, event: CoordinatorSeen) -> SessionTransition:
-    if event.over and 0 <= state.epoch <= event.epoch:  # else it is what an earlier run left behind
+def _coordinator_seen(state: SessionState, event: CoordinatorSeen) -> SessionTransition:
+    if event.over and 0 <= state.epoch <= event.epoch:  # otherwise it is a retained status of an earlier run
         return replace(state, phase=SessionPhase.DONE, reason=event.reason), (EndSession(event.reason),)
     if event.epoch == state.epoch or not state.linked:
         return state, ()
     if state.phase is SessionPhase.REPORTING:
-        return _retry_upload(state, event.now_s), (SayHello(), SendUpload(state.place))
+        return _retry_upload(state, event.now_s), (SayHello(), SendUpload(state.exchange_id))
     return _retry_hello(state, event.now_s), (SayHello(),)
 
 
 def _assign(state: SessionState, event: Assigned) -> SessionTransition:
-    if event.place < state.place:
+    if event.exchange_id < state.exchange_id:
         return state, ()
-    if event.place == state.place:
+    if event.exchange_id == state.exchange_id:
         return _assign_again(state, event)
-    commands: tuple[SessionCommand, ...] = (StartWork(event.place),)
-    if state.phase is SessionPhase.REPORTING:  # the newer Assign says that the older exchange is closed
-        commands = (ForgetUpload(state.place), *commands)
-    state = replace(state, place=event.place, closing=event.closing, pending=False)
+    commands: tuple[SessionCommand, ...] = (StartWork(event.exchange_id),)
+    if state.phase is SessionPhase.REPORTING:  # a newer Assign means that the older exchange is closed
+        commands = (ForgetUpload(state.exchange_id), *commands)
+    state = replace(state, exchange_id=event.exchange_id, closing=event.closing, pending=False)
     return replace(state, phase=SessionPhase.WORKING, unfinished=True), commands
 
 
 def _assign_again(state: SessionState, event: Assigned) -> SessionTransition:
-    """The coordinator lacks our upload, whatever receipt we may have: it gets the stored bytes, or their making."""
+    """Send the stored upload again, or compute it: the coordinator lacks it, whatever receipt may have come."""
     if state.phase is SessionPhase.WORKING:
         return state, ()
     if state.unfinished:
-        return replace(state, phase=SessionPhase.WORKING), (StartWork(state.place),)
+        return replace(state, phase=SessionPhase.WORKING), (StartWork(state.exchange_id),)
     if state.phase is SessionPhase.IDLE:
         state = _retry_upload(replace(state, phase=SessionPhase.REPORTING, pending=True), event.now_s)
-    return state, (SendUpload(state.place),)
+    return state, (SendUpload(state.exchange_id),)
 
 
 def _work_done(state: SessionState, event: WorkDone) -> SessionTransition:
     state = replace(state, phase=SessionPhase.REPORTING, pending=True, unfinished=False)
-    return _retry_upload(state, event.now_s), (SendUpload(state.place),)
+    return _retry_upload(state, event.now_s), (SendUpload(state.exchange_id),)
 
 
 def _receipt(state: SessionState, event: Receipted) -> SessionTransition:
-    if event.place < state.place:
-        return state, (ForgetUpload(event.place),)
+    if event.exchange_id < state.exchange_id:
+        return state, (ForgetUpload(event.exchange_id),)
     if (
-        event.place > state.place or state.phase is SessionPhase.WORKING
-    ):  # of an earlier life; this one recomputes the same
+        event.exchange_id > state.exchange_id or state.phase is SessionPhase.WORKING
+    ):  # a receipt from before a restart; the upload is computed again, with the same bytes
         return state, ()
-    forget = ForgetUpload(event.place)
+    forget = ForgetUpload(event.exchange_id)
     if state.closing:
         return replace(state, phase=SessionPhase.DONE, pending=False), (forget, EndSession(""))
-    return _wait(replace(state, phase=SessionPhase.IDLE, pending=False), event.now_s), (forget,)
+    return _wait_for_assign(replace(state, phase=SessionPhase.IDLE, pending=False), event.now_s), (forget,)
 
 
 def _tick_hello(state: SessionState, event: SessionTick) -> SessionTransition:
@@ -303,8 +313,8 @@ def _tick_upload(state: SessionState, event: SessionTick) -> SessionTransition:
         return state, ()
     wait_s = min(state.retry_wait_s * 2, RESEND_MOST_S)
     state = replace(state, retry_at_s=event.now_s + wait_s, retry_wait_s=wait_s)
-    hello = (SayHello(),) if wait_s == RESEND_MOST_S else ()  # unanswered for IDLE_HELLO_S: perhaps we are not known
-    return state, (*hello, SendUpload(state.place))
+    hello = (SayHello(),) if wait_s == RESEND_MOST_S else ()  # no answer for a minute: perhaps this device is unknown
+    return state, (*hello, SendUpload(state.exchange_id))
 
 
 # -- shared pieces --------------------------------------------------------------------------------------------------
@@ -321,7 +331,7 @@ def _retry_upload(state: SessionState, now_s: float) -> SessionState:
     return replace(state, retry_at_s=now_s + RESEND_FIRST_S, retry_wait_s=RESEND_FIRST_S)
 
 
-def _wait(state: SessionState, now_s: float) -> SessionState:
+def _wait_for_assign(state: SessionState, now_s: float) -> SessionState:
     return replace(state, retry_at_s=now_s + IDLE_HELLO_S, retry_wait_s=0.0)
 
 
@@ -342,40 +352,52 @@ SESSION_MACHINE: StateMachine[SessionState] = StateMachine(
             LinkUp,
             (SAME,),
             _link_up,
-            "says hello; sends an upload without a receipt, asks for public blocks again",
+            "sends Hello; sends an upload without a receipt again; requests missing public blocks again",
         ),
-        Rule(_LIVE, LinkDown, (SAME,), _link_down, "goes on working; nothing is due"),
+        Rule(_LIVE, LinkDown, (SAME,), _link_down, "continues to compute; sends nothing"),
         Rule(
             (_J,),
             Welcomed,
             (_F, _I, _R),
             _welcome,
-            "taken in; fetches the public set if it lacks it, or sends the upload that a restart left",
+            "accepted; fetches the public set if it lacks it, or sends an upload that has no receipt since a restart",
         ),
-        Rule((_F, _I, _W, _R), Welcomed, (SAME,), _welcome_again, "taken in again"),
-        Rule((_F,), Fetched, (_J,), _fetched, "the public set is complete: says hello anew, naming it"),
-        Rule(_LIVE, HelloRefused, (_X,), _turned_away, "over; the reason and the remedy are reported"),
-        Rule(_LIVE, CoordinatorSeen, (SAME, _D), _seen, "a new epoch is greeted; the end of our run ends the session"),
-        Rule((_I,), Assigned, (_I, _W, _R), _assign, "newer: begun; same: the stored upload again; older: ignored"),
-        Rule((_W,), Assigned, (_W,), _assign, "newer: begun instead; same or older: ignored"),
-        Rule((_R,), Assigned, (_R, _W), _assign, "newer: begun; same: the stored upload again; older: ignored"),
-        Rule((_W,), WorkDone, (_R,), _work_done, "the upload is sent"),
-        Rule((_I,), Receipted, (_I, _D), _receipt, "one that came again; the closing one ends the session"),
-        Rule((_R,), Receipted, (_R, _I, _D), _receipt, "the outbox lets go; the closing one ends the session"),
-        Rule((_W,), Receipted, (_W,), _receipt, "the outbox lets go of an older upload"),
-        Rule((_J, _F, _I), SessionTick, (SAME,), _tick_hello, "says hello again"),
-        Rule((_R,), SessionTick, (_R,), _tick_upload, "sends the upload again, and after a minute a hello, too"),
+        Rule((_F, _I, _W, _R), Welcomed, (SAME,), _welcome_again, "accepted again"),
+        Rule((_F,), Fetched, (_J,), _fetched, "the public set is complete: sends a Hello that names it"),
+        Rule(_LIVE, HelloRefused, (_X,), _hello_refused, "over; the reason and the remedy are reported"),
+        Rule(
+            _LIVE,
+            CoordinatorSeen,
+            (SAME, _D),
+            _coordinator_seen,
+            "new epoch: sends Hello, or an upload without a receipt; end of the run: ends the session",
+        ),
+        Rule((_I,), Assigned, (_I, _W, _R), _assign, "newer: begins it; same: sends its upload again; older: ignored"),
+        Rule((_W,), Assigned, (_W,), _assign, "newer: begins it instead; same or older: ignored"),
+        Rule((_R,), Assigned, (_R, _W), _assign, "newer: begins it; same: sends its upload again; older: ignored"),
+        Rule((_W,), WorkDone, (_R,), _work_done, "sends the upload"),
+        Rule((_I,), Receipted, (_I, _D), _receipt, "a repeated receipt; that of the closing exchange ends the session"),
+        Rule(
+            (_R,),
+            Receipted,
+            (_R, _I, _D),
+            _receipt,
+            "stops sending the upload; the receipt of the closing exchange ends the session",
+        ),
+        Rule((_W,), Receipted, (_W,), _receipt, "deletes an older upload from what is to be sent"),
+        Rule((_J, _F, _I), SessionTick, (SAME,), _tick_hello, "sends Hello again"),
+        Rule((_R,), SessionTick, (_R,), _tick_upload, "sends the upload again, and after a minute a Hello, too"),
     )
 )
 
 
 def advance(state: SessionState, event: SessionEvent) -> SessionTransition:
-    """The next state and the commands to carry out, in order.  Pure: same input, same output."""
+    """Return the next state and the commands to carry out, in order.  Pure: the same input gives the same output."""
     return SESSION_MACHINE.advance(state, event)
 
 
 def next_due_s(state: SessionState) -> float | None:
-    """When the next Tick can matter; None: only messages can."""
+    """Return the time in seconds at which the next SessionTick can matter; None: no tick can."""
     if state.linked and state.phase in (
         SessionPhase.JOINING,
         SessionPhase.FETCHING,

@@ -1,7 +1,7 @@
-"""What a device must not lose: who welcomed it, its model at the round's start, the exchanges since, the outbox.
+"""Stores what a device must keep over a power cut: its Welcome, its state before the round, and the exchanges since.
 
-Once a round the model is saved, and with each exchange one transaction holds the Assign that came and the upload that
-goes.  After a crash the device is rebuilt from the round's start by replaying those Assigns, which is exact.
+The model is saved once a round.  For each exchange one transaction stores the Assign and the upload that answers it.
+After a crash the device restores the round's start and computes those Assigns again, which gives the same bits.
 """
 
 from __future__ import annotations
@@ -11,137 +11,140 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from edge_sdk.durable import guarded, open_database, transaction
+from edge_sdk.durable import as_store_error, open_database, transaction
 from edge_sdk.methods.noise import SECRET_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class RoundStart:
-    """A device as it was before it began a round."""
+    """The state of a device before a round."""
 
     round: int
     model: bytes
+    """Model and optimiser, as `Model.state_bytes` gives them."""
     method: bytes
+    """The method's state, serialised."""
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """One exchange that a device has carried out."""
+class FinishedExchange:
+    """An exchange that a device has computed."""
 
     round: int
     exchange: int
     assign: bytes
-    """The frame that asked for it."""
+    """The frame of its Assign."""
     upload: bytes
-    """The frame that answers it; the same bytes go out however often it is sent."""
+    """The frame of its upload; the same bytes are sent each time."""
     receipted: bool = False
+    """Whether the coordinator's receipt has come."""
 
 
 class Store(Protocol):
-    """Durable, device-local state."""
+    """The state that a device keeps for itself; the methods raise StoreError if the disk fails."""
 
     boot_epoch: int
-    """Starts of this device so far; no clock needed."""
+    """How often this device has been started; counted in the store, so that no clock is needed."""
     secret: bytes
-    """32 bytes drawn once, which never leave this device: noise is drawn from them."""
+    """32 random bytes, drawn once, from which noise is drawn; they never leave the device."""
 
     def welcome(self) -> bytes | None:
-        """The frame of the last Welcome."""
+        """Return the frame of the last Welcome; None: there was none."""
 
     def save_welcome(self, frame: bytes) -> None:
-        """Remember who took us in."""
+        """Replace the stored Welcome.  Durable on return."""
 
-    def start(self) -> RoundStart | None:
-        """The last saved round start."""
+    def round_start(self) -> RoundStart | None:
+        """Return the start from which the device can be restored; None: none was saved yet."""
 
-    def started(self) -> int | None:
-        """The round of the last start that was saved, not only held."""
+    def saved_round(self) -> int | None:
+        """Return the round of the last start that was saved; None: none was saved yet."""
 
-    def hold(self, start: RoundStart) -> None:
-        """A round begins: a store in memory holds its start from now on, in place of the one before.
+    def begin_round(self, start: RoundStart) -> None:
+        """Take note that a round begins.  The start is saved later, with the first exchange of the round.
 
-        On a disk it is written with the round's first exchange, to spare the card a sync; until then the device is
-        rebuilt from the start before and what was done since, which comes to the same.
+        A store in memory keeps the start from now on.  A store on a disk does nothing, which saves a sync: until the
+        first exchange is saved, the older start and the exchanges since restore the device to the same state.
         """
 
-    def done(self) -> tuple[Done, ...]:
-        """The exchanges carried out since the round before the last saved start, in order."""
+    def finished(self) -> tuple[FinishedExchange, ...]:
+        """Return the exchanges saved since the last start was saved, in order."""
 
     def upload(self, round_: int, exchange: int) -> bytes | None:
-        """The frame that answers one of them."""
+        """Return the upload's frame of one of these exchanges; None: there is no such exchange."""
 
-    def save(self, done: Done, start: RoundStart | None = None) -> None:
-        """Add an exchange; with a new start, which replaces everything before it.  Durable on return."""
+    def save(self, done: FinishedExchange, start: RoundStart | None = None) -> None:
+        """Add an exchange.  A start, if given, first replaces everything stored before.  Durable on return."""
 
     def save_start(self, start: RoundStart) -> None:
-        """Replace everything with a new start.  Durable on return."""
+        """Replace everything by a new start.  Durable on return."""
 
-    def receipted(self, round_: int, exchange: int) -> None:
-        """Let go of an upload.  Not durable by itself: losing it costs one duplicate."""
+    def mark_receipted(self, round_: int, exchange: int) -> None:
+        """Note that an upload has its receipt.  Not durable at once: if the note is lost, the upload is sent again."""
 
     def close(self) -> None:
-        """Release the file."""
+        """Close the file."""
 
 
 @dataclass
 class MemoryStore:
-    """For simulation: nothing outlives the process."""
+    """A store in memory, for simulations; its contents end with the process."""
 
     boot_epoch: int = 1
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(SECRET_BYTES), repr=False)
     _welcome: bytes | None = None
     _start: RoundStart | None = None
-    _started: int | None = None
-    _done: dict[tuple[int, int], Done] = field(default_factory=dict)
+    _saved_round: int | None = None
+    _done: dict[tuple[int, int], FinishedExchange] = field(default_factory=dict)
 
     def welcome(self) -> bytes | None:
-        """See Store."""
+        """Return the frame of the last Welcome."""
         return self._welcome
 
     def save_welcome(self, frame: bytes) -> None:
-        """See Store."""
+        """Keep the frame in memory."""
         self._welcome = frame
 
-    def start(self) -> RoundStart | None:
-        """See Store."""
+    def round_start(self) -> RoundStart | None:
+        """Return the start of the round that began last."""
         return self._start
 
-    def started(self) -> int | None:
-        """See Store."""
-        return self._started
+    def saved_round(self) -> int | None:
+        """Return the round of the start that was saved last."""
+        return self._saved_round
 
-    def hold(self, start: RoundStart) -> None:
-        """See Store."""
+    def begin_round(self, start: RoundStart) -> None:
+        """Keep the start of the round from now on."""
         self._start = start
 
     def upload(self, round_: int, exchange: int) -> bytes | None:
-        """See Store."""
+        """Return the upload's frame."""
         done = self._done.get((round_, exchange))
         return None if done is None else done.upload
 
-    def done(self) -> tuple[Done, ...]:
-        """See Store."""
-        return tuple(self._done[place] for place in sorted(self._done))
+    def finished(self) -> tuple[FinishedExchange, ...]:
+        """Return the exchanges in order."""
+        return tuple(self._done[key] for key in sorted(self._done))
 
-    def save(self, done: Done, start: RoundStart | None = None) -> None:
-        """See Store."""
+    def save(self, done: FinishedExchange, start: RoundStart | None = None) -> None:
+        """Add the exchange."""
         if start is not None:
             self.save_start(start)
         self._done[done.round, done.exchange] = done
 
     def save_start(self, start: RoundStart) -> None:
-        """See Store."""
-        self._start, self._started = start, start.round
+        """Replace everything by the start."""
+        self._start, self._saved_round = start, start.round
         self._done = {}
 
-    def receipted(self, round_: int, exchange: int) -> None:
-        """See Store."""
+    def mark_receipted(self, round_: int, exchange: int) -> None:
+        """Mark the exchange."""
         done = self._done.get((round_, exchange))
         if done is not None:
             self._done[round_, exchange] = replace(done, receipted=True)
 
     def close(self) -> None:
-        """See Store."""
+        """Do nothing."""
 
 
 _SCHEMA = """
@@ -154,7 +157,7 @@ CREATE TABLE IF NOT EXISTS done (
 
 
 class SqliteStore:
-    """One file; every method raises StoreError where the disk will not have it."""
+    """A store in one SQLite file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -173,40 +176,40 @@ class SqliteStore:
             raise
 
     def welcome(self) -> bytes | None:
-        """See Store."""
+        """Return the frame of the last Welcome."""
         row = self._one("SELECT value FROM meta WHERE name = 'welcome'")
         return bytes(row[0]) if row else None
 
     def save_welcome(self, frame: bytes) -> None:
-        """See Store."""
+        """Write the frame durably."""
         self._put("welcome", frame)
 
-    def start(self) -> RoundStart | None:
-        """See Store."""
+    def round_start(self) -> RoundStart | None:
+        """Return the start that was saved last."""
         row = self._one("SELECT round, model, method FROM start")
         return RoundStart(*row) if row else None
 
-    def started(self) -> int | None:
-        """See Store."""
+    def saved_round(self) -> int | None:
+        """Return the round of the saved start."""
         row = self._one("SELECT round FROM start")
         return int(row[0]) if row else None
 
-    def hold(self, start: RoundStart) -> None:
-        """See Store."""
+    def begin_round(self, start: RoundStart) -> None:
+        """Do nothing: the start is written with the first exchange of the round."""
 
     def upload(self, round_: int, exchange: int) -> bytes | None:
-        """See Store."""
+        """Read the upload's frame."""
         row = self._one("SELECT upload FROM done WHERE round = ? AND exchange = ?", round_, exchange)
         return bytes(row[0]) if row else None
 
-    def done(self) -> tuple[Done, ...]:
-        """See Store."""
-        with guarded(self._path):
+    def finished(self) -> tuple[FinishedExchange, ...]:
+        """Read the exchanges in order."""
+        with as_store_error(self._path):
             rows = self._db.execute("SELECT * FROM done ORDER BY round, exchange").fetchall()
-        return tuple(Done(r, e, a, u, bool(seen) or (r, e) in self._receipted) for r, e, a, u, seen in rows)
+        return tuple(FinishedExchange(r, e, a, u, bool(seen) or (r, e) in self._receipted) for r, e, a, u, seen in rows)
 
-    def save(self, done: Done, start: RoundStart | None = None) -> None:
-        """See Store."""
+    def save(self, done: FinishedExchange, start: RoundStart | None = None) -> None:
+        """Write the exchange, the start and pending receipts in one transaction."""
         with transaction(self._db, self._path):
             self._db.executemany("UPDATE done SET receipted = 1 WHERE round = ? AND exchange = ?", self._receipted)
             if start is not None:
@@ -216,16 +219,16 @@ class SqliteStore:
         self._receipted.clear()
 
     def save_start(self, start: RoundStart) -> None:
-        """See Store."""
+        """Replace everything by the start, in one transaction."""
         with transaction(self._db, self._path):
             self._replace_start(start)
 
-    def receipted(self, round_: int, exchange: int) -> None:
-        """See Store.  Written with the next exchange, to spare the card a sync."""
+    def mark_receipted(self, round_: int, exchange: int) -> None:
+        """Note the receipt in memory; it is written with the next exchange, which saves a sync of the disk."""
         self._receipted.add((round_, exchange))
 
     def close(self) -> None:
-        """See Store."""
+        """Close the file."""
         self._db.close()
 
     def _replace_start(self, start: RoundStart) -> None:
@@ -234,7 +237,7 @@ class SqliteStore:
         self._db.execute("INSERT INTO start VALUES (?, ?, ?)", (start.round, start.model, start.method))
 
     def _one(self, query: str, *values: int) -> tuple[Any, ...] | None:
-        with guarded(self._path):
+        with as_store_error(self._path):
             row: tuple[Any, ...] | None = self._db.execute(query, values).fetchone()
         return row
 

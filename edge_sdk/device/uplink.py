@@ -1,4 +1,4 @@
-"""What a device says, on the topics where it is heard: its messages as frames, each with the next stamp."""
+"""Sends a device's messages: each as a frame with the next stamp, on the topic of its kind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KINDS: Mapping[type, str] = {Hello: "hello", Upload: "upd", Bye: "bye", PublicRe
 
 
 class Uplink:
-    """One device's way to the coordinator of one federation, in one life."""
+    """Sends the messages of one device to the coordinator of one federation, from one start of the device on."""
 
     def __init__(self, transport: Transport, *, federation: str, device: str, boot_epoch: int) -> None:
         self._transport, self._boot_epoch = transport, boot_epoch
@@ -22,32 +22,32 @@ class Uplink:
         self._sequence = 0
 
     def connect(self) -> None:
-        """Open the link, with a will that tells others when we fall silent."""
+        """Connect, with a will by which the broker announces that this device has disappeared."""
         will = Will(topics.device_status(self._federation, self._device), self._status("lost"))
         self._transport.connect(topics.device_subscriptions(self._federation, self._device), will)
 
     def send(self, message: Hello | Bye | PublicRequest) -> None:
-        """Say it once; nothing of it is kept."""
+        """Send a message that is not kept for sending again."""
         self._transport.send(self._topic(type(message)), codec.encode(message, self._stamp()))
 
     def frame(self, upload: Upload) -> bytes:
-        """An upload as it is stored, and sent however often it takes."""
+        """Return an upload as a frame, which is stored and may be sent many times."""
         return codec.encode(upload, self._stamp())
 
     def send_upload(self, frame: bytes) -> None:
-        """Send, perhaps once more, what `frame` made, in this life or an earlier one."""
+        """Send a frame that `frame` made, in this start of the device or an earlier one."""
         self._transport.send(self._topic(Upload), frame)
 
     def say_bye(self, reason: str) -> None:
         """Tell the coordinator that this device will not come back."""
         self.send(Bye(federation=self._federation, device=self._device, reason=reason))
 
-    def ask_for_blocks(self, sha256: bytes, blocks: tuple[int, ...]) -> None:
-        """Ask for these blocks of the public set of this name."""
+    def request_blocks(self, sha256: bytes, blocks: tuple[int, ...]) -> None:
+        """Request these blocks of the public set with this hash."""
         self.send(PublicRequest(federation=self._federation, device=self._device, sha256=sha256, blocks=blocks))
 
     def announce(self, state: str) -> None:
-        """Leave our state with the broker, which tells it to whoever comes."""
+        """Publish this device's state as a retained message, which the broker also gives to later subscribers."""
         self._transport.send(topics.device_status(self._federation, self._device), self._status(state), retain=True)
 
     def _status(self, state: str) -> bytes:

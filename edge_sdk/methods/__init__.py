@@ -6,15 +6,16 @@ Pure numpy but for the torch parts beside, as torch_NAME.py.  Imports protocol, 
 from __future__ import annotations
 
 from edge_sdk.methods.averaging import Averaging
-from edge_sdk.methods.base import At, Caching, Device, Exchange, Method, Slot, Stage, Up
+from edge_sdk.methods.base import Caching, Device, Exchange, Method, Slot, Stage, Up
 from edge_sdk.methods.params import Range, Start, Weighting
+from edge_sdk.protocol.exchange_id import ExchangeId
 
 __all__ = [
-    "At",
     "Averaging",
     "Caching",
     "Device",
     "Exchange",
+    "ExchangeId",
     "Method",
     "Range",
     "Slot",

@@ -7,8 +7,9 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from edge_sdk.methods.base import At, Caching, Device, Down, Exchange, Method, Result, Slot, Stage, Up
+from edge_sdk.methods.base import Caching, Device, Down, Exchange, Method, Result, Slot, Stage, Up
 from edge_sdk.methods.requests import ReadWeights, WriteWeights
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import Count, wire
@@ -86,13 +87,13 @@ class Averaging(Method[P]):
         """No weights yet: devices begin with their own."""
         return AveragingState(rounds=spec.rounds)
 
-    def down(self, state: Any, at: At) -> Down:
+    def down(self, state: Any, at: ExchangeId) -> Down:
         """The mean, from the second round on; at the end the one over slots, where there are any."""
         if at.round < state.rounds:
             return {"weights": state.weights}
         return {"weights": over_slots(state.slots, state.weights)} if self.closing.down else {}
 
-    def reduce(self, spec: FederationSpec, state: Any, at: At, uploads: Any) -> Any:
+    def reduce(self, spec: FederationSpec, state: Any, at: ExchangeId, uploads: Any) -> Any:
         """Divide."""
         weights = self.mean(uploads.now, state.weights)
         return replace(state, weights=weights, slots=self.slots_after(state.slots, at, uploads, weights.layout))
@@ -101,7 +102,7 @@ class Averaging(Method[P]):
         """w^{t+1}; where there was no w^t, a common start."""
         return sums.start(self.params.start) if before is None else sums.mean()
 
-    def slots_after(self, slots: SlotSum | None, at: At, change: Change, layout: bytes) -> SlotSum | None:
+    def slots_after(self, slots: SlotSum | None, at: ExchangeId, change: Change, layout: bytes) -> SlotSum | None:
         """The slots after a round; what they were, where the method keeps none, or none yet."""
         if self.caching is None or at.round < self.caching.first_round:
             return slots

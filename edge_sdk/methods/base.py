@@ -26,6 +26,7 @@ from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Evaluate, Fit, Private, Request
 from edge_sdk.objectives import CrossEntropy, Floats, Ints, Objective, Optim
 from edge_sdk.objectives.optim import Part
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, LogitGradients, Payload, PublicLogits, Slot, Weights
 from edge_sdk.protocol.messages import FederationSpec, Scalar
 from edge_sdk.protocol.public_batch import batch_digest
@@ -38,7 +39,6 @@ if TYPE_CHECKING:  # of the tools, not of a base install
 
 __all__ = [
     "CAPABILITIES",
-    "At",
     "Caching",
     "Device",
     "Down",
@@ -77,14 +77,6 @@ Step: TypeAlias = Generator[Request, Any, tuple[S, Up]]
 
 
 Result: TypeAlias = Literal["own", "shared"]
-
-
-@dataclass(frozen=True, slots=True)
-class At:
-    """A place in a run."""
-
-    round: int
-    exchange: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,19 +312,19 @@ class Method(Generic[P]):
         """The state before the first round: a @wire dataclass."""
         return NoState()
 
-    def down(self, state: Any, at: At) -> Down:
+    def down(self, state: Any, at: ExchangeId) -> Down:
         """What goes to everybody in this exchange."""
         return {}
 
-    def down_to(self, state: Any, at: At, number: int) -> Down:
+    def down_to(self, state: Any, at: ExchangeId, number: int) -> Down:
         """What goes to one device besides."""
         return {}
 
-    def common(self, state: Any, at: At) -> Up:
+    def common(self, state: Any, at: ExchangeId) -> Up:
         """Knowledge that goes to everybody in this exchange."""
         return _there(self.down(state, at))
 
-    def personal(self, state: Any, at: At, number: int) -> Up:
+    def personal(self, state: Any, at: ExchangeId, number: int) -> Up:
         """Knowledge for one device in this exchange."""
         return _there(self.down_to(state, at, number))
 
@@ -348,7 +340,7 @@ class Method(Generic[P]):
         """Two partial aggregates of different devices as one."""
         return a.merge(b)
 
-    def finish(self, spec: FederationSpec, state: Any, at: At, aggregate: Any) -> Any:
+    def finish(self, spec: FederationSpec, state: Any, at: ExchangeId, aggregate: Any) -> Any:
         """The state after this exchange; may train.  Raises EmptyRound rather than guess."""
         shared = [role for row in self.exchanges for role in row.up]
         if shared and not aggregate.answered:
@@ -357,7 +349,7 @@ class Method(Generic[P]):
             raise EmptyRound(f"round {at.round}: no {what} arrived; wait for devices, or lower the quorum")
         return self.reduce(spec, state, at, aggregate)
 
-    def reduce(self, spec: FederationSpec, state: Any, at: At, uploads: Any) -> Any:
+    def reduce(self, spec: FederationSpec, state: Any, at: ExchangeId, uploads: Any) -> Any:
         """The state that follows from the uploads of an exchange, of at least one device."""
         return state
 

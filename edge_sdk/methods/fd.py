@@ -19,10 +19,11 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from edge_sdk.methods.base import At, Device, Down, Exchange, Method, Slot, Stage, Up, told
+from edge_sdk.methods.base import Device, Down, Exchange, Method, Slot, Stage, Up, told
 from edge_sdk.methods.params import Range
 from edge_sdk.methods.requests import ClassMeans
 from edge_sdk.objectives import ClassTarget, CrossEntropy, Objective
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import Count, Packed, wire
@@ -81,13 +82,13 @@ class FD(Method[Params]):
         """No predictions yet: the first round trains without."""
         return State(rounds=spec.rounds)
 
-    def down_to(self, state: State, at: At, number: int) -> Down:
+    def down_to(self, state: State, at: ExchangeId, number: int) -> Down:
         """The mean of the others; the closing exchange has no use for it."""
         if at.round == state.rounds:
             return {}
         return {"targets": state.targets.get(str(number)) if number in state.answered else state.everybody}
 
-    def reduce(self, spec: FederationSpec, state: State, at: At, uploads: Bag) -> State:
+    def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Bag) -> State:
         """The mean over holders, once for everybody and once without each of them."""
         ups = uploads.payloads(ClassRows, "predictions")
         others = zip(ups, mean_over_others(list(ups.values())), strict=True)

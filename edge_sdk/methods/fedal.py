@@ -24,10 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.errors import RunFailed
-from edge_sdk.methods.base import At, Device, Down, Exchange, Method, Slot, Stage, Up, check_batch, torch_part
+from edge_sdk.methods.base import Device, Down, Exchange, Method, Slot, Stage, Up, check_batch, torch_part
 from edge_sdk.methods.params import Range
 from edge_sdk.methods.requests import Fit, Logits, Public
 from edge_sdk.objectives import CrossEntropy, Distill, Floats, Ints, LessForgetting, LogitGradient, Term
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import LogitGradients, PublicLogits
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.public_batch import batch_digest, batch_indices
@@ -245,12 +246,12 @@ class Transfer(Method[T]):
         """A seeded discriminator with one output for each slot, where there is one."""
         return State(discriminator=first_discriminator(self.params, spec)) if _adversarial(self.params) else State()
 
-    def down_to(self, state: Any, at: At, number: int) -> Down:
+    def down_to(self, state: Any, at: ExchangeId, number: int) -> Down:
         """The feedback of the iteration before; none for the first exchange, and none for a device that missed it."""
         feedback = state.feedback.get(str(number)) if at.exchange > 0 else None
         return {} if feedback is None else {"mean": feedback.mean, "adversarial": feedback.adversarial}
 
-    def reduce(self, spec: FederationSpec, state: Any, at: At, uploads: Any) -> Any:
+    def reduce(self, spec: FederationSpec, state: Any, at: ExchangeId, uploads: Any) -> Any:
         """One iteration of the transfer stage; the last exchange of a round only confirms."""
         if at.exchange == self.params.tau:
             return replace(state, feedback={})

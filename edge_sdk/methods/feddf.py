@@ -20,9 +20,10 @@ import numpy as np
 
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.averaging import DISCLOSES, UP, Averaging
-from edge_sdk.methods.base import At, Down, Exchange, Slot
+from edge_sdk.methods.base import Down, Exchange, Slot
 from edge_sdk.methods.params import Range, Start, Weighting
 from edge_sdk.objectives import Distill, Optim
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import Items, wire
@@ -79,16 +80,16 @@ class FedDF(Averaging[Params]):
         """No models yet: devices begin with their own."""
         return State()
 
-    def down(self, state: State, at: At) -> Down:
+    def down(self, state: State, at: ExchangeId) -> Down:
         """Nothing: it depends on the architecture."""
         return {}
 
-    def down_to(self, state: State, at: At, number: int) -> Down:
+    def down_to(self, state: State, at: ExchangeId, number: int) -> Down:
         """The model of the device's architecture."""
         layout = state.members.get(str(number))
         return {} if layout is None else {"weights": state.models[layout]}
 
-    def reduce(self, spec: FederationSpec, state: State, at: At, uploads: Bag) -> State:
+    def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Bag) -> State:
         """Average, then distil.  Raises UsageError where an architecture's net is not at hand."""
         ups = uploads.payloads(Weights, "weights")
         sums: dict[str, WeightedSum] = {}

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, cast
 
 from edge_sdk.methods import averaging, fedal
-from edge_sdk.methods.base import At, Device, Down, Exchange, Slot, Stage, Up
+from edge_sdk.methods.base import Device, Down, Exchange, Slot, Stage, Up
 from edge_sdk.methods.params import Range, Start, Weighting
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import Items, wire
@@ -112,14 +113,14 @@ class FedDFAL(fedal.Transfer[Params]):
         """FedAL's seeded discriminator."""
         return State(transfer=super().begin(spec))
 
-    def down_to(self, state: State, at: At, number: int) -> Down:
+    def down_to(self, state: State, at: ExchangeId, number: int) -> Down:
         """The mean of the device's architecture, then the feedback of each iteration."""
         if at.exchange == 1:
             layout = state.members.get(str(number))
             return {} if layout is None else {"weights": state.means[layout]}
         return super().down_to(state.transfer, _iteration(at), number)
 
-    def reduce(self, spec: FederationSpec, state: State, at: At, uploads: Groups) -> State:
+    def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Groups) -> State:
         """Divide each sum; or one iteration of FedAL, after which the means have gone out."""
         if at.exchange:
             return State(transfer=super().reduce(spec, state.transfer, _iteration(at), uploads.bag), begun=state.begun)
@@ -131,6 +132,6 @@ class FedDFAL(fedal.Transfer[Params]):
         return State(transfer=state.transfer, means=means, members=uploads.members, begun=begun)
 
 
-def _iteration(at: At) -> At:
+def _iteration(at: ExchangeId) -> ExchangeId:
     """The place that FedAL knows: its exchanges begin with our second."""
-    return At(at.round, at.exchange - 1)
+    return ExchangeId(at.round, at.exchange - 1)

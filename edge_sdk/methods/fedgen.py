@@ -19,10 +19,11 @@ from typing import Annotated, Any, cast
 import numpy as np
 
 from edge_sdk.methods.averaging import DISCLOSES, DOWN, UP, Averaging
-from edge_sdk.methods.base import At, Device, Down, Exchange, Slot, Stage, Up, torch_part
+from edge_sdk.methods.base import Device, Down, Exchange, Slot, Stage, Up, torch_part
 from edge_sdk.methods.params import Range, Start, Weighting
 from edge_sdk.methods.requests import ReadHead
 from edge_sdk.objectives import CrossEntropy, Floats, HeadLabels, Ints, Objective
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, Weights
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import Count, Vector, wire
@@ -114,11 +115,11 @@ class FedGen(Averaging[Params]):
         layers = torch_part("torch_fedgen", "FedGen's generator").initial_weights(layer_shapes(spec, self.params), rng)
         return State(generator=tuple(layer.reshape(-1) for layer in layers), rounds=spec.rounds)
 
-    def down(self, state: State, at: At) -> Down:
+    def down(self, state: State, at: ExchangeId) -> Down:
         """Both, from the second round on; at the end the mean alone."""
         return {"weights": state.weights, "generated": state.generated if at.round < state.rounds else None}
 
-    def reduce(self, spec: FederationSpec, state: State, at: At, uploads: MixedSum) -> State:
+    def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: MixedSum) -> State:
         """Average; let the generator learn what all heads call each label; have it make some of each that is held."""
         params, module = self.params, torch_part("torch_fedgen", "FedGen's generator")
         weights = self.mean(uploads.weights, state.weights)

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from edge_sdk.methods.averaging import DISCLOSES, DOWN, UP, Averaging, over_slots, write_weights
-from edge_sdk.methods.base import At, Device, Down, Exchange, Slot, Stage
+from edge_sdk.methods.base import Device, Down, Exchange, Slot, Stage
 from edge_sdk.methods.params import Range, SlotAge, Start, Weighting
 from edge_sdk.methods.requests import Logits
 from edge_sdk.objectives import CrossEntropy, Distill, Floats
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import Count, wire
@@ -84,7 +85,7 @@ class FedGKD(Averaging[Params]):
         """No weights yet: devices begin with their own."""
         return State(rounds=spec.rounds)
 
-    def down(self, state: State, at: At) -> Down:
+    def down(self, state: State, at: ExchangeId) -> Down:
         """The newest mean and the teacher; one where they are the same; at the end the result alone."""
         newest = state.models[-1] if state.models else None
         if newest is None or at.round == state.rounds:
@@ -94,7 +95,7 @@ class FedGKD(Averaging[Params]):
         teacher = mean_in_order(each.values for each in state.models)
         return {"weights": newest, "teacher": Weights(values=teacher, layout=newest.layout)}
 
-    def reduce(self, spec: FederationSpec, state: State, at: At, uploads: Change) -> State:
+    def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Change) -> State:
         """Divide, and let go of the oldest mean."""
         newest = self.mean(uploads.now, state.models[-1] if state.models else None)
         slots = self.slots_after(state.slots, at, uploads, newest.layout)

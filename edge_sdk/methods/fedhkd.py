@@ -25,11 +25,12 @@ from numpy.typing import NDArray
 
 from edge_sdk.methods import fedhkd_privacy
 from edge_sdk.methods.averaging import DISCLOSES, DOWN, UP, Averaging
-from edge_sdk.methods.base import At, Device, Down, Exchange, Slot, Stage, Up
+from edge_sdk.methods.base import Device, Down, Exchange, Slot, Stage, Up
 from edge_sdk.methods.noise import gaussian
 from edge_sdk.methods.params import Range, Start, Weighting
 from edge_sdk.methods.requests import HyperMeans
 from edge_sdk.objectives import CrossEntropy, HeadMatch, Objective, PrototypeDistance
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import Count, Packed, wire
@@ -184,13 +185,13 @@ class FedHKD(Averaging[Params]):
         """Neither weights nor hyper-knowledge."""
         return State(rounds=spec.rounds)
 
-    def down(self, state: State, at: At) -> Down:
+    def down(self, state: State, at: ExchangeId) -> Down:
         """Both, as far as they are there; without weights nothing at the end."""
         if state.weights is None and at.round == state.rounds:
             return {}
         return {"weights": state.weights, "hyper": state.hyper}
 
-    def reduce(self, spec: FederationSpec, state: State, at: At, uploads: MixedSum) -> State:
+    def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: MixedSum) -> State:
         """Divide."""
         weights = self.mean(uploads.weights, state.weights) if self.params.share_weights else None
         if self.params.noise_features:

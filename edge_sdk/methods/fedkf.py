@@ -19,11 +19,12 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from edge_sdk.methods.averaging import DISCLOSES, DOWN, UP, Averaging, over_slots, slots, write_weights
-from edge_sdk.methods.base import At, Device, Down, Exchange, Slot, Stage
+from edge_sdk.methods.base import Device, Down, Exchange, Slot, Stage
 from edge_sdk.methods.fedkf_term import DataFree
 from edge_sdk.methods.params import Range, SlotAge, Start, Weighting
 from edge_sdk.methods.requests import Evaluate
 from edge_sdk.objectives import CrossEntropy, Objective
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import Count, wire
@@ -118,7 +119,7 @@ class FedKF(Averaging[Params]):
         """No weights yet: devices begin with their own."""
         return State(rounds=spec.rounds)
 
-    def down(self, state: State, at: At) -> Down:
+    def down(self, state: State, at: ExchangeId) -> Down:
         """Both means, or one where they are the same; at the end the one over all slots."""
         teacher = over_slots(state.slots, state.student)
         if state.student is None or teacher is None or at.round == state.rounds:
@@ -127,7 +128,7 @@ class FedKF(Averaging[Params]):
             return {"weights": teacher}
         return {"weights": state.student, "teacher": teacher}
 
-    def reduce(self, spec: FederationSpec, state: State, at: At, uploads: Change) -> State:
+    def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Change) -> State:
         """Divide both sums; in the first round, see to a common start."""
         student = self.mean(uploads.now, state.student)
         slots_ = self.slots_after(state.slots, at, uploads, student.layout)

@@ -20,10 +20,11 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from edge_sdk.methods.base import At, Device, Down, Exchange, Method, Slot, Stage, Up, check_batch
+from edge_sdk.methods.base import Device, Down, Exchange, Method, Slot, Stage, Up, check_batch
 from edge_sdk.methods.params import Range
 from edge_sdk.methods.requests import Fit, Logits, Public
 from edge_sdk.objectives import Distill, Floats, LogitMatch, Term
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import PublicLogits
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.public_batch import batch_digest, batch_indices
@@ -144,15 +145,15 @@ class FedMD(Method[Params]):
         """No mean yet."""
         return State()
 
-    def down(self, state: State, at: At) -> Down:
+    def down(self, state: State, at: ExchangeId) -> Down:
         """The mean of the last round, with the number of contributors."""
         return {"mean": state.mean}
 
-    def down_to(self, state: State, at: At, number: int) -> Down:
+    def down_to(self, state: State, at: ExchangeId, number: int) -> Down:
         """The same mean as that of the others, for a device that has no part in it."""
         return {} if number in state.numbers else {"others": state.mean}
 
-    def reduce(self, spec: FederationSpec, state: State, at: At, uploads: Bag) -> State:
+    def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Bag) -> State:
         """The mean of the logits over contributors."""
         ups = uploads.payloads(PublicLogits, "logits")
         mean = mean_in_order(up.values for up in ups.values())

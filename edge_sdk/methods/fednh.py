@@ -24,11 +24,12 @@ from numpy.typing import NDArray
 
 from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.methods.averaging import BODY_DOWN, BODY_UP, Averaging
-from edge_sdk.methods.base import At, Device, Down, Exchange, Slot, Stage, Up, told
+from edge_sdk.methods.base import Device, Down, Exchange, Slot, Stage, Up, told
 from edge_sdk.methods.fednh_prototypes import first_prototypes
 from edge_sdk.methods.params import Range, Start
 from edge_sdk.methods.requests import ClassMeans, SetScale, WriteHead
 from edge_sdk.objectives import CrossEntropy, Floats, Ints
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, Weights
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import wire
@@ -147,11 +148,11 @@ class FedNH(Averaging[Params]):
         rng = np.random.default_rng([spec.seed, _STREAM])
         return State(None, every_class(first_prototypes(spec.classes, spec.feature_dim, self.params.initial, rng)))
 
-    def down(self, state: State, at: At) -> Down:
+    def down(self, state: State, at: ExchangeId) -> Down:
         """The prototypes, and the body from the second round on."""
         return {"prototypes": state.prototypes, "weights": state.weights}
 
-    def reduce(self, spec: FederationSpec, state: State, at: At, uploads: MixedSum) -> State:
+    def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: MixedSum) -> State:
         """Divide, and move."""
         weights = self.mean(uploads.weights, state.weights) if self.params.share_body else None
         ups = list(uploads.rest.payloads(ClassRows, "means").values())

@@ -17,10 +17,11 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from edge_sdk.methods.base import At, Device, Down, Exchange, Method, Slot, Stage, Up, told
+from edge_sdk.methods.base import Device, Down, Exchange, Method, Slot, Stage, Up, told
 from edge_sdk.methods.params import Range, Weighting
 from edge_sdk.methods.requests import ClassMeans, Evaluate
 from edge_sdk.objectives import CrossEntropy, Objective, PrototypePull
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import wire
@@ -81,11 +82,11 @@ class FedProto(Method[Params]):
         """No prototypes yet."""
         return State()
 
-    def down(self, state: State, at: At) -> Down:
+    def down(self, state: State, at: ExchangeId) -> Down:
         """The prototypes of all classes; each device uses those of its own."""
         return {"prototypes": state.prototypes}
 
-    def reduce(self, spec: FederationSpec, state: State, at: At, uploads: Bag) -> State:
+    def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Bag) -> State:
         """The mean over the holders of each class; a class that nobody brings keeps its last prototype."""
         now = mean_over_holders(list(uploads.payloads(ClassRows, "prototypes").values()))
         return State(carried_over(state.prototypes, now))

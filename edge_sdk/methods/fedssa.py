@@ -25,10 +25,11 @@ from typing import Annotated, Literal, cast
 import numpy as np
 
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.base import At, Caching, Device, Down, Exchange, Method, Slot, Stage, Up
+from edge_sdk.methods.base import Caching, Device, Down, Exchange, Method, Slot, Stage, Up
 from edge_sdk.methods.params import Range, SlotAge
 from edge_sdk.methods.requests import ReadHead, WriteHead
 from edge_sdk.objectives import Floats
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, Payload, Weights
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import Count, Packed, wire
@@ -147,11 +148,11 @@ class FedSSA(Method[Params]):
         """A random header of all classes."""
         return State(header=random_header(spec) if spec.feature_dim else None, rounds=spec.rounds)
 
-    def down(self, state: State, at: At) -> Down:
+    def down(self, state: State, at: ExchangeId) -> Down:
         """The rows of all classes, as Algorithm 1 broadcasts them; each device uses those of its own."""
         return {"header": state.header} if at.round < state.rounds else {}
 
-    def reduce(self, spec: FederationSpec, state: State, at: At, uploads: Bag) -> State:
+    def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Bag) -> State:
         """The mean over the holders of each class; with `cached`, over the newest rows of all that ever held it."""
         if not self.params.cached:
             now = mean_over_holders(list(uploads.payloads(ClassRows, "header").values()))

@@ -16,10 +16,11 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from edge_sdk.methods.base import At, Device, Down, Exchange, Method, Slot, Stage, Up
+from edge_sdk.methods.base import Device, Down, Exchange, Method, Slot, Stage, Up
 from edge_sdk.methods.params import Weighting
 from edge_sdk.methods.requests import ReadHead, WriteHead
 from edge_sdk.objectives import Floats
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import Count, wire
@@ -84,11 +85,11 @@ class LastLayer(Method[P]):
         """None yet."""
         return State(rounds=spec.rounds)
 
-    def down(self, state: State, at: At) -> Down:
+    def down(self, state: State, at: ExchangeId) -> Down:
         """The mean, from the second round on."""
         return {"header": state.header} if at.round < state.rounds else {}
 
-    def reduce(self, spec: FederationSpec, state: State, at: At, uploads: Bag) -> State:
+    def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Bag) -> State:
         """The mean; every row weighs what its device does, by its samples of all classes, for it is one layer."""
         by_samples = self.params.weighting == "samples"
         ups = []

@@ -21,10 +21,11 @@ import numpy as np
 
 from edge_sdk.errors import RunFailed
 from edge_sdk.methods.averaging import DOWN, Averaging, AveragingState
-from edge_sdk.methods.base import At, Device, Exchange, Slot, Stage, Up
+from edge_sdk.methods.base import Device, Exchange, Slot, Stage, Up
 from edge_sdk.methods.params import Range, Start
 from edge_sdk.methods.requests import MeanLoss, ReadWeights
 from edge_sdk.objectives import Floats
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.reductions import Bag, mean_in_order
@@ -72,7 +73,7 @@ class QFFL(Averaging[Params]):
         weights: Weights = yield ReadWeights()
         return {"weights": replace(weights, values=np.append(weights.values, np.float32(device.kept)), count=1)}
 
-    def reduce(self, spec: FederationSpec, state: AveragingState, at: At, uploads: Bag) -> AveragingState:
+    def reduce(self, spec: FederationSpec, state: AveragingState, at: ExchangeId, uploads: Bag) -> AveragingState:
         """One step from w^t; in the first round, see to a common start."""
         ups = list(uploads.payloads(Weights, "weights").values())
         rows = [up.values for up in ups]

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats: TypeAlias = NDArray[np.float32]
-Ints: TypeAlias = NDArray[np.int64]
+from edge_sdk import arrays
+
+Floats: TypeAlias = arrays.Floats
+Ints: TypeAlias = arrays.Ints
 Head: TypeAlias = Callable[[Floats], Floats]
 """Features (m, d) -> logits (m, k)."""
 On: TypeAlias = Literal["logits", "features", "head", "weights", "own"]

@@ -1,1 +1,4 @@
-"""What travels, as pure values: no I/O, no clock, no randomness."""
+"""The protocol between devices and the coordinator, as pure values without I/O, clock or randomness.
+
+May import `arrays`, `objectives` and `errors`.
+"""

@@ -1,7 +1,7 @@
-"""The msgpack body of a frame, with long byte strings neither copied into it nor out of it.
+"""The msgpack body of a frame; long byte strings are not copied when it is packed and unpacked.
 
-The weights of a large model are nearly all of their frame.  The library would hold them two or three times on the way
-to the frame and once more on the way back, which a small board does not have room for.
+The weights of a large model are nearly all of their frame.  The msgpack library copies them two or three times when it
+packs, and once when it unpacks, and a small board has no memory for that.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from edge_sdk.protocol.crc import crc32
 
 LONG_BYTES = 2**20
-"""Longer byte strings are not copied out of a body; every Blob is shorter."""
+"""Longer byte strings are not copied when a body is unpacked; only tensors are that long."""
 
 _COPIED_BELOW_BYTES = 2**16
-"""Shorter arrays are copied into the body: that is quicker than to join it of more parts.  Longer ones have a length of
-4 bytes before them."""
+"""Shorter arrays are copied when a body is packed, which is quicker than joining more parts.  The length of longer ones
+takes 4 bytes in msgpack."""
 
 Span: TypeAlias = tuple[int, int, int]
-"""Of a long byte string in a body: where its value begins, where its bytes begin, where they end."""
+"""Offsets of a long byte string in a body: where its msgpack value begins, where its bytes begin, where they end."""
 
 BodyPart: TypeAlias = bytes | memoryview
 Piece: TypeAlias = "bytes | memoryview | PackedField"
@@ -34,8 +34,8 @@ _BIN_32 = b"\xc6"
 _PLACEHOLDER = 0
 
 
-def raw(array: NDArray[Any]) -> bytes | NDArray[np.uint8]:
-    """The bytes of an array, in C order; where they are many a view of them, for `pack`."""
+def array_bytes(array: NDArray[Any]) -> bytes | NDArray[np.uint8]:
+    """Return the bytes of an array in C order, for `pack`; if the array is long, as a u1 view without a copy."""
     if array.nbytes < _COPIED_BELOW_BYTES:
         return array.tobytes()
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -43,29 +43,29 @@ def raw(array: NDArray[Any]) -> bytes | NDArray[np.uint8]:
 
 @dataclass(frozen=True, slots=True)
 class PackedField:
-    """A value that is packed already: it stands in a plain value like any other, and goes out as it is."""
+    """A value that is packed already; `pack` accepts it inside a plain value, and puts its bytes in as they are."""
 
     parts: tuple[BodyPart, ...]
     size_bytes: int
     crc: int
-    """crc32 of the parts in a row."""
+    """The crc32 of all parts in a row."""
 
 
-def ready(plain: Any) -> PackedField:
-    """A plain value, packed to stand in many bodies."""
-    parts = tuple(flat(pack(plain)))
+def pack_field(plain: Any) -> PackedField:
+    """Pack a plain value once, for use in many bodies."""
+    parts = tuple(joined_parts(pack(plain)))
     return PackedField(parts, sum(map(len, parts)), functools.reduce(lambda crc, part: crc32(part, crc), parts, 0))
 
 
 def pack(plain: Any) -> list[Piece]:
-    """A body in pieces: what is Ready, and arrays of u1, which are long byte strings, are pieces by themselves."""
-    apart: list[NDArray[np.uint8] | PackedField] = []
-    whole = cast("bytes", msgpack.Packer(default=apart.append).pack(plain))  # what is apart is noted, nil in its place
-    return _Writer().put(plain).pieces() if apart else [whole]
+    """Return a body in pieces; each PackedField, and each array of u1 (a long byte string), is a piece of its own."""
+    separate: list[NDArray[np.uint8] | PackedField] = []
+    whole = cast("bytes", msgpack.Packer(default=separate.append).pack(plain))  # collects what msgpack cannot pack
+    return _Writer().put(plain).pieces() if separate else [whole]
 
 
-def flat(pieces: Iterable[Piece]) -> Iterator[BodyPart]:
-    """The parts that pieces have, to be joined."""
+def joined_parts(pieces: Iterable[Piece]) -> Iterator[BodyPart]:
+    """Yield the bytes of all pieces, to be joined."""
     for piece in pieces:
         if isinstance(piece, PackedField):
             yield from piece.parts
@@ -74,7 +74,10 @@ def flat(pieces: Iterable[Piece]) -> Iterator[BodyPart]:
 
 
 def unpack(body: memoryview, spans: list[Span], pairs: Callable[[list[tuple[Any, Any]]], Any]) -> Any:
-    """What stands in a body whose long byte strings are at `spans`: those come as memoryviews of it."""
+    """Return the plain value of a body; the long byte strings at `spans` become memoryviews of the body.
+
+    pairs: makes a dict of the key-value pairs of a map, and checks the keys.
+    """
     if not spans:
         return msgpack.unpackb(body, raw=False, strict_map_key=False, object_pairs_hook=pairs)
 
@@ -82,23 +85,23 @@ def unpack(body: memoryview, spans: list[Span], pairs: Callable[[list[tuple[Any,
         _, begin, end = spans[int.from_bytes(number, "big")]
         return body[begin:end]
 
-    short = b"".join(_without(body, spans))
+    short = b"".join(_with_placeholders(body, spans))
     return msgpack.unpackb(short, raw=False, strict_map_key=False, object_pairs_hook=pairs, ext_hook=long)
 
 
 class _Writer:
-    """Packs a value bit by bit, in runs as long as what lies between two values that stand apart."""
+    """Packs a value in pieces: separate values are pieces of their own, everything between two of them is one piece."""
 
     def __init__(self) -> None:
         self._run = msgpack.Packer(autoreset=False)
         self._pieces: list[Piece] = []
 
     def pieces(self) -> list[Piece]:
-        """All that was put."""
+        """Return the pieces of everything packed so far."""
         return [*self._pieces, cast("bytes", self._run.bytes())]
 
     def put(self, value: Any) -> _Writer:
-        """One value behind the others."""
+        """Pack one more value."""
         if isinstance(value, dict):
             self._run.pack_map_header(len(value))
             for key, each in value.items():
@@ -109,20 +112,20 @@ class _Writer:
             for each in value:
                 self.put(each)
         elif isinstance(value, PackedField):
-            self._apart(b"", value)
+            self._put_separately(b"", value)
         elif isinstance(value, np.ndarray):
-            self._apart(_BIN_32 + value.nbytes.to_bytes(4, "big"), value.data)
+            self._put_separately(_BIN_32 + value.nbytes.to_bytes(4, "big"), value.data)
         else:
             self._run.pack(value)
         return self
 
-    def _apart(self, lead: bytes, piece: Piece) -> None:
+    def _put_separately(self, lead: bytes, piece: Piece) -> None:
         self._pieces += (self._run.bytes() + lead, piece)
         self._run.reset()
 
 
-def _without(body: memoryview, spans: list[Span]) -> Iterator[bytes | memoryview]:
-    """The body with a numbered placeholder for each long byte string."""
+def _with_placeholders(body: memoryview, spans: list[Span]) -> Iterator[bytes | memoryview]:
+    """Yield the body with a numbered placeholder in place of each long byte string."""
     at = 0
     for number, (value_at, _, end) in enumerate(spans):
         yield body[at:value_at]

@@ -1,4 +1,4 @@
-"""Frames: a fixed header that is checked before anything is decoded, then a msgpack body.
+"""Frames: a fixed header, which is checked before anything is decoded, and a msgpack body.
 
     offset  bytes  field
     0       4      magic "EDGK"
@@ -13,7 +13,7 @@
     48      64     signature, if flagged
     ..      ..     body: msgpack [tag, {fields}]
 
-All integers little-endian.  `decode` raises RemoteProtocolError and nothing else, whatever bytes it is given.
+All integers are little-endian.  `decode` raises RemoteProtocolError and no other error, whatever bytes it is given.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CRC_AT = 12
 
 Sign = Callable[[bytes], bytes]
 Verify = Callable[[bytes, bytes, bytes], bool]
-"""(key id, signed bytes, signature) -> genuine?"""
+"""A function of key id, signed bytes and signature that returns whether the signature is valid."""
 
 _TAGS: dict[type, str] = {cls: schema.tag_of(cls) for cls in get_args(Message)}
 _MESSAGES: dict[str, type] = {tag: cls for cls, tag in _TAGS.items()}
@@ -49,27 +49,29 @@ _MESSAGES: dict[str, type] = {tag: cls for cls, tag in _TAGS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How large a frame and one tensor in it may be; larger ones are refused before they are decoded."""
+    """The largest frame, and the largest tensor in a frame; larger ones are refused before they are decoded."""
 
     frame_bytes: int = 192 * 1024
     tensor_bytes: int = 128 * 1024
 
     def covering(self, other: Limits) -> Limits:
-        """Wide enough for whatever either of the two allows."""
+        """Return limits that allow whatever either of the two allows."""
         return Limits(max(self.frame_bytes, other.frame_bytes), max(self.tensor_bytes, other.tensor_bytes))
 
 
 CONTROL_LIMITS = Limits()
-"""For messages without knowledge.  The largest are a Hello with the sample counts of 32,768 classes (128 KiB) and a
-Welcome with 64 hyper-parameters of 256 characters (70 KiB)."""
+"""The limits of messages without knowledge.  The largest are a Hello with the sample counts of 32,768 classes (128 KiB)
+and a Welcome with 64 hyper-parameters of 256 characters (70 KiB)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Who sent a frame and when in its own life: key, boot epoch, sequence number."""
+    """The part of a frame's header that identifies the sender and orders its frames."""
 
     boot_epoch: int = 0
+    """How often the sender has been started."""
     sequence: int = 0
+    """Counts the sender's frames since that start."""
     key_id: bytes = UNSIGNED
 
 
@@ -87,17 +89,17 @@ def encode(
     sign: Sign | None = None,
     packed: Mapping[str, PackedField] = MappingProxyType({}),
 ) -> bytes:
-    """The frame of a message.  Raises LocalProtocolError where the message breaks its own schema.
+    """Return the frame of a message.  Raises LocalProtocolError if the message breaks its own schema.
 
-    `sign` gets the header and the body and returns 64 bytes.  `packed`: what pack_field gave, to stand in place of
-    these fields' own values.
+    sign: takes the header and the body, and returns a signature of 64 bytes.  packed: fields that `pack_field` has
+    encoded already; they replace the message's own values of these fields.
     """
     if type(message) not in _TAGS:
-        raise LocalProtocolError(f"{type(message).__name__} is no message: it travels only inside one")
+        raise LocalProtocolError(f"{type(message).__name__} is not a message: it can only be sent inside one")
     plain = schema.to_plain(message)
     plain.update(packed)
     pieces = body.pack([_TAGS[type(message)], plain])
-    parts = list(body.flat(pieces))
+    parts = list(body.joined_parts(pieces))
     header = _header(sum(map(len, parts)), stamp, _SIGNED if sign else 0)
     header = header[:_CRC_AT] + _checksum(header, *pieces).to_bytes(4, "little") + header[_CRC_AT + 4 :]
     if sign is None:
@@ -109,12 +111,12 @@ def encode(
 
 
 def pack_field(message: Message, field: str) -> PackedField:
-    """One field of a message in its final form, for messages to many that have it in common."""
-    return body.ready(schema.to_plain(message)[field])
+    """Encode one field of a message, so that many messages with the same value can share the bytes."""
+    return body.pack_field(schema.to_plain(message)[field])
 
 
 def _header(length: int, stamp: Stamp, flags: int) -> bytes:
-    """The header with its checksum left blank."""
+    """Return the header with zeros in place of the checksum."""
     if len(stamp.key_id) != len(UNSIGNED):
         raise LocalProtocolError(f"a key id has {len(UNSIGNED)} bytes, this one {len(stamp.key_id)}")
     try:
@@ -124,19 +126,25 @@ def _header(length: int, stamp: Stamp, flags: int) -> bytes:
 
 
 def decode(frame: bytes, limits: Limits = CONTROL_LIMITS, verify: Verify | None = None) -> Envelope:
-    """The message in a frame.  Raises RemoteProtocolError, and nothing else, for anything that is not one."""
+    """Return the message in a frame and its stamp.  Raises RemoteProtocolError, and no other error, if it is illegal.
+
+    verify: checks the signature; None: signatures are ignored.
+    """
     try:
         stamp, packed = open_frame(frame, limits, verify)
         plain = body.unpack(packed, scan(packed, limits.tensor_bytes), _fields)
         return Envelope(_message(plain), stamp)
     except RemoteProtocolError:
         raise
-    except Exception as error:  # noqa: BLE001  # the one boundary: msgpack raises seven families of errors
+    except Exception as error:  # noqa: BLE001  # msgpack raises errors of seven families on illegal bytes
         raise RemoteProtocolError("msgpack", f"{len(frame)} bytes do not decode: {type(error).__name__}") from None
 
 
 def open_frame(frame: bytes, limits: Limits, verify: Verify | None = None) -> tuple[Stamp, memoryview]:
-    """Check the header, checksum and signature of a frame; its stamp and its body, not decoded and not copied."""
+    """Check header, checksum and signature of a frame; returns its stamp, and its body without a copy, not decoded.
+
+    Raises RemoteProtocolError if the frame is illegal.
+    """
     if len(frame) > limits.frame_bytes:
         raise RemoteProtocolError("limit", f"frame of {len(frame)} bytes, at most {limits.frame_bytes} are legal here")
     _check_layout(frame)
@@ -151,13 +159,15 @@ def open_frame(frame: bytes, limits: Limits, verify: Verify | None = None) -> tu
     header, packed = frame[:HEADER_BYTES], memoryview(frame)[start:]
     if checksum != _checksum(header[:_CRC_AT] + bytes(4) + header[_CRC_AT + 4 :], packed):
         raise RemoteProtocolError("checksum", "checksum does not match: the frame was damaged on its way")
-    if verify is not None and not _genuine(verify, key_id, b"".join((header, packed)), frame[HEADER_BYTES:start]):
+    if verify is not None and not _signature_valid(
+        verify, key_id, b"".join((header, packed)), frame[HEADER_BYTES:start]
+    ):
         raise RemoteProtocolError("signature", "signature missing or not genuine")
     return Stamp(boot_epoch, sequence, key_id), packed
 
 
 def _check_layout(frame: bytes) -> None:
-    """First of all: what a later version keeps is only the magic and the place of the version."""
+    """Check magic and version, the only parts of the header that later versions keep in their place."""
     if not frame.startswith(MAGIC) or len(frame) == len(MAGIC):
         raise RemoteProtocolError("magic", "not an edge-sdk frame")
     version = frame[len(MAGIC)]
@@ -166,10 +176,10 @@ def _check_layout(frame: bytes) -> None:
         raise RemoteProtocolError("version", f"frame version {version}, this side speaks {VERSION}: upgrade {older}")
 
 
-def _genuine(verify: Verify, key_id: bytes, signed: bytes, signature: bytes) -> bool:
+def _signature_valid(verify: Verify, key_id: bytes, signed: bytes, signature: bytes) -> bool:
     try:
         return bool(signature) and verify(key_id, signed, signature)
-    except Exception:  # noqa: BLE001  # signature libraries raise where we want a plain no
+    except Exception:  # noqa: BLE001  # signature libraries raise errors for illegal signatures
         return False
 
 
@@ -177,13 +187,15 @@ def _checksum(blank_header: bytes, *pieces: Piece) -> int:
     sum_ = crc.crc32(blank_header)
     for piece in pieces:
         sum_ = (
-            crc.joined(sum_, piece.crc, piece.size_bytes) if isinstance(piece, PackedField) else crc.crc32(piece, sum_)
+            crc.crc32_combine(sum_, piece.crc, piece.size_bytes)
+            if isinstance(piece, PackedField)
+            else crc.crc32(piece, sum_)
         )
     return sum_
 
 
 def _fields(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
-    """A map, its keys checked here: msgpack's own check comes before or after their values, by its implementation."""
+    """Make the dict of a map, and check its keys; msgpack's own check differs between its implementations."""
     for key, _ in pairs:
         if type(key) is not str:
             raise RemoteProtocolError("msgpack", "a key of a map is no text")

@@ -1,13 +1,14 @@
-"""zlib's crc32, by whoever is quickest here, and that of bytes behind others without looking through any of them again.
+"""The checksum CRC-32 as zlib computes it, and the checksum of concatenated bytes from the checksums of both parts.
 
-isal counts sixteen times as fast as zlib where it is installed, to the same number.  That is most of what a frame with
-a model's weights costs, for its checksum is counted on both sides.
+If the package isal is installed, it computes the checksum, sixteen times as fast as zlib.  For a frame with a model's
+weights the checksum is most of the cost, because both sides compute it.
 
-`joined` finds the checksum of two byte strings in a row from the checksums of both.  A checksum is what remains of the
-bytes, as a polynomial over GF(2), on division by a fixed one.  Other bytes behind them multiply it by x for each of
-their bits.  That is linear, so for a given number of bytes four small tables do it.
+`crc32_combine` computes the checksum of two byte strings in a row from the checksums of both, without reading the
+bytes.  A checksum is the remainder of the bytes, taken as a polynomial over GF(2), on division by a fixed polynomial.
+Each bit appended multiplies the polynomial by x.  This map is linear, so for a given number of appended bytes four
+small tables compute it.
 
-Of a number the highest bit stands for x^0, the lowest for x^31, as in zlib.
+In a checksum the highest bit is the coefficient of x^0 and the lowest that of x^31, as in zlib.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ try:
 except ImportError:
     from zlib import crc32
 
-__all__ = ["crc32", "joined"]
+__all__ = ["crc32", "crc32_combine"]
 
 _DIVISOR = 0xEDB88320
 _ONE, _X_TO_8 = 1 << 31, 1 << 23
@@ -28,8 +29,8 @@ _ONE, _X_TO_8 = 1 << 31, 1 << 23
 _Tables: TypeAlias = tuple[list[int], list[int], list[int], list[int]]
 
 
-def joined(first: int, second: int, second_bytes: int) -> int:
-    """The checksum of two byte strings in a row, from that of each and the length of the second."""
+def crc32_combine(first: int, second: int, second_bytes: int) -> int:
+    """Return the checksum of two byte strings in a row, from the checksum of each and the length of the second."""
     low, middle, upper, high = _tables(second_bytes)
     shifted = low[first & 0xFF] ^ middle[first >> 8 & 0xFF] ^ upper[first >> 16 & 0xFF] ^ high[first >> 24]
     return shifted ^ second
@@ -37,15 +38,15 @@ def joined(first: int, second: int, second_bytes: int) -> int:
 
 @functools.lru_cache(maxsize=16)
 def _tables(count: int) -> _Tables:
-    """For each byte of a checksum, from the lowest: its 256 values, multiplied by x^(8 count)."""
+    """Return a table for each byte of a checksum, lowest byte first: the byte's 256 values times x^(8 count)."""
     product = _power(count)
-    products = [product] + [product := _times_x(product) for _ in range(31)]  # of the bits, from the highest
+    products = [product] + [product := _times_x(product) for _ in range(31)]  # for each bit, the highest first
     bits = products[::-1]
     return _sums(bits[:8]), _sums(bits[8:16]), _sums(bits[16:24]), _sums(bits[24:])
 
 
 def _sums(bits: list[int]) -> list[int]:
-    """The sums over all subsets of what 8 bits stand for, at the index that has these bits."""
+    """Return for each byte the sum (exclusive or) of the values that stand for its bits; bits: 8 values."""
     sums = [0]
     for bit in bits:
         sums += [bit ^ each for each in sums]
@@ -53,7 +54,7 @@ def _sums(bits: list[int]) -> list[int]:
 
 
 def _power(count: int) -> int:
-    """x^(8 count), by squaring."""
+    """Compute x^(8 count) by repeated squaring."""
     power, square = _ONE, _X_TO_8
     while count:
         if count & 1:

@@ -1,14 +1,14 @@
-"""How the floats of a payload travel: f32, f16 or int8, as pure functions of one array.
+"""The encodings of the floats in a payload: f32, f16 or int8, as pure functions of one array.
 
-What is decoded is f4 again, whatever it was on its way.  With x the array that was sent and x' what is received:
+The decoded array is f4 in every encoding.  With x the array that was sent and x' the one that is received:
 
 f32           x' = x
 f16           |x - x'| <= 2^-11 |x| from 2^-14 to 65504, <= 2^-25 below; larger numbers are refused
 int8-row      |x - x'| <= scale / 2, the scale of a row within 2^-16 of its largest |x| / 127
 int8-tensor   the same with one scale for the whole array
 
-A scale has 17 significant bits, so that its product with a code, which has 7, is exact in f4: the bound holds to the
-last bit, and every receiver, in whatever language, computes the same numbers.
+A scale has 17 significant bits and a code 7, so their product is exact in f4.  So the bound holds to the last bit, and
+every receiver, in any language, computes the same numbers.
 """
 
 from __future__ import annotations
@@ -20,41 +20,42 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk.arrays import Floats
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
 from edge_sdk.protocol.quantised import CODE_MOST, SCALE_MOST, Quantised
 
-Floats: TypeAlias = NDArray[np.float32]
 Carried: TypeAlias = NDArray[Any] | Quantised
-"""What a payload holds in place of its floats while it travels."""
+"""The encoded form of an array of floats."""
 
 F16_MOST = 65504.0
 SCALE_BITS = 24 - CODE_MOST.bit_length()
-"""Significant bits of a scale: what f4's 24 leave beside a code's 7."""
+"""Significant bits of a scale: the 24 of f4 less the 7 of a code."""
 SCALE_LEAST_EXPONENT = -149
 """Scales are multiples of 2^-149, the smallest f4."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """One way to carry an array of f4, (n, m) or (p,)."""
+    """One encoding of f4 arrays of shape (n, m) or (p,)."""
 
     name: str
     encode: Callable[[Floats], Carried]
-    """Raises LocalProtocolError for numbers that it cannot carry."""
+    """Raises LocalProtocolError for numbers that the encoding cannot represent."""
     carries: Callable[[Carried], bool]
-    """Whether an array came in this encoding."""
+    """Returns whether an array is in this encoding."""
     decode: Callable[[Any], Floats]
+    """Returns the f4 array of an encoded one."""
 
 
-def decoded(encoding: Encoding, value: Carried) -> Floats:
-    """The f4 that was sent.  Raises RemoteProtocolError where it came in another encoding."""
+def decode_floats(encoding: Encoding, value: Carried) -> Floats:
+    """Decode a received array to f4.  Raises RemoteProtocolError if it came in another encoding."""
     if not encoding.carries(value):
-        raise RemoteProtocolError("knowledge", f"found {found(value)}, the federation's encoding is {encoding.name}")
+        raise RemoteProtocolError("knowledge", f"found {describe(value)}, the federation's encoding is {encoding.name}")
     return encoding.decode(value)
 
 
-def found(value: Carried) -> str:
-    """Words for what an array came as."""
+def describe(value: Carried) -> str:
+    """Name the encoding of an array in words."""
     if isinstance(value, Quantised):
         return f"int8 with {len(value.scales)} scale{'s' * (len(value.scales) != 1)}"
     return {"f4": "f32", "f2": "f16"}.get(value.dtype.str[1:], str(value.dtype))
@@ -80,7 +81,10 @@ def _encode_tensor(x: Floats) -> Quantised:
 
 
 def _largest(x: Floats, axis: int | None) -> Floats:
-    """The largest magnitude, of all or along an axis, without a copy of x."""
+    """Return the largest magnitude, of all numbers or along an axis, without a copy of x.
+
+    Raises LocalProtocolError if a number is NaN or infinite.
+    """
     largest = np.maximum(np.abs(x.max(axis=axis)), np.abs(x.min(axis=axis)))
     if not np.isfinite(largest).all():
         raise LocalProtocolError("holds NaN or Inf; nothing was sent")
@@ -88,7 +92,7 @@ def _largest(x: Floats, axis: int | None) -> Floats:
 
 
 def _scales(largest: Floats) -> Floats:
-    """The f4 above largest / 127, rounded up to SCALE_BITS significant bits: no code is beyond 127."""
+    """Return largest / 127, rounded up to SCALE_BITS significant bits, so that no code is beyond 127."""
     wanted = largest.astype(np.float64) / CODE_MOST
     if wanted.max() > SCALE_MOST:
         raise LocalProtocolError(f"a number of {largest.max():g}, int8 holds at most {CODE_MOST * SCALE_MOST:g}")
@@ -99,8 +103,8 @@ def _scales(largest: Floats) -> Floats:
 
 
 def _codes(x: Floats, scales: Floats) -> NDArray[np.int8]:
-    """Of x / scales the nearest integers, ties to even; in f8 a buffer at a time, for a copy could be 100 MB."""
-    divisors = np.where(scales > 0, scales, 1)  # a scale of 0 stands over zeros only
+    """Return the integers nearest to x / scales, ties to even; computed in f8 in blocks, as a copy could be 100 MB."""
+    divisors = np.where(scales > 0, scales, 1)  # where the scale is 0, all numbers are
     codes = np.empty(x.shape, np.int8)
     blocks = np.nditer(
         [x, divisors, codes],
@@ -141,9 +145,9 @@ ENCODINGS: Mapping[str, Encoding] = {
         Encoding("int8-tensor", _encode_tensor, _carries_tensor, _decode_int8),
     )
 }
-FLOATS = ("f32", "f16")
-"""Those of them that keep rows that sum to 1."""
-FLAT = tuple(name for name in ENCODINGS if name != "int8-row")
-"""Those of them that an array without rows may have."""
-PLAIN = "f32"
-"""What everybody speaks."""
+FLOAT_ENCODINGS = ("f32", "f16")
+"""The encodings for probabilities: rows that sum to 1 still do so within rounding."""
+FLAT_ENCODINGS = tuple(name for name in ENCODINGS if name != "int8-row")
+"""The encodings for arrays without rows."""
+DEFAULT_ENCODING = "f32"
+"""The encoding that every device can read and write."""

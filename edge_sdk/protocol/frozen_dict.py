@@ -1,4 +1,4 @@
-"""A dict that cannot change, for what a message says is a Mapping."""
+"""A dict that cannot change, for the mappings in messages."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ V = TypeVar("V")
 
 
 class FrozenDict(dict[K, V]):
-    """Reads, compares, copies, pickles and prints like a dict; every way to change it raises TypeError."""
+    """A dict that can be read, compared, copied, pickled and printed; every change raises TypeError."""
 
     __slots__ = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Rebuilt whole: the default way of pickling and copying would set the items one by one."""
+        """Copy and unpickle all items at once; the default would set them one by one, which is refused."""
         return FrozenDict, (dict(self),)
 
 
-def _refuse(*_args: object, **_kwargs: object) -> NoReturn:
+def _raise_type_error(*_args: object, **_kwargs: object) -> NoReturn:
     raise TypeError("a received message does not change: build a new dict instead")
 
 
 for _name in ("__setitem__", "__delitem__", "__ior__", "clear", "pop", "popitem", "setdefault", "update"):
-    setattr(FrozenDict, _name, _refuse)
+    setattr(FrozenDict, _name, _raise_type_error)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import registry
-from edge_sdk.protocol.encodings import ENCODINGS, FLAT
+from edge_sdk.protocol.encodings import ENCODINGS, FLAT_ENCODINGS
 from edge_sdk.protocol.schema import (
     LATER,
     Blob,
@@ -35,7 +35,7 @@ from edge_sdk.protocol.schema import (
     registered,
     wire,
 )
-from edge_sdk.protocol.value_range import all_within, extremes
+from edge_sdk.protocol.value_range import all_within, min_max
 
 MAX_MAGNITUDE = 1e6
 """Numbers beyond this are finite and still ruin what is computed from them: differences, squares and sums overflow in
@@ -141,7 +141,7 @@ def _check_batch(name: str, batch: bytes, values: NDArray[Any], expect: Expect) 
 def check_magnitude(name: str, values: NDArray[Any]) -> None:
     """Raise RemoteProtocolError for numbers beyond MAX_MAGNITUDE."""
     if not all_within(values, MAX_MAGNITUDE):
-        low, high = extremes(values)
+        low, high = min_max(values)
         told = f"numbers from {low:g} to {high:g}, at most {MAX_MAGNITUDE:g} is legal: the sender's model ran away"
         raise unfit(f"{name}: {told}")
 
@@ -325,7 +325,7 @@ class Weights(Payload):
     """All shared parameters as one flat tensor; `layout` names their order and shapes."""
 
     coded: ClassVar[tuple[str, ...]] = ("values",)
-    encodings: ClassVar[tuple[str, ...]] = FLAT
+    encodings: ClassVar[tuple[str, ...]] = FLAT_ENCODINGS
     values: Vector  # (p,)
     layout: Annotated[bytes, Blob(16, 16)]
     count: Annotated[int, Integer(1, 2**31 - 1)] = field(default=1, metadata=LATER)

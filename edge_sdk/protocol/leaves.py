@@ -1,8 +1,8 @@
-"""The leaves of a message: numbers, texts, bytes and tensors, each with the rule that it keeps.
+"""The simple values in a message (numbers, texts, bytes and tensors), each with a rule for legal values.
 
-A rule is a frozen dataclass that stands in a field's annotation; `leaf` turns it into a pair of functions, one for
-each direction.  What must not arrive must not leave either, so both directions check; where the value travels as it is
-they are one, which blames the other side: `schema.to_plain` knows better.
+A rule is a frozen dataclass in the annotation of a field.  `leaf` makes an encoder and a decoder of it.  Both check the
+rule, because a sender must not send what receivers refuse.  If a value is sent as it is, both are the same function; it
+raises RemoteProtocolError, which `schema.to_plain` turns into LocalProtocolError.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from edge_sdk.protocol import body
 from edge_sdk.protocol.value_range import all_finite
 
 Plain = Any
-"""What msgpack carries: None, bool, int, float, str, bytes, list, dict."""
+"""A value that msgpack can pack: None, bool, int, float, str, bytes, list or dict."""
 
 Encoder: TypeAlias = Callable[[Any, str], Plain]
 Decoder: TypeAlias = Callable[[Plain, str], Any]
-"""Both take a value and the path of its field, for the error message."""
+"""Encoders and decoders take a value and the path of its field, for the error message."""
 
 DTYPES: Mapping[str, np.dtype[Any]] = {code: np.dtype("<" + code) for code in ("f4", "f2", "i4", "i1", "u1")}
 
@@ -108,25 +108,25 @@ class Tensor:
 
 
 def one_line(text: str, most: int = 256) -> str:
-    """`text` as a Line can carry it: control characters become spaces, what is too long is cut."""
+    """Return `text` as one legal line: control characters become spaces, and more than `most` characters are cut."""
     clean = _UNPRINTABLE.sub(" ", text)
     return clean if len(clean) <= most else clean[: most - 1] + "…"
 
 
 def wrong_type(path: str, expected: str, found: object) -> RemoteProtocolError:
-    """The error for a value of another type than expected; it never quotes the value."""
+    """Return the error for a value of another type than expected; it does not quote the value."""
     return RemoteProtocolError("schema", f"{path}: expected {expected}, found {type(found).__name__}")
 
 
 def leaf(rule: object) -> tuple[Encoder, Decoder]:
-    """The two directions of one rule."""
+    """Return the encoder and the decoder for a rule.  Raises LocalProtocolError for what is not a rule."""
     for kind, make in _MAKERS.items():
         if isinstance(rule, kind):
             return make(rule)
     raise LocalProtocolError(f"no wire form for the rule {rule!r}")
 
 
-def _flag(_rule: Boolean) -> tuple[Encoder, Decoder]:
+def _boolean(_rule: Boolean) -> tuple[Encoder, Decoder]:
     def check(value: Plain, path: str) -> bool:
         if type(value) is not bool:
             raise wrong_type(path, "true or false", value)
@@ -135,7 +135,7 @@ def _flag(_rule: Boolean) -> tuple[Encoder, Decoder]:
     return check, check
 
 
-def _whole(rule: Integer) -> tuple[Encoder, Decoder]:
+def _integer(rule: Integer) -> tuple[Encoder, Decoder]:
     low, high, words = rule.low, rule.high, rule.words
 
     def check(value: Plain, path: str) -> int:
@@ -179,7 +179,7 @@ def _text(rule: Text) -> tuple[Encoder, Decoder]:
     else:
         expected = f"at most {rule.most} characters of {rule.pattern}"
 
-    passed: set[str] = set()  # names that come again with every frame
+    passed: set[str] = set()  # legal texts seen before: most texts are names that come with every frame
 
     def check(value: Plain, path: str) -> str:
         if type(value) is not str:
@@ -196,7 +196,7 @@ def _text(rule: Text) -> tuple[Encoder, Decoder]:
 
 
 _REMEMBERED, _SHORT = 2**14, 64
-"""So many texts of so many characters are remembered by each rule: a megabyte, whatever anybody sends."""
+"""The most texts that a rule remembers, and the longest of them: at most a megabyte, whatever is received."""
 
 
 def _blob(rule: Blob) -> tuple[Encoder, Decoder]:
@@ -234,7 +234,7 @@ def _packed(rule: Packed) -> tuple[Encoder, Decoder]:
 def _tensor(rule: Tensor) -> tuple[Encoder, Decoder]:
     allowed, ndim = " or ".join(rule.dtypes), rule.ndim
     known = {code: DTYPES[code] for code in rule.dtypes}
-    floats = any(dtype.kind == "f" for dtype in known.values())  # integers need no look
+    floats = any(dtype.kind == "f" for dtype in known.values())  # integers are always finite
 
     def encode(value: Any, path: str) -> Plain:
         if not isinstance(value, np.ndarray) or (code := value.dtype.str[1:]) not in known:
@@ -244,7 +244,7 @@ def _tensor(rule: Tensor) -> tuple[Encoder, Decoder]:
             raise LocalProtocolError(f"{path}: expected {ndim} non-empty dimensions, found shape {value.shape}")
         if floats and not all_finite(value):
             raise LocalProtocolError(f"{path}: holds NaN or Inf; nothing was sent")
-        return [code, list(value.shape), body.raw(value.astype(known[code], copy=False))]
+        return [code, list(value.shape), body.array_bytes(value.astype(known[code], copy=False))]
 
     def decode(value: Plain, path: str) -> NDArray[Any]:
         if type(value) is not list or len(value) != 3:
@@ -261,7 +261,7 @@ def _tensor(rule: Tensor) -> tuple[Encoder, Decoder]:
             size *= extent
         if size != len(raw):
             raise RemoteProtocolError("tensor", f"{path}: the shape does not need {len(raw)} bytes")
-        array: NDArray[Any] = np.ndarray(shape, known[code], raw)  # read-only: nobody can change a received payload
+        array: NDArray[Any] = np.ndarray(shape, known[code], raw)  # read-only, so that a received payload is constant
         if floats and not all_finite(array):
             raise RemoteProtocolError("nonfinite", f"{path}: holds NaN or Inf")
         return array
@@ -270,8 +270,8 @@ def _tensor(rule: Tensor) -> tuple[Encoder, Decoder]:
 
 
 _MAKERS: Mapping[type, Callable[[Any], tuple[Encoder, Decoder]]] = {
-    Boolean: _flag,
-    Integer: _whole,
+    Boolean: _boolean,
+    Integer: _integer,
     Real: _real,
     Text: _text,
     Blob: _blob,

@@ -1,6 +1,6 @@
 """The messages, each a frozen dataclass.
 
-Who sends what:
+The messages by sender:
 
 device       Hello  Upload  Bye  DeviceStatus  PublicRequest
 coordinator  Welcome  Assign  Receipt  Refusal  CoordinatorStatus  PublicBlock
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, TypeAlias
 
-from edge_sdk.protocol.encodings import ENCODINGS, FLAT, PLAIN
+from edge_sdk.protocol.encodings import DEFAULT_ENCODING, ENCODINGS, FLAT_ENCODINGS
 from edge_sdk.protocol.frozen_dict import FrozenDict
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.schema import LATER, Blob, Count, Digest, Id, Integer, Items, Line, Packed, Real, Text, wire
@@ -28,46 +28,47 @@ Sha256 = Annotated[bytes, Blob(32, 32)]
 Words = Annotated[tuple[Word, ...], Items()]
 Knowledge = Annotated[Mapping[Word, Payload], Items()]
 MAX_CLASS_COUNTS = 32768
-"""Classes whose sample counts fit into a Hello; of a federation with more, devices leave the counts out."""
+"""Most classes whose sample counts fit into a Hello; with more classes devices leave the counts out."""
 
 PUBLIC_BLOCK_BYTES = 60 * 1024
-"""With header and fields a block's frame stays below 64 KiB, which every broker takes as one message."""
+"""The frame of a block, with header and fields, is below 64 KiB, which every broker accepts as one message."""
 MAX_BLOCKS_ASKED = 16
-"""Blocks that one request may ask for: what a device takes in at once."""
+"""Most blocks in one request."""
 
 
 @wire("public-set")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicSetSpec:
-    """The public set by its content: every device must hold these very samples."""
+    """Identifies the public set by its content: every device must hold exactly these samples."""
 
     sha256: Sha256
+    """The hash of dtype, shape and bytes."""
     count: Annotated[int, Integer(1, 2**32 - 1)]
 
 
 @wire("train")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainSpec:
-    """How a device trains between exchanges, whatever the method."""
+    """How a device trains between exchanges, in every method."""
 
     optimiser: Annotated[str, Text(16, "sgd|adam")] = "adam"
-    """Its moments stay with the device from round to round, until a method overwrites weights."""
+    """The optimiser; a device keeps its moments from round to round, until a method overwrites weights."""
     learning_rate: Annotated[float, Real(0.0, 1e3)] = 1e-3
     """The same in every round."""
     momentum: Annotated[float, Real(0.0, 1.0)] = 0.0
-    """Of sgd."""
+    """For sgd."""
     batch_size: Annotated[int, Integer(1, 65536)] = 32
-    """Samples of a mini-batch; of a device with fewer, all."""
+    """Samples in a mini-batch; a device with fewer samples uses all of them."""
     local_steps: Annotated[int, Integer(0, 10**6)] = 5
     """Mini-batches of private data per round."""
     local_epochs: Annotated[int, Integer(0, 10**6)] = field(default=0, metadata=LATER)
-    """Passes over the private data per round, in place of local_steps; 0: local_steps says how much."""
+    """Passes over the private data per round, in place of local_steps; 0: local_steps counts."""
     evaluate_every: Annotated[int, Integer(1, 10**6)] = 1
     """Rounds between two evaluations on the device; the last round is always evaluated."""
 
 
 Encoded = Annotated[str, Text(16, "|".join(ENCODINGS))]
-EncodedFlat = Annotated[str, Text(16, "|".join(FLAT))]
+EncodedFlat = Annotated[str, Text(16, "|".join(FLAT_ENCODINGS))]
 
 
 @wire("encoding")
@@ -75,11 +76,11 @@ EncodedFlat = Annotated[str, Text(16, "|".join(FLAT))]
 class EncodingSpec:
     """How the floats of each payload kind travel, in both directions; a field for each kind of this package."""
 
-    logits: Encoded = PLAIN
-    logit_gradients: Encoded = PLAIN
-    class_rows: Encoded = PLAIN
-    hyper_knowledge: Encoded = PLAIN
-    weights: EncodedFlat = PLAIN
+    logits: Encoded = DEFAULT_ENCODING
+    logit_gradients: Encoded = DEFAULT_ENCODING
+    class_rows: Encoded = DEFAULT_ENCODING
+    hyper_knowledge: Encoded = DEFAULT_ENCODING
+    weights: EncodedFlat = DEFAULT_ENCODING
     others: Annotated[Mapping[Word, Encoded], Items()] = field(default_factory=FrozenDict, metadata=LATER)
     """Of the kinds that other packages register, by tag; those that are missing travel in f32."""
 
@@ -87,7 +88,7 @@ class EncodingSpec:
 @wire("spec")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FederationSpec:
-    """All that a device must know of a federation; sent once, at join."""
+    """The settings of a federation that a device must know; sent once, at join."""
 
     federation: Id
     method: Word
@@ -106,7 +107,7 @@ class FederationSpec:
 @wire("hello")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """A device asks to take part (again, after each reconnect and each new coordinator epoch)."""
+    """A device asks to take part; sent again after each reconnect and for each new epoch of the coordinator."""
 
     federation: Id
     device: Id
@@ -119,58 +120,58 @@ class Hello:
     feature_dim: Count = 0
     samples: Count = 0
     class_counts: Annotated[tuple[int, ...], Packed(MAX_CLASS_COUNTS)] = ()
-    """Samples per class; empty where the owner withholds it."""
+    """Samples per class; empty if the owner withholds them."""
     public_sha256: Sha256 | None = None
     model: Line = ""
     runtime: Line = ""
     note: Line = ""
-    """What a report should say of the model."""
+    """A remark about the model for reports."""
     board: Line = ""
     inert_terms: Words = field(default=(), metadata=LATER)
-    """Those of `terms` that its model takes without effect: what they would train is frozen."""
+    """The `terms` that the model accepts without effect, because the part that they would train is frozen."""
     encodings: Words = field(default=(), metadata=LATER)
-    """What it reads and writes besides f32."""
+    """The encodings that the device can read and write besides f32."""
     fetches_public: bool = field(default=False, metadata=LATER)
-    """It would fetch a public set that it lacks, from a coordinator that serves it."""
+    """Whether the device fetches a public set that it lacks from a coordinator that serves it."""
     weight_count: Count = field(default=0, metadata=LATER)
-    """Scalars that it would share as weights; 0: none."""
+    """The number of weights that the device would share; 0: none."""
     layout: Annotated[bytes, Blob(16, 16)] | None = field(default=None, metadata=LATER)
-    """Names the order and the shapes of its weights: equal architectures have equal ones."""
+    """A hash of the order and the shapes of the weights: the same for the same architecture."""
     batch_norm: bool = field(default=False, metadata=LATER)
-    """Whether its model keeps running statistics of batches, which are no weights and stay on the device."""
+    """Whether the model keeps running statistics of batches, which are not weights and stay on the device."""
 
 
 @wire("welcome")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """The coordinator takes a device in."""
+    """The coordinator accepts a device."""
 
     federation: Id
     device: Id
     number: Annotated[int, Integer(0, 2**31 - 1)]
-    """The device's place in the roster; part of its random seeds."""
+    """The device's index in the sorted roster; part of its random seeds."""
     version: Annotated[int, Integer(1, 255)] = PROTOCOL_VERSION
     epoch: Epoch
     run: Digest
-    """Names this run of the federation: a later one begins at round 0 again."""
+    """The id of this run of the federation; a later run begins at round 0 again."""
     spec: FederationSpec
     public_bytes: Annotated[int, Integer(0, 2**48)] = field(default=0, metadata=LATER)
-    """Size of the public set as the coordinator serves it; 0: it does not."""
+    """Size of the public set that the coordinator serves; 0: it serves none."""
 
 
 @wire("assign")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assign:
-    """One exchange to carry out.  Sent again until its upload is in; a newer one supersedes an older."""
+    """One exchange to carry out.  Sent again until its upload arrives; a newer one replaces an older one."""
 
     federation: Id
     device: Id
     round: Count
     exchange: Count
     closing: bool = False
-    """The last Assign of all: take in what `down` brings, evaluate, answer with metrics only."""
+    """The last Assign of a run: the device uses its knowledge, evaluates, and uploads metrics only."""
     deadline_s: Seconds = 0.0
-    """Seconds that were left when this was sent; a hint, never a rule."""
+    """Seconds that were left when this was sent; a hint for the device, not a rule."""
     common: Knowledge = field(default_factory=FrozenDict)
     """Knowledge that every device gets, by role."""
     personal: Knowledge = field(default_factory=FrozenDict)
@@ -178,14 +179,14 @@ class Assign:
 
     @property
     def down(self) -> dict[str, Payload]:
-        """Common and personal knowledge together."""
+        """Common and personal knowledge together, by role."""
         return {**self.common, **self.personal}
 
 
 @wire("upload")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upload:
-    """What a device gives back for one exchange."""
+    """The answer of a device to an Assign."""
 
     federation: Id
     device: Id
@@ -196,15 +197,15 @@ class Upload:
     samples: Count = 0
     metrics: Annotated[Mapping[Word, float], Items()] = field(default_factory=FrozenDict)
     metrics_round: Count = 0
-    """The number of completed rounds that `metrics` describe; 0 where there are none."""
+    """The number of completed rounds that `metrics` describe; 0 if there are no metrics."""
     withheld: Line = field(default="", metadata=LATER)
-    """Why there is no knowledge in it, though the exchange asked for some: what the device learned diverged."""
+    """Why the device sends no knowledge although the exchange needs some: its training diverged."""
 
 
 @wire("receipt")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """The coordinator's answer to an Upload, sent once it stands in the ledger (or never will)."""
+    """The coordinator's answer to an Upload, sent once the upload is stored in the ledger, or never will be."""
 
     federation: Id
     device: Id
@@ -218,7 +219,7 @@ class Receipt:
 @wire("refusal")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """The coordinator will not have this device."""
+    """The coordinator refuses a device."""
 
     federation: Id
     device: Id
@@ -230,7 +231,7 @@ class Refusal:
 @wire("bye")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bye:
-    """A device leaves for good."""
+    """A device leaves and will not come back."""
 
     federation: Id
     device: Id
@@ -240,7 +241,7 @@ class Bye:
 @wire("device-status")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceStatus:
-    """A device's retained birth, and as its will the retained `lost`.  A hint, never the truth."""
+    """A device's status, retained; its will sets it to `lost`.  The coordinator uses it as a hint only."""
 
     federation: Id
     device: Id
@@ -251,7 +252,7 @@ class DeviceStatus:
 @wire("coordinator-status")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorStatus:
-    """The coordinator's retained birth; a new epoch makes devices say hello again."""
+    """The coordinator's status, retained; its will sets it to `lost`.  On a new epoch devices send Hello again."""
 
     federation: Id
     state: Annotated[str, Text(16, "ready|finished|failed|lost")]
@@ -262,36 +263,36 @@ class CoordinatorStatus:
 @wire("public-request")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicRequest:
-    """A device asks for blocks of the public set.  Asked again while they do not come."""
+    """A device requests blocks of the public set.  Sent again while they do not arrive."""
 
     federation: Id
     device: Id
     sha256: Sha256
-    """Which public set; that of the spec."""
+    """The hash of the public set, as in the spec."""
     blocks: Annotated[tuple[int, ...], Packed(MAX_BLOCKS_ASKED)]
-    """Their indices, from 0."""
+    """The indices of the blocks, from 0."""
 
 
 @wire("public-block")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicBlock:
-    """One block of the public set: all are PUBLIC_BLOCK_BYTES long but the last, which is what is left."""
+    """One block of the public set; each is PUBLIC_BLOCK_BYTES long, but the last may be shorter."""
 
     federation: Id
     device: Id
     sha256: Sha256
     index: Count
     count: Annotated[int, Integer(1, 2**32 - 1)]
-    """Blocks of the whole set."""
+    """The number of blocks of the whole set."""
     total_bytes: Annotated[int, Integer(1, 2**48)]
-    """Bytes of the whole set."""
+    """The size of the whole set."""
     data: Annotated[bytes, Blob(1, PUBLIC_BLOCK_BYTES)]
 
 
 @wire("control")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """An operator's word to a running coordinator; obeyed only with a valid signature."""
+    """An operator's command to a running coordinator; carried out only with a valid signature."""
 
     federation: Id
     operation: Annotated[str, Text(16, "drain|pause|resume|revoke|forget")]

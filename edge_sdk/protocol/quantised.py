@@ -1,7 +1,7 @@
-"""Arrays of floats as they may travel: as f4, as f2, or as int8 codes with their scales.
+"""Arrays of floats in the forms in which they are sent: as f4, as f2, or as int8 codes with scales.
 
-On the wire a quantised array is a tensor with a fourth part, `["i1", [shape], codes, scales]`: the scales are f4, one
-for each row, or a single one for the whole array.  What the numbers stand for is `codes * scales`.
+On the wire a quantised array is a tensor with a fourth part, `["i1", [shape], codes, scales]`.  The scales are f4,
+one for each row, or a single one for the whole array.  The numbers are `codes * scales`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
 from edge_sdk.protocol.leaves import Decoder, Encoder, Plain, Tensor, leaf
 
 CODE_MOST = 127
-"""Codes are symmetric, in [-127, 127]: -128 stands for nothing."""
+"""Codes are symmetric, in [-127, 127]; -128 is not used."""
 SCALE_MOST = 2.0**121
-"""A little above it the largest codes would stand for infinity."""
+"""With a scale not much larger, the largest code times the scale would be infinite in f4."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quantised:
-    """int8 codes and f4 scales; equal when all of their numbers are."""
+    """A quantised array: int8 codes and f4 scales.  Two are equal if all their numbers are equal."""
 
     codes: NDArray[np.int8]  # (n, m) or (p,)
     scales: NDArray[np.float32]  # (n,) or (1,)
@@ -38,13 +38,13 @@ class Quantised:
 
 @dataclass(frozen=True)
 class Coded:
-    """A finite array of floats with `ndim` dimensions, each at least 1: f4, f2, or Quantised."""
+    """The rule of a field: a finite array of floats with `ndim` dimensions, each at least 1, as f4, f2 or Quantised."""
 
     ndim: int
 
 
 def coded(rule: Coded) -> tuple[Encoder, Decoder]:
-    """The two directions of a Coded field."""
+    """Return the encoder and the decoder of a field with this rule."""
     encode_floats, decode_floats = leaf(Tensor(("f4", "f2"), rule.ndim))
     encode_codes, decode_codes = leaf(Tensor(("i1",), rule.ndim))
     encode_scales, decode_scales = leaf(Tensor(("f4",), 1))
@@ -55,7 +55,7 @@ def coded(rule: Coded) -> tuple[Encoder, Decoder]:
         plain = [*encode_codes(value.codes, path), encode_scales(value.scales, path)[2]]
         try:
             _check(value.codes, value.scales, path)
-        except RemoteProtocolError as error:  # what must not arrive must not leave either
+        except RemoteProtocolError as error:  # a sender keeps the rules that receivers check
             raise LocalProtocolError(str(error)) from None
         return plain
 

@@ -1,12 +1,12 @@
-"""A look over a msgpack body before anything is built from it.
+"""Checks the structure of a msgpack body before it is decoded.
 
-One pass over the leading bytes of all values, in constant memory: a body that is deeper, wider or wordier than any
-message can be costs this pass and nothing else.  What the decoder gets to see is bounded in structure; all that
-remains, the bytes of the tensors, is as long in memory as it is on the wire.
+A scan reads the first byte and the length of every value in one pass and in constant memory.  A body with more levels,
+entries or text than any message has costs only this pass.  So the decoder only sees bodies of bounded structure; the
+bytes of tensors take no more memory than they have on the wire.
 
-What a scan finds hangs on nothing but the length of the body and the bytes that it looks at, which lead a value or give
-its length: the outline.  A body with the outline of one that passed needs no pass of its own, and nearly every frame of
-a federation is one: another device's, of another round, with other numbers.
+The result of a scan depends only on the length of the body and on the bytes that the scan reads: the outline of the
+body.  A body with the outline of an earlier one need not be scanned again.  Nearly all frames of a federation have such
+an outline: they differ from earlier ones in the numbers, but not in structure.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol.body import LONG_BYTES, Span
 
 MAX_DEPTH = 8
-"""Lists and maps inside one another.  The deepest legal value has seven: body > fields > knowledge > [tag, payload] >
-fields > tensor > shape; one is left for fields of later versions."""
+"""Most levels of lists and maps.  The deepest legal value has seven: body > fields > knowledge > [tag, payload] >
+fields > tensor > shape.  One more is for fields of later versions."""
 MAX_ITEMS = 64
-"""Entries of any list or map: no message has more fields, roles, terms, metrics or hyper-parameters."""
+"""Most entries of a list or map: no message has more fields, roles, terms, metrics or hyper-parameters."""
 MAX_VALUES = 4096
-"""Values in one body, keys and containers included: 64 common and 64 personal roles come to 2,600."""
+"""Most values in a body, keys and containers included: 64 common and 64 personal roles have 2,600."""
 MAX_TEXT_BYTES = 4 * 1024
-"""One string: a remedy of 1,024 characters, at most four bytes each."""
+"""Longest text: a remedy has up to 1,024 characters of up to four bytes."""
 MAX_TEXTS_BYTES = 128 * 1024
-"""All strings together: 64 hyper-parameters of 256 characters come to 70 KiB."""
+"""Most bytes of all texts together: 64 hyper-parameters of 256 characters have 70 KiB."""
 
 _PLAIN, _TEXT, _BINARY, _LIST, _MAP, _OTHER = range(6)
 
 
 def _leads() -> Iterator[tuple[int, int, int]]:
-    """For each leading byte: the kind of value, the width of a length field behind it, or else the length itself."""
+    """Yield for each possible first byte: the kind of value, the bytes of the length field behind it, or the length."""
     yield from ((_PLAIN, 0, 0) for _ in range(0x80))  # small integers
     yield from ((_MAP, 0, size) for size in range(16))  # 0x80
     yield from ((_LIST, 0, size) for size in range(16))  # 0x90
@@ -53,55 +53,54 @@ def _leads() -> Iterator[tuple[int, int, int]]:
 
 _LEADS = tuple(_leads())
 _STEPS = tuple(1 + size if kind == _PLAIN or (kind == _TEXT and not width) else 0 for kind, width, size in _LEADS)
-"""How far on the next value is, where the leading byte alone tells; elsewhere 0."""
+"""Bytes from a value to the next one, for first bytes that alone determine it; 0 for the others."""
 _STEPS_COUNTED = tuple(step if kind == _PLAIN else 0 for step, (kind, _, _) in zip(_STEPS, _LEADS, strict=True))
-"""The same, but for texts: where there may be too much of them they are counted."""
+"""The same with 0 for texts, for bodies long enough to hold too much text, so that texts are counted."""
 
 
 _Outline: TypeAlias = "tuple[Callable[[bytes | memoryview], Any], Any, list[Span]]"
-"""What takes the bytes looked at out of a body; these bytes; where the long byte strings are."""
+"""A function that takes the bytes of the outline out of a body; these bytes; the spans of the long byte strings."""
 
 _OUTLINES: dict[tuple[int, int], _Outline] = {}
-"""Of bodies that passed, by their length and the limit."""
-_REMEMBERED, _PLACES = 128, 256
-"""So many outlines of so many places are remembered: a megabyte, whatever anybody sends."""
+"""The outlines of legal bodies, by the length of the body and the limit."""
+_REMEMBERED, _OFFSETS = 128, 256
+"""The most outlines that are remembered, and the most offsets in one: at most a megabyte, whatever is received."""
 
 
 def scan(body: bytes | memoryview, binary_bytes: int) -> list[Span]:
-    """Where the long byte strings of a body are.
+    """Return the spans of the long byte strings in a body.
 
-    Raises RemoteProtocolError unless `body` is one msgpack value within the limits above, and nothing behind it.
-    `binary_bytes` is the longest byte string that is legal.  Whether texts are UTF-8 and keys are texts is left to the
-    decoder.
+    Raises RemoteProtocolError unless the body is exactly one msgpack value within the limits above.  binary_bytes: the
+    longest legal byte string.  The decoder checks whether texts are UTF-8 and keys are texts.
     """
     outline = _OUTLINES.get((len(body), binary_bytes))
     if outline is not None and outline[0](body) == outline[1]:
         return outline[2]
-    places: list[int] = []
+    offsets: list[int] = []
     try:
-        spans = _walk(body, binary_bytes, places)
+        spans = _walk(body, binary_bytes, offsets)
     except IndexError:
         raise RemoteProtocolError("msgpack", f"body of {len(body)} bytes ends in the middle of a value") from None
-    if len(places) <= _PLACES:
+    if len(offsets) <= _OFFSETS:
         if len(_OUTLINES) >= _REMEMBERED:
             _OUTLINES.clear()
-        look = itemgetter(*places)
-        _OUTLINES[len(body), binary_bytes] = look, look(body), spans
+        outline_of = itemgetter(*offsets)
+        _OUTLINES[len(body), binary_bytes] = outline_of, outline_of(body), spans
     return spans
 
 
-def _walk(body: bytes | memoryview, binary_bytes: int, places: list[int]) -> list[Span]:
-    """What scan does, and the places that it looks at; IndexError where the body ends too early."""
+def _walk(body: bytes | memoryview, binary_bytes: int, offsets: list[int]) -> list[Span]:
+    """Scan a body, and add the offsets of the bytes read to `offsets`; raises IndexError if the body ends too early."""
     at = 0
     outer: list[int] = []
-    left = 1  # values still to come in the innermost container; `outer`: in those around it
+    left = 1  # values still to come in the innermost container; in `outer` those of the containers around it
     values, texts = 1, 0
     spans: list[Span] = []
     steps = _STEPS if len(body) + MAX_TEXT_BYTES <= MAX_TEXTS_BYTES else _STEPS_COUNTED
     while True:
         while left:
             left -= 1
-            places.append(at)
+            offsets.append(at)
             lead = body[at]
             step = steps[lead]
             if step:
@@ -111,7 +110,7 @@ def _walk(body: bytes | memoryview, binary_bytes: int, places: list[int]) -> lis
             kind, width, size = _LEADS[lead]
             at += 1 + width
             if width:
-                places += range(at - width, at)
+                offsets += range(at - width, at)
                 size = int.from_bytes(body[at - width : at], "big")
             if kind == _TEXT:
                 at += size
@@ -128,7 +127,7 @@ def _walk(body: bytes | memoryview, binary_bytes: int, places: list[int]) -> lis
                 raise RemoteProtocolError("msgpack", "an extension type: the protocol has none")
             else:
                 outer.append(left)
-                left = size * (kind - _LIST + 1)  # a map has a key to each value
+                left = size * (kind - _LIST + 1)  # a map has a key for each value
                 values += left
                 if size > MAX_ITEMS or values > MAX_VALUES or len(outer) > MAX_DEPTH:
                     raise _too_much(f"more than {MAX_ITEMS} entries, {MAX_DEPTH} levels or {MAX_VALUES} values")

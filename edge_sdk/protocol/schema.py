@@ -1,13 +1,13 @@
-"""Frozen dataclasses to plain msgpack values and back, checked field by field.
+"""Turns frozen dataclasses into plain msgpack values and back, and checks every field.
 
-Two rules: every class that may travel is registered here under a tag that never changes meaning, and nothing is
-built from foreign bytes that its field annotations do not allow.  An error carries the path of the field.
+Every class that may be sent is registered here under a tag that never changes its meaning.  An object is built from
+received values only if they fit the annotations of its fields.  An error names the path of the field.
 
 On the wire an object is a map of its fields, `{"field": value}`; where several classes may stand (a union, or a base
 class that is open to other packages) it is `[tag, {fields}]`.  A tensor is `[dtype, [shape], bytes]`, raw
 little-endian; quantised, it has its scales besides.
 
-Evolution: new fields have defaults, unknown fields are skipped, a tag or a type never changes meaning.
+Evolution: new fields have defaults, unknown fields are skipped, and a tag or a type never changes its meaning.
 """
 
 from __future__ import annotations
@@ -81,14 +81,14 @@ _Pair = tuple[Encoder, Decoder]
 
 @dataclass(frozen=True)
 class Items:
-    """How many entries a tuple or a map has: between `least` and `most`."""
+    """The rule of a tuple or a map: it has between `least` and `most` entries."""
 
     least: int = 0
     most: int = 64
 
 
 ID = Text(36, r"[a-z0-9][a-z0-9-]*")
-"""Names that are safe as one level of a topic, as a file name and as a user name."""
+"""The rule of ids: they are safe as one level of a topic, as a file name and as a user name."""
 
 Count = Annotated[int, Integer(0, 2**32 - 1)]
 Id = Annotated[str, ID]
@@ -102,24 +102,30 @@ Counts = Annotated[NDArray[np.int32], Tensor(("i4",), 1)]  # (m,)
 
 
 LATER: Mapping[str, bool] = {"later": True}
-"""Metadata of a field that a message got after its golden bytes were written: at its default it is left out, so that
-those bytes stand, and an old receiver never sees it without need."""
+"""Metadata of a field that was added to a message later.  At its default the field is left out: messages without
+it keep their bytes, and an old receiver does not see it without need."""
 
 
 def wire(tag: str) -> Callable[[type[_T]], type[_T]]:
-    """Register a frozen dataclass under its tag."""
+    """Return a decorator that registers a frozen dataclass under a tag.
+
+    It raises LocalProtocolError if another class has the tag.
+    """
 
     def register(cls: type[_T]) -> type[_T]:
         if TAGS.setdefault(tag, cls) is not cls:
             raise LocalProtocolError(f"tag {tag!r} is taken by {TAGS[tag].__name__}: give {cls.__name__} another one")
-        cls.__wire_tag__ = tag  # type: ignore[attr-defined]  # read back by tag_of, which checks
+        cls.__wire_tag__ = tag  # type: ignore[attr-defined]  # tag_of reads it
         return cls
 
     return register
 
 
 def tag_of(cls: type) -> str:
-    """The tag that a class was registered under; a subclass does not inherit it."""
+    """Return the tag of a registered class; a subclass does not inherit it.
+
+    Raises LocalProtocolError for a class that is not registered.
+    """
     tag = vars(cls).get("__wire_tag__")
     if not isinstance(tag, str):
         raise LocalProtocolError(f"{cls.__name__} is not registered with @wire")
@@ -152,16 +158,16 @@ def registered(base: type, tag: str) -> type[Any]:
 
 
 def to_plain(value: object) -> Plain:
-    """A registered object as msgpack values.  Raises LocalProtocolError where it breaks its own annotations."""
+    """Return a registered object as msgpack values.  Raises LocalProtocolError if it breaks its own annotations."""
     encode, name = _codec(type(value))[0], type(value).__name__
     try:
         return encode(value, _NO_PATH)
     except ProtocolError:
-        return _told(encode, value, name)
+        return _encode_with_paths(encode, value, name)
 
 
-def _told(encode: Encoder, value: object, name: str) -> Plain:
-    """Encode what does not encode once more, to say where; and it is our own fault, whoever's rule it breaks."""
+def _encode_with_paths(encode: Encoder, value: object, name: str) -> Plain:
+    """Encode an illegal object again with paths, so that the error names the field, and blame this side for it."""
     try:
         return encode(value, name)
     except RemoteProtocolError as error:
@@ -169,17 +175,20 @@ def _told(encode: Encoder, value: object, name: str) -> Plain:
 
 
 def from_plain(cls: type[_T], plain: Plain) -> _T:
-    """The object that `plain` describes.  Raises RemoteProtocolError, with the field's path, and nothing else."""
+    """Return the object that a plain value describes.
+
+    Raises RemoteProtocolError, with the path of the field, and no other error, if the value is illegal.
+    """
     decode = _codec(cls)[1]
     try:
         value: _T = decode(plain, _NO_PATH)
     except RemoteProtocolError:
-        value = decode(plain, cls.__name__)  # raises once more, and says where
+        value = decode(plain, cls.__name__)  # raises again, with the path of the field
     return value
 
 
 _NO_PATH = ""
-"""Spelling out where each field stands costs more than checking it: it is done only where an error will tell."""
+"""Building the paths of fields costs more than checking the fields, so it is done only for an error message."""
 
 
 _CODECS: dict[Any, _Pair] = {}
@@ -187,7 +196,7 @@ _SIMPLE: Mapping[type, object] = {bool: Boolean(), int: Integer(-(2**63)), float
 
 
 def _codec(annotation: Any) -> _Pair:
-    """The pair of functions for one annotation, built once."""
+    """Return the encoder and the decoder for an annotation; they are made once."""
     try:
         return _CODECS[annotation]
     except KeyError:
@@ -251,12 +260,12 @@ def _sequence(item: Any) -> _Pair:
 
 
 def _mapping(key: Any, item: Any) -> _Pair:
-    """Sorted by key on the way out: equal maps give equal bytes."""
+    """Encode maps sorted by key, so that equal maps give equal bytes."""
     key_encode, key_decode = _codec(key)
     item_encode, item_decode = _codec(item)
 
     def encode(value: Any, path: str) -> Plain:
-        if not isinstance(value, (dict, Mapping)):  # dict first: to ask the abstract class takes longer
+        if not isinstance(value, (dict, Mapping)):  # dict first, because the check of an abstract class takes longer
             raise LocalProtocolError(f"{path}: expected a mapping, found {type(value).__name__}")
         keys = sorted([key_encode(each, path and f"{path}: key") for each in value])
         return {each: item_encode(value[each], path and f"{path}.{each}") for each in keys}
@@ -266,7 +275,7 @@ def _mapping(key: Any, item: Any) -> _Pair:
             raise wrong_type(path, "a map", value)
         if not value:
             return FrozenDict()
-        # The key is checked before it becomes part of a path: nothing foreign is quoted in an error.
+        # The key is checked before it becomes part of a path, because errors must not quote illegal input.
         keys = [key_decode(each, path and f"{path}: key") for each in value]
         return FrozenDict({key: item_decode(value[key], path and f"{path}.{key}") for key in keys})
 
@@ -274,7 +283,7 @@ def _mapping(key: Any, item: Any) -> _Pair:
 
 
 def _union(options: tuple[Any, ...]) -> _Pair:
-    """`None | X`, a union of simple types, or a union of registered classes (then tagged)."""
+    """Handle `None | X`, unions of simple types, and unions of registered classes, which are sent with their tag."""
     optional = type(None) in options
     rest = [option for option in options if option is not type(None)]
     if all(dataclasses.is_dataclass(option) for option in rest) and len(rest) > 1:
@@ -347,7 +356,7 @@ def _open(base: type) -> _Pair:
 
 
 def _scalar_union(options: list[Any]) -> _Pair:
-    """Bool | int | float | str, told apart by the exact type that msgpack delivers."""
+    """Handle unions of bool, int, float and str; the exact type that msgpack returns tells them apart."""
     by_type = {option: _codec(option)[1] for option in options}
 
     def check(value: Plain, path: str) -> Any:
@@ -398,7 +407,7 @@ def _record(cls: type) -> _Pair:
         }
         try:
             return cls(**known)
-        except (TypeError, ValueError) as error:  # a class's own check in __post_init__
+        except (TypeError, ValueError) as error:  # from the class's own check in __post_init__
             raise RemoteProtocolError("schema", f"{path}: {error}") from None
 
     return encode, decode

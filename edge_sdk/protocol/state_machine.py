@@ -1,4 +1,4 @@
-"""State machines as tables of rules: the behaviour, the checks and the drawn diagram come from the same rows."""
+"""State machines as tables of rules; the behaviour, its checks and the diagram all come from the table."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from edge_sdk.errors import LocalProtocolError
 
 
 class HasPhase(Protocol):
-    """A machine's state: a frozen value with a phase."""
+    """The state of a machine: a frozen value with a phase."""
 
     @property
     def phase(self) -> Enum:
-        """Where the machine is."""
+        """The phase of the machine."""
 
 
 class Stay(Enum):
-    """For rules of several phases that lead back to whichever it was."""
+    """Marks, in a rule for several phases, that the machine stays in its phase."""
 
     SAME = "the same"
 
@@ -31,17 +31,23 @@ Transition = tuple[S, tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Rule(Generic[S]):
-    """In these phases, on this event: what is done, and in which phases that may end; SAME: where it began."""
+    """What happens on one kind of event in some phases."""
 
     phases: tuple[Enum, ...]
     event: type
     then: tuple[Enum, ...]
+    """The phases that may follow; SAME: the machine may stay in its phase."""
     act: Callable[[S, Any], Transition[S]]
-    why: str
+    """A pure function of state and event that returns the next state and the commands."""
+    effect: str
+    """What happens, in words for the table in the documentation."""
 
 
 class StateMachine(Generic[S]):
-    """A table of rules that can be run.  An event without a rule for the phase changes nothing."""
+    """A table of rules that can be run.  An event without a rule for the present phase changes nothing.
+
+    Raises LocalProtocolError if two rules are for the same phase and event.
+    """
 
     def __init__(self, rules: Iterable[Rule[S]]) -> None:
         self.rules = tuple(rules)
@@ -52,7 +58,10 @@ class StateMachine(Generic[S]):
             raise LocalProtocolError("two rules for the same phase and event")
 
     def advance(self, state: S, event: object) -> Transition[S]:
-        """The next state and the commands to carry out, in order."""
+        """Return the next state and the commands to carry out, in order.
+
+        Raises LocalProtocolError if a rule leads to a phase that it does not name.
+        """
         rule = self._by_key.get((state.phase, type(event)))
         if rule is None:
             return state, ()
@@ -62,7 +71,7 @@ class StateMachine(Generic[S]):
         return after, commands
 
     def diagram(self) -> str:
-        """The table as a mermaid state diagram; loops back to the same phase are left to the table."""
+        """Return the table as a mermaid state diagram, without the events that keep the phase."""
         arrows: dict[tuple[str, str], list[str]] = {}
         for rule in self.rules:
             for phase in rule.phases:
@@ -73,10 +82,10 @@ class StateMachine(Generic[S]):
         return "\n".join(["stateDiagram-v2", *lines])
 
     def table(self) -> str:
-        """The table as markdown."""
+        """Return the table as Markdown."""
         rows = [
             f"| {', '.join(p.value for p in rule.phases)} | {rule.event.__name__} | "
-            f"{', '.join(p.value for p in rule.then)} | {rule.why} |"
+            f"{', '.join(p.value for p in rule.then)} | {rule.effect} |"
             for rule in self.rules
         ]
         return "\n".join(["| in | on | then | what happens |", "|---|---|---|---|", *rows])

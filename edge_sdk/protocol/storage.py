@@ -1,4 +1,4 @@
-"""Registered objects as bytes, for state that stays on this machine."""
+"""Registered objects as bytes, for state that stays on this machine, so that it needs no frame."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from edge_sdk.protocol import body, schema
 _T = TypeVar("_T")
 
 
-def to_bytes(value: object) -> bytes:
-    """A @wire object as bytes, without a frame."""
-    return b"".join(body.flat(body.pack(schema.to_plain(value))))
+def serialise(value: object) -> bytes:
+    """Return an object of a class registered with @wire as bytes."""
+    return b"".join(body.joined_parts(body.pack(schema.to_plain(value))))
 
 
-def from_bytes(cls: type[_T], state: bytes) -> _T:
-    """The object that to_bytes stored.  Raises StoreError for anything else."""
+def deserialise(cls: type[_T], state: bytes) -> _T:
+    """Return the object that `serialise` made these bytes of.  Raises StoreError for other bytes."""
     try:
         return schema.from_plain(cls, msgpack.unpackb(state))
     except (RemoteProtocolError, ValueError, TypeError) as error:
-        raise StoreError(f"saved {cls.__name__} does not read ({error}): remove the state folder") from error
+        raise StoreError(f"the saved {cls.__name__} cannot be read ({error}): remove the state folder") from error

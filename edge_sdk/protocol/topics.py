@@ -6,7 +6,8 @@
     fl/v1/{fed}/coord                        the coordinator's retained birth and will
     fl/v1/{fed}/ctl                          operator -> coordinator
 
-Round, exchange and sender stand in the message; the topic only routes, and says who a frame claims to be from.
+The message holds round, exchange and sender.  The topic only routes the frame, and names the device that a frame
+claims to be from.
 """
 
 from __future__ import annotations
@@ -28,54 +29,58 @@ def _is_id(name: str) -> bool:
 
 @functools.lru_cache(maxsize=2**16)
 def _level(name: str) -> str:
-    """An id as one level of a topic.  One with `+`, `#` or `/` in it would be heard, or listen, where it must not."""
+    """Return an id for use as one level of a topic.
+
+    Raises LocalProtocolError for a name with other characters: one with `+`, `#` or `/` in it would reach, or subscribe
+    to, topics of others.
+    """
     if not _is_id(name):
         raise LocalProtocolError(f"{name!r} is no id: expected at most {ID.most} characters of {ID.pattern}")
     return name
 
 
 def up(federation: str, device: str, kind: str) -> str:
-    """Where a device publishes; the shard lets several ingest workers share the load."""
+    """Return the topic on which a device publishes; by shard, several workers of the coordinator can share the load."""
     return f"{ROOT}/{_level(federation)}/up/{shard(device)}/{_level(device)}/{_level(kind)}"
 
 
 def shard(device: str) -> int:
-    """Which share of the ingest a device belongs to; fixed by its id."""
+    """Return the shard of a device, 0 to SHARDS - 1, which follows from its id."""
     return zlib.crc32(device.encode()) % SHARDS
 
 
 def down(federation: str, device: str, kind: str) -> str:
-    """Where the coordinator publishes to one device."""
+    """Return the topic on which the coordinator publishes to one device."""
     return f"{ROOT}/{_level(federation)}/dn/{_level(device)}/{_level(kind)}"
 
 
 def device_status(federation: str, device: str) -> str:
-    """A device's retained state."""
+    """Return the topic of a device's retained status."""
     return f"{ROOT}/{_level(federation)}/st/{_level(device)}"
 
 
 def coordinator_status(federation: str) -> str:
-    """The coordinator's retained state."""
+    """Return the topic of the coordinator's retained status."""
     return f"{ROOT}/{_level(federation)}/coord"
 
 
 def control(federation: str) -> str:
-    """Where an operator speaks to the coordinator."""
+    """Return the topic on which an operator publishes to the coordinator."""
     return f"{ROOT}/{_level(federation)}/ctl"
 
 
 def device_subscriptions(federation: str, device: str) -> tuple[str, ...]:
-    """What a device listens to."""
+    """Return the topics that a device subscribes to."""
     return (f"{ROOT}/{_level(federation)}/dn/{_level(device)}/+", coordinator_status(federation))
 
 
 def coordinator_subscriptions(federation: str) -> tuple[str, ...]:
-    """What the coordinator listens to."""
+    """Return the topics that the coordinator subscribes to."""
     return (f"{ROOT}/{_level(federation)}/up/+/+/+", f"{ROOT}/{_level(federation)}/st/+", control(federation))
 
 
 def sender(topic: str) -> str | None:
-    """The device that a topic belongs to; None where it belongs to none."""
+    """Return the device that publishes on a topic; None if it is no device's topic."""
     root, levels = topic.split("/")[:2], topic.split("/")[2:]
     match levels if "/".join(root) == ROOT else []:
         case [_, "up", _, device, _] | [_, "st", device] if _is_id(device):
@@ -84,8 +89,11 @@ def sender(topic: str) -> str | None:
             return None
 
 
-def answering(topic: str) -> str | None:
-    """Where to tell the sender of a topic which chunks are missing; None where it cannot be told."""
+def chunk_request_topic(topic: str) -> str | None:
+    """Return the topic on which to request missing chunks of a frame from its sender; None if there is none.
+
+    topic: the one that the chunks are published on.
+    """
     match topic.split("/"):
         case [*root, federation, "up", _, device, _] if "/".join(root) == ROOT:
             return down(federation, device, "want")
@@ -98,8 +106,8 @@ def answering(topic: str) -> str | None:
 def matches(pattern: str, topic: str) -> bool:
     """Whether a subscription covers a topic, by MQTT's rules.
 
-    `+` stands for one level, a closing `#` for any number of them, none included; neither reaches a topic whose first
-    level begins with `$`.
+    `+` stands for one level, and `#` at the end for any number of levels, or none.  Neither covers a topic that begins
+    with `$`.
     """
     wanted, found = pattern.split("/"), topic.split("/")
     if topic.startswith("$") and wanted[0] in ("+", "#"):
@@ -118,4 +126,4 @@ ACCESS_RULES = (
     ("device", "readwrite", f"{ROOT}/+/st/%u"),
     ("operator", "write", f"{ROOT}/+/ctl"),
 )
-"""Who may do what; `%u` is the user name of a device, which is its id."""
+"""The access rules of a broker: role, permission, topics.  `%u` is the user name of a device, which is its id."""

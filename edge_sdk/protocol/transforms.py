@@ -1,10 +1,10 @@
-"""What is done to knowledge between a method and the wire: a chain, undone in reverse on the other side.
+"""A chain of transforms between a method and the wire; the receiver undoes them in reverse order.
 
     method -> check_roles -> chain.apply -> frame ... frame -> chain.undo -> check_roles -> method
 
-So no method knows what its payloads look like on their way, and what it receives is f4 whatever it was.  A transform
-is a pure function of one payload: the same payload gives the same bytes, so that a frame made again is the same frame.
-What it must know besides (settings, a seed, a place) it is made with.
+So a method need not know how its payloads are encoded, and always receives f4.  A transform is a pure function of one
+payload: the same payload gives the same bytes, so that a frame that is made again is the same frame.  Settings or seeds
+that a transform needs are given when it is made.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
-from edge_sdk.protocol.encodings import ENCODINGS, FLOATS, PLAIN, Encoding, decoded
+from edge_sdk.protocol.encodings import (
+    DEFAULT_ENCODING,
+    ENCODINGS,
+    FLOAT_ENCODINGS,
+    Encoding,
+    decode_floats,
+)
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Assign, EncodingSpec, FederationSpec, Upload
 from edge_sdk.protocol.schema import tag_of
@@ -30,24 +36,24 @@ class Transform(Protocol):
     """One step between a method and the wire."""
 
     def apply(self, payload: Payload) -> Payload:
-        """On the sender.  Raises LocalProtocolError for what cannot be sent so."""
+        """Transform a payload on the sender.  Raises LocalProtocolError if that is not possible."""
 
     def undo(self, payload: Payload) -> Payload:
-        """On the receiver.  Raises RemoteProtocolError for what was not sent so."""
+        """Restore a payload on the receiver.  Raises RemoteProtocolError if it was not transformed this way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Transforms in the order in which a sender applies them."""
+    """Several transforms, in the order in which a sender applies them."""
 
     transforms: Sequence[Transform]
 
     def apply(self, knowledge: Knowledge) -> dict[str, Payload]:
-        """Knowledge as it travels, by role.  Raises LocalProtocolError that names the role."""
+        """Transform knowledge, by role, for sending.  Raises LocalProtocolError that names the role."""
         return {role: self._applied(role, payload) for role, payload in knowledge.items()}
 
     def undo(self, knowledge: Knowledge) -> Knowledge:
-        """Knowledge as it was before `apply`, by role; the same mapping where that is how it travelled.
+        """Restore received knowledge, by role; returns the same mapping if nothing changes.
 
         Raises RemoteProtocolError that names the role.
         """
@@ -55,12 +61,12 @@ class Chain:
         return knowledge if all(map(operator.is_, undone.values(), knowledge.values())) else undone
 
     def received(self, message: M, *fields: str) -> M:
-        """A message with the knowledge in these fields undone.  Raises RemoteProtocolError as undo does."""
+        """Return a message with the knowledge in these fields restored.  Raises RemoteProtocolError as `undo` does."""
         changes: dict[str, Any] = {}
         for field in fields:
-            travelled = getattr(message, field)
-            undone = self.undo(travelled)
-            if undone is not travelled:
+            sent = getattr(message, field)
+            undone = self.undo(sent)
+            if undone is not sent:
                 changes[field] = undone
         return dataclasses.replace(message, **changes) if changes else message
 
@@ -83,7 +89,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Encode:
-    """Floats in the encoding of their payload's kind."""
+    """The transform that encodes the floats of a payload in the encoding of its kind."""
 
     spec: EncodingSpec
 
@@ -94,14 +100,14 @@ class Encode:
     def undo(self, payload: Payload) -> Payload:
         """With f4 again.  Raises RemoteProtocolError where the payload came in another encoding."""
         encoding = self._encoding(payload)
-        return _changed(payload, lambda value: decoded(encoding, value))
+        return _changed(payload, lambda value: decode_floats(encoding, value))
 
     def _encoding(self, payload: Payload) -> Encoding:
         return ENCODINGS[encoding_of(self.spec, type(payload))]
 
 
 def _changed(payload: Payload, change: Callable[[Any], Any]) -> Payload:
-    """The same payload where its floats travel as they are."""
+    """Apply `change` to the fields that CODED_FIELDS names; returns the same payload if nothing changes."""
     changes: dict[str, Any] = {}
     for name in payload.coded:
         before = getattr(payload, name)
@@ -119,7 +125,7 @@ def chain(spec: FederationSpec) -> Chain:
 def encoding_of(spec: EncodingSpec, kind: type[Payload]) -> str:
     """The name of a kind's encoding."""
     tag = tag_of(kind)
-    name: str = getattr(spec, setting_of(tag)) if tag in OWN_FIELD else spec.others.get(tag, PLAIN)
+    name: str = getattr(spec, setting_of(tag)) if tag in OWN_FIELD else spec.others.get(tag, DEFAULT_ENCODING)
     return name
 
 
@@ -135,8 +141,8 @@ OWN_FIELD = frozenset(field.name.replace("_", "-") for field in dataclasses.fiel
 def encodings_for(kind: type[Payload], *, probabilities: bool = False) -> tuple[str, ...]:
     """The encodings that a federation may choose for a kind; in int8, rows of probabilities would not sum to 1."""
     if not kind.coded:
-        return (PLAIN,)
-    return FLOATS if probabilities else kind.encodings
+        return (DEFAULT_ENCODING,)
+    return FLOAT_ENCODINGS if probabilities else kind.encodings
 
 
 def unfit_encoding(spec: FederationSpec, rows: Iterable[Exchange]) -> str:
@@ -157,4 +163,4 @@ def encodings_in_use(spec: FederationSpec, rows: Iterable[Exchange]) -> dict[str
 
 def missing_encodings(spec: FederationSpec, rows: Iterable[Exchange], known: Sequence[str]) -> list[str]:
     """What the kinds of these exchanges travel in and a device does not know, sorted."""
-    return sorted(set(encodings_in_use(spec, rows).values()) - {PLAIN, *known})
+    return sorted(set(encodings_in_use(spec, rows).values()) - {DEFAULT_ENCODING, *known})

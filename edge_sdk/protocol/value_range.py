@@ -1,8 +1,8 @@
-"""Whether all numbers of an array are finite, or within bounds: asked of every tensor, on every way.
+"""Checks whether all numbers of an array are finite, or within bounds; done for every tensor sent or received.
 
-An array of a usual size is told by its sum of squares, which takes the processor a third of the time of looking for the
-extremes: it is NaN or infinite where any number is, and at least as large as each square.  It says no too often, for
-large numbers overflow it; then, and where the array is long, the extremes have the last word.  They carry NaN on.
+For short arrays the sum of squares is tried first, because it takes a third of the time of a minimum and a maximum.
+The sum is NaN or infinite if any number is, and at least as large as the square of each number.  Large numbers may
+make it infinite, too: then, and for long arrays, minimum and maximum decide.  They are NaN if any number is.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_FEW = 8192
-"""More numbers than these a linear algebra library may share out among threads."""
+_SHORT = 8192
+"""For longer arrays a linear algebra library may start threads."""
 
 
 def all_finite(array: NDArray[Any]) -> bool:
-    """Whether no number is NaN or infinite; found without a second array."""
-    if array.dtype.kind != "f" or _squares(array) < math.inf:
+    """Whether no number is NaN or infinite; needs no second array of that size."""
+    if array.dtype.kind != "f" or _sum_of_squares(array) < math.inf:
         return True
-    low, high = extremes(array)
+    low, high = min_max(array)
     return math.isfinite(low) and math.isfinite(high)
 
 
 def all_within(array: NDArray[Any], most: float) -> bool:
-    """Whether every number is from -most to most; NaN is not."""
-    if _squares(array) < most * most / 2:  # half: the sum is rounded
+    """Whether every number is from -most to most; False if any is NaN."""
+    if _sum_of_squares(array) < most * most / 2:  # half of it, because the sum is rounded
         return True
-    low, high = extremes(array)
+    low, high = min_max(array)
     return low >= -most and high <= most
 
 
-def extremes(array: NDArray[Any]) -> tuple[float, float]:
-    """The lowest and the highest number; NaN where there is one."""
+def min_max(array: NDArray[Any]) -> tuple[float, float]:
+    """Return the smallest and the largest number; both are NaN if any number is."""
     return float(np.minimum.reduce(array, axis=None)), float(np.maximum.reduce(array, axis=None))
 
 
-def _squares(array: NDArray[Any]) -> float:
-    """The sum of squares of a short array of floats; else NaN, which is below nothing."""
-    return float(np.vdot(array, array)) if array.size <= _FEW and array.dtype.kind == "f" else math.nan
+def _sum_of_squares(array: NDArray[Any]) -> float:
+    """Return the sum of squares of a short array of floats; for others NaN, with which every comparison is false."""
+    return float(np.vdot(array, array)) if array.size <= _SHORT and array.dtype.kind == "f" else math.nan

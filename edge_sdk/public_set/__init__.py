@@ -1,4 +1,4 @@
-"""The public set: unlabelled samples that every device holds, named by a content hash, and how a device fetches them.
+"""The public set: unlabelled samples that every device holds, identified by a hash, and fetching them.
 
-May import `protocol`, `objectives`, `data`, `durable` and `errors`.
+May import `protocol`, `data`, `durable`, `arrays` and `errors`.
 """

@@ -1,9 +1,9 @@
-"""Fetching the public set from the coordinator, block by block, into a folder of this device.
+"""Fetches the public set from the coordinator, block by block, into a folder of this device.
 
-The receiver drives: it asks for a few blocks at a time, and again for what does not come.  So loss, repetition,
-reordering, a broken link and a restart of either side cost time and nothing else.  Each block is written where it
-belongs as it comes, and what has come by then is not asked for again after a power cut.  The whole is used only once
-its SHA-256 is the one that the federation's spec names.
+The device requests a few blocks at a time, and requests again those that do not arrive.  So loss, repetition,
+reordering, a broken connection and a restart of either side only cost time.  Each block is written to disk when it
+arrives, and is not requested again after a power cut.  The set is used only if its SHA-256 is the one in the
+federation's spec.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from edge_sdk.durable import guarded
+from edge_sdk.durable import as_store_error
 from edge_sdk.errors import Refused, RemoteProtocolError, StoreError
 from edge_sdk.protocol.messages import PUBLIC_BLOCK_BYTES, PublicBlock, PublicSetSpec
 from edge_sdk.public_set.samples import PublicSet
@@ -24,103 +24,103 @@ from edge_sdk.public_set.samples import PublicSet
 log = logging.getLogger(__name__)
 
 WINDOW = 8
-"""Most blocks on their way at a time: what a small broker queues for one client (docs/reference/protocol.md)."""
-PAUSE_FIRST_S, PAUSE_MOST_S = 4.0, 60.0
-"""Blocks are asked for again when none has come for this long, doubling while none comes."""
-GAPS = 4
-"""On a slow link: when none has come for this many times the longest gap between two of late."""
-OVERTAKEN = 2 * WINDOW
-"""A block is lost, too, when one came that was asked for so many later."""
-TRIES = 2
-"""Whole sets that may arrive damaged before the device gives up."""
+"""Most blocks requested at a time: small brokers queue no more for one client (docs/reference/protocol.md)."""
+FIRST_TIMEOUT_S, LONGEST_TIMEOUT_S = 4.0, 60.0
+"""Requested blocks are requested again when none has arrived for this long; the time doubles while none arrives."""
+TIMEOUT_GAPS = 4
+"""On a slow link that time is this multiple of the longest recent gap between two blocks."""
+LOST_AFTER_REQUESTS = 2 * WINDOW
+"""A block also counts as lost when another has arrived that was requested this many requests later."""
+MAX_TRIES = 2
+"""How often a whole set may arrive damaged before the device gives up."""
 MAX_PUBLIC_BYTES = 256 * 2**20
-"""The largest public set that a device takes by default: it holds all of it in memory, as numbers of four bytes."""
+"""The largest public set that a device fetches by default, because it is held in memory as f4."""
 SPARE_BYTES = 16 * 2**20
-"""What must stay free on the disk for the device's own state."""
+"""The space that must stay free on the disk for the device's own state."""
 
 
-class Asking:
-    """Which blocks to ask for, and when: no clock, no file, no message.
+class BlockRequests:
+    """Decides which blocks to request, and when; it has no clock, no files and no messages.
 
-    It begins with one block at a time, so that it knows how long one takes before several share the link.
+    It begins with one block at a time, to learn how long a block takes before several share the link.
     """
 
     def __init__(self, missing: Iterable[int]) -> None:
-        self._todo = deque(sorted(missing))
-        self._asked: dict[int, int] = {}
-        """Blocks on their way, and the number of their asking."""
+        self._missing = deque(sorted(missing))
+        self._requested: dict[int, int] = {}
+        """Requested blocks that have not arrived, with the number of their request."""
         self._number = 0
         self._window = 1
-        self._since_s = 0.0
+        self._last_block_s = 0.0
         self._longest_gap_s = 0.0
-        self._pause_s = PAUSE_FIRST_S
+        self._timeout_s = FIRST_TIMEOUT_S
 
     @property
     def complete(self) -> bool:
-        """Whether every block has come."""
-        return not (self._todo or self._asked)
+        """Whether all blocks have arrived."""
+        return not (self._missing or self._requested)
 
     @property
     def _room(self) -> int:
-        """How many to ask for now; half a window at least, to ask for several at once."""
-        room = min(self._window - len(self._asked), len(self._todo))
-        return room if room >= min(max(1, self._window // 2), len(self._todo)) else 0
+        """How many blocks to request now: at least half a window, so that one message requests several."""
+        room = min(self._window - len(self._requested), len(self._missing))
+        return room if room >= min(max(1, self._window // 2), len(self._missing)) else 0
 
     def next_due_s(self) -> float | None:
-        """When `ask` can next have something to say."""
+        """Return the time in seconds at which `next_requests` can next return blocks; None: nothing is missing."""
         if self._room:
             return 0.0
-        return self._since_s + self._pause_s if self._asked else None
+        return self._last_block_s + self._timeout_s if self._requested else None
 
-    def ask(self, now_s: float) -> tuple[int, ...]:
-        """The blocks to ask for now, perhaps none."""
-        if self._asked and now_s >= self._since_s + self._pause_s:
-            self._pause_s = min(2 * self._pause_s, PAUSE_MOST_S)
-            self.begin_again()
-        chosen = tuple(self._todo.popleft() for _ in range(self._room))
-        if not self._asked:
-            self._since_s = now_s
+    def next_requests(self, now_s: float) -> tuple[int, ...]:
+        """Return the indices of the blocks to request now; they count as requested."""
+        if self._requested and now_s >= self._last_block_s + self._timeout_s:
+            self._timeout_s = min(2 * self._timeout_s, LONGEST_TIMEOUT_S)
+            self.request_again()
+        chosen = tuple(self._missing.popleft() for _ in range(self._room))
+        if not self._requested:
+            self._last_block_s = now_s
         for index in chosen:
             self._number += 1
-            self._asked[index] = self._number
+            self._requested[index] = self._number
         return chosen
 
-    def begin_again(self) -> None:
-        """Nothing is on its way any more: the link was down, or it has taken too long."""
-        self._give_up(self._asked)
+    def request_again(self) -> None:
+        """Count all requested blocks as lost: the connection was down, or they took too long."""
+        self._mark_lost(self._requested)
         self._window = 1
 
-    def arrived(self, index: int, now_s: float) -> bool:
-        """Note a block; False: it came before."""
-        number = self._asked.pop(index, None)
+    def note_received(self, index: int, now_s: float) -> bool:
+        """Note that a block has arrived; returns False if it arrived before."""
+        number = self._requested.pop(index, None)
         if number is None:
-            if index not in self._todo:
+            if index not in self._missing:
                 return False
-            self._todo.remove(index)  # given up too soon
-        self._longest_gap_s = max(now_s - self._since_s, 0.9 * self._longest_gap_s)
-        self._since_s = now_s
-        self._pause_s = min(max(PAUSE_FIRST_S, GAPS * self._longest_gap_s), PAUSE_MOST_S)
+            self._missing.remove(index)  # counted as lost too soon
+        self._longest_gap_s = max(now_s - self._last_block_s, 0.9 * self._longest_gap_s)
+        self._last_block_s = now_s
+        self._timeout_s = min(max(FIRST_TIMEOUT_S, TIMEOUT_GAPS * self._longest_gap_s), LONGEST_TIMEOUT_S)
         self._window = min(self._window + 1, WINDOW)
         if number is not None:
-            self._give_up([other for other, asked in self._asked.items() if asked < number - OVERTAKEN])
+            self._mark_lost([other for other, asked in self._requested.items() if asked < number - LOST_AFTER_REQUESTS])
         return True
 
-    def _give_up(self, indices: Iterable[int]) -> None:
+    def _mark_lost(self, indices: Iterable[int]) -> None:
         lost = sorted(indices, reverse=True)
-        self._todo.extendleft(lost)
+        self._missing.extendleft(lost)
         for index in lost:
-            del self._asked[index]
+            del self._requested[index]
 
 
 def block_count(total_bytes: int) -> int:
-    """Blocks that a set of this size comes in."""
+    """Return the number of blocks of a set of this size."""
     return -(-total_bytes // PUBLIC_BLOCK_BYTES)
 
 
 class _Partial:
-    """A set as far as it has come: its bytes, and behind them one byte for each block, 1 where it is there.
+    """The file of an incomplete set: the set's bytes, and behind them one byte for each block, 1 if it has arrived.
 
-    A power cut may leave a block marked that the disk does not hold; the hash of the whole finds it.
+    After a power cut a block may be marked that the disk does not hold; the hash of the whole set reveals that.
     """
 
     def __init__(self, path: Path, total_bytes: int) -> None:
@@ -128,10 +128,10 @@ class _Partial:
         self._total_bytes, self._count = total_bytes, block_count(total_bytes)
 
     def missing(self) -> tuple[int, ...]:
-        """The blocks that are not there."""
-        with guarded(self.path):
+        """Return the indices of the blocks that have not arrived."""
+        with as_store_error(self.path):
             size = self.path.stat().st_size if self.path.exists() else -1
-            if size == self._total_bytes:  # the power went after `finish`
+            if size == self._total_bytes:  # the power failed after `finish`
                 return ()
             if size != self._total_bytes + self._count:
                 return tuple(range(self._count))
@@ -140,58 +140,59 @@ class _Partial:
                 marks = file.read(self._count)
         return tuple(index for index, mark in enumerate(marks) if mark != 1)
 
-    def make_room(self) -> None:
-        """Make the file, unless it is there."""
+    def create(self) -> None:
+        """Create the file with its full size, unless it exists."""
         size = self._total_bytes + self._count
-        with guarded(self.path):
+        with as_store_error(self.path):
             if not self.path.exists() or self.path.stat().st_size not in (size, self._total_bytes):
                 with self.path.open("wb") as file:
                     file.truncate(size)
 
     def write(self, index: int, data: bytes) -> None:
-        """Put a block where it belongs; its mark goes last."""
-        with guarded(self.path), self.path.open("r+b", buffering=0) as file:
+        """Write a block, and then its mark."""
+        with as_store_error(self.path), self.path.open("r+b", buffering=0) as file:
             file.seek(index * PUBLIC_BLOCK_BYTES)
             file.write(data)
             file.seek(self._total_bytes + index)
             file.write(b"\x01")
 
     def finish(self) -> None:
-        """Take the marks off, and wait until the disk has it all."""
-        with guarded(self.path), self.path.open("r+b") as file:
+        """Remove the marks, and sync the file."""
+        with as_store_error(self.path), self.path.open("r+b") as file:
             file.truncate(self._total_bytes)
             os.fsync(file.fileno())
 
-    def drop(self) -> None:
-        """Away with it."""
-        with guarded(self.path):
+    def delete(self) -> None:
+        """Delete the file."""
+        with as_store_error(self.path):
             self.path.unlink(missing_ok=True)
 
 
 class PublicFetch:
-    """A device's public sets on disk, and the one that is under way.
+    """The public sets of a device on disk, and the fetching of another one.
 
-    Whole sets are named by their hash, for all federations of this device; parts by federation and device, too, so
-    that two processes may share the folder.  Raises StoreError where the disk will not have them.
+    The file of a complete set is named by the set's hash, so that all federations of the device share it.  The name of
+    an incomplete one has federation and device, too, so that two processes can use the same folder.  The methods raise
+    StoreError if the disk fails.
     """
 
     def __init__(self, folder: Path, owner: str, faults: Counter[str], max_bytes: int = MAX_PUBLIC_BYTES) -> None:
-        """owner: the one device in one federation that fetches; faults: where damage is counted."""
+        """owner: federation and device, for file names; faults: counts damaged sets; max_bytes: the largest set."""
         self._folder, self._owner, self._max_bytes = folder, owner, max_bytes
         self._faults = faults
         self._wanted: PublicSetSpec | None = None
         self._total_bytes = 0
         self._partial: _Partial | None = None
-        self._asking = Asking(())
+        self._requests = BlockRequests(())
         self._tries = 0
 
     @property
     def wanted(self) -> PublicSetSpec | None:
-        """The set that is under way."""
+        """The set that is being fetched; None: none."""
         return self._wanted
 
     def find(self, wanted: PublicSetSpec) -> PublicSet | None:
-        """The set, if it is here; one that is damaged is thrown away, and counted."""
+        """Return the set if it is on the disk; a damaged one is deleted and counted."""
         path = self._folder / f"{wanted.sha256.hex()}.set"
         if not path.exists():
             return None
@@ -199,12 +200,12 @@ class PublicFetch:
         if public is None:
             self._faults["checksum"] += 1
             log.warning("%s: damaged on the disk; it will be fetched again", path)
-            with guarded(path):
+            with as_store_error(path):
                 path.unlink(missing_ok=True)
         return public
 
     def refusal(self, total_bytes: int) -> Refused | None:
-        """Why a set of this size will not be fetched; None: it will."""
+        """Return why a set of this size cannot be fetched; None: it can."""
         if not total_bytes:
             message = "this device holds no public set, and the coordinator serves none"
             return Refused("public-set", message, "copy the set to the device, and name the file with --public")
@@ -217,42 +218,42 @@ class PublicFetch:
         return None
 
     def begin(self, wanted: PublicSetSpec, total_bytes: int) -> None:
-        """Fetch this set, from where an earlier life left off; if it is under way, ask for what is on its way again."""
+        """Begin to fetch this set, or continue after a restart; if that is under way, request its blocks again."""
         if (wanted, total_bytes) == (self._wanted, self._total_bytes):
-            self._asking.begin_again()
+            self._requests.request_again()
             return
         name = f"{wanted.sha256.hex()}.{self._owner}.part"
         partial = _Partial(self._folder / name, total_bytes)
-        with guarded(self._folder):
+        with as_store_error(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
             for stale in self._folder.glob(f"*.{self._owner}.part"):
                 if stale.name != name:
                     stale.unlink(missing_ok=True)
         missing = partial.missing()
         self._check_space(len(missing) * PUBLIC_BLOCK_BYTES)
-        partial.make_room()
+        partial.create()
         self._wanted, self._total_bytes, self._partial, self._tries = wanted, total_bytes, partial, 0
-        self._asking = Asking(missing)
+        self._requests = BlockRequests(missing)
 
     def stop(self) -> None:
-        """Fetch nothing any more; what has come stays."""
+        """Stop fetching; the blocks that have arrived stay on the disk."""
         self._wanted, self._partial, self._total_bytes = None, None, 0
 
     def next_due_s(self) -> float | None:
-        """When there is next something to ask or to finish."""
-        return 0.0 if self.arrived else None if self._wanted is None else self._asking.next_due_s()
+        """Return the time in seconds at which there is next something to request or to finish; None: nothing."""
+        return 0.0 if self.complete else None if self._wanted is None else self._requests.next_due_s()
 
-    def ask(self, now_s: float) -> tuple[int, ...]:
-        """The blocks to ask for now, perhaps none."""
-        return self._asking.ask(now_s)
+    def next_requests(self, now_s: float) -> tuple[int, ...]:
+        """Return the indices of the blocks to request now; they count as requested."""
+        return self._requests.next_requests(now_s)
 
     @property
-    def arrived(self) -> bool:
-        """Whether every block is here."""
-        return self._wanted is not None and self._asking.complete
+    def complete(self) -> bool:
+        """Whether all blocks have arrived, so that `finish` can be called."""
+        return self._wanted is not None and self._requests.complete
 
-    def take(self, block: PublicBlock, now_s: float) -> None:
-        """Keep a block.  Raises RemoteProtocolError for one that is not part of the set under way."""
+    def receive(self, block: PublicBlock, now_s: float) -> None:
+        """Store a block.  Raises RemoteProtocolError for a block that is not part of the set being fetched."""
         if self._wanted is None or self._partial is None:
             return
         if block.sha256 != self._wanted.sha256:
@@ -269,42 +270,43 @@ class PublicFetch:
             raise RemoteProtocolError(
                 "length", f"public block {block.index} has {len(block.data)} bytes, expected {size}"
             )
-        if self._asking.arrived(block.index, now_s):
+        if self._requests.note_received(block.index, now_s):
             self._partial.write(block.index, block.data)
 
     def finish(self) -> PublicSet:
-        """The set, now that every block is here.
+        """Check and return the set, after all blocks have arrived.
 
-        Raises RemoteProtocolError, and begins again, where it is not what was announced; the second time Refused.
+        Raises RemoteProtocolError, and begins again, if the set does not have the announced hash; the second time
+        raises Refused.
         """
         wanted, partial = self._wanted, self._partial
         if wanted is None or partial is None:
-            raise StoreError(f"{self._folder}: no public set is under way")
+            raise StoreError(f"{self._folder}: no public set is being fetched")
         partial.finish()
         public = _read(partial.path, wanted)
         if public is not None:
-            with guarded(partial.path):
+            with as_store_error(partial.path):
                 partial.path.replace(self._folder / f"{wanted.sha256.hex()}.set")
                 _sync_folder(self._folder)
             self.stop()
             return public
-        partial.drop()
+        partial.delete()
         self._tries += 1
-        found = f"the public set that came is not {wanted.sha256.hex()}"
-        if self._tries < TRIES:
-            partial.make_room()
-            self._asking = Asking(partial.missing())
+        found = f"the public set that arrived is not {wanted.sha256.hex()}"
+        if self._tries < MAX_TRIES:
+            partial.create()
+            self._requests = BlockRequests(partial.missing())
             raise RemoteProtocolError("checksum", f"{found}: it is fetched once more")
         self._faults["checksum"] += 1
         self.stop()
         raise Refused(
             "public-set",
-            f"{found}, {TRIES} times over",
+            f"{found}, {MAX_TRIES} times over",
             "check this device's disk and the coordinator's file, or copy the set here and name it with --public",
         )
 
     def _check_space(self, needed: int) -> None:
-        with guarded(self._folder):
+        with as_store_error(self._folder):
             free = shutil.disk_usage(self._folder).free
         if free < needed + SPARE_BYTES:
             raise StoreError(
@@ -314,8 +316,8 @@ class PublicFetch:
 
 
 def _read(path: Path, wanted: PublicSetSpec) -> PublicSet | None:
-    """The set in a file; None where it is not the one wanted."""
-    with guarded(path):
+    """Return the set in a file; None if it is not the one wanted."""
+    with as_store_error(path):
         try:
             public = PublicSet.read(path)
         except ValueError:
@@ -324,8 +326,8 @@ def _read(path: Path, wanted: PublicSetSpec) -> PublicSet | None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename durable, where the system can."""
-    with suppress(OSError):  # Windows does not open folders
+    """Make a rename durable, if the system can."""
+    with suppress(OSError):  # Windows cannot open folders
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)

@@ -1,4 +1,4 @@
-"""The public set: raw unlabelled samples that every device holds, named by their content."""
+"""The public set: raw unlabelled samples that every device holds, identified by a hash of their content."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from edge_sdk.protocol.messages import PublicSetSpec
 
 @dataclass(frozen=True, eq=False)
 class PublicSet:
-    """Raw samples (n, ...) of type u1 or f4, and the hash of dtype, shape and bytes.
+    """Raw samples (n, ...), u1 or f4, and the hash of their dtype, shape and bytes.
 
-    Raises UsageError for samples of another type, which no other device could name.
+    Raises UsageError for samples of another type or shape.
     """
 
     samples: Raw
     spec: PublicSetSpec = field(init=False)
+    """The hash and the number of samples."""
 
     def __post_init__(self) -> None:
         if self.samples.dtype.str not in TYPES or self.samples.ndim not in (2, 3, 4) or not self.samples.size:
@@ -50,20 +51,25 @@ class PublicSet:
 
     @classmethod
     def load(cls, path: str | Path) -> PublicSet:
-        """From an npz file: its one array, or the one called `public`.  Raises UsageError."""
+        """Load a set from an npz file: its only array, or the one called `public`.
+
+        Raises UsageError for a file that cannot be read, and for samples that are not legal or not finite.
+        """
         name, samples = _array(path)
         try:
             public = cls(samples)
         except UsageError as error:
             raise UsageError(f"{path}: {name}: {error}") from None
         finite = [samples.dtype.kind != "f" or bool(np.isfinite(sample).all()) for sample in samples]
-        wild = np.flatnonzero(~np.array(finite))  # sample numbers
-        if len(wild):
-            raise UsageError(f"{path}: {name}: NaN or Inf in {len(wild)} samples, the first of them {wild[0]}")
+        not_finite = np.flatnonzero(~np.array(finite))  # sample numbers
+        if len(not_finite):
+            raise UsageError(
+                f"{path}: {name}: NaN or Inf in {len(not_finite)} samples, the first of them {not_finite[0]}"
+            )
         return public
 
     def write(self, file: BinaryIO) -> int:
-        """Write the bytes that the name is the hash of: the ASCII head, then the samples; how many there are."""
+        """Write the bytes that are hashed, an ASCII head and the samples; returns the number of bytes."""
         samples = np.ascontiguousarray(self.samples)
         file.write(self._head)
         file.write(samples.data)
@@ -71,7 +77,7 @@ class PublicSet:
 
     @classmethod
     def read(cls, path: Path) -> PublicSet:
-        """What `write` left in a file.  Raises ValueError for anything else, OSError where it cannot be read."""
+        """Read a file that `write` has made.  Raises ValueError for other files, OSError if it cannot be read."""
         with path.open("rb") as file:
             found = _HEAD.match(file.read(_HEAD_MOST))
         if found is None:
@@ -84,19 +90,19 @@ class PublicSet:
 
 
 TYPES = ("|u1", "<f4")
-"""What public samples are made of, as the head of a set names it."""
+"""The dtypes of public samples, as in the head of a set."""
 _HEAD = re.compile(rb"(\|u1|<f4)\(([0-9]{1,12}(?:, [0-9]{1,12}){1,3})\)")
 _HEAD_MOST = 96
-"""Bytes of the longest head."""
+"""The length of the longest head in bytes."""
 UNREADABLE = (
     *(OSError, ValueError, EOFError, TypeError, AttributeError, KeyError, RuntimeError, MemoryError, OverflowError),
     *(struct.error, zipfile.BadZipFile, zlib.error),
 )
-"""What numpy raises for an npz file that is cut off, damaged, or holds Python objects."""
+"""The errors that numpy raises for an npz file that is cut off, damaged, or holds Python objects."""
 
 
 def why_unreadable(error: Exception) -> str:
-    """The reason in one line; numpy's own advice for some, to unpickle the file, is none for data from elsewhere."""
+    """Return the reason in one line, without numpy's advice to unpickle the file, which is unsafe for foreign data."""
     text = str(error)
     if "contains pickled" in text:
         return "no zip archive; make it with numpy.savez"
@@ -106,9 +112,9 @@ def why_unreadable(error: Exception) -> str:
 
 
 def _array(path: str | Path) -> tuple[str, NDArray[Any]]:
-    """The array of an npz file that is the public set, and its name.  Raises UsageError."""
+    """Return the name and the array of the public set in an npz file.  Raises UsageError."""
     try:
-        with Path(path).open("rb") as file:  # opened here, so that it is closed whatever numpy finds in it
+        with Path(path).open("rb") as file:  # opened here, so that it is closed if numpy raises
             arrays = np.load(file, allow_pickle=False)
             if isinstance(arrays, np.ndarray):
                 raise UsageError(f"{path}: not a readable npz file: it is one bare array; use numpy.savez")
@@ -122,6 +128,6 @@ def _array(path: str | Path) -> tuple[str, NDArray[Any]]:
         raise UsageError(f"{path}: no such file; the public set is the same file on every device") from None
     except UNREADABLE as error:
         raise UsageError(f"{path}: not a readable npz file: {why_unreadable(error)}") from None
-    if not isinstance(array, np.ndarray):  # numpy hands out as bytes what it cannot read
+    if not isinstance(array, np.ndarray):  # numpy returns members that it cannot read as bytes
         raise UsageError(f"{path}: not a readable npz file: {name} is no array")
     return name, array

@@ -1,1 +1,4 @@
-"""How frames get from one end to the other: an in-process hub, or MQTT."""
+"""The transports that carry frames between devices and the coordinator: MQTT, and a broker inside this process.
+
+May import `protocol` and `errors`.
+"""

@@ -1,7 +1,7 @@
-"""The transport contract.
+"""The interface of a transport, and the events that it reports.
 
-A transport carries frames, best effort: it may lose, repeat, delay or reorder them, and says when it is connected.
-Nothing above it relies on more; our own receipts and re-sending make the promises.
+A transport carries frames with best effort: it may lose, repeat, delay or reorder them, and it reports when it is
+connected.  The layers above rely on nothing more: they send a frame again until the other side answers it.
 """
 
 from __future__ import annotations
@@ -11,45 +11,47 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 
-def _nothing() -> None:
-    """For transports whose messages need no acknowledgement."""
+def _do_nothing() -> None:
+    """Acknowledge a frame of a transport that needs no acknowledgements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A frame that arrived.  Call `acknowledge` once it is safe to forget it on the broker's side."""
+    """A frame that arrived."""
 
     topic: str
     frame: bytes
-    acknowledge: Callable[[], None] = _nothing
+    acknowledge: Callable[[], None] = _do_nothing
+    """Call it when the broker may delete the frame; may be called from any thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Something arrived that gives no frame: chunks that contradict each other, or are too many, or stay away."""
+    """Chunks that do not make a frame: they contradict each other, are too many, or some of them never came."""
 
     topic: str
     kind: str
-    """The word under which it is counted; see RemoteProtocolError."""
+    """The word under which it is counted, one of those that RemoteProtocolError lists."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The link is up and subscribed (again)."""
+    """The link is up and all subscriptions are in force, for the first time or again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The link is down; the transport keeps trying, unless `final`."""
+    """The link is down."""
 
     reason: str
     final: bool = False
+    """Whether the transport gives up; otherwise it tries to connect again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Will:
-    """What the broker publishes, retained, when this client falls silent."""
+    """The message that the broker publishes, retained, when this client disappears without disconnecting."""
 
     topic: str
     frame: bytes
@@ -59,22 +61,23 @@ TransportEvent: TypeAlias = Incoming | Rejected | Connected | Disconnected
 
 
 class Transport(Protocol):
-    """One client's link."""
+    """The connection of one client with the broker."""
 
     def connect(self, subscriptions: Sequence[str], will: Will | None = None) -> None:
-        """Begin; returns at once.  `Connected` follows as an event when the subscriptions stand."""
+        """Start connecting and return at once; the event `Connected` follows when the subscriptions are in force."""
 
     def send(self, topic: str, frame: bytes, *, retain: bool = False) -> None:
-        """Hand a frame over.  Never blocks, never raises for a lost link: what matters is sent again from above.
+        """Queue a frame for sending; `retain` asks the broker to keep it for later subscribers.
 
-        Raises LocalProtocolError for a frame longer than any may be, or a retained one longer than the broker takes.
+        Never blocks, and never raises for a lost link: the layer above sends important frames again.  Raises
+        LocalProtocolError for a frame above the maximum length, and for a retained one that the broker cannot take.
         """
 
     def accept_up_to(self, frame_bytes: int) -> None:
-        """Refuse longer frames before they are complete in memory."""
+        """Refuse longer frames from now on, before they are complete in memory."""
 
     def poll(self, timeout_s: float) -> TransportEvent | None:
-        """The next event, or None after `timeout_s`."""
+        """Return the next event, or None if there is none within `timeout_s` seconds."""
 
     def close(self) -> None:
-        """Flush what can be flushed within a second, and leave."""
+        """Send what is queued for at most a second, then disconnect."""

@@ -85,10 +85,10 @@ def _copy(store: Store, path: Path) -> None:
 
 
 def _fill(target: Store, source: Store) -> None:
-    welcome, start = source.welcome(), source.start()
+    welcome, start = source.welcome(), source.round_start()
     if welcome is not None:
         target.save_welcome(welcome)
     if start is not None:
         target.save_start(start)
-    for done in source.done():
+    for done in source.finished():
         target.save(done)

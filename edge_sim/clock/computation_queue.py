@@ -49,7 +49,7 @@ class Computation:
         self.computed = self.agent.work_slice(answer)
         if self.computed or not self.agent.computing:
             return None
-        found: DeviceRequest = self.agent.asked
+        found: DeviceRequest = self.agent.pending_request
         return found
 
     def _begin_anew(self) -> None:

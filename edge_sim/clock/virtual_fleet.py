@@ -246,7 +246,7 @@ class VirtualCoordinator:
         if unclosed is not None:
             self.server.record.remember(unclosed)
         self._waker = _Waker(self._clock, self._wake, self.server.next_due_s)
-        self._transport.on_news = self._waker.soon
+        self._transport.on_event = self._waker.soon
 
     def _wake(self) -> None:
         now_s = self._clock.now_s
@@ -333,7 +333,7 @@ class VirtualDevice:
         self._queue.attach(self.device.kit.number, self.agent.bench)
         self._computed = 0
         self._waker = _Waker(self.clock, self._wake, self._due_s)
-        self._transport.on_news = self._waker.soon
+        self._transport.on_event = self._waker.soon
 
     def _due_s(self) -> float | None:
         due_s = self.agent.next_due_s()
@@ -360,7 +360,7 @@ class VirtualDevice:
             return  # the board lost its power at this very moment
         begun = self._computed = agent.begun
         trained, inferred = agent.meter.train - before[0], agent.meter.infer - before[1]
-        exchange = agent.session.place
+        exchange = agent.session.exchange_id
         slow_factor = self.faults.slow_factor(exchange) if self.faults is not None else 1.0
         took_s = self.hardware.compute(
             trained, inferred, self.clock.now_s, slow_factor=slow_factor, saved_bytes=agent.unsaved_bytes

@@ -11,7 +11,7 @@ from edge_sdk.device.meter import Meter
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.registry import method_of
 from edge_sdk.models.base import ModelSpec
-from edge_sdk.protocol.encodings import PLAIN
+from edge_sdk.protocol.encodings import DEFAULT_ENCODING
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sim.fleet.fleet import PARTS, Device, Fleet
@@ -138,7 +138,9 @@ def least_s(device: Device, spec: ModelSpec, federation: FederationSpec) -> floa
     meter = Meter()
     meter.trained(spec, federation.train.batch_size, "all")
     trained_s = profile.compute_s(meter.train) * (_steps(device, federation) if spec.terms else 0)
-    sent_bytes = _F4 * spec.parameters if _sends_weights(federation) and federation.encoding.weights == PLAIN else 0
+    sent_bytes = (
+        _F4 * spec.parameters if _sends_weights(federation) and federation.encoding.weights == DEFAULT_ENCODING else 0
+    )
     return link.transfer_s(0, up=False) + trained_s + link.transfer_s(sent_bytes, up=True)
 
 

@@ -17,10 +17,10 @@ from typing import TypeAlias
 
 from coordinator.trace.replay import NullTransport, message_in
 from edge_sdk.agent import Agent
-from edge_sdk.device.session import Place
 from edge_sdk.device.store import MemoryStore
 from edge_sdk.errors import RunFailed, UsageError
 from edge_sdk.protocol import storage
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.transport.base import Connected, Incoming, Transport, TransportEvent
 from edge_sim.replay.history import History
@@ -35,7 +35,7 @@ MOST_TRIALS = 1000
 class _Step:
     """One recorded upload, and what it may have come of."""
 
-    place: Place
+    place: ExchangeId
     unheard: tuple[Sequence[Incoming], ...]
     """The Assigns, by place, between it and the upload before: they may have been carried out."""
     assigns: Sequence[Incoming]
@@ -170,13 +170,13 @@ def _difference(made: Upload | None, recorded: Upload) -> str:
     """What differs, in words; empty: nothing."""
     if made is None:
         return "the replay makes no upload"
-    if storage.to_bytes(made) == storage.to_bytes(recorded):
+    if storage.serialise(made) == storage.serialise(recorded):
         return ""
     if made.withheld != recorded.withheld:
         return f"withheld for {made.withheld or 'nothing'!r}, in the run for {recorded.withheld or 'nothing'!r}"
     for role, payload in recorded.knowledge.items():
         own = made.knowledge.get(role)
-        if own is None or storage.to_bytes(own) != storage.to_bytes(payload):
+        if own is None or storage.serialise(own) != storage.serialise(payload):
             return f"{role} differs from what was uploaded in the run"
     if made.metrics != recorded.metrics:
         return f"measured {dict(made.metrics)}, in the run {dict(recorded.metrics)}"

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from coordinator.trace.log import CoordinatorStart, Ended, Entry, FramesSent, Heard
 from coordinator.trace.replay import message_in
-from edge_sdk.device.session import Place
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.codec import HEADER
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import Assign, Upload, Welcome
 from edge_sdk.transport.base import Incoming
 
@@ -19,9 +19,9 @@ from edge_sdk.transport.base import Incoming
 class Stretch:
     """A part of a run in which the device lost nothing that it had finished."""
 
-    assigns: dict[Place, list[Incoming]] = field(default_factory=dict)
+    assigns: dict[ExchangeId, list[Incoming]] = field(default_factory=dict)
     """By place, in the order in which they were sent; of each all that differ, for what comes late can change one."""
-    uploads: dict[Place, Upload] = field(default_factory=dict)
+    uploads: dict[ExchangeId, Upload] = field(default_factory=dict)
     """The first that came of each place."""
 
 
@@ -73,7 +73,7 @@ def _note_upload(stretch: Stretch, heard: Heard, device: str) -> None:
     if isinstance(heard.event, Incoming) and topics.sender(heard.event.topic) == device:
         message = message_in(heard.event.frame)
         if isinstance(message, Upload):
-            stretch.uploads.setdefault((message.round, message.exchange), message)
+            stretch.uploads.setdefault(ExchangeId(message.round, message.exchange), message)
 
 
 def _note_sent(found: History, sent: FramesSent) -> None:
@@ -82,7 +82,7 @@ def _note_sent(found: History, sent: FramesSent) -> None:
     if isinstance(message, Welcome):
         found.welcome = found.welcome or incoming
     elif isinstance(message, Assign):
-        known = found.stretches[-1].assigns.setdefault((message.round, message.exchange), [])
+        known = found.stretches[-1].assigns.setdefault(ExchangeId(message.round, message.exchange), [])
         if not any(_body(each.frame) == _body(sent.frame) for each in known):
             known.append(incoming)
 

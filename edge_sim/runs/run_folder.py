@@ -11,7 +11,8 @@ from pathlib import Path
 from coordinator.config import to_toml
 from coordinator.report import text_files
 from coordinator.report.run_files import read_run
-from edge_sdk.durable import guarded
+from coordinator.report.run_files import read_run
+from edge_sdk.durable import as_store_error
 from edge_sdk.errors import UsageError
 from edge_sim.runs import same_world
 from edge_sim.config.settings import Config
@@ -34,7 +35,7 @@ def claimed(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise UsageError(f"--out {folder}: cannot be made a folder ({error.strerror}); give another one") from None
     path = folder / LOCK
-    with guarded(path):
+    with as_store_error(path):
         connection = sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False)
     with closing(connection):
         _lock(connection, folder)
@@ -42,7 +43,7 @@ def claimed(folder: Path) -> Iterator[None]:
 
 
 def _lock(connection: sqlite3.Connection, folder: Path) -> None:
-    with guarded(folder / LOCK):
+    with as_store_error(folder / LOCK):
         try:
             connection.execute("BEGIN EXCLUSIVE")
         except sqlite3.OperationalError as error:
@@ -80,7 +81,7 @@ def is_over(folder: Path, config: Config) -> bool:
 def keep_settings(folder: Path, config: Config) -> None:
     """Write the resolved settings down, for those who go on with the run.  Raises StoreError."""
     path = folder / KEPT
-    with guarded(path):
+    with as_store_error(path):
         text_files.replace(path, to_toml(config.tables))
 
 

@@ -138,7 +138,7 @@ def test_stops_between_batches_within_200_ms_and_goes_on_where_it_was(serve, tmp
     assert time.monotonic() - begun_s < 0.2
     assert not agent.running
     again = _agent(hub, "left", state=tmp_path)
-    assert again.session.place >= (0, 0)
+    assert again.session.exchange_id >= (0, 0)
     again.start()
     _wait(lambda: not again.running)
     assert again.error is None
@@ -217,7 +217,7 @@ def test_certificates_belong_to_a_brokers_address(tmp_path: Path) -> None:
         "data": edge_sdk.LocalData(train=part),
         "tls": edge_sdk.TlsFiles(ca=tmp_path / "ca.pem"),
     }
-    with pytest.raises(UsageError, match="give those to it"):
+    with pytest.raises(UsageError, match="set them on the transport"):
         edge_sdk.Agent(broker=Hub().link("a"), **common)
     with pytest.raises(UsageError, match=r"ca\.pem cannot be read"):
         edge_sdk.Agent(broker="mqtts://lab", **common)

@@ -16,7 +16,7 @@ from edge_sdk.errors import UsageError
 from edge_sdk.tools.doctor import broker as judging
 from edge_sdk.tools.doctor.broker import BrokerObservation
 from edge_sdk.tools.doctor.checks import broker_checks
-from edge_sdk.tools.doctor.finding import CheckTarget, Finding, Level, examine
+from edge_sdk.tools.doctor.finding import CheckTarget, Finding, Level, run_checks
 from edge_sdk.tools.doctor.selftest import SelftestTimeouts, run_selftest
 from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.mqtt.transport import MqttTransport
@@ -51,32 +51,32 @@ def test_latency_is_judged_against_the_networks_own(connect_s, echo_s, level):
 
 
 def test_size():
-    says(judging.judge_size(GOOD), OK, "states no limit; 196608 bytes came through")
+    says(judging.judge_size(GOOD), OK, "states no limit; 196608 bytes arrived")
     says(judging.judge_size(replace(GOOD, limit_bytes=300_000)), OK, "up to 300000 bytes")
     says(
         judging.judge_size(replace(GOOD, large=False, limit_bytes=1000)),
         WARN,
-        "1000 .* did not come",
+        "1000 .* did not arrive",
         "max_packet_size",
     )
 
 
 def test_wildcards():
-    says(judging.judge_wildcards(GOOD), OK, r"\+ hears")
-    says(judging.judge_wildcards(replace(GOOD, wildcards=False)), FAIL, "heard nothing", "another broker")
+    says(judging.judge_wildcards(GOOD), OK, "receive what they should")
+    says(judging.judge_wildcards(replace(GOOD, wildcards=False)), FAIL, "received nothing", "another broker")
     says(judging.judge_wildcards(replace(GOOD, strays=True)), FAIL, "for others", "another broker")
 
 
 def test_retained():
     says(judging.judge_retained(GOOD), OK, "kept")
     says(judging.judge_retained(replace(GOOD, retained=False)), WARN, "not kept", "retain_available")
-    says(judging.judge_retained(replace(GOOD, cleared=False)), WARN, "does not take", "by hand")
+    says(judging.judge_retained(replace(GOOD, cleared=False)), WARN, "does not delete", "by hand")
 
 
 def test_without_a_link_there_is_one_line_and_not_five(tmp_path):
     names = [check.name for check in broker_checks(BrokerObservation(reason="gone"))]
     assert names == ["broker"]
-    examined = examine(broker_checks(GOOD), CheckTarget(state=tmp_path))
+    examined = run_checks(broker_checks(GOOD), CheckTarget(state=tmp_path))
     assert [each.finding.level for each in examined] == [OK] * 5
 
 
@@ -176,7 +176,7 @@ def test_a_login_that_hears_nothing_is_no_fault_of_the_broker(url):
     link = broken(send=lambda _self, _topic, _frame, **_options: None)
     seen = run_selftest(url, "doctor-mute", SHORT, link)
     assert (seen.reason, seen.echo_s, seen.wildcards, seen.retained) == ("", None, False, False)
-    levels = [each.finding.level for each in examine(broker_checks(seen), CheckTarget(state=None))]
+    levels = [each.finding.level for each in run_checks(broker_checks(seen), CheckTarget(state=None))]
     assert levels == [OK, WARN]
 
 

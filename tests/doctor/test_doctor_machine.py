@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from edge_sdk.tools.doctor import disk, machine, packages
-from edge_sdk.tools.doctor.checks import MACHINE, PACKAGES, examine_all
-from edge_sdk.tools.doctor.finding import Check, CheckTarget, Finding, Level, examine, ok
+from edge_sdk.tools.doctor.checks import MACHINE, PACKAGES, run_all_checks
+from edge_sdk.tools.doctor.finding import Check, CheckTarget, Finding, Level, ok, run_checks
 from edge_sdk.tools.doctor.packages import Requirement
 
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
@@ -136,7 +136,7 @@ def test_a_sync_is_measured_and_leaves_nothing_behind(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("mib", "level"), [(10, FAIL), (63, FAIL), (64, WARN), (511, WARN), (512, OK), (99999, OK)])
 def test_free_space(mib, level):
-    says(disk.judge_room(mib * 2**20), level, "free", "" if level is OK else "make room")
+    says(disk.judge_room(mib * 2**20), level, "free", "" if level is OK else "MiB")
 
 
 def test_free_space_is_asked_of_the_place_where_the_folder_would_be(tmp_path):
@@ -229,13 +229,13 @@ def test_a_check_that_breaks_is_a_finding_and_the_others_go_on(tmp_path):
     def broken(_patient):
         raise RuntimeError("no such device")
 
-    examined = examine((Check("first", broken), Check("second", lambda _: ok("fine"))), CheckTarget(state=tmp_path))
+    examined = run_checks((Check("first", broken), Check("second", lambda _: ok("fine"))), CheckTarget(state=tmp_path))
     says(examined[0].finding, FAIL, "RuntimeError: no such device", "report")
     assert examined[1].finding.level is OK
 
 
 def test_this_machine(tmp_path):
-    examined = examine_all(CheckTarget(state=tmp_path / "state"))
+    examined = run_all_checks(CheckTarget(state=tmp_path / "state"))
     assert [each.name for each in examined] == [check.name for check in (*MACHINE, *PACKAGES)]
     failed = [each for each in examined if each.finding.level is FAIL]
     assert failed == []

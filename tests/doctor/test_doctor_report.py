@@ -25,7 +25,7 @@ def test_every_line_has_its_level_and_a_fault_its_remedy():
     assert lines[1].startswith("warn  mosquitto")
     assert lines[2].strip() == "-> install a newer one"
     assert lines[3].startswith("fail  state folder")
-    assert lines[-1] == "1 of 3 checks failed: mend these first"
+    assert lines[-1].startswith("1 of 3 checks failed")
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from contextlib import closing
 import pytest
 
 from coordinator.ledger import Ledger, Row
-from coordinator.rounds import ExchangeId
-from edge_sdk.device.store import Done, RoundStart, SqliteStore
+from edge_sdk.device.store import FinishedExchange, RoundStart, SqliteStore
 from edge_sdk.durable import transaction
 from edge_sdk.errors import StoreError
+from edge_sdk.protocol.exchange_id import ExchangeId
 
 OPENERS = pytest.mark.parametrize("opener", [Ledger, SqliteStore])
 PLACE = ExchangeId(0, 0)
@@ -39,7 +39,7 @@ def test_a_file_has_one_user(opener, tmp_path):
 def test_garbage_is_refused_and_left_alone(opener, tmp_path, garbage):
     path = tmp_path / "state.db"
     path.write_bytes(garbage)
-    assert "not a file of ours, or it is damaged: move it away" in refused(opener, path)
+    assert "or it is damaged: move it away" in refused(opener, path)
     assert path.read_bytes() == garbage
 
 
@@ -98,19 +98,23 @@ def test_a_ledger_on_a_full_disk_keeps_what_it_has_and_goes_on_when_there_is_roo
 
 def test_a_store_on_a_full_disk_keeps_what_it_has_and_goes_on_when_there_is_room(tmp_path, small_disk):
     store = SqliteStore(tmp_path / "device.db")
-    start, first, big = RoundStart(0, b"model", b""), Done(0, 0, b"a", b"u"), Done(0, 1, b"a", bytes(200_000))
+    start, first, big = (
+        RoundStart(0, b"model", b""),
+        FinishedExchange(0, 0, b"a", b"u"),
+        FinishedExchange(0, 1, b"a", bytes(200_000)),
+    )
     store.save(first, start)
-    store.receipted(0, 0)
+    store.mark_receipted(0, 0)
     with small_disk(100_000):
         for save in (lambda: store.save(big), lambda: store.save_start(RoundStart(1, bytes(200_000), b""))):
             with pytest.raises(StoreError, match=r"device\.db: disk I/O error; check free space"):
                 save()
-        assert store.start() == start
-        assert [each.upload for each in store.done()] == [b"u"]
+        assert store.round_start() == start
+        assert [each.upload for each in store.finished()] == [b"u"]
     store.save(big)
     store.close()
     again = SqliteStore(tmp_path / "device.db")
-    assert [(each.exchange, each.receipted) for each in again.done()] == [(0, True), (1, False)]
+    assert [(each.exchange, each.receipted) for each in again.finished()] == [(0, True), (1, False)]
     again.close()
 
 

@@ -10,15 +10,15 @@ import time
 import pytest
 
 from coordinator.ledger import Ledger
-from coordinator.rounds import ExchangeId
 from edge_sdk.device.store import RoundStart, SqliteStore
 from edge_sdk.errors import StoreError
+from edge_sdk.protocol.exchange_id import ExchangeId
 
 WRITE_UPLOADS = """
 import sys
 from pathlib import Path
 from coordinator.ledger import Ledger, Row
-from coordinator.rounds import ExchangeId
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.errors import StoreError
 
 ledger = Ledger(Path(sys.argv[1]))
@@ -31,12 +31,12 @@ for i in range(int(sys.argv[2]), 10**9):
 WRITE_ROUNDS = """
 import sys
 from pathlib import Path
-from edge_sdk.device.store import Done, RoundStart, SqliteStore
+from edge_sdk.device.store import FinishedExchange, RoundStart, SqliteStore
 
 store = SqliteStore(Path(sys.argv[1]))
 for i in range(int(sys.argv[2]), 10**9):
     start = RoundStart(i // 3, f"model {i // 3}".encode() * 200, b"") if i % 3 == 0 else None
-    store.save(Done(i // 3, i % 3, b"assign", f"upload {i}".encode()), start)
+    store.save(FinishedExchange(i // 3, i % 3, b"assign", f"upload {i}".encode()), start)
     print(i, flush=True)
 """
 
@@ -75,7 +75,7 @@ def test_no_exchange_of_a_device_is_lost(tmp_path):
         last = killed(WRITE_ROUNDS, path, last + 1, rng.random() * 0.1)
         store = SqliteStore(path)
         assert store.boot_epoch == 2 * life
-        start, done = store.start(), store.done()
+        start, done = store.round_start(), store.finished()
         store.close()
         newest = done[-1].round * 3 + done[-1].exchange
         assert newest in (last, last + 1)

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.ledger import Checkpoint, Ledger, Row
-from coordinator.rounds import ExchangeId
 from edge_sdk.errors import StoreError
+from edge_sdk.protocol.exchange_id import ExchangeId
 
 PLACES = tuple(ExchangeId(round_, exchange) for round_ in range(3) for exchange in range(2))
 rows = st.builds(Row, st.sampled_from(PLACES), st.sampled_from("abc"), st.binary(max_size=4))

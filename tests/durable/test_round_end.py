@@ -6,8 +6,9 @@ import pytest
 from fleets import config
 
 from coordinator.ledger import Ledger
-from coordinator.rounds import ExchangeId, RoundPhase
+from coordinator.rounds import RoundPhase
 from edge_sdk.protocol import storage
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sim.clock.virtual_fleet import VirtualFleet
 from edge_sim.fleet import fleet as fleets
 
@@ -51,7 +52,7 @@ def test_the_round_ends_after_the_restart(pictures, tmp_path, monkeypatch, metho
     assert second.server.rounds.place == ExchangeId(2, 0)
     second.run()
     assert second.server.rounds.phase is RoundPhase.DONE
-    assert storage.to_bytes(second.server.method_state) == storage.to_bytes(whole.server.method_state)
+    assert storage.serialise(second.server.method_state) == storage.serialise(whole.server.method_state)
     assert len(second.server.record.rounds) == len(whole.server.record.rounds) == 3
     for one, other in zip(second.devices, whole.devices, strict=True):
         assert (one.agent.bench.model.weights() == other.agent.bench.model.weights()).all()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_sdk.device.store import Done, MemoryStore, RoundStart, SqliteStore
+from edge_sdk.device.store import FinishedExchange, MemoryStore, RoundStart, SqliteStore
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -19,16 +19,18 @@ def store(request, tmp_path):
     store.close()
 
 
-def done(round_: int, exchange: int, text: str = "", *, receipted: bool = False) -> Done:
-    return Done(round_, exchange, f"assign {round_} {exchange}".encode(), f"upload {text}".encode(), receipted)
+def done(round_: int, exchange: int, text: str = "", *, receipted: bool = False) -> FinishedExchange:
+    return FinishedExchange(
+        round_, exchange, f"assign {round_} {exchange}".encode(), f"upload {text}".encode(), receipted
+    )
 
 
 def test_a_new_store_is_empty(store):
     assert store.boot_epoch == 1
     assert store.welcome() is None
-    assert store.start() is None
-    assert store.started() is None
-    assert store.done() == ()
+    assert store.round_start() is None
+    assert store.saved_round() is None
+    assert store.finished() == ()
 
 
 def test_the_last_welcome_counts(store):
@@ -41,54 +43,57 @@ def test_exchanges_add_up_until_a_new_start_replaces_them(store):
     store.save_start(RoundStart(0, b"model", b"method"))
     store.save(done(0, 0))
     store.save(done(0, 1))
-    assert store.done() == (done(0, 0), done(0, 1))
+    assert store.finished() == (done(0, 0), done(0, 1))
     assert [store.upload(0, exchange) for exchange in range(3)] == [done(0, 0).upload, done(0, 1).upload, None]
     store.save(done(1, 0), RoundStart(1, b"model 1", b"method 1"))
-    assert store.start() == RoundStart(1, b"model 1", b"method 1")
-    assert store.started() == 1
-    assert store.done() == (done(1, 0),)
+    assert store.round_start() == RoundStart(1, b"model 1", b"method 1")
+    assert store.saved_round() == 1
+    assert store.finished() == (done(1, 0),)
     store.save_start(RoundStart(2, b"", b""))
-    assert store.done() == ()
+    assert store.finished() == ()
 
 
 def test_a_start_that_is_only_held_leaves_what_may_have_to_be_sent_again(store):
     first, second = RoundStart(0, b"model", b"method"), RoundStart(1, b"model 1", b"method 1")
     store.save_start(first)
     store.save(done(0, 0))
-    store.hold(second)
-    assert store.start() == (second if isinstance(store, MemoryStore) else first)
-    assert store.started() == 0
-    assert store.done() == (done(0, 0),)
+    store.begin_round(second)
+    assert store.round_start() == (second if isinstance(store, MemoryStore) else first)
+    assert store.saved_round() == 0
+    assert store.finished() == (done(0, 0),)
     store.save(done(1, 0), second)
-    assert (store.start(), store.started(), store.done()) == (second, 1, (done(1, 0),))
+    assert (store.round_start(), store.saved_round(), store.finished()) == (second, 1, (done(1, 0),))
 
 
 def test_exchanges_come_in_order_and_once(store):
     store.save(done(0, 1))
     store.save(done(0, 0))
     store.save(done(0, 1, "again"))
-    assert store.done() == (done(0, 0), done(0, 1, "again"))
+    assert store.finished() == (done(0, 0), done(0, 1, "again"))
 
 
 def test_a_receipt_is_remembered(store):
     store.save(done(0, 0))
     store.save(done(0, 1))
-    store.receipted(0, 1)
-    store.receipted(7, 7)
-    assert store.done() == (done(0, 0), done(0, 1, receipted=True))
+    store.mark_receipted(0, 1)
+    store.mark_receipted(7, 7)
+    assert store.finished() == (done(0, 0), done(0, 1, receipted=True))
     store.save(done(0, 2))
-    assert store.done() == (done(0, 0), done(0, 1, receipted=True), done(0, 2))
+    assert store.finished() == (done(0, 0), done(0, 1, receipted=True), done(0, 2))
 
 
 places = st.tuples(st.integers(0, 2), st.integers(0, 2))
 starts = st.builds(RoundStart, st.integers(0, 2), st.binary(max_size=3), st.binary(max_size=3))
 dones = st.builds(
-    lambda place, assign, upload: Done(*place, assign, upload), places, st.binary(max_size=3), st.binary(max_size=3)
+    lambda place, assign, upload: FinishedExchange(*place, assign, upload),
+    places,
+    st.binary(max_size=3),
+    st.binary(max_size=3),
 )
 actions = st.one_of(
     st.tuples(st.just("save"), dones, st.none() | starts),
     st.tuples(st.just("save_start"), starts),
-    st.tuples(st.just("receipted"), places),
+    st.tuples(st.just("mark_receipted"), places),
     st.tuples(st.just("save_welcome"), st.binary(max_size=3)),
 )
 
@@ -100,10 +105,10 @@ def test_disk_and_memory_are_the_same(script):
         disk, memory = SqliteStore(Path(folder) / "device.db"), MemoryStore()
         for name, *arguments in script:
             for store in (disk, memory):
-                getattr(store, name)(*(arguments[0] if name == "receipted" else arguments))
+                getattr(store, name)(*(arguments[0] if name == "mark_receipted" else arguments))
             assert disk.welcome() == memory.welcome()
-            assert disk.start() == memory.start()
-            assert disk.done() == memory.done()
+            assert disk.round_start() == memory.round_start()
+            assert disk.finished() == memory.finished()
         disk.close()
 
 
@@ -111,13 +116,13 @@ def test_what_is_saved_outlives_the_process(tmp_path):
     store = SqliteStore(tmp_path / "state" / "device.db")
     store.save_welcome(b"welcome")
     store.save(done(0, 0), RoundStart(0, b"model", b"method"))
-    store.receipted(0, 0)
+    store.mark_receipted(0, 0)
     store.save(done(0, 1))  # the receipt rides along
-    store.receipted(0, 1)  # not durable by itself: costs one duplicate
+    store.mark_receipted(0, 1)  # not durable by itself: costs one duplicate
     store.close()
     again = SqliteStore(tmp_path / "state" / "device.db")
     assert again.boot_epoch == 2
     assert again.welcome() == b"welcome"
-    assert again.start() == RoundStart(0, b"model", b"method")
-    assert again.done() == (done(0, 0, receipted=True), done(0, 1))
+    assert again.round_start() == RoundStart(0, b"model", b"method")
+    assert again.finished() == (done(0, 0, receipted=True), done(0, 1))
     again.close()

@@ -19,7 +19,7 @@ class Asking:
 
     def __init__(self, requests: int) -> None:
         self.begun, self.left, self.answers, self.meter = 1, requests, list[DeviceAnswer](), Meter()
-        self.asked: DeviceRequest | None = None
+        self.pending_request: DeviceRequest | None = None
 
     @property
     def computing(self) -> bool:
@@ -28,7 +28,7 @@ class Asking:
     def work_slice(self, answer: DeviceAnswer = None) -> bool:
         self.answers.append(answer)
         self.left -= 1
-        self.asked = cast("DeviceRequest", object())
+        self.pending_request = cast("DeviceRequest", object())
         return self.left < 0
 
 

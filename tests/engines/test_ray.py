@@ -32,11 +32,11 @@ from coordinator.serving.server import RunObserver
 from edge_sdk import cli
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.base import At
 from edge_sdk.methods.registry import load_method, method_names
 from edge_sdk.methods.requests import Evaluate, Fit
 from edge_sdk.objectives import CrossEntropy
 from edge_sdk.protocol import storage
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sim.clock.virtual_fleet import VirtualFleet
 from edge_sim.config import settings as configs
@@ -129,7 +129,7 @@ def test_a_killed_actor_is_replaced_and_uploads_are_added_up_on_ray(
     parts: list[int] = []
     finish = ray_fold.RayFoldedMethod.finish
 
-    def counted(self: Any, spec: FederationSpec, state: Any, at: At, aggregate: Any) -> Any:
+    def counted(self: Any, spec: FederationSpec, state: Any, at: ExchangeId, aggregate: Any) -> Any:
         parts.append(len(aggregate.sums))
         return finish(self, spec, state, at, aggregate)
 
@@ -146,7 +146,7 @@ def test_a_killed_actor_is_replaced_and_uploads_are_added_up_on_ray(
     assert killer.killed[0] not in killer.engine.pids
     killer.engine.close()
     assert {d.device.kit.id: d.agent.bench.model.state_bytes() for d in again.devices} == alone.model_bytes
-    assert storage.to_bytes(again.server.method_state) == alone.coordinator_bytes
+    assert storage.serialise(again.server.method_state) == alone.coordinator_bytes
 
 
 @pytest.mark.parametrize("name", method_names())
@@ -156,14 +156,14 @@ def test_every_method_folds_elsewhere(name: str) -> None:
         pytest.importorskip("torch")
     from edge_sim.engines.remote.ray_fold import fold  # noqa: PLC0415  # likewise
 
-    spec, at = spec_of(load_method(name), **SMALL), At(0, 0)
+    spec, at = spec_of(load_method(name), **SMALL), ExchangeId(0, 0)
     method = ready_method(spec, EQUIPMENT)
     ups = uploads(spec, at, 5, seed=1)
     parts = [pickle.loads(fold(name, method.table, to_pickle(part))) for part in (ups[:2], ups[2:4])]
     merged = reduce(method.merge, parts, reduce(method.add, ups[4:], method.zero()))
     whole = reduce(method.add, ups, method.zero())
     state = method.begin(spec)
-    assert storage.to_bytes(method.finish(spec, state, at, merged)) == storage.to_bytes(
+    assert storage.serialise(method.finish(spec, state, at, merged)) == storage.serialise(
         method.finish(spec, state, at, whole)
     )
 

@@ -22,7 +22,7 @@ from coordinator.rounds import Fold, RoundCommand, RoundEvent, RoundPhase, Round
 from coordinator.rounds.queue import RoundQueue
 from coordinator.serving.aggregation import Aggregation
 from edge_sdk.device.store import Store
-from edge_sdk.durable import guarded
+from edge_sdk.durable import as_store_error
 from edge_sdk.errors import RunFailed, StoreError
 from edge_sdk.protocol.messages import Upload
 from edge_sim.config import settings as configs
@@ -117,7 +117,7 @@ def in_memory(disk: Disk) -> Ledger:
 
 
 def _refusable(disk: Disk, name: str, write: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    with guarded(None):
+    with as_store_error(None):
         return disk.carry_out(name, lambda: write(*arguments, **named))
 
 
@@ -311,7 +311,7 @@ def test_an_upload_that_is_added_twice_would_show(
 
     def added_then_refused(self: Aggregation, upload: Upload) -> None:
         add(self, upload)
-        with guarded(None):
+        with as_store_error(None):
             Connection.disk.carry_out("after it was added", lambda: None)
 
     monkeypatch.setattr(Aggregation, "add", added_then_refused)

@@ -7,8 +7,9 @@ from pathlib import Path
 import fleets
 import pytest
 
-from coordinator.rounds import ExchangeId, RoundPhase
+from coordinator.rounds import RoundPhase
 from edge_sdk.device.store import MemoryStore
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import Assign, CoordinatorStatus, Receipt, Upload
 from edge_sdk.transport.memory.hub import Hub
 from edge_sim.clock.computation_queue import ComputationQueue
@@ -116,7 +117,7 @@ def test_what_was_superseded_leaves_no_trace(pictures: Path, method: str) -> Non
     welcome = next(m for m in sent if type(m).__name__ == "Welcome" and m.device == SLOW)
     participant = fresh.agent
     participant.serve = participant.bench.serve  # computed here, step by step
-    participant._enter(welcome)
+    participant._join(welcome)
     for message in sent:
         if isinstance(message, Assign) and message.device == SLOW and (message.round, message.exchange) in done:
             done.remove((message.round, message.exchange))
@@ -154,7 +155,7 @@ def test_a_run_that_ends_while_a_device_computes_leaves_it_at_its_last_exchange(
 def test_whoever_missed_the_end_is_told_when_it_asks(pictures: Path) -> None:
     """The news that the run is over is lost on the way to a straggler: its next hello is answered with it."""
     run = run_with(pictures, 40.0)
-    publish, lost = run.hub._carry, []
+    publish, lost = run.hub._send_with_faults, []
 
     def carry(client, topic: str, frame: bytes, up_s: float) -> None:
         if (
@@ -167,7 +168,7 @@ def test_whoever_missed_the_end_is_told_when_it_asks(pictures: Path) -> None:
             return
         publish(client, topic, frame, up_s)
 
-    run.hub._carry = carry
+    run.hub._send_with_faults = carry
     run.finished()
     assert lost
     assert run.server.rounds.place == ExchangeId(4, 0)

@@ -159,7 +159,7 @@ def test_a_refusal_that_is_lost_is_said_again(pictures: Path) -> None:
     fleet = built(pictures, quorum=5)
     run = fleets.Run(with_device(fleet, 1, other_classes(fleet.devices[1], 7)))
     sent = run.tap()
-    publish, lost = run.hub._carry, []
+    publish, lost = run.hub._send_with_faults, []
 
     def carry(client, topic: str, frame: bytes, up_s: float) -> None:
         if topic.endswith("device-01/join") and len(lost) < 3:
@@ -167,7 +167,7 @@ def test_a_refusal_that_is_lost_is_said_again(pictures: Path) -> None:
             return
         publish(client, topic, frame, up_s)
 
-    run.hub._carry = carry
+    run.hub._send_with_faults = carry
     run.finished()
     assert len(lost) == 3
     assert len([m for m in sent if isinstance(m, Refusal)]) > 3

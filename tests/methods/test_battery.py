@@ -22,9 +22,10 @@ from laws import EQUIPMENT, check_merge_laws, spec_of, uploads
 from coordinator.equipment import ready_method
 from coordinator.report import message_sizes
 from edge_sdk.errors import EmptyRound, UsageError
-from edge_sdk.methods.base import At, Method
+from edge_sdk.methods.base import Method
 from edge_sdk.methods.registry import load_method, method_names
 from edge_sdk.protocol import storage
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import payload_bytes
 from edge_sdk.protocol.messages import Assign, FederationSpec, Upload
 from edge_sim.config import settings as configs
@@ -121,7 +122,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
 def test_merge_laws(name: str, variant: dict[str, Any], devices: int, seed: int) -> None:
     method, spec = method_of(name, **variant)
     for exchange in range(len(method.exchanges)):
-        at = At(0, exchange)
+        at = ExchangeId(0, exchange)
         check_merge_laws(method, spec, at, uploads(spec, at, devices, seed), seed)
 
 
@@ -132,14 +133,16 @@ def test_finish_is_a_function_of_what_it_is_given(name: str) -> None:
     state = method.begin(spec)
     for round_ in range(2):
         for exchange in range(len(method.exchanges)):
-            at, aggregate = At(round_, exchange), method.zero()
+            at, aggregate = ExchangeId(round_, exchange), method.zero()
             for up in uploads(spec, at, 3, round_):
                 aggregate = method.add(aggregate, up)
-            before = storage.to_bytes(state)
+            before = storage.serialise(state)
             once, again = (method.finish(spec, state, at, aggregate) for _ in range(2))
-            assert storage.to_bytes(once) == storage.to_bytes(again)
-            assert storage.to_bytes(state) == before
-            assert storage.to_bytes(storage.from_bytes(type(once), storage.to_bytes(once))) == storage.to_bytes(once)
+            assert storage.serialise(once) == storage.serialise(again)
+            assert storage.serialise(state) == before
+            assert storage.serialise(storage.deserialise(type(once), storage.serialise(once))) == storage.serialise(
+                once
+            )
             state = once
 
 
@@ -149,7 +152,7 @@ def test_an_empty_round_is_no_guess(name: str) -> None:
     if not any(row.up for row in method.exchanges):
         pytest.skip("exchanges nothing")
     with pytest.raises(EmptyRound, match="round 3"):
-        method.finish(spec, method.begin(spec), At(3, 0), method.zero())
+        method.finish(spec, method.begin(spec), ExchangeId(3, 0), method.zero())
 
 
 # -- whole runs -----------------------------------------------------------------------------------------------------

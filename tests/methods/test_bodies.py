@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from laws import spec_of
 
-from edge_sdk.methods.base import At
 from edge_sdk.methods.fedbabu import common_head
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.registry import load_method, method_of
 from edge_sdk.methods.requests import Fit, ReadHead
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.reductions import Contribution
 from edge_sim.config import settings as configs
@@ -33,7 +33,7 @@ def test_the_worked_mean(name: str) -> None:
     for number, (values, samples) in enumerate(zip(ups, (12, 8), strict=True)):
         up = Weights(values=np.array(values, np.float32), layout=bytes(16), count=1 if uniform else samples)
         aggregate = method.add(aggregate, Contribution(number=number, samples=samples, knowledge={"weights": up}))
-    after = method.finish(spec, method.begin(spec), At(0, 0), aggregate)
+    after = method.finish(spec, method.begin(spec), ExchangeId(0, 0), aggregate)
     np.testing.assert_allclose(after.weights.values, expected, atol=1e-6)
 
 

@@ -7,10 +7,10 @@ import pytest
 from method_specs import FakeDevice, first_step, job, spec_of
 
 from edge_sdk.errors import EmptyRound, RemoteProtocolError
-from edge_sdk.methods.base import At
 from edge_sdk.methods.fedmd import DeviceState, FedMD, leave_one_out
 from edge_sdk.methods.registry import method_of
 from edge_sdk.objectives import LogitMatch, Seen
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import PublicLogits
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.public_batch import batch_digest, batch_indices
@@ -163,12 +163,12 @@ def test_the_example_of_two_devices() -> None:
     for number in (1, 0):
         logits = PublicLogits(values=EXAMPLE[number], batch=bytes(8))
         bag = method.add(bag, Contribution(number=number, samples=1, knowledge={"logits": logits}))
-    state = method.finish(spec, method.begin(spec), At(0, 0), bag)
-    mean = method.common(state, At(1, 0))["mean"]
+    state = method.finish(spec, method.begin(spec), ExchangeId(0, 0), bag)
+    mean = method.common(state, ExchangeId(1, 0))["mean"]
     assert mean.values.tolist() == [[1, 1], [1, 1]]
     assert mean.contributors == 2
     assert leave_one_out(mean.values, EXAMPLE[0], 2).tolist() == [[0, 2], [2, 1]]
-    assert [set(method.personal(state, At(1, 0), number)) for number in (0, 1, 2)] == [set(), set(), {"others"}]
+    assert [set(method.personal(state, ExchangeId(1, 0), number)) for number in (0, 1, 2)] == [set(), set(), {"others"}]
 
 
 def test_the_example_in_the_original_form() -> None:
@@ -187,4 +187,4 @@ def test_no_upload_is_no_round() -> None:
     spec = spec_of("fedmd")
     method = FedMD()
     with pytest.raises(EmptyRound, match="round 3: no logits"):
-        method.finish(spec, method.begin(spec), At(3, 0), method.zero())
+        method.finish(spec, method.begin(spec), ExchangeId(3, 0), method.zero())

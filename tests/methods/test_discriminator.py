@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from method_specs import spec_of
 
-from edge_sdk.methods.base import At
 from edge_sdk.methods.fedal import FedAL, clip
 from edge_sdk.methods.registry import method_of
 from edge_sdk.models.base import Batches
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import LogitGradient, Optim
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import PublicLogits
 from edge_sdk.reductions import Contribution
 
@@ -167,58 +167,58 @@ def finished(numbers: tuple[int, ...], **params: object) -> tuple[FedAL, object]
     for i, number in enumerate(numbers):
         logits = PublicLogits(values=some_logits()[i], batch=bytes(8))
         bag = method.add(bag, Contribution(number=number, samples=1, knowledge={"logits": logits}))
-    return method, method.finish(spec, method.begin(spec), At(0, 0), bag)
+    return method, method.finish(spec, method.begin(spec), ExchangeId(0, 0), bag)
 
 
 def test_one_contributor_alone_gets_no_mean() -> None:
     method, state = finished((2,))
-    assert set(method.personal(state, At(0, 1), 2)) == {"adversarial"}
+    assert set(method.personal(state, ExchangeId(0, 1), 2)) == {"adversarial"}
 
 
 def test_one_contributor_under_target_all_gets_its_own_mean() -> None:
     method, state = finished((2,), target="all")
-    assert np.array_equal(method.personal(state, At(0, 1), 2)["mean"].values, some_logits()[0])
+    assert np.array_equal(method.personal(state, ExchangeId(0, 1), 2)["mean"].values, some_logits()[0])
 
 
 def test_target_all_is_the_same_for_everybody() -> None:
     method, state = finished((0, 2, 3), target="all")
-    means = [method.personal(state, At(0, 1), number)["mean"] for number in (0, 2, 3)]
+    means = [method.personal(state, ExchangeId(0, 1), number)["mean"] for number in (0, 2, 3)]
     assert all(mean.values == pytest.approx(some_logits().mean(axis=0), abs=1e-6) for mean in means)
     assert {mean.contributors for mean in means} == {3}
 
 
 def test_a_device_that_missed_the_iteration_gets_nothing() -> None:
     method, state = finished((0, 2))
-    assert method.personal(state, At(0, 1), 3) == {}
+    assert method.personal(state, ExchangeId(0, 1), 3) == {}
 
 
 def test_the_last_exchange_of_a_round_clears_the_feedback_and_keeps_the_discriminator() -> None:
     spec = spec_of("fedal", classes=CLASSES, public_batch=SAMPLES, tau=2)
     method, state = finished((0, 2), tau=2)
     bag = method.add(method.zero(), Contribution(number=0, samples=1, knowledge={}))
-    after = method.finish(spec, state, At(0, 2), bag)
-    assert method.personal(after, At(1, 1), 0) == {}
+    after = method.finish(spec, state, ExchangeId(0, 2), bag)
+    assert method.personal(after, ExchangeId(1, 1), 0) == {}
     assert all(np.array_equal(a, b) for a, b in zip(after.discriminator, state.discriminator, strict=True))
     assert after.mean_u == state.mean_u
 
 
 def test_nothing_goes_down_before_the_first_iteration() -> None:
     method, state = finished((0, 2))
-    assert method.personal(state, At(0, 0), 0) == {}
+    assert method.personal(state, ExchangeId(0, 0), 0) == {}
 
 
 def test_without_the_adversarial_term_there_is_no_discriminator() -> None:
     method, state = finished((0, 2), adversarial=0.0)
     assert state.discriminator == ()
-    assert set(method.personal(state, At(0, 1), 0)) == {"mean"}
+    assert set(method.personal(state, ExchangeId(0, 1), 0)) == {"mean"}
 
 
 def test_slots_belong_to_numbers_not_to_places_in_the_batch() -> None:
     """Device 3 is told apart as number 3, whoever else takes part."""
     method, state = finished((0, 2, 3), discriminator_rate=0.0)
-    gradients = [method.personal(state, At(0, 1), number)["adversarial"].values for number in (0, 2, 3)]
+    gradients = [method.personal(state, ExchangeId(0, 1), number)["adversarial"].values for number in (0, 2, 3)]
     method, state = finished((3, 2, 0), discriminator_rate=0.0)
-    swapped = [method.personal(state, At(0, 1), number)["adversarial"].values for number in (3, 2, 0)]
+    swapped = [method.personal(state, ExchangeId(0, 1), number)["adversarial"].values for number in (3, 2, 0)]
     assert not np.allclose(gradients[0], swapped[0])
     assert gradients[1] == pytest.approx(swapped[1], abs=1e-7)
 

@@ -7,10 +7,10 @@ import pytest
 from method_specs import FakeDevice, first_step, job, rows_of, spec_of
 
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.methods.base import At
 from edge_sdk.methods.fd import FD
 from edge_sdk.methods.registry import method_of
 from edge_sdk.objectives import ClassTarget
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, payload_bytes
 from edge_sdk.protocol.wires import check_roles, expectation
 from edge_sdk.reductions import Contribution
@@ -26,7 +26,7 @@ def reduced(role: str, spec, *ups: ClassRows, samples: tuple[int, ...] = (9, 9, 
     bag = method.zero()
     for number, rows in enumerate(ups):
         bag = method.add(bag, Contribution(number=number, samples=samples[number], knowledge={role: rows}))
-    return method.finish(spec, method.begin(spec), At(0, 0), bag)
+    return method.finish(spec, method.begin(spec), ExchangeId(0, 0), bag)
 
 
 # -- fd -------------------------------------------------------------------------------------------------------------
@@ -37,9 +37,9 @@ def test_the_targets_of_the_worked_number() -> None:
     ups = (rows_of([0], [[0.9, 0.1]]), rows_of([0], [[0.6, 0.4]]), rows_of([0], [[0.3, 0.7]]))
     state = reduced("predictions", SPEC, *ups)
     for number, expected in enumerate([[0.45, 0.55], [0.6, 0.4], [0.75, 0.25], [0.6, 0.4]]):
-        (found,) = FD().personal(state, At(1, 0), number).values()
+        (found,) = FD().personal(state, ExchangeId(1, 0), number).values()
         np.testing.assert_allclose(found.rows, [expected], atol=1e-7)
-    assert FD().personal(state, At(SPEC.rounds, 0), 0) == {}
+    assert FD().personal(state, ExchangeId(SPEC.rounds, 0), 0) == {}
 
 
 def test_a_class_that_only_the_device_itself_holds_is_left_out() -> None:

@@ -13,12 +13,12 @@ from method_specs import spec_of
 from coordinator.config import federation, read_settings
 from coordinator.equipment import Equipment, load_nets, ready_method
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.base import At
 from edge_sdk.methods.feddf import FedDF, State
 from edge_sdk.methods.registry import method_of
 from edge_sdk.models.base import Model
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import softmax
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.reductions import Contribution
@@ -26,7 +26,7 @@ from edge_sim.config import settings as configs
 
 CLASSES = 3
 PUBLIC = PublicSet(np.random.default_rng(0).normal(size=(40, 2, 2)).astype(np.float32))
-AT = At(1, 0)
+AT = ExchangeId(1, 0)
 
 
 def net(side: int = 2, seed: int = 0) -> NumpyModel:
@@ -62,8 +62,8 @@ def test_the_worked_number() -> None:
     state = finished([], ups, steps=0)
     np.testing.assert_allclose(state.models["01" * 16].values, [2.6, 1.4], rtol=1e-6)
     np.testing.assert_allclose(state.models["02" * 16].values, [7])
-    assert FedDF().personal(state, At(2, 0), 1)["weights"] is state.models["01" * 16]
-    assert FedDF().personal(state, At(2, 0), 9) == {}
+    assert FedDF().personal(state, ExchangeId(2, 0), 1)["weights"] is state.models["01" * 16]
+    assert FedDF().personal(state, ExchangeId(2, 0), 9) == {}
 
 
 def test_the_mean_of_logits_is_the_teacher() -> None:

@@ -15,13 +15,14 @@ torch = pytest.importorskip("torch")
 
 from edge_sdk import methods  # noqa: E402
 from edge_sdk.methods import torch_fedgen as generators  # noqa: E402
-from edge_sdk.methods.base import At, NoState  # noqa: E402
+from edge_sdk.methods.base import NoState  # noqa: E402
 from edge_sdk.methods.fedgen import _STREAM, FedGen, Params, layer_shapes, loss, mean_head  # noqa: E402
 from edge_sdk.methods.job import Job  # noqa: E402
 from edge_sdk.methods.registry import method_of  # noqa: E402
 from edge_sdk.methods.requests import ReadHead, ReadWeights  # noqa: E402
 from edge_sdk.objectives import CrossEntropy, HeadLabels  # noqa: E402
 from edge_sdk.protocol import storage  # noqa: E402
+from edge_sdk.protocol.exchange_id import ExchangeId  # noqa: E402
 from edge_sdk.protocol.knowledge import Weights  # noqa: E402
 from edge_sdk.protocol.wires import check_roles, expectation  # noqa: E402
 from edge_sdk.reductions import Contribution  # noqa: E402
@@ -111,12 +112,12 @@ def test_what_comes_down_fits_its_slot() -> None:
     weights = Weights(values=np.ones(5, np.float32), layout=bytes(16))
     known = {"weights": weights, "header": rows_of([0, 2], [[1, 2, 3]] * 2, [4, 5])}
     aggregate = FedGen().add(FedGen().zero(), Contribution(number=0, samples=9, knowledge=known))
-    state = method_of(spec).finish(spec, method_of(spec).begin(spec), At(0, 0), aggregate)
-    down = FedGen().common(state, At(1, 0))
+    state = method_of(spec).finish(spec, method_of(spec).begin(spec), ExchangeId(0, 0), aggregate)
+    down = FedGen().common(state, ExchangeId(1, 0))
     assert down["generated"].rows.shape == (2, 6)
     check_roles(down, method_of(spec).exchanges[0].down, expectation(spec))
-    assert set(FedGen().common(state, At(spec.rounds, 0))) == {"weights"}
-    assert storage.to_bytes(storage.from_bytes(type(state), storage.to_bytes(state))) == storage.to_bytes(state)
+    assert set(FedGen().common(state, ExchangeId(spec.rounds, 0))) == {"weights"}
+    assert storage.serialise(storage.deserialise(type(state), storage.serialise(state))) == storage.serialise(state)
 
 
 # -- a whole run ----------------------------------------------------------------------------------------------------

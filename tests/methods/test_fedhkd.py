@@ -13,7 +13,7 @@ import pytest
 from laws import spec_of
 from method_specs import job
 
-from edge_sdk.methods.base import At, Device, NoState
+from edge_sdk.methods.base import Device, NoState
 from edge_sdk.methods.fedhkd import FedHKD, Params, State, loss
 from edge_sdk.methods.registry import method_of
 from edge_sdk.methods.requests import HyperMeans
@@ -28,6 +28,7 @@ from edge_sdk.objectives import (
     objective_loss,
     softmax,
 )
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import HyperKnowledge, Weights
 from edge_sdk.reductions import Contribution
 from edge_sim.config import settings as configs
@@ -72,7 +73,7 @@ def contribution(number: int, theta: tuple[float, float], samples: int, known: H
 def finished(state: State, *ups: Contribution, **params: object) -> State:
     spec = spec_of(FedHKD, **{"start": "equal", **params})
     method = method_of(spec)
-    return method.finish(spec, state, At(0, 0), reduce(method.add, ups, method.zero()))
+    return method.finish(spec, state, ExchangeId(0, 0), reduce(method.add, ups, method.zero()))
 
 
 def test_the_worked_round() -> None:

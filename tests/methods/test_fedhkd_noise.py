@@ -17,12 +17,13 @@ from method_specs import job, rows_of
 from edge_sdk.device.handlers import shortened
 from edge_sdk.device.store import MemoryStore, SqliteStore
 from edge_sdk.errors import EmptyRound, UsageError
-from edge_sdk.methods.base import At, Device, NoState
+from edge_sdk.methods.base import Device, NoState
 from edge_sdk.methods.fedhkd import FedHKD, Params, State, on_simplex
 from edge_sdk.methods.fedhkd_privacy import delta, epsilon
 from edge_sdk.methods.noise import gaussian
 from edge_sdk.methods.registry import method_of
 from edge_sdk.methods.requests import HyperMeans
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge
 from edge_sdk.reductions import Contribution
 from edge_sim.config import settings as configs
@@ -184,7 +185,7 @@ def made_of(*ups: ClassRows, samples: int = 100, **params: Any) -> HyperKnowledg
     aggregate = FedHKD().zero()
     for number, rows in enumerate(ups):
         aggregate = FedHKD().add(aggregate, Contribution(number=number, samples=samples, knowledge={"sums": rows}))
-    state = method_of(spec).finish(spec, method_of(spec).begin(spec), At(0, 0), aggregate)
+    state = method_of(spec).finish(spec, method_of(spec).begin(spec), ExchangeId(0, 0), aggregate)
     assert state.weights is None
     return state.hyper
 
@@ -238,7 +239,7 @@ def test_merge_laws_of_noised_sums() -> None:
         Contribution(number=n, samples=50, knowledge={"sums": rows_of([0, 1, 2], 10 ** rng.uniform(-6, 2, (3, 6)))})
         for n in (3, 0, 7, 5)
     ]
-    check_merge_laws(method_of(spec), spec, At(0, 0), ups)
+    check_merge_laws(method_of(spec), spec, ExchangeId(0, 0), ups)
 
 
 # -- parameters -----------------------------------------------------------------------------------------------------
@@ -274,7 +275,7 @@ def test_without_weights_the_method_asks_for_no_permission() -> None:
 def test_no_upload_is_no_round_without_weights_too() -> None:
     spec = _spec()
     with pytest.raises(EmptyRound, match="round 2"):
-        method_of(spec).finish(spec, State(), At(2, 0), FedHKD().zero())
+        method_of(spec).finish(spec, State(), ExchangeId(2, 0), FedHKD().zero())
 
 
 # -- whole runs -----------------------------------------------------------------------------------------------------

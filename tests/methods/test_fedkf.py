@@ -15,13 +15,13 @@ from method_specs import FakeDevice, first_step, job, spec_of
 
 from coordinator.record.metrics import averaged_performance, worst_performance
 from coordinator.serving import admission
-from edge_sdk.methods.base import At
 from edge_sdk.methods.fedkf import FedKF
 from edge_sdk.methods.fedkf_term import DataFree
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.registry import method_of
 from edge_sdk.methods.requests import Evaluate, Fit, ReadWeights, WriteWeights
 from edge_sdk.objectives import CrossEntropy, Seen
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.reductions import Contribution
 from edge_sim.config import settings as configs
@@ -43,7 +43,7 @@ def test_the_worked_table() -> None:
     """methods.md C.6, as the reference reads it: three devices, of which one stays away in each round."""
     spec = spec_of("fedkf", start="equal")
     again, state = weights(3, -1, count=30), method_of(spec).begin(spec)
-    assert FedKF().common(state, At(0, 0)) == {}
+    assert FedKF().common(state, ExchangeId(0, 0)) == {}
     for round_, ups in enumerate(
         (
             (up(1, weights(1, 1, count=10)), up(2, again)),
@@ -51,15 +51,17 @@ def test_the_worked_table() -> None:
         )
     ):
         total = reduce(FedKF().add, ups, FedKF().zero())
-        state = method_of(spec).finish(spec, state, At(round_, 0), total)
+        state = method_of(spec).finish(spec, state, ExchangeId(round_, 0), total)
         if round_ == 0:
-            down = FedKF().common(state, At(1, 0))
+            down = FedKF().common(state, ExchangeId(1, 0))
             np.testing.assert_allclose(down["weights"].values, [2.5, -0.5], rtol=1e-6)
             assert set(down) == {"weights"}  # both means are the same, and travel once
-    down = FedKF().common(state, At(2, 0))
+    down = FedKF().common(state, ExchangeId(2, 0))
     np.testing.assert_allclose(down["teacher"].values, [3.1, 1.3], rtol=1e-6)
     np.testing.assert_allclose(down["weights"].values, [10 / 3, 4 / 3], rtol=1e-6)
-    assert FedKF().common(state, At(spec.rounds, 0)) == {"weights": down["teacher"]}  # the result is the OCA model
+    assert FedKF().common(state, ExchangeId(spec.rounds, 0)) == {
+        "weights": down["teacher"]
+    }  # the result is the OCA model
 
 
 # -- the device -----------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from laws import CLASSES, WIDTH, spec_of
 from method_specs import rows_of
 
 from edge_sdk.errors import EmptyRound, RemoteProtocolError, UsageError
-from edge_sdk.methods.base import At
 from edge_sdk.methods.fednh import DeviceState, FedNH, State, moved
 from edge_sdk.methods.fednh_prototypes import first_prototypes
 from edge_sdk.methods.job import Job
@@ -21,6 +20,7 @@ from edge_sdk.methods.registry import method_of
 from edge_sdk.methods.requests import ClassMeans, Evaluate, Fit, ReadWeights, SetScale, WriteHead, WriteWeights
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import softmax
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, Weights
 from edge_sdk.reductions import Contribution
 
@@ -46,7 +46,7 @@ def finished(state: State, ups: Sequence[tuple[ClassRows, tuple[float, ...]]], *
         weights = {"weights": Weights(values=np.array(body, np.float32), layout=bytes(16))} if body else {}
         up = Contribution(number=number, samples=4, knowledge={"means": means, **weights})
         aggregate = method.add(aggregate, up)
-    return method.finish(spec, state, At(0, 0), aggregate)
+    return method.finish(spec, state, ExchangeId(0, 0), aggregate)
 
 
 # -- worked numbers -------------------------------------------------------------------------------------------------

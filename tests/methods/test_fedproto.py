@@ -7,11 +7,11 @@ import pytest
 from method_specs import FakeDevice, first_step, job, rows_of, spec_of
 
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.base import At
 from edge_sdk.methods.fedproto import FedProto
 from edge_sdk.methods.registry import method_of
 from edge_sdk.methods.requests import Fit
 from edge_sdk.objectives import PrototypePull
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, payload_bytes
 from edge_sdk.protocol.wires import expectation, frame_limits
 from edge_sdk.reductions import Contribution
@@ -72,19 +72,19 @@ def reduced(*ups: ClassRows, state=None):
     bag = FedProto().zero()
     for number, rows in enumerate(ups):
         bag = FedProto().add(bag, Contribution(number=number, samples=9, knowledge={"prototypes": rows}))
-    return method_of(SPEC).finish(SPEC, state, At(0, 0), bag)
+    return method_of(SPEC).finish(SPEC, state, ExchangeId(0, 0), bag)
 
 
 def test_the_weighted_mean_by_hand() -> None:
     """n = (3, 1), C = (1, 0), (0, 1): (.75, .25), and plain means where every count is 1."""
     state = reduced(rows_of([1], [[1, 0]], [3]), rows_of([1], [[0, 1]], [1]))
-    assert FedProto().common(state, At(1, 0)) == {"prototypes": rows_of([1], [[0.75, 0.25]], [4])}
+    assert FedProto().common(state, ExchangeId(1, 0)) == {"prototypes": rows_of([1], [[0.75, 0.25]], [4])}
     assert reduced(rows_of([1], [[1, 0]]), rows_of([1], [[0, 1]])).prototypes.rows.tolist() == [[0.5, 0.5]]
 
 
 def test_a_class_keeps_its_prototype_while_nobody_brings_it_and_a_late_one_comes_in() -> None:
     first = reduced(rows_of([0, 1], [[1, 1], [2, 2]], [4, 4]))
-    assert FedProto().common(method_of(SPEC).begin(SPEC), At(0, 0)) == {}
+    assert FedProto().common(method_of(SPEC).begin(SPEC), ExchangeId(0, 0)) == {}
     second = reduced(rows_of([0, 2], [[3, 3], [9, 9]], [2, 7]), state=first)
     assert second.prototypes == rows_of([0, 1, 2], [[3, 3], [2, 2], [9, 9]], [2, 4, 7])
 

@@ -98,7 +98,7 @@ def test_the_personal_part_moves_the_last_layer_alone(pictures: Path) -> None:
 
 def test_what_a_device_adds_survives_a_restart() -> None:
     state = DeviceState(np.ones((2, 3), np.float32))
-    assert storage.from_bytes(DeviceState, storage.to_bytes(state)).personal.tolist() == [[1, 1, 1]] * 2
+    assert storage.deserialise(DeviceState, storage.serialise(state)).personal.tolist() == [[1, 1, 1]] * 2
 
 
 class Recording(FakeDevice):

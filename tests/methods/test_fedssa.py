@@ -13,11 +13,11 @@ import pytest
 from method_specs import FakeDevice, first_step, job, rows_of, spec_of
 
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.base import At
 from edge_sdk.methods.fedssa import DeviceState, FedSSA, Params, State, fused, inflation, mu
 from edge_sdk.methods.registry import method_of
 from edge_sdk.methods.requests import Fit, WriteHead
 from edge_sdk.protocol import storage
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, payload_bytes
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.wires import expectation, frame_limits
@@ -46,7 +46,7 @@ def finished(spec: FederationSpec, state: State, ups: dict[int, ClassRows]) -> S
     bag = FedSSA().zero()
     for number, rows in ups.items():
         bag = FedSSA().add(bag, Contribution(number=number, samples=9, knowledge={"header": rows}))
-    return method_of(spec).finish(spec, state, At(0, 0), bag)
+    return method_of(spec).finish(spec, state, ExchangeId(0, 0), bag)
 
 
 def test_the_global_header() -> None:
@@ -138,7 +138,7 @@ def after(
     for number in gone:
         up = Contribution(number=number, samples=0, knowledge={}, before={"header": slots.pop(number)})
         bag = FedSSA().add(bag, up)
-    return method_of(spec).finish(spec, storage.from_bytes(State, storage.to_bytes(state)), At(0, 0), bag)
+    return method_of(spec).finish(spec, storage.deserialise(State, storage.serialise(state)), ExchangeId(0, 0), bag)
 
 
 CACHED = spec_of("fedssa", feature_dim=2, cached=True)
@@ -174,7 +174,7 @@ def test_slots_leave_no_trace_of_what_they_held_before() -> None:
     for number in (10, 1, 11, 10, 9, 1, 2, 10):
         state = after(spec, state, slots, **{f"d{number}": drawn()})
     at_once = after(spec, EMPTY, {}, **{f"d{number}": rows for number, rows in slots.items()})
-    assert storage.to_bytes(state) == storage.to_bytes(at_once)
+    assert storage.serialise(state) == storage.serialise(at_once)
     literal = mean_over_holders([slots[number] for number in sorted(slots)])
     assert state.header.rows == pytest.approx(literal.rows, rel=1e-6, abs=1e-10)
     assert state.header.counts.tolist() == literal.counts.tolist()
@@ -213,7 +213,7 @@ def test_a_round_fuses_trains_measures_and_shares_its_own_rows() -> None:
     # mu = 0: the shared rows as they are; a fit of the fake device adds 1
     assert up == {"header": rows_of([0, 2], HEADER.rows[[0, 2]] + 1, [1, 1])}
     assert state == DeviceState((0, 2))
-    assert storage.from_bytes(DeviceState, storage.to_bytes(state)) == state
+    assert storage.deserialise(DeviceState, storage.serialise(state)) == state
 
 
 def test_the_private_steps_are_those_of_local_training() -> None:
@@ -253,21 +253,21 @@ def test_other_classes_than_it_joined_with_need_a_new_start() -> None:
 def test_round_0_begins_with_a_random_header_of_all_classes_from_the_seed() -> None:
     one, two = method_of(SPEC).begin(SPEC), method_of(SPEC).begin(SPEC)
     assert one == two
-    header = FedSSA().common(one, At(0, 0))["header"]
+    header = FedSSA().common(one, ExchangeId(0, 0))["header"]
     assert (header.classes.tolist(), header.rows.shape) == ([0, 1, 2], (3, 3))
     assert 0 < np.abs(header.rows).max() <= 2**-0.5
-    assert FedSSA().common(FedSSA().begin(spec_of("fedssa")), At(0, 0)) == {}
+    assert FedSSA().common(FedSSA().begin(spec_of("fedssa")), ExchangeId(0, 0)) == {}
 
 
 def test_the_closing_exchange_brings_nothing() -> None:
-    assert FedSSA().common(method_of(SPEC).begin(SPEC), At(SPEC.rounds, 0)) == {}
+    assert FedSSA().common(method_of(SPEC).begin(SPEC), ExchangeId(SPEC.rounds, 0)) == {}
 
 
 def test_bytes_are_those_of_the_table() -> None:
     """K = 10, d = 500: K (d + 1) numbers of 4 bytes each way, 2 (d + 1) for two classes; beside them 4 bytes of class
     id and 4 of count each, which the kind always carries."""
     spec = spec_of("fedssa", classes=10, feature_dim=500)
-    header = FedSSA().common(method_of(spec).begin(spec), At(0, 0))["header"]
+    header = FedSSA().common(method_of(spec).begin(spec), ExchangeId(0, 0))["header"]
     assert header.rows.nbytes == 20_040
     assert header.rows[:2].nbytes == 4_008
     assert payload_bytes(header) == 20_040 + 10 * (4 + 4)

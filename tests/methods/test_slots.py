@@ -17,13 +17,12 @@ from method_specs import spec_of
 
 from coordinator.ledger import Ledger, Row, Slots
 from coordinator.record import remarks
-from coordinator.rounds import ExchangeId
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.base import At
 from edge_sdk.methods.fedavg import FedAvg
 from edge_sdk.methods.registry import method_of
 from edge_sdk.protocol import codec, storage
 from edge_sdk.protocol.codec import Limits
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.reductions import Contribution
@@ -92,7 +91,7 @@ def test_any_history_of_answers_and_expiries_leaves_the_bits_of_what_is_left(see
         afresh = reduce(lambda total, each: total.add(*each), held.items(), WeightedSum())
         assert slots.mean().values.tobytes() == afresh.mean().values.tobytes()
         assert (slots.count, slots.slots) == (afresh.count, len(held))
-        assert storage.from_bytes(type(slots), storage.to_bytes(slots)).mean() == slots.mean()
+        assert storage.deserialise(type(slots), storage.serialise(slots)).mean() == slots.mean()
 
 
 # -- the methods that take it ---------------------------------------------------------------------------------------
@@ -100,7 +99,7 @@ def test_any_history_of_answers_and_expiries_leaves_the_bits_of_what_is_left(see
 
 def after(spec: Any, state: Any, round_: int, *ups: Contribution) -> Any:
     method = method_of(spec)
-    return method.finish(spec, state, At(round_, 0), reduce(method.add, ups, method.zero()))
+    return method.finish(spec, state, ExchangeId(round_, 0), reduce(method.add, ups, method.zero()))
 
 
 def test_fedavg_with_slots_and_without() -> None:
@@ -111,7 +110,7 @@ def test_fedavg_with_slots_and_without() -> None:
         state = after(spec, state, 1, coming(2, C2_AGAIN, before), coming(3, C3))
         np.testing.assert_allclose(state.weights.values, [10 / 3, 4 / 3], rtol=1e-7)
         for round_, down in ((2, [10 / 3, 4 / 3]), (spec.rounds, expected)):  # devices go on from the round's own mean
-            common = method_of(spec).common(state, At(round_, 0))
+            common = method_of(spec).common(state, ExchangeId(round_, 0))
             np.testing.assert_allclose(common["weights"].values, down, rtol=1e-7)
 
 
@@ -124,7 +123,7 @@ def test_models_that_began_differently_get_no_slot() -> None:
     state = after(spec, state, 1, coming(2, C2_AGAIN))
     state = after(spec, state, 2, coming(3, C3))
     assert state.models[-1].values.tolist() == [4, 2]
-    result = method_of(spec).common(state, At(spec.rounds, 0))
+    result = method_of(spec).common(state, ExchangeId(spec.rounds, 0))
     np.testing.assert_allclose(result["weights"].values, [10 / 3, 4 / 3], rtol=1e-7)
 
 

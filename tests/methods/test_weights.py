@@ -20,7 +20,6 @@ from coordinator.record import remarks
 from coordinator.report.summary import summary
 from coordinator.serving import admission
 from edge_sdk.errors import RemoteProtocolError, RunFailed, UsageError
-from edge_sdk.methods.base import At
 from edge_sdk.methods.fedavg import FedAvg
 from edge_sdk.methods.feddf_al import FedDFAL
 from edge_sdk.methods.fedgkd import FedGKD
@@ -32,6 +31,7 @@ from edge_sdk.methods.registry import method_of
 from edge_sdk.models.base import Batches
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import Optim, Proximal
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import Assign, Hello, TrainSpec, Welcome
 from edge_sdk.reductions import Contribution
@@ -121,9 +121,9 @@ def test_round_0_takes_the_first_device_or_the_mean_and_later_rounds_the_mean(
     for number, up in ups.items():
         contribution = Contribution(number=number, samples=9, knowledge={"weights": up})
         total = FedAvg().add(total, contribution)
-    state = method_of(spec).finish(spec, method_of(spec).begin(spec), At(0, 0), total)
+    state = method_of(spec).finish(spec, method_of(spec).begin(spec), ExchangeId(0, 0), total)
     assert state.weights.values.tolist() == expected
-    later = method_of(spec).finish(spec, state, At(1, 0), total)
+    later = method_of(spec).finish(spec, state, ExchangeId(1, 0), total)
     assert later.weights.values.tolist() == [3, 1]
 
 
@@ -158,12 +158,12 @@ def test_the_teacher_of_fedgkd_is_the_mean_of_the_last_means() -> None:
     spec, state = spec_of("fedgkd", buffer=2), FedGKD().begin(spec_of("fedgkd"))
     for round_, up in enumerate((weights_of(9, 9), weights_of(1, 1), weights_of(3, -1))):
         total = FedGKD().add(FedGKD().zero(), Contribution(number=0, samples=9, knowledge={"weights": up}))
-        state = method_of(spec).finish(spec, state, At(round_, 0), total)
-        down = method_of(spec).common(state, At(round_ + 1, 0))
+        state = method_of(spec).finish(spec, state, ExchangeId(round_, 0), total)
+        down = method_of(spec).common(state, ExchangeId(round_ + 1, 0))
         assert ("teacher" in down) == (round_ > 0)
     assert down["teacher"].values.tolist() == [2, 0]
     assert down["weights"].values.tolist() == [3, -1]
-    assert "teacher" not in method_of(spec).common(state, At(spec.rounds, 0))
+    assert "teacher" not in method_of(spec).common(state, ExchangeId(spec.rounds, 0))
 
 
 def test_the_pull_of_ditto() -> None:
@@ -223,7 +223,7 @@ def test_a_device_refuses_a_welcome_that_asks_for_weights_it_did_not_offer(pictu
         federation="tiny", device="device-00", number=0, epoch=1, run=bytes(8), spec=spec_of("fedavg", classes=4)
     )
     with pytest.raises(RemoteProtocolError, match="share_weights is not set here"):
-        agent._enter(welcome)
+        agent._join(welcome)
 
 
 def test_batch_norm_is_warned_of_with_its_remedy_where_weights_are_shared() -> None:
@@ -403,11 +403,11 @@ def test_feddf_al_averages_each_layout_by_itself() -> None:
     total = FedDFAL().zero()
     for number, up in ups.items():
         total = FedDFAL().add(total, Contribution(number=number, samples=20, knowledge={"weights": up}))
-    state = method_of(spec).finish(spec, method_of(spec).begin(spec), At(0, 0), total)
+    state = method_of(spec).finish(spec, method_of(spec).begin(spec), ExchangeId(0, 0), total)
     for number, expected in {1: [2.6, 1.4], 2: [7], 3: [2.6, 1.4]}.items():
-        (mean,) = FedDFAL().personal(state, At(0, 1), number).values()
+        (mean,) = FedDFAL().personal(state, ExchangeId(0, 1), number).values()
         np.testing.assert_allclose(mean.values, expected, rtol=1e-7)
-    assert FedDFAL().personal(state, At(0, 1), 0) == {}
+    assert FedDFAL().personal(state, ExchangeId(0, 1), 0) == {}
 
 
 @pytest.mark.torch

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from method_specs import spec_of
 
-from edge_sdk.methods.base import At
 from edge_sdk.methods.fedmd import leave_one_out
 from edge_sdk.methods.registry import method_of
 from edge_sdk.objectives import Distill, LessForgetting, LogitGradient, Seen, Term, logit_gradient, softmax
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import PublicLogits
 from edge_sdk.reductions import Contribution
 from edge_sdk.reductions.bag import mean_in_order
@@ -133,8 +133,8 @@ def test_the_coordinator_half_gives_the_same_numbers(monkeypatch: pytest.MonkeyP
     for number in (1, 0):
         logits = PublicLogits(values=F[number], batch=bytes(8))
         bag = method.add(bag, Contribution(number=number, samples=1, knowledge={"logits": logits}))
-    after = method.finish(spec, state, At(0, 0), bag)
-    down = [method.personal(after, At(0, 1), number) for number in (0, 1)]
+    after = method.finish(spec, state, ExchangeId(0, 0), bag)
+    down = [method.personal(after, ExchangeId(0, 1), number) for number in (0, 1)]
     assert after.discriminator[0] == near(np.reshape(A_AFTER, -1))
     assert after.mean_u == near(-0.404142)
     assert [roles["mean"].values[0] for roles in down] == near(OTHERS)

@@ -199,7 +199,7 @@ def test_a_tensor_that_must_not_arrive_does_not_leave(values):
 
 
 def test_only_messages_travel():
-    with pytest.raises(LocalProtocolError, match="FederationSpec is no message"):
+    with pytest.raises(LocalProtocolError, match="FederationSpec is not a message"):
         encode(SPEC)
 
 
@@ -207,7 +207,7 @@ def test_a_subclass_does_not_travel_under_the_tag_of_its_parent():
     class Longer(Bye):
         pass
 
-    with pytest.raises(LocalProtocolError, match="Longer is no message"):
+    with pytest.raises(LocalProtocolError, match="Longer is not a message"):
         encode(Longer(**ADDRESS))
     with pytest.raises(LocalProtocolError, match="Longer is not registered"):
         tag_of(Longer)

@@ -22,7 +22,7 @@ from edge_sdk.device import session, uplink
 from edge_sdk.methods.base import CAPABILITIES, Method, Slot
 from edge_sdk.methods.registry import load_method
 from edge_sdk.protocol import codec, knowledge, messages, scan, schema, topics
-from edge_sdk.protocol.encodings import ENCODINGS, decoded
+from edge_sdk.protocol.encodings import ENCODINGS, decode_floats
 from edge_sdk.protocol.leaves import PRINTABLE, Blob, Integer, Packed, Real, Tensor, Text
 from edge_sdk.protocol.quantised import Coded, coded
 from edge_sdk.protocol.schema import ID, TAGS, Items
@@ -138,7 +138,7 @@ def test_the_page_has_no_table_too_many():
 
 def test_the_limits_are_those_of_the_code():
     limits = {
-        "lists and maps inside one another": scan.MAX_DEPTH,
+        "levels of lists and maps": scan.MAX_DEPTH,
         "entries of a list or map": scan.MAX_ITEMS,
         "values in a body": scan.MAX_VALUES,
         "bytes of one text": scan.MAX_TEXT_BYTES,
@@ -174,7 +174,7 @@ def test_the_encodings_are_those_of_the_code():
     for name, raw in shown:
         encoding = ENCODINGS[name]
         assert bytes.fromhex(raw) == msgpack.packb(encode(encoding.encode(x), name))
-        assert abs(decoded(encoding, decode(msgpack.unpackb(bytes.fromhex(raw)), name)) - x).max() <= 0.4
+        assert abs(decode_floats(encoding, decode(msgpack.unpackb(bytes.fromhex(raw)), name)) - x).max() <= 0.4
 
 
 def test_the_words_are_those_of_the_code():
@@ -215,10 +215,10 @@ def test_long_frames_travel_as_the_code_sends_them():
     assert f"number of ranges, at most {packets.MAX_RANGES}" in text
     assert f"at most {send_queue.MAX_CHUNKS_IN_FLIGHT} chunks unacknowledged" in text
     assert f"{send_queue.MAX_IN_FLIGHT} messages in all" in text
-    assert f"came for {assembly.STALL_S:g} s" in text
-    assert f"a new chunk for {assembly.GIVE_UP_S:g} s" in text
-    assert f"complete less than {assembly.REST_S:g} s ago" in " ".join(text.split())
-    assert f"{send_queue.KEEP_S:g} s is long enough" in text
+    assert f"came for {assembly.FIRST_REQUEST_S:g} s" in text
+    assert f"no new chunk for {assembly.GIVE_UP_S:g} s" in text
+    assert f"complete less than {assembly.IGNORE_COMPLETE_S:g} s ago" in " ".join(text.split())
+    assert f"{send_queue.MAX_SENT_AGE_S:g} s is long enough" in text
 
 
 def test_the_example_of_long_frames():

@@ -37,14 +37,14 @@ def request(blocks: tuple[int, ...], sha256: bytes = SET.spec.sha256, device: st
 
 
 def answers(public_server: PublicSetServer, fetch: PublicFetch) -> list[PublicBlock]:
-    return list(public_server.blocks(request(fetch.ask(0.0)), 0.0))
+    return list(public_server.blocks(request(fetch.next_requests(0.0)), 0.0))
 
 
 def fetched(public_server: PublicSetServer, fetch: PublicFetch) -> PublicSet:
     fetch.begin(SET.spec, public_server.total_bytes)
-    while not fetch.arrived:
+    while not fetch.complete:
         for block in answers(public_server, fetch):
-            fetch.take(block, 0.0)
+            fetch.receive(block, 0.0)
     return fetch.finish()
 
 
@@ -109,7 +109,7 @@ def test_blocks_in_any_order_and_twice(tmp_path: Path, public_server: PublicSetS
     fetch = fetcher(tmp_path)
     fetch.begin(SET.spec, public_server.total_bytes)
     for block in every:
-        fetch.take(block, 0.0)
+        fetch.receive(block, 0.0)
     assert same(fetch.finish())
 
 
@@ -118,12 +118,12 @@ def test_a_device_that_starts_again_asks_only_for_what_is_missing(tmp_path: Path
     while True:
         fetch = fetcher(tmp_path)  # another life each time
         fetch.begin(SET.spec, public_server.total_bytes)
-        if fetch.arrived:
+        if fetch.complete:
             break
         blocks = answers(public_server, fetch)
         asked += [block.index for block in blocks]
         for block in blocks:
-            fetch.take(block, 0.0)
+            fetch.receive(block, 0.0)
     assert asked == list(range(public_server.count))
     assert same(fetch.finish())
 
@@ -138,7 +138,7 @@ def test_the_power_may_go_just_before_the_end(
             fetched(public_server, fetch)
     again = fetcher(tmp_path)
     again.begin(SET.spec, public_server.total_bytes)
-    assert again.arrived
+    assert again.complete
     assert same(again.finish())
 
 
@@ -180,16 +180,16 @@ def test_a_set_that_comes_damaged_is_fetched_once_more_and_then_given_up(
     fetch.begin(SET.spec, public_server.total_bytes)
 
     def all_but_one_bit() -> None:
-        while not fetch.arrived:
+        while not fetch.complete:
             for block in answers(public_server, fetch):
                 data = block.data if block.index != 3 else bytes([block.data[0] ^ 1]) + block.data[1:]
-                fetch.take(replace(block, data=data), 0.0)
+                fetch.receive(replace(block, data=data), 0.0)
 
     all_but_one_bit()
     with pytest.raises(RemoteProtocolError, match="fetched once more") as caught:
         fetch.finish()
     assert caught.value.kind == "checksum"
-    assert not fetch.arrived
+    assert not fetch.complete
     all_but_one_bit()
     with pytest.raises(Refused, match=r"is not [0-9a-f]{64}, 2 times over; check this device's disk"):
         fetch.finish()
@@ -200,9 +200,9 @@ def test_a_set_that_comes_damaged_is_fetched_once_more_and_then_given_up(
 def test_a_set_that_comes_damaged_once_is_had_in_the_end(tmp_path: Path, public_server: PublicSetServer):
     fetch = fetcher(tmp_path)
     fetch.begin(SET.spec, public_server.total_bytes)
-    while not fetch.arrived:
+    while not fetch.complete:
         for block in answers(public_server, fetch):
-            fetch.take(block, 0.0)
+            fetch.receive(block, 0.0)
     (part,) = (tmp_path / "cache").iterdir()
     spoil(part, 100_000)  # what a power cut leaves: marked, and not on the disk
     with pytest.raises(RemoteProtocolError):
@@ -230,16 +230,16 @@ def test_blocks_that_do_not_fit_change_nothing(tmp_path: Path, public_server: Pu
     fetch.begin(SET.spec, public_server.total_bytes)
     (block,) = answers(public_server, fetch)
     with pytest.raises(RemoteProtocolError, match=message) as caught:
-        fetch.take(replace(block, **changes), 0.0)
+        fetch.receive(replace(block, **changes), 0.0)
     assert caught.value.kind == kind
     again = fetcher(tmp_path)
     again.begin(SET.spec, public_server.total_bytes)
-    assert again._asking._todo[0] == 0  # nothing was written
+    assert again.next_requests(0.0) == (0,)  # nothing was written
 
 
 def test_a_block_that_nobody_waits_for_is_nothing(tmp_path: Path, public_server: PublicSetServer):
     fetch = fetcher(tmp_path)
-    fetch.take(next(public_server.blocks(request((0,)), 0.0)), 0.0)
+    fetch.receive(next(public_server.blocks(request((0,)), 0.0)), 0.0)
     assert not (tmp_path / "cache").exists()
 
 

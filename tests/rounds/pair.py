@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 from rounds_model import Model
 
 from coordinator import rounds
-from coordinator.rounds import ExchangeId, Policy
+from coordinator.rounds import Policy
 from edge_sdk.device import session
 from edge_sdk.device.session import SessionState
+from edge_sdk.protocol.exchange_id import ExchangeId
 
 MOST_EVENTS = 20_000
 """A healthy run here takes a few hundred."""
@@ -146,7 +147,9 @@ class Device:
         if self.outbox:
             place = max(self.outbox)
             pending = place not in self.receipts
-            self.state = replace(self.state, place=place, closing=self.closing[place], pending=pending)
+            self.state = replace(
+                self.state, exchange_id=ExchangeId(*place), closing=self.closing[place], pending=pending
+            )
         self.pair.at(self.pair.now_s + self.pair.rng.random() * 20, self.link_up)
 
     def _carry_out(self, command: session.SessionCommand) -> None:
@@ -155,13 +158,13 @@ class Device:
             self.say(lambda: coordinator.take_hello(self))
         elif isinstance(command, session.StartWork):
             self.begun += 1
-            begun, place = self.begun, command.place
+            begun, place = self.begun, command.exchange_id
             self.pair.at(self.pair.now_s + self.pair.rng.random() * 4, lambda: self._finish(begun, place))
         elif isinstance(command, session.SendUpload):
             place, frame = command.place, self.outbox[command.place]
             self.say(lambda: coordinator.take_upload(self, ExchangeId(*place), frame))
         elif isinstance(command, session.ForgetUpload):
-            self.receipts.add(command.place)
+            self.receipts.add(command.exchange_id)
 
     def _finish(self, begun: int, place: tuple[int, int]) -> None:
         if begun == self.begun and self.state.phase is session.SessionPhase.WORKING:
@@ -172,7 +175,7 @@ class Device:
 
 def made(device: str, place: tuple[int, int]) -> bytes:
     """What a device computes for an exchange: the same whenever it computes it."""
-    return f"{device} for {place}".encode()
+    return f"{device} for {tuple(place)}".encode()
 
 
 class Coordinator:
@@ -261,7 +264,7 @@ class Coordinator:
     def _assign(self, name: str, place: ExchangeId) -> None:
         closing = place.round == self.model.policy.rounds
         self.pair.devices[name].hear(
-            lambda now_s: session.Assigned((place.round, place.exchange), closing, now_s),
+            lambda now_s: session.Assigned(ExchangeId(place.round, place.exchange), closing, now_s),
         )
 
     def _answer(self, name: str, place: ExchangeId) -> None:

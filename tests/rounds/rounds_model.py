@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from coordinator import rounds
-from coordinator.rounds import ExchangeId, Policy, RoundPhase, RoundState
+from coordinator.rounds import Policy, RoundPhase, RoundState
+from edge_sdk.protocol.exchange_id import ExchangeId
 
 OPEN, OVER = (RoundPhase.GATHERING, RoundPhase.COLLECTING, RoundPhase.FINISHING), (RoundPhase.DONE, RoundPhase.FAILED)
 

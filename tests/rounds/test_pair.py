@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from pair import Pair, Weather, made
 
-from coordinator.rounds import ExchangeId, Policy, RoundPhase
+from coordinator.rounds import Policy, RoundPhase
 from edge_sdk.device import session
+from edge_sdk.protocol.exchange_id import ExchangeId
 
 SUN = Weather()
 RAIN = Weather(drop=0.2, duplicate=0.2, delay_s=3.0, cuts=3)

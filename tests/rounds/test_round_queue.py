@@ -10,7 +10,6 @@ import pytest
 from coordinator import rounds
 from coordinator.rounds import (
     EndRun,
-    ExchangeId,
     Fold,
     Invite,
     Joined,
@@ -24,6 +23,7 @@ from coordinator.rounds import (
 )
 from coordinator.rounds.queue import DISK_AGAIN_S, RoundQueue
 from edge_sdk.errors import StoreError
+from edge_sdk.protocol.exchange_id import ExchangeId
 
 POLICY = Policy(expected=2, quorum=2, rounds=1, exchanges=1)
 

@@ -8,19 +8,9 @@ import pytest
 from rounds_model import Model, names, sent
 
 from coordinator import rounds
-from coordinator.rounds import (
-    EndRun,
-    ExchangeId,
-    Fold,
-    Invite,
-    Persist,
-    Policy,
-    Reduce,
-    RoundDone,
-    RoundPhase,
-    SendReceipt,
-)
+from coordinator.rounds import EndRun, Fold, Invite, Persist, Policy, Reduce, RoundDone, RoundPhase, SendReceipt
 from edge_sdk.errors import LocalProtocolError
+from edge_sdk.protocol.exchange_id import ExchangeId
 
 DEADLINE_S, RETRY_S, GRACE_S = 60.0, 2.0, 5.0
 

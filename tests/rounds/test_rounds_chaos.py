@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from rounds_model import Model, names
 
 from coordinator import rounds
-from coordinator.rounds import ExchangeId, Policy, RoundPhase
+from coordinator.rounds import Policy, RoundPhase
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.state_machine import SAME
 
 MOST_TO_END = 600

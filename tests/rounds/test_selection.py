@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from rounds_model import Model, names
 
 from coordinator import rounds
-from coordinator.rounds import ExchangeId, Invite, Policy, Reduce, RoundPhase, selection
+from coordinator.rounds import Invite, Policy, Reduce, RoundPhase, selection
+from edge_sdk.protocol.exchange_id import ExchangeId
 
 NAMES = st.frozensets(st.sampled_from(names(26)), max_size=20)
 POLICY = Policy(

@@ -28,4 +28,4 @@ def test_the_page_has_every_phase_and_every_event(machine, phases):
         assert f"{phase.value}" in machine.diagram()
     for rule in machine.rules:
         assert f"| {rule.event.__name__} |" in written
-        assert rule.why in written
+        assert rule.effect in written

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from edge_sdk.device import session
-from edge_sdk.device.session import Place, SessionPhase, SessionState
+from edge_sdk.device.session import SessionPhase, SessionState
+from edge_sdk.protocol.exchange_id import ExchangeId
 
 OVER = (SessionPhase.DONE, SessionPhase.REFUSED)
 
@@ -16,9 +17,9 @@ class Model:
 
     state: SessionState = field(default_factory=SessionState)
     now_s: float = 0.0
-    stored: set[Place] = field(default_factory=set)
-    forgotten: set[Place] = field(default_factory=set)
-    receipted: set[Place] = field(default_factory=set)
+    stored: set[ExchangeId] = field(default_factory=set)
+    forgotten: set[ExchangeId] = field(default_factory=set)
+    receipted: set[ExchangeId] = field(default_factory=set)
     arrows: set[tuple[SessionPhase, type, SessionPhase]] = field(default_factory=set)
     """Changes of phase, and what led to them."""
 
@@ -28,9 +29,9 @@ class Model:
         assert session.advance(before, event) == (after, commands), "not a function of its input"
         assert repr(before) == shown, "changed its input"
         if isinstance(event, session.WorkDone) and before.phase is SessionPhase.WORKING:
-            self.stored.add(before.place)
+            self.stored.add(before.exchange_id)
         if isinstance(event, session.Receipted):
-            self.receipted.add(event.place)
+            self.receipted.add(event.exchange_id)
         check_step(before, event, after, commands)
         self._carry_out(before, event, commands)
         if after.phase is not before.phase:
@@ -43,11 +44,11 @@ class Model:
     ) -> None:
         for command in commands:
             if isinstance(command, session.SendUpload):
-                assert command.place in self.stored, "sends what it does not have"
+                assert command.exchange_id in self.stored, "sends what it does not have"
             elif isinstance(command, session.ForgetUpload):
-                superseded = isinstance(event, session.Assigned) and command.place == before.place
-                assert superseded or command.place in self.receipted, "let go without a receipt"
-                self.forgotten.add(command.place)
+                superseded = isinstance(event, session.Assigned) and command.exchange_id == before.exchange_id
+                assert superseded or command.exchange_id in self.receipted, "let go without a receipt"
+                self.forgotten.add(command.exchange_id)
 
     # -- events ------------------------------------------------------------------------------------------------------
 
@@ -61,13 +62,13 @@ class Model:
         return self.feed(session.Fetched(self.now_s))
 
     def assign(self, round_: int, exchange: int = 0, *, closing: bool = False) -> tuple[session.SessionCommand, ...]:
-        return self.feed(session.Assigned((round_, exchange), closing, self.now_s))
+        return self.feed(session.Assigned(ExchangeId(round_, exchange), closing, self.now_s))
 
     def work_done(self) -> tuple[session.SessionCommand, ...]:
         return self.feed(session.WorkDone(self.now_s))
 
     def receipt(self, round_: int, exchange: int = 0) -> tuple[session.SessionCommand, ...]:
-        return self.feed(session.Receipted((round_, exchange), self.now_s))
+        return self.feed(session.Receipted(ExchangeId(round_, exchange), self.now_s))
 
     def seen(self, epoch: int, *, over: bool = False, reason: str = "") -> tuple[session.SessionCommand, ...]:
         return self.feed(session.CoordinatorSeen(epoch, over, reason, self.now_s))
@@ -82,8 +83,8 @@ class Model:
         """The power fails; the store knows the last stored upload, and whether it let go of it."""
         self.state = SessionState(epoch=self.state.epoch if epoch is None else epoch)
         if self.stored:
-            place = max(self.stored)
-            self.state = SessionState(epoch=self.state.epoch, place=place, pending=place not in self.forgotten)
+            last = max(self.stored)
+            self.state = SessionState(epoch=self.state.epoch, exchange_id=last, pending=last not in self.forgotten)
 
 
 def check_step(
@@ -95,7 +96,7 @@ def check_step(
         assert after == before
         assert commands == ()
         return
-    assert after.place >= before.place, "went back"
+    assert after.exchange_id >= before.exchange_id, "went back"
     assert kinds.count(session.EndSession) == (after.phase in OVER)
     if after.phase is SessionPhase.REPORTING:
         assert after.pending
@@ -111,11 +112,11 @@ def check_step(
     for command in commands:
         if isinstance(command, session.StartWork):
             assert isinstance(event, session.Assigned)
-            assert command.place == event.place == after.place
-            assert event.place > before.place or before.unfinished
+            assert command.exchange_id == event.exchange_id == after.exchange_id
+            assert event.exchange_id > before.exchange_id or before.unfinished
             assert after.phase is SessionPhase.WORKING
         elif isinstance(command, session.SendUpload):
-            assert command.place == after.place
+            assert command.exchange_id == after.exchange_id
             assert after.phase is SessionPhase.REPORTING
         elif isinstance(command, session.EndSession):
             assert command.reason == after.reason
@@ -135,11 +136,11 @@ def check_step(
 def _check_assigned(
     before: SessionState, event: session.Assigned, after: SessionState, commands: tuple[session.SessionCommand, ...]
 ) -> None:
-    if before.phase in (SessionPhase.JOINING, SessionPhase.FETCHING) or event.place < before.place:
+    if before.phase in (SessionPhase.JOINING, SessionPhase.FETCHING) or event.exchange_id < before.exchange_id:
         assert (after, commands) == (before, ())
-    elif event.place > before.place:
-        assert commands[-1] == session.StartWork(event.place)
-        assert session.ForgetUpload(before.place) in commands or before.phase is not SessionPhase.REPORTING
+    elif event.exchange_id > before.exchange_id:
+        assert commands[-1] == session.StartWork(event.exchange_id)
+        assert session.ForgetUpload(before.exchange_id) in commands or before.phase is not SessionPhase.REPORTING
         assert after.closing == event.closing
     else:
         assert after.phase in (SessionPhase.WORKING, SessionPhase.REPORTING), (

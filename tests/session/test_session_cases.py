@@ -21,6 +21,7 @@ from edge_sdk.device.session import (
     SessionState,
     StartWork,
 )
+from edge_sdk.protocol.exchange_id import ExchangeId
 
 LIVE = (SessionPhase.JOINING, SessionPhase.FETCHING, SessionPhase.IDLE, SessionPhase.WORKING, SessionPhase.REPORTING)
 
@@ -184,7 +185,7 @@ def test_no_assign_counts_before_the_welcome():
 def test_an_older_assign_never_starts_work(model):
     for older in ((0, 0), (0, 7)):
         assert model.assign(*older, closing=True) == ()
-    assert model.state.place == (1, 0)
+    assert model.state.exchange_id == (1, 0)
     assert not model.state.closing
 
 
@@ -269,7 +270,7 @@ def test_work_that_ends_while_the_link_is_down_is_sent_when_it_is_back():
 def test_after_a_restart_an_upload_without_a_receipt_is_sent_once_welcomed():
     model = at(SessionPhase.REPORTING)
     model.restart()
-    assert model.state == SessionState(epoch=1, place=(1, 0), pending=True)
+    assert model.state == SessionState(epoch=1, exchange_id=ExchangeId(1, 0), pending=True)
     assert model.link() == (SayHello(),)
     assert model.receipt(1) == ()  # to what was sent before; it will be answered again
     assert model.welcome() == (SendUpload((1, 0)),)

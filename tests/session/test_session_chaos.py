@@ -27,7 +27,7 @@ def play(model: Model, script: bytes) -> None:
         elif kind < 90:
             model.work_done()
         elif kind < 120:
-            model.receipt(*(model.state.place if more % 2 else place))
+            model.receipt(*(model.state.exchange_id if more % 2 else place))
         elif kind < 150:
             model.now_s += what / 4
             model.feed(session.SessionTick(model.now_s))
@@ -64,7 +64,7 @@ def test_a_device_comes_to_its_end_once_faults_stop(script, round_, lacking):
     model = Model()
     play(model, script)
     places = [(round_, exchange) for exchange in range(3)] + [(4, 0)]
-    places = [place for place in places if place >= model.state.place]
+    places = [place for place in places if place >= model.state.exchange_id]
     done = 0
     for _ in range(60):
         if model.state.phase in OVER:
@@ -83,10 +83,10 @@ def test_a_device_comes_to_its_end_once_faults_stop(script, round_, lacking):
             commands = model.work_done()
         elif model.state.phase is SessionPhase.REPORTING:
             commands = model.wait_until_due()
-            assert session.SendUpload(model.state.place) in commands
-            if model.state.place == places[done]:
+            assert session.SendUpload(model.state.exchange_id) in commands
+            if model.state.exchange_id == places[done]:
                 done += 1
-            commands += model.receipt(*model.state.place)
+            commands += model.receipt(*model.state.exchange_id)
         else:
             commands = model.assign(*places[done], closing=places[done] == (4, 0))
             assert commands

@@ -18,17 +18,17 @@ from edge_sdk.protocol import topics
 from edge_sdk.transport.base import Incoming, Rejected
 from edge_sdk.transport.chunks import packets
 from edge_sdk.transport.chunks.assembly import (
+    EVICT_AFTER_S,
+    FIRST_REQUEST_S,
     GIVE_UP_S,
-    REST_S,
-    SILENT_S,
-    STALL_S,
+    IGNORE_COMPLETE_S,
     MissingChunks,
     Reassembly,
 )
 from edge_sdk.transport.chunks.packets import HEADER_BYTES, MIN_CHUNK_BYTES, Chunk, ChunkLayout, ChunkRequest
 from edge_sdk.transport.mqtt.chunked_link import ChunkedLink
 from edge_sdk.transport.mqtt.pace import Pace, cloud_safe
-from edge_sdk.transport.mqtt.send_queue import KEEP_S, MAX_CHUNKS_IN_FLIGHT, SendQueue
+from edge_sdk.transport.mqtt.send_queue import MAX_CHUNKS_IN_FLIGHT, MAX_SENT_AGE_S, SendQueue
 
 UP, DOWN_WANT = topics.up("fed", "dev", "upd"), topics.down("fed", "dev", "want")
 FRAME = random.Random(1).randbytes(5 * MIN_CHUNK_BYTES + 77)
@@ -44,8 +44,8 @@ class Clock:
         return self.now_s
 
 
-def chunk(index: int, shape: ChunkLayout = SHAPE, frame: bytes = FRAME) -> Chunk:
-    found = packets.unpack(packets.pack_chunk(shape, index, frame))
+def chunk(index: int, layout: ChunkLayout = SHAPE, frame: bytes = FRAME) -> Chunk:
+    found = packets.unpack(packets.pack_chunk(layout, index, frame))
     assert isinstance(found, Chunk)
     return found
 
@@ -67,9 +67,9 @@ def test_a_packet_byte_by_byte() -> None:
 
 
 def test_a_want_names_at_most_1024_ranges_and_comes_back_as_it_was() -> None:
-    shape = ChunkLayout(bytes(16), 5000 * MIN_CHUNK_BYTES, MIN_CHUNK_BYTES)
+    layout = ChunkLayout(bytes(16), 5000 * MIN_CHUNK_BYTES, MIN_CHUNK_BYTES)
     ranges = tuple((2 * n, 2 * n) for n in range(2000))
-    assert packets.unpack(packets.pack_want(shape, ranges)) == ChunkRequest(shape, ranges[:1024])
+    assert packets.unpack(packets.pack_request(layout, ranges)) == ChunkRequest(layout, ranges[:1024])
 
 
 @given(st.data())
@@ -126,7 +126,7 @@ def test_chunks_in_any_order_give_the_frame(order: list[int]) -> None:
     *first, last = order
     assert [assembly.take("t", chunk(index), 0.0) for index in first] == [None] * 5
     assert assembly.take("t", chunk(last), 0.0) == FRAME
-    assert assembly.held_bytes == 0
+    assert assembly.announced_bytes == 0
 
 
 def test_a_set_longer_than_a_frame_may_be_is_refused_at_its_first_chunk() -> None:
@@ -134,7 +134,7 @@ def test_a_set_longer_than_a_frame_may_be_is_refused_at_its_first_chunk() -> Non
     with pytest.raises(RemoteProtocolError, match="at most") as error:
         assembly.take("t", chunk(0), 0.0)
     assert error.value.kind == "limit"
-    assert assembly.held_bytes == 0
+    assert assembly.announced_bytes == 0
 
 
 def test_no_room_beside_the_others() -> None:
@@ -156,31 +156,31 @@ def test_many_sets_begun_and_never_completed_hold_no_more_than_the_budget() -> N
     tracemalloc.start()
     for device in range(500):
         other = os.urandom(len(FRAME))
-        shape = ChunkLayout(packets.set_id(other), len(other), MIN_CHUNK_BYTES)
+        layout = ChunkLayout(packets.set_id(other), len(other), MIN_CHUNK_BYTES)
         for index in range(5):
             with suppress(RemoteProtocolError):
-                assembly.take(f"t/{device}", chunk(index, shape, other), 0.0)
+                assembly.take(f"t/{device}", chunk(index, layout, other), 0.0)
                 taken += 1
     peak_bytes = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert taken == 20 * 5
     assert peak_bytes < budget_bytes * 1.3
     assert len(assembly.expired(GIVE_UP_S)) == 20
-    assert assembly.held_bytes == 0
+    assert assembly.announced_bytes == 0
 
 
 def test_a_set_that_fell_silent_gives_way_and_is_told_of() -> None:
     assembly = Reassembly(len(FRAME), 2 * len(FRAME))
     assembly.take("silent", chunk(0), 0.0)
     assembly.take("busy", chunk(0), 0.0)
-    assembly.take("busy", chunk(1), SILENT_S - 1)
+    assembly.take("busy", chunk(1), EVICT_AFTER_S - 1)
     with pytest.raises(RemoteProtocolError, match="no room"):
-        assembly.take("newer", chunk(0), SILENT_S - 1)
-    assert assembly.take("newer", chunk(0), SILENT_S) is None
-    [(topic, reason)] = assembly.expired(SILENT_S)
+        assembly.take("newer", chunk(0), EVICT_AFTER_S - 1)
+    assert assembly.take("newer", chunk(0), EVICT_AFTER_S) is None
+    [(topic, reason)] = assembly.expired(EVICT_AFTER_S)
     assert (topic, "5 missing" in reason) == ("silent", True)
     with pytest.raises(RemoteProtocolError, match="no room"):
-        assembly.take("another", chunk(0), SILENT_S)  # the two others are heard of
+        assembly.take("another", chunk(0), EVICT_AFTER_S)  # the two others are heard of
 
 
 def test_a_flood_of_sets_is_bounded_in_number_and_asked_for_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +190,7 @@ def test_a_flood_of_sets_is_bounded_in_number_and_asked_for_a_few_at_a_time(monk
         assembly.take(f"t/{device}", chunk(0), 0.0)
     with pytest.raises(RemoteProtocolError, match="no room"):
         assembly.take("t/one-more", chunk(0), 0.0)
-    looks = [len(assembly.stalled(STALL_S + second)) for second in (0.0, 0.01, 0.05, 0.11, 0.12)]
+    looks = [len(assembly.stalled(FIRST_REQUEST_S + second)) for second in (0.0, 0.01, 0.05, 0.11, 0.12)]
     assert looks == [64, 0, 0, 36, 0]
 
 
@@ -200,7 +200,7 @@ def test_two_versions_of_one_chunk() -> None:
     assembly.take("t", chunk(2), 0.0)
     with pytest.raises(RemoteProtocolError, match="two chunks 2 of one set differ"):
         assembly.take("t", chunk(2, SHAPE, other), 0.0)
-    assert assembly.held_bytes == 0
+    assert assembly.announced_bytes == 0
 
 
 def test_a_set_that_is_not_what_its_digest_says() -> None:
@@ -209,17 +209,17 @@ def test_a_set_that_is_not_what_its_digest_says() -> None:
         assembly.take("t", chunk(index, liar), 0.0)
     with pytest.raises(RemoteProtocolError, match="digest"):
         assembly.take("t", chunk(5, liar), 0.0)
-    assert assembly.held_bytes == 0
+    assert assembly.announced_bytes == 0
 
 
 def test_a_newer_set_on_a_topic_takes_the_place_of_the_older() -> None:
     assembly, newer = Reassembly(len(FRAME), len(FRAME)), FRAME[::-1]
-    shape = ChunkLayout(packets.set_id(newer), len(newer), MIN_CHUNK_BYTES)
+    layout = ChunkLayout(packets.set_id(newer), len(newer), MIN_CHUNK_BYTES)
     assembly.take("t", chunk(0), 0.0)
-    assert [assembly.take("t", chunk(index, shape, newer), 0.0) for index in range(6)][-1] == newer
+    assert [assembly.take("t", chunk(index, layout, newer), 0.0) for index in range(6)][-1] == newer
     [(topic, reason)] = assembly.expired(0.0)
     assert (topic, "5 missing when a newer one came" in reason) == ("t", True)
-    assert assembly.held_bytes == 0
+    assert assembly.announced_bytes == 0
 
 
 def test_what_is_missing_is_asked_for_ever_less_often_and_given_up_in_the_end() -> None:
@@ -229,7 +229,7 @@ def test_what_is_missing_is_asked_for_ever_less_often_and_given_up_in_the_end() 
     for second in range(int(GIVE_UP_S)):
         assert assembly.expired(float(second)) == ()
         asked += [(second, missing) for missing in assembly.stalled(float(second))]
-    assert asked[0] == (STALL_S, MissingChunks("t", SHAPE, ((1, 2), (4, 5))))
+    assert asked[0] == (FIRST_REQUEST_S, MissingChunks("t", SHAPE, ((1, 2), (4, 5))))
     assert [second for second, _ in asked] == [1, 3, 7, 15, 31, 63, *range(123, 600, 60)]
     [(topic, reason)] = assembly.expired(GIVE_UP_S)
     assert topic == "t"
@@ -241,9 +241,9 @@ def test_a_complete_set_sent_again_is_let_rest_for_a_while() -> None:
     assembly = Reassembly(len(FRAME), len(FRAME))
     for index in range(6):
         assembly.take("t", chunk(index), 0.0)
-    assert [assembly.take("t", chunk(index), REST_S - 1) for index in range(6)] == [None] * 6
-    assert assembly.stalled(REST_S - 0.5) == ()
-    assert [assembly.take("t", chunk(index), REST_S) for index in range(6)][-1] == FRAME
+    assert [assembly.take("t", chunk(index), IGNORE_COMPLETE_S - 1) for index in range(6)] == [None] * 6
+    assert assembly.stalled(IGNORE_COMPLETE_S - 0.5) == ()
+    assert [assembly.take("t", chunk(index), IGNORE_COMPLETE_S) for index in range(6)][-1] == FRAME
 
 
 def test_a_chunk_that_comes_again_is_answered_with_what_is_missing_but_not_each_time() -> None:
@@ -261,8 +261,8 @@ def drained(box: SendQueue, first_id: int = 1) -> list[tuple[str, int]]:
     """What goes out while the broker acknowledges at once: (topic, chunk index or -1)."""
     sent, packet_id = [], first_id
     while (item := box.next()) is not None:
-        box.handed(packet_id, item)
-        box.acknowledged(packet_id)
+        box.note_sent(packet_id, item)
+        box.note_acknowledged(packet_id)
         sent.append((item.topic, item.chunk[1] if item.chunk else -1))
         packet_id += 1
     return sent
@@ -285,14 +285,14 @@ def test_four_chunks_and_eight_messages_are_with_the_broker() -> None:
     for number in range(4):
         item = box.next()
         assert item is not None
-        box.handed(number, item)
+        box.note_sent(number, item)
     assert box.next() is None
     for _ in range(6):
         box.put("short", b"1")
     for number in range(4, 8):
         item = box.next()
         assert item is not None
-        box.handed(number, item)
+        box.note_sent(number, item)
     assert box.next() is None
     assert MAX_CHUNKS_IN_FLIGHT == 4
 
@@ -310,8 +310,8 @@ def test_a_frame_that_was_cut_off_goes_on_when_it_is_put_again() -> None:
     for number in range(3):
         item = box.next()
         assert item is not None
-        box.handed(number, item)
-    box.acknowledged(0)
+        box.note_sent(number, item)
+    box.note_acknowledged(0)
     box.link_lost()
     box.put(UP, FRAME)
     assert box.next() is None
@@ -327,9 +327,9 @@ def test_a_frame_put_again_after_it_was_sent_only_asks() -> None:
     drained(box)
     box.put(UP, FRAME)
     assert [index for _, index in drained(box)] == [0]
-    box.wanted(ChunkRequest(SHAPE, ((2, 3), (5, 5))))
+    box.requeue_chunks(ChunkRequest(SHAPE, ((2, 3), (5, 5))))
     assert [index for _, index in drained(box)] == [2, 3, 5]
-    box.wanted(ChunkRequest(ChunkLayout(bytes(16), len(FRAME), MIN_CHUNK_BYTES), ((0, 5),)))
+    box.requeue_chunks(ChunkRequest(ChunkLayout(bytes(16), len(FRAME), MIN_CHUNK_BYTES), ((0, 5),)))
     assert drained(box) == []
 
 
@@ -338,20 +338,20 @@ def test_a_sent_frame_is_kept_for_a_while_only() -> None:
     box = outbox(clock)
     box.put(UP, FRAME)
     drained(box)
-    clock.now_s += KEEP_S + 1
+    clock.now_s += MAX_SENT_AGE_S + 1
     box.put("other", FRAME[::-1])
     drained(box)
-    box.wanted(ChunkRequest(SHAPE, ((0, 5),)))
+    box.requeue_chunks(ChunkRequest(SHAPE, ((0, 5),)))
     assert drained(box) == []
 
 
 def test_smaller_chunks_after_a_broker_that_hung_up_on_larger_ones() -> None:
     box = SendQueue()
-    assert box.shrink(box.chunk_bytes + HEADER_BYTES)
+    assert box.shrink_chunks(box.chunk_bytes + HEADER_BYTES)
     assert box.chunk_bytes == 32 * 1024
-    assert box.shrink(20_000)
+    assert box.shrink_chunks(20_000)
     assert box.chunk_bytes == MIN_CHUNK_BYTES
-    assert not box.shrink(MIN_CHUNK_BYTES + HEADER_BYTES)
+    assert not box.shrink_chunks(MIN_CHUNK_BYTES + HEADER_BYTES)
 
 
 def test_too_much_at_once_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -418,23 +418,23 @@ def test_a_long_frame_crosses_a_line_that_loses_repeats_and_reorders(seed: int, 
             items = []
             while (item := box.next()) is not None:
                 packet_id += 1
-                box.handed(packet_id, item)
-                box.acknowledged(packet_id)
+                box.note_sent(packet_id, item)
+                box.note_acknowledged(packet_id)
                 items += [item] * ((rng.random() >= loss) * (1 + (rng.random() < twice)))
             rng.shuffle(items)
             for item in items:
-                event = other.take(item.topic, item.payload, clock.now_s)
+                event = other.receive(item.topic, item.payload, clock.now_s)
                 if isinstance(event, Incoming):
                     assert event.frame == FRAME
                     return
                 assert event is None
-        assert list(receiver.look_after(clock.now_s)) == []
+        assert list(receiver.check_timeouts(clock.now_s)) == []
     raise AssertionError("the frame never arrived")
 
 
 def test_what_is_refused_is_told_with_its_topic_and_kind() -> None:
-    porter = ChunkedLink(outbox(), Reassembly(10, 10))
-    event = porter.take(UP, packets.pack_chunk(SHAPE, 0, FRAME), 0.0)
+    link = ChunkedLink(outbox(), Reassembly(10, 10))
+    event = link.receive(UP, packets.pack_chunk(SHAPE, 0, FRAME), 0.0)
     assert isinstance(event, Rejected)
     assert (event.topic, event.kind) == (UP, "limit")
     assert "at most 10 are legal here" in event.reason
@@ -442,15 +442,15 @@ def test_what_is_refused_is_told_with_its_topic_and_kind() -> None:
 
 def test_a_set_that_is_never_completed_is_told_and_asked_for_on_the_devices_topic() -> None:
     box = outbox()
-    porter = ChunkedLink(box, Reassembly(len(FRAME), len(FRAME)))
-    porter.take(UP, packets.pack_chunk(SHAPE, 0, FRAME), 0.0)
-    assert list(porter.look_after(STALL_S)) == []
+    link = ChunkedLink(box, Reassembly(len(FRAME), len(FRAME)))
+    link.receive(UP, packets.pack_chunk(SHAPE, 0, FRAME), 0.0)
+    assert list(link.check_timeouts(FIRST_REQUEST_S)) == []
     item = box.next()
     assert item is not None
     assert item.topic == DOWN_WANT
     assert packets.unpack(item.payload) == ChunkRequest(SHAPE, ((1, 5),))
-    [told] = porter.look_after(GIVE_UP_S)
-    assert (told.topic, told.kind) == (UP, "incomplete")
+    [rejected] = link.check_timeouts(GIVE_UP_S)
+    assert (rejected.topic, rejected.kind) == (UP, "incomplete")
 
 
 @pytest.mark.parametrize(
@@ -463,4 +463,4 @@ def test_a_set_that_is_never_completed_is_told_and_asked_for_on_the_devices_topi
     ],
 )
 def test_where_a_want_goes(topic: str, answer: str | None) -> None:
-    assert topics.answering(topic) == answer
+    assert topics.chunk_request_topic(topic) == answer

@@ -146,24 +146,24 @@ def alert(reason: str) -> ssl.SSLError:
     ],
 )
 def test_errors_of_the_network_in_words(error: Exception, reason: str, final: bool) -> None:
-    assert reasons.failed(error, HERE, 5.0) == DisconnectReason(reason, final)
+    assert reasons.connection_failed(error, HERE, 5.0) == DisconnectReason(reason, final)
 
 
 @pytest.mark.parametrize(
     ("code", "final"), [(133, True), (134, True), (135, True), (138, True), (136, False), (151, False), (128, False)]
 )
 def test_only_refusals_that_stay_are_final(code: int, final: bool) -> None:
-    ending = reasons.refused(code, "its name", HERE, "me")
+    ending = reasons.connection_refused(code, "its name", HERE, "me")
     assert ending.final == final
     assert "lab:1883" in ending.reason
 
 
 def test_silence_and_hang_ups_in_words() -> None:
-    assert "keep-alive" in reasons.lost("Keep alive timeout", HERE, accepted=True).reason
-    assert reasons.lost("Unspecified error", HERE, accepted=True).reason == "broker closed the connection"
-    assert "is it an MQTT broker" in reasons.lost("Unspecified error", HERE, accepted=False).reason
-    assert reasons.dismissed(0, "Normal disconnection", "me").reason == "broker closed the connection"
-    assert reasons.dismissed(139, "Server shutting down", "me").reason.endswith("Server shutting down")
+    assert "keep-alive" in reasons.connection_lost("Keep alive timeout", HERE, accepted=True).reason
+    assert reasons.connection_lost("Unspecified error", HERE, accepted=True).reason == "broker closed the connection"
+    assert "is it an MQTT broker" in reasons.connection_lost("Unspecified error", HERE, accepted=False).reason
+    assert reasons.closed_by_broker(0, "Normal disconnection", "me").reason == "broker closed the connection"
+    assert reasons.closed_by_broker(139, "Server shutting down", "me").reason.endswith("Server shutting down")
 
 
 # --- retrying
@@ -175,21 +175,21 @@ def gone(reason: str = "gone", **more: object) -> ConnectionResult:
 
 def test_a_reason_is_reported_again_only_when_it_changes_or_a_link_stood() -> None:
     retry = Retry(1, HiddenLimits())
-    outcomes = [gone("a"), gone("a"), gone("b"), gone("b", stood_s=1.0, accepted=True), gone("b")]
-    reports = [retry.after(outcome).report for outcome in outcomes]
+    outcomes = [gone("a"), gone("a"), gone("b"), gone("b", ready_s=1.0, accepted=True), gone("b")]
+    reports = [retry.decide(outcome).report for outcome in outcomes]
     assert reports == [Disconnected("a"), None, Disconnected("b"), Disconnected("b"), None]
 
 
 def test_a_final_reason_ends_the_attempts() -> None:
-    verdict = Retry(1, HiddenLimits()).after(ConnectionResult(DisconnectReason("not authorised", final=True)))
+    verdict = Retry(1, HiddenLimits()).decide(ConnectionResult(DisconnectReason("not authorised", final=True)))
     assert verdict == RetryDecision(Disconnected("not authorised", final=True), None)
 
 
 @given(seed=st.integers(0, 2**32), failures=st.integers(1, 40))
 def test_pauses_are_random_doubling_bounded_and_seeded(seed: int, failures: int) -> None:
     one, two = Retry(seed, HiddenLimits()), Retry(seed, HiddenLimits())
-    pauses = [one.after(gone()).pause_s for _ in range(failures)]
-    assert pauses == [two.after(gone()).pause_s for _ in range(failures)]
+    pauses = [one.decide(gone()).pause_s for _ in range(failures)]
+    assert pauses == [two.decide(gone()).pause_s for _ in range(failures)]
     for n, pause_s in enumerate(pauses, start=1):
         assert pause_s is not None
         assert 0.0 <= pause_s <= min(30.0, 0.2 * 2**n)
@@ -197,7 +197,7 @@ def test_pauses_are_random_doubling_bounded_and_seeded(seed: int, failures: int)
 
 def test_pauses_use_their_whole_range() -> None:
     retry = Retry(7, HiddenLimits())
-    late = [retry.after(gone()).pause_s or 0.0 for _ in range(300)][20:]
+    late = [retry.decide(gone()).pause_s or 0.0 for _ in range(300)][20:]
     assert min(late) < 3.0
     assert 27.0 < max(late) <= 30.0
 
@@ -205,68 +205,68 @@ def test_pauses_use_their_whole_range() -> None:
 def test_a_link_that_stood_makes_the_pauses_short_again() -> None:
     retry = Retry(3, HiddenLimits())
     for _ in range(20):
-        retry.after(gone())
-    assert (retry.after(gone(accepted=True, stood_s=2.5)).pause_s or 0.0) <= 0.2
+        retry.decide(gone())
+    assert (retry.decide(gone(accepted=True, ready_s=2.5)).pause_s or 0.0) <= 0.2
 
 
 def test_the_version_changes_once_refused_or_twice_closed_and_stays_once_accepted() -> None:
     retry = Retry(1, HiddenLimits())
-    assert retry.after(gone(version_refused=True)) == RetryDecision(None, 0.0)
+    assert retry.decide(gone(version_refused=True)) == RetryDecision(None, 0.0)
     assert not retry.version_5
     silent = Retry(1, HiddenLimits())
     versions = []
     for _ in range(5):
-        silent.after(gone(silent=True))
+        silent.decide(gone(closed_without_answer=True))
         versions.append(silent.version_5)
     assert versions == [True, False, False, True, True]
     proven = Retry(1, HiddenLimits())
-    proven.after(gone(accepted=True, stood_s=1.0))
+    proven.decide(gone(accepted=True, ready_s=1.0))
     for _ in range(5):
-        proven.after(gone(silent=True, version_refused=True))
+        proven.decide(gone(closed_without_answer=True, version_refused=True))
     assert proven.version_5
 
 
 # --- frames on their way
 
 
-def test_a_frame_is_suspect_after_three_disconnects_in_a_row() -> None:
-    suspect, big, other = HiddenLimits(), Sent("t", 9), Sent("u", 9)
-    assert [suspect.hung_up(sent) for sent in (big, big, other, big, big)] == [False] * 5
-    assert not suspect.should_drop("t", 9)
-    assert suspect.hung_up(big)
-    assert not suspect.should_drop("t", 8)
-    assert [suspect.should_drop("t", 9) for _ in range(2)] == [True, False]
-    assert suspect.hung_up(big)
+def test_a_frame_is_dropped_after_three_disconnects_in_a_row() -> None:
+    limits, big, other = HiddenLimits(), Sent("t", 9), Sent("u", 9)
+    assert [limits.note_disconnect(sent) for sent in (big, big, other, big, big)] == [False] * 5
+    assert not limits.should_drop("t", 9)
+    assert limits.note_disconnect(big)
+    assert not limits.should_drop("t", 8)
+    assert [limits.should_drop("t", 9) for _ in range(2)] == [True, False]
+    assert limits.note_disconnect(big)
 
 
-def test_an_acknowledged_or_absent_frame_is_no_suspect() -> None:
-    suspect, sent = HiddenLimits(), Sent("t", 9)
+def test_an_acknowledged_or_absent_frame_is_not_dropped() -> None:
+    limits, sent = HiddenLimits(), Sent("t", 9)
     for _ in range(3):
-        suspect.hung_up(sent)
-    suspect.acknowledged(sent)
-    assert not suspect.should_drop("t", 9)
-    assert [suspect.hung_up(None) for _ in range(4)] == [False] * 4
+        limits.note_disconnect(sent)
+    limits.note_acknowledged(sent)
+    assert not limits.should_drop("t", 9)
+    assert [limits.note_disconnect(None) for _ in range(4)] == [False] * 4
 
 
 def test_poison_is_told_in_the_reason() -> None:
     retry = Retry(1, HiddenLimits())
-    outcome = gone(accepted=True, stood_s=1.0, oldest=Sent("t/a", 77))
-    reports = [retry.after(outcome).report for _ in range(3)]
+    outcome = gone(accepted=True, ready_s=1.0, oldest_unacknowledged=Sent("t/a", 77))
+    reports = [retry.decide(outcome).report for _ in range(3)]
     assert reports[1] == Disconnected("gone")
     assert reports[2] == Disconnected("gone, again while taking 77 bytes for t/a: not sent next time")
 
 
 def test_a_broker_that_hangs_up_on_chunks_gets_smaller_ones() -> None:
-    suspect, asked = HiddenLimits(), []
-    retry = Retry(1, suspect, shrink=lambda size_bytes: asked.append(size_bytes) is None)
-    outcome = gone(accepted=True, stood_s=1.0, oldest=Sent("t/a", 70_000))
-    reports = [retry.after(outcome).report for _ in range(3)]
+    limits, asked = HiddenLimits(), []
+    retry = Retry(1, limits, shrink_chunks=lambda size_bytes: asked.append(size_bytes) is None)
+    outcome = gone(accepted=True, ready_s=1.0, oldest_unacknowledged=Sent("t/a", 70_000))
+    reports = [retry.decide(outcome).report for _ in range(3)]
     assert reports[2] == Disconnected("gone, again while taking 70000 bytes: smaller chunks from now on")
     assert asked == [70_000]
-    assert not suspect.should_drop("t/a", 70_000)
+    assert not limits.should_drop("t/a", 70_000)
 
 
-# --- the inbox and the pump
+# --- the inbox and the socket loop
 
 
 def test_an_inbox_is_full_by_frames_or_bytes_and_empties_in_order() -> None:
@@ -307,31 +307,31 @@ class Line:
         self.calls.append("misc")
 
 
-def test_the_pump_reads_writes_pauses_and_wakes() -> None:
+def test_the_socket_loop_reads_writes_pauses_and_wakes() -> None:
     near, far = socket.socketpair()
     with near, far:
-        pump, line = SocketLoop(), Line(near)
+        loop, line = SocketLoop(), Line(near)
         far.sendall(b"1")
-        assert pump.turn(line, reading=False)
+        assert loop.run_once(line, reading=False)
         assert line.calls == ["misc"]
-        assert pump.turn(line, reading=True)
+        assert loop.run_once(line, reading=True)
         assert line.calls == ["misc", b"1", "misc"]
         line.waiting = True
-        pump.turn(line, reading=False)
+        loop.run_once(line, reading=False)
         assert line.calls[3:] == ["write", "misc"]
-        pump.wake()
-        pump.turn(line, reading=True)
+        loop.wake()
+        loop.run_once(line, reading=True)
         line.connection = None
-        assert not pump.turn(line, reading=True)
-        pump.close()
-        pump.wake()
+        assert not loop.run_once(line, reading=True)
+        loop.close()
+        loop.wake()
 
 
 def test_a_turn_ends_when_the_connection_went_in_it() -> None:
     near, far = socket.socketpair()
     with near, far:
-        pump, line = SocketLoop(), Line(near)
+        loop, line = SocketLoop(), Line(near)
         line.loop_misc = lambda: setattr(line, "connection", None)  # type: ignore[method-assign]
         far.sendall(b"1")
-        assert not pump.turn(line, reading=True)
-        pump.close()
+        assert not loop.run_once(line, reading=True)
+        loop.close()

@@ -181,13 +181,13 @@ def test_what_time_cannot_heal_is_tried_once_and_a_wrong_date_after_half_a_minut
     assert attempts(rogue.issue("127.0.0.1"), lab.files(), 0.6) == 1
     assert attempts(lab.issue("127.0.0.2"), lab.files(), 0.6) == 1
     assert attempts(early, lab.files(), 0.6) == 1
-    assert retry._SLOW_S[0] >= 30.0
+    assert retry._SLOW_PAUSE_S[0] >= 30.0
 
 
 def test_certificates_are_read_again_for_each_connection(
     lab: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry, "_SLOW_S", (0.05, 0.1))
+    monkeypatch.setattr(retry, "_SLOW_PAUSE_S", (0.05, 0.1))
     ours = Pair(tmp_path / "device.pem", tmp_path / "device.key")
 
     def install(pair: Pair) -> None:

@@ -1,1 +1,1 @@
-"""`edge-sdk doctor`: what this machine and a broker are fit for, and what to do about each fault."""
+"""`edge-sdk doctor`: checks whether this machine and a broker are fit for use, and says what to do about each fault."""

@@ -1,4 +1,4 @@
-"""What a broker must do for us, judged from what a self-test saw of it (selftest.py)."""
+"""Judges a broker by the observations of a self-test: connection, latency, sizes, wildcards and retained frames."""
 
 from __future__ import annotations
 
@@ -8,95 +8,105 @@ from edge_sdk.protocol.codec import CONTROL_LIMITS
 from edge_sdk.tools.doctor.finding import Finding, fail, ok, warn
 
 NAGLE_S = 0.03
-"""More than this beyond the network's own time is the mark of a side without TCP_NODELAY, which costs about 40 ms."""
+"""A larger latency beyond that of the network suggests a side without TCP_NODELAY, which adds about 40 ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerObservation:
-    """What a self-test saw; without a link nothing else, without an echo neither size nor wildcards nor retained."""
+    """What a self-test observed.
+
+    Without a connection only `reason` is set.  Without an echo nothing after `echo_s` is tested.
+    """
 
     reason: str = ""
-    """Why there is no link; empty where there is one."""
+    """Why there is no connection; empty: there is one."""
     connect_s: float = 0.0
-    """How long a TCP connection takes: once there and back."""
+    """The time that a TCP connection takes: one round trip."""
     version: str = ""
+    """The MQTT version that the broker speaks."""
     limit_bytes: int | None = None
-    """The largest frame, where the broker states one."""
+    """The largest packet that the broker accepts; None: it states no limit."""
     echo_s: float | None = None
-    """Median time for 1 KiB from one client to another and back; None: it does not come through."""
+    """Median time for 1 KiB from one client to another and back; None: it does not arrive."""
     large: bool = False
-    """Whether a frame as large as a control frame may be came through."""
+    """Whether a frame of the largest size of a control frame arrived."""
     wildcards: bool = False
-    """Whether `+` at our places in a topic heard what it should."""
+    """Whether subscriptions with `+` received the frames that they cover."""
     strays: bool = False
-    """Whether it heard what was for somebody else."""
+    """Whether they received frames that they do not cover."""
     retained: bool = False
-    """Whether a retained frame waited for one who subscribed later."""
+    """Whether a later subscriber received a retained frame."""
     cleared: bool = False
-    """Whether an empty one took it away."""
+    """Whether an empty retained frame deleted it."""
 
 
 _RIGHTS = (
-    "right for a device's login, which may not read what it writes; to test the broker, use the coordinator's login "
-    "(docs/reference/protocol.md, Topics)"
+    "this is normal with the login of a device, which may not read what it writes; to test the broker, use the login "
+    "of the coordinator (docs/reference/protocol.md, Topics)"
 )
 
 
-def judge_link(seen: BrokerObservation) -> Finding:
-    """Reachable, and in which version."""
-    if seen.reason:
+def judge_link(observed: BrokerObservation) -> Finding:
+    """Judge whether the broker can be reached."""
+    if observed.reason:
         return fail(
-            seen.reason,
-            "mend what is said here; in doubt look at the address, the port (1883, or 8883 with mqtts://), the login "
+            observed.reason,
+            "repair what is named here; in doubt check the address, the port (1883, or 8883 with mqtts://), the login "
             "and the firewall",
         )
-    return ok(f"connected in {1e3 * seen.connect_s:.2f} ms, speaks MQTT {seen.version}")
+    return ok(f"connected in {1e3 * observed.connect_s:.2f} ms, speaks MQTT {observed.version}")
 
 
-def judge_latency(seen: BrokerObservation) -> Finding:
-    """There and back through the broker, compared with the network's own time."""
-    if seen.echo_s is None:
-        return warn("frames do not come through, and so nothing else was tried", _RIGHTS)
-    shown = f"{1e3 * seen.echo_s:.2f} ms there and back"
-    if seen.echo_s - 2 * seen.connect_s > NAGLE_S:
+def judge_latency(observed: BrokerObservation) -> Finding:
+    """Judge the round trip through the broker, compared with that of the network alone."""
+    if observed.echo_s is None:
+        return warn("frames do not arrive, and so nothing else was tested", _RIGHTS)
+    shown = f"{1e3 * observed.echo_s:.2f} ms there and back"
+    if observed.echo_s - 2 * observed.connect_s > NAGLE_S:
         return warn(
-            f"{shown}, of which the network takes {1e3 * seen.connect_s:.2f}",
-            "`set_tcp_nodelay true` in mosquitto.conf, so that it holds no small packet back; or the broker is busy",
+            f"{shown}, of which the network takes {1e3 * observed.connect_s:.2f}",
+            "write `set_tcp_nodelay true` in mosquitto.conf, so that small packets are sent at once; or the broker is "
+            "busy",
         )
     return ok(shown)
 
 
-def judge_size(seen: BrokerObservation) -> Finding:
-    """The largest frame."""
-    stated = "states no limit" if seen.limit_bytes is None else f"takes packets of up to {seen.limit_bytes} bytes"
-    if not seen.large:
+def judge_size(observed: BrokerObservation) -> Finding:
+    """Judge the largest frame."""
+    stated = (
+        "states no limit" if observed.limit_bytes is None else f"takes packets of up to {observed.limit_bytes} bytes"
+    )
+    if not observed.large:
         return warn(
-            f"{stated}, and {CONTROL_LIMITS.frame_bytes} bytes did not come through",
+            f"{stated}, and {CONTROL_LIMITS.frame_bytes} bytes did not arrive",
             "raise max_packet_size (mosquitto) or the plan's limit; below it, methods with small knowledge still work",
         )
-    return ok(f"{stated}; {CONTROL_LIMITS.frame_bytes} bytes came through")
+    return ok(f"{stated}; {CONTROL_LIMITS.frame_bytes} bytes arrived")
 
 
-def judge_wildcards(seen: BrokerObservation) -> Finding:
-    """Subscriptions with `+`, on which the coordinator hears everybody and a device all that is for it."""
-    if not seen.wildcards:
-        return fail("a subscription with + heard nothing", "allow wildcards for these logins, or use another broker")
-    if seen.strays:
+def judge_wildcards(observed: BrokerObservation) -> Finding:
+    """Judge subscriptions with `+`, which the coordinator and the devices use."""
+    if not observed.wildcards:
+        return fail("a subscription with + received nothing", "allow wildcards for these logins, or use another broker")
+    if observed.strays:
         return fail(
-            "a subscription with + heard what was for others", "use another broker: this one does not match topics"
+            "a subscription with + received frames for others",
+            "use another broker: this one does not match topics as MQTT demands",
         )
-    return ok("+ hears what it should, and nothing else")
+    return ok("subscriptions with + receive what they should, and nothing else")
 
 
-def judge_retained(seen: BrokerObservation) -> Finding:
-    """Retained frames, by which those who come later learn that the coordinator is there."""
-    if not seen.retained:
+def judge_retained(observed: BrokerObservation) -> Finding:
+    """Judge retained frames, by which devices that connect later learn that the coordinator is there."""
+    if not observed.retained:
         return warn(
             "a retained frame was not kept",
-            "allow them (retain_available true); without, devices notice a new coordinator up to a minute later",
+            "allow retained messages (retain_available true); without them devices may notice a new coordinator only "
+            "after a minute",
         )
-    if not seen.cleared:
+    if not observed.cleared:
         return warn(
-            "an empty retained frame does not take the old one away", "clear old status by hand after a federation"
+            "an empty retained frame does not delete the old one",
+            "delete retained status messages by hand after a federation",
         )
-    return ok("kept for those who come later, and cleared")
+    return ok("kept for later subscribers, and deleted by an empty one")

@@ -1,4 +1,4 @@
-"""The checks, as data: a name, and from the patient to a finding."""
+"""The list of checks, each with a name and a function that returns a finding."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from functools import partial
 from edge_sdk.boards import profiles
 from edge_sdk.tools.doctor import broker, disk, machine, packages
 from edge_sdk.tools.doctor.broker import BrokerObservation
-from edge_sdk.tools.doctor.finding import Check, CheckResult, CheckTarget, Finding, examine
+from edge_sdk.tools.doctor.finding import Check, CheckResult, CheckTarget, Finding, run_checks
 from edge_sdk.tools.doctor.packages import Requirement
 from edge_sdk.tools.doctor.selftest import open_mqtt, run_selftest
 
 
-def _package(requirement: Requirement, _patient: CheckTarget) -> Finding:
+def _package(requirement: Requirement, _target: CheckTarget) -> Finding:
     return packages.judge(requirement, packages.installed(requirement.name))
 
 
@@ -41,16 +41,16 @@ BROKER = (
 )
 
 
-def broker_checks(seen: BrokerObservation) -> tuple[Check, ...]:
-    """The checks of a broker that a self-test has looked at, as far as it came."""
-    reachable = BROKER[:1] if seen.reason else BROKER[:2] if seen.echo_s is None else BROKER
-    return tuple(Check(name, lambda _, judge=judge: judge(seen)) for name, judge in reachable)  # type: ignore[misc]  # mypy cannot type a bound default
+def broker_checks(observed: BrokerObservation) -> tuple[Check, ...]:
+    """Return the checks of a broker, as far as the self-test came."""
+    reachable = BROKER[:1] if observed.reason else BROKER[:2] if observed.echo_s is None else BROKER
+    return tuple(Check(name, lambda _, judge=judge: judge(observed)) for name, judge in reachable)  # type: ignore[misc]  # mypy cannot type a bound default
 
 
-def examine_all(patient: CheckTarget) -> tuple[CheckResult, ...]:
-    """Everything.  Raises UsageError for a broker URL or TLS files that cannot be used."""
+def run_all_checks(target: CheckTarget) -> tuple[CheckResult, ...]:
+    """Run all checks.  Raises UsageError for a broker URL or TLS files that cannot be used."""
     checks = (*MACHINE, *PACKAGES)
-    if patient.broker is not None:
-        seen = run_selftest(patient.broker, patient.name, open_link=partial(open_mqtt, tls=patient.tls))
-        checks += broker_checks(seen)
-    return examine(checks, patient)
+    if target.broker is not None:
+        observed = run_selftest(target.broker, target.name, open_link=partial(open_mqtt, tls=target.tls))
+        checks += broker_checks(observed)
+    return run_checks(checks, target)

@@ -7,7 +7,7 @@ import secrets
 import sys
 
 from edge_sdk.tools.doctor import report
-from edge_sdk.tools.doctor.checks import examine_all
+from edge_sdk.tools.doctor.checks import run_all_checks
 from edge_sdk.tools.doctor.finding import CheckTarget
 from edge_sdk.transport.mqtt.tls import TlsFiles
 
@@ -15,7 +15,7 @@ from edge_sdk.transport.mqtt.tls import TlsFiles
 def command(args: argparse.Namespace) -> int:
     """Examine, report; the exit code says whether anything failed."""
     name = f"doctor-{secrets.token_hex(6)}"
-    results = examine_all(
+    results = run_all_checks(
         CheckTarget(state=args.state, broker=args.broker, tls=TlsFiles(args.ca, args.cert, args.key), name=name)
     )
     if args.json:

@@ -1,4 +1,4 @@
-"""The state folder: may it be written, does it outlive a power cut, how long does a sync take, is there room."""
+"""Checks the state folder: rights, the kind of file system, the time of a sync, and free space."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from edge_sdk.tools.doctor.finding import Finding, fail, ok, warn
 SLOW_SYNC_S = 0.1
 SYNCS = 11
 LEAST_BYTES, GOOD_BYTES = 64 * 2**20, 512 * 2**20
-"""A device keeps two copies of its model, and the uploads of one round; a full disk stops it."""
+"""Free space that a device needs: it stores two copies of its model and the uploads of a round."""
 IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 MOUNTS = Path("/proc/self/mounts")
 
 
 def nearest(folder: Path) -> Path:
-    """The folder itself, or the first one above it that exists: where it would be made."""
+    """Return the folder itself, or the first folder above it that exists, in which it would be made."""
     full = folder.absolute()
     return next(path for path in (full, *full.parents) if path.exists())
 
 
 def judge_writable(folder: Path) -> Finding:
-    """Whether the state folder is there or can be made, and takes a file."""
+    """Judge whether the state folder exists or can be made, and files can be written in it."""
     place = nearest(folder)
     if not place.is_dir():
         return fail(f"{place} is a file, not a folder", "give --state another folder, or move the file away")
@@ -41,17 +41,17 @@ def judge_writable(folder: Path) -> Finding:
 
 
 def judge_medium(folder: Path, kind: str) -> Finding:
-    """Whether what is written outlives a power cut; `kind`: the type of the file system, empty where not known."""
+    """Judge whether files survive a power cut; kind: the type of the file system, empty: unknown."""
     if kind in IN_MEMORY:
         return warn(
-            f"{folder} is on {kind}, which a power cut empties: the device would begin anew",
+            f"{folder} is on {kind}, which a power cut empties: the device would begin again",
             "give --state a folder on a card, a disk or flash",
         )
     return ok(kind or "not known")
 
 
 def filesystem(folder: Path, mounts: str) -> str:
-    """The type of the file system that holds a folder, by the text of /proc/self/mounts; empty where it is unknown."""
+    """Return the type of a folder's file system, from the text of /proc/self/mounts; empty: unknown."""
     place = nearest(folder).resolve()
     best, kind = -1, ""
     for line in mounts.splitlines():
@@ -65,7 +65,7 @@ def filesystem(folder: Path, mounts: str) -> str:
 
 
 def read_mounts() -> str:
-    """The mounted file systems; empty where the system does not tell."""
+    """Return the text of /proc/self/mounts; empty if the system has none."""
     try:
         return MOUNTS.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -73,17 +73,17 @@ def read_mounts() -> str:
 
 
 def judge_sync(median_s: float | None) -> Finding:
-    """How long the disk takes to make 4 KiB durable, which each exchange waits for.  None: it could not be tried."""
+    """Judge the time of a sync of 4 KiB, in seconds, which each exchange waits for; None: it could not be measured."""
     if median_s is None:
-        return fail("cannot be measured: the folder takes no file", "see the line above")
+        return fail("cannot be measured: no file can be written in the folder", "see the line `state folder` above")
     shown = f"{1e3 * median_s:.1f} ms for 4 KiB"
     if median_s > SLOW_SYNC_S:
-        return warn(f"{shown}: slow", "a worn card or a network share? put --state on a better one")
+        return warn(f"{shown}: slow", "is it a worn card or a network share? put --state on a faster disk")
     return ok(shown)
 
 
 def measure_sync_s(folder: Path) -> float | None:
-    """The median of a few syncs, in seconds; None where the folder takes no file."""
+    """Return the median time of a few syncs in seconds; None if no file can be written in the folder."""
     try:
         with tempfile.TemporaryFile(dir=nearest(folder)) as file:
             return statistics.median(_sync_s(file.fileno()) for _ in range(SYNCS))
@@ -99,15 +99,15 @@ def _sync_s(descriptor: int) -> float:
 
 
 def judge_room(free_bytes: int) -> Finding:
-    """Free space."""
+    """Judge the free space."""
     shown = f"{free_bytes / 2**30:.1f} GiB free" if free_bytes >= 2**30 else f"{free_bytes / 2**20:.0f} MiB free"
     if free_bytes < LEAST_BYTES:
-        return fail(f"{shown}: too little", f"make room: {LEAST_BYTES >> 20} MiB at least, and twice the model")
+        return fail(f"{shown}: too little", f"free at least {LEAST_BYTES >> 20} MiB, and twice the size of the model")
     if free_bytes < GOOD_BYTES:
-        return warn(f"{shown}: enough for small models only", f"make room: {GOOD_BYTES >> 20} MiB are comfortable")
+        return warn(f"{shown}: enough for small models only", f"free {GOOD_BYTES >> 20} MiB or more")
     return ok(shown)
 
 
 def free_bytes(folder: Path) -> int:
-    """Where the folder is or would be."""
+    """Return the free bytes on the disk on which the folder is, or would be made."""
     return shutil.disk_usage(nearest(folder)).free

@@ -1,4 +1,4 @@
-"""What a check says, and what it is asked about."""
+"""The types of checks: what is checked, and what was found."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
 
 
 class Level(str, Enum):
-    """How bad it is."""
+    """How bad a finding is."""
 
     OK = "ok"
     WARN = "warn"
-    """It works, and could be better."""
+    """It works, but could be better."""
     FAIL = "fail"
-    """It will not work."""
+    """It does not work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found, and what to do about it; where all is well, nothing is to be done."""
+    """What a check found, and what to do about it; the remedy is empty if all is well."""
 
     level: Level
     found: str
@@ -30,34 +30,35 @@ class Finding:
 
 
 def ok(found: str) -> Finding:
-    """All is well."""
+    """Return a finding without a fault."""
     return Finding(Level.OK, found)
 
 
 def warn(found: str, remedy: str) -> Finding:
-    """It works, and could be better."""
+    """Return a finding about something that works, but could be better."""
     return Finding(Level.WARN, found, remedy)
 
 
 def fail(found: str, remedy: str) -> Finding:
-    """It will not work."""
+    """Return a finding about something that does not work."""
     return Finding(Level.FAIL, found, remedy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckTarget:
-    """What is examined: this machine, a state folder, and a broker where one is named."""
+    """What is checked besides the machine: a state folder, and a broker if one is named."""
 
     state: Path
     broker: str | None = None
+    """The broker's address."""
     tls: TlsFiles = NO_FILES
     name: str = "doctor"
-    """A federation id that nobody else uses: the broker's self-test stays under fl/v1/NAME."""
+    """A federation id that nobody else uses; the self-test of the broker uses topics under fl/v1/NAME."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the report."""
+    """A check, which is one line of the report."""
 
     name: str
     run: Callable[[CheckTarget], Finding]
@@ -71,15 +72,15 @@ class CheckResult:
     finding: Finding
 
 
-def examine(checks: tuple[Check, ...], patient: CheckTarget) -> tuple[CheckResult, ...]:
-    """Run every check; one that breaks is a finding, too."""
-    return tuple(CheckResult(check.name, _run(check, patient)) for check in checks)
+def run_checks(checks: tuple[Check, ...], target: CheckTarget) -> tuple[CheckResult, ...]:
+    """Run all checks; an exception in a check becomes a finding."""
+    return tuple(CheckResult(check.name, _run(check, target)) for check in checks)
 
 
-def _run(check: Check, patient: CheckTarget) -> Finding:
+def _run(check: Check, target: CheckTarget) -> Finding:
     try:
-        return check.run(patient)
-    except Exception as error:  # noqa: BLE001  # whatever is wrong with this machine, the other checks go on
+        return check.run(target)
+    except Exception as error:  # noqa: BLE001  # the other checks must run, whatever is wrong with this machine
         return fail(
             f"the check itself broke: {type(error).__name__}: {error}", "please report this with the line above"
         )

@@ -1,4 +1,4 @@
-"""The machine: its Python, its limits, its board, the broker software on it, and its clock, which nobody needs."""
+"""Checks the machine: its Python, its limits, its board, its broker software and its clock."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if sys.platform != "win32":
 
 OLDEST_PYTHON = (3, 10)
 FEWEST_FILES, GOOD_FILES = 64, 1024
-"""Open files that one process may have: a device takes about a dozen, a coordinator some dozens."""
+"""Open files that a process may have: a device uses about a dozen, a coordinator some dozens."""
 GOOD_MOSQUITTO = ((2, 0, 23), (2, 1, 2))
-"""The first good releases of the lines 2.0 and 2.1: those before lose queued messages, or have open security faults."""
+"""The first good releases of the series 2.0 and 2.1; older ones lose queued messages, or have known security faults."""
 SANE_YEAR = 2025
 
 
 def judge_python(version: tuple[int, ...]) -> Finding:
-    """The version of this interpreter."""
+    """Judge the version of Python."""
     shown = ".".join(map(str, version[:3]))
     if version[:2] >= OLDEST_PYTHON:
         return ok(shown)
@@ -36,7 +36,7 @@ def judge_python(version: tuple[int, ...]) -> Finding:
 
 
 def judge_files(soft: int | None) -> Finding:
-    """How many files a process may open; None: without limit, or the system does not say."""
+    """Judge how many files a process may open; soft: the soft limit, None: there is none, or it is unknown."""
     if soft is None or soft >= GOOD_FILES:
         return ok("no limit known" if soft is None else f"{soft} open files")
     found, remedy = (
@@ -57,7 +57,10 @@ def files_limit() -> int | None:
 
 
 def judge_mosquitto(version: str | None, *, amqtt: bool) -> Finding:
-    """The broker that `edge-sdk broker` and `--broker embedded` would take; `version` of mosquitto, None: not there."""
+    """Judge the broker that `edge-sdk broker` and `--broker embedded` use.
+
+    version: that of mosquitto; None: it is not on PATH, empty: it does not say.  amqtt: whether amqtt is installed.
+    """
     if version is None:
         if amqtt:
             return ok("not on PATH; the embedded broker is amqtt, good for trials and simulations")
@@ -68,13 +71,13 @@ def judge_mosquitto(version: str | None, *, amqtt: bool) -> Finding:
         return ok(version)
     wanted = f"{'.'.join(map(str, line_20))} or later, or {'.'.join(map(str, line_21))} or later"
     return warn(
-        f"{version or 'a version that it does not tell'}: older ones lose messages or have known security faults",
+        f"{version or 'unknown version'}: older ones lose messages or have known security faults",
         f"install mosquitto {wanted}, from mosquitto.org where the distribution is behind",
     )
 
 
 def mosquitto_version() -> str | None:
-    """The version of mosquitto on PATH; empty where it does not say, None where there is none."""
+    """Return the version of mosquitto on PATH; empty: it does not say, None: it is not on PATH."""
     program = shutil.which("mosquitto")
     if program is None:
         return None
@@ -87,23 +90,23 @@ def mosquitto_version() -> str | None:
 
 
 def has_amqtt() -> bool:
-    """Whether the embedded broker of the extra `coordinator` is installed."""
+    """Whether amqtt, the broker of the extra `coordinator`, is installed."""
     return importlib.util.find_spec("amqtt") is not None
 
 
 def judge_board(name: str) -> Finding:
-    """The board that this is, and what its profile says."""
+    """Show the board that this machine is, with its profile."""
     try:
         profile = profiles.load_board(name)
     except UsageError:
-        return ok(f"{name}: no profile, which only simulations need; one is a file in firmware_profiles/boards")
+        return ok(f"{name}: no profile, which only simulations need; a profile is a file in firmware_profiles/boards")
     runtimes = ", ".join(profile.runtimes)
     assumed = f"{profile.cores} cores, {profile.ram_bytes / 2**30:g} GiB, {runtimes}"
     return ok(f"{profile.name}; its profile is {profile.title}: {assumed}")
 
 
 def judge_clock(year: int, *, tls: bool) -> Finding:
-    """The date.  It matters to TLS alone."""
+    """Judge the date, which matters for TLS alone."""
     why = "not needed: nothing is accepted, refused or ordered by the time of day"
     if tls and year < SANE_YEAR:
         return warn(
@@ -113,5 +116,5 @@ def judge_clock(year: int, *, tls: bool) -> Finding:
 
 
 def python_version() -> tuple[int, ...]:
-    """Of this interpreter."""
+    """Return the version of this Python as (major, minor, micro)."""
     return tuple(sys.version_info[:3])

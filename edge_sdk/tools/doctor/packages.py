@@ -1,4 +1,4 @@
-"""Which packages are installed, and whether their versions are those that edge-sdk asks for in its own metadata."""
+"""Checks the installed packages: their versions must be those that the metadata of edge-sdk demands."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ import msgpack
 from edge_sdk.tools.doctor.finding import Finding, fail, ok, warn
 
 EXTRAS = ("torch", "onnx", "coordinator", "sim")
-"""Extras for users; `dev` is for those who work on edge-sdk itself."""
+"""The extras for users; the extra `dev` is for work on edge-sdk itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """A package, the extra that it belongs to (empty: the base install), and what its version must be."""
+    """A package that edge-sdk needs."""
 
     name: str
     extra: str
+    """The extra that needs it; empty: the base install."""
     bounds: tuple[tuple[str, tuple[int, ...]], ...]
-    """(`>=` or `<`, version)."""
+    """Bounds on its version, each `>=` or `<` with a version."""
 
 
 def parse_requirement(text: str) -> Requirement | None:
-    """A line of metadata, such as `torch>=2.1; extra == "torch"`; None for one that is not ours to check."""
+    """Parse a line of metadata, such as `torch>=2.1; extra == "torch"`; returns None for lines that are not checked."""
     wanted, _, marker = text.partition(";")
     name = re.match(r"[A-Za-z0-9._-]+", wanted.strip())
     extra = re.search(r"""extra\s*==\s*['"]([a-z]+)['"]""", marker)
@@ -37,7 +38,7 @@ def parse_requirement(text: str) -> Requirement | None:
 
 
 def parse_version(text: str) -> tuple[int, ...]:
-    """The release numbers at the beginning: 2.13.0+cpu -> (2, 13, 0)."""
+    """Return the numbers at the beginning of a version: (2, 13, 0) for "2.13.0+cpu"."""
     found = re.match(r"\d+(\.\d+)*", text)
     return tuple(int(part) for part in found[0].split(".")) if found else ()
 
@@ -48,14 +49,17 @@ def fits(version: tuple[int, ...], requirement: Requirement) -> bool:
 
 
 def requirements(lines: Iterable[str] | None = None) -> tuple[Requirement, ...]:
-    """What the base install and the users' extras ask for, each package once."""
+    """Return the requirements of the base install and of the users' extras, each package once.
+
+    lines: metadata; None: that of the installed edge-sdk.
+    """
     lines = importlib.metadata.requires("edge-sdk") or () if lines is None else lines
     parsed = [each for each in map(parse_requirement, lines) if each is not None and each.extra in ("", *EXTRAS)]
     return tuple({each.name: each for each in reversed(parsed)}.values())[::-1]
 
 
 def installed(name: str) -> str | None:
-    """The version of an installed package."""
+    """Return the version of a package; None if it is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -63,7 +67,7 @@ def installed(name: str) -> str | None:
 
 
 def judge(requirement: Requirement, version: str | None) -> Finding:
-    """A package of the base install must be there and fit; one of an extra may be missing."""
+    """Judge the version of a package; None: it is not installed, which is a fault only in the base install."""
     wanted = ", ".join(f"{sign} {'.'.join(map(str, bound))}" for sign, bound in requirement.bounds)
     extra = f"[{requirement.extra}]" if requirement.extra else ""
     install = f"pip install --upgrade 'edge-sdk{extra}'"
@@ -78,13 +82,13 @@ def judge(requirement: Requirement, version: str | None) -> Finding:
 
 
 def judge_msgpack(packer_module: str) -> Finding:
-    """Whether msgpack has its C extension: the protocol works without, only slower."""
+    """Judge whether msgpack has its C extension; packer_module: the module of its Packer."""
     if "fallback" not in packer_module:
         return ok("with its C extension")
     return warn(
-        "pure Python: works, and packs and unpacks slower",
-        "install a wheel of msgpack that was built for this machine, or a C compiler and `pip install --no-binary "
-        "msgpack --force-reinstall msgpack`; without either, leave it: frames are small",
+        "pure Python: works, but packs and unpacks slower",
+        "install a wheel of msgpack that was built for this machine, or install a C compiler and run `pip install "
+        "--no-binary msgpack --force-reinstall msgpack`; if neither is possible, nothing is lost but some time",
     )
 
 

@@ -1,4 +1,4 @@
-"""What was found, for people and as JSON."""
+"""The report of all checks, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ REPORT_VERSION = 1
 _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 
 
-def healthy(examined: Sequence[CheckResult]) -> bool:
-    """Whether nothing failed."""
-    return all(each.finding.level is not Level.FAIL for each in examined)
+def healthy(results: Sequence[CheckResult]) -> bool:
+    """Whether no check failed."""
+    return all(each.finding.level is not Level.FAIL for each in results)
 
 
-def as_json(examined: Sequence[CheckResult]) -> str:
-    """For scripts: version, ok, and the checks with name, level, found, remedy."""
+def as_json(results: Sequence[CheckResult]) -> str:
+    """Return the report as JSON with `version`, `ok` and `checks`: name, level, found and remedy of each."""
     checks = [
         {
             "name": each.name,
@@ -27,14 +27,14 @@ def as_json(examined: Sequence[CheckResult]) -> str:
             "found": each.finding.found,
             "remedy": each.finding.remedy,
         }
-        for each in examined
+        for each in results
     ]
-    return json.dumps({"version": REPORT_VERSION, "ok": healthy(examined), "checks": checks}, indent=2)
+    return json.dumps({"version": REPORT_VERSION, "ok": healthy(results), "checks": checks}, indent=2)
 
 
-def render(examined: Sequence[CheckResult]) -> str:
-    """Plain text: a line for each check, and below a fault what to do."""
-    return "\n".join([*(_line(each) for each in examined), "", verdict(examined)]) + "\n"
+def render(results: Sequence[CheckResult]) -> str:
+    """Return the report as plain text: a line for each check, and below a fault what to do."""
+    return "\n".join([*(_line(each) for each in results), "", verdict(results)]) + "\n"
 
 
 def _line(each: CheckResult) -> str:
@@ -42,28 +42,28 @@ def _line(each: CheckResult) -> str:
     return f"{line}\n{'':<27}-> {each.finding.remedy}" if each.finding.remedy else line
 
 
-def verdict(examined: Sequence[CheckResult]) -> str:
-    """The last line."""
-    counts = {level: sum(each.finding.level is level for each in examined) for level in Level}
+def verdict(results: Sequence[CheckResult]) -> str:
+    """Return the last line of the report."""
+    counts = {level: sum(each.finding.level is level for each in results) for level in Level}
     if counts[Level.FAIL]:
-        return f"{counts[Level.FAIL]} of {len(examined)} checks failed: mend these first"
+        return f"{counts[Level.FAIL]} of {len(results)} checks failed: repair these first"
     if counts[Level.WARN]:
-        return f"works; {counts[Level.WARN]} of {len(examined)} checks could be better"
-    return f"all {len(examined)} checks are fine"
+        return f"works; {counts[Level.WARN]} of {len(results)} checks could be better"
+    return f"all {len(results)} checks are fine"
 
 
-def show(examined: Sequence[CheckResult], stream: TextIO) -> None:
-    """Write the report, in colour where rich is installed and somebody looks."""
+def show(results: Sequence[CheckResult], stream: TextIO) -> None:
+    """Write the report, in colour if rich is installed and the stream is a terminal."""
     if importlib.util.find_spec("rich") is None or not stream.isatty():
-        stream.write(render(examined))
+        stream.write(render(results))
         return
     from rich.console import Console
     from rich.text import Text
 
     console = Console(file=stream, highlight=False)
-    for each in examined:
+    for each in results:
         level = each.finding.level
         console.print(Text.assemble((f"{level.value:<5} ", _COLOURS[level]), f"{each.name:<20} ", each.finding.found))
         if each.finding.remedy:
             console.print(Text(f"{'':<27}-> {each.finding.remedy}", style="dim"))
-    console.print(Text(f"\n{verdict(examined)}", style="bold"))
+    console.print(Text(f"\n{verdict(results)}", style="bold"))

@@ -1,4 +1,4 @@
-"""Talks to a broker on topics of its own, fl/v1/NAME/..., and notes what it does."""
+"""Tests a broker with messages on topics of its own, fl/v1/NAME/..., and records what the broker does."""
 
 from __future__ import annotations
 
@@ -26,28 +26,30 @@ CONNECTIONS = 3
 
 @dataclass(frozen=True, slots=True)
 class SelftestTimeouts:
-    """How long to wait for what, in seconds."""
+    """How long to wait, in seconds."""
 
     link_s: float = 10.0
+    """For a connection."""
     frame_s: float = 5.0
+    """For a frame that should arrive."""
     quiet_s: float = 0.3
-    """For what should not come."""
+    """For a frame that should not arrive."""
 
 
 class SelftestLink(Transport, Protocol):
-    """A transport that tells what it found out about its broker."""
+    """A transport that knows the MQTT version and the limit of its broker."""
 
     @property
     def version(self) -> str:
-        """Of MQTT."""
+        """The version of MQTT in use."""
 
     @property
     def broker_limit_bytes(self) -> int | None:
-        """The largest frame that the broker takes, where it says so."""
+        """The largest packet that the broker accepts; None if it states no limit."""
 
 
 OpenSelftestLink = Callable[[str, str], SelftestLink]
-"""(url, client id) -> a link that is not connected yet."""
+"""A function of the broker's URL and a client id that returns a link, not connected yet."""
 
 
 def open_mqtt(url: str, client_id: str, tls: TlsFiles = NO_FILES) -> SelftestLink:
@@ -58,14 +60,17 @@ def open_mqtt(url: str, client_id: str, tls: TlsFiles = NO_FILES) -> SelftestLin
 
 
 def run_selftest(
-    url: str, name: str, patience: SelftestTimeouts = SelftestTimeouts(), open_link: OpenSelftestLink = open_mqtt
+    url: str, name: str, timeouts: SelftestTimeouts = SelftestTimeouts(), open_link: OpenSelftestLink = open_mqtt
 ) -> BrokerObservation:  # frozen
-    """All that a broker shows.  Raises UsageError for a URL that names none; leaves nothing behind."""
+    """Test a broker and return the observations; leaves no retained frame behind.
+
+    name: a federation id that nobody else uses.  Raises UsageError for a URL that is not one of a broker.
+    """
     address = parse_broker_url(url)
-    tester = _Tester(url, name, patience, open_link)
+    tester = _Tester(url, name, timeouts, open_link)
     try:
-        seen = tester.echo(address)
-        return seen if seen.echo_s is None else tester.retained(tester.wildcards(seen))
+        observed = tester.echo(address)
+        return observed if observed.echo_s is None else tester.retained(tester.wildcards(observed))
     except _NoLinkError as error:
         return BrokerObservation(reason=str(error))
 
@@ -76,78 +81,83 @@ def echo_times_s(
     *,
     size_bytes: int,
     count: int,
-    patience: SelftestTimeouts = SelftestTimeouts(),  # frozen
+    timeouts: SelftestTimeouts = SelftestTimeouts(),  # frozen
     open_link: OpenSelftestLink = open_mqtt,
 ) -> list[float]:
-    """Times of echoes of so many bytes between two links to one broker; empty where one does not come back.
+    """Return the times of `count` echoes of `size_bytes` bytes between two links to one broker.
 
-    Raises UsageError for a URL that names none.
+    An echo goes from one link to the other and back.  The list is empty if one does not come back.  Raises UsageError
+    for a URL that is not one of a broker.
     """
     parse_broker_url(url)
     try:
-        return _Tester(url, name, patience, open_link).echoes(size_bytes, count)
+        return _Tester(url, name, timeouts, open_link).echoes(size_bytes, count)
     except _NoLinkError:
         return []
 
 
 class _NoLinkError(Exception):
-    """There is no link; the text says why."""
+    """There is no connection; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Tester:
-    """The self-test, step by step."""
+    """The steps of the self-test."""
 
     url: str
     name: str
-    patience: SelftestTimeouts
+    timeouts: SelftestTimeouts
     open_link: OpenSelftestLink
 
     def echo(self, address: BrokerAddress) -> BrokerObservation:
-        """Frames to and fro between two links, as between a device and its coordinator, on exact topics."""
+        """Send frames back and forth between two links, as between a device and its coordinator, without wildcards."""
         there, back = topics.up(self.name, "doctor", "echo"), topics.down(self.name, "doctor", "echo")
         with self._linked("near", back) as near, self._linked("far", there) as far:
-            seen = BrokerObservation(
+            observed = BrokerObservation(
                 connect_s=_connect_s(address),
                 version=near.version,
                 limit_bytes=near.broker_limit_bytes,
-                echo_s=_echo_s((near, there), (far, back), self.patience),
+                echo_s=_echo_s((near, there), (far, back), self.timeouts),
             )
-            return seen if seen.echo_s is None else replace(seen, large=_large(near, there, far, self.patience))
+            return (
+                observed
+                if observed.echo_s is None
+                else replace(observed, large=_large(near, there, far, self.timeouts))
+            )
 
     def echoes(self, size_bytes: int, count: int) -> list[float]:
-        """Times of echoes; empty where one is lost."""
+        """Return the times of echoes in seconds; empty if one is lost."""
         there, back = topics.up(self.name, "doctor", "echo"), topics.down(self.name, "doctor", "echo")
         with self._linked("near", back) as near, self._linked("far", there) as far:
-            return _echo_times_s((near, there), (far, back), self.patience, size_bytes, count)
+            return _echo_times_s((near, there), (far, back), self.timeouts, size_bytes, count)
 
-    def wildcards(self, seen: BrokerObservation) -> BrokerObservation:
-        """Subscribe as the coordinator and a device do."""
+    def wildcards(self, observed: BrokerObservation) -> BrokerObservation:
+        """Subscribe with wildcards, as the coordinator and a device do."""
         patterns = (*topics.coordinator_subscriptions(self.name), topics.device_subscriptions(self.name, "doctor")[0])
         wanted = [(topics.up(self.name, "doctor", "hello"), b"up"), (topics.down(self.name, "doctor", "task"), b"down")]
         with self._linked("plus", *patterns) as link:
             for topic, frame in (*wanted, (topics.down(self.name, "other", "task"), b"stray")):
                 link.send(topic, frame)
-            heard = _heard(link, wanted, self.patience.frame_s)
-            return replace(seen, wildcards=heard, strays=_anything(link, self.patience.quiet_s))
+            heard = _heard(link, wanted, self.timeouts.frame_s)
+            return replace(observed, wildcards=heard, strays=_anything(link, self.timeouts.quiet_s))
 
-    def retained(self, seen: BrokerObservation) -> BrokerObservation:
-        """Leave a frame for one who comes later, and take it away again."""
+    def retained(self, observed: BrokerObservation) -> BrokerObservation:
+        """Publish a retained frame, check that a later subscriber receives it, and delete it."""
         topic = topics.coordinator_status(self.name)
         with self._linked("first") as link:
             link.send(topic, b"kept", retain=True)
         with self._linked("later", topic) as link:
-            seen = replace(seen, retained=_heard(link, [(topic, b"kept")], self.patience.frame_s))
+            observed = replace(observed, retained=_heard(link, [(topic, b"kept")], self.timeouts.frame_s))
             link.send(topic, b"", retain=True)
         with self._linked("last", topic) as link:
-            return replace(seen, cleared=not _anything(link, self.patience.quiet_s))
+            return replace(observed, cleared=not _anything(link, self.timeouts.quiet_s))
 
     @contextmanager
     def _linked(self, role: str, *patterns: str) -> Iterator[SelftestLink]:
         link = self.open_link(self.url, f"{self.name}-{role}")
         link.connect(patterns)
         try:
-            _await_link(link, self.patience.link_s)
+            _await_link(link, self.timeouts.link_s)
             yield link
         finally:
             link.close()
@@ -161,12 +171,12 @@ def _await_link(transport: SelftestLink, within_s: float) -> None:
             return
         if isinstance(event, Disconnected):
             reason = event.reason
-            break  # a first failure is an answer: whoever asks wants to hear it now
+            break  # the first failure is the result; the transport would try again
     raise _NoLinkError(reason)
 
 
 def _connect_s(address: BrokerAddress) -> float:
-    """The shortest of a few TCP connections: the network's own time there and back."""
+    """Return the time of the fastest of a few TCP connections, which is the round trip of the network."""
     times_s = []
     for _ in range(CONNECTIONS):
         begun_s = time.perf_counter()
@@ -175,46 +185,47 @@ def _connect_s(address: BrokerAddress) -> float:
     return min(times_s)
 
 
-def _echo_s(near: tuple[SelftestLink, str], far: tuple[SelftestLink, str], patience: SelftestTimeouts) -> float | None:
-    """The median time until a frame is back; None where one is lost.  Each link comes with the topic that it sends to.
+def _echo_s(near: tuple[SelftestLink, str], far: tuple[SelftestLink, str], timeouts: SelftestTimeouts) -> float | None:
+    """Return the median time of an echo; None if one is lost.  Each link comes with the topic that it sends to.
 
-    It takes two links: the delay of a side without TCP_NODELAY shows only where a frame follows an acknowledgement.
+    There are two links because the delay of a side without TCP_NODELAY occurs only if a frame follows an
+    acknowledgement.
     """
-    times_s = _echo_times_s(near, far, patience, ECHO_BYTES, ECHOES)
+    times_s = _echo_times_s(near, far, timeouts, ECHO_BYTES, ECHOES)
     return statistics.median(times_s) if times_s else None
 
 
 def _echo_times_s(
     near: tuple[SelftestLink, str],
     far: tuple[SelftestLink, str],
-    patience: SelftestTimeouts,
+    timeouts: SelftestTimeouts,
     size_bytes: int,
     count: int,
 ) -> list[float]:
-    """The time of each echo; empty where one is lost."""
+    """Return the time of each echo; empty if one is lost."""
     times_s = []
     for number in range(count):
         frame = number.to_bytes(4, "little") * (size_bytes // 4)
         begun_s = time.perf_counter()
         for (sender, topic), (listener, _) in ((near, far), (far, near)):
             sender.send(topic, frame)
-            if not _heard(listener, [(topic, frame)], patience.frame_s):
+            if not _heard(listener, [(topic, frame)], timeouts.frame_s):
                 return []
         times_s.append(time.perf_counter() - begun_s)
     return times_s
 
 
-def _large(sender: SelftestLink, topic: str, listener: SelftestLink, patience: SelftestTimeouts) -> bool:
+def _large(sender: SelftestLink, topic: str, listener: SelftestLink, timeouts: SelftestTimeouts) -> bool:
     frame = bytes(CONTROL_LIMITS.frame_bytes)
     try:
         sender.send(topic, frame)
-    except LocalProtocolError:  # larger than the broker says that it takes
+    except LocalProtocolError:  # above the limit that the broker states
         return False
-    return _heard(listener, [(topic, frame)], patience.frame_s)
+    return _heard(listener, [(topic, frame)], timeouts.frame_s)
 
 
 def _heard(link: SelftestLink, wanted: Sequence[tuple[str, bytes]], within_s: float) -> bool:
-    """Whether all of these frames come in time."""
+    """Whether all of these frames arrive within `within_s` seconds."""
     missing, end_s = list(wanted), time.monotonic() + within_s
     while missing and (left_s := end_s - time.monotonic()) > 0:
         event = link.poll(left_s)
@@ -224,7 +235,7 @@ def _heard(link: SelftestLink, wanted: Sequence[tuple[str, bytes]], within_s: fl
 
 
 def _anything(link: SelftestLink, within_s: float) -> bool:
-    """Whether a frame with something in it comes."""
+    """Whether a frame that is not empty arrives within `within_s` seconds."""
     end_s = time.monotonic() + within_s
     while (left_s := end_s - time.monotonic()) > 0:
         event = link.poll(left_s)

@@ -1,1 +1,1 @@
-"""A board's profile, measured on the machine itself: `edge-sdk boards --measure`."""
+"""Measures the profile of this machine, and of its link to a broker: `edge-sdk boards --measure`."""

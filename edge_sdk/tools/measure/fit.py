@@ -1,4 +1,4 @@
-"""From timed work to a board's speed: the figures under which a profile comes closest to what was measured."""
+"""Fits the speed of a board to measured times: finds the figures whose predictions come closest to them."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ from dataclasses import dataclass
 from edge_sdk.boards.profiles import Effort
 
 _FIRST_STEP, _LAST_STEP = 8.0, 1.01
-"""Factors by which figures are changed in the search, from coarse to fine."""
+"""The first and the last factor by which the search changes a figure."""
 _LEAST_CALL_S = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Some work, and what it took."""
+    """Some computing, and the measured time."""
 
     effort: Effort
     took_s: float
     training: bool
+    """Whether it is training; otherwise it is inference."""
     what: str = ""
+    """A description for the user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """A board's figures of speed, by the names that they have in its profile."""
+    """The figures of a board's speed, named as in its profile."""
 
     train_flops_per_s: float
     infer_flops_per_s: float
@@ -33,28 +35,28 @@ class Speed:
     call_s: float
 
     def predicted_s(self, each: Timed) -> float:
-        """What a profile with these figures says of some work: Board.compute_s."""
+        """Predict the time of some computing as `Board.compute_s` does."""
         flops_per_s = self.train_flops_per_s if each.training else self.infer_flops_per_s
         roofline_s = max(each.effort.flops / flops_per_s, each.effort.bytes / self.memory_bytes_per_s)
         return roofline_s + each.effort.calls * self.call_s
 
 
 def fit(samples: Sequence[Timed]) -> Speed:
-    """The figures with the least mean square of log(predicted / measured).
+    """Return the figures with the least mean square of log(predicted / measured).
 
-    A pattern search over the logarithms of the figures, from several beginnings: the same samples give the same
-    figures.  samples: some training and some inference, of large and of small layers.
+    They are found by a pattern search over the logarithms of the figures, from several starting points, so that the
+    same samples give the same figures.  samples: training and inference, of large and of small layers.
     """
     fastest = max(each.effort.flops / each.took_s for each in samples)
     smallest_s = min(each.took_s / each.effort.calls for each in samples)
     moved = max(each.effort.bytes / each.took_s for each in samples)
-    beginnings = [
+    starting_points = [
         (fastest * high, fastest * high, moved * wide, smallest_s * small)
         for high in (1.0, 3.0)
         for wide in (1.0, 4.0)
         for small in (0.1, 0.8)
     ]
-    found = min(_descend(begin, lambda figures: _loss(figures, samples)) for begin in beginnings)
+    found = min(_descend(begin, lambda figures: _loss(figures, samples)) for begin in starting_points)
     train, infer, memory, call_s = found[1]
     return Speed(
         train_flops_per_s=train, infer_flops_per_s=infer, memory_bytes_per_s=memory, call_s=max(call_s, _LEAST_CALL_S)
@@ -62,7 +64,7 @@ def fit(samples: Sequence[Timed]) -> Speed:
 
 
 def typical_factor(speed: Speed, samples: Sequence[Timed]) -> float:
-    """By what factor predictions are typically off, up or down: exp of the root mean square of the logarithm."""
+    """Return the typical factor between prediction and measurement: exp of the root mean square of the logarithm."""
     return math.exp(math.sqrt(_loss(_figures(speed), samples)))
 
 
@@ -77,7 +79,7 @@ def _loss(figures: tuple[float, ...], samples: Sequence[Timed]) -> float:
 
 
 def _descend(begin: tuple[float, ...], loss: Callable[[tuple[float, ...]], float]) -> tuple[float, tuple[float, ...]]:
-    """Change one figure at a time by a factor, as long as that helps, with ever smaller factors."""
+    """Change one figure at a time by a factor, as long as that reduces the loss; then make the factor smaller."""
     best, figures, step = loss(begin), begin, _FIRST_STEP
     while step > _LAST_STEP:
         moved = False

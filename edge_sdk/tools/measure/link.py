@@ -1,4 +1,4 @@
-"""A link's profile, measured by echoes through a broker on the other side of it."""
+"""Measures the profile of a link, by echoes through a broker on the other side of the link."""
 
 from __future__ import annotations
 
@@ -20,20 +20,23 @@ def measure_link(
     tester: str,
     *,
     like: str = "ethernet",
-    patience: SelftestTimeouts = SelftestTimeouts(),  # noqa: B008  # frozen
+    timeouts: SelftestTimeouts = SelftestTimeouts(),  # noqa: B008  # frozen
     open_link: OpenSelftestLink = open_mqtt,
 ) -> Link:
-    """The profile of the link to a broker, both ways alike; loss and power are those of another profile.
+    """Return the profile of the link to a broker; packets and power are those of the profile `like`.
 
-    An echo crosses the link to the broker and back, twice.  With t the median time of an echo of so many bytes:
-    latency = t(small) / 4, rate = 4 * (large - small) / (t(large) - t(small)).
-    Raises UsageError for a URL that names no broker, TransportError where echoes do not come back.
+    An echo passes the link four times: to the broker and back, twice.  With t(n) the median time of an echo of n bytes:
+    latency = t(small) / 4, rate = 4 * (large - small) / (t(large) - t(small)), the same in both directions.
+    tester: a federation id that nobody else uses.  Raises UsageError for a URL that is not one of a broker, and
+    TransportError if echoes do not come back.
     """
     times_s: dict[int, float] = {}
     for size_bytes in (SMALL_BYTES, LARGE_BYTES):
-        found = echo_times_s(url, tester, size_bytes=size_bytes, count=_ECHOES, patience=patience, open_link=open_link)
+        found = echo_times_s(url, tester, size_bytes=size_bytes, count=_ECHOES, timeouts=timeouts, open_link=open_link)
         if not found:
-            raise TransportError(f"{url}: echoes of {size_bytes} bytes do not come back; edge-sdk doctor says more")
+            raise TransportError(
+                f"{url}: echoes of {size_bytes} bytes do not come back; run edge-sdk doctor --broker to see why"
+            )
         times_s[size_bytes] = statistics.median(found)
     longer_s = max(times_s[LARGE_BYTES] - times_s[SMALL_BYTES], 1e-6)
     rate = float(f"{4 * (LARGE_BYTES - SMALL_BYTES) / longer_s:.3g}")

@@ -1,4 +1,4 @@
-"""Work to time: steps of models whose cost is known, through the very code that trains on a device."""
+"""The workloads that are timed: steps of models whose cost is known, with the code that also trains on a device."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ CLASSES = 10
 _LEAST_REPEATS, _MOST_REPEATS = 5, 200
 
 Workload: TypeAlias = tuple[str, Callable[[], Model], tuple[int, int, int], int]
-"""A name, a model, the shape of its samples (c, h, w), and the size of a batch."""
+"""A name, a function that makes a model, the shape of its samples (c, h, w), and the size of a batch."""
 
 
 def numpy_loads() -> tuple[Workload, ...]:
-    """For a machine without torch: the last layer of a frozen extractor, narrow and wide."""
+    """Return workloads for a machine without torch: training a last layer alone, for narrow and wide features."""
     return tuple(
         (f"softmax of {width}", lambda width=width: NumpyModel(CLASSES, (1, 1, width), seed=0), (1, 1, width), batch)
         for width, batch in ((64, 32), (784, 32), (3072, 64), (12_288, 64), (12_288, 256))
@@ -30,7 +30,7 @@ def numpy_loads() -> tuple[Workload, ...]:
 
 
 def timed(loads: Sequence[Workload], budget_s: float) -> Iterator[Timed]:
-    """Each load's training step and inference pass, timed for `budget_s` seconds each: the shortest."""
+    """Time a training step and an inference pass of each workload, for about `budget_s` seconds each."""
     for name, make, shape, batch in loads:
         model, rng = make(), np.random.default_rng(0)
         x = rng.normal(size=(batch, *shape)).astype(np.float32)  # (b, c, h, w)
@@ -46,9 +46,9 @@ def timed(loads: Sequence[Workload], budget_s: float) -> Iterator[Timed]:
 
 
 def shortest_s(work: Callable[[], object], budget_s: float) -> float:
-    """The shortest time of some work, repeated for about `budget_s` seconds, after two times that do not count.
+    """Return the shortest time of some work that is repeated for about `budget_s` seconds, after two warm-ups.
 
-    Whatever else a machine does makes work longer, never shorter.
+    The shortest counts, because other programs on the machine can only make work take longer.
     """
     for _ in range(2):
         work()

@@ -1,4 +1,4 @@
-"""What a machine says of itself, and how fast its disk makes things durable."""
+"""Reads the memory, cores and clock of the machine, and measures the speed of its disk."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from edge_sdk.errors import StoreError
 
 CPU_INFO = Path("/proc/cpuinfo")
 MAX_FREQUENCY = Path("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
-"""In kHz."""
+"""A file with the highest clock rate in kHz."""
 _BLOCK_BYTES, _BLOCKS = 2**20, 16
 
 
 def ram_bytes() -> int:
-    """Physical memory."""
+    """Return the physical memory in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def busy_share() -> float:
-    """Of the cores, what ran in the last minute: the load average for each; 0 where the system does not tell."""
+    """Return the load average of the last minute divided by the number of cores; 0 if the system does not tell."""
     try:
         return os.getloadavg()[0] / cores()
     except OSError:
@@ -35,7 +35,7 @@ def busy_share() -> float:
 
 
 def cpu_hz(max_frequency: Path = MAX_FREQUENCY, cpu_info: Path = CPU_INFO) -> int:
-    """The processor's highest clock; 0 where the system does not tell."""
+    """Return the highest clock rate of the processor in Hz; 0 if the system does not tell."""
     try:
         return 1000 * int(max_frequency.read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -48,7 +48,10 @@ def cpu_hz(max_frequency: Path = MAX_FREQUENCY, cpu_info: Path = CPU_INFO) -> in
 
 
 def disk_bytes_per_s(folder: Path) -> float:
-    """Megabyte blocks in a temporary file of a folder, each synced: bytes a second.  Raises StoreError."""
+    """Measure the speed of the disk in bytes a second: write blocks of 1 MiB to a temporary file, each with a sync.
+
+    Raises StoreError if the folder cannot be written.
+    """
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             begun_s = time.perf_counter()

@@ -1,4 +1,7 @@
-"""A measured profile as TOML: what was measured is marked so, the rest is what the nearest profile says."""
+"""Measures the profile of this machine, and writes profiles as TOML.
+
+Figures that cannot be measured are those of the most similar profile; the profile says which were measured.
+"""
 
 from __future__ import annotations
 
@@ -29,19 +32,21 @@ from edge_sdk.tools.measure.loads import numpy_loads, timed
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,35}")
 BUDGET_S = 0.4
-"""Seconds for each thing that is timed."""
+"""Seconds for each step that is timed."""
 _QUIET = 0.3
-"""Share of the cores that others may use while we measure."""
+"""Share of the cores that other programs may use during the measurement without a warning."""
 _FALLBACK = {"aarch64": "rpi4"}
-"""Whose power, heat and link a machine is given that is no known board, by architecture; else x86's."""
+"""By architecture, the board whose power, heat and link an unknown machine gets; for other architectures x86."""
 
 
 def measure_board(
     name: str, state: Path, *, budget_s: float = BUDGET_S, say: Callable[[str], None] = lambda _line: None
 ) -> Board:
-    """The profile of this machine.  Raises UsageError for a bad name, StoreError where `state` cannot be written.
+    """Measure the profile of this machine.
 
-    state: a folder on the disk that devices keep their state on.  say: told what was timed, and how it fits.
+    state: a folder on the disk on which devices keep their state.  budget_s: seconds for each step that is timed.
+    say: receives lines about the measured times and the fit.  Raises UsageError for an illegal name, and StoreError if
+    `state` cannot be written.
     """
     if not NAME.fullmatch(name):
         raise UsageError(f"--name {name}: use a-z, 0-9 and -, at most 36 of them")
@@ -49,10 +54,10 @@ def measure_board(
     like = load_board(known if known in boards() else _FALLBACK.get(platform.machine(), "x86"))
     busy = machine.busy_share()
     if busy > _QUIET:
-        say(f"other programs keep {busy:.0%} of this machine busy: its figures will be too low; measure again without")
+        say(f"other programs use {busy:.0%} of this machine: the figures will be too low; stop them and measure again")
     samples = _timed(budget_s)
     speed = fit(samples)
-    for line in told(speed, samples):
+    for line in fit_report(speed, samples):
         say(line)
     hz = machine.cpu_hz()
     fields: dict[str, Any] = {
@@ -74,8 +79,8 @@ def measure_board(
     return read_board(to_table(dataclasses.replace(like, **fields, verified=verified)), f"{name}.toml")
 
 
-def told(speed: Speed, samples: Sequence[Timed]) -> list[str]:
-    """What was timed, what the fitted figures say of it, and by what factor they are off."""
+def fit_report(speed: Speed, samples: Sequence[Timed]) -> list[str]:
+    """Return lines with each measured time, the time that the fitted figures predict, and the typical error."""
     lines = [
         f"{each.what}: {1e3 * each.took_s:.2f} ms, fitted {1e3 * speed.predicted_s(each):.2f} ms" for each in samples
     ]

@@ -1,4 +1,4 @@
-"""Work to time in torch: layers that compute much and little, that move much and little."""
+"""The workloads that are timed with torch; their layers differ in operations and in memory traffic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edge_sdk.tools.measure.loads import CLASSES, Workload
 
 
 def torch_loads() -> tuple[Workload, ...]:
-    """Small and large nets, dense and convolutional."""
+    """Return workloads of small and large networks, dense and convolutional."""
     return (
         _load("a dense net of 64-64", (1, 8, 8), 32, lambda: _dense(64, 64)),
         _load("a dense net of 784-256-256", (1, 28, 28), 32, lambda: _dense(784, 256, 256)),

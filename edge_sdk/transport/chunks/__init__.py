@@ -1,4 +1,4 @@
-"""Frames that are too long for one message: split into chunks, and put together again in bounded memory.
+"""Frames that are too long for one message: they are split into chunks, and put together again in bounded memory.
 
 May import `protocol` and `errors`.
 """

@@ -1,8 +1,7 @@
 """Puts frames together from their chunks, in bounded memory.
 
-The sender decides how much it sends, the receiver how much it holds: a set that announces more than a frame may have,
-or more than fits beside the others, is refused before a byte of it is kept.  Nothing is trusted until the digest of
-the whole has been computed again.
+The chunks of one frame are called a set.  A set that announces a frame above the limit, or more bytes than fit beside
+the other sets, is refused before any of it is stored.  A frame is handed on only if its digest is the announced one.
 """
 
 from __future__ import annotations
@@ -15,30 +14,30 @@ from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.transport.chunks import packets
 from edge_sdk.transport.chunks.packets import Chunk, ChunkLayout, Range
 
-STALL_S = 1.0
-"""Silence after which a receiver names what is missing; doubled each time, up to a minute."""
-_LONGEST_STALL_S = 60.0
+FIRST_REQUEST_S = 1.0
+"""Seconds without a new chunk after which the missing chunks are requested; doubled each time, up to a minute."""
+_LONGEST_REQUEST_S = 60.0
 GIVE_UP_S = 600.0
-"""Silence after which a set is dropped."""
-SILENT_S = 10.0
-"""Silence after which a set gives way where there is no room for a newer one."""
+"""Seconds without a new chunk after which a set is dropped."""
+EVICT_AFTER_S = 10.0
+"""Seconds without a new chunk after which a set is dropped if a newer set needs its room."""
 MAX_SETS = 4096
-"""Sets under way at once."""
-_ECHO_S = 0.25
-"""The least time between two wants for one set."""
-_LOOK_S = 0.1
-_WANTS_A_LOOK = 64
-"""So many sets are asked for at a time: wants for thousands must not keep other frames waiting."""
-REST_S = 30.0
-"""For so long a complete set is not begun anew: whoever sends it again has only not heard yet what became of it."""
+"""Most incomplete sets at a time."""
+_LEAST_REQUEST_GAP_S = 0.25
+"""The least time between two requests for one set, in answer to chunks that came twice."""
+_CHECK_INTERVAL_S = 0.1
+_REQUESTS_PER_CHECK = 64
+"""Most requests at a time: requests for thousands of sets must not delay other frames."""
+IGNORE_COMPLETE_S = 30.0
+"""Seconds for which chunks of a completed set are ignored: its sender has only not received the answer yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class MissingChunks:
-    """What to ask the sender of a topic for."""
+    """The chunks to request from the sender of a topic."""
 
     topic: str
-    shape: ChunkLayout
+    layout: ChunkLayout
     ranges: tuple[Range, ...]
 
 
@@ -46,31 +45,31 @@ class MissingChunks:
 class _Partial:
     """A frame that is not complete yet."""
 
-    shape: ChunkLayout
-    seen: bytearray  # one per chunk
-    left: int
-    heard_s: float
-    asked_s: float
-    stall_s: float = STALL_S
+    layout: ChunkLayout
+    seen: bytearray  # one byte for each chunk: 1 if it is here
+    left: int  # number of missing chunks
+    last_chunk_s: float
+    last_request_s: float
+    request_after_s: float = FIRST_REQUEST_S
     buffer: io.BytesIO = field(default_factory=io.BytesIO)  # its getvalue() hands the bytes over without a copy
 
     def write(self, chunk: Chunk) -> None:
-        self.buffer.seek(chunk.index * self.shape.chunk_bytes)
+        self.buffer.seek(chunk.index * self.layout.chunk_bytes)
         self.buffer.write(chunk.body)
         self.seen[chunk.index] = 1
         self.left -= 1
 
-    def holds_other(self, chunk: Chunk) -> bool:
-        """Whether a chunk that came before said something else."""
-        begin, end = self.shape.span(chunk.index)
+    def contradicts(self, chunk: Chunk) -> bool:
+        """Whether other bytes came for this chunk before."""
+        begin, end = self.layout.byte_range(chunk.index)
         with self.buffer.getbuffer() as held:
             return held[begin:end] != chunk.body
 
     def missing(self) -> tuple[Range, ...]:
-        return tuple(_runs(self.seen))
+        return tuple(_missing_ranges(self.seen))
 
 
-def _runs(seen: bytearray) -> Iterator[Range]:
+def _missing_ranges(seen: bytearray) -> Iterator[Range]:
     at = seen.find(0)
     while at >= 0:
         end = seen.find(1, at)
@@ -79,109 +78,118 @@ def _runs(seen: bytearray) -> Iterator[Range]:
 
 
 class Reassembly:
-    """The sets under way, at most one for each topic: a newer one on the same topic takes the older one's place."""
+    """The incomplete sets, at most one for each topic: a newer set on a topic replaces the older one."""
 
     def __init__(self, frame_bytes: int, total_bytes: int) -> None:
+        """total_bytes: the most that all incomplete sets together may announce."""
         self.frame_bytes = frame_bytes
-        """The longest frame that may be announced."""
+        """The longest frame that a set may announce, in bytes."""
         self._total_bytes = total_bytes
-        self._sets: dict[str, _Partial] = {}  # the one that was silent longest first
-        self._complete: dict[str, tuple[ChunkLayout, float]] = {}  # the last one of each topic, and when
-        self._given_up: list[tuple[str, str]] = []
-        self._looked_s = -_LOOK_S
-        self.held_bytes = 0
-        """Announced by the sets under way; what is really held is less."""
+        self._sets: dict[str, _Partial] = {}  # by topic; the one without a new chunk for the longest time is first
+        self._complete: dict[str, tuple[ChunkLayout, float]] = {}  # by topic: the last complete set, and when
+        self._given_up: list[tuple[str, str]] = []  # topic and reason of the sets dropped since `expired` was called
+        self._last_check_s = -_CHECK_INTERVAL_S
+        self.announced_bytes = 0
+        """What the incomplete sets together announce; the memory that they use is less."""
 
     def take(self, topic: str, chunk: Chunk, now_s: float) -> bytes | MissingChunks | None:
-        """Keep a chunk: the frame when it was the last one, `Missing` when it was here already, else None.
+        """Store a chunk.
 
-        Raises RemoteProtocolError, and drops the set, where chunks contradict each other or the digest; where the set
-        would exceed what may be held nothing of it is kept.
+        Returns the frame if this was its last chunk, MissingChunks if the chunk was here already, otherwise None.
+        Raises RemoteProtocolError, and drops the set, if chunks contradict each other or the digest; raises it, and
+        stores nothing, if the set is larger than the limits allow.
         """
         partial = self._sets.get(topic)
-        if self._rests(topic, chunk.shape, now_s):
+        if self._completed_lately(topic, chunk.layout, now_s):
             return None
-        if partial is None or partial.shape != chunk.shape:
-            partial = self._begin(topic, chunk.shape, now_s)
+        if partial is None or partial.layout != chunk.layout:
+            partial = self._begin(topic, chunk.layout, now_s)
         elif partial.seen[chunk.index]:
-            return self._again(topic, partial, chunk, now_s)
+            return self._take_duplicate(topic, partial, chunk, now_s)
         partial.write(chunk)
-        partial.heard_s, partial.stall_s = now_s, STALL_S
+        partial.last_chunk_s, partial.request_after_s = now_s, FIRST_REQUEST_S
         self._sets[topic] = self._sets.pop(topic)  # to the end
         return self._completed(topic, partial, now_s) if partial.left == 0 else None
 
     def stalled(self, now_s: float) -> tuple[MissingChunks, ...]:
-        """The sets whose senders should be told what is missing."""
-        if now_s - self._looked_s < _LOOK_S:
+        """Return what to request from the senders of sets that have had no new chunk for a while."""
+        if now_s - self._last_check_s < _CHECK_INTERVAL_S:
             return ()
-        self._looked_s, late = now_s, list[MissingChunks]()
-        self._complete = {topic: each for topic, each in self._complete.items() if now_s - each[1] < REST_S}
+        self._last_check_s, late = now_s, list[MissingChunks]()
+        self._complete = {topic: each for topic, each in self._complete.items() if now_s - each[1] < IGNORE_COMPLETE_S}
         for topic, partial in self._sets.items():
-            if len(late) < _WANTS_A_LOOK and now_s - max(partial.heard_s, partial.asked_s) >= partial.stall_s:
-                late.append(self._ask(topic, partial, now_s))
-                partial.stall_s = min(2 * partial.stall_s, _LONGEST_STALL_S)
+            if (
+                len(late) < _REQUESTS_PER_CHECK
+                and now_s - max(partial.last_chunk_s, partial.last_request_s) >= partial.request_after_s
+            ):
+                late.append(self._request_missing(topic, partial, now_s))
+                partial.request_after_s = min(2 * partial.request_after_s, _LONGEST_REQUEST_S)
         return tuple(late)
 
     def expired(self, now_s: float) -> tuple[tuple[str, str], ...]:
-        """Drop the sets that nobody completes; for each dropped since the last call its topic and what to say of it."""
-        while self._sets and now_s - next(iter(self._sets.values())).heard_s >= GIVE_UP_S:
+        """Drop sets that were given up; returns the topic and the reason of each set dropped since the last call."""
+        while self._sets and now_s - next(iter(self._sets.values())).last_chunk_s >= GIVE_UP_S:
             self._give_up(next(iter(self._sets)), f"after {GIVE_UP_S:g} s")
-        told, self._given_up = tuple(self._given_up), []
-        return told
+        given_up, self._given_up = tuple(self._given_up), []
+        return given_up
 
-    def _begin(self, topic: str, shape: ChunkLayout, now_s: float) -> _Partial:
-        if shape.total_bytes > self.frame_bytes:
+    def _begin(self, topic: str, layout: ChunkLayout, now_s: float) -> _Partial:
+        if layout.total_bytes > self.frame_bytes:
             raise RemoteProtocolError(
-                "limit", f"chunks of a frame of {shape.total_bytes} bytes, at most {self.frame_bytes} are legal here"
+                "limit", f"chunks of a frame of {layout.total_bytes} bytes, at most {self.frame_bytes} are legal here"
             )
         older = self._sets.get(topic)
-        if older is not None and older.shape.set_id == shape.set_id:  # the same frame, cut anew
+        if older is not None and older.layout.set_id == layout.set_id:  # the same frame in chunks of another length
             self._drop(topic)
         elif older is not None:
             self._give_up(topic, "when a newer one came")
-        while not self._has_room(shape):
-            silent = next(iter(self._sets), None)
-            if silent is None or now_s - self._sets[silent].heard_s < SILENT_S:
+        while not self._has_room(layout):
+            oldest = next(iter(self._sets), None)
+            if oldest is None or now_s - self._sets[oldest].last_chunk_s < EVICT_AFTER_S:
                 raise RemoteProtocolError(
-                    "busy", f"no room for a frame of {shape.total_bytes} bytes beside the others that are on their way"
+                    "busy", f"no room for a frame of {layout.total_bytes} bytes beside the others that are on their way"
                 )
-            self._give_up(silent, f"after {SILENT_S:g} s, when another needed its room")
-        self._sets[topic] = partial = _Partial(shape, bytearray(shape.count), shape.count, now_s, now_s)
-        self.held_bytes += shape.total_bytes
+            self._give_up(oldest, f"after {EVICT_AFTER_S:g} s, when another needed its room")
+        self._sets[topic] = partial = _Partial(layout, bytearray(layout.count), layout.count, now_s, now_s)
+        self.announced_bytes += layout.total_bytes
         return partial
 
-    def _has_room(self, shape: ChunkLayout) -> bool:
-        return len(self._sets) < MAX_SETS and self.held_bytes + shape.total_bytes <= self._total_bytes
+    def _has_room(self, layout: ChunkLayout) -> bool:
+        return len(self._sets) < MAX_SETS and self.announced_bytes + layout.total_bytes <= self._total_bytes
 
     def _drop(self, topic: str) -> _Partial:
         partial = self._sets.pop(topic)
-        self.held_bytes -= partial.shape.total_bytes
+        self.announced_bytes -= partial.layout.total_bytes
         return partial
 
     def _give_up(self, topic: str, when: str) -> None:
         partial = self._drop(topic)
         missing = f"{partial.left} missing {when}"
-        self._given_up.append((topic, f"a chunk set of {partial.shape.count} was never completed: {missing}"))
+        self._given_up.append((topic, f"a chunk set of {partial.layout.count} was never completed: {missing}"))
 
-    def _again(self, topic: str, partial: _Partial, chunk: Chunk, now_s: float) -> MissingChunks | None:
-        """A chunk came twice: its sender has begun anew, and is told what it may leave out."""
-        if partial.holds_other(chunk):
+    def _take_duplicate(self, topic: str, partial: _Partial, chunk: Chunk, now_s: float) -> MissingChunks | None:
+        """Handle a chunk that came twice: its sender has started again, and learns what is really missing."""
+        if partial.contradicts(chunk):
             self._drop(topic)
             raise RemoteProtocolError("chunk", f"two chunks {chunk.index} of one set differ: the set was dropped")
-        return self._ask(topic, partial, now_s) if now_s - partial.asked_s >= _ECHO_S else None
+        return (
+            self._request_missing(topic, partial, now_s)
+            if now_s - partial.last_request_s >= _LEAST_REQUEST_GAP_S
+            else None
+        )
 
-    def _ask(self, topic: str, partial: _Partial, now_s: float) -> MissingChunks:
-        partial.asked_s = now_s
-        return MissingChunks(topic, partial.shape, partial.missing())
+    def _request_missing(self, topic: str, partial: _Partial, now_s: float) -> MissingChunks:
+        partial.last_request_s = now_s
+        return MissingChunks(topic, partial.layout, partial.missing())
 
-    def _rests(self, topic: str, shape: ChunkLayout, now_s: float) -> bool:
+    def _completed_lately(self, topic: str, layout: ChunkLayout, now_s: float) -> bool:
         whole, since_s = self._complete.get(topic, (None, 0.0))
-        return whole == shape and now_s - since_s < REST_S
+        return whole == layout and now_s - since_s < IGNORE_COMPLETE_S
 
     def _completed(self, topic: str, partial: _Partial, now_s: float) -> bytes:
         self._drop(topic)
         frame = partial.buffer.getvalue()
-        if packets.set_id(frame) != partial.shape.set_id:
-            raise RemoteProtocolError("chunk", "a chunk set does not give the digest that it announced: it was dropped")
-        self._complete[topic] = partial.shape, now_s
+        if packets.set_id(frame) != partial.layout.set_id:
+            raise RemoteProtocolError("chunk", "a chunk set does not have the digest that it announced: it was dropped")
+        self._complete[topic] = partial.layout, now_s
         return frame

@@ -1,6 +1,6 @@
-"""How a frame that is too long for one MQTT message travels: in chunks, and with words about those that are missing.
+"""The packets of a frame that is too long for one MQTT message: chunks of it, and requests for missing chunks.
 
-Both kinds of packet have one header:
+A request for missing chunks is called a want on the wire.  Both kinds of packet have the same header:
 
     offset  bytes  field
     0       4      magic "EDGC"
@@ -14,7 +14,7 @@ Both kinds of packet have one header:
     36      4      chunk: its index; want: the number of ranges
     40      ..     chunk: its bytes; want: the ranges, each as first and last missing index
 
-All integers little-endian.  A want goes to the sender's side of the same device: see `topics.answering`.
+All integers are little-endian.  `topics.chunk_request_topic` gives the topic that a want is published on.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ VERSION = 1
 HEADER = struct.Struct("<4sBBHI16sIII")
 HEADER_BYTES = HEADER.size
 CHUNK_BYTES = 64 * 1024
-"""The usual chunk: every broker we know of takes it, most take no more than twice as much."""
+"""The usual length of a chunk: every broker known to us accepts it, and most accept no more than twice as much."""
 MIN_CHUNK_BYTES = 16 * 1024
 MAX_RANGES = 1024
-"""Named in one want; what is missing beyond them is named in the next."""
+"""Most ranges in one request; the next request names what is missing beyond them."""
 
-_CHUNK, _WANT = 1, 2
+_CHUNK, _REQUEST = 1, 2
 _CRC_AT, _CRC_END = 8, 12
 _RANGE = struct.Struct("<II")
 
@@ -47,101 +47,104 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ChunkLayout:
-    """Which frame, and how it is cut."""
+    """Identifies a frame, and says how it is split into chunks."""
 
     set_id: bytes
+    """16 bytes, as `set_id` below computes them."""
     total_bytes: int
+    """Length of the frame."""
     chunk_bytes: int
+    """Length of each chunk but the last."""
 
     @property
     def count(self) -> int:
-        """Number of chunks."""
+        """The number of chunks."""
         return -(-self.total_bytes // self.chunk_bytes)
 
-    def span(self, index: int) -> tuple[int, int]:
-        """Where a chunk begins and ends in the frame."""
+    def byte_range(self, index: int) -> tuple[int, int]:
+        """Return where chunk `index` begins and ends in the frame."""
         begin = index * self.chunk_bytes
         return begin, min(begin + self.chunk_bytes, self.total_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One piece of a frame."""
+    """One chunk of a frame."""
 
-    shape: ChunkLayout
+    layout: ChunkLayout
     index: int
     body: memoryview
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkRequest:
-    """What is missing of a frame."""
+    """A request for the missing chunks of a frame."""
 
-    shape: ChunkLayout
+    layout: ChunkLayout
     ranges: tuple[Range, ...]
 
 
 def is_packet(payload: bytes) -> bool:
-    """Whether an MQTT payload is one of these rather than a whole frame."""
+    """Whether an MQTT payload is a packet of a long frame; otherwise it is a whole frame."""
     return payload.startswith(MAGIC)
 
 
 def set_id(frame: bytes) -> bytes:
-    """The name of a frame among chunks, 16 bytes."""
+    """Return the 16 bytes that identify a frame in its chunks: the first half of its SHA-256 digest."""
     return hashlib.sha256(frame).digest()[:16]
 
 
-def pack_chunk(shape: ChunkLayout, index: int, frame: bytes) -> bytes:
-    """One chunk of `frame` as a packet."""
-    begin, end = shape.span(index)
-    return _pack(_CHUNK, shape, index, memoryview(frame)[begin:end])
+def pack_chunk(layout: ChunkLayout, index: int, frame: bytes) -> bytes:
+    """Return chunk `index` of a frame as a packet."""
+    begin, end = layout.byte_range(index)
+    return _pack(_CHUNK, layout, index, memoryview(frame)[begin:end])
 
 
-def pack_want(shape: ChunkLayout, ranges: Sequence[Range]) -> bytes:
-    """The packet that names missing chunks, the first MAX_RANGES ranges of them."""
+def pack_request(layout: ChunkLayout, ranges: Sequence[Range]) -> bytes:
+    """Return a packet that requests missing chunks: the first MAX_RANGES of these ranges."""
     named = ranges[:MAX_RANGES]
-    return _pack(_WANT, shape, len(named), memoryview(b"".join(_RANGE.pack(*each) for each in named)))
+    return _pack(_REQUEST, layout, len(named), memoryview(b"".join(_RANGE.pack(*each) for each in named)))
 
 
 def unpack(payload: bytes) -> Chunk | ChunkRequest:
-    """The packet in a payload.  Raises RemoteProtocolError for anything that breaks the layout above."""
+    """Read a packet.  Raises RemoteProtocolError for a payload that breaks the layout above."""
     if len(payload) < HEADER_BYTES:
         raise RemoteProtocolError("chunk", f"packet of {len(payload)} bytes, its header alone has {HEADER_BYTES}")
     _, version, kind, reserved, crc, name, total_bytes, chunk_bytes, number = HEADER.unpack_from(payload)
-    if version != VERSION or reserved or kind not in (_CHUNK, _WANT):
+    if version != VERSION or reserved or kind not in (_CHUNK, _REQUEST):
         raise RemoteProtocolError("version", "a packet of a later version: upgrade this side")
     if crc != crc32(memoryview(payload)[_CRC_END:]):
         raise RemoteProtocolError("checksum", "checksum does not match: the chunk was damaged on its way")
-    shape = ChunkLayout(name, total_bytes, chunk_bytes)
+    layout = ChunkLayout(name, total_bytes, chunk_bytes)
     if chunk_bytes < MIN_CHUNK_BYTES or total_bytes <= chunk_bytes:
         raise RemoteProtocolError("chunk", f"{total_bytes} bytes in chunks of {chunk_bytes} are no chunk set")
     body = memoryview(payload)[HEADER_BYTES:]
-    return _chunk(shape, number, body) if kind == _CHUNK else _want(shape, number, body)
+    return _chunk(layout, number, body) if kind == _CHUNK else _request(layout, number, body)
 
 
-def _pack(kind: int, shape: ChunkLayout, number: int, body: memoryview) -> bytes:
-    fields = (shape.set_id, shape.total_bytes, shape.chunk_bytes, number)
+def _pack(kind: int, layout: ChunkLayout, number: int, body: memoryview) -> bytes:
+    fields = (layout.set_id, layout.total_bytes, layout.chunk_bytes, number)
     header = HEADER.pack(MAGIC, VERSION, kind, 0, 0, *fields)
     crc = crc32(body, crc32(header[_CRC_END:]))
     return b"".join((header[:_CRC_AT], crc.to_bytes(4, "little"), header[_CRC_END:], body))
 
 
-def _chunk(shape: ChunkLayout, index: int, body: memoryview) -> Chunk:
-    if index >= shape.count:
-        raise RemoteProtocolError("chunk", f"chunk {index} of a set of {shape.count}")
-    begin, end = shape.span(index)
+def _chunk(layout: ChunkLayout, index: int, body: memoryview) -> Chunk:
+    if index >= layout.count:
+        raise RemoteProtocolError("chunk", f"chunk {index} of a set of {layout.count}")
+    begin, end = layout.byte_range(index)
     if len(body) != end - begin:
         raise RemoteProtocolError("chunk", f"chunk {index} has {len(body)} bytes, its set leaves it {end - begin}")
-    return Chunk(shape, index, body)
+    return Chunk(layout, index, body)
 
 
-def _want(shape: ChunkLayout, count: int, body: memoryview) -> ChunkRequest:
+def _request(layout: ChunkLayout, count: int, body: memoryview) -> ChunkRequest:
     if count > MAX_RANGES or len(body) != count * _RANGE.size:
         raise RemoteProtocolError("chunk", f"a want of {count} ranges in {len(body)} bytes")
     ranges = tuple(_RANGE.iter_unpack(body))
     before = -1
     for first, last in ranges:
-        if not before < first <= last < shape.count:  # each chunk once: a want must not multiply what it asks for
-            raise RemoteProtocolError("chunk", f"a want beyond the {shape.count} chunks of its set, or not ascending")
+        if not before < first <= last < layout.count:  # each chunk once, so that a short request cannot ask for more
+            raise RemoteProtocolError("chunk", f"a want beyond the {layout.count} chunks of its set, or not ascending")
         before = last
-    return ChunkRequest(shape, ranges)
+    return ChunkRequest(layout, ranges)

@@ -1,7 +1,7 @@
-"""What becomes of frames under faults: drawn for what a frame is, never as the next number of a stream.
+"""Random numbers that decide which faults a frame meets; they follow from the frame, not from a stream of numbers.
 
-So a frame more or less, such as those of a participant that starts again, changes nothing for the others, and whoever
-repeats a round, in a resumed run, say, meets the same faults in it.
+So additional frames, such as those of a participant that starts again, do not change the faults of other frames, and
+a round that is repeated, for example in a resumed run, meets the same faults.
 """
 
 from __future__ import annotations
@@ -12,45 +12,43 @@ import struct
 import msgpack
 
 from edge_sdk.protocol.codec import HEADER_BYTES, MAGIC, SIGNATURE_BYTES
+from edge_sdk.protocol.exchange_id import ExchangeId
 
-Place = tuple[int, int]
-"""Round and exchange."""
-
-NOWHERE: Place = (-1, -1)
-"""Of frames that belong to no round, such as a greeting."""
+NO_EXCHANGE = ExchangeId(-1, -1)
+"""The id for frames that belong to no exchange, such as a Hello."""
 _FLAGS_AT = 5
 _FRONT_BYTES = 512
-"""Round and exchange stand before whatever is long."""
+"""The part of a body that is read: round and exchange come before any long field."""
 _DRAWS = struct.Struct("<6Q")
 
 
 class FaultDraws:
-    """The draws of one broker."""
+    """Draws the random numbers of one broker."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._sent: dict[tuple[str, str], tuple[Place, int]] = {}
-        """By receiver and topic: the latest place that went there, and how many frames since."""
+        self._sent: dict[tuple[str, str], tuple[ExchangeId, int]] = {}
+        """By receiver and topic: the latest exchange of a frame sent there, and the number of frames since."""
 
     def draw(self, receiver: str, topic: str, frame: bytes) -> tuple[float, ...]:
-        """Six numbers in [0, 1).
+        """Return six numbers in [0, 1) for a frame.
 
-        They follow from the seed, the receiver, the topic, the frame's place and how often something went there before;
-        that count begins anew with every later place.
+        They follow from the seed, the receiver, the topic, the frame's exchange, and the number of frames that went
+        from this topic to this receiver since the latest exchange began.
         """
-        place = place_of(frame)
-        latest, count = self._sent.get((receiver, topic), (place, -1))
-        latest, count = (place, 0) if place > latest else (latest, count + 1)
+        exchange = exchange_of(frame)
+        latest, count = self._sent.get((receiver, topic), (exchange, -1))
+        latest, count = (exchange, 0) if exchange > latest else (latest, count + 1)
         self._sent[receiver, topic] = latest, count
-        name = f"{self._seed}\n{receiver}\n{topic}\n{place}\n{count}"
+        name = f"{self._seed}\n{receiver}\n{topic}\n{tuple(exchange)}\n{count}"
         digest = hashlib.blake2b(name.encode(), digest_size=_DRAWS.size).digest()
         return tuple((number >> 11) * 2.0**-53 for number in _DRAWS.unpack(digest))
 
 
-def place_of(frame: bytes) -> Place:
-    """The round and the exchange that a frame says it belongs to; NOWHERE for any that says nothing of it."""
+def exchange_of(frame: bytes) -> ExchangeId:
+    """Read which exchange a frame belongs to; NO_EXCHANGE if it names none, or is not a frame."""
     if not frame.startswith(MAGIC) or len(frame) <= HEADER_BYTES:
-        return NOWHERE
+        return NO_EXCHANGE
     begin = HEADER_BYTES + (SIGNATURE_BYTES if frame[_FLAGS_AT] & 1 else 0)
     unpacker = msgpack.Unpacker()
     unpacker.feed(frame[begin : begin + _FRONT_BYTES])
@@ -63,9 +61,9 @@ def place_of(frame: bytes) -> Place:
             if name in {"round", "exchange"}:
                 found[name] = int(unpacker.unpack())
                 if len(found) == 2:
-                    return found["round"], found["exchange"]
+                    return ExchangeId(found["round"], found["exchange"])
             else:
                 unpacker.skip()
     except (msgpack.UnpackException, ValueError, TypeError):
         pass
-    return NOWHERE
+    return NO_EXCHANGE

@@ -1,7 +1,8 @@
-"""An in-process broker with faults: the transport of simulations and of most tests.
+"""A broker inside this process, with faults: the transport of simulations and of most tests.
 
-Without a clock every frame arrives at once.  With one, a frame takes its time on the sender's and the receiver's link,
-and under a seed it may be lost, doubled, delayed (and so reordered), or find its receiver disconnected for a while.
+Without a clock every frame arrives at once.  With a clock a frame takes time on the sender's and on the receiver's
+link.  Faults are drawn from a seed: a frame may be lost, duplicated or delayed (and so reordered), or its receiver
+may be disconnected for a while.
 """
 
 from __future__ import annotations
@@ -20,121 +21,119 @@ from edge_sdk.transport.memory.subscriptions import SubscriptionTree
 
 
 class Clock(Protocol):
-    """Virtual time."""
+    """A clock of virtual time."""
 
     now_s: float
 
     def at(self, time_s: float, act: Callable[[], None]) -> None:
-        """Do something at a later time."""
+        """Call `act` at a later time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """What goes wrong, each as a probability per frame and receiver."""
+    """The probabilities of faults, each for one frame and one receiver."""
 
     drop: float = 0.0
     duplicate: float = 0.0
     delay: float = 0.0
-    """Share of frames that are held up."""
     delay_s: float = 1.0
-    """Longest hold-up; frames overtake each other within it."""
+    """Longest delay; a delayed frame may arrive after a later one."""
     disconnect: float = 0.0
-    """Chance that a frame's receiver loses its link instead."""
+    """Probability that the receiver loses its connection in place of receiving the frame."""
     disconnect_s: float = 5.0
-    """For how long."""
+    """How long the connection stays down."""
 
 
-CALM = Faults()
-"""Nothing."""
+NO_FAULTS = Faults()
 
 
 class TransferTime(Protocol):
-    """How long a frame takes on one client's link."""
+    """A function that says how long a frame takes on the link of one client."""
 
     def __call__(self, size_bytes: int, *, up: bool) -> float:
-        """Seconds."""
+        """Return the seconds for `size_bytes` bytes from the client (up) or to it."""
 
 
 def instant(size_bytes: int, *, up: bool) -> float:  # noqa: ARG001  # a TransferTime
-    """No time at all."""
+    """Return 0: the link takes no time."""
     return 0.0
 
 
 class Hub:
-    """The broker: routes by subscription, keeps retained frames, publishes wills."""
+    """The broker: delivers frames by subscription, stores retained frames, and publishes wills."""
 
     def __init__(self, clock: Clock | None = None, faults: Faults | None = None, seed: int = 0) -> None:
-        self.clock, self.faults = clock, CALM if faults is None or faults == CALM else faults
+        self.clock, self.faults = clock, NO_FAULTS if faults is None or faults == NO_FAULTS else faults
         self._draws = FaultDraws(seed)
         self._clients: dict[str, MemoryTransport] = {}
-        self._linked = 0
-        self._routes: SubscriptionTree[MemoryTransport] = SubscriptionTree()
-        self._found: dict[str, tuple[MemoryTransport, ...]] = {}
-        """By topic, until somebody's subscriptions change."""
+        self._link_count = 0
+        self._subscriptions: SubscriptionTree[MemoryTransport] = SubscriptionTree()
+        self._subscribers: dict[str, tuple[MemoryTransport, ...]] = {}
+        """A cache by topic, valid until any subscription changes."""
         self._retained: dict[str, bytes] = {}
         self.down = False
-        """Whether the broker itself is gone."""
-        self.fates: Counter[str] = Counter()
-        """How often each of the faults has struck."""
+        """Whether the broker itself is down."""
+        self.fault_counts: Counter[str] = Counter()
+        """How often each of the faults has happened."""
 
     def link(self, client_id: str, transfer_s: TransferTime | None = None) -> MemoryTransport:
-        """A transport for one client; a second one with the same id takes the first one's place."""
+        """Return a transport for one client; it disconnects an earlier client with the same id."""
         old = self._clients.pop(client_id, None)
         if old is not None:
             old.push(Disconnected("another client took this id"))
             old.close()
-        self._clients[client_id] = client = MemoryTransport(self, client_id, transfer_s or instant, self._linked)
-        self._linked += 1
+        self._clients[client_id] = client = MemoryTransport(self, client_id, transfer_s or instant, self._link_count)
+        self._link_count += 1
         return client
 
     def publish(self, sender: MemoryTransport, topic: str, frame: bytes, *, retain: bool) -> None:
-        """Route a frame to everybody who subscribed; an empty retained one clears its topic."""
+        """Deliver a frame to all subscribers; an empty retained frame deletes the retained one of its topic."""
         if retain and frame:
             self._retained[topic] = frame
         elif retain:
             self._retained.pop(topic, None)
         up_s = sender.transfer_s(len(frame), up=True)
-        for client in self._hearers(topic):
+        for client in self._subscribers_of(topic):
             if client.online:
-                self._carry(client, topic, frame, up_s)
+                self._send_with_faults(client, topic, frame, up_s)
 
-    def _hearers(self, topic: str) -> tuple[MemoryTransport, ...]:
-        """Who subscribed, each once, in the order in which they were linked."""
-        if topic not in self._found:
-            hearers = {client.place: client for client in self._routes.find(topic)}
-            self._found[topic] = tuple(hearers[place] for place in sorted(hearers))
-        return self._found[topic]
+    def _subscribers_of(self, topic: str) -> tuple[MemoryTransport, ...]:
+        """Return the subscribers, each once, in the order in which they were linked."""
+        if topic not in self._subscribers:
+            found = {client.number: client for client in self._subscriptions.find(topic)}
+            self._subscribers[topic] = tuple(found[number] for number in sorted(found))
+        return self._subscribers[topic]
 
     def subscribe(self, client: MemoryTransport, patterns: Sequence[str], before: Sequence[str] = ()) -> None:
-        """From now on a client hears these, and no more what it heard before."""
-        self._found.clear()
+        """Replace the subscriptions of a client: `before` by `patterns`."""
+        self._subscribers.clear()
         for pattern in before:
-            self._routes.remove(pattern, client)
+            self._subscriptions.remove(pattern, client)
         for pattern in patterns:
-            self._routes.add(pattern, client)
+            self._subscriptions.add(pattern, client)
 
-    def subscribed(self, client: MemoryTransport) -> None:
-        """A client is (back) online: it hears what was retained."""
+    def send_retained(self, client: MemoryTransport) -> None:
+        """Send the retained frames to a client that has come online."""
         for topic, frame in sorted(self._retained.items()):
             if client.wants(topic):
                 self._deliver_after(client, topic, frame, client.transfer_s(len(frame), up=False))
 
     def drop_link(self, client_id: str, for_s: float) -> None:
-        """Cut a client off: its will is published, and after a while it is back; without a clock at once."""
+        """Break a client's connection for `for_s` seconds, or without a clock for a moment; its will is published."""
         client = self._clients[client_id]
         if not client.online:
             return
         client.push(Disconnected("the link was lost"))
-        self._silence(client)
+        self._take_offline(client)
         if self.clock is None:
-            client.back()
+            client.reconnect()
         else:
-            self.clock.at(self.clock.now_s + for_s, client.back)
+            self.clock.at(self.clock.now_s + for_s, client.reconnect)
 
     def restart(self, for_s: float) -> None:
-        """Be gone for a while: everybody loses the link, no will is published, and retained frames are kept.
+        """Stop the broker for `for_s` seconds: all clients lose their connection, and retained frames are kept.
 
-        Only with a clock.
+        No will is published.  Does nothing without a clock.
         """
         if self.clock is None or self.down:
             return
@@ -143,40 +142,40 @@ class Hub:
             if client.online:
                 client.online = False
                 client.push(Disconnected("the broker went away"))
-        self.clock.at(self.clock.now_s + for_s, self._come_back)
+        self.clock.at(self.clock.now_s + for_s, self._restarted)
 
-    def _come_back(self) -> None:
+    def _restarted(self) -> None:
         self.down = False
         for client in list(self._clients.values()):
-            client.back()
+            client.reconnect()
 
     def cut_power(self, client_id: str) -> None:
-        """End a client without a word: its will is published, and it hears nothing any more."""
+        """Remove a client that has lost its power: its will is published, and it receives nothing any more."""
         client = self._clients.pop(client_id)
-        client.on_news = lambda: None
-        self._silence(client)
+        client.on_event = lambda: None
+        self._take_offline(client)
         client.close()
 
-    def _silence(self, client: MemoryTransport) -> None:
+    def _take_offline(self, client: MemoryTransport) -> None:
         was_online, client.online = client.online, False
         if was_online and client.will is not None:
             self.publish(client, client.will.topic, client.will.frame, retain=True)
 
-    def _carry(self, client: MemoryTransport, topic: str, frame: bytes, up_s: float) -> None:
+    def _send_with_faults(self, client: MemoryTransport, topic: str, frame: bytes, up_s: float) -> None:
         faults = self.faults
-        if faults is CALM:
+        if faults is NO_FAULTS:
             self._deliver_after(client, topic, frame, up_s + client.transfer_s(len(frame), up=False))
             return
         cut, lost, doubled, delayed, *shares = self._draws.draw(client.client_id, topic, frame)
         if cut < faults.disconnect:
-            self.fates["disconnect"] += 1
+            self.fault_counts["disconnect"] += 1
             self.drop_link(client.client_id, faults.disconnect_s)
             return
         if lost < faults.drop:
-            self.fates["drop"] += 1
+            self.fault_counts["drop"] += 1
             return
         twice, held = doubled < faults.duplicate, delayed < faults.delay
-        self.fates.update(duplicate=twice, delay=held)
+        self.fault_counts.update(duplicate=twice, delay=held)
         for share in shares if twice else shares[:1]:
             held_s = share * faults.delay_s if held else 0.0
             self._deliver_after(client, topic, frame, up_s + client.transfer_s(len(frame), up=False) + held_s)
@@ -191,44 +190,44 @@ class Hub:
 class MemoryTransport:
     """One client of a Hub."""
 
-    def __init__(self, hub: Hub, client_id: str, transfer_s: TransferTime, place: int) -> None:
-        """place: in the order in which the hub's clients were linked."""
-        self._hub, self.client_id, self.transfer_s, self.place = hub, client_id, transfer_s, place
+    def __init__(self, hub: Hub, client_id: str, transfer_s: TransferTime, number: int) -> None:
+        """number: how many clients were linked to the hub before."""
+        self._hub, self.client_id, self.transfer_s, self.number = hub, client_id, transfer_s, number
         self._subscriptions: tuple[str, ...] = ()
         self._inbox: deque[TransportEvent] = deque()
         self.will: Will | None = None
         self.online = False
-        self._begun, self._closed = False, False
-        self.on_news: Callable[[], None] = lambda: None
-        """Called when an event waits; how a simulator wakes its participants."""
+        self._connect_called, self._closed = False, False
+        self.on_event: Callable[[], None] = lambda: None
+        """Called when there is an event to poll; a simulator wakes its participants with it."""
 
     def connect(self, subscriptions: Sequence[str], will: Will | None = None) -> None:
-        """See Transport."""
+        """Connect at once, unless the hub is down; then when it is up again."""
         self._hub.subscribe(self, subscriptions, self._subscriptions)
         self._subscriptions, self.will = tuple(subscriptions), will
-        self._begun = True
-        self.back()
+        self._connect_called = True
+        self.reconnect()
 
-    def back(self) -> None:
-        """The link is up (again), where there is a broker; one that was closed stays closed."""
-        if self._closed or self.online or self._hub.down or not self._begun:
+    def reconnect(self) -> None:
+        """Go online, unless the hub is down or this transport was closed or never connected."""
+        if self._closed or self.online or self._hub.down or not self._connect_called:
             return
         self.online = True
         self.push(Connected())
-        self._hub.subscribed(self)
+        self._hub.send_retained(self)
 
     def send(self, topic: str, frame: bytes, *, retain: bool = False) -> None:
-        """See Transport."""
+        """Publish a frame, or drop it while offline.  Raises LocalProtocolError for what is not bytes."""
         if not isinstance(frame, bytes):
             raise LocalProtocolError(f"{topic}: a frame is bytes, not {type(frame).__name__}")
         if self.online:
             self._hub.publish(self, topic, frame, retain=retain)
 
     def accept_up_to(self, frame_bytes: int) -> None:
-        """See Transport.  Here frames are never in pieces, and whoever decodes them looks at their length."""
+        """Do nothing: frames are never in chunks here, and decoding checks their length."""
 
     def poll(self, timeout_s: float) -> TransportEvent | None:
-        """See Transport."""
+        """Return the next event, or None if there is none within `timeout_s` seconds of real time."""
         end_s = time.monotonic() + timeout_s
         while not self._inbox:
             left_s = end_s - time.monotonic()
@@ -238,7 +237,7 @@ class MemoryTransport:
         return self._inbox.popleft()
 
     def close(self) -> None:
-        """See Transport."""
+        """Go offline for good, and end the subscriptions."""
         self.online, self._closed = False, True
         self._hub.subscribe(self, (), self._subscriptions)
         self._subscriptions = ()
@@ -248,11 +247,11 @@ class MemoryTransport:
         return self.online and any(topics.matches(pattern, topic) for pattern in self._subscriptions)
 
     def arrive(self, event: Incoming) -> None:
-        """A frame has travelled; it is lost if the link is down by now."""
+        """Deliver a frame after its transfer time; it is lost if this client is offline by now."""
         if self.online:
             self.push(event)
 
     def push(self, event: TransportEvent) -> None:
-        """Put an event in front of the client."""
+        """Queue an event for `poll`."""
         self._inbox.append(event)
-        self.on_news()
+        self.on_event()

@@ -1,4 +1,4 @@
-"""Who hears a topic: subscriptions as a tree of topic levels, so that a frame costs its levels, not all clients."""
+"""The subscriptions of a broker as a tree of topic levels, in which a search takes time by levels, not by clients."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ C = TypeVar("C")
 
 
 class SubscriptionTree(Generic[C]):
-    """Clients by the patterns that they subscribed to, under MQTT's rules (see topics.matches)."""
+    """Clients by the patterns that they subscribed to, under the rules of MQTT, which `topics.matches` describes."""
 
     def __init__(self) -> None:
         self.below: dict[str, SubscriptionTree[C]] = {}
+        """The subtrees for the next topic level."""
         self.here: list[C] = []
+        """The clients whose pattern ends at this node."""
 
     def add(self, pattern: str, client: C) -> None:
-        """One subscription."""
+        """Add one subscription."""
         node = self
         for level in pattern.split("/"):
             node = node.below.setdefault(level, SubscriptionTree())
         node.here.append(client)
 
     def remove(self, pattern: str, client: C) -> None:
-        """Take one subscription back.  Raises KeyError or ValueError where there is none."""
+        """Remove one subscription.  Raises KeyError or ValueError if there is none."""
         path = [self]
         levels = pattern.split("/")
         for level in levels:
@@ -34,7 +36,7 @@ class SubscriptionTree(Generic[C]):
                 del node.below[level]
 
     def find(self, topic: str) -> list[C]:
-        """Everybody who hears a topic, once per subscription that covers it."""
+        """Return the clients that are subscribed to a topic, once for each pattern that covers it."""
         levels = topic.split("/")
         found: list[C] = []
         nodes = [self]

@@ -1,4 +1,4 @@
-"""Stands between a link and whoever polls it: what came in chunks is handed on whole, or refused with a reason."""
+"""Receives the packets of long frames: puts the frames together, and answers requests for missing chunks."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from edge_sdk.transport.mqtt.send_queue import SendQueue
 
 
 class ChunkedLink:
-    """Puts long frames together, asks for what is missing of them, and answers those who ask."""
+    """The receiving end for chunks and chunk requests of one MQTT connection."""
 
-    def __init__(self, outbox: SendQueue, assembly: Reassembly) -> None:
-        self._outbox, self._assembly = outbox, assembly
+    def __init__(self, send_queue: SendQueue, assembly: Reassembly) -> None:
+        self._send_queue, self._assembly = send_queue, assembly
 
-    def take(self, topic: str, payload: bytes, now_s: float) -> Incoming | Rejected | None:
-        """Take in a packet: the frame that it completes, what is wrong with it, or None."""
+    def receive(self, topic: str, payload: bytes, now_s: float) -> Incoming | Rejected | None:
+        """Process a packet; returns the frame that it completes, or what is wrong with it, or None."""
         try:
             packet = packets.unpack(payload)
             if isinstance(packet, ChunkRequest):
-                self._outbox.wanted(packet)
+                self._send_queue.requeue_chunks(packet)
                 return None
             result = self._assembly.take(topic, packet, now_s)
         except RemoteProtocolError as error:
@@ -32,17 +32,17 @@ class ChunkedLink:
         if isinstance(result, bytes):
             return Incoming(topic, result)
         if result is not None:
-            self._ask(result)
+            self._request(result)
         return None
 
-    def look_after(self, now_s: float) -> Iterator[Rejected]:
-        """Ask for what has not come for a while; what was given up."""
+    def check_timeouts(self, now_s: float) -> Iterator[Rejected]:
+        """Request chunks that are overdue; yields a rejection for each chunk set that was given up."""
         for topic, reason in self._assembly.expired(now_s):
             yield Rejected(topic, "incomplete", reason)
         for missing in self._assembly.stalled(now_s):
-            self._ask(missing)
+            self._request(missing)
 
-    def _ask(self, missing: MissingChunks) -> None:
-        answer = topics.answering(missing.topic)
-        if answer is not None:
-            self._outbox.put(answer, packets.pack_want(missing.shape, missing.ranges))
+    def _request(self, missing: MissingChunks) -> None:
+        topic = topics.chunk_request_topic(missing.topic)
+        if topic is not None:
+            self._send_queue.put(topic, packets.pack_request(missing.layout, missing.ranges))

@@ -1,4 +1,4 @@
-"""Keeps one MQTT link at a time alive: the part of the transport that outlives any single connection."""
+"""The part of the MQTT transport that lasts longer than a connection: it opens a new one whenever one has ended."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from edge_sdk.transport.mqtt.url import BrokerAddress
 _log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 5.0
-LEAVE_S = 0.5
+DISCONNECT_S = 0.5
 _FLUSH_S = 1.0
-_HELD_BYTES = 512 * 1024 * 1024
-"""Announced by all the chunk sets that are under way at once."""
+_MAX_ANNOUNCED_BYTES = 512 * 1024 * 1024
+"""Most bytes that all incomplete chunk sets together may announce."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """What every connection of one transport has in common."""
+    """The settings that all connections of one transport share."""
 
     address: BrokerAddress
     client_id: str
@@ -46,44 +46,47 @@ class LinkSettings:
 
 @dataclass(frozen=True, slots=True)
 class LinkQueues:
-    """What a connection finds when it begins, and leaves when it ends."""
+    """The objects that all connections of one transport use, one connection after the other."""
 
     inbox: Inbox
-    outbox: SendQueue
-    porter: ChunkedLink
-    suspect: HiddenLimits
+    send_queue: SendQueue
+    chunked_link: ChunkedLink
+    hidden_limits: HiddenLimits
 
 
 class MqttLink(Protocol):
-    """One connection."""
+    """One MQTT connection, from CONNECT to its end."""
 
     @property
     def ready(self) -> bool:
         """Whether frames may be sent: connected and subscribed."""
 
     def wake(self) -> None:
-        """Let the driving thread look around; from any thread."""
+        """Make the thread in `run` check its queues now; may be called from any thread."""
 
     def run(self, closing: threading.Event) -> ConnectionResult:
-        """Connect and serve until the link ends, in order once `closing` is set."""
+        """Connect, then send and receive until the connection ends; disconnect when `closing` is set."""
 
 
 class OpenMqttLink(Protocol):
-    """How a link is made."""
+    """A function that makes a connection object."""
 
     def __call__(
         self,
         settings: LinkSettings,
-        around: LinkQueues,
+        queues: LinkQueues,
         on_packet_limit: Callable[[int | None], None],
         *,
         version_5: bool,
     ) -> MqttLink:
-        """A link, not yet connected."""
+        """Return a connection that is not open yet.
+
+        on_packet_limit: called at each CONNACK with the largest packet in bytes that the broker accepts, or None.
+        """
 
 
 class ReconnectingTransport:
-    """Runs links one after the other in a thread of its own, and is the Transport that stands before them."""
+    """A Transport that runs one MQTT connection after the other in a thread of its own."""
 
     def __init__(
         self, settings: LinkSettings, open_link: OpenMqttLink, seed: int, max_frame_bytes: int, pace: Pace | None
@@ -92,26 +95,26 @@ class ReconnectingTransport:
         self._open_link = open_link
         self._max_frame_bytes = max_frame_bytes
         self._packet_bytes: int | None = None
-        self._inbox, self._suspect, self._outbox = Inbox(), HiddenLimits(), SendQueue(pace)
-        self._assembly = Reassembly(max_frame_bytes, _HELD_BYTES)
-        self._porter = ChunkedLink(self._outbox, self._assembly)
-        self._retry = Retry(seed, self._suspect, self._outbox.shrink)
+        self._inbox, self._hidden_limits, self._send_queue = Inbox(), HiddenLimits(), SendQueue(pace)
+        self._assembly = Reassembly(max_frame_bytes, _MAX_ANNOUNCED_BYTES)
+        self._chunked_link = ChunkedLink(self._send_queue, self._assembly)
+        self._retry = Retry(seed, self._hidden_limits, self._send_queue.shrink_chunks)
         self._closing = threading.Event()
         self._link: MqttLink | None = None
         self._thread: threading.Thread | None = None
 
     @property
     def version(self) -> str:
-        """The version of MQTT that is spoken, or will be tried next: 5 or 3.1.1."""
+        """The version of MQTT in use, or to be tried next: "5" or "3.1.1"."""
         return "5" if self._retry.version_5 else "3.1.1"
 
     @property
     def broker_limit_bytes(self) -> int | None:
-        """The longest MQTT packet that this broker takes; None where it states no limit."""
+        """The largest MQTT packet that this broker accepts, in bytes; None if it states no limit."""
         return self._packet_bytes
 
     def connect(self, subscriptions: Sequence[str], will: Will | None = None) -> None:
-        """Begin; returns at once.  `Connected` follows as an event when the subscriptions stand."""
+        """Start the thread that connects, and return at once.  Raises LocalProtocolError if called twice."""
         if self._thread is not None:
             raise LocalProtocolError("connect was called twice on one transport; make a new one")
         self._settings = replace(self._settings, subscriptions=tuple(subscriptions), will=will)
@@ -119,14 +122,14 @@ class ReconnectingTransport:
         self._thread.start()
 
     def send(self, topic: str, frame: bytes, *, retain: bool = False) -> None:
-        """Hand a frame over with QoS 1; it is dropped while the link is down.
+        """Queue a frame for sending with QoS 1; without a connection it is dropped.
 
-        Raises LocalProtocolError for a frame longer than a frame may be, for a retained one longer than one message,
-        and for a topic that is no topic.
+        Raises LocalProtocolError for a frame above the maximum length, for a retained one that does not fit into one
+        message, and for a topic that is empty or has a wildcard.
         """
         if not topic or "+" in topic or "#" in topic:
             raise LocalProtocolError(f"cannot send to topic {topic!r}: it is empty or has a wildcard")
-        most_bytes = self._outbox.chunk_bytes if retain else self._max_frame_bytes
+        most_bytes = self._send_queue.chunk_bytes if retain else self._max_frame_bytes
         if len(frame) > most_bytes:
             kind = "retained frame" if retain else "frame"
             raise LocalProtocolError(
@@ -135,55 +138,59 @@ class ReconnectingTransport:
         link = self._link
         if link is None or not link.ready:
             return
-        if self._suspect.should_drop(topic, len(frame)):
-            _log.warning("dropped a frame of %d bytes for %s: the broker hung up on it before", len(frame), topic)
-        elif self._outbox.put(topic, frame, retain=retain):
+        if self._hidden_limits.should_drop(topic, len(frame)):
+            _log.warning("dropped a frame of %d bytes for %s: the broker disconnected on it", len(frame), topic)
+        elif self._send_queue.put(topic, frame, retain=retain):
             link.wake()
         else:
-            _log.warning("dropped a frame of %d bytes for %s: too much waits to be sent", len(frame), topic)
+            _log.warning("dropped a frame of %d bytes for %s: the send queue is full", len(frame), topic)
 
     def accept_up_to(self, frame_bytes: int) -> None:
-        """Refuse longer frames at their first chunk."""
+        """Refuse longer frames from now on, at their first chunk."""
         self._assembly.frame_bytes = min(frame_bytes, self._max_frame_bytes)
 
     def poll(self, timeout_s: float) -> TransportEvent | None:
-        """The next event, or None after `timeout_s`."""
+        """Return the next event, or None if there is none within `timeout_s` seconds."""
         return self._inbox.get(timeout_s)
 
     def close(self) -> None:
-        """Flush for at most a second and leave cleanly, so that the will is not published; may be repeated."""
+        """Send what is queued for at most a second, then disconnect cleanly, so that the will is not published.
+
+        May be called more than once.
+        """
         link = self._link
         if link is not None and link.ready and not self._closing.is_set():
-            self._outbox.wait_until_idle(_FLUSH_S)
+            self._send_queue.wait_until_idle(_FLUSH_S)
         self._closing.set()
         if link is not None:
             link.wake()
         if self._thread is not None:
-            self._thread.join(CONNECT_TIMEOUT_S + LEAVE_S + 1.0)
+            self._thread.join(CONNECT_TIMEOUT_S + DISCONNECT_S + 1.0)
 
     def _run(self) -> None:
         while not self._closing.is_set():
-            outcome = self._attempt()
+            result = self._attempt()
             if self._closing.is_set():
                 return
-            verdict = self._retry.after(outcome)
-            if verdict.report is not None:
-                self._inbox.put(verdict.report)
-            if verdict.pause_s is None:
+            decision = self._retry.decide(result)
+            if decision.report is not None:
+                self._inbox.put(decision.report)
+            if decision.pause_s is None:
                 return
-            self._closing.wait(verdict.pause_s)
+            self._closing.wait(decision.pause_s)
 
     def _attempt(self) -> ConnectionResult:
-        """One connection from beginning to end; this thread must outlive whatever it throws."""
+        """Run one connection; no exception ends this thread."""
         try:
-            around = LinkQueues(self._inbox, self._outbox, self._porter, self._suspect)
-            self._link = self._open_link(self._settings, around, self._limit, version_5=self._retry.version_5)
+            queues = LinkQueues(self._inbox, self._send_queue, self._chunked_link, self._hidden_limits)
+            self._link = self._open_link(
+                self._settings, queues, self._set_packet_limit, version_5=self._retry.version_5
+            )
             return self._link.run(self._closing)
-        except Exception as error:  # noqa: BLE001  told in the event that follows
-            return ConnectionResult(reasons.failed(error, self._settings.address, CONNECT_TIMEOUT_S))
+        except Exception as error:  # noqa: BLE001  reported in the event that follows
+            return ConnectionResult(reasons.connection_failed(error, self._settings.address, CONNECT_TIMEOUT_S))
         finally:
             self._link = None
 
-    def _limit(self, packet_bytes: int | None) -> None:
-        """Take over what the broker states at each connection; None where it states nothing."""
+    def _set_packet_limit(self, packet_bytes: int | None) -> None:
         self._packet_bytes = packet_bytes

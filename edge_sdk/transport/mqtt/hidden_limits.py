@@ -1,60 +1,62 @@
-"""Recognises what a broker will not take, though it never says so."""
+"""Recognises messages that a broker does not accept although it states no limit."""
 
 from __future__ import annotations
 
 import threading
 from typing import Protocol
 
-_STRIKES = 3
+_DISCONNECTS = 3
+"""Disconnects in a row with the same message outstanding, after which the message is taken for the cause."""
 
 
 class SentPacket(Protocol):
-    """A message that was handed to the broker."""
+    """A message that was sent to the broker."""
 
     @property
     def topic(self) -> str:
-        """Where to."""
+        """The topic that it was published on."""
 
     @property
     def size_bytes(self) -> int:
-        """How long."""
+        """The length of its payload in bytes."""
 
 
 class HiddenLimits:
-    """Recognises a message that makes the broker hang up, so that it cannot for ever block what stands behind it.
+    """Recognises a message on which the broker disconnects, so that it does not block later messages for ever.
 
-    A message is known by topic and size: whoever sends it again may stamp it anew.  After three disconnects in a row
-    with the same one as the oldest unacknowledged, its next sending is dropped, and that lets others pass.
+    A message is identified by topic and size, because a frame that is sent again may carry a new stamp.  After three
+    disconnects in a row with the same message as the oldest unacknowledged one, the next sending of that message is
+    dropped, so that the messages behind it can pass.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._message: tuple[str, int] | None = None
-        self._strikes = 0
+        self._disconnects = 0
 
-    def hung_up(self, oldest: SentPacket | None) -> bool:
-        """Note a disconnect; True when it makes `oldest` one to drop."""
+    def note_disconnect(self, oldest: SentPacket | None) -> bool:
+        """Count a disconnect; returns whether `oldest`, the oldest unacknowledged message, is taken for the cause."""
         with self._lock:
             message = None if oldest is None else (oldest.topic, oldest.size_bytes)
-            self._strikes = self._strikes + 1 if message == self._message else 1
+            self._disconnects = self._disconnects + 1 if message == self._message else 1
             self._message = message
-            return message is not None and self._strikes >= _STRIKES
+            return message is not None and self._disconnects >= _DISCONNECTS
 
-    def acknowledged(self, sent: SentPacket) -> None:
-        """Clear a message that got through."""
+    def note_acknowledged(self, sent: SentPacket) -> None:
+        """Clear a message that the broker has acknowledged."""
         with self._lock:
             if self._message == (sent.topic, sent.size_bytes):
                 self._message = None
 
-    def cleared(self) -> None:
-        """Begin anew: what the broker hung up on will not be sent in this form again."""
+    def reset(self) -> None:
+        """Forget the message: it will not be sent in this form again."""
         with self._lock:
             self._message = None
 
     def should_drop(self, topic: str, size_bytes: int) -> bool:
-        """Whether to drop this sending; the one after it may try again."""
+        """Whether to drop this message now; when it is sent again, it may pass."""
         with self._lock:
-            if self._message != (topic, size_bytes) or self._strikes < _STRIKES:
+            if self._message != (topic, size_bytes) or self._disconnects < _DISCONNECTS:
                 return False
-            self._strikes -= 1
+            self._disconnects -= 1
             return True

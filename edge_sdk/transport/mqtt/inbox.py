@@ -1,4 +1,4 @@
-"""The queue between the network thread and whoever polls."""
+"""The queue between the network thread, which puts events in, and the thread that polls the transport."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _MAX_BYTES = 64 * 1024 * 1024
 
 
 class Inbox:
-    """Events in order of arrival.
+    """Events in the order of their arrival.
 
-    Once `full`, the network thread stops reading: frames then wait in the broker and in TCP's windows, not here.
-    The caps are a good round's worth of uploads; a single larger frame still passes.
+    While it is `full`, the network thread stops reading, so that frames wait in the broker and in TCP's buffers.  The
+    limits hold the uploads of a large round; a single frame above the limit still passes.
     """
 
     def __init__(self, max_frames: int = _MAX_FRAMES, max_bytes: int = _MAX_BYTES) -> None:
@@ -26,12 +26,12 @@ class Inbox:
         self._max_bytes = max_bytes
 
     def put(self, event: TransportEvent) -> None:
-        """Append; never blocks."""
+        """Append an event; never blocks, and accepts the event even when full."""
         self._count(event, +1)
         self._events.put(event)
 
     def get(self, timeout_s: float) -> TransportEvent | None:
-        """The oldest event, or None when none came within `timeout_s`."""
+        """Return the oldest event, or None if there is none within `timeout_s` seconds."""
         try:
             event = self._events.get(block=timeout_s > 0, timeout=max(timeout_s, 0.0))
         except queue.Empty:
@@ -41,7 +41,7 @@ class Inbox:
 
     @property
     def full(self) -> bool:
-        """Whether reading should pause."""
+        """Whether the network thread should stop reading."""
         return self._events.qsize() >= self._max_frames or self._held_bytes >= self._max_bytes
 
     def _count(self, event: TransportEvent, sign: int) -> None:

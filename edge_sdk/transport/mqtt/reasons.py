@@ -1,4 +1,4 @@
-"""Why an MQTT link ended, in words for the person who has to mend it."""
+"""Says why an MQTT connection ended, in words for the person who has to repair it."""
 
 from __future__ import annotations
 
@@ -23,15 +23,17 @@ _FIRST_FAILURE = 128
 
 @dataclass(frozen=True, slots=True)
 class DisconnectReason:
-    """The end of one connection; `final` where trying again cannot help, `slow` where a clock must be set first."""
+    """Why one connection ended, and whether it makes sense to try again."""
 
     reason: str
     final: bool = False
+    """Trying again cannot help."""
     slow: bool = False
+    """Try again only after some time, because somebody has to set a clock or renew a certificate first."""
 
 
 _NOT_YET_VALID, _EXPIRED, _OTHER_HOST, _OTHER_IP = 9, 10, 62, 64
-"""OpenSSL's codes for what is wrong with the certificate of the peer."""
+"""OpenSSL's codes for faults of the broker's certificate."""
 _LATER = "trying again within a minute"
 _GIVE_ANOTHER = "give one that its authority signed (--cert, --key)"
 _ALERTS = {
@@ -62,14 +64,14 @@ _ALERTS = {
         "speaks no TLS as new as 1.2: set tls_version tlsv1.2 on the broker", final=True
     ),
 }
-"""What a broker's TLS alert means."""
+"""The meaning of each TLS alert that a broker sends; the text follows the broker's address."""
 
 
-def failed(error: Exception, address: BrokerAddress, timeout_s: float) -> DisconnectReason:
-    """What an exception from the network stack means."""
+def connection_failed(error: Exception, address: BrokerAddress, timeout_s: float) -> DisconnectReason:
+    """Explain an exception from the network stack."""
     if isinstance(error, ssl.SSLError):
         return tls_failed(error, address)
-    if isinstance(error, UsageError):  # a certificate that is just being replaced
+    if isinstance(error, UsageError):  # for example a certificate file that is being replaced just now
         return DisconnectReason(str(error))
     if isinstance(error, socket.gaierror):
         return DisconnectReason(f"host name {address.host} cannot be resolved")
@@ -86,9 +88,9 @@ def failed(error: Exception, address: BrokerAddress, timeout_s: float) -> Discon
 
 
 def tls_failed(error: ssl.SSLError, address: BrokerAddress) -> DisconnectReason:
-    """What went wrong between two TLS stacks, and which side has to mend it."""
+    """Explain a TLS error, and say which side has to repair it."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return _distrusted(error, address)
+        return _certificate_rejected(error, address)
     fault = error.reason or str(error)
     _, _, alert = fault.partition("ALERT_")
     if alert in _ALERTS:
@@ -99,8 +101,8 @@ def tls_failed(error: ssl.SSLError, address: BrokerAddress) -> DisconnectReason:
     return DisconnectReason(f"no TLS with {address}: {fault} ({_wrong_port(address)})")
 
 
-def _distrusted(error: ssl.SSLCertVerificationError, address: BrokerAddress) -> DisconnectReason:
-    """We do not like the broker's certificate."""
+def _certificate_rejected(error: ssl.SSLCertVerificationError, address: BrokerAddress) -> DisconnectReason:
+    """Explain why this side does not accept the broker's certificate."""
     theirs, today = f"the TLS certificate of {address}", time.strftime("%Y-%m-%d", time.gmtime())
     if error.verify_code == _NOT_YET_VALID:
         return DisconnectReason(
@@ -112,8 +114,8 @@ def _distrusted(error: ssl.SSLCertVerificationError, address: BrokerAddress) -> 
         )
     if error.verify_code in (_OTHER_HOST, _OTHER_IP):
         return DisconnectReason(
-            f"{theirs} is for another host: address the broker by a name that stands in it, or make it anew with "
-            f"{address.host} among its subjectAltName",
+            f"{theirs} is for another host: address the broker by a name in the certificate, or make a new one with "
+            f"{address.host} in its subjectAltName",
             final=True,
         )
     return DisconnectReason(
@@ -125,8 +127,8 @@ def _wrong_port(address: BrokerAddress) -> str:
     return f"does this port speak TLS? write mqtt://{address}, or give the TLS port, which is 8883 by custom"
 
 
-def refused(code: int, name: str, address: BrokerAddress, client_id: str) -> DisconnectReason:
-    """What a CONNACK with a failure code means; codes as in MQTT 5, names as in its table."""
+def connection_refused(code: int, name: str, address: BrokerAddress, client_id: str) -> DisconnectReason:
+    """Explain a CONNACK with a failure code.  code, name: as MQTT 5 defines them."""
     if code in _LOGIN_REFUSALS:
         return DisconnectReason(f"not authorised by {address}: {_LOGIN_REFUSALS[code]}", final=True)
     if code == _CLIENT_ID_REFUSED:
@@ -135,18 +137,18 @@ def refused(code: int, name: str, address: BrokerAddress, client_id: str) -> Dis
 
 
 def subscription_refused(pattern: str, address: BrokerAddress) -> DisconnectReason:
-    """What a SUBACK with a failure code means."""
+    """Explain a SUBACK with a failure code."""
     return DisconnectReason(f"not authorised by {address}: may not subscribe to {pattern}", final=True)
 
 
 def packets_too_small(packet_bytes: int, least_bytes: int, address: BrokerAddress) -> DisconnectReason:
-    """What a limit below the smallest chunk means."""
+    """Explain that the broker's limit is below the smallest chunk."""
     text = f"{address} takes packets of at most {packet_bytes} bytes; raise its limit to {least_bytes} or more"
     return DisconnectReason(text, final=True)
 
 
-def lost(name: str, address: BrokerAddress, *, accepted: bool) -> DisconnectReason:
-    """What a connection that broke off means; `name` as the client library calls it."""
+def connection_lost(name: str, address: BrokerAddress, *, accepted: bool) -> DisconnectReason:
+    """Explain a connection that broke.  name: the client library's word for it; accepted: CONNECT had succeeded."""
     if name == "Keep alive timeout":
         return DisconnectReason(f"nothing heard from {address} within the keep-alive time")
     if not accepted:
@@ -155,8 +157,8 @@ def lost(name: str, address: BrokerAddress, *, accepted: bool) -> DisconnectReas
     return DisconnectReason("broker closed the connection")
 
 
-def dismissed(code: int, name: str, client_id: str) -> DisconnectReason:
-    """What a DISCONNECT sent by the broker means."""
+def closed_by_broker(code: int, name: str, client_id: str) -> DisconnectReason:
+    """Explain a DISCONNECT that the broker sent."""
     if code == SESSION_TAKEN_OVER:
         return DisconnectReason(f"broker closed the connection: another client connected as {client_id!r}")
     return DisconnectReason(

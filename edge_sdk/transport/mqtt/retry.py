@@ -1,4 +1,4 @@
-"""What to do after an MQTT connection ended: report, pause, and in which version of the protocol to try again."""
+"""Decides what happens after an MQTT connection has ended: the report, the pause, and the MQTT version to try next."""
 
 from __future__ import annotations
 
@@ -15,89 +15,102 @@ _log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 30.0
-_SLOW_S = (30.0, 60.0)
+_SLOW_PAUSE_S = (30.0, 60.0)
+"""Range of the pause after a fault that takes somebody some time to repair."""
 _STABLE_S = 2.0
+"""A connection that was of use for this long resets the length of the pauses."""
 _SILENT_CLOSES = 2
+"""Connections in a row that the broker closed without an answer, after which the other MQTT version is tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionResult:
-    """How one connection went."""
+    """What happened during one connection."""
 
     ending: DisconnectReason
     accepted: bool = False
-    """The broker said yes to CONNECT."""
-    silent: bool = False
-    """It closed the connection without any answer to CONNECT."""
+    """The broker accepted CONNECT."""
+    closed_without_answer: bool = False
+    """The broker closed the connection without any answer to CONNECT."""
     version_refused: bool = False
-    """It said that it does not speak this version, or waited for more when it had all."""
-    stood_s: float = 0.0
-    """How long the link was of use, in seconds; 0 where it never was."""
-    oldest: SentPacket | None = None
-    """The oldest message that the broker left unacknowledged."""
+    """The broker does not speak this version of MQTT: it said so, or it never answered CONNECT."""
+    ready_s: float = 0.0
+    """Seconds for which frames could be sent; 0 if they never could."""
+    oldest_unacknowledged: SentPacket | None = None
+    """The oldest message that the broker had not acknowledged at the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryDecision:
-    """What to tell the layer above, and how long to pause before the next attempt; None: no more attempts."""
+    """What to do after a connection."""
 
     report: Disconnected | None
+    """The event for the layer above; None: nothing new to report."""
     pause_s: float | None
+    """Seconds before the next attempt; None: no more attempts."""
 
 
 class Retry:
-    """The memory that spans one transport's connections."""
+    """Decides after each connection of one transport; remembers the failures so far."""
 
     def __init__(
-        self, seed: int, suspect: HiddenLimits, shrink: Callable[[int], bool] = lambda _size_bytes: False
+        self, seed: int, hidden_limits: HiddenLimits, shrink_chunks: Callable[[int], bool] = lambda _size_bytes: False
     ) -> None:
+        """shrink_chunks: makes chunks smaller than a size in bytes, and returns whether it could."""
         self.version_5 = True
         self._version_proven = False
         self._silent_closes = 0
         self._failures = 0
-        self._told: DisconnectReason | None = None
-        self._suspect = suspect
-        self._shrink = shrink
+        self._last_reported: DisconnectReason | None = None
+        self._hidden_limits = hidden_limits
+        self._shrink_chunks = shrink_chunks
         self._random = random.Random(seed)  # noqa: S311  spreads reconnects; not a secret
 
-    def after(self, outcome: ConnectionResult) -> RetryDecision:
-        """Judge one connection; the same reason is reported once until a link has stood in between."""
-        if self._falls_back(outcome):
-            return RetryDecision(None, 0.0)
-        ending = outcome.ending
-        if outcome.stood_s:
-            self._told = None
-            ending = self._with_poison(ending, outcome.oldest)
-        report = None if ending == self._told else Disconnected(ending.reason, ending.final)
-        self._told = ending
-        return RetryDecision(report, None if ending.final else self._pause_s(outcome))
+    def decide(self, result: ConnectionResult) -> RetryDecision:
+        """Return what to do after this connection.
 
-    def _pause_s(self, outcome: ConnectionResult) -> float:
-        """Full jitter: from nothing to a bound that doubles from 0.2 s to 30 s; a slow ending waits longer."""
-        if outcome.ending.slow:
-            return self._random.uniform(*_SLOW_S)
-        self._failures = 0 if outcome.stood_s >= _STABLE_S else min(self._failures + 1, 16)
+        The same reason is reported only once, until a connection was ready in between.
+        """
+        if self._change_version(result):
+            return RetryDecision(None, 0.0)
+        ending = result.ending
+        if result.ready_s:
+            self._last_reported = None
+            ending = self._check_hidden_limit(ending, result.oldest_unacknowledged)
+        report = None if ending == self._last_reported else Disconnected(ending.reason, ending.final)
+        self._last_reported = ending
+        return RetryDecision(report, None if ending.final else self._pause_s(result))
+
+    def _pause_s(self, result: ConnectionResult) -> float:
+        """Return a random pause from 0 to a bound that doubles from 0.2 s to 30 s; after a slow fault a longer one."""
+        if result.ending.slow:
+            return self._random.uniform(*_SLOW_PAUSE_S)
+        self._failures = 0 if result.ready_s >= _STABLE_S else min(self._failures + 1, 16)
         return self._random.uniform(0.0, min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0**self._failures))
 
-    def _falls_back(self, outcome: ConnectionResult) -> bool:
-        """Change the version where the broker does not take it, until one was accepted; True: try again at once."""
-        self._version_proven = self._version_proven or outcome.accepted
+    def _change_version(self, result: ConnectionResult) -> bool:
+        """Change the MQTT version if the broker does not take this one; returns whether to try again at once.
+
+        Once the broker has accepted a version, it stays.
+        """
+        self._version_proven = self._version_proven or result.accepted
         if self._version_proven:
             return False
-        if outcome.version_refused and self.version_5:
+        if result.version_refused and self.version_5:
             self.version_5 = False
             return True
-        self._silent_closes = self._silent_closes + 1 if outcome.silent else 0
+        self._silent_closes = self._silent_closes + 1 if result.closed_without_answer else 0
         if self._silent_closes == _SILENT_CLOSES:
             self._silent_closes = 0
             self.version_5 = not self.version_5
         return False
 
-    def _with_poison(self, ending: DisconnectReason, oldest: SentPacket | None) -> DisconnectReason:
-        if not self._suspect.hung_up(oldest) or oldest is None:
+    def _check_hidden_limit(self, ending: DisconnectReason, oldest: SentPacket | None) -> DisconnectReason:
+        """Return the reason, extended by the oldest message where that message is taken for the cause."""
+        if not self._hidden_limits.note_disconnect(oldest) or oldest is None:
             return ending
-        if self._shrink(oldest.size_bytes):
-            self._suspect.cleared()
+        if self._shrink_chunks(oldest.size_bytes):
+            self._hidden_limits.reset()
             return DisconnectReason(
                 f"{ending.reason}, again while taking {oldest.size_bytes} bytes: smaller chunks from now on"
             )

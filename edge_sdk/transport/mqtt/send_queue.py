@@ -1,8 +1,9 @@
-"""What waits to be sent over one link, and in which order it goes.
+"""The frames that wait to be sent over one MQTT connection, and the order in which they are sent.
 
-Short frames go first and whole.  Longer ones go in chunks, in turn, only a few of which are ever with the broker: so a
-large upload neither delays a receipt nor fills the memory of anybody.  A frame that was cut off goes on where it was,
-and one that was sent stays at hand for a while, for its receiver may miss some of it.
+Short frames are sent first, each in one message.  Longer ones are sent in chunks, topic by topic in turn, and only a
+few chunks are unacknowledged at any time: a large upload does not delay a receipt and does not fill the broker's
+memory.  After a lost connection a long frame continues where it stopped.  A frame that was sent is kept for a while,
+because its receiver may ask for missing chunks.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ from edge_sdk.transport.chunks.packets import CHUNK_BYTES, MIN_CHUNK_BYTES, Chun
 from edge_sdk.transport.mqtt.pace import Pace
 
 MAX_IN_FLIGHT = 8
-"""Messages that the broker has not acknowledged, chunks included."""
+"""Most messages that the broker has not acknowledged, chunks included."""
 MAX_CHUNKS_IN_FLIGHT = 4
 MAX_SHORT = 32768
 MAX_SHORT_BYTES = 256 * 1024 * 1024
 MAX_LONG_BYTES = 1024 * 1024 * 1024
-KEEP_BYTES = 256 * 1024 * 1024
-"""Sent frames that are kept for receivers that miss some of their chunks."""
-KEEP_S = 120.0
+MAX_SENT_BYTES = 256 * 1024 * 1024
+"""Most bytes of long frames that are kept after they were sent, for receivers that miss chunks."""
+MAX_SENT_AGE_S = 120.0
+"""Seconds for which they are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,37 +38,40 @@ class QueuedMessage:
     payload: bytes
     retain: bool = False
     chunk: tuple[ChunkLayout, int] | None = None
+    """If it is a chunk: the layout of its frame, and its index."""
 
     @property
     def size_bytes(self) -> int:
-        """Length of the payload."""
+        """Length of the payload in bytes."""
         return len(self.payload)
 
 
 @dataclass
-class _Parcel:
-    """A long frame on its way, or just sent."""
+class _LongFrame:
+    """A frame that is being sent in chunks, or was sent."""
 
     frame: bytes
-    shape: ChunkLayout
+    layout: ChunkLayout
     pending: deque[int]
+    """Indices of the chunks to send."""
     in_flight: set[int] = field(default_factory=set)
-    touched_s: float = 0.0
+    """Indices of the chunks that the broker has not acknowledged."""
+    last_sent_s: float = 0.0
 
     @property
     def done(self) -> bool:
         return not self.pending and not self.in_flight
 
-    def cut_off(self) -> None:
-        """Nobody knows what became of the chunks in flight: send them again."""
+    def requeue_in_flight(self) -> None:
+        """Send the unacknowledged chunks again: it is unknown whether the broker has them."""
         self.pending.extendleft(sorted(self.in_flight, reverse=True))
         self.in_flight.clear()
 
 
 class SendQueue:
-    """Fed from any thread, emptied by the one that drives the link.
+    """A queue that any thread may fill, and that the thread of the connection empties.
 
-    At most one long frame waits for each topic: a newer one takes the place of the one before.
+    It holds at most one long frame for each topic: a newer one replaces an older one.
     """
 
     def __init__(self, pace: Pace | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -76,13 +81,13 @@ class SendQueue:
         self._lock = threading.Condition()
         self._short: deque[QueuedMessage] = deque()
         self._short_bytes = 0
-        self._parcels: dict[str, _Parcel] = {}
-        self._turns: deque[str] = deque()  # topics of parcels that may send, each at most once
+        self._long: dict[str, _LongFrame] = {}  # by topic
+        self._turns: deque[str] = deque()  # topics that have chunks to send, each at most once, in turn
         self._in_flight: dict[int, QueuedMessage] = {}
         self._open = False
 
     def put(self, topic: str, frame: bytes, *, retain: bool = False) -> bool:
-        """Queue a frame; False where too much waits already.  Without a link it is dropped without a word."""
+        """Queue a frame; returns False if the queue is full.  Without a connection the frame is silently dropped."""
         with self._lock:
             if not self._open:
                 return True
@@ -94,73 +99,79 @@ class SendQueue:
                 self._short_bytes += len(frame)
             return fits
 
-    def wanted(self, want: ChunkRequest) -> None:
-        """The receiver misses these chunks and no others; what is no longer here is left to whoever sent it."""
+    def requeue_chunks(self, request: ChunkRequest) -> None:
+        """Send the chunks that a receiver misses, and no others of that frame.
+
+        Does nothing if the frame is not kept any more: the layer above sends the whole frame again.
+        """
         with self._lock:
-            for topic, parcel in self._parcels.items():
-                if parcel.shape == want.shape:
-                    missing = (index for first, last in want.ranges for index in range(first, last + 1))
-                    parcel.pending = deque(index for index in missing if index not in parcel.in_flight)
-                    self._take_turns(topic)
+            for topic, long_frame in self._long.items():
+                if long_frame.layout == request.layout:
+                    missing = (index for first, last in request.ranges for index in range(first, last + 1))
+                    long_frame.pending = deque(index for index in missing if index not in long_frame.in_flight)
+                    self._schedule(topic)
                     return
 
     def next(self) -> QueuedMessage | None:
-        """What to hand to the broker now; call `handed` with it."""
+        """Return the message to send now, if there is one; call `note_sent` after it was sent."""
         with self._lock:
             now_s = self._clock()
             if len(self._in_flight) >= MAX_IN_FLIGHT or self._pace.wait_s(now_s) > 0.0:
                 return None
-            item = self._next_short() or self._next_chunk(now_s)
-            if item is not None:
-                self._pace.spend(item.size_bytes)
-            return item
+            message = self._next_short() or self._next_chunk(now_s)
+            if message is not None:
+                self._pace.spend(message.size_bytes)
+            return message
 
-    def handed(self, packet_id: int, item: QueuedMessage) -> None:
-        """Remember a message that the broker has not acknowledged."""
+    def note_sent(self, packet_id: int, message: QueuedMessage) -> None:
+        """Remember a message that the broker has still to acknowledge."""
         with self._lock:
-            self._in_flight[packet_id] = item
+            self._in_flight[packet_id] = message
 
-    def acknowledged(self, packet_id: int) -> QueuedMessage | None:
-        """The broker has it; None where nobody knows of it."""
+    def note_acknowledged(self, packet_id: int) -> QueuedMessage | None:
+        """Return the message that the broker has acknowledged; None if the packet id is unknown."""
         with self._lock:
-            item = self._in_flight.pop(packet_id, None)
-            if item is not None and item.chunk is not None:
-                self._landed(item.topic, *item.chunk)
+            message = self._in_flight.pop(packet_id, None)
+            if message is not None and message.chunk is not None:
+                self._chunk_acknowledged(message.topic, *message.chunk)
             if self._idle():
                 self._lock.notify_all()
-            return item
+            return message
 
-    def oldest(self) -> QueuedMessage | None:
-        """The message that the broker should have acknowledged next."""
+    def oldest_in_flight(self) -> QueuedMessage | None:
+        """Return the oldest message that the broker has not acknowledged."""
         with self._lock:
             return next(iter(self._in_flight.values()), None)
 
     def next_in_s(self) -> float | None:
-        """Seconds until the pace allows what waits; None where nothing does."""
+        """Seconds until the pace allows the next message; None if none waits."""
         with self._lock:
             return self._pace.wait_s(self._clock()) if self._short or self._turns else None
 
     def link_up(self, packet_bytes: int | None) -> None:
-        """Frames may be sent, in messages of at most `packet_bytes`; None: the broker states no limit."""
+        """Accept frames from now on; chunks are at most `packet_bytes` long.  None: the broker states no limit."""
         with self._lock:
             self._open = True
             if packet_bytes is not None:
                 self.chunk_bytes = min(self.chunk_bytes, packet_bytes)
 
     def link_lost(self) -> None:
-        """What is short is lost.  What is long rests until it is put again, and then goes on from where it was."""
+        """Drop the short frames, and stop sending the long ones.
+
+        A long frame that is put again later continues where it stopped.
+        """
         with self._lock:
             self._open = False
             self._short.clear()
             self._short_bytes = 0
             self._in_flight.clear()
             self._turns.clear()
-            for parcel in self._parcels.values():
-                parcel.cut_off()
+            for long_frame in self._long.values():
+                long_frame.requeue_in_flight()
             self._lock.notify_all()
 
-    def shrink(self, below_bytes: int) -> bool:
-        """Cut smaller than a message on which the broker hung up; False where chunks cannot be that small."""
+    def shrink_chunks(self, below_bytes: int) -> bool:
+        """Make chunk messages smaller than `below_bytes`; returns False if chunks cannot be that small."""
         if below_bytes <= MIN_CHUNK_BYTES + packets.HEADER_BYTES:
             return False
         with self._lock:
@@ -169,61 +180,63 @@ class SendQueue:
         return True
 
     def wait_until_idle(self, timeout_s: float) -> None:
-        """Wait until no short frame is left unacknowledged, at most `timeout_s`, and not for a link that is gone."""
+        """Wait until every short frame is acknowledged or the connection is lost, at most `timeout_s` seconds."""
         with self._lock:
             self._lock.wait_for(lambda: self._idle() or not self._open, timeout_s)
 
     def _idle(self) -> bool:
-        return not self._short and all(item.chunk is not None for item in self._in_flight.values())
+        return not self._short and all(message.chunk is not None for message in self._in_flight.values())
 
     def _put_long(self, topic: str, frame: bytes) -> bool:
-        parcel = self._parcels.get(topic)
-        if parcel is None or parcel.frame != frame or parcel.shape.chunk_bytes != self.chunk_bytes:
-            others_bytes = sum(len(other.frame) for key, other in self._parcels.items() if key != topic)
+        long_frame = self._long.get(topic)
+        if long_frame is None or long_frame.frame != frame or long_frame.layout.chunk_bytes != self.chunk_bytes:
+            others_bytes = sum(len(other.frame) for key, other in self._long.items() if key != topic)
             if others_bytes + len(frame) > MAX_LONG_BYTES:
                 return False
-            shape = ChunkLayout(packets.set_id(frame), len(frame), self.chunk_bytes)
-            self._parcels[topic] = parcel = _Parcel(frame, shape, deque(range(shape.count)))
-        elif parcel.done:  # its receiver answers a chunk that it knows with what it misses
-            parcel.pending.append(0)
-        self._take_turns(topic)
+            layout = ChunkLayout(packets.set_id(frame), len(frame), self.chunk_bytes)
+            self._long[topic] = long_frame = _LongFrame(frame, layout, deque(range(layout.count)))
+        elif long_frame.done:  # one chunk is enough: the receiver answers it with a request for what it misses
+            long_frame.pending.append(0)
+        self._schedule(topic)
         return True
 
-    def _take_turns(self, topic: str) -> None:
-        if self._parcels[topic].pending and topic not in self._turns:
+    def _schedule(self, topic: str) -> None:
+        """Give a topic that has chunks to send a place in the turns."""
+        if self._long[topic].pending and topic not in self._turns:
             self._turns.append(topic)
 
     def _next_short(self) -> QueuedMessage | None:
         if not self._short:
             return None
-        item = self._short.popleft()
-        self._short_bytes -= item.size_bytes
-        return item
+        message = self._short.popleft()
+        self._short_bytes -= message.size_bytes
+        return message
 
     def _next_chunk(self, now_s: float) -> QueuedMessage | None:
-        under_way = sum(item.chunk is not None for item in self._in_flight.values())
-        if not self._turns or under_way >= MAX_CHUNKS_IN_FLIGHT:
+        in_flight = sum(message.chunk is not None for message in self._in_flight.values())
+        if not self._turns or in_flight >= MAX_CHUNKS_IN_FLIGHT:
             return None
         topic = self._turns.popleft()
-        parcel = self._parcels[topic]
-        index = parcel.pending.popleft()
-        parcel.in_flight.add(index)
-        parcel.touched_s = now_s
-        self._take_turns(topic)
-        return QueuedMessage(topic, packets.pack_chunk(parcel.shape, index, parcel.frame), chunk=(parcel.shape, index))
+        long_frame = self._long[topic]
+        index = long_frame.pending.popleft()
+        long_frame.in_flight.add(index)
+        long_frame.last_sent_s = now_s
+        self._schedule(topic)
+        payload = packets.pack_chunk(long_frame.layout, index, long_frame.frame)
+        return QueuedMessage(topic, payload, chunk=(long_frame.layout, index))
 
-    def _landed(self, topic: str, shape: ChunkLayout, index: int) -> None:
-        parcel = self._parcels.get(topic)
-        if parcel is None or parcel.shape != shape:
+    def _chunk_acknowledged(self, topic: str, layout: ChunkLayout, index: int) -> None:
+        long_frame = self._long.get(topic)
+        if long_frame is None or long_frame.layout != layout:
             return
-        parcel.in_flight.discard(index)
-        if parcel.done:
-            self._forget_old()
+        long_frame.in_flight.discard(index)
+        if long_frame.done:
+            self._drop_old_frames()
 
-    def _forget_old(self) -> None:
-        """Let go of frames that were sent: all after a while, the oldest sooner where they are many."""
-        done = sorted((parcel.touched_s, topic) for topic, parcel in self._parcels.items() if parcel.done)
-        held_bytes = sum(len(self._parcels[topic].frame) for _, topic in done)
-        for touched_s, topic in done:
-            if self._clock() - touched_s > KEEP_S or held_bytes > KEEP_BYTES:
-                held_bytes -= len(self._parcels.pop(topic).frame)
+    def _drop_old_frames(self) -> None:
+        """Drop frames that were sent: those older than MAX_SENT_AGE_S, and the oldest beyond MAX_SENT_BYTES."""
+        done = sorted((each.last_sent_s, topic) for topic, each in self._long.items() if each.done)
+        kept_bytes = sum(len(self._long[topic].frame) for _, topic in done)
+        for last_sent_s, topic in done:
+            if self._clock() - last_sent_s > MAX_SENT_AGE_S or kept_bytes > MAX_SENT_BYTES:
+                kept_bytes -= len(self._long.pop(topic).frame)

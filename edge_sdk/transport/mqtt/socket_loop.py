@@ -1,7 +1,7 @@
 """Moves bytes between one socket and one MQTT client.
 
-The client library's own loop waits in select(), which fails without a word for any file number above 1023; this one
-waits in the platform's best selector.  It can also stop reading, which its own loop cannot.
+The client library's own loop waits in select(), which fails silently for file numbers above 1023.  This loop uses the
+best selector of the platform, and unlike the library's it can stop reading.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import selectors
 import socket
 from typing import Any, Protocol
 
-_TURN_S = 0.5
-_PAUSED_TURN_S = 0.02
+_WAIT_S = 0.5
+"""Longest wait for something to do."""
+_PAUSED_WAIT_S = 0.02
+"""The same while reading is paused."""
 
 
 class SocketClient(Protocol):
@@ -24,40 +26,43 @@ class SocketClient(Protocol):
         """Whether bytes wait to be written."""
 
     def loop_read(self) -> object:
-        """Read what is there."""
+        """Read the bytes that have arrived."""
 
     def loop_write(self) -> object:
-        """Write what can be written."""
+        """Write the bytes that can be written without waiting."""
 
     def loop_misc(self) -> object:
-        """Keep-alive."""
+        """Send keep-alive messages when they are due."""
 
 
 class SocketLoop:
-    """One connection's loop; `wake` may be called from any thread."""
+    """The network loop of one connection; `wake` may be called from any thread, the rest from one thread only."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self._bell, self._rope = socket.socketpair()
-        for end in (self._bell, self._rope):
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        for end in (self._wake_receiver, self._wake_sender):
             end.settimeout(0)
-        self._selector.register(self._bell, selectors.EVENT_READ)
+        self._selector.register(self._wake_receiver, selectors.EVENT_READ)
         self._watched: Any = None
         self._events = 0
-        self._rung = False
+        self._wake_sent = False
 
     def wake(self) -> None:
-        """End the current wait: there is something to write, or it is time to go."""
-        if self._rung:
-            return  # once is enough for all that came since the last turn
-        self._rung = True
+        """End the current wait, because there is something to write or the connection is to be closed."""
+        if self._wake_sent:
+            return  # one byte ends the wait, however many calls there were
+        self._wake_sent = True
         try:
-            self._rope.send(b"!")
+            self._wake_sender.send(b"!")
         except OSError:
-            return  # the bell is ringing already, or the pump is closed
+            return  # the buffer is full, so a byte is waiting; or this loop is closed
 
-    def turn(self, client: SocketClient, *, reading: bool, most_s: float = _TURN_S) -> bool:
-        """Wait for something to do, at most `most_s`, and do it; False once the connection is gone."""
+    def run_once(self, client: SocketClient, *, reading: bool, timeout_s: float = _WAIT_S) -> bool:
+        """Wait for the socket, at most `timeout_s` seconds, then read and write; returns whether the socket is open.
+
+        reading: whether to read; without it, frames wait in the broker.
+        """
         connection = client.socket()
         if connection is None:
             return False
@@ -65,23 +70,23 @@ class SocketLoop:
         if reading and _decrypted_bytes(connection):
             client.loop_read()
         else:
-            self._wait(client, connection, min(most_s, _TURN_S if reading else _PAUSED_TURN_S))
+            self._wait(client, connection, min(timeout_s, _WAIT_S if reading else _PAUSED_WAIT_S))
         if client.want_write():
             client.loop_write()
         client.loop_misc()
         return client.socket() is not None
 
     def close(self) -> None:
-        """Let go of everything but the client's own socket."""
+        """Close everything but the client's own socket."""
         self._selector.close()
-        self._bell.close()
-        self._rope.close()
+        self._wake_receiver.close()
+        self._wake_sender.close()
 
     def _wait(self, client: SocketClient, connection: Any, timeout_s: float) -> None:
         for key, events in self._selector.select(timeout_s):
-            if key.fileobj is self._bell:
-                self._bell.recv(4096)
-                self._rung = False  # what came without ringing meanwhile is seen when this turn ends
+            if key.fileobj is self._wake_receiver:
+                self._wake_receiver.recv(4096)
+                self._wake_sent = False  # what was queued without another byte is sent at the end of run_once
             elif key.fileobj is connection and events & selectors.EVENT_READ:
                 client.loop_read()
 
@@ -96,6 +101,6 @@ class SocketLoop:
 
 
 def _decrypted_bytes(connection: Any) -> int:
-    """Bytes that TLS holds ready, of which the selector knows nothing."""
+    """Count the bytes that TLS has decrypted already; the selector does not see them."""
     pending = getattr(connection, "pending", None)
     return 0 if pending is None else int(pending())

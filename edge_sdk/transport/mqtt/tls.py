@@ -1,6 +1,6 @@
-"""TLS for MQTT: who is trusted, who we are, and where a fault is kept that the client library would swallow.
+"""TLS for MQTT: the certificates of both sides, and a connection that remembers the TLS error which ended it.
 
-The broker's certificate and host name are always checked, and its name is always sent (SNI); TLS 1.2 is the minimum.
+The broker's certificate and host name are always checked, its name is always sent (SNI), and TLS 1.2 is the minimum.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from edge_sdk.errors import UsageError
 from edge_sdk.transport.mqtt.url import BrokerAddress
 
 HANDSHAKE_S = 5.0
-"""A peer that stays silent for so long, in seconds, does not speak TLS."""
+"""A peer that stays silent for this many seconds does not speak TLS."""
 _CERTIFICATE, _KEY = "CERTIFICATE-----", "PRIVATE KEY-----"
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files for a broker at mqtts://, read again for each connection, so that renewed ones need no restart.
+    """PEM files for a broker at mqtts://; they are read again for each connection, so renewed ones need no restart.
 
-    ca: the authorities that may have signed the broker's certificate; None: those that the system trusts.
-    certificate: our own, with the chain up to the authority; None: we show none.  key: the private key that belongs
-    to it, without a pass phrase; None: it stands in the file of the certificate.
+    ca: the authorities that may sign the broker's certificate; None: those that the system trusts.
+    certificate: the certificate of this client with the chain up to its authority; None: the client shows none.
+    key: the private key of that certificate, without a pass phrase; None: it is in the file of the certificate.
     """
 
     ca: str | Path | None = None
@@ -33,19 +33,21 @@ class TlsFiles:
 
 
 NO_FILES = TlsFiles()
-"""The system's authorities, and no certificate of our own."""
+"""The authorities that the system trusts, and no certificate of this client."""
 
 
 class TlsContext(ssl.SSLContext):
-    """What one connection is made with; `fault` is what ended it, where TLS did."""
+    """The TLS settings of one connection."""
 
     fault: ssl.SSLError | None = None
+    """The TLS error that ended the connection, if one did."""
 
 
 class _Connection(ssl.SSLSocket):
-    """Bounds the handshake, closes itself when it fails, and keeps a fault that comes after it.
+    """A TLS socket with a limit on the handshake; it closes itself on failure, and remembers an error after it.
 
-    With TLS 1.3 a broker refuses our certificate after the handshake, and the client library says only "lost".
+    With TLS 1.3 a broker refuses a client's certificate after the handshake, which the client library reports only as
+    a lost connection.
     """
 
     def do_handshake(self, block: bool = False) -> None:
@@ -68,58 +70,58 @@ class _Connection(ssl.SSLSocket):
 
 
 def tls_context(files: TlsFiles, address: BrokerAddress) -> TlsContext | None:
-    """The context for a broker, None for one without TLS.
+    """Return the TLS settings for a broker; None for a broker without TLS.
 
-    Raises UsageError, in one line, for files that cannot be read or used, and for files that no TLS would use.
+    Raises UsageError, in one line, for files that cannot be read or used, and for files given without TLS.
     """
     if not address.tls:
         if files != NO_FILES:
             raise UsageError(f"certificates are given, and {address} is addressed without TLS; write mqtts://{address}")
         return None
-    context = TlsContext(ssl.PROTOCOL_TLS_CLIENT)  # which demands a trusted certificate for the right host
+    context = TlsContext(ssl.PROTOCOL_TLS_CLIENT)  # this protocol demands a trusted certificate for the right host
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.sslsocket_class = _Connection
-    _trust(context, files.ca)
-    _introduce(context, files.certificate, files.key)
+    _load_authorities(context, files.ca)
+    _load_own_certificate(context, files.certificate, files.key)
     return context
 
 
-def _trust(context: ssl.SSLContext, ca: str | Path | None) -> None:
+def _load_authorities(context: ssl.SSLContext, ca: str | Path | None) -> None:
     if ca is None:
         context.load_default_certs()
     else:
         _load_certificates(context, ca, "CA certificate")
 
 
-def _introduce(context: ssl.SSLContext, certificate: str | Path | None, key: str | Path | None) -> None:
+def _load_own_certificate(context: ssl.SSLContext, certificate: str | Path | None, key: str | Path | None) -> None:
     if certificate is None:
         if key is not None:
             raise UsageError(f"the private key {key} is given without a certificate; add --cert FILE")
         return
-    _load_certificates(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), certificate, "certificate")  # tells it from a bad key
-    holder = certificate if key is None else key
-    _look_into(holder, _KEY, "private key")
+    _load_certificates(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), certificate, "certificate")  # or the key is at fault
+    key_file = certificate if key is None else key
+    _check_pem(key_file, _KEY, "private key")
     try:
-        context.load_cert_chain(certificate, key, lambda: _encrypted(holder))
+        context.load_cert_chain(certificate, key, lambda: _refuse_pass_phrase(key_file))
     except ssl.SSLError as error:
         if error.reason in ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH"):
             raise UsageError(
-                f"the private key in {holder} does not belong to the certificate in {certificate}; give the two that "
+                f"the private key in {key_file} does not belong to the certificate in {certificate}; give the two that "
                 "were made together"
             ) from None
-        raise _damaged(holder, "private key", error) from None
+        raise _damaged(key_file, "private key", error) from None
 
 
 def _load_certificates(context: ssl.SSLContext, path: str | Path, name: str) -> None:
-    _look_into(path, _CERTIFICATE, name)
+    _check_pem(path, _CERTIFICATE, name)
     try:
         context.load_verify_locations(path)
     except ssl.SSLError as error:
         raise _damaged(path, name, error) from None
 
 
-def _look_into(path: str | Path, kind: str, name: str) -> None:
-    """Raise UsageError for a file that cannot be read or holds nothing of the kind: OpenSSL would not say which."""
+def _check_pem(path: str | Path, kind: str, name: str) -> None:
+    """Raise UsageError for a file that cannot be read or has no PEM block of the kind; OpenSSL does not say which."""
     try:
         text = Path(path).read_text(encoding="latin-1")
     except OSError as error:
@@ -132,8 +134,8 @@ def _damaged(path: str | Path, name: str, error: ssl.SSLError) -> UsageError:
     return UsageError(f"the {name} in {path} is damaged ({error.reason or error.strerror}); copy or make it again")
 
 
-def _encrypted(path: str | Path) -> NoReturn:
+def _refuse_pass_phrase(path: str | Path) -> NoReturn:
     raise UsageError(
-        f"the private key in {path} has a pass phrase, and nobody is there to type it when a device starts; write one "
-        f"without: openssl pkey -in {path} -out NEW_FILE"
+        f"the private key in {path} has a pass phrase, which nobody can type when a device starts by itself; write a "
+        f"key without one: openssl pkey -in {path} -out NEW_FILE"
     )

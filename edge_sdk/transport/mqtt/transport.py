@@ -1,7 +1,8 @@
-"""The MQTT transport: frames over any broker, MQTT 5 where it is spoken, 3.1.1 where not.
+"""The MQTT transport: frames over any broker, with MQTT 5 if the broker speaks it, and 3.1.1 otherwise.
 
-Every connection gets a new paho client.  So nothing is sent twice by the library, nothing waits in it while the
-broker is away, and no frame that a broker hangs up on can block a reconnect: what matters is sent again from above.
+Every connection gets a new paho client.  So the library sends nothing twice, keeps no messages while the broker is
+away, and a frame on which the broker disconnects cannot block the next connection.  The layer above sends important
+frames again.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from edge_sdk.transport.chunks.packets import MIN_CHUNK_BYTES, is_packet
 from edge_sdk.transport.mqtt import reasons
 from edge_sdk.transport.mqtt.connection import (
     CONNECT_TIMEOUT_S,
-    LEAVE_S,
+    DISCONNECT_S,
     LinkQueues,
     LinkSettings,
     ReconnectingTransport,
@@ -45,24 +46,28 @@ _log = logging.getLogger(__name__)
 
 MAX_FRAME_BYTES = 240 * 1024 * 1024
 _PACKET_OVERHEAD_BYTES = 1024
-"""Topic, properties and the header of a chunk."""
-_TURN_S = 0.25
+"""Room for the topic, the properties and the header of a chunk in one packet."""
+_WAIT_S = 0.25
 _SESSION_EXPIRY_S = 3600
 _ANSWER_TIMEOUT_S = 10.0
 
 
 class MqttTransport(ReconnectingTransport):
-    """One MQTT client's link; reconnects by itself until closed, with random pauses of up to 0.2 s, doubling to 30 s.
+    """The connection of one MQTT client; it reconnects until closed, after random pauses of up to 0.2 s to 30 s.
 
-    Frames longer than 64 KiB, or than the broker takes at once, travel in chunks and arrive whole.  A sent frame is
-    lost when the link is down or breaks before the broker has acknowledged it, so send again on each `Connected`: one
-    that was cut off in the middle then goes on from there.  `pace` keeps within the limits of hosted brokers.
+    Frames longer than 64 KiB, or than the broker accepts in one message, are sent in chunks and arrive whole.  A frame
+    is lost if the connection is down, or breaks before the broker has acknowledged it.  So send it again on each
+    `Connected`; a long frame that was interrupted then continues where it stopped.
 
-    Frames queued in the broker's session may arrive before `Connected`; topics that no subscription covers never do.
-    With `manual_ack` the broker keeps a frame, and brings it again after a reconnect, until its `acknowledge` was
-    called, from any thread; chunks are acknowledged at once, for brokers stop after a few that are not.
+    Frames that the broker kept in its session may arrive before `Connected`.  Frames on topics without a subscription
+    never arrive.
 
-    Raises UsageError for a URL that names no broker, and for TLS files that cannot be used.
+    clean: whether the broker forgets this client's session at a disconnect.  manual_ack: whether the broker keeps a
+    frame, and delivers it again after a reconnect, until its `acknowledge` is called; chunks are always acknowledged
+    at once, because brokers stop after a few that are not.  seed: for the random pauses.  pace: limits the rate of
+    publishing.
+
+    Raises UsageError for a URL that is not one of a broker, and for TLS files that cannot be used.
     """
 
     def __init__(
@@ -85,26 +90,26 @@ class MqttTransport(ReconnectingTransport):
             address = BrokerAddress(address.host, address.port, address.tls, username, password)
         if not client_id:
             raise UsageError(f"the client id for broker {address} is empty; give each device its own")
-        tls_context(tls, address)  # complains before anything is sent
+        tls_context(tls, address)  # reports unusable files now, before anything is sent
         settings = LinkSettings(address, client_id, clean, manual_ack, keepalive_s, tls)
         super().__init__(settings, _Link, seed, max_frame_bytes, pace)
 
 
 class _Link:
-    """One connection from CONNECT to its end, driven by the thread that calls `run`."""
+    """One MQTT connection, from CONNECT to its end, with paho; the thread that calls `run` does all the work."""
 
     def __init__(
         self,
         settings: LinkSettings,
-        around: LinkQueues,
+        queues: LinkQueues,
         on_packet_limit: Callable[[int | None], None],
         *,
         version_5: bool,
     ) -> None:
-        self.ready = False  # subscribed, and so open for sending
+        self.ready = False  # connected and subscribed, so that frames may be sent
         self._settings = settings
-        self._inbox, self._outbox, self._porter = around.inbox, around.outbox, around.porter
-        self._suspect = around.suspect
+        self._inbox, self._send_queue, self._chunked_link = queues.inbox, queues.send_queue, queues.chunked_link
+        self._hidden_limits = queues.hidden_limits
         self._on_packet_limit = on_packet_limit
         self._chunk_bytes: int | None = None
         self._accepted = False
@@ -117,28 +122,28 @@ class _Link:
         self._warned = False
         self._tls = tls_context(settings.tls, settings.address)
         self._client = self._build(version_5=version_5)
-        self._pump = SocketLoop()
+        self._loop = SocketLoop()
 
     def wake(self) -> None:
-        """Let the driving thread look around; from any thread."""
-        self._pump.wake()
+        """Make the thread in `run` check its queues now; may be called from any thread."""
+        self._loop.wake()
 
     def acknowledge(self, packet_id: int) -> None:
-        """Let the broker forget a frame, once; from any thread, also after the link's end."""
+        """Tell the broker that it may delete a frame; may be called from any thread, and after the connection."""
         with suppress(KeyError):
             self._unacknowledged.remove(packet_id)
             self._client.ack(packet_id, 1)
-            self._pump.wake()
+            self._loop.wake()
 
     def run(self, closing: threading.Event) -> ConnectionResult:
-        """Connect, serve until the link ends, and say how it went."""
+        """Connect, then send and receive until the connection ends; returns what happened."""
         try:
             self._connect()
-            self._drive(closing)
-        except Exception as error:  # noqa: BLE001  told in the outcome
-            self._end(reasons.failed(error, self._settings.address, CONNECT_TIMEOUT_S))
+            self._serve(closing)
+        except Exception as error:  # noqa: BLE001  reported in the result
+            self._end(reasons.connection_failed(error, self._settings.address, CONNECT_TIMEOUT_S))
         finally:
-            self._let_go()
+            self._release()
         return ConnectionResult(
             self._ending or DisconnectReason("broker closed the connection"),
             self._accepted,
@@ -148,13 +153,13 @@ class _Link:
             self._oldest,
         )
 
-    def _let_go(self) -> None:
-        self._oldest = self._outbox.oldest()
-        self._outbox.link_lost()
+    def _release(self) -> None:
+        self._oldest = self._send_queue.oldest_in_flight()
+        self._send_queue.link_lost()
         connection = self._client.socket()
         if connection is not None:
             connection.close()
-        self._pump.close()
+        self._loop.close()
 
     def _build(self, *, version_5: bool) -> Client:
         client = Client(
@@ -174,13 +179,13 @@ class _Link:
             client.tls_set_context(self._tls)
         if will is not None:
             client.will_set(will.topic, will.frame, qos=1, retain=True)
-        client.on_socket_open = _shielded(self._on_socket_open)
-        client.on_socket_register_write = _leave_writing_to_the_pump
-        client.on_connect = _shielded(self._on_connect)
-        client.on_subscribe = _shielded(self._on_subscribe)
-        client.on_message = _shielded(self._on_message)
-        client.on_publish = _shielded(self._on_publish)
-        client.on_disconnect = _shielded(self._on_disconnect)
+        client.on_socket_open = _with_errors_logged(self._on_socket_open)
+        client.on_socket_register_write = _do_not_write_here
+        client.on_connect = _with_errors_logged(self._on_connect)
+        client.on_subscribe = _with_errors_logged(self._on_subscribe)
+        client.on_message = _with_errors_logged(self._on_message)
+        client.on_publish = _with_errors_logged(self._on_publish)
+        client.on_disconnect = _with_errors_logged(self._on_disconnect)
         return client
 
     def _connect(self) -> None:
@@ -194,42 +199,42 @@ class _Link:
             address.host, address.port, settings.keepalive_s, clean_start=settings.clean, properties=properties
         )
 
-    def _drive(self, closing: threading.Event) -> None:
+    def _serve(self, closing: threading.Event) -> None:
         answer_by_s = time.monotonic() + _ANSWER_TIMEOUT_S
-        while self._turn(reading=not self._inbox.full):
+        while self._run_once(reading=not self._inbox.full):
             if closing.is_set():
-                self._leave()
+                self._disconnect()
                 return
             if not self.ready and time.monotonic() > answer_by_s:
-                self._version_refused = not self._accepted  # some answer MQTT 5 with silence
+                self._version_refused = not self._accepted  # some brokers never answer an MQTT 5 CONNECT
                 self._end(DisconnectReason(f"{self._settings.address} does not answer (is it an MQTT broker?)"))
                 return
 
-    def _turn(self, *, reading: bool) -> bool:
-        """Send what may go, wait for news, look after what was left incomplete."""
+    def _run_once(self, *, reading: bool) -> bool:
+        """Send waiting messages, wait for the socket, and check for overdue chunks; returns whether it is open."""
         if self.ready:
-            self._hand_over()
-        pause_s = self._outbox.next_in_s()
-        most_s = _TURN_S if pause_s is None or pause_s == 0.0 else min(pause_s, _TURN_S)
-        connected = self._pump.turn(self._client, reading=reading, most_s=most_s)
-        for rejected in self._porter.look_after(time.monotonic()):
+            self._send_waiting()
+        pause_s = self._send_queue.next_in_s()
+        timeout_s = _WAIT_S if pause_s is None or pause_s == 0.0 else min(pause_s, _WAIT_S)
+        connected = self._loop.run_once(self._client, reading=reading, timeout_s=timeout_s)
+        for rejected in self._chunked_link.check_timeouts(time.monotonic()):
             self._inbox.put(rejected)
         return connected
 
-    def _hand_over(self) -> None:
-        while (item := self._outbox.next()) is not None:
-            receipt = self._client.publish(item.topic, item.payload, qos=1, retain=item.retain)
-            if receipt.rc == MQTTErrorCode.MQTT_ERR_SUCCESS:
-                self._outbox.handed(receipt.mid, item)
+    def _send_waiting(self) -> None:
+        while (message := self._send_queue.next()) is not None:
+            sent = self._client.publish(message.topic, message.payload, qos=1, retain=message.retain)
+            if sent.rc == MQTTErrorCode.MQTT_ERR_SUCCESS:
+                self._send_queue.note_sent(sent.mid, message)
 
-    def _leave(self) -> None:
+    def _disconnect(self) -> None:
         self._client.disconnect()
-        leave_by_s = time.monotonic() + LEAVE_S
-        while self._pump.turn(self._client, reading=True) and time.monotonic() < leave_by_s:
+        leave_by_s = time.monotonic() + DISCONNECT_S
+        while self._loop.run_once(self._client, reading=True) and time.monotonic() < leave_by_s:
             pass
 
     def _end(self, ending: DisconnectReason) -> None:
-        """Keep the first reason: the later ones are its echo."""
+        """Remember why the connection ends: the first reason, because later ones follow from it."""
         self._ending = self._ending or ending
 
     def _warn_once(self, text: str) -> None:
@@ -246,7 +251,7 @@ class _Link:
         settings = self._settings
         if code.is_failure:
             self._version_refused = code.value == reasons.UNSUPPORTED_VERSION
-            self._end(reasons.refused(code.value, code.getName(), settings.address, settings.client_id))
+            self._end(reasons.connection_refused(code.value, code.getName(), settings.address, settings.client_id))
             return
         self._accepted = True
         if not self._fits(getattr(properties, "MaximumPacketSize", None)):
@@ -257,7 +262,7 @@ class _Link:
             self._open()
 
     def _fits(self, packet_bytes: int | None) -> bool:
-        """Whether the smallest chunk fits into a packet as long as the broker says; None: it says nothing."""
+        """Whether the smallest chunk fits into the broker's largest packet, in bytes; None: the broker states none."""
         self._on_packet_limit(packet_bytes)
         if packet_bytes is None:
             return True
@@ -280,18 +285,18 @@ class _Link:
 
     def _open(self) -> None:
         self._ready_since_s = time.monotonic()
-        self._outbox.link_up(self._chunk_bytes)
+        self._send_queue.link_up(self._chunk_bytes)
         self.ready = True
         self._inbox.put(Connected())
 
     def _on_message(self, client: Client, _data: object, message: MQTTMessage) -> None:
         payload = bytes(message.payload)
         wanted = any(matches(pattern, message.topic) for pattern in self._settings.subscriptions)
-        if not wanted:  # left over from an older subscription of this session, or a broker's mistake
+        if not wanted:  # from an older subscription of this session, or a mistake of the broker
             client.ack(message.mid, message.qos)
         elif is_packet(payload):
             client.ack(message.mid, message.qos)  # a broker stops after a few unacknowledged ones
-            event = self._porter.take(message.topic, payload, time.monotonic())
+            event = self._chunked_link.receive(message.topic, payload, time.monotonic())
             if event is not None:
                 self._inbox.put(event)
         elif self._settings.manual_ack and message.qos:
@@ -304,9 +309,9 @@ class _Link:
     def _on_publish(
         self, _client: Client, _data: object, mid: int, code: ReasonCode, _properties: Properties | None
     ) -> None:
-        item = self._outbox.acknowledged(mid)
-        if item is not None:
-            self._suspect.acknowledged(item)
+        message = self._send_queue.note_acknowledged(mid)
+        if message is not None:
+            self._hidden_limits.note_acknowledged(message)
         if code.is_failure:
             self._warn_once(f"broker {self._settings.address} did not take a frame: {code.getName()}")
 
@@ -315,26 +320,26 @@ class _Link:
     ) -> None:
         settings = self._settings
         if flags.is_disconnect_packet_from_server:
-            self._end(reasons.dismissed(code.value, code.getName(), settings.client_id))
+            self._end(reasons.closed_by_broker(code.value, code.getName(), settings.client_id))
         else:
             if self._tls is not None and self._tls.fault is not None and not self._accepted:
                 self._end(reasons.tls_failed(self._tls.fault, settings.address))
             self._silent = not self._accepted and self._ending is None
-            self._end(reasons.lost(code.getName(), settings.address, accepted=self._accepted))
+            self._end(reasons.connection_lost(code.getName(), settings.address, accepted=self._accepted))
 
 
-def _leave_writing_to_the_pump(_client: Client, _data: object, _connection: object) -> None:
-    """While this is set, publish does not write in the caller's thread beside the pump."""
+def _do_not_write_here(_client: Client, _data: object, _connection: object) -> None:
+    """Do nothing: while this callback is set, paho's publish leaves writing to the socket loop."""
 
 
-def _shielded(handler: Callable[..., None]) -> Callable[..., None]:
-    """A callback from which no exception escapes: it would end the network thread."""
+def _with_errors_logged(handler: Callable[..., None]) -> Callable[..., None]:
+    """Wrap a callback so that its exceptions are logged; one that escaped would end the network thread."""
 
     @wraps(handler)
     def call(*arguments: Any) -> None:
         try:
             handler(*arguments)
-        except Exception:  # noqa: BLE001  logged with its trace; nothing may pass
-            _log.exception("a fault while handling an MQTT event; the link goes on")
+        except Exception:  # noqa: BLE001  logged with its trace; none may escape
+            _log.exception("error while handling an MQTT event; the connection continues")
 
     return call

@@ -1,4 +1,4 @@
-"""Where a broker is: `mqtt://[user:password@]HOST[:PORT]`, or `mqtts://` for TLS."""
+"""Broker addresses as URLs: `mqtt://[user:password@]HOST[:PORT]`, or `mqtts://` for TLS."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DEFAULT_PORTS = {"mqtt": 1883, "mqtts": 8883}
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """A parsed broker URL; its text is the URL without the credentials."""
+    """A parsed broker URL; as text it is HOST:PORT, without the credentials."""
 
     host: str
     port: int
@@ -27,9 +27,9 @@ class BrokerAddress:
 
 
 def parse_broker_url(url: str) -> BrokerAddress:
-    """The address that a URL names.
+    """Parse a broker URL.
 
-    Raises UsageError, in one line that never shows the password, for anything else.
+    Raises UsageError, in one line that never shows the password, for a URL that is not one of a broker.
     """
     try:
         parts = urlsplit(url)

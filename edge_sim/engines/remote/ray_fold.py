@@ -16,8 +16,9 @@ import ray
 from ray.exceptions import RayError
 
 from edge_sdk.errors import RunFailed
-from edge_sdk.methods.base import At, Method
+from edge_sdk.methods.base import Method
 from edge_sdk.methods.registry import load_method
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import FederationSpec, Scalar
 from edge_sdk.reductions import Contribution
@@ -67,7 +68,7 @@ class RayFoldedMethod:
             return PartialAggregates(sums, waiting)
         return PartialAggregates((*sums, self._fold.remote(self._method.name, self._method.table, to_pickle(waiting))))
 
-    def finish(self, spec: FederationSpec, state: Any, at: At, aggregate: PartialAggregates) -> Any:
+    def finish(self, spec: FederationSpec, state: Any, at: ExchangeId, aggregate: PartialAggregates) -> Any:
         """Finish the exchange.  Raises RunFailed where Ray has lost a part for good."""
         try:
             packed: list[bytes] = ray.get(list(aggregate.sums))

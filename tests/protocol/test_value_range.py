@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
 
-from edge_sdk.protocol.value_range import all_finite, all_within, extremes
+from edge_sdk.protocol.value_range import all_finite, all_within, min_max
 
 ANY = st.sampled_from(("f2", "f4", "f8", ">f4", "i4", "i1")).flatmap(
     lambda code: arrays(code, array_shapes(max_dims=2, max_side=5))
@@ -54,5 +54,5 @@ def test_large_numbers_whose_squares_overflow_are_finite() -> None:
 
 
 def test_extremes_carry_nan() -> None:
-    assert extremes(np.array([3, -1, 2], np.float32)) == (-1.0, 3.0)
-    assert all(map(math.isnan, extremes(np.array([3, np.nan, 2], np.float32))))
+    assert min_max(np.array([3, -1, 2], np.float32)) == (-1.0, 3.0)
+    assert all(map(math.isnan, min_max(np.array([3, np.nan, 2], np.float32))))

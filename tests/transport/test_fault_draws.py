@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.messages import Assign, Bye, Message, Receipt, Upload
-from edge_sdk.transport.memory.fault_draws import NOWHERE, FaultDraws, place_of
+from edge_sdk.transport.memory.fault_draws import NO_EXCHANGE, FaultDraws, exchange_of
 
 
 def upload(round_: int, exchange: int = 0) -> Upload:
@@ -23,18 +23,18 @@ def upload(round_: int, exchange: int = 0) -> Upload:
         (upload(3, 1), (3, 1)),
         (Assign(federation="f", device="d", round=70_000, exchange=2), (70_000, 2)),
         (Receipt(federation="f", device="d", round=1, exchange=0, verdict="late"), (1, 0)),
-        (Bye(federation="f", device="d", reason="done"), NOWHERE),
+        (Bye(federation="f", device="d", reason="done"), NO_EXCHANGE),
     ],
 )
 def test_the_place_of_a_message(message: Message, place: tuple[int, int]) -> None:
-    assert place_of(codec.encode(message, Stamp(7, 9))) == place
-    assert place_of(codec.encode(message, Stamp(7, 9, bytes(range(16))), sign=lambda _: bytes(64))) == place
+    assert exchange_of(codec.encode(message, Stamp(7, 9))) == place
+    assert exchange_of(codec.encode(message, Stamp(7, 9, bytes(range(16))), sign=lambda _: bytes(64))) == place
 
 
 @given(st.binary(max_size=100), st.booleans())
 def test_a_frame_that_is_none_has_no_place(junk: bytes, front: bool) -> None:
     head = codec.encode(upload(1))[: codec.HEADER_BYTES] if front else b""
-    assert len(place_of(head + junk)) == 2
+    assert len(exchange_of(head + junk)) == 2
 
 
 def test_what_went_before_changes_nothing_once_a_later_place_is_reached() -> None:
@@ -45,8 +45,8 @@ def test_what_went_before_changes_nothing_once_a_later_place_is_reached() -> Non
     resumed.draw("c", "hello/d", b"hello")
     resumed.draw("c", "up/d", codec.encode(upload(2), Stamp(2, 1)))
     for round_ in (2, 3, 3, 4):
-        fates = [draws.draw("c", "up/d", codec.encode(upload(round_))) for draws in (whole, resumed)]
-        assert fates[0] == fates[1]
+        drawn = [draws.draw("c", "up/d", codec.encode(upload(round_))) for draws in (whole, resumed)]
+        assert drawn[0] == drawn[1]
 
 
 def test_a_frame_that_is_sent_again_has_another_fate() -> None:

@@ -1,16 +1,16 @@
-"""What a device tells of itself when it asks to be taken in, as far as its owner lets it."""
+"""The Hello with which a device asks to take part; it discloses no more than the owner allows."""
 
 from __future__ import annotations
 
 from edge_sdk.device.workbench import Workbench
-from edge_sdk.protocol.encodings import ENCODINGS, PLAIN
+from edge_sdk.protocol.encodings import DEFAULT_ENCODING, ENCODINGS
 from edge_sdk.protocol.messages import Hello
 from edge_sdk.version import __version__
 
 MAX_DISCLOSED_CLASSES = 32768
-"""What a Hello has room for; a model with more classes keeps its counts to itself."""
-HELLOS_BEFORE_WORD = 4
-"""So many go unanswered, some seconds, before the owner hears that nobody is there."""
+"""A Hello has room for the sample counts of this many classes; a device with more classes sends none."""
+HELLOS_BEFORE_NOTICE = 4
+"""Unanswered Hellos, sent within some seconds, after which the owner is notified."""
 
 
 def hello(
@@ -22,27 +22,27 @@ def hello(
     shares_weights: bool,
     fetches_public: bool,
 ) -> Hello:
-    """The hello of a device with this model and data; how many samples of each class, only where the bench may."""
+    """Build the Hello of a device with this model and data; it has class counts only if the bench discloses them."""
     model = bench.model.spec
-    kept = frozenset() if shares_weights else frozenset({"weights"})
-    tells_counts = bench.discloses_classes and model.classes <= MAX_DISCLOSED_CLASSES
+    hidden = frozenset() if shares_weights else frozenset({"weights"})
+    discloses_counts = bench.discloses_classes and model.classes <= MAX_DISCLOSED_CLASSES
     return Hello(
         federation=federation,
         device=device,
         sdk=__version__,
-        capabilities=tuple(sorted(model.capabilities - kept)),
+        capabilities=tuple(sorted(model.capabilities - hidden)),
         terms=tuple(sorted(model.terms)),
         classes=model.classes,
         feature_dim=model.feature_dim,
         samples=len(bench.data.train),
-        class_counts=bench.class_counts if tells_counts else (),
+        class_counts=bench.class_counts if discloses_counts else (),
         public_sha256=bench.public.spec.sha256 if bench.public else None,
         model=model.name,
         runtime=model.runtime,
         note=model.note,
         board=board,
         inert_terms=tuple(sorted(model.inert_terms)),
-        encodings=tuple(name for name in ENCODINGS if name != PLAIN),
+        encodings=tuple(name for name in ENCODINGS if name != DEFAULT_ENCODING),
         fetches_public=fetches_public,
         weight_count=model.parameters if shares_weights else 0,
         layout=model.layout if shares_weights else None,
@@ -50,9 +50,9 @@ def hello(
     )
 
 
-def nobody_answers(federation: str, device: str) -> str:
-    """What the owner should look at when hello after hello goes unanswered."""
+def no_answer_notice(federation: str, device: str) -> str:
+    """Return what the owner should check when the Hellos of a device get no answer."""
     return (
         f"no coordinator of {federation!r} answers: is it running, and under this name? "
-        f"a broker with rules lets us speak only if it knows us as {device!r}"
+        f"a broker with access rules lets this device publish only if its user name is {device!r}"
     )
