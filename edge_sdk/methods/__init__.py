@@ -6,16 +6,16 @@ Pure numpy but for the torch parts beside, as torch_NAME.py.  Imports protocol, 
 from __future__ import annotations
 
 from edge_sdk.methods.averaging import Averaging
-from edge_sdk.methods.base import At, Caching, Device, Exchange, Method, Slot, Stage, Up
+from edge_sdk.methods.base import At, Caching, Exchange, Method, OnDevice, Slot, Stage, Up
 from edge_sdk.methods.params import Range, Start, Weighting
 
 __all__ = [
     "At",
     "Averaging",
     "Caching",
-    "Device",
     "Exchange",
     "Method",
+    "OnDevice",
     "Range",
     "Slot",
     "Stage",

@@ -135,7 +135,7 @@ def test_a_killed_actor_is_replaced_and_uploads_are_added_up_on_ray(
     config = chosen(pictures, "fedavg", "softmax", ray_fold=True)
     alone, fleet, killer = fleets.Run(config).finished(), fleets.Run(config).fleet, Killer()
     killer.engine = opened(config, fleet)
-    reduction = engines.reduction(config.run, fleet)
+    reduction = engines.reduction(config.run)
     again = VirtualFleet(fleet, ledger=Ledger(None), engine=killer.engine, watcher=killer, reduction=reduction)
     again.run()
     assert parts == [1, 1, 1]
