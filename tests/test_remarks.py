@@ -18,7 +18,7 @@ from edge_sdk.protocol.messages import Hello
 from edge_sim.config import settings as configs
 
 
-def contract(name: str) -> Any:
+def method(name: str) -> Any:
     return load_method(name)()
 
 
@@ -34,12 +34,12 @@ def rows(*classes: int) -> ClassRows:
 
 def test_rows_of_a_class_that_was_not_held_at_join_are_refused() -> None:
     hello = Hello(federation="lab", device="cam", classes=3, class_counts=(4, 0, 2))
-    remarks.check_classes(contract("fedproto"), hello, {"prototypes": rows(0, 2)}, PROTOTYPES)
+    remarks.check_classes(method("fedproto"), hello, {"prototypes": rows(0, 2)}, PROTOTYPES)
     with pytest.raises(RemoteProtocolError, match=r"W16: cam uploads class 1, .*joins anew"):
-        remarks.check_classes(contract("fedproto"), hello, {"prototypes": rows(0, 1)}, PROTOTYPES)
-    remarks.check_classes(contract("lg_fedavg"), hello, {"header": rows(0, 1, 2)}, {})  # shares the rows of all classes
+        remarks.check_classes(method("fedproto"), hello, {"prototypes": rows(0, 1)}, PROTOTYPES)
+    remarks.check_classes(method("lg_fedavg"), hello, {"header": rows(0, 1, 2)}, {})  # shares the rows of all classes
     silent = Hello(federation="lab", device="cam", classes=3)
-    remarks.check_classes(contract("fedproto"), silent, {"prototypes": rows(0, 1)}, PROTOTYPES)
+    remarks.check_classes(method("fedproto"), silent, {"prototypes": rows(0, 1)}, PROTOTYPES)
 
 
 def test_noised_sums_over_every_class_are_no_drift(pictures: Path) -> None:
@@ -77,8 +77,7 @@ def test_what_labels_tell_is_said_once(pictures: Path, method: str, times: int) 
     ],
 )
 def test_a_threshold_that_most_devices_cannot_pass(nu: float, counts: list[tuple[int, ...]], warned: bool) -> None:
-    of = contract("fedhkd")
-    found = of.population(of.read({"nu": nu}), counts)
+    found = load_method("fedhkd").under({"nu": nu}).population(counts)
     assert len(found) == warned
     assert all(text.startswith("W1: the threshold nu = 0.6 leaves 2 of 3 devices") for text in found)
 

@@ -6,17 +6,17 @@ Pure numpy but for the torch parts beside, as torch_NAME.py.  Imports protocol, 
 from __future__ import annotations
 
 from edge_sdk.methods.averaging import Averaging
-from edge_sdk.methods.base import Caching, Device, Exchange, Method, Slot, Stage, Up
+from edge_sdk.methods.base import Caching, Exchange, Method, OnDevice, Slot, Stage, Up
 from edge_sdk.methods.params import Range, Start, Weighting
 from edge_sdk.protocol.exchange_id import ExchangeId
 
 __all__ = [
     "Averaging",
     "Caching",
-    "Device",
     "Exchange",
     "ExchangeId",
     "Method",
+    "OnDevice",
     "Range",
     "Slot",
     "Stage",

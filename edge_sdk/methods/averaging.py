@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
-from edge_sdk.methods.base import Caching, Device, Down, Exchange, Method, Result, Slot, Stage, Up
+from edge_sdk.methods.base import Caching, Down, Exchange, Method, OnDevice, Slot, Stage, Up
 from edge_sdk.methods.requests import ReadWeights, WriteWeights
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Weights
@@ -58,7 +58,7 @@ class Averaging(Method[P]):
 
     exchanges = (Exchange(down=DOWN, up=UP),)
     closing = Exchange(down=DOWN)
-    result: Result = "shared"
+    result: Literal["own", "shared"] = "shared"
     needs = frozenset({"predict", "logit-gradients", "weights"})
     shares_weights = True
     reduction: type = Change
@@ -75,11 +75,11 @@ class Averaging(Method[P]):
         """Whose weights count how much: see edge_sdk.methods.params.Weighting."""
         return str(self.params.weighting)  # type: ignore[attr-defined]  # a class without it overrides this
 
-    def receive(self, device: Device[Any]) -> Stage[None]:
+    def receive(self, device: OnDevice[Any]) -> Stage[None]:
         """Take over the mean."""
         yield from write_weights(device, without_head=self.body)
 
-    def share(self, device: Device[Any]) -> Stage[Up]:
+    def share(self, device: OnDevice[Any]) -> Stage[Up]:
         """The weights."""
         return (yield from read_weights(device, self.weighting, without_head=self.body))
 
@@ -109,7 +109,7 @@ class Averaging(Method[P]):
         return changed(slots, change, layout)
 
 
-def write_weights(device: Device[Any], role: str = "weights", *, without_head: bool = False) -> Stage[None]:
+def write_weights(device: OnDevice[Any], role: str = "weights", *, without_head: bool = False) -> Stage[None]:
     """Overwrite the model's weights, or those in front of the last layer, by those that came, if any did."""
     weights = device.received(Weights, role)
     if weights is not None:
@@ -117,7 +117,7 @@ def write_weights(device: Device[Any], role: str = "weights", *, without_head: b
         yield WriteWeights(np.asarray(weights.values, np.float32), without_head=without_head)
 
 
-def read_weights(device: Device[Any], weighting: str, *, without_head: bool = False) -> Stage[Up]:
+def read_weights(device: OnDevice[Any], weighting: str, *, without_head: bool = False) -> Stage[Up]:
     """The weights as they are sent; how many samples stand behind them is told only where it is needed."""
     weights: Weights = yield ReadWeights(without_head=without_head)
     return {"weights": replace(weights, count=device.job.samples if weighting == "samples" else 1)}

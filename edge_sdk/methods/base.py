@@ -40,13 +40,12 @@ if TYPE_CHECKING:  # of the tools, not of a base install
 __all__ = [
     "CAPABILITIES",
     "Caching",
-    "Device",
     "Down",
     "Exchange",
     "Method",
     "Nets",
     "NoState",
-    "Result",
+    "OnDevice",
     "Slot",
     "Stage",
     "Step",
@@ -76,9 +75,6 @@ Step: TypeAlias = Generator[Request, Any, tuple[S, Up]]
 """A whole exchange; it returns the device's new state and what to upload."""
 
 
-Result: TypeAlias = Literal["own", "shared"]
-
-
 @dataclass(frozen=True, slots=True)
 class Caching:
     """Which uploads outlive their round on the coordinator: the newest one of each device, in its slot."""
@@ -100,7 +96,7 @@ class NoState:
 
 
 @dataclass(eq=False)
-class Device(Generic[S]):
+class OnDevice(Generic[S]):
     """A device in one exchange, as the stages of a method see it."""
 
     job: Job
@@ -122,8 +118,11 @@ class Device(Generic[S]):
         return self.job.private_batches(self.job.local_steps)
 
     def fit(self, objective: Objective, *, part: Part = "all") -> Stage[None]:
-        """Train on them."""
-        self.down = {}  # it is in the model or in the objective by now: there may be no room for another copy
+        """Train on them, and let go of what came.
+
+        That is in the model or in the objective by now, and there may be no room for another copy.
+        """
+        self.down = {}
         if self.job.local_steps:
             yield Fit(source=self.batches, objective=objective, optim=self.job.optim, part=part)
 
@@ -161,7 +160,7 @@ class Method(Generic[P]):
     """What travels in the exchanges of a round; their number is constant over a run."""
     closing: Exchange = Exchange()
     """What comes after the last round; its upload carries metrics only."""
-    result: Result = "own"
+    result: Literal["own", "shared"] = "own"
     """The model that is measured: a device's own, as it was trained last; or the shared one, as it arrives."""
     needs: frozenset[str] = frozenset({"predict", "logit-gradients"})
     """Capabilities that a model must have to learn."""
@@ -260,7 +259,7 @@ class Method(Generic[P]):
 
     def step(self, state: Any, down: Up, job: Job) -> Step[Any]:
         """One exchange: requests out, results in; at the end the new state and what to upload."""
-        device: Device[Any] = Device(job=job, state=state, down=down)
+        device: OnDevice[Any] = OnDevice(job=job, state=state, down=down)
         del down
         own = self.result == "own"
         if own and job.closing:
@@ -271,7 +270,7 @@ class Method(Generic[P]):
             yield Evaluate(job.round + 1)
         return device.state, up
 
-    def exchange(self, device: Device[Any]) -> Stage[Up]:
+    def exchange(self, device: OnDevice[Any]) -> Stage[Up]:
         """The stages of a round that has one exchange."""
         job = device.job
         yield from self.receive(device)
@@ -285,24 +284,24 @@ class Method(Generic[P]):
         yield from self.personalise(device)
         return up
 
-    def receive(self, device: Device[Any]) -> Stage[None]:
+    def receive(self, device: OnDevice[Any]) -> Stage[None]:
         """Take in what came."""
         yield from ()
 
-    def measure(self, device: Device[Any]) -> Stage[None]:
+    def measure(self, device: OnDevice[Any]) -> Stage[None]:
         """Measure the shared model, as the round before left it."""
         yield Evaluate(device.job.round)
 
-    def train(self, device: Device[Any]) -> Stage[None]:
+    def train(self, device: OnDevice[Any]) -> Stage[None]:
         """Learn from one's own samples."""
         yield from device.fit((CrossEntropy(),))
 
-    def share(self, device: Device[Any]) -> Stage[Up]:
+    def share(self, device: OnDevice[Any]) -> Stage[Up]:
         """Make what goes up."""
         yield from ()
         return {}
 
-    def personalise(self, device: Device[Any]) -> Stage[None]:
+    def personalise(self, device: OnDevice[Any]) -> Stage[None]:
         """Make the device's own model of what it shared."""
         yield from ()
 

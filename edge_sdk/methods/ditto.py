@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from edge_sdk.methods.averaging import DISCLOSES, Averaging
-from edge_sdk.methods.base import Device, Exchange, Stage
+from edge_sdk.methods.base import Exchange, OnDevice, Stage
 from edge_sdk.methods.params import Range, Start, Weighting
 from edge_sdk.methods.requests import ReadWeights, WriteWeights
 from edge_sdk.objectives import CrossEntropy, Proximal
@@ -47,14 +47,14 @@ class Ditto(Averaging[Params]):
     terms = frozenset({"cross-entropy", "proximal"})
     discloses = DISCLOSES
 
-    def receive(self, device: Device[Any]) -> Stage[None]:
+    def receive(self, device: OnDevice[Any]) -> Stage[None]:
         """Keep v, and take over w^t; in round 0 that is the device's own, for nothing came."""
         own: Weights = yield ReadWeights()
         yield from super().receive(device)
         anchor: Weights = yield ReadWeights()
         device.kept = own, anchor
 
-    def personalise(self, device: Device[Any]) -> Stage[None]:
+    def personalise(self, device: OnDevice[Any]) -> Stage[None]:
         """Train v, near w^t."""
         own, anchor = device.kept
         near = (Proximal(anchor=anchor.values, weight=self.params.attraction),) if self.params.attraction else ()

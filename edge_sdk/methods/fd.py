@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from edge_sdk.methods.base import Device, Down, Exchange, Method, Slot, Stage, Up, told
+from edge_sdk.methods.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, told
 from edge_sdk.methods.params import Range
 from edge_sdk.methods.requests import ClassMeans
 from edge_sdk.objectives import ClassTarget, CrossEntropy, Objective
@@ -69,11 +69,11 @@ class FD(Method[Params]):
     holders_wanted = 3
     discloses = "which classes the device holds, how its model confuses them, and with weighting by samples how many"
 
-    def train(self, device: Device[Any]) -> Stage[None]:
+    def train(self, device: OnDevice[Any]) -> Stage[None]:
         """Towards the mean predictions of the others."""
         yield from device.fit(loss(self.params, device.received(ClassRows, "targets")))
 
-    def share(self, device: Device[Any]) -> Stage[Up]:
+    def share(self, device: OnDevice[Any]) -> Stage[Up]:
         """The mean prediction of each class."""
         means: ClassRows = yield ClassMeans(of="probabilities")
         return {"predictions": told(means, self.params.weighting)}

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.errors import RunFailed
-from edge_sdk.methods.base import Device, Down, Exchange, Method, Slot, Stage, Up, check_batch, torch_part
+from edge_sdk.methods.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, check_batch, torch_part
 from edge_sdk.methods.params import Range
 from edge_sdk.methods.requests import Fit, Logits, Public
 from edge_sdk.objectives import CrossEntropy, Distill, Floats, Ints, LessForgetting, LogitGradient, Term
@@ -187,7 +187,7 @@ class Transfer(Method[T]):
 
     # -- on the device ----------------------------------------------------------------------------------------------
 
-    def exchange(self, device: Device[DeviceState]) -> Stage[Up]:
+    def exchange(self, device: OnDevice[DeviceState]) -> Stage[Up]:
         """Iteration i: learn from iteration i - 1, score the batch of iteration i."""
         params, job, iteration = self.params, device.job, device.job.exchange - self.before
         if job.learns and device.state.local_rounds != job.round + 1:
@@ -207,13 +207,13 @@ class Transfer(Method[T]):
         logits: Floats = (yield Logits(Public(batches[iteration][None])))[0]  # (b, k)
         return {"logits": PublicLogits(values=logits, batch=batch_digest(job.spec, batches[iteration]))}
 
-    def public_batches(self, device: Device[DeviceState]) -> Ints:
+    def public_batches(self, device: OnDevice[DeviceState]) -> Ints:
         """The public batches P^{t,0..tau-1} of this round, each named by the exchange that uploads it: (tau, b)."""
         spec, round_, size = device.job.spec, device.job.round, self.params.public_batch
         exchanges = range(self.before, self.before + self.params.tau)
         return np.stack([batch_indices(spec, round_, each, size) for each in exchanges])
 
-    def train(self, device: Device[DeviceState]) -> Stage[None]:
+    def train(self, device: OnDevice[DeviceState]) -> Stage[None]:
         """The local stage: once a round, also on a device that comes in late."""
         params, job = self.params, device.job
         if not job.local_steps:
@@ -226,7 +226,7 @@ class Transfer(Method[T]):
             )
         yield Fit(source=device.batches, objective=tuple(objective), optim=job.optim)
 
-    def transfer(self, device: Device[DeviceState], batches: Ints, *, done: int) -> Stage[None]:
+    def transfer(self, device: OnDevice[DeviceState], batches: Ints, *, done: int) -> Stage[None]:
         """One step on the batch of iteration `done`; left out by a device that missed that iteration."""
         params, job = self.params, device.job
         mean = device.received(PublicLogits, "mean")

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from edge_sdk.methods.averaging import BODY_DOWN, BODY_UP, DISCLOSES_BODY, Averaging
-from edge_sdk.methods.base import Device, Exchange, Stage
+from edge_sdk.methods.base import Exchange, OnDevice, Stage
 from edge_sdk.methods.params import Range, Start, Weighting
 from edge_sdk.methods.requests import Evaluate, Fit, ReadHead, WriteHead
 from edge_sdk.objectives import CrossEntropy, Floats
@@ -56,13 +56,13 @@ class FedBABU(Averaging[Params]):
     needs = frozenset({"predict", "logit-gradients", "head-rows", "weights"})
     discloses = DISCLOSES_BODY
 
-    def receive(self, device: Device[Any]) -> Stage[None]:
+    def receive(self, device: OnDevice[Any]) -> Stage[None]:
         """The last layer of everybody, and the body that came."""
         own: Floats = yield ReadHead()
         yield WriteHead(np.arange(len(own)), common_head(device.job.spec, own.shape[1] - 1))
         yield from super().receive(device)
 
-    def measure(self, device: Device[Any]) -> Stage[None]:
+    def measure(self, device: OnDevice[Any]) -> Stage[None]:
         """The tuned model; at the end of the run it is the one to use, and before it is undone."""
         job, params = device.job, self.params
         if params.tune_steps:
@@ -73,7 +73,7 @@ class FedBABU(Averaging[Params]):
         if not job.closing:
             yield from self.receive(device)
 
-    def train(self, device: Device[Any]) -> Stage[None]:
+    def train(self, device: OnDevice[Any]) -> Stage[None]:
         """The body alone."""
         yield from device.fit((CrossEntropy(),), part="body")
 

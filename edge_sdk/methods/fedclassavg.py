@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from edge_sdk.methods.base import Device, Stage
+from edge_sdk.methods.base import OnDevice, Stage
 from edge_sdk.methods.lg_fedavg import LastLayer
 from edge_sdk.methods.params import Range, Weighting
 from edge_sdk.objectives import ClassContrast, CrossEntropy, HeadProximal, Objective, Term
@@ -46,7 +46,7 @@ class FedClassAvg(LastLayer[Params]):
     needs = LastLayer.needs | {"features"}
     terms = frozenset({"cross-entropy", "class-contrast", "head-proximal"})
 
-    def train(self, device: Device[Any]) -> Stage[None]:
+    def train(self, device: OnDevice[Any]) -> Stage[None]:
         """Sort the features under a last layer that stays near the mean."""
         yield from device.fit(loss(self.params, device.received(ClassRows, "header")))
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, cast
 
 from edge_sdk.methods import averaging, fedal
-from edge_sdk.methods.base import Device, Down, Exchange, Slot, Stage, Up
+from edge_sdk.methods.base import Down, Exchange, OnDevice, Slot, Stage, Up
 from edge_sdk.methods.params import Range, Start, Weighting
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Weights
@@ -101,11 +101,11 @@ class FedDFAL(fedal.Transfer[Params]):
         mean = {"weights": Slot(Weights, personal=True, optional=True)}
         return (Exchange(up=averaging.UP), Exchange(down=mean, up=first.up), *rest)
 
-    def share(self, device: Device[fedal.DeviceState]) -> Stage[Up]:
+    def share(self, device: OnDevice[fedal.DeviceState]) -> Stage[Up]:
         """The weights after the local stage."""
         return (yield from averaging.read_weights(device, self.params.weighting))
 
-    def receive(self, device: Device[fedal.DeviceState]) -> Stage[None]:
+    def receive(self, device: OnDevice[fedal.DeviceState]) -> Stage[None]:
         """The mean of the device's architecture."""
         yield from averaging.write_weights(device)
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, cast
 import numpy as np
 
 from edge_sdk.methods.averaging import DISCLOSES, DOWN, UP, Averaging
-from edge_sdk.methods.base import Device, Down, Exchange, Slot, Stage, Up, torch_part
+from edge_sdk.methods.base import Down, Exchange, OnDevice, Slot, Stage, Up, torch_part
 from edge_sdk.methods.params import Range, Start, Weighting
 from edge_sdk.methods.requests import ReadHead
 from edge_sdk.objectives import CrossEntropy, Floats, HeadLabels, Ints, Objective
@@ -92,11 +92,11 @@ class FedGen(Averaging[Params]):
         }
         self.exchanges = (Exchange(down={**DOWN, "generated": generated}, up={**UP, **rows}),)
 
-    def train(self, device: Device[Any]) -> Stage[None]:
+    def train(self, device: OnDevice[Any]) -> Stage[None]:
         """With the round's generated features."""
         yield from device.fit(loss(self.params, device.received(ClassRows, "generated")))
 
-    def share(self, device: Device[Any]) -> Stage[Up]:
+    def share(self, device: OnDevice[Any]) -> Stage[Up]:
         """The last layer in two parts, for a class without samples cannot say so by a count; and the weights."""
         rows: Floats = yield ReadHead()  # (k, d + 1)
         counts = np.array(device.job.class_counts, np.int32)  # (k,)

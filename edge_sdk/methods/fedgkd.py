@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from edge_sdk.methods.averaging import DISCLOSES, DOWN, UP, Averaging, over_slots, write_weights
-from edge_sdk.methods.base import Device, Down, Exchange, Slot, Stage
+from edge_sdk.methods.base import Down, Exchange, OnDevice, Slot, Stage
 from edge_sdk.methods.params import Range, SlotAge, Start, Weighting
 from edge_sdk.methods.requests import Logits
 from edge_sdk.objectives import CrossEntropy, Distill, Floats
@@ -68,7 +68,7 @@ class FedGKD(Averaging[Params]):
     terms = frozenset({"cross-entropy", "distill"})
     discloses = DISCLOSES
 
-    def train(self, device: Device[Any]) -> Stage[None]:
+    def train(self, device: OnDevice[Any]) -> Stage[None]:
         """Equation 6; where no teacher came, the mean itself is the teacher."""
         params = self.params
         if "weights" not in device.down or params.gamma == 0:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.methods import fedhkd_privacy
 from edge_sdk.methods.averaging import DISCLOSES, DOWN, UP, Averaging
-from edge_sdk.methods.base import Device, Down, Exchange, Slot, Stage, Up
+from edge_sdk.methods.base import Down, Exchange, OnDevice, Slot, Stage, Up
 from edge_sdk.methods.noise import gaussian
 from edge_sdk.methods.params import Range, Start, Weighting
 from edge_sdk.methods.requests import HyperMeans
@@ -151,24 +151,24 @@ class FedHKD(Averaging[Params]):
         )
         return (text,)
 
-    def train(self, device: Device[Any]) -> Stage[None]:
+    def train(self, device: OnDevice[Any]) -> Stage[None]:
         """With the hyper-knowledge of all."""
         yield from device.fit(loss(self.params, device.received(HyperKnowledge, "hyper")))
 
-    def share(self, device: Device[Any]) -> Stage[Up]:
+    def share(self, device: OnDevice[Any]) -> Stage[Up]:
         """Hyper-knowledge or noised sums, and the weights."""
         noised = self.params.noise_features
         known = yield from (self.noised_sums(device) if noised else self.hyper_knowledge(device))
         return {**(yield from super().share(device)), **known} if self.params.share_weights else known
 
-    def hyper_knowledge(self, device: Device[Any]) -> Stage[Up]:
+    def hyper_knowledge(self, device: OnDevice[Any]) -> Stage[Up]:
         """That of the classes that pass the threshold, nothing where none does."""
         params = self.params
         means: HyperKnowledge = yield HyperMeans(params.temperature)
         shared = (means.counts >= params.min_count) & (means.counts >= params.nu * device.job.samples)  # (m,)
         return {"hyper": chosen(means, shared)} if shared.any() else {}
 
-    def noised_sums(self, device: Device[Any]) -> Stage[Up]:
+    def noised_sums(self, device: OnDevice[Any]) -> Stage[Up]:
         """Of every class the sums of features, predictions and samples, each with its noise."""
         params = self.params
         means: HyperKnowledge = yield HyperMeans(params.temperature, params.clip)

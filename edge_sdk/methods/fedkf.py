@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from edge_sdk.methods.averaging import DISCLOSES, DOWN, UP, Averaging, over_slots, slots, write_weights
-from edge_sdk.methods.base import Device, Down, Exchange, Slot, Stage
+from edge_sdk.methods.base import Down, Exchange, OnDevice, Slot, Stage
 from edge_sdk.methods.fedkf_term import DataFree
 from edge_sdk.methods.params import Range, SlotAge, Start, Weighting
 from edge_sdk.methods.requests import Evaluate
@@ -98,19 +98,19 @@ class FedKF(Averaging[Params]):
         )
         return (text,)
 
-    def receive(self, device: Device[Any]) -> Stage[None]:
+    def receive(self, device: OnDevice[Any]) -> Stage[None]:
         """Take over w^S; where w^T is measured first, only then."""
         if "teacher" not in device.down or not device.job.evaluates_last:
             yield from super().receive(device)
 
-    def measure(self, device: Device[Any]) -> Stage[None]:
+    def measure(self, device: OnDevice[Any]) -> Stage[None]:
         """Measure w^T, which is the result so far."""
         yield from write_weights(device, "teacher")
         yield Evaluate(device.job.round)
         if "teacher" in device.down:
             yield from write_weights(device)
 
-    def train(self, device: Device[Any]) -> Stage[None]:
+    def train(self, device: OnDevice[Any]) -> Stage[None]:
         """Equation 7; where no teacher came, the two means are one."""
         teacher = device.received(Weights, "teacher" if "teacher" in device.down else "weights")
         yield from device.fit(loss(teacher, self.params))

@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from edge_sdk.methods.base import Device, Down, Exchange, Method, Slot, Stage, Up, check_batch
+from edge_sdk.methods.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, check_batch
 from edge_sdk.methods.params import Range
 from edge_sdk.methods.requests import Fit, Logits, Public
 from edge_sdk.objectives import Distill, Floats, LogitMatch, Term
@@ -116,7 +116,7 @@ class FedMD(Method[Params]):
         if self.params.form == "digest":
             self.terms = frozenset({"cross-entropy", "logit-match"})
 
-    def receive(self, device: Device[DeviceState]) -> Stage[None]:
+    def receive(self, device: OnDevice[DeviceState]) -> Stage[None]:
         """Steps on the public samples that the mean was made on: those of the round before."""
         params, job, state = self.params, device.job, device.state
         mean = device.received(PublicLogits, "mean")
@@ -133,7 +133,7 @@ class FedMD(Method[Params]):
             chosen = np.resize(np.arange(params.scored), (params.steps, size))  # (steps, b), pass after pass
             yield Fit(source=Public(indices[chosen]), objective=(loss(params, target[chosen]),), optim=job.optim)
 
-    def share(self, device: Device[DeviceState]) -> Stage[Up]:
+    def share(self, device: OnDevice[DeviceState]) -> Stage[Up]:
         """The logits on the public samples of this round."""
         job = device.job
         indices = batch_indices(job.spec, job.round, 0, self.params.scored)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.methods.averaging import BODY_DOWN, BODY_UP, Averaging
-from edge_sdk.methods.base import Device, Down, Exchange, Slot, Stage, Up, told
+from edge_sdk.methods.base import Down, Exchange, OnDevice, Slot, Stage, Up, told
 from edge_sdk.methods.fednh_prototypes import first_prototypes
 from edge_sdk.methods.params import Range, Start
 from edge_sdk.methods.requests import ClassMeans, SetScale, WriteHead
@@ -120,7 +120,7 @@ class FedNH(Averaging[Params]):
         how = "at right angles or opposite" if k <= 2 * d else "spread by descent" if d > 2 else "at equal angles"
         return (f"W9: {k} prototypes cannot all be equally far apart in {d} features; they start {how}",)
 
-    def receive(self, device: Device[DeviceState]) -> Stage[None]:
+    def receive(self, device: OnDevice[DeviceState]) -> Stage[None]:
         """The scale, where the device has none of its own yet; the prototypes as last layer; the body."""
         params = self.params
         keeps_scale = params.train_scale and device.state.begun
@@ -130,11 +130,11 @@ class FedNH(Averaging[Params]):
             yield WriteHead(*head_of(prototypes))
         yield from super().receive(device)
 
-    def train(self, device: Device[DeviceState]) -> Stage[None]:
+    def train(self, device: OnDevice[DeviceState]) -> Stage[None]:
         """The body alone."""
         yield from device.fit((CrossEntropy(),), part="body")
 
-    def share(self, device: Device[DeviceState]) -> Stage[Up]:
+    def share(self, device: OnDevice[DeviceState]) -> Stage[Up]:
         """The class means; where samples do not count, they are not told; and the body."""
         device.state = DeviceState(begun=True)
         means: ClassRows = yield ClassMeans()

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from edge_sdk.methods.base import Device, Down, Exchange, Method, Slot, Stage, Up, told
+from edge_sdk.methods.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, told
 from edge_sdk.methods.params import Range, Weighting
 from edge_sdk.methods.requests import ClassMeans, Evaluate
 from edge_sdk.objectives import CrossEntropy, Objective, PrototypePull
@@ -65,15 +65,15 @@ class FedProto(Method[Params]):
     holders_wanted = 3
     discloses = "which classes the device holds, the mean feature of each, and unless weighting is uniform its samples"
 
-    def measure(self, device: Device[Any]) -> Stage[None]:
+    def measure(self, device: OnDevice[Any]) -> Stage[None]:
         """By the head, and by the nearest prototype."""
         yield Evaluate(device.job.round, device.received(ClassRows, "prototypes"))
 
-    def train(self, device: Device[Any]) -> Stage[None]:
+    def train(self, device: OnDevice[Any]) -> Stage[None]:
         """Towards the prototypes of all."""
         yield from device.fit(loss(device.received(ClassRows, "prototypes"), self.params))
 
-    def share(self, device: Device[Any]) -> Stage[Up]:
+    def share(self, device: OnDevice[Any]) -> Stage[Up]:
         """The device's own prototypes."""
         means: ClassRows = yield ClassMeans()
         return {"prototypes": told(means, self.params.weighting)}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from edge_sdk.methods.averaging import DISCLOSES, Averaging
-from edge_sdk.methods.base import Device, Stage
+from edge_sdk.methods.base import OnDevice, Stage
 from edge_sdk.methods.params import Range, SlotAge, Start, Weighting
 from edge_sdk.methods.requests import ReadWeights
 from edge_sdk.objectives import CrossEntropy, Proximal
@@ -45,7 +45,7 @@ class FedProx(Averaging[Params]):
     terms = frozenset({"cross-entropy", "proximal"})
     discloses = DISCLOSES
 
-    def train(self, device: Device[Any]) -> Stage[None]:
+    def train(self, device: OnDevice[Any]) -> Stage[None]:
         """Equation 2; the anchor is read back from the model: it is there in round 0, too, when nothing came down."""
         if self.params.mu == 0:
             yield from device.fit((CrossEntropy(),))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from edge_sdk.methods.averaging import BODY_DOWN, BODY_UP, DISCLOSES_BODY, Averaging
-from edge_sdk.methods.base import Device, Exchange, Stage
+from edge_sdk.methods.base import Exchange, OnDevice, Stage
 from edge_sdk.methods.params import Range, Start, Weighting
 from edge_sdk.methods.requests import Fit, Private
 from edge_sdk.objectives import CrossEntropy
@@ -46,7 +46,7 @@ class FedRep(Averaging[Params]):
     needs = frozenset({"predict", "logit-gradients", "head-rows", "weights"})
     discloses = DISCLOSES_BODY
 
-    def train(self, device: Device[Any]) -> Stage[None]:
+    def train(self, device: OnDevice[Any]) -> Stage[None]:
         """The last layer on the round's first batches, the body on those that follow."""
         job, head_steps = device.job, self.params.head_steps
         batches = job.private_batches(head_steps + job.local_steps).indices

@@ -18,7 +18,7 @@ from typing import Annotated
 import numpy as np
 
 from edge_sdk.methods.averaging import DISCLOSES, Averaging
-from edge_sdk.methods.base import Device, Exchange, Stage
+from edge_sdk.methods.base import Exchange, OnDevice, Stage
 from edge_sdk.methods.params import Range, Start, Weighting
 from edge_sdk.methods.requests import ReadHead, WriteHead
 from edge_sdk.objectives import BalancedCrossEntropy, CrossEntropy, Floats
@@ -58,12 +58,12 @@ class FedRoD(Averaging[Params]):
     discloses = DISCLOSES
     device_state = DeviceState
 
-    def train(self, device: Device[DeviceState]) -> Stage[None]:
+    def train(self, device: OnDevice[DeviceState]) -> Stage[None]:
         """Equation 5, all of the model."""
         counts = np.array(device.job.class_counts, np.float32)  # (k,)
         yield from device.fit((BalancedCrossEntropy(counts=counts, gamma=self.params.gamma),))
 
-    def personalise(self, device: Device[DeviceState]) -> Stage[None]:
+    def personalise(self, device: OnDevice[DeviceState]) -> Stage[None]:
         """Equation 6: the last layer alone, from G + P on."""
         generic: Floats = yield ReadHead()  # (k, d + 1)
         if device.state.personal is not None:

@@ -25,7 +25,7 @@ from typing import Annotated, Literal, cast
 import numpy as np
 
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.base import Caching, Device, Down, Exchange, Method, Slot, Stage, Up
+from edge_sdk.methods.base import Caching, Down, Exchange, Method, OnDevice, Slot, Stage, Up
 from edge_sdk.methods.params import Range, SlotAge
 from edge_sdk.methods.requests import ReadHead, WriteHead
 from edge_sdk.objectives import Floats
@@ -115,7 +115,7 @@ class FedSSA(Method[Params]):
             return ()
         return (f'W11: header rows will be inflated by a factor of up to {factor:.2g}; use fusion = "convex"',)
 
-    def receive(self, device: Device[DeviceState]) -> Stage[None]:
+    def receive(self, device: OnDevice[DeviceState]) -> Stage[None]:
         """Fuse the rows of the classes held, or all that came; the others keep the local value.
 
         Raises UsageError where the data has other classes than when the device joined (W16).
@@ -136,7 +136,7 @@ class FedSSA(Method[Params]):
         if len(classes):
             yield WriteHead(classes, fused(header.rows[taken], own[classes], self.params, device.job.round))
 
-    def share(self, device: Device[DeviceState]) -> Stage[Up]:
+    def share(self, device: OnDevice[DeviceState]) -> Stage[Up]:
         """The rows of the classes held; how many samples stand behind them is told only where it is needed."""
         held = device.job.classes
         rows: Floats = yield ReadHead()

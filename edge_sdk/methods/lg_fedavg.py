@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from edge_sdk.methods.base import Device, Down, Exchange, Method, Slot, Stage, Up
+from edge_sdk.methods.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up
 from edge_sdk.methods.params import Weighting
 from edge_sdk.methods.requests import ReadHead, WriteHead
 from edge_sdk.objectives import Floats
@@ -69,13 +69,13 @@ class LastLayer(Method[P]):
     same_width = True
     discloses = "all rows of the last layer, those of classes that the device does not hold included, and its samples"
 
-    def receive(self, device: Device[Any]) -> Stage[None]:
+    def receive(self, device: OnDevice[Any]) -> Stage[None]:
         """Overwrite the last layer by the one that came, if any did."""
         header = device.received(ClassRows, "header")
         if header is not None:
             yield WriteHead(header.classes.astype(np.int64), header.rows.astype(np.float32))
 
-    def share(self, device: Device[Any]) -> Stage[Up]:
+    def share(self, device: OnDevice[Any]) -> Stage[Up]:
         """All rows; the coordinator knows how many samples the device has."""
         rows: Floats = yield ReadHead()  # (k, d + 1)
         classes = np.arange(len(rows), dtype=np.int32)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from edge_sdk.methods.averaging import DISCLOSES, Averaging
-from edge_sdk.methods.base import Device, Stage
+from edge_sdk.methods.base import OnDevice, Stage
 from edge_sdk.methods.params import Range, Start, Weighting
 from edge_sdk.methods.requests import Features
 from edge_sdk.objectives import CrossEntropy, Floats, ModelContrast
@@ -45,14 +45,14 @@ class Moon(Averaging[Params]):
     terms = frozenset({"cross-entropy", "model-contrast"})
     discloses = DISCLOSES
 
-    def receive(self, device: Device[Any]) -> Stage[None]:
+    def receive(self, device: OnDevice[Any]) -> Stage[None]:
         """Ask for the former features, then take over the mean."""
         job = device.job
         if "weights" in device.down and self.params.mu and job.local_steps and not job.closing:
             device.kept = yield Features(device.batches)  # (steps, b, d)
         yield from super().receive(device)
 
-    def train(self, device: Device[Any]) -> Stage[None]:
+    def train(self, device: OnDevice[Any]) -> Stage[None]:
         """Equation 4."""
         former: Floats | None = device.kept
         if former is None:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.messages import Scalar
+from edge_sdk.protocol.toml_table import allowed
 
 P = TypeVar("P")
 
@@ -40,9 +41,7 @@ def read(params: type[P], table: Mapping[str, Scalar], method: str) -> P:
     fields = {field.name: field for field in dataclasses.fields(params)}  # type: ignore[arg-type]  # a dataclass
     for key in table:
         if key not in fields:
-            raise UsageError(
-                f"method.{key}: {method} has no such parameter; it has {', '.join(sorted(fields)) or 'none'}"
-            )
+            raise UsageError(f"method.{key}: {method} has no such parameter; {allowed(key, sorted(fields))}")
     for key, field in fields.items():
         if key not in table and field.default is field.default_factory is dataclasses.MISSING:
             raise UsageError(f"method.{key}: missing, and {method} has no default for it")

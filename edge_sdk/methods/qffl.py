@@ -21,7 +21,7 @@ import numpy as np
 
 from edge_sdk.errors import RunFailed
 from edge_sdk.methods.averaging import DOWN, Averaging, AveragingState
-from edge_sdk.methods.base import Device, Exchange, Slot, Stage, Up
+from edge_sdk.methods.base import Exchange, OnDevice, Slot, Stage, Up
 from edge_sdk.methods.params import Range, Start
 from edge_sdk.methods.requests import MeanLoss, ReadWeights
 from edge_sdk.objectives import Floats
@@ -62,13 +62,13 @@ class QFFL(Averaging[Params]):
             return ()
         return ('W15: h_k assumes steps of learning_rate times the gradient; use optimiser = "sgd" without momentum',)
 
-    def receive(self, device: Device[Any]) -> Stage[None]:
+    def receive(self, device: OnDevice[Any]) -> Stage[None]:
         """Take over the mean, and see how well it serves this device."""
         yield from super().receive(device)
         if not device.job.closing:
             device.kept = yield MeanLoss()
 
-    def share(self, device: Device[Any]) -> Stage[Up]:
+    def share(self, device: OnDevice[Any]) -> Stage[Up]:
         """The weights, the loss behind them."""
         weights: Weights = yield ReadWeights()
         return {"weights": replace(weights, values=np.append(weights.values, np.float32(device.kept)), count=1)}

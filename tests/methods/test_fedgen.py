@@ -12,10 +12,8 @@ from method_specs import job, rows_of, spec_of
 
 torch = pytest.importorskip("torch")
 
-
-from edge_sdk import methods  # noqa: E402
 from edge_sdk.methods import torch_fedgen as generators  # noqa: E402
-from edge_sdk.methods.base import NoState  # noqa: E402
+from edge_sdk.methods.base import NoState, OnDevice  # noqa: E402
 from edge_sdk.methods.fedgen import _STREAM, FedGen, Params, layer_shapes, loss, mean_head  # noqa: E402
 from edge_sdk.methods.job import Job  # noqa: E402
 from edge_sdk.methods.registry import method_of  # noqa: E402
@@ -37,7 +35,7 @@ RATE = 0.1
 def head_shared(rows: np.ndarray, counts: tuple[int, ...]) -> dict[str, Any]:
     """What a device with this last layer shares beside its weights."""
     spec = spec_of("fedgen")
-    device = methods.Device(job=job(spec, 0, class_counts=counts), state=NoState(), down={})
+    device = OnDevice(job=job(spec, 0, class_counts=counts), state=NoState(), down={})
     stage = method_of(spec).share(device)
     answers = {ReadHead: rows, ReadWeights: Weights(values=np.ones(5, np.float32), layout=bytes(16))}
     request = next(stage)

@@ -13,7 +13,7 @@ import pytest
 from laws import spec_of
 from method_specs import job
 
-from edge_sdk.methods.base import Device, NoState
+from edge_sdk.methods.base import NoState, OnDevice
 from edge_sdk.methods.fedhkd import FedHKD, Params, State, loss
 from edge_sdk.methods.registry import method_of
 from edge_sdk.methods.requests import HyperMeans
@@ -56,7 +56,7 @@ ALL = hyper(
 def shared_by(means: HyperKnowledge, samples: int, **params: object) -> HyperKnowledge | None:
     """What a device uploads beside its weights."""
     spec = spec_of(FedHKD, **params)
-    device = Device(job=replace(job(spec, 0), samples=samples), state=NoState(), down={})
+    device = OnDevice(job=replace(job(spec, 0), samples=samples), state=NoState(), down={})
     stage = method_of(spec).hyper_knowledge(device)
     assert next(stage) == HyperMeans(Params(**params).temperature)
     with pytest.raises(StopIteration) as done:

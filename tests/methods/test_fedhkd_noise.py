@@ -17,7 +17,7 @@ from method_specs import job, rows_of
 from edge_sdk.device.handlers import shortened
 from edge_sdk.device.store import MemoryStore, SqliteStore
 from edge_sdk.errors import EmptyRound, UsageError
-from edge_sdk.methods.base import Device, NoState
+from edge_sdk.methods.base import NoState, OnDevice
 from edge_sdk.methods.fedhkd import FedHKD, Params, State, on_simplex
 from edge_sdk.methods.fedhkd_privacy import delta, epsilon
 from edge_sdk.methods.noise import gaussian
@@ -142,7 +142,7 @@ SUMS = np.array([[2, 0, 2, 1, 1, 4], [0, 0, 0, 0, 0, 0], [0, 2, 0, 0, 2, 2]], np
 def shared(secret: bytes = SECRET, **params: Any) -> ClassRows:
     spec = _spec(classes=3, **{**noises(1.0), **params})
     method = method_of(spec)
-    stage = method.share(Device(job=replace(job(spec, 0), secret=secret), state=NoState(), down={}))
+    stage = method.share(OnDevice(job=replace(job(spec, 0), secret=secret), state=NoState(), down={}))
     assert next(stage) == HyperMeans(method.params.temperature, method.params.clip)
     with pytest.raises(StopIteration) as done:
         stage.send(MEANS)

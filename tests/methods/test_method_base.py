@@ -43,7 +43,7 @@ def test_an_unknown_key_lists_the_known_ones():
     text = refused(FedMD, temprature=2.0)
     assert text.startswith("method.temprature: ")
     assert text.endswith("align, digest_steps, error, form, public_batch, target, temperature")
-    assert refused(Local, tau=1).endswith("it has none")
+    assert refused(Local, tau=1).endswith("allowed are none")
 
 
 @pytest.mark.parametrize(

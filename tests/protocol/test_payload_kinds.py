@@ -109,7 +109,7 @@ def test_the_settings_know_its_encoding() -> None:
         encodings({"test_confusions": "f16"})
     with pytest.raises(UsageError, match="'f15'"):
         encodings({"test_confusion": "f15"})
-    with pytest.raises(UsageError, match="no such payload kind"):
+    with pytest.raises(UsageError, match="unknown key"):
         encodings({"others": {"test-confusion": "f16"}})
 
 

@@ -143,7 +143,7 @@ def test_what_a_method_uses():
     assert missing_encodings(spec, FedAL().every_exchange, ()) == ["int8-row"]
     assert missing_encodings(spec, FedAL().every_exchange, ("int8-row",)) == []
     assert missing_encodings(replace(SPEC, params={}), FedAL().every_exchange, ()) == []
-    assert encoding_of(spec, PublicLogits) == "int8-row"
+    assert encoding_of(spec.encoding, PublicLogits) == "int8-row"
 
 
 def test_rows_of_probabilities_are_not_quantised():

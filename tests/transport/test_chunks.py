@@ -355,8 +355,8 @@ def test_smaller_chunks_after_a_broker_that_hung_up_on_larger_ones() -> None:
 
 
 def test_too_much_at_once_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_sdk.transport.mqtt.transport.send_queue.MAX_LONG_BYTES", int(1.5 * len(FRAME)))
-    monkeypatch.setattr("edge_sdk.transport.mqtt.transport.send_queue.MAX_SHORT", 2)
+    monkeypatch.setattr("edge_sdk.transport.mqtt.send_queue.MAX_LONG_BYTES", int(1.5 * len(FRAME)))
+    monkeypatch.setattr("edge_sdk.transport.mqtt.send_queue.MAX_SHORT", 2)
     box = outbox()
     assert [box.put("long/a", FRAME), box.put("long/b", FRAME), box.put("long/a", FRAME[::-1])] == [True, False, True]
     assert [box.put("short", b"1") for _ in range(3)] == [True, True, False]

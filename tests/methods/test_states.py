@@ -1,0 +1,64 @@
+"""What methods keep between rounds: the fields that lie in state folders and checkpoints of runs begun before."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgpack
+import pytest
+from laws import EQUIPMENT, spec_of
+
+from coordinator.equipment import ready_method
+from edge_sdk.methods.registry import load_method, method_names
+from edge_sdk.protocol import storage
+
+AVERAGED = ("weights", "rounds", "slots")
+FEDAL = ("discriminator", "moments", "steps", "mean_u", "feedback")
+COORDINATOR = {
+    "local": (),
+    "fd": ("targets", "everybody", "rounds", "answered"),
+    "fedal": FEDAL,
+    "fedmd_lf": FEDAL,
+    "feddf": ("models", "members"),
+    "feddf_al": ("transfer", "means", "members", "begun"),
+    "fedgen": ("weights", "generator", "generated", "rounds"),
+    "fedgkd": ("models", "rounds", "slots"),
+    "fedhkd": ("weights", "hyper", "ages", "rounds"),
+    "fedkf": ("student", "rounds", "slots"),
+    "fedmd": ("mean", "numbers"),
+    "fednh": ("weights", "prototypes"),
+    "fedproto": ("prototypes",),
+    "fedssa": ("header", "rounds", "slots"),
+    "lg_fedavg": ("header", "rounds"),
+    "fedclassavg": ("header", "rounds"),
+}
+"""Of all others: AVERAGED."""
+DEVICE = {
+    "fedal": ("local_rounds", "snapshot"),
+    "fedmd_lf": ("local_rounds", "snapshot"),
+    "feddf_al": ("local_rounds", "snapshot"),
+    "fedmd": ("round", "sent"),
+    "fednh": ("begun",),
+    "fedrod": ("personal",),
+    "fedssa": ("classes",),
+}
+"""Of all others: nothing."""
+TORCH = ("fedal", "feddf_al", "fedgen")
+EVERY = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.torch] * (name in TORCH)) for name in method_names()]
+)
+
+
+@EVERY
+def test_the_fields_of_a_state_stay(name: str) -> None:
+    spec = spec_of(load_method(name))
+    method = ready_method(spec, EQUIPMENT)
+    if not type(method).__module__.startswith("edge_sdk."):
+        pytest.skip("a method of another package")
+    state, own = method.begin(spec), method.device_state()
+    assert tuple(field.name for field in dataclasses.fields(state)) == COORDINATOR.get(name, AVERAGED)
+    assert tuple(field.name for field in dataclasses.fields(own)) == DEVICE.get(name, ())
+    for kept in (state, own):
+        stored = storage.to_bytes(kept)
+        assert set(msgpack.unpackb(stored)) == {field.name for field in dataclasses.fields(kept)}
+        assert storage.to_bytes(storage.from_bytes(type(kept), stored)) == stored
