@@ -87,7 +87,7 @@ def test_real_boards_take_the_same_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert app.model.spec.name == "lenet5"
     assert app.share_weights
     assert len(app.data.train) >= 8
-    simulated = script.fleets.build(configs.load(FILE, [*script.DIGITS, "partition.alpha=5.0"])).devices[3]
+    simulated = script.fleets.build_fleet(configs.load(FILE, [*script.DIGITS, "partition.alpha=5.0"])).devices[3]
     assert np.array_equal(app.data.train.x, simulated.data.train.x)
     assert simulated.public.spec == ready.spec.public
 
