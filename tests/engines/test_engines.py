@@ -60,7 +60,10 @@ def exactly(chosen: Config) -> fleets.Run:
     return fleets.Run(chosen).finished()
 
 
-@pytest.mark.parametrize("method", METHODS)
+LONG_FEDMD = pytest.param("fedmd", marks=pytest.mark.long)  # asks for nothing that fedal does not ask for
+
+
+@pytest.mark.parametrize("method", ["fedproto", "fedavg", LONG_FEDMD, "fedal"])
 def test_workers_compute_the_same_bits(pictures: Path, method: str) -> None:
     chosen = config(pictures, method, "cycle:mlp,cnn,softmax" if method != "fedproto" else "cycle:mlp,cnn")
     alone, shared = exactly(chosen), fleets.Run(chosen)
@@ -88,7 +91,7 @@ def test_stacked_devices_differ_by_rounding(pictures: Path, method: str, train: 
 BAD_LINE = Faults(drop=0.05, duplicate=0.2, delay=0.2, delay_s=3.0, disconnect=0.02)
 
 
-@pytest.mark.parametrize("method", ["fedproto", "fedal"])
+@pytest.mark.parametrize("method", ["fedproto", pytest.param("fedal", marks=pytest.mark.long)])
 def test_workers_compute_the_same_bits_on_a_bad_line_and_through_power_cuts(pictures: Path, method: str) -> None:
     chosen = config(pictures, method)
 
