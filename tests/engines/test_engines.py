@@ -82,7 +82,9 @@ def test_stacked_devices_differ_by_rounding(pictures: Path, method: str, train: 
     chosen = config(pictures, method, **train)
     alone, stacked = exactly(chosen), fleets.Run(chosen, engine=Cohort()).finished()
     for one, other in zip(alone.devices, stacked.devices, strict=True):
-        np.testing.assert_allclose(one.agent.bench.model.weights(), other.agent.bench.model.weights(), atol=1e-5)
+        apart = np.abs(one.agent.bench.model.weights() - other.agent.bench.model.weights())
+        assert np.quantile(apart, 0.99) < 1e-6
+        assert apart.max() < 1e-3  # Adam divides two roundings where a weight has next to no gradient
         assert one.agent.meter == other.agent.meter
     assert stacked.clock.now_s == alone.clock.now_s
     assert stacked.server.record.bytes_up == alone.server.record.bytes_up
