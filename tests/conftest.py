@@ -1,14 +1,17 @@
-"""What several folders of tests share; being here puts this folder on the path, so that they can import `fleets`."""
+"""What several folders of tests share."""
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
-import importlib.util
+import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+# One thread for torch, in the processes that tests start, too: results are promised to the bit for that, and more would
+# only wait for each other.  It is read when torch is loaded.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 import fleets
 import pytest
@@ -21,9 +24,24 @@ from edge_sdk.protocol import registry
 settings.register_profile("same_examples", derandomize=True, database=None)
 settings.load_profile("same_examples")
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # Whoever starts the tests in the background of a script hands an ignored Ctrl-C down to all processes of the tests.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="also run the tests that are marked long")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("long") and not item.config.getoption("--all"):
+        pytest.skip("long: scripts/test --all runs it, too")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ctrl_c_interrupts() -> Iterator[None]:
+    """Also where a script started the tests in the background, and so with Ctrl-C ignored by all their processes."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")
@@ -68,9 +86,3 @@ def register(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, Mapping
     )
     yield also
     forget()
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """One thread for torch: results are promised to the bit for that, and more would only wait for each other here."""
-    if item.get_closest_marker("torch") and importlib.util.find_spec("torch"):
-        importlib.import_module("torch").set_num_threads(1)

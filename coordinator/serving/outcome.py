@@ -9,6 +9,7 @@ import statistics
 import sys
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 from coordinator.record import remarks
@@ -109,8 +110,9 @@ def _note(hello: Hello, method: Method[Any]) -> str:
     return "; ".join([*filter(None, [hello.note]), *effects])
 
 
-def versions() -> dict[str, str]:
-    """Versions of Python, the platform and the packages that figures may depend on."""
+@cache
+def versions() -> Mapping[str, str]:
+    """Versions of what a figure may depend on; looked up once, for what is installed stays the same in a process."""
     found = {"python": platform.python_version(), "platform": f"{sys.platform}-{platform.machine()}"}
     for name in PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):

@@ -28,8 +28,11 @@ class Slow(edge_sdk.NumpyModel):
     """A model whose batches take their time."""
 
     batch_s = 0.05
+    batches = 0
+    """How many it was given."""
 
     def fit(self, *args: object, **kwargs: object) -> object:
+        self.batches += 1
         time.sleep(self.batch_s)
         return super().fit(*args, **kwargs)
 
@@ -126,16 +129,17 @@ def test_predict_works_before_joining_and_sees_whole_models_while_training(serve
     assert (agent.predict(x).argmax(axis=1) == agent.bench.data.train.y).mean() > 0.9
 
 
-def test_stops_between_batches_within_200_ms_and_goes_on_where_it_was(serve, tmp_path) -> None:
+def test_stops_between_batches_and_goes_on_where_it_was(serve, tmp_path) -> None:
     hub = Hub()
     server = _federation(hub, devices=1, rounds=4, local_steps=10)
     serve(server)
-    agent = _agent(hub, "left", model=Slow(CLASSES, (1, 1, 8), seed=1), state=tmp_path)
+    model = Slow(CLASSES, (1, 1, 8), seed=1)
+    agent = _agent(hub, "left", model=model, state=tmp_path)
     agent.start()
     _wait(lambda: len(server.record.rounds) >= 1 and agent.working)
-    begun_s = time.monotonic()
+    begun = model.batches
     agent.stop()
-    assert time.monotonic() - begun_s < 0.2
+    assert model.batches <= begun + 2  # of ten: what may begin as the word comes
     assert not agent.running
     again = _agent(hub, "left", state=tmp_path)
     assert again.session.exchange_id >= (0, 0)

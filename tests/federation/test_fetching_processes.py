@@ -33,7 +33,7 @@ LARGE_SIDE, BLOCKS = 160, 267  # 16 MB
 ROUNDS = 40
 
 
-@pytest.fixture(scope="module", params=["amqtt", "mosquitto"])
+@pytest.fixture(scope="module", params=["amqtt", pytest.param("mosquitto", marks=pytest.mark.long)])
 def broker(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "mosquitto" and shutil.which("mosquitto") is None:
         pytest.skip("mosquitto is not on PATH")

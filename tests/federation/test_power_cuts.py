@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
 
 import fleets
 import numpy as np
 import pytest
+from seeds import SEEDS, seeded
 
 from edge_sdk.protocol.messages import Assign, Receipt, Upload
 from edge_sdk.transport.memory.hub import Faults
 
-SEEDS = int(os.environ.get("EDGE_SEEDS", "30"))
 METHODS = ["fedmd", pytest.param("fedal", marks=pytest.mark.torch)]
 EVERY_METHOD = [*METHODS, "fedproto", "fedssa"]
-CASES = [("fedmd", seed) for seed in range(SEEDS // 2)] + [
-    pytest.param("fedal", seed, marks=pytest.mark.torch) for seed in range(SEEDS // 5)
-]
+CASES = [*seeded(SEEDS // 2, "fedmd"), *seeded(SEEDS // 5, "fedal", marks=(pytest.mark.torch,))]
 LOSSY = Faults(drop=0.2, duplicate=0.2, delay=0.3, delay_s=3.0)
 DARK_S = (0.0, 0.001, 0.02, 1.0, 20.0)
 
@@ -61,7 +58,7 @@ def test_the_coordinator_at_random_moments(
     assert run.begun == clean[method].begun  # nobody was asked to work again
 
 
-@pytest.mark.parametrize("seed", range(SEEDS // 6))
+@pytest.mark.parametrize("seed", seeded(SEEDS // 6))
 @pytest.mark.parametrize("method", EVERY_METHOD)
 def test_everything_at_once(pictures: Path, clean: dict[str, fleets.Run], method: str, seed: int) -> None:
     rng = np.random.default_rng([seed, 3])
@@ -146,7 +143,7 @@ def consistent(sent: list) -> bool:
     )
 
 
-@pytest.mark.parametrize("seed", range(SEEDS // 3))
+@pytest.mark.parametrize("seed", seeded(SEEDS // 3))
 @pytest.mark.parametrize("method", METHODS)
 def test_any_run_ends_and_contradicts_itself_nowhere(pictures: Path, method: str, seed: int) -> None:
     """Short deadlines, small quorums, a bad network, power cuts: the result may differ, but there is one."""

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import fleets
 import numpy as np
 import pytest
+from seeds import SEEDS, seeded
 
 from coordinator.report.summary import summary, without_times
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.runs.runner import run
 
-SEEDS = int(os.environ.get("EDGE_SEEDS", "30"))
 METHODS = ["fedmd", pytest.param("fedal", marks=pytest.mark.torch)]
-CASES = [("fedmd", seed) for seed in range(SEEDS)] + [
-    pytest.param("fedal", seed, marks=pytest.mark.torch) for seed in range(SEEDS // 3)
-]
+CASES = [*seeded(SEEDS, "fedmd"), *seeded(SEEDS // 3, "fedal", marks=(pytest.mark.torch,))]
 LOSSY = Faults(drop=0.2, duplicate=0.2, delay=0.3, delay_s=3.0)
 BREAKING = Faults(drop=0.1, duplicate=0.1, delay=0.3, delay_s=3.0, disconnect=0.03, disconnect_s=7.0)
 

@@ -4,7 +4,6 @@ the one of devices that had it."""
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import fleets
 import numpy as np
 import pytest
+from seeds import SEEDS, seeded
 
 from edge_sdk.device.session import SessionPhase
 from edge_sdk.protocol import codec, topics
@@ -22,7 +22,6 @@ from edge_sim.config import settings as configs
 from edge_sim.fleet import fleet as sim_fleet
 from edge_sim.fleet.fleet import Fleet
 
-SEEDS = int(os.environ.get("EDGE_SEEDS", "30"))
 LOSSY = Faults(drop=0.2, duplicate=0.2, delay=0.3, delay_s=3.0)
 CUTTING = Faults(drop=0.1, duplicate=0.1, delay=0.3, delay_s=0.5, disconnect=0.02, disconnect_s=3.0)
 SIDE, PUBLIC = 40, 160  # 1 MB of f4: 17 blocks
@@ -92,7 +91,7 @@ def test_devices_that_lack_it_fetch_it_once_and_only_then_take_part(
     assert not run.server.record.refused_frames
 
 
-@pytest.mark.parametrize("seed", range(SEEDS // 3))
+@pytest.mark.parametrize("seed", seeded(SEEDS // 3))
 def test_loss_repetition_reordering_and_broken_links(
     fleet: Fleet, clean: fleets.Run, tmp_path: Path, seed: int
 ) -> None:
@@ -100,7 +99,7 @@ def test_loss_repetition_reordering_and_broken_links(
     same(run.finished(), clean)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS // 3))
+@pytest.mark.parametrize("seed", seeded(SEEDS // 3))
 def test_power_cuts_of_devices_while_they_fetch(
     fleet: Fleet, clean: fleets.Run, tmp_path: Path, seed: int, fetch_s: float
 ) -> None:
@@ -114,7 +113,7 @@ def test_power_cuts_of_devices_while_they_fetch(
         assert asked(sent).total() <= 4 * (17 + 8)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS // 3))
+@pytest.mark.parametrize("seed", seeded(SEEDS // 3))
 def test_power_cuts_of_the_coordinator_while_they_fetch(
     fleet: Fleet, clean: fleets.Run, tmp_path: Path, seed: int, fetch_s: float
 ) -> None:
@@ -125,7 +124,7 @@ def test_power_cuts_of_the_coordinator_while_they_fetch(
     same(run.finished(), clean)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS // 3))
+@pytest.mark.parametrize("seed", seeded(SEEDS // 3))
 def test_everything_at_once(fleet: Fleet, clean: fleets.Run, tmp_path: Path, seed: int) -> None:
     rng = np.random.default_rng([seed, 13])
     run = fleets.Run(fleet, caches=tmp_path, faults=CUTTING if seed % 2 else LOSSY, seed=seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import event as note
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -129,6 +130,7 @@ def test_a_run_that_nobody_left_succeeds_once_faults_stop(policy, script):
         assert [place.exchange for place in sorted(model.reduced)] == [*range(policy.exchanges)] * policy.rounds
 
 
+@pytest.mark.long  # some arrows are rare: thousands of runs
 def test_every_arrow_of_the_drawing_is_taken_by_some_run():
     """What docs/reference/states.md draws can happen, and nothing else does."""
     rng = random.Random(0)

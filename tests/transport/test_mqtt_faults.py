@@ -100,7 +100,7 @@ def test_closing_while_the_broker_is_away_is_quick(free_port: int) -> None:
     reason(transport)
     began_s = time.monotonic()
     transport.close()
-    assert time.monotonic() - began_s < 0.5
+    assert time.monotonic() - began_s < 0.9  # frames that wait to be sent get 1 s, and there are none
     assert transport._thread is not None
     assert not transport._thread.is_alive()
 
