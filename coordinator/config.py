@@ -24,7 +24,7 @@ from edge_sdk.protocol.transforms import OWN_FIELD, setting_of, unfit_encoding
 from edge_sdk.public_set.samples import PublicSet
 
 T = TypeVar("T")
-Plain = dict[str, Any]
+TomlTable = dict[str, Any]
 
 SECTIONS = ("federation", "method", "train", "public", "encoding")
 SIMULATION = ("data", "partition", "fleet", "faults", "scenario", "run")
@@ -110,7 +110,7 @@ class Settings:
     public: PublicTable | None
 
     @property
-    def tables(self) -> Plain:
+    def tables(self) -> TomlTable:
         """The tables that are read back as these settings; values at their defaults are left out."""
         found = {
             "federation": to_table(self.federation),
@@ -131,7 +131,7 @@ class Federation:
     roster: tuple[str, ...]
 
 
-def load_toml(path: Path, overrides: Sequence[str] = ()) -> Plain:
+def load_toml(path: Path, overrides: Sequence[str] = ()) -> TomlTable:
     """The tables of a file, with `section.key=VALUE` overrides.  Raises UsageError."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -145,7 +145,7 @@ def load_toml(path: Path, overrides: Sequence[str] = ()) -> Plain:
     return tables
 
 
-def _override(tables: Plain, override: str) -> None:
+def _override(tables: TomlTable, override: str) -> None:
     """Set one value, as in `federation.rounds=20` or `method.fedal.tau=3`."""
     name, equals, text = override.partition("=")
     *sections, key = name.strip().split(".")

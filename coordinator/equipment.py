@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from edge_sdk.arrays import Floats, Ints
 from edge_sdk.errors import EdgeError, UsageError
 from edge_sdk.loading import described, load_function
 from edge_sdk.methods.base import Method
 from edge_sdk.methods.registry import method_of
 from edge_sdk.models.base import Batches, Model
-from edge_sdk.objectives import Floats, Ints, Objective, Optim
+from edge_sdk.objectives import Objective, Optim
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.public_set.samples import PublicSet

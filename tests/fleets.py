@@ -14,11 +14,11 @@ from coordinator.record.observer import RunObserver
 from coordinator.record.result import Result
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.trace.log import TraceWriter
+from edge_sdk.arrays import Floats
 from edge_sdk.data import Preprocess
 from edge_sdk.device.store import Store
 from edge_sdk.models.base import ModelSpec
 from edge_sdk.models.predict_only import PredictOnly
-from edge_sdk.objectives import Floats
 from edge_sdk.protocol import codec, storage
 from edge_sdk.protocol.codec import Limits
 from edge_sdk.protocol.messages import Message

@@ -9,9 +9,10 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from edge_sdk.arrays import Floats
 from edge_sdk.errors import UsageError
 from edge_sdk.models.numpy_model import NumpyModel
-from edge_sdk.objectives import CrossEntropy, Floats, On, Seen, Term, form_of, names_on, terms
+from edge_sdk.objectives import CrossEntropy, On, Seen, Term, form_of, names_on, terms
 from edge_sdk.protocol import registry
 
 Register = Callable[[str, Mapping[str, str]], None]

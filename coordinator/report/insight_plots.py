@@ -13,7 +13,7 @@ import numpy as np
 from coordinator.record.insight import Insight
 from coordinator.record.units import percent
 from coordinator.report.drawing import COLOURS, DOT, HEADER_IN, INK, MOST_IN, SOFT, picture, short, write_points
-from edge_sdk.objectives import Floats, Ints
+from edge_sdk.arrays import Floats, Ints
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -31,13 +31,13 @@ SUFFIX = ".toml"
 _X86_NAMES = frozenset({"x86_64", "amd64", "i386", "i686"})
 
 
-Words: TypeAlias = Annotated[str, Text(4096, r"[^\x00]*")]
+ProfileText: TypeAlias = Annotated[str, Text(4096, r"[^\x00]*")]
 Positive: TypeAlias = Annotated[int, Integer(1)]
 Rate: TypeAlias = Annotated[float, Real(ABOVE_0)]
 Amount: TypeAlias = Annotated[float, Real(0.0)]
 Runtime: TypeAlias = Annotated[str, Text(16, "|".join(RUNTIMES))]
 Provenance: TypeAlias = Annotated[str, Text(16, "|".join(PROVENANCE))]
-Source: TypeAlias = Annotated[str, Text(4096, r"(https://|http://|urn:).*")]
+ProfileSource: TypeAlias = Annotated[str, Text(4096, r"(https://|http://|urn:).*")]
 """Where the figures come from; a profile that was measured on the spot names the measurement as a urn."""
 
 
@@ -61,9 +61,9 @@ NOTHING = Effort()
 class Board:
     """The profile of a board."""
 
-    name: Words
-    title: Words
-    arch: Words
+    name: ProfileText
+    title: ProfileText
+    arch: ProfileText
     ram_bytes: Positive
     cpu_hz: Positive
     cores: Positive
@@ -86,18 +86,18 @@ class Board:
     """Of its speed, once it is hot: in (0, 1]."""
     runtimes: Annotated[tuple[Runtime, ...], Items(1, len(RUNTIMES))]
     """Which of RUNTIMES make sense on it."""
-    link: Words
+    link: ProfileText
     """The link that it usually has: a name of `links()`, or in a file a .toml file beside it."""
     verified: Mapping[str, Provenance]
     """Where each of BOARD_GROUPS comes from: one of PROVENANCE each."""
-    source_url: Source
+    source_url: ProfileSource
     flash_bytes: Annotated[int, Integer(0)] = 0
     """Storage on the board; 0: none, it boots from a card."""
     battery_wh: Amount = 0.0
     """0: none, it hangs on the mains."""
-    device_tree_model: Words = ""
+    device_tree_model: ProfileText = ""
     """Part of the model name that Linux gives on this board."""
-    note: Words = ""
+    note: ProfileText = ""
 
     def compute_s(self, train: Effort, infer: Effort = NOTHING) -> float:
         """Return the seconds that this much training and inference take on a cold board.
@@ -116,8 +116,8 @@ class Board:
 class Link:
     """The profile of a network link."""
 
-    name: Words
-    title: Words
+    name: ProfileText
+    title: ProfileText
     latency_s: Amount
     """One way."""
     up_bytes_per_s: Rate
@@ -136,8 +136,8 @@ class Link:
     """What the interface draws while it sends or receives, above what the board draws idle."""
     verified: Mapping[str, Provenance]
     """Where each of LINK_GROUPS comes from: one of PROVENANCE each."""
-    source_url: Source
-    note: Words = ""
+    source_url: ProfileSource
+    note: ProfileText = ""
 
     def transfer_s(self, size_bytes: int, *, up: bool) -> float:
         """Return the mean time in seconds until a message of `size_bytes` bytes has arrived.

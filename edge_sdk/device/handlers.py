@@ -7,6 +7,7 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
+from edge_sdk.arrays import Floats, Ints
 from edge_sdk.device import divergence
 from edge_sdk.device.evaluation import personalised_accuracies
 from edge_sdk.device.workbench import Workbench, add_by_class, slices
@@ -15,7 +16,7 @@ from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Source, serves
 from edge_sdk.models.base import Batches, FitReport
 from edge_sdk.models.cosine_head import scaled
-from edge_sdk.objectives import NORM_FLOOR, CrossEntropy, Floats, Ints, Seen, at_step, softmax
+from edge_sdk.objectives import NORM_FLOOR, CrossEntropy, Seen, at_step, softmax
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights
 
 _T = TypeVar("_T")

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import LocalData
 from edge_sdk.device.meter import Meter
 from edge_sdk.errors import EdgeError, ModelError, UsageError
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Handler, Private, Request, Source
 from edge_sdk.models.base import Model
-from edge_sdk.objectives import Floats, Ints
 from edge_sdk.protocol import registry
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.schema import one_line

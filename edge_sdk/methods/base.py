@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, Ty
 
 import numpy as np
 
+from edge_sdk.arrays import Floats, Ints
 from edge_sdk.errors import EmptyRound, MissingExtra, RemoteProtocolError
 from edge_sdk.methods import params as parameters
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Evaluate, Fit, Private, Request
-from edge_sdk.objectives import CrossEntropy, Floats, Ints, Objective, Optim
+from edge_sdk.objectives import CrossEntropy, Objective, Optim
 from edge_sdk.objectives.optim import Part
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, LogitGradients, Payload, PublicLogits, Slot, Weights

@@ -23,11 +23,12 @@ from typing import Annotated, Any, Literal, Protocol, TypeGuard, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk.arrays import Floats, Ints
 from edge_sdk.errors import RunFailed
 from edge_sdk.methods.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, check_batch, torch_part
 from edge_sdk.methods.params import Range
 from edge_sdk.methods.requests import Fit, Logits, Public
-from edge_sdk.objectives import CrossEntropy, Distill, Floats, Ints, LessForgetting, LogitGradient, Term
+from edge_sdk.objectives import CrossEntropy, Distill, LessForgetting, LogitGradient, Term
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import LogitGradients, PublicLogits
 from edge_sdk.protocol.messages import FederationSpec
@@ -336,7 +337,7 @@ def discriminated(
             f"device number {slots.max()}: the discriminator has {params.max_devices} slots; raise max_devices"
         )
     logits = np.stack([up.values.astype(np.float32) for up in ups.values()])  # (n, b, k)
-    before = module.State(state.discriminator, state.moments, state.steps)
+    before = module.DiscriminatorState(state.discriminator, state.moments, state.steps)
     outcome = module.ascended(before, logits, slots, params, spec.classes)
     now = outcome.state
     after = replace(state, discriminator=now.weights, moments=now.moments, steps=now.steps, mean_u=outcome.mean_u)

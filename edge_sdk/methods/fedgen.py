@@ -18,11 +18,12 @@ from typing import Annotated, Any, cast
 
 import numpy as np
 
+from edge_sdk.arrays import Floats, Ints
 from edge_sdk.methods.averaging import DISCLOSES, DOWN, UP, Averaging
 from edge_sdk.methods.base import Down, Exchange, OnDevice, Slot, Stage, Up, torch_part
 from edge_sdk.methods.params import Range, Start, Weighting
 from edge_sdk.methods.requests import ReadHead
-from edge_sdk.objectives import CrossEntropy, Floats, HeadLabels, Ints, Objective
+from edge_sdk.objectives import CrossEntropy, HeadLabels, Objective
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, Weights
 from edge_sdk.protocol.messages import FederationSpec
@@ -128,7 +129,7 @@ class FedGen(Averaging[Params]):
         rng = np.random.default_rng([spec.seed, _STREAM, at.round])
         shapes = layer_shapes(spec, params)
         layers = tuple(flat.reshape(shape) for flat, shape in zip(state.generator, shapes, strict=True))
-        how = module.Training(
+        how = module.GeneratorTraining(
             steps=params.generator_steps,
             batch=params.generator_batch,
             rate=params.generator_rate,

@@ -23,6 +23,7 @@ from typing import Annotated, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk.arrays import Doubles
 from edge_sdk.methods import fedhkd_privacy
 from edge_sdk.methods.averaging import DISCLOSES, DOWN, UP, Averaging
 from edge_sdk.methods.base import Down, Exchange, OnDevice, Slot, Stage, Up
@@ -36,7 +37,6 @@ from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import Count, Packed, wire
 from edge_sdk.reductions import MOST, Contribution, MixedSum, mean_over_holders
 
-Doubles = NDArray[np.float64]
 _TOLD_CLASSES = "which classes the device holds, their samples, mean features and mean predictions"
 _TOLD_SUMS = "noised sums of every class: of samples, features and predictions"
 _DEVIATIONS = 6.0

@@ -10,7 +10,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from edge_sdk.objectives import Floats, On, Seen, Shapes, Term, log_softmax, needed, softmax
+from edge_sdk.arrays import Floats
+from edge_sdk.objectives import On, Seen, Shapes, Term, log_softmax, needed, softmax
 
 LOGITS = "a term on samples that are made up needs the logits of two models for them"
 LEAST_SHARE = 1e-12

@@ -20,10 +20,11 @@ from typing import Annotated, Literal
 
 import numpy as np
 
+from edge_sdk.arrays import Floats
 from edge_sdk.methods.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, check_batch
 from edge_sdk.methods.params import Range
 from edge_sdk.methods.requests import Fit, Logits, Public
-from edge_sdk.objectives import Distill, Floats, LogitMatch, Term
+from edge_sdk.objectives import Distill, LogitMatch, Term
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import PublicLogits
 from edge_sdk.protocol.messages import FederationSpec

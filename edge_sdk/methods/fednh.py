@@ -22,20 +22,20 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk.arrays import Doubles, Floats, Ints
 from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.methods.averaging import BODY_DOWN, BODY_UP, Averaging
 from edge_sdk.methods.base import Down, Exchange, OnDevice, Slot, Stage, Up, told
 from edge_sdk.methods.fednh_prototypes import first_prototypes
 from edge_sdk.methods.params import Range, Start
 from edge_sdk.methods.requests import ClassMeans, SetScale, WriteHead
-from edge_sdk.objectives import CrossEntropy, Floats, Ints
+from edge_sdk.objectives import CrossEntropy
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, Weights
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import wire
 from edge_sdk.reductions import MixedSum, mean_over_holders
 
-Doubles = NDArray[np.float64]
 UNIT_WITHIN = 0.05
 """How far from 1 a prototype's length may be: what the coarsest encoding does to it is less."""
 LEAST = 1e-9

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edge_sdk.arrays import Doubles
 from edge_sdk.errors import UsageError
 
-Doubles = NDArray[np.float64]
 STEPS = 400
 """Of descent; 100 classes in 32 dimensions take half a second."""
 RATE = 0.5

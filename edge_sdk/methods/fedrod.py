@@ -17,11 +17,12 @@ from typing import Annotated
 
 import numpy as np
 
+from edge_sdk.arrays import Floats
 from edge_sdk.methods.averaging import DISCLOSES, Averaging
 from edge_sdk.methods.base import Exchange, OnDevice, Stage
 from edge_sdk.methods.params import Range, Start, Weighting
 from edge_sdk.methods.requests import ReadHead, WriteHead
-from edge_sdk.objectives import BalancedCrossEntropy, CrossEntropy, Floats
+from edge_sdk.objectives import BalancedCrossEntropy, CrossEntropy
 from edge_sdk.protocol.schema import Matrix, wire
 
 

@@ -24,11 +24,11 @@ from typing import Annotated, Literal, cast
 
 import numpy as np
 
+from edge_sdk.arrays import Floats
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.base import Caching, Down, Exchange, Method, OnDevice, Slot, Stage, Up
 from edge_sdk.methods.params import Range, SlotAge
 from edge_sdk.methods.requests import ReadHead, WriteHead
-from edge_sdk.objectives import Floats
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, Payload, Weights
 from edge_sdk.protocol.messages import FederationSpec

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from edge_sdk.arrays import Ints
 from edge_sdk.methods.requests import Private
-from edge_sdk.objectives import Ints, Optim
+from edge_sdk.objectives import Optim
 from edge_sdk.protocol.messages import FederationSpec
 
 

@@ -16,10 +16,10 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from edge_sdk.arrays import Floats
 from edge_sdk.methods.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up
 from edge_sdk.methods.params import Weighting
 from edge_sdk.methods.requests import ReadHead, WriteHead
-from edge_sdk.objectives import Floats
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.messages import FederationSpec

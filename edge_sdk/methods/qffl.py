@@ -19,12 +19,12 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from edge_sdk.arrays import Floats
 from edge_sdk.errors import RunFailed
 from edge_sdk.methods.averaging import DOWN, Averaging, AveragingState
 from edge_sdk.methods.base import Exchange, OnDevice, Slot, Stage, Up
 from edge_sdk.methods.params import Range, Start
 from edge_sdk.methods.requests import MeanLoss, ReadWeights
-from edge_sdk.objectives import Floats
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import FederationSpec

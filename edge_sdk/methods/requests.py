@@ -13,7 +13,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from edge_sdk.objectives import Floats, Ints, Objective, Optim
+from edge_sdk.arrays import Floats, Ints
+from edge_sdk.objectives import Objective, Optim
 from edge_sdk.objectives.optim import Part
 from edge_sdk.protocol.knowledge import ClassRows
 

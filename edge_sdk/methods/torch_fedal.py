@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from edge_sdk.arrays import Floats
 from edge_sdk.methods.fedal import Params
 from edge_sdk.methods.torch_threads import one_thread
 from edge_sdk.models import torch_device
@@ -21,11 +22,9 @@ HIDDEN = (32, 265)
 _ADAM_DECAY = (0.9, 0.999)
 _ADAM_EPSILON = 1e-8
 
-Floats = NDArray[np.float32]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class DiscriminatorTraining:
     """How the discriminator learns."""
 
     temperature: float
@@ -57,7 +56,7 @@ def initial_weights(classes: int, devices: int, seed: int) -> tuple[Floats, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class State:
+class DiscriminatorState:
     """The discriminator between two iterations."""
 
     weights: tuple[Floats, ...]
@@ -71,14 +70,14 @@ class State:
 class Outcome:
     """After one iteration: the new state, the gradients for the devices, and how well it tells them apart."""
 
-    state: State
+    state: DiscriminatorState
     gradients: Floats  # (n, b, k): d U_n / d f_n, per sample, divided by nothing
     mean_u: float
     """Mean of U_n after the step; log(1/N) is pure guessing."""
 
 
 @one_thread()
-def iterate(state: State, logits: Floats, slots: NDArray[np.int64], how: Training) -> Outcome:
+def iterate(state: DiscriminatorState, logits: Floats, slots: NDArray[np.int64], how: DiscriminatorTraining) -> Outcome:
     """Ascend the mean of U_n by one step, then differentiate U_n at the new weights with respect to the logits.
 
     logits (n, b, k): one contributor a row; slots (n,): its output.
@@ -93,13 +92,15 @@ def iterate(state: State, logits: Floats, slots: NDArray[np.int64], how: Trainin
     f = f.requires_grad_()
     after = _u(updated, f, target, how.temperature)  # (n, b)
     (gradient,) = torch.autograd.grad(after.sum(), f)
-    new = State(tuple(_numpy(w) for w in updated), tuple(_numpy(m) for m in kept), state.steps + 1)
+    new = DiscriminatorState(tuple(_numpy(w) for w in updated), tuple(_numpy(m) for m in kept), state.steps + 1)
     return Outcome(new, _numpy(gradient), float(after.mean().item()))
 
 
-def ascended(flat: State, logits: Floats, slots: NDArray[np.int64], params: Params, classes: int) -> Outcome:
+def ascended(
+    flat: DiscriminatorState, logits: Floats, slots: NDArray[np.int64], params: Params, classes: int
+) -> Outcome:
     """`iterate`, of a discriminator whose layers are flat, as the coordinator keeps them."""
-    how = Training(
+    how = DiscriminatorTraining(
         temperature=params.discriminator_temperature,
         rate=params.discriminator_rate,
         optimiser=params.discriminator_optimiser,
@@ -110,11 +111,11 @@ def ascended(flat: State, logits: Floats, slots: NDArray[np.int64], params: Para
         tuple(layer.reshape(shape) for layer, shape in zip(layers, (shapes + shapes)[: len(layers)], strict=True))
         for layers in (flat.weights, flat.moments)
     ]
-    outcome = iterate(State(shaped[0], shaped[1], flat.steps), logits, slots, how)
+    outcome = iterate(DiscriminatorState(shaped[0], shaped[1], flat.steps), logits, slots, how)
     weights, moments = (
         tuple(layer.reshape(-1) for layer in layers) for layers in (outcome.state.weights, outcome.state.moments)
     )
-    return replace(outcome, state=State(weights, moments, outcome.state.steps))
+    return replace(outcome, state=DiscriminatorState(weights, moments, outcome.state.steps))
 
 
 def _u(layers: Sequence[torch.Tensor], f: torch.Tensor, slots: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -129,7 +130,11 @@ def _u(layers: Sequence[torch.Tensor], f: torch.Tensor, slots: torch.Tensor, tem
 
 
 def _step(
-    layers: Sequence[torch.Tensor], slopes: Sequence[torch.Tensor], moments: Sequence[Floats], step: int, how: Training
+    layers: Sequence[torch.Tensor],
+    slopes: Sequence[torch.Tensor],
+    moments: Sequence[Floats],
+    step: int,
+    how: DiscriminatorTraining,
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """One step of plain SGD (the paper's Algorithm 1) or of Adam."""
     with torch.no_grad():

@@ -16,13 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional as nnf
 
+from edge_sdk.arrays import Floats
 from edge_sdk.methods.torch_threads import one_thread
-
-Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class GeneratorTraining:
     """How the generator learns in one round."""
 
     steps: int
@@ -40,7 +39,11 @@ def initial_weights(shapes: list[tuple[int, ...]], rng: np.random.Generator) -> 
 
 @one_thread()
 def trained(
-    weights: tuple[Floats, ...], header: Floats, shares: NDArray[np.float64], how: Training, rng: np.random.Generator
+    weights: tuple[Floats, ...],
+    header: Floats,
+    shares: NDArray[np.float64],
+    how: GeneratorTraining,
+    rng: np.random.Generator,
 ) -> tuple[Floats, ...]:
     """After `how.steps` steps.  header (k, d + 1), the bias as last column; shares (k,): how often each label comes."""
     layers = [torch.tensor(each, requires_grad=True) for each in weights]

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import functional_call
 
+from edge_sdk.arrays import Floats
 from edge_sdk.errors import StoreError
 from edge_sdk.methods.fedkf_term import LEAST_SHARE, DataFree
 from edge_sdk.methods.torch_fedkf_generator import WIDTHS, Generator, Plan, is_picture, parameter_count, range_of
@@ -29,7 +30,7 @@ from edge_sdk.models.torch_arrays import to_tensor
 from edge_sdk.models.torch_forms import Host, Loss, Pass, StatefulForm
 from edge_sdk.models.torch_optim import TorchOptimiser
 from edge_sdk.models.torch_seed import seeded
-from edge_sdk.objectives import Floats, Optim, needed
+from edge_sdk.objectives import Optim, needed
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,10 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import Preprocess
 from edge_sdk.errors import StoreError
-from edge_sdk.objectives import Floats, Ints, Objective, Optim
+from edge_sdk.objectives import Objective, Optim
 from edge_sdk.objectives.optim import Part
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from edge_sdk.arrays import Floats, Ints
 from edge_sdk.errors import ModelError, StoreError, Unsupported
 from edge_sdk.models.base import Batches, ModelSpec
-from edge_sdk.objectives import Floats, Ints, Objective, Shapes
+from edge_sdk.objectives import Objective, Shapes
 
 
 def require(spec: ModelSpec, capability: str) -> None:

@@ -8,11 +8,12 @@ from typing import Any, Literal, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk.arrays import Floats, Ints
 from edge_sdk.models.base import COSINE_SCALE, NORM_LEAST, Model
 from edge_sdk.models.checks import check_state, require
 from edge_sdk.models.linear_head import ArrayOptimiser, LinearHead, row_slopes, stepped
 from edge_sdk.models.optim import unpack_optim
-from edge_sdk.objectives import Floats, Ints, Optim
+from edge_sdk.objectives import Optim
 from edge_sdk.objectives.optim import Part
 
 _SCALE = "scale."

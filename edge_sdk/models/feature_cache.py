@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.objectives import Floats, Ints
+from edge_sdk.arrays import Floats, Ints
 
 CACHED_ARRAYS = 4
 """A device's own training and test samples, the public ones, and one for whatever else is being scored."""

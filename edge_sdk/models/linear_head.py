@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk.arrays import Floats, Ints
 from edge_sdk.models.checks import check_state
 from edge_sdk.models.optim import BETA1, BETA2, EPSILON, adam_scales, moment_count, pack_optim, unpack_optim
-from edge_sdk.objectives import Floats, Ints, Optim
+from edge_sdk.objectives import Optim
 from edge_sdk.objectives.optim import Part
 
 

@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import Preprocess
 from edge_sdk.models.base import Batches, FitReport, ModelSpec, layout_digest, pack_arrays, unpack_arrays
 from edge_sdk.models.checks import (
@@ -26,9 +27,7 @@ from edge_sdk.models.checks import (
 from edge_sdk.models.cosine_head import CosineHead, head_of
 from edge_sdk.models.linear_head import LinearHead
 from edge_sdk.objectives import (
-    Floats,
     HeadTerm,
-    Ints,
     Objective,
     On,
     Optim,

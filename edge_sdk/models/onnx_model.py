@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import Preprocess
 from edge_sdk.models.base import ModelSpec
 from edge_sdk.models.checks import check_width
@@ -12,7 +13,7 @@ from edge_sdk.models.feature_cache import FeatureCache
 from edge_sdk.models.numpy_model import BY_SLOPE, HeadModel
 from edge_sdk.models.onnx_session import OnnxFile, OnnxSession
 from edge_sdk.models.predict_only import PredictOnly
-from edge_sdk.objectives import Floats, Ints, names_on
+from edge_sdk.objectives import names_on
 
 
 class OnnxModel(HeadModel):

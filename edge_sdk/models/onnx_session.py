@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from edge_sdk.arrays import Floats
 from edge_sdk.errors import MissingExtra, ModelError
 from edge_sdk.models.checks import check_samples
-from edge_sdk.objectives import Floats
 
 try:
     import onnxruntime

@@ -7,10 +7,11 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk.arrays import Floats, Ints
 from edge_sdk.errors import StoreError
 from edge_sdk.models.base import Batches, FitReport, ModelSpec
 from edge_sdk.models.checks import lacks
-from edge_sdk.objectives import Floats, Ints, Objective, Optim
+from edge_sdk.objectives import Objective, Optim
 from edge_sdk.objectives.optim import Part
 
 

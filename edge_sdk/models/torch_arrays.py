@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edge_sdk.objectives import Floats
+from edge_sdk.arrays import Floats
 
 
 def to_tensor(values: Floats, device: torch.device) -> Tensor:

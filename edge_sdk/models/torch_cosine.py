@@ -21,7 +21,7 @@ class Unit(nn.Module):
         return nnf.normalize(f, eps=NORM_LEAST)
 
 
-class CosineHead(nn.Linear):
+class TorchCosineHead(nn.Linear):
     """Unit features (n, d) -> logits (n, k): the scale times the cosine to each row.
 
     Rows have any length and count by their direction.  The bias is there, so that the last layer has the shape of every
@@ -47,25 +47,25 @@ class CosineHead(nn.Linear):
 
 def linear_rows(head: nn.Linear) -> Tensor:
     """What the features are multiplied by, without the bias: (k, d)."""
-    return head.scaled_rows() if isinstance(head, CosineHead) else head.weight
+    return head.scaled_rows() if isinstance(head, TorchCosineHead) else head.weight
 
 
 @torch.no_grad()
 def write_rows(head: nn.Linear, index: Tensor, rows: Tensor) -> None:
     """Overwrite the rows of some classes: index (m,), rows (m, d + 1); a cosine head's bias stays 0."""
     head.weight[index] = rows[:, :-1]
-    if not isinstance(head, CosineHead):
+    if not isinstance(head, TorchCosineHead):
         head.bias[index] = rows[:, -1]
 
 
 def held(head: nn.Linear | None) -> set[int]:
     """The parameters that no fit changes, by identity."""
-    return {id(head.scale)} if isinstance(head, CosineHead) and not head.scale_trains else set()
+    return {id(head.scale)} if isinstance(head, TorchCosineHead) and not head.scale_trains else set()
 
 
 def cosine_remark(net: nn.Module, head: nn.Linear | None, input_shape: tuple[int, int, int] | None) -> str:
     """Warning W10, for a cosine head on features that are never negative; empty: nothing to warn of."""
-    if input_shape is None or not isinstance(head, CosineHead) or not never_negative(net, head, input_shape):
+    if input_shape is None or not isinstance(head, TorchCosineHead) or not never_negative(net, head, input_shape):
         return ""
     return "W10: features are never negative (a last ReLU?), so no cosine can be much above 0.7"
 
@@ -79,9 +79,9 @@ def with_cosine_head(net: nn.Module, classes: int, name: str) -> nn.Module:
     path, last = found[-1] if found else ("", None)
     if last is None or last.out_features != classes:
         raise ModelError(f"model {name!r}: no last nn.Linear with {classes} outputs that a cosine head could replace")
-    if isinstance(last, CosineHead):
+    if isinstance(last, TorchCosineHead):
         return net
-    head = nn.Sequential(Unit(), CosineHead(last.in_features, classes).to(last.weight.device))
+    head = nn.Sequential(Unit(), TorchCosineHead(last.in_features, classes).to(last.weight.device))
     if not path:
         return head
     parent, _, own = path.rpartition(".")
@@ -99,7 +99,7 @@ def _drop_relu_before(layers: nn.Sequential, head: nn.Module) -> None:
 
 
 @torch.inference_mode()
-def never_negative(net: nn.Module, head: CosineHead, input_shape: tuple[int, int, int]) -> bool:
+def never_negative(net: nn.Module, head: TorchCosineHead, input_shape: tuple[int, int, int]) -> bool:
     """Whether the features of random samples have no negative entry: then no cosine can be much above 0.7 (W10)."""
     seen: list[Tensor] = []
     x = torch.randn((_PROBE, *input_shape), generator=torch.Generator().manual_seed(0)).to(head.weight.device)

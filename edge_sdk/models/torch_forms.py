@@ -16,11 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from edge_sdk.arrays import Ints
 from edge_sdk.errors import Unsupported, UsageError
 from edge_sdk.models.base import Batches
 from edge_sdk.models.torch_anatomy import Anatomy
 from edge_sdk.models.torch_arrays import array_of, to_tensor
-from edge_sdk.objectives import HEAD, HeadTerm, Ints, Objective, Seen, Term, form_of, names_on, needed, terms
+from edge_sdk.objectives import HEAD, HeadTerm, Objective, Seen, Term, form_of, names_on, needed, terms
 
 TORCH_FORMS = "edge_sdk.torch_terms"
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import Preprocess
 from edge_sdk.errors import MissingExtra, ModelError
 from edge_sdk.models.base import Batches, FitReport, ModelSpec, layout_digest, pack_arrays, unpack_arrays
@@ -23,7 +24,7 @@ from edge_sdk.models.checks import (
     require,
 )
 from edge_sdk.models.optim import unpack_optim
-from edge_sdk.objectives import Floats, Ints, Objective, Optim, names_on, on_features
+from edge_sdk.objectives import Objective, Optim, names_on, on_features
 from edge_sdk.objectives.optim import Part
 
 try:
@@ -35,7 +36,7 @@ from torch import Tensor, nn
 
 from edge_sdk.models.torch_anatomy import Anatomy, Tap, draws_random_numbers, survey
 from edge_sdk.models.torch_arrays import Views, array_of, overwrite, to_tensor
-from edge_sdk.models.torch_cosine import CosineHead, cosine_remark, held, linear_rows, with_cosine_head, write_rows
+from edge_sdk.models.torch_cosine import TorchCosineHead, cosine_remark, held, linear_rows, with_cosine_head, write_rows
 from edge_sdk.models.torch_forms import Forms, Host, Pass
 from edge_sdk.models.torch_optim import TorchOptimiser
 from edge_sdk.models.torch_seed import seeded
@@ -190,7 +191,7 @@ class TorchModel:
     def set_scale(self, value: float | None, *, trains: bool) -> None:
         """As Scaled says.  Raises Unsupported without a cosine head."""
         head = self._anatomy.head
-        if not isinstance(head, CosineHead):
+        if not isinstance(head, TorchCosineHead):
             raise lacks(self.spec, "cosine-head")
         head.scale_trains = trains
         if value is not None:
@@ -329,7 +330,7 @@ def _capabilities(anatomy: Anatomy, *, trains: bool) -> frozenset[str]:
         "weights": trains,
         "features": anatomy.tap is not None,
         "head-rows": anatomy.head is not None and anatomy.head.bias is not None,
-        "cosine-head": isinstance(anatomy.head, CosineHead),
+        "cosine-head": isinstance(anatomy.head, TorchCosineHead),
     }
     return frozenset(capability for capability, given in has.items() if given)
 

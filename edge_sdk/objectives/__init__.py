@@ -11,20 +11,7 @@ sample.  Knowledge of classes is looked up by label instead, and serves every st
 
 from __future__ import annotations
 
-from edge_sdk.objectives.base import (
-    FEATURES,
-    HEAD,
-    LABELS,
-    WEIGHTS,
-    Floats,
-    Head,
-    Ints,
-    On,
-    Seen,
-    Shapes,
-    Term,
-    needed,
-)
+from edge_sdk.objectives.base import FEATURES, HEAD, LABELS, WEIGHTS, Head, On, Seen, Shapes, Term, needed
 from edge_sdk.objectives.contrast import ClassContrast, ModelContrast
 from edge_sdk.objectives.on_features import PrototypeDistance, PrototypePull
 from edge_sdk.objectives.on_head import HeadLabels, HeadMatch, HeadProximal, HeadTerm
@@ -62,13 +49,11 @@ __all__ = [
     "ClassTarget",
     "CrossEntropy",
     "Distill",
-    "Floats",
     "Head",
     "HeadLabels",
     "HeadMatch",
     "HeadProximal",
     "HeadTerm",
-    "Ints",
     "LessForgetting",
     "LogitGradient",
     "LogitMatch",

@@ -9,10 +9,8 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-from edge_sdk import arrays
+from edge_sdk.arrays import Floats, Ints
 
-Floats: TypeAlias = arrays.Floats
-Ints: TypeAlias = arrays.Ints
 Head: TypeAlias = Callable[[Floats], Floats]
 """Features (m, d) -> logits (m, k)."""
 On: TypeAlias = Literal["logits", "features", "head", "weights", "own"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.objectives.base import LABELS, Floats, Ints, needed
+from edge_sdk.arrays import Floats, Ints
+from edge_sdk.objectives.base import LABELS, needed
 
 
 def rows_of(classes: Ints, labels: Ints | None) -> tuple[Ints, NDArray[np.bool_]]:

@@ -7,7 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from edge_sdk.objectives.base import FEATURES, LABELS, Floats, On, Seen, Shapes, Term, needed
+from edge_sdk.arrays import Floats
+from edge_sdk.objectives.base import FEATURES, LABELS, On, Seen, Shapes, Term, needed
 from edge_sdk.objectives.softmax import log_softmax, norms
 
 APART = -1e9

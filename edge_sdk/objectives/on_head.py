@@ -8,7 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from edge_sdk.objectives.base import HEAD, Floats, Ints, On, Seen, Shapes, Term, needed
+from edge_sdk.arrays import Floats, Ints
+from edge_sdk.objectives.base import HEAD, On, Seen, Shapes, Term, needed
 from edge_sdk.objectives.softmax import log_softmax, norms, softmax
 
 

@@ -7,7 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from edge_sdk.objectives.base import WEIGHTS, Floats, On, Seen, Shapes, Term, needed
+from edge_sdk.arrays import Floats
+from edge_sdk.objectives.base import WEIGHTS, On, Seen, Shapes, Term, needed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edge_sdk.objectives.base import Floats
+from edge_sdk.arrays import Floats
 
 NORM_FLOOR = 1e-12
 """Under the root of a norm that is differentiated, so that its gradient is 0 at 0 and not NaN."""

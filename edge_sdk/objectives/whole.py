@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from edge_sdk.objectives.base import Floats, Seen, Term
+from edge_sdk.arrays import Floats
+from edge_sdk.objectives.base import Seen, Term
 
 Objective: TypeAlias = tuple[Term, ...]
 

@@ -26,7 +26,7 @@ Seconds = Annotated[float, Real(0.0, 1e9)]
 Epoch = Annotated[int, Integer(0, 2**63 - 1)]
 Sha256 = Annotated[bytes, Blob(32, 32)]
 Words = Annotated[tuple[Word, ...], Items()]
-Knowledge = Annotated[Mapping[Word, Payload], Items()]
+WireKnowledge = Annotated[Mapping[Word, Payload], Items()]
 MAX_CLASS_COUNTS = 32768
 """Most classes whose sample counts fit into a Hello; with more classes devices leave the counts out."""
 
@@ -172,9 +172,9 @@ class Assign:
     """The last Assign of a run: the device uses its knowledge, evaluates, and uploads metrics only."""
     deadline_s: Seconds = 0.0
     """Seconds that were left when this was sent; a hint for the device, not a rule."""
-    common: Knowledge = field(default_factory=FrozenDict)
+    common: WireKnowledge = field(default_factory=FrozenDict)
     """Knowledge that every device gets, by role."""
-    personal: Knowledge = field(default_factory=FrozenDict)
+    personal: WireKnowledge = field(default_factory=FrozenDict)
     """Knowledge for this device alone, by role."""
 
     @property
@@ -193,7 +193,7 @@ class Upload:
     round: Count
     exchange: Count
     closing: bool = False
-    knowledge: Knowledge = field(default_factory=FrozenDict)
+    knowledge: WireKnowledge = field(default_factory=FrozenDict)
     samples: Count = 0
     metrics: Annotated[Mapping[Word, float], Items()] = field(default_factory=FrozenDict)
     metrics_round: Count = 0

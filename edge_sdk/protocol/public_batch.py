@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from functools import lru_cache
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk.arrays import Ints
 from edge_sdk.protocol.messages import FederationSpec
-
-Ints: TypeAlias = NDArray[np.int64]
 
 _WORDS_IN_BLOCK = 4
 """Words of 64 bits in a SHA-256."""

@@ -12,10 +12,11 @@ from typing import Annotated, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk.arrays import Doubles
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.schema import Blob, Count, Integer, Tensor, wire
 from edge_sdk.reductions.contribution import Contribution
-from edge_sdk.reductions.weighted_sum import Doubles, WeightedSum
+from edge_sdk.reductions.weighted_sum import WeightedSum
 
 Bits = Annotated[NDArray[np.uint8], Tensor(("u1",), 1)]  # (8 p,), the bytes of f8
 

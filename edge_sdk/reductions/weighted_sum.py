@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk.arrays import Doubles
 from edge_sdk.errors import RunFailed
 from edge_sdk.protocol.knowledge import Weights
 
@@ -33,7 +34,6 @@ _TOGETHER = 16
 _PIECE = 2**15
 """Scalars added up at a time: so many fit into a core's cache, and take longer than the calls."""
 
-Doubles: TypeAlias = NDArray[np.float64]
 Units: TypeAlias = NDArray[np.int64]
 Array = TypeVar("Array", Doubles, Units)
 

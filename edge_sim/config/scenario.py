@@ -9,7 +9,7 @@ from edge_sdk.errors import UsageError
 from edge_sdk.protocol.schema import Real, Text
 from edge_sim.config.availability import DAY_S, read_time
 
-Seconds = Annotated[float, Real(0.0, 1e10)]
+VirtualSeconds = Annotated[float, Real(0.0, 1e10)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,13 +20,13 @@ class ScenarioTable:
     """Time of day at which the run begins."""
     until_days: Annotated[float, Real(0.001, 10_000.0)] = 60.0
     """Virtual days after which a run that has not ended is given up."""
-    broker_lost_at_s: tuple[Seconds, ...] = ()
+    broker_lost_at_s: tuple[VirtualSeconds, ...] = ()
     """Times at which the broker is restarted: everybody loses the link."""
-    broker_lost_for_s: Seconds = 10.0
+    broker_lost_for_s: VirtualSeconds = 10.0
     """Until it is back."""
-    coordinator_lost_at_s: tuple[Seconds, ...] = ()
+    coordinator_lost_at_s: tuple[VirtualSeconds, ...] = ()
     """Times at which the coordinator loses its power; it goes on from its ledger."""
-    coordinator_lost_for_s: Seconds = 30.0
+    coordinator_lost_for_s: VirtualSeconds = 30.0
     """Until it is back."""
 
     def check(self, where: str) -> None:

@@ -22,7 +22,7 @@ Share = Annotated[float, Real(0.0, 1.0)]
 Seed = Annotated[int, Integer(0, 2**32 - 1)]
 Side = Annotated[int, Integer(1, 4096)]
 """Height or width in pixels."""
-Samples = Annotated[int, Integer(1, 10**9)]
+SampleCount = Annotated[int, Integer(1, 10**9)]
 """How many of them."""
 CPU = "cpu"
 """The device that is always there."""
@@ -41,9 +41,9 @@ class DataTable:
     """Which of EMNIST's six sets."""
     image_size: tuple[Side, ...] | None = None
     """For folder: height and width that pictures are brought to when they are read; needed where they differ."""
-    train_samples: Samples | None = None
+    train_samples: SampleCount | None = None
     """Keep so many of the training samples, each class in proportion; default: all."""
-    test_samples: Samples | None = None
+    test_samples: SampleCount | None = None
     """The same for the test."""
     balance_test: bool = False
     """Test on as many samples of each class as of the others: of each as many as the rarest has."""
@@ -67,7 +67,7 @@ class PartitionTable:
     classes_per_device: Annotated[int, Integer(1, 65535)] = 3
     alpha: Annotated[float, Real(1e-3, 1e6)] = 0.5
     """Of the Dirichlet distribution: over devices for each class (dirichlet), or over their sizes (quantity_skew)."""
-    min_samples: Samples = 4
+    min_samples: SampleCount = 4
     seed: Seed | None = None
     """Of its own; default: the federation's."""
     file: str | None = None

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk.arrays import Ints
 from edge_sdk.data import Samples
 from edge_sdk.errors import UsageError
-from edge_sdk.objectives import Ints
 from edge_sdk.public_set.samples import PublicSet
 from edge_sim.config.settings import DataTable
 from edge_sim.data.draw import draw_equally, draw_evenly

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from edge_sdk.arrays import Ints
 from edge_sdk.errors import UsageError
-from edge_sdk.objectives import Ints
 
 
 def hold_out(y: Ints, fraction: float, rng: np.random.Generator) -> tuple[Ints, Ints]:

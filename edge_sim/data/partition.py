@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk.arrays import Ints
 from edge_sdk.errors import UsageError
-from edge_sdk.objectives import Ints
 from edge_sim.config.settings import PartitionTable
 
 

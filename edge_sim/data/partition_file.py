@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from edge_sdk.arrays import Ints
 from edge_sdk.errors import UsageError
-from edge_sdk.objectives import Ints
 from edge_sim.data.datasets import Dataset
 from edge_sim.data.partition import check_least
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from edge_sdk.arrays import Floats
 from edge_sdk.data import Preprocess, Raw
-from edge_sdk.objectives import Floats
 
 _KEPT = 8
 """Number of results that are kept: the public and the test set for a few kinds of devices, and others in between."""

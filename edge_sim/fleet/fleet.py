@@ -16,12 +16,12 @@ import numpy as np
 from coordinator.config import Federation
 from coordinator.config import federation as read_federation
 from coordinator.equipment import Equipment
+from edge_sdk.arrays import Ints
 from edge_sdk.boards.profiles import load_board, load_link
 from edge_sdk.data import LocalData, Preprocess, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.registry import method_of
 from edge_sdk.models.base import Model
-from edge_sdk.objectives import Ints
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.public_set.samples import PublicSet
 from edge_sim.config import model_rules

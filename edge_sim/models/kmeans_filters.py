@@ -13,8 +13,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from edge_sdk.arrays import Floats
 from edge_sdk.errors import MissingExtra, UsageError
-from edge_sdk.objectives import Floats
 
 _Doubles: TypeAlias = NDArray[np.float64]
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from edge_sdk.arrays import Floats, Ints
 from edge_sdk.errors import MissingExtra
 from edge_sdk.models.base import Batches
 from edge_sdk.models.onnx_model import OnnxModel
 from edge_sdk.models.onnx_session import OnnxSession
-from edge_sdk.objectives import CrossEntropy, Floats, Ints, Optim
+from edge_sdk.objectives import CrossEntropy, Optim
 from edge_sim.models.kmeans_filters import kmeans_filters
 
 try:

@@ -10,7 +10,8 @@ import numpy as np
 from coordinator.record.insight import Insight, principal_components
 from coordinator.serving import final_prototypes
 from edge_sdk.models.base import Model
-from edge_sdk.objectives import Floats, Ints, softmax
+from edge_sdk.objectives import softmax
+from edge_sdk.arrays import Floats, Ints
 from edge_sim.data.datasets import Dataset
 from edge_sim.clock.virtual_fleet import VirtualDevice, VirtualFleet
 

@@ -96,7 +96,7 @@ def test_the_generator_learns_what_a_head_calls_each_class() -> None:
     rng = np.random.default_rng(1)
     header = rng.normal(size=(3, 5)).astype(np.float32)
     shapes = layer_shapes(spec_of("fedgen", feature_dim=4), Params(noise_dim=8, hidden=32))
-    how = generators.Training(steps=200, batch=32, rate=0.01, diversity=1.0)
+    how = generators.GeneratorTraining(steps=200, batch=32, rate=0.01, diversity=1.0)
     layers = generators.initial_weights(shapes, rng)
     layers = generators.trained(layers, header, np.array([0.5, 0, 0.5]), how, rng)
     made = generators.made(layers, np.array([0, 2]), 50, 3, rng)  # (2, 50, 4)

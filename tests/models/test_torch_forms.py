@@ -11,11 +11,12 @@ import pytest
 from model_suite import ADAM, BATCH, CLASSES, OPTIMS, SHAPE, batches
 
 from edge_sdk import objectives
+from edge_sdk.arrays import Floats
 from edge_sdk.data import Preprocess
 from edge_sdk.errors import Unsupported, UsageError
 from edge_sdk.models.base import Model
 from edge_sdk.models.numpy_model import NumpyModel
-from edge_sdk.objectives import Floats, Seen, Term, names_on, terms
+from edge_sdk.objectives import Seen, Term, names_on, terms
 from edge_sdk.protocol import registry
 
 torch = pytest.importorskip("torch")

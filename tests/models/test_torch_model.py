@@ -35,7 +35,7 @@ pytestmark = pytest.mark.torch
 from torch import nn  # noqa: E402  # only where torch is installed
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402  # likewise
 
-from edge_sdk.models.torch_cosine import CosineHead, Unit  # noqa: E402  # likewise
+from edge_sdk.models.torch_cosine import TorchCosineHead, Unit  # noqa: E402  # likewise
 from edge_sdk.models.torch_model import TorchModel  # noqa: E402  # likewise
 from edge_sdk.models.torch_optim import TorchOptimiser  # noqa: E402  # likewise
 from edge_sdk.models.torch_seed import seeded  # noqa: E402  # likewise
@@ -178,7 +178,7 @@ class TestPuttingOnACosineHead:
                 model.set_scale(1.0, trains=True)
 
     def test_one_that_has_been_put_on_stays(self) -> None:
-        net = nn.Sequential(nn.Flatten(), Unit(), CosineHead(36, CLASSES, scale=3.0))
+        net = nn.Sequential(nn.Flatten(), Unit(), TorchCosineHead(36, CLASSES, scale=3.0))
         assert np.linalg.norm(wrap(net, head="cosine").head_rows()[0]) == pytest.approx(3.0)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.transport.chunks import packets
-from edge_sdk.transport.chunks.packets import Chunk, ChunkLayout, Range
+from edge_sdk.transport.chunks.packets import Chunk, ChunkLayout, ChunkRange
 
 FIRST_REQUEST_S = 1.0
 """Seconds without a new chunk after which the missing chunks are requested; doubled each time, up to a minute."""
@@ -38,7 +38,7 @@ class MissingChunks:
 
     topic: str
     layout: ChunkLayout
-    ranges: tuple[Range, ...]
+    ranges: tuple[ChunkRange, ...]
 
 
 @dataclass
@@ -65,11 +65,11 @@ class _Partial:
         with self.buffer.getbuffer() as held:
             return held[begin:end] != chunk.body
 
-    def missing(self) -> tuple[Range, ...]:
+    def missing(self) -> tuple[ChunkRange, ...]:
         return tuple(_missing_ranges(self.seen))
 
 
-def _missing_ranges(seen: bytearray) -> Iterator[Range]:
+def _missing_ranges(seen: bytearray) -> Iterator[ChunkRange]:
     at = seen.find(0)
     while at >= 0:
         end = seen.find(1, at)

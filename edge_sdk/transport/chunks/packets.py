@@ -41,7 +41,7 @@ _CHUNK, _REQUEST = 1, 2
 _CRC_AT, _CRC_END = 8, 12
 _RANGE = struct.Struct("<II")
 
-Range = tuple[int, int]
+ChunkRange = tuple[int, int]
 """First and last index, both included."""
 
 
@@ -81,7 +81,7 @@ class ChunkRequest:
     """A request for the missing chunks of a frame."""
 
     layout: ChunkLayout
-    ranges: tuple[Range, ...]
+    ranges: tuple[ChunkRange, ...]
 
 
 def is_packet(payload: bytes) -> bool:
@@ -100,7 +100,7 @@ def pack_chunk(layout: ChunkLayout, index: int, frame: bytes) -> bytes:
     return _pack(_CHUNK, layout, index, memoryview(frame)[begin:end])
 
 
-def pack_request(layout: ChunkLayout, ranges: Sequence[Range]) -> bytes:
+def pack_request(layout: ChunkLayout, ranges: Sequence[ChunkRange]) -> bytes:
     """Return a packet that requests missing chunks: the first MAX_RANGES of these ranges."""
     named = ranges[:MAX_RANGES]
     return _pack(_REQUEST, layout, len(named), memoryview(b"".join(_RANGE.pack(*each) for each in named)))

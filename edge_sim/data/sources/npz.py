@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk.arrays import Ints
 from edge_sdk.data import Raw, Samples
 from edge_sdk.errors import UsageError
-from edge_sdk.objectives import Ints
 from edge_sdk.public_set.samples import UNREADABLE, why_unreadable
 from edge_sim.data.sources.base import SourceData
 

@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import RunFailed
 from edge_sdk.methods.requests import Fit
-from edge_sdk.models.torch_cosine import CosineHead
+from edge_sdk.models.torch_cosine import TorchCosineHead
 from edge_sdk.models.torch_model import TorchModel
 from edge_sim.engines.base import DeviceRequest
 from edge_sim.engines.remote.messages import RemoteAnswer, RemoteRequest, WorkerSetup
@@ -46,7 +46,9 @@ class ProcessPool:
     def attach(self, number: int, bench: Workbench) -> bool:
         """Implement WorkerPool."""
         model = bench.model
-        if not isinstance(model, TorchModel) or any(isinstance(layer, CosineHead) for layer in model.net.modules()):
+        if not isinstance(model, TorchModel) or any(
+            isinstance(layer, TorchCosineHead) for layer in model.net.modules()
+        ):
             return False  # whether the scale of a cosine head trains is known to the simulation's model only
         self._rows.attach(number, bench)
         return True

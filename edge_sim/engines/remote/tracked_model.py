@@ -8,9 +8,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk.arrays import Floats, Ints
 from edge_sdk.models.base import Batches, FitReport, Model, ModelSpec
 from edge_sdk.models.cosine_head import scaled
-from edge_sdk.objectives import Floats, Ints, Objective, Optim
+from edge_sdk.objectives import Objective, Optim
 from edge_sdk.objectives.optim import Part
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from edge_sdk.arrays import Floats
 from edge_sdk.device import divergence
 from edge_sdk.device.workbench import Workbench, slices
 from edge_sdk.errors import Diverged
@@ -23,7 +24,7 @@ from edge_sdk.models.base import Batches, FitReport
 from edge_sdk.models.checks import check_fit
 from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.models.torch_optim import TorchOptimiser
-from edge_sdk.objectives import Floats, Optim, softmax
+from edge_sdk.objectives import Optim, softmax
 from edge_sim.engines.base import BatchEngine, DeviceAnswer, DeviceRequest, serve_alone
 from edge_sim.engines.stack.torch_dense_stack import DenseStacking
 from edge_sim.engines.stack.torch_parameter_rows import ParameterRows

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from edge_sdk.arrays import Floats
 from edge_sdk.device.workbench import Workbench
-from edge_sdk.models.torch_cosine import CosineHead
+from edge_sdk.models.torch_cosine import TorchCosineHead
 from edge_sdk.models.torch_model import TorchModel
-from edge_sdk.objectives import Floats
 from edge_sim.engines.stack.torch_stack import PRIVATE, Stack, Stacking
 from edge_sim.engines.stack.torch_vmap_stack import VmapStack
 
@@ -46,7 +46,7 @@ def _only_weights(model: TorchModel) -> bool:
         model.tap is not None
         and len(model.trained) == len([*model.net.parameters()])
         and next(model.net.buffers(), None) is None
-        and not any(isinstance(layer, CosineHead) for layer in model.net.modules())
+        and not any(isinstance(layer, TorchCosineHead) for layer in model.net.modules())
     )
 
 
