@@ -17,7 +17,7 @@ import torch
 from figures import Found, Page, quantiles
 from torch import nn
 
-from coordinator.equipment import Equipment, ready_method
+from coordinator.serving.equipment import Equipment, ready_method
 from edge_sdk.methods.base import Method
 from edge_sdk.methods.fedal import FedAL
 from edge_sdk.methods.feddf import FedDF

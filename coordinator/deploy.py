@@ -21,7 +21,6 @@ from coordinator.config import (
     read_settings,
     to_toml,
 )
-from coordinator.equipment import Equipment, load_nets, ready_method
 from coordinator.ledger import Ledger
 from coordinator.record.observer import ObserverGroup
 from coordinator.report.log import EventLog
@@ -32,6 +31,7 @@ from coordinator.report.run_files import write_run
 from coordinator.report.run_table import run_table
 from coordinator.report.tables import show_table
 from coordinator.serving import final_prototypes
+from coordinator.serving.equipment import Equipment, load_nets, ready_method
 from coordinator.serving.outcome import device_result, run_result
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.trace import recording_server

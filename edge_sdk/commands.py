@@ -33,6 +33,7 @@ def _boards_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="as JSON")
     measuring = parser.add_argument_group("a profile of this machine (docs/reference/boards.md)")
     measuring.add_argument("--measure", action="store_true", help="time this machine, and print its profile as TOML")
+    parser.set_defaults(default_name=THIS_BOARD)
     measuring.add_argument("--name", help=f"the profile's name (default: {THIS_BOARD})")
     measuring.add_argument("--write", type=Path, metavar="DIR", help="write NAME.toml there instead of printing it")
     measuring.add_argument("--state", type=Path, metavar="DIR", help="on the disk of devices' states (default: here)")
@@ -62,7 +63,7 @@ BOARDS = Subcommand(
     help="list the board and link profiles that simulations use, or measure this machine's",
     example="edge-sdk boards --measure --name lab-pi --write .",
     arguments=_boards_arguments,
-    function="edge_sdk.boards.command:command",
+    function="edge_sdk.tools.boards_command:command",
 )
 DOCTOR = Subcommand(
     name="doctor",

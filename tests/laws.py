@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.equipment import Equipment
+from coordinator.serving.equipment import Equipment
 from edge_sdk.methods.base import Method
 from edge_sdk.methods.registry import method_of
 from edge_sdk.models.numpy_model import NumpyModel

@@ -42,7 +42,7 @@ from coordinator.rounds.state import (
 )
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.state_machine import SAME, Rule, StateMachine
-from edge_sdk.reductions.grown import GrownSet
+from edge_sdk.reductions.append_only import AppendOnlySet
 
 # -- what the rules do ----------------------------------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ def _fold(state: RoundState, event: Persisted) -> RoundTransition:
     one = event.device
     invited = state.invited if one in state.invited else state.invited | {one}
     withheld = state.withheld - {one} if one in state.withheld else state.withheld
-    folded = state.folded if isinstance(state.folded, GrownSet) else GrownSet(state.folded)
+    folded = state.folded if isinstance(state.folded, AppendOnlySet) else AppendOnlySet(state.folded)
     state = replace(state, invited=invited, folded=folded.added(one), withheld=withheld)
     state, closing = _close_if_complete(state)
     return state, (Fold(event.device, event.place, event.upload), *closing)

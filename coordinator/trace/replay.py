@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from coordinator.equipment import Equipment, ready_method
 from coordinator.ledger import Ledger
+from coordinator.serving.equipment import Equipment, ready_method
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.server import Server
 from coordinator.trace.log import CoordinatorStart, Ended, Entry, Flushed, FramesSent, Heard, Ticked

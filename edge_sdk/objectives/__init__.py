@@ -7,6 +7,8 @@ for stacks of simulated devices, and equal the mathematics to 1e-5.  The total l
 
 Knowledge that a term carries is aligned with the batches of the fit that it is used in: first axis the step, second the
 sample.  Knowledge of classes is looked up by label instead, and serves every step.
+
+May import `protocol`, `arrays` and `errors`.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk.reductions.append_only import AppendOnlyMap
 from edge_sdk.reductions.contribution import Contribution
-from edge_sdk.reductions.grown import GrownMap
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 class Bag:
     """Uploads by device number."""
 
-    uploads: GrownMap[int, Contribution] = field(default_factory=GrownMap)
+    uploads: AppendOnlyMap[int, Contribution] = field(default_factory=AppendOnlyMap)
 
     def add(self, contribution: Contribution) -> Bag:
         """With one more device; one that is in already keeps its first upload: the first durable one wins."""
@@ -31,7 +31,7 @@ class Bag:
 
     def merge(self, other: Bag) -> Bag:
         """The union.  Two different uploads of one device cannot meet here: the ledger lets only one through."""
-        return Bag(GrownMap({**other.uploads, **self.uploads}))
+        return Bag(AppendOnlyMap({**other.uploads, **self.uploads}))
 
     def __iter__(self) -> Iterator[Contribution]:
         """In number order, whatever the order of arrival."""

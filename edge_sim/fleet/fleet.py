@@ -15,7 +15,7 @@ import numpy as np
 
 from coordinator.config import Federation
 from coordinator.config import federation as read_federation
-from coordinator.equipment import Equipment
+from coordinator.serving.equipment import Equipment
 from edge_sdk.arrays import Ints
 from edge_sdk.boards.profiles import load_board, load_link
 from edge_sdk.data import LocalData, Preprocess, Samples

@@ -16,9 +16,9 @@ from typing import TypeAlias
 
 from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.deploy import open_ledger
-from coordinator.equipment import ready_method
 from coordinator.ledger import Ledger
 from coordinator.record.observer import RunObserver
+from coordinator.serving.equipment import ready_method
 from coordinator.serving.server import Server
 from coordinator.trace import recording_server
 from coordinator.trace.log import TraceWriter

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from coordinator.config import public_set, read_settings
-from coordinator.equipment import Equipment, load_nets
+from coordinator.serving.equipment import Equipment, load_nets
 from coordinator.trace.log import Header
 from edge_sdk.agent import Agent
 from edge_sdk.app import App, load_app

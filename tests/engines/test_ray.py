@@ -23,11 +23,11 @@ from laws import EQUIPMENT, spec_of, uploads
 
 import edge_sdk
 from coordinator.config import to_toml
-from coordinator.equipment import ready_method
 from coordinator.ledger import Ledger
 from coordinator.record.result import RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.report.summary import summary
+from coordinator.serving.equipment import ready_method
 from coordinator.serving.server import RunObserver
 from edge_sdk import cli
 from edge_sdk.device.workbench import Workbench

@@ -15,7 +15,7 @@ import pytest
 from deployment import Deployment
 
 from coordinator.broker.embedded import EmbeddedBroker
-from coordinator.equipment import Equipment
+from coordinator.serving.equipment import Equipment
 from coordinator.trace import log as traces
 from coordinator.trace.entries import HEAD, ChecksumChain
 from coordinator.trace.log import Entry, FramesSent, Heard, Trace, TraceWriter, keeping

@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws import EQUIPMENT, check_merge_laws, spec_of, uploads
 
-from coordinator.equipment import ready_method
 from coordinator.report import message_sizes
+from coordinator.serving.equipment import ready_method
 from edge_sdk.errors import EmptyRound, UsageError
 from edge_sdk.methods.base import Method
 from edge_sdk.methods.registry import load_method, method_names

@@ -11,7 +11,7 @@ import pytest
 from method_specs import spec_of
 
 from coordinator.config import federation, read_settings
-from coordinator.equipment import Equipment, load_nets, ready_method
+from coordinator.serving.equipment import Equipment, load_nets, ready_method
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.feddf import FedDF, State
 from edge_sdk.methods.registry import method_of

@@ -8,7 +8,7 @@ import msgpack
 import pytest
 from laws import EQUIPMENT, spec_of
 
-from coordinator.equipment import ready_method
+from coordinator.serving.equipment import ready_method
 from edge_sdk.methods.registry import load_method, method_names
 from edge_sdk.protocol import storage
 

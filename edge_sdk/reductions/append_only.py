@@ -16,7 +16,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class GrownMap(Mapping[K, V], Generic[K, V]):
+class AppendOnlyMap(Mapping[K, V], Generic[K, V]):
     """A mapping in the order of adding."""
 
     __slots__ = ("_length", "_shared")
@@ -25,11 +25,11 @@ class GrownMap(Mapping[K, V], Generic[K, V]):
         self._shared: dict[K, tuple[int, V]] = {key: (at, each) for at, (key, each) in enumerate((items or {}).items())}
         self._length = len(self._shared)
 
-    def added(self, key: K, value: V) -> GrownMap[K, V]:
+    def added(self, key: K, value: V) -> AppendOnlyMap[K, V]:
         """With one more; a key that is there keeps its value."""
         if key in self:
             return self
-        grown: GrownMap[K, V] = GrownMap()
+        grown: AppendOnlyMap[K, V] = AppendOnlyMap()
         grown._shared, grown._length = self._shared, self._length + 1
         if len(self._shared) > self._length:  # another version has grown from this one
             grown._shared = dict(islice(self._shared.items(), self._length))
@@ -49,17 +49,17 @@ class GrownMap(Mapping[K, V], Generic[K, V]):
         return self._length
 
 
-class GrownSet(AbstractSet[K], Generic[K]):
+class AppendOnlySet(AbstractSet[K], Generic[K]):
     """A set; equal to a frozenset of the same, and hashed like it."""
 
     __slots__ = ("_map",)
 
     def __init__(self, items: Iterable[K] = ()) -> None:
-        self._map: GrownMap[K, None] = GrownMap(dict.fromkeys(items))
+        self._map: AppendOnlyMap[K, None] = AppendOnlyMap(dict.fromkeys(items))
 
-    def added(self, item: K) -> GrownSet[K]:
+    def added(self, item: K) -> AppendOnlySet[K]:
         """With one more."""
-        grown: GrownSet[K] = GrownSet()
+        grown: AppendOnlySet[K] = AppendOnlySet()
         grown._map = self._map.added(item, None)
         return grown
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from edge_sdk import toml
 from edge_sdk.boards.profiles import Board, Link
 from edge_sdk.boards.table import render_boards
-from edge_sdk.commands import THIS_BOARD
 from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.tools.measure.link import measure_link
 from edge_sdk.tools.measure.profile import measure_board, to_toml
@@ -34,7 +33,7 @@ def _check_listing(args: argparse.Namespace) -> None:
 
 def _measure(args: argparse.Namespace) -> int:
     toml.check_writer()
-    name = THIS_BOARD if args.name is None else args.name
+    name = args.default_name if args.name is None else args.name
     profiles: list[Board | Link] = [
         measure_board(name, args.state or Path(), say=lambda line: print(line, file=sys.stderr))  # noqa: T201
     ]

@@ -1,0 +1,103 @@
+"""The rooms: what each folder may import, that they form no circle, and that every public class has one name."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+import pytest
+from import_graph import import_graph
+from imports import ROOT, sources
+
+ALWAYS = {"edge_sdk.errors", "edge_sdk.arrays", "edge_sdk.version", "edge_sdk.durable", "edge_sdk.toml"}
+"""Single files below all rooms."""
+NEUTRAL = {"edge_sdk.protocol", "edge_sdk.objectives", "edge_sdk.reductions", "edge_sdk.methods"}
+DEVICE = {"edge_sdk.data", "edge_sdk.models", "edge_sdk.public_set", "edge_sdk.boards", "edge_sdk.transport"}
+CLIENT = {*NEUTRAL, *DEVICE, "edge_sdk.device", "edge_sdk.agent", "edge_sdk.app", "edge_sdk.loading"}
+SERVER = {
+    f"coordinator.{room}" for room in ("config", "rounds", "record", "ledger", "serving", "trace", "broker", "deploy")
+}
+SIMULATION = {f"edge_sim.{room}" for room in ("byzantine", "models", "config", "data", "fleet", "engines")}
+MAY_IMPORT: Mapping[str, set[str]] = {
+    "edge_sdk.protocol": set(),
+    "edge_sdk.objectives": {"edge_sdk.protocol"},
+    "edge_sdk.reductions": {"edge_sdk.protocol"},
+    "edge_sdk.methods": {*NEUTRAL, "edge_sdk.models"},
+    "edge_sdk.models": {"edge_sdk.data", "edge_sdk.objectives"},
+    "edge_sdk.public_set": {"edge_sdk.data", "edge_sdk.protocol"},
+    "edge_sdk.boards": {"edge_sdk.protocol"},
+    "edge_sdk.transport": {"edge_sdk.protocol"},
+    "edge_sdk.device": {*NEUTRAL, *DEVICE},
+    "edge_sdk.tools": {*NEUTRAL, *DEVICE, "edge_sdk.device"},
+    "coordinator.rounds": {"edge_sdk.protocol", "edge_sdk.reductions"},
+    "coordinator.record": {*NEUTRAL},
+    "coordinator.broker": set(),
+    "coordinator.serving": {
+        *NEUTRAL,
+        *DEVICE,
+        *("edge_sdk.loading", "coordinator.rounds", "coordinator.record", "coordinator.ledger"),
+    },
+    "coordinator.trace": {*NEUTRAL, *DEVICE, "coordinator.rounds", "coordinator.ledger", "coordinator.serving"},
+    "coordinator.report": {*NEUTRAL, "coordinator.record"},
+    "edge_sim.models": CLIENT,
+    "edge_sim.config": {*CLIENT, "coordinator.config", "edge_sim.byzantine", "edge_sim.models"},
+    "edge_sim.data": {*CLIENT, "edge_sim.config", "edge_sim.models"},
+    "edge_sim.fleet": {*CLIENT, *SERVER, "edge_sim.config", "edge_sim.data", "edge_sim.models"},
+    "edge_sim.engines": {*CLIENT, *SIMULATION},
+    "edge_sim.clock": {*CLIENT, *SERVER, *SIMULATION},
+    "edge_sim.over_broker": {*CLIENT, *SERVER, *SIMULATION},
+    "edge_sim.replay": {*CLIENT, *SERVER, *SIMULATION},
+    "edge_sim.runs": {*CLIENT, *SERVER, *SIMULATION, "coordinator.report", "edge_sim.clock", "edge_sim.over_broker"},
+    "edge_sim.studies": {*CLIENT, *SERVER, *SIMULATION, "coordinator.report", "edge_sim.runs"},
+}
+OWN_WORDS = {"Params", "State", "DeviceState"}
+"""Each method's file has its own, by these names: a reader finds the same parts in every paper."""
+
+
+def room_of(module: str) -> str:
+    return ".".join(module.split(".")[:2])
+
+
+def imports_between_rooms() -> Mapping[str, set[str]]:
+    found: dict[str, set[str]] = defaultdict(set)
+    for module, imported in import_graph(sources()).items():
+        found[room_of(module)] |= {room_of(each) for each in imported} - {room_of(module)}
+    return found
+
+
+def rooms() -> Iterator[str]:
+    for package in ("edge_sdk", "coordinator", "edge_sim"):
+        yield from (f"{package}.{path.parent.name}" for path in sorted((ROOT / package).glob("*/__init__.py")))
+
+
+@pytest.mark.parametrize("room", list(rooms()))
+def test_a_room_imports_only_what_it_may(room: str) -> None:
+    assert imports_between_rooms()[room] - ALWAYS <= MAY_IMPORT[room]
+
+
+def test_rooms_form_no_circle() -> None:
+    left = {room: imported & MAY_IMPORT.keys() for room, imported in imports_between_rooms().items()}
+    while free := [room for room, imported in left.items() if not imported]:
+        left = {room: imported - {*free} for room, imported in left.items() if room not in free}
+    assert left == {}
+
+
+@pytest.mark.parametrize("room", list(rooms()))
+def test_a_room_says_what_lives_in_it_and_what_it_may_import(room: str) -> None:
+    text = (ROOT / room.replace(".", "/") / "__init__.py").read_text(encoding="utf-8")
+    said = ast.get_docstring(ast.parse(text))
+    assert said is not None
+    assert len(said.splitlines()) >= 3
+    assert "import" in said
+
+
+def test_a_public_class_or_type_has_one_name() -> None:
+    places = defaultdict(list)
+    for path, source in sources():
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(path)
+            elif isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == "TypeAlias":
+                places[ast.unparse(node.target)].append(path)
+    assert {name: where for name, where in places.items() if len(where) > 1 and name[0] != "_"}.keys() <= OWN_WORDS
