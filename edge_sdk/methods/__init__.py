@@ -1,7 +1,7 @@
 """The methods: one paper, one file, both halves; and what they are made of.
 
-Pure numpy but for the torch parts beside, as torch_NAME.py.  May import `protocol`, `objectives`, `reductions`, `errors`
-and `data`; torch parts also `models`.
+Pure numpy but for the torch parts beside, as torch_NAME.py.  May import `protocol`, `objectives`, `reductions`,
+`errors` and `data`; torch parts also `models`.
 """
 
 from __future__ import annotations
