@@ -118,20 +118,6 @@ def test_a_store_on_a_full_disk_keeps_what_it_has_and_goes_on_when_there_is_room
     again.close()
 
 
-def test_a_database_that_is_full(tmp_path):
-    """SQLite's own limit: the fault that it rolls back by itself."""
-    ledger = Ledger(tmp_path / "ledger.db")
-    ledger.commit([Row(PLACE, "a", b"first")])
-    ledger._db.execute("PRAGMA max_page_count = 20")
-    for _ in range(2):
-        with pytest.raises(StoreError, match="database or disk is full; check free space"):
-            ledger.commit([Row(PLACE, "b", bytes(200_000))])
-    ledger._db.execute("PRAGMA max_page_count = 1000")
-    ledger.commit([Row(PLACE, "b", bytes(200_000))])
-    assert set(ledger.uploads(PLACE)) == {"a", "b"}
-    ledger.close()
-
-
 def test_a_copy_that_the_disk_will_not_have(tmp_path, small_disk):
     ledger = Ledger(None)
     ledger.commit([Row(PLACE, "a", bytes(200_000))])
@@ -181,11 +167,3 @@ def test_an_interrupt_right_after_begin_leaves_no_transaction_open():
         with pytest.raises(KeyboardInterrupt), transaction(connection, None):
             pass
         assert not connection.in_transaction
-
-
-@OPENERS
-def test_a_commit_is_a_sync(opener, tmp_path):
-    """With NORMAL in place of FULL, 144 of 200 simulated power cuts lost an acknowledged row; kill -9 loses none."""
-    with closing(opener(tmp_path / "state.db")) as state:
-        pragmas = {name: state._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode")}
-    assert pragmas == {"synchronous": 2, "journal_mode": "wal"}

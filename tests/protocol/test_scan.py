@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import msgpack
 import pytest
@@ -11,7 +12,6 @@ from hypothesis import strategies as st
 from protocol_mutations import BODIES, BYTE_WISE
 
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.protocol import scan as scanning
 from edge_sdk.protocol.scan import MAX_DEPTH, MAX_ITEMS, MAX_TEXT_BYTES, MAX_TEXTS_BYTES, MAX_VALUES, scan
 
 BINARY = 1000
@@ -60,6 +60,10 @@ def test_the_scan_agrees_with_msgpack_on_broken_messages():
         check_agreement(rng.choice(BYTE_WISE)(rng, rng.choice(BODIES)))
 
 
+UNLIKE = [msgpack.packb([None] * count + [bytes(size)]) for count in range(2) for size in range(100)]
+"""So many that nothing of the bodies before them is remembered any more."""
+
+
 def test_what_is_remembered_of_other_bodies_changes_nothing():
     """Bytes are exchanged, so that lengths are those of bodies that passed."""
     rng = random.Random(12)
@@ -69,17 +73,21 @@ def test_what_is_remembered_of_other_bodies_changes_nothing():
         for _ in range(rng.randint(1, 3)):
             other[rng.randrange(len(body))] = rng.choice((*range(256), *b"\x81\x91\x92\xa1\xc4\xd9\xdc\xde" * 8))
         after = verdict(bytes(other))
-        scanning._OUTLINES.clear()
+        for unlike in UNLIKE:
+            scan(unlike, BINARY)
         assert verdict(bytes(other)) == after
 
 
 def test_little_is_remembered():
-    for size in range(1000):
-        assert verdict(msgpack.packb(bytes(size))) == "passed"
-    for count in range(1, 8):
-        assert verdict(msgpack.packb([[*range(64)]] * count)) == "passed"
-    assert len(scanning._OUTLINES) <= 128
-    assert max(len(look(bytes(10_000))) for look, *_ in scanning._OUTLINES.values()) <= 256
+    sizes = [*((3, size) for size in range(500)), *((60, size) for size in range(150))]
+    bodies = [msgpack.packb([[*range(64)]] * count + [bytes(size)]) for count, size in sizes]
+    tracemalloc.start()
+    try:
+        for body in bodies:
+            assert verdict(body) == "passed"
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("lead", range(256))
