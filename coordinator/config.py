@@ -272,7 +272,7 @@ def _encodings(table: Any, file: Path) -> EncodingSpec:
     others = {setting_of(tag): tag for tag in registry.names(PAYLOADS) if tag not in OWN_FIELD}
     for kind, name in table.items():
         if kind not in (*own, *others):
-            raise UsageError(f"{file}: encoding.{kind}: unknown key; {allowed(kind, [*own, *others])}")
+            raise UsageError(f"{file}: encoding.{kind}: unknown key; {allowed(kind, sorted([*own, *others]))}")
         if kind in others and name not in ENCODINGS:
             raise UsageError(f"{file}: encoding.{kind}: expected one of {', '.join(ENCODINGS)}, found {name!r}")
     ours = {kind: name for kind, name in table.items() if kind in own}

@@ -80,7 +80,7 @@ class ByzantineAgent(Agent):
         self._tamper, self._seed = tamper, seed
         super().__init__(**honest)
 
-    def answer(self, assign: Assign, knowledge: Knowledge) -> Knowledge:
+    def knowledge_to_upload(self, assign: Assign, knowledge: Knowledge) -> Knowledge:
         """Implement Participant: replace the knowledge of the upload."""
         if not knowledge:
             return knowledge

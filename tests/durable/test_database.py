@@ -6,11 +6,11 @@ import sqlite3
 from contextlib import closing
 
 import pytest
+from edge_sdk.store import SqliteStore
 
 from coordinator.ledger import Ledger
 from edge_sdk.durable import MARK, open_database, transaction
 from edge_sdk.errors import StoreError
-from edge_sdk.store import SqliteStore
 
 
 def pragmas(connection, *names):

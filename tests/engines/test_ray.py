@@ -139,7 +139,7 @@ def test_a_killed_actor_is_replaced_and_uploads_are_added_up_on_ray(
     alone, fleet, killer = fleets.Run(config).finished(), fleets.Run(config).fleet, Killer()
     killer.engine = opened(config, fleet)
     wrap_method = choice.method_wrapper(config.run)
-    again = VirtualFleet(fleet, ledger=Ledger(None), engine=killer.engine, watcher=killer, wrap_method=wrap_method)
+    again = VirtualFleet(fleet, ledger=Ledger(None), engine=killer.engine, observer=killer, wrap_method=wrap_method)
     again.run()
     assert parts == [1, 1, 1]
     assert killer.killed

@@ -59,6 +59,6 @@ def test_the_fields_of_a_state_stay(name: str) -> None:
     assert tuple(field.name for field in dataclasses.fields(state)) == COORDINATOR.get(name, AVERAGED)
     assert tuple(field.name for field in dataclasses.fields(own)) == DEVICE.get(name, ())
     for kept in (state, own):
-        stored = storage.to_bytes(kept)
+        stored = storage.serialise(kept)
         assert set(msgpack.unpackb(stored)) == {field.name for field in dataclasses.fields(kept)}
-        assert storage.to_bytes(storage.from_bytes(type(kept), stored)) == stored
+        assert storage.serialise(storage.deserialise(type(kept), stored)) == stored

@@ -129,7 +129,7 @@ def test_what_is_not_registered_neither_leaves_nor_arrives(register: Register) -
     ("value", "message"),
     [
         ("no_such_package:Kind", "no_such_package:Kind does not load"),
-        (f"{__name__}:NoParams", "is no Payload with @wire"),
+        (f"{__name__}:Expect", "is no Payload with @wire"),
         (f"{__name__}:Other", "is no Payload with @wire"),
     ],
 )

@@ -245,7 +245,6 @@ HOLD = """
 import sys
 from pathlib import Path
 from coordinator.ledger import Ledger
-from coordinator.record.run_record.observer import ObserverGroup
 ledger = Ledger(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()

@@ -161,7 +161,7 @@ class Device:
             begun, place = self.begun, command.exchange_id
             self.pair.at(self.pair.now_s + self.pair.rng.random() * 4, lambda: self._finish(begun, place))
         elif isinstance(command, session.SendUpload):
-            place, frame = command.place, self.outbox[command.place]
+            place, frame = command.exchange_id, self.outbox[command.exchange_id]
             self.say(lambda: coordinator.take_upload(self, ExchangeId(*place), frame))
         elif isinstance(command, session.ForgetUpload):
             self.receipts.add(command.exchange_id)
