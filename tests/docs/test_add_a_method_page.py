@@ -94,14 +94,14 @@ from sureness import EntropyPull
 from edge_sdk.data import Preprocess
 from edge_sdk.models.base import Batches
 from edge_sdk.objectives import Optim, Seen
-from edge_sim import families
+from edge_sim.models import families
 
 rng = np.random.default_rng(0)
 x = rng.normal(size=(32, 1, 8, 8)).astype(np.float32)
 work = Batches(inputs=x, labels=None, indices=rng.integers(0, 32, (60, 16)), stochastic=False)
 term, found = EntropyPull(target=1.5), {}
 for name in sys.argv[1:]:
-    model = families.build(name, classes=10, raw_shape=(8, 8), preprocess=Preprocess(), seed=0)
+    model = families.build_model(name, classes=10, raw_shape=(8, 8), preprocess=Preprocess(), seed=0)
     before = term.value(Seen(model.logits(x)))
     model.fit(work, (term,), Optim(learning_rate=0.003))
     found[model.spec.runtime] = [before, term.value(Seen(model.logits(x)))]

@@ -168,7 +168,7 @@ def begun(
         ledger = None
         try:
             ledger = open_ledger()
-            run = fleets.Run(fleet, ledger=ledger, stores=stores, world=world)
+            run = fleets.Run(fleet, ledger=ledger, stores=stores, state=world)
         except StoreError:
             if ledger is not None:
                 ledger.close()

@@ -236,7 +236,7 @@ def test_how_the_public_set_is_fetched_is_what_the_code_does():
     assert f"at most {fetch.WINDOW} of them on their way" in text
     assert fetch.TIMEOUT_GAPS == 4
     assert f"for {fetch.FIRST_TIMEOUT_S:g} s, or on a slow link for four times" in text
-    assert f"doubling to {fetch.PAUSE_MOST_S:g} s" in text
+    assert f"doubling to {fetch.LONGEST_TIMEOUT_S:g} s" in text
     assert f"more than {public_set_server.SETS_AT_ONCE} whole sets and {messages.MAX_BLOCKS_ASKED} blocks" in text
     assert f"back at {public_set_server.REFILL_PER_S:g} blocks a second" in text
 

@@ -8,6 +8,7 @@ from typing import Any
 import fleets
 import pytest
 
+import firmware_profiles
 from edge_sdk.boards.profiles import load_board, load_link
 from edge_sdk.device.meter import Meter
 from edge_sdk.errors import UsageError
@@ -52,7 +53,7 @@ def test_what_a_device_needs_by_hand(pictures: Path) -> None:
 def test_what_no_memory_holds_is_named_with_its_numbers(
     pictures: Path, tmp_path: Path, ram_bytes: int, words: str
 ) -> None:
-    board = Path(simulated.board.__file__).parents[1] / "firmware_profiles" / "boards" / "rpi4.toml"
+    board = Path(firmware_profiles.__file__).parent / "boards" / "rpi4.toml"
     small = board.read_text().replace("4_294_967_296", str(ram_bytes)).replace('"rpi4"', '"rpi-tiny"')
     (tmp_path / "tiny.toml").write_text(small)
     fleet = built(pictures, board=str(tmp_path / "tiny.toml"))
@@ -65,7 +66,7 @@ def test_what_no_memory_holds_is_named_with_its_numbers(
 
 
 def test_a_model_for_a_runtime_that_the_board_has_not_is_named(pictures: Path, tmp_path: Path) -> None:
-    board = Path(simulated.board.__file__).parents[1] / "firmware_profiles" / "boards" / "rpi4.toml"
+    board = Path(firmware_profiles.__file__).parent / "boards" / "rpi4.toml"
     other = board.read_text().replace('["numpy", "onnx", "torch"]', '["onnx"]').replace('"rpi4"', '"rpi-onnx"')
     (tmp_path / "onnx.toml").write_text(other)
     tables = fleets.tables(pictures, "local", 2)
