@@ -238,13 +238,20 @@ def test_a_set_that_does_not_fit_the_model_is_said_with_both_shapes(tmp_path: Pa
     assert "the public samples are (1, 40, 40) after preprocessing, this device's own (1, 20, 40)" in said["device-00"]
 
 
+def say(run: fleets.Run, topic: str, frame: bytes) -> None:
+    """As one more client of the broker."""
+    link = run.hub.link("somebody")
+    link.connect([])
+    link.send(topic, frame)
+
+
 def ask(
     run: fleets.Run, device: str, blocks: tuple[int, ...], sha256: bytes, *, topic_of: str | None = None, times: int = 1
 ) -> None:
     request = PublicRequest(federation="tiny", device=device, sha256=sha256, blocks=blocks)
     for i in range(times):
         frame = codec.encode(request, Stamp(1, 10_000 + i))
-        run.hub.publish(run.devices[0]._transport, topics.up("tiny", topic_of or device, "get"), frame, retain=False)
+        say(run, topics.up("tiny", topic_of or device, "get"), frame)
 
 
 def test_requests_that_do_not_belong_here_are_counted_against_their_sender(tmp_path: Path, fleet: Fleet) -> None:
@@ -290,7 +297,7 @@ def test_an_upload_of_a_device_that_still_fetches_is_refused(tmp_path: Path, fle
 
     def early() -> None:
         frame = codec.encode(upload, Stamp(1, 10_000))
-        run.hub.publish(run.devices[0]._transport, topic, frame, retain=False)
+        say(run, topic, frame)
 
     run.clock.at(0.03, early)
     run.finished()

@@ -62,7 +62,7 @@ def test_another_run_with_another_set_is_fetched_too(fleet: Fleet, tmp_path: Pat
 def test_the_coordinator_is_replaced_while_devices_fetch(fleet: Fleet, tmp_path: Path) -> None:
     """A run that was begun and given up: its devices find the next one, with another set, in the midst of fetching."""
     first = fleets.Run(fleet, caches=tmp_path)
-    first._coordinator.server.connect()
+    first.server.connect()
     for each in first.devices:
         each.agent.connect()
     while not any(each.agent.session.phase.value == "fetching" for each in first.devices):
