@@ -2,7 +2,7 @@
 
 A request says what is wanted (train on these samples with this objective; give me logits) and its docstring what it is
 answered with.  What serves it is a handler, registered in the entry-point group `edge_sdk.requests` under the name of
-the request's class: those of this module stand in edge_sdk/handlers.py.
+the request's class: those of this module stand in edge_sdk/device/handlers.py.
 """
 
 from __future__ import annotations
