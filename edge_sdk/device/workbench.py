@@ -1,6 +1,6 @@
 """One device's means of work: its model, its data, the public set, and the table of what serves a method's requests.
 
-Work is cut between batches: a handler (edge_sdk/device/handlers.py has those of this package) pauses after every step, so that
+Work is cut between batches: a handler (handlers.py has those of this package) pauses after every step, so that
 whoever drives it can look for news, and stop.
 """
 

@@ -6,10 +6,10 @@ import sqlite3
 from contextlib import closing
 
 import pytest
-from edge_sdk.store import SqliteStore
 
 from coordinator.ledger import Ledger
-from edge_sdk.durable import MARK, open_database, transaction
+from edge_sdk.device.store import SqliteStore
+from edge_sdk.durable import APPLICATION_ID, open_database, transaction
 from edge_sdk.errors import StoreError
 
 
@@ -27,7 +27,7 @@ def test_a_commit_is_a_sync(tmp_path):
 def test_ledgers_and_stores_are_such_databases(opener, tmp_path):
     opener(tmp_path / "state.db").close()
     with closing(sqlite3.connect(tmp_path / "state.db")) as connection:
-        assert pragmas(connection, "application_id", "journal_mode") == [MARK, "wal"]
+        assert pragmas(connection, "application_id", "journal_mode") == [APPLICATION_ID, "wal"]
 
 
 def test_one_that_is_full_goes_on_when_there_is_room(tmp_path):

@@ -25,7 +25,7 @@ SLOTS = np.array([0, 2, 3])
 
 
 def how(rate: float = 0.05, optimiser: str = "sgd") -> object:
-    return discriminator.Training(temperature=2.0, rate=rate, optimiser=optimiser, device="cpu")
+    return discriminator.DiscriminatorTraining(temperature=2.0, rate=rate, optimiser=optimiser, device="cpu")
 
 
 def some_logits(seed: int = 0, samples: int = SAMPLES) -> np.ndarray:
@@ -33,7 +33,7 @@ def some_logits(seed: int = 0, samples: int = SAMPLES) -> np.ndarray:
 
 
 def fresh(seed: int = 1) -> object:
-    return discriminator.State(discriminator.initial_weights(CLASSES, DEVICES, seed))
+    return discriminator.DiscriminatorState(discriminator.initial_weights(CLASSES, DEVICES, seed))
 
 
 def u(state, f: np.ndarray) -> np.ndarray:
@@ -131,7 +131,10 @@ def test_a_gpu_computes_what_a_cpu_does(optimiser: str) -> None:
     state, f = fresh(), some_logits(3)
     on_cpu, on_gpu = (
         discriminator.iterate(
-            state, f, SLOTS, discriminator.Training(temperature=2.0, rate=0.05, optimiser=optimiser, device=device)
+            state,
+            f,
+            SLOTS,
+            discriminator.DiscriminatorTraining(temperature=2.0, rate=0.05, optimiser=optimiser, device=device),
         )
         for device in ("cpu", "cuda:0")
     )

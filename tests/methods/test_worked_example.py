@@ -29,7 +29,7 @@ A = np.array([[1.0, -1.0], [-1.0, 1.0]], np.float32)
 B = np.zeros(2, np.float32)
 SNAPSHOTS = np.array([[[1.0, 0.0]], [[0.0, 1.0]]], np.float32)
 SLOTS = np.array([0, 1])
-HOW = discriminator.Training(temperature=2.0, rate=0.1, optimiser="sgd", device="cpu")
+HOW = discriminator.DiscriminatorTraining(temperature=2.0, rate=0.1, optimiser="sgd", device="cpu")
 
 A_AFTER = [[1.003213, -1.008004], [-1.003213, 1.008004]]
 B_AFTER = [-0.004792, 0.004792]
@@ -48,7 +48,7 @@ def near(expected: object) -> object:
 
 @pytest.fixture(scope="module")
 def outcome():
-    return discriminator.iterate(discriminator.State((A, B)), F, SLOTS, HOW)
+    return discriminator.iterate(discriminator.DiscriminatorState((A, B)), F, SLOTS, HOW)
 
 
 def test_probabilities() -> None:

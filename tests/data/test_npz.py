@@ -63,7 +63,7 @@ def test_users_come_along(tmp_path: Path, users) -> None:
     ],
 )
 def test_the_sample_or_the_array_at_fault_is_named(tmp_path: Path, changes, message) -> None:
-    """What else is refused: tests/test_datasets.py."""
+    """What else is refused: tests/data/test_datasets.py."""
     if "x_train" in changes:
         changes = {**changes, "x_test": np.ones((6, 4, 5))}
     with pytest.raises(UsageError, match=rf"a\.npz: {message}"):
