@@ -33,7 +33,7 @@ class Interrupt(RunObserver):
 HOLD = """
 import sys
 from pathlib import Path
-from edge_sim import run_folder
+from edge_sim.runs import run_folder
 with run_folder.claimed(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
