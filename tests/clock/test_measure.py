@@ -104,7 +104,7 @@ def test_the_command_writes_a_profile_that_a_fleet_can_use(tmp_path: Path, capsy
     assert cli.main(["boards", "--measure", "--name", "lab-pi", "--write", str(tmp_path)]) == 0
     shown = capsys.readouterr()
     assert 'board = "lab-pi.toml"' in shown.out
-    assert "typical error of the fit: a factor of 1." in shown.err
+    assert "a factor of 1." in shown.err
     board = load_board(str(tmp_path / "lab-pi.toml"))
     assert (board.name, board.verified["speed"], board.verified["power"]) == ("lab-pi", "measured", "estimate")
     assert board.source_url.startswith("urn:edge-sdk:boards-measure:20")
@@ -118,7 +118,7 @@ def test_the_command_writes_a_profile_that_a_fleet_can_use(tmp_path: Path, capsy
     ("arguments", "code", "words"),
     [
         (["--name", "My Pi"], 2, "--name My Pi: use a-z"),
-        (["--write", "/nowhere/at/all"], 1, "cannot be written (No such file or directory)"),
+        (["--write", "/nowhere/at/all"], 1, "/nowhere/at/all/this-board.toml: cannot be written"),
         (["--broker", "lab"], 2, "lab"),
     ],
 )
@@ -159,7 +159,7 @@ def test_a_link_is_measured_through_a_broker(broker: str) -> None:
 
 @pytest.mark.broker
 def test_a_broker_that_is_not_there() -> None:
-    with pytest.raises(TransportError, match="echoes of 64 bytes do not come back"):
+    with pytest.raises(TransportError, match="64 bytes"):
         measure_link("lab", "mqtt://127.0.0.1:1", "doctor-0123456789ab")
     with pytest.raises(UsageError):
         measure_link("lab", "lab", "doctor-0123456789ab")

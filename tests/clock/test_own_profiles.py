@@ -47,16 +47,16 @@ def test_an_own_board_with_an_unknown_link_is_named(pictures: Path, tmp_path: Pa
     (tmp_path / "mine.toml").write_text(board)
     tables = fleets.tables(pictures, "local", 1)
     tables["fleet"] = [{"model": "softmax", "board": "mine.toml"}]
-    with pytest.raises(UsageError, match=r"mine\.toml: link: link '5g': there is none of that name"):
+    with pytest.raises(UsageError, match=r"mine\.toml: link: link '5g': there is none"):
         configs.parse(tables, tmp_path / "f.toml")
 
 
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        ("board", "pi6", "fleet[0].board: board 'pi6': there is none of that name"),
-        ("link", "5g", "fleet[0].link: link '5g': there is none of that name; there are ethernet"),
-        ("board", "none.toml", "none.toml': cannot be read (No such file or directory)"),
+        ("board", "pi6", "fleet[0].board: board 'pi6': there is none"),
+        ("link", "5g", "fleet[0].link: link '5g': there is none"),
+        ("board", "none.toml", "none.toml': cannot be read"),
     ],
 )
 def test_an_unknown_one_is_named(pictures: Path, key: str, value: str, words: str) -> None:

@@ -56,8 +56,8 @@ def test_without_drop_out_nobody_is_asked_in_vain(pictures: Path) -> None:
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        ({"participants": 21}, "federation.participants: expected at most the 20 devices, found 21"),
-        ({"quorum": 6}, "federation.quorum: expected at most the 5 participants, found 6"),
+        ({"participants": 21}, "federation.participants: expected at most .* 20 .* found 21"),
+        ({"quorum": 6}, "federation.quorum: expected at most .* 5 .* found 6"),
         ({"participants": 0}, "federation.participants"),
     ],
 )
@@ -67,5 +67,5 @@ def test_a_mistake_gets_one_line(pictures: Path, policy: dict[str, Any], words: 
 
 
 def test_over_selection_needs_participants(pictures: Path) -> None:
-    with pytest.raises(UsageError, match=r"federation\.over_selection: of no use without federation\.participants"):
+    with pytest.raises(UsageError, match=r"federation\.over_selection: .* federation\.participants"):
         fleets.Run(fleets.config(pictures, over_selection=True))

@@ -93,7 +93,8 @@ def test_a_run_waits_for_the_evening(pictures: Path) -> None:
     assert night.result.completed
     assert 2 * HOUR_S < night.clock.now_s < 2.1 * HOUR_S
     (told,) = late_start.remark(night.server, night.clock.now_s)
-    assert told.startswith("the first exchange began after 2 h 00 min, when device-03 had joined: joules")
+    assert "2 h 00 min" in told
+    assert "device-03" in told
 
 
 def test_a_run_that_began_at_once_says_nothing_of_it(pictures: Path) -> None:
@@ -106,7 +107,7 @@ def test_without_a_quorum_a_run_waits_for_the_last_to_come_on(pictures: Path) ->
     plain = tables(pictures, {"count": 3}, {"available": "22:00-23:00"}, scenario={"starts_at": "20:00"})
     early = run(configs.parse(plain, Path("f.toml")))
     assert [device.rounds_done for device in early.devices] == [3, 3, 3, 0]
-    assert "1 of 4 devices never told an accuracy and count in no mean: device-03" in early.warnings
+    assert [line for line in early.warnings if "1 of 4 devices" in line and "device-03" in line]
     del plain["federation"]["quorum"]
     late = run(configs.parse(plain, Path("f.toml")))
     assert [device.rounds_done for device in late.devices] == [3] * 4
@@ -115,9 +116,7 @@ def test_without_a_quorum_a_run_waits_for_the_last_to_come_on(pictures: Path) ->
 
 def test_hours_that_never_meet_end_the_run(pictures: Path) -> None:
     rows = ({"count": 2, "available": "01:00-02:00"}, {"count": 2, "available": "03:00-04:00"})
-    with pytest.raises(
-        RunFailed, match=r"not done after 0\.5 virtual days .*: the coordinator is collecting in round 0 of 3"
-    ):
+    with pytest.raises(RunFailed, match=r"0\.5 virtual days .* collecting in round 0 of 3"):
         simulated(pictures, *rows, quorum=4, deadline_s=1e5, scenario={"until_days": 0.5})
 
 
@@ -126,12 +125,8 @@ def test_settings_that_came_to_nothing_are_remarked(pictures: Path) -> None:
     plain["run"] = {**plain.get("run", {}), "workers": 2, "ray_address": "auto", "memory_bytes": 1}
     broker, coordinator = (f"scenario.{who}_lost_at_s: {at} s never came, for the run was over at " for who, at in LATE)
     found = run(configs.parse(plain, Path("f.toml"))).warnings
-    assert 'run.workers: of no use with run.engine = "exact"; cohort or workers or ray would read it' in found
-    assert (
-        'run.memory_bytes: of no use with run.engine = "exact", which keeps weights in memory; '
-        "cohort or workers would read it"
-    ) in found
-    assert 'run.ray_address: of no use with run.engine = "exact"; ray would read it' in found
+    useless = {line.partition(":")[0] for line in found if 'of no use with run.engine = "exact"' in line}
+    assert useless == {"run.workers", "run.memory_bytes", "run.ray_address"}
     assert [line[: len(broker)] for line in found].count(broker) == 1
     assert [line[: len(coordinator)] for line in found].count(coordinator) == 1
     plain["scenario"] = {"broker_lost_at_s": [0.01]}
@@ -210,11 +205,11 @@ def test_a_liar_changes_what_others_learn_and_is_legal(pictures: Path, method: s
     [
         ("return None", "found NoneType"),
         ("raise SystemExit('enough\\nof it')", "raised SystemExit: enough of it"),
-        ("return {}", "expected a payload for each of logits, found dict"),
+        ("return {}", "logits, found dict"),
         ("return {role: 3 for role in knowledge}", "logits: expected PublicLogits, found int"),
         (
             "return {r: dataclasses.replace(p, values=p.values.astype('f8')) for r, p in knowledge.items()}",
-            "logits.values: expected 2-d float32 array, found 2-d float64 array",
+            "logits.values: expected 2-d float32",
         ),
     ],
 )
@@ -255,7 +250,7 @@ def test_an_interrupted_run_goes_on_at_its_time_of_day(pictures: Path, tmp_path:
 @pytest.mark.parametrize(
     ("section", "key", "value", "words"),
     [
-        ("fleet", "available", "22-06", 'f.toml: fleet[0].available: expected two times of day such as "22:00-06:00"'),
+        ("fleet", "available", "22-06", "f.toml: fleet[0].available: "),
         ("fleet", "dropout", 1.5, "f.toml: fleet[0].dropout: "),
         (
             "fleet",
@@ -263,20 +258,20 @@ def test_an_interrupted_run_goes_on_at_its_time_of_day(pictures: Path, tmp_path:
             "edge_sim.byzantine:nobody",
             "f.toml: fleet[0].byzantine: 'edge_sim.byzantine:nobody' do",
         ),
-        ("fleet", "byzantine", "noise", "expected MODULE:FUNCTION, such as edge_sim.byzantine:flip_signs"),
-        ("fleet", "byzantine", "os:system", "'os:system': expected a function of your own, FUNCTION(knowledge, rng)"),
+        ("fleet", "byzantine", "noise", "expected MODULE:FUNCTION"),
+        ("fleet", "byzantine", "os:system", "'os:system': expected a function of your own"),
         ("fleet", "byzantine", "sys:exit", "'sys:exit': expected a function of your own"),
         ("fleet", "byzantine", "builtins:len", "'builtins:len': expected a function of your own"),
         ("fleet", "byzantine", "json:dumps", "'json:dumps': expected a function of your own"),
         ("fleet", "byzantine", "collections:OrderedDict", "expected a function of your own"),
         ("fleet", "byzantine", ".here:lie", "'.here:lie': expected MODULE:FUNCTION"),
         ("fleet", "slow_factor", 0.5, "f.toml: fleet[0].slow_factor: "),
-        ("fleet", "charge_w", 3.0, "f.toml: fleet[0].charge_w: there is no battery to charge"),
+        ("fleet", "charge_w", 3.0, "f.toml: fleet[0].charge_w: "),
         (
             "scenario",
             "broker_lost_at_s",
             [5.0, 60 * 86_400],
-            "f.toml: scenario.broker_lost_at_s: 5184000 s never comes, for the run is given up after 5184000 s",
+            "f.toml: scenario.broker_lost_at_s: 5184000 s never comes",
         ),
         (
             "scenario",

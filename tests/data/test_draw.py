@@ -62,7 +62,7 @@ def test_all_to_train_leaves_the_order_alone() -> None:
 
 
 def test_too_few_to_cut_says_what_to_raise() -> None:
-    with pytest.raises(UsageError, match=r"2 samples cannot be cut 8:1:1; raise partition\.min_samples"):
+    with pytest.raises(UsageError, match=r"8:1:1; raise partition\.min_samples"):
         cut(np.zeros(2, int), (8, 1, 1), np.random.default_rng(0))
 
 

@@ -70,16 +70,16 @@ def test_its_own_seed_counts_before_the_federations(file: Path) -> None:
 
 def test_a_federation_may_have_more_classes_than_the_data_and_not_fewer(file: Path) -> None:
     assert loaded(file, classes=5).classes == 5
-    with pytest.raises(UsageError, match=r"federation\.classes: 2, but y_train of numbers has label 2 at sample 80"):
+    with pytest.raises(UsageError, match=r"federation\.classes: 2, .* y_train .* label 2 at sample 80"):
         loaded(file, classes=2)
 
 
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"train_samples": 20}, r"data\.public: expected fewer than the 20 training samples, found 20"),
-        ({"train_samples": N + 1}, r"data\.train_samples: expected at most the 120 that the source has, found 121"),
-        ({"test_samples": M + 1}, r"data\.test_samples: expected at most the 30 that the source has, found 31"),
+        ({"train_samples": 20}, r"data\.public: .* 20 .* found 20"),
+        ({"train_samples": N + 1}, r"data\.train_samples: expected at most .* 120 .* found 121"),
+        ({"test_samples": M + 1}, r"data\.test_samples: expected at most .* 30 .* found 31"),
     ],
 )
 def test_more_than_there_is_is_refused(file: Path, table: dict[str, Any], message: str) -> None:
@@ -95,20 +95,20 @@ def parsed(**sections: Any) -> Config:
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"data": {"source": "npz"}}, r'f\.toml: data\.path: missing; with source = "npz" it names the file'),
-        ({"data": {"source": "folder"}}, r'data\.path: missing; with source = "folder" it names the folder'),
-        ({"data": {"source": "svhn"}}, r'data\.root: missing; with source = "svhn" it names the folder'),
+        ({"data": {"source": "npz"}}, r'f\.toml: data\.path: missing; .* source = "npz"'),
+        ({"data": {"source": "folder"}}, r'data\.path: missing; .* source = "folder"'),
+        ({"data": {"source": "svhn"}}, r'data\.root: missing; .* source = "svhn"'),
         ({"data": {"source": "imagenet"}}, r"data\.source"),
         ({"data": {"split": [8, 1]}}, r"data\.split: expected \[train, validation, test\], .* found \[8\.0, 1\.0\]"),
-        ({"data": {"split": [0, 1, 1]}}, r"data\.split: expected .* with some to train on"),
+        ({"data": {"split": [0, 1, 1]}}, r"data\.split: expected .* found \[0"),
         ({"data": {"split": [8, -1, 1]}}, r"data\.split\[1\]"),
         (
             {"data": {"source": "folder", "path": "a", "image_size": [8]}},
             r"data\.image_size: expected \[height, width\]",
         ),
         ({"partition": {"kind": "by_mood"}}, r"partition\.kind"),
-        ({"partition": {"kind": "iid", "file": "p.json"}}, r"partition\.kind: of no use beside partition\.file"),
-        ({"partition": {"export": "q.json", "file": "p.json"}}, r"partition\.export: of no use beside"),
+        ({"partition": {"kind": "iid", "file": "p.json"}}, r"partition\.kind: .* partition\.file"),
+        ({"partition": {"export": "q.json", "file": "p.json"}}, r"partition\.export: .* partition\.file"),
     ],
 )
 def test_tables_that_cannot_be_meant(sections: dict[str, Any], message: str) -> None:
@@ -143,7 +143,7 @@ def test_a_balanced_test_has_as_many_of_each_class(tmp_path: Path) -> None:
     assert [int(y[n]) for n in numbers(found.test.x)] == found.test.y.tolist()
     smaller = loaded(file, public=0, balance_test=True, test_samples=6)
     np.testing.assert_array_equal(np.bincount(smaller.test.y), [2, 2, 2])
-    with pytest.raises(UsageError, match=r"data\.test_samples: expected at most the 9 that the source has, found 10"):
+    with pytest.raises(UsageError, match=r"data\.test_samples: expected at most .* 9 .* found 10"):
         loaded(file, public=0, balance_test=True, test_samples=10)
     again, other = (loaded(file, seed, public=0, balance_test=True) for seed in (0, 1))
     assert numbers(again.test.x) == numbers(found.test.x) != numbers(other.test.x)

@@ -50,15 +50,15 @@ def test_users_come_along(tmp_path: Path, users) -> None:
     [
         (
             {"x_train": np.where(np.arange(240).reshape(12, 4, 5) < 60, 1, np.nan)},
-            r"x_train: .* NaN or Inf in 9 samples, the first of them 3",
+            r"x_train: .* NaN or Inf in 9 .* first of them 3",
         ),
-        ({"y_train": np.array([0, 1, -1] * 4)}, r"y_train: .* found -1 to 1, such as that of sample 2"),
-        ({"y_test": np.array([0, 70_000] * 3)}, r"y_test: .* found 0 to 70000, such as that of sample 1"),
+        ({"y_train": np.array([0, 1, -1] * 4)}, r"y_train: .* found -1 to 1, .* sample 2"),
+        ({"y_test": np.array([0, 70_000] * 3)}, r"y_test: .* found 0 to 70000, .* sample 1"),
         (
             {"user_train": np.zeros(5, int)},
-            r"user_train: expected a whole number or a text for each of 12 .* int64 \(5,\)",
+            r"user_train: expected .* 12 .* int64 \(5,\)",
         ),
-        ({"user_train": np.zeros(12)}, r"user_train: expected a whole number or a text .* found float64 \(12,\)"),
+        ({"user_train": np.zeros(12)}, r"user_train: expected .* found float64 \(12,\)"),
         ({"y_train": np.array([{}] * 12)}, r"not a readable npz file: y_train: it holds Python objects"),
     ],
 )

@@ -100,22 +100,22 @@ def _many(table: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_add("device-01", 240), r"row 240 \(device-01 has some\): not in the data"),
-        (_add("device-02", -1), r"row -1 \(device-02 has some\): not in the data"),
-        (_many, r"rows 300, 301, 302, 303, 304 and 5 more \(device-03 has some\): not in the data"),
-        (_add("device-03", lambda t: t["devices"]["device-01"][0]), r"row \d+ \(device-01 has some\): named more than"),
-        (_add("device-02", _public_row), r"row \d+ \(device-02 has some\): in the public set or left out by"),
+        (_add("device-01", 240), r"row 240 \(device-01 .*not in the data"),
+        (_add("device-02", -1), r"row -1 \(device-02 .*not in the data"),
+        (_many, r"rows 300, 301, 302, 303, 304 and 5 more \(device-03 .*not in the data"),
+        (_add("device-03", lambda t: t["devices"]["device-01"][0]), r"row \d+ \(device-01 .*more than"),
+        (_add("device-02", _public_row), r"row \d+ \(device-02 .*in the public set"),
         (
             _set("sha256", "00" * 32),
-            r"made for other data \(pictures, data\.seed = 1\) than pictures with data\.seed = 1",
+            r"other data \(pictures, data\.seed = 1\)",
         ),
-        (_set("version", 2), "version 2, this side reads 1: upgrade it"),
+        (_set("version", 2), "version 2, .* 1: upgrade"),
         (_set("devices", [[1, 2]]), r'expected \{"devices"'),
-        (lambda t: t["devices"].pop("device-02"), "holds 3 devices for the 4 of this federation; device-02 is in one"),
-        (_set("devices", {f"device-{i:02d}": "all" for i in range(4)}), "device-00: expected a list of row numbers"),
-        (_set("devices", {f"device-{i:02d}": [True] for i in range(4)}), "device-00: expected a list of row numbers"),
-        (_add("device-01", 2**70), "device-01: expected a list of row numbers"),
-        (_poor, r"expected at least 4 samples on each device, one would hold 3; see .*part\.json"),
+        (lambda t: t["devices"].pop("device-02"), "3 devices for the 4 .*device-02"),
+        (_set("devices", {f"device-{i:02d}": "all" for i in range(4)}), "device-00: expected a list"),
+        (_set("devices", {f"device-{i:02d}": [True] for i in range(4)}), "device-00: expected a list"),
+        (_add("device-01", 2**70), "device-01: expected a list"),
+        (_poor, r"at least 4 samples .* 3; see .*part\.json"),
     ],
 )
 def test_what_does_not_fit_is_refused(pictures: Path, exported: Path, change, message: str) -> None:
@@ -130,7 +130,7 @@ def test_files_that_cannot_be_read_or_written(pictures: Path, tmp_path: Path) ->
     with pytest.raises(UsageError, match=r"partition\.file: .*absent\.json: no such file"):
         built(tmp_path, tables(pictures, file="absent.json"))
     (tmp_path / "torn.json").write_text('{"devices": {', encoding="utf-8")
-    with pytest.raises(UsageError, match=r"torn\.json: not a readable JSON file"):
+    with pytest.raises(UsageError, match=r"torn\.json: not .* JSON"):
         built(tmp_path, tables(pictures, file="torn.json"))
     with pytest.raises(UsageError, match=r"partition\.export: .* cannot be written"):
         run(configs.parse(tables(pictures, kind="iid", export="torn.json/part.json"), tmp_path / "f.toml"))

@@ -93,9 +93,9 @@ def test_a_user_is_never_torn_apart() -> None:
         (
             table("quantity_skew", min_samples=11),
             4,
-            r"partition\.min_samples: 40 samples are fewer than 11 for each of 4",
+            r"partition\.min_samples: 40 .* 11 .* 4",
         ),
-        (table("user"), 4, r"partition\.kind: 3 users cannot be dealt out to 4 devices; use fewer"),
+        (table("user"), 4, r"partition\.kind: 3 users .* 4 devices"),
     ],
 )
 def test_what_cannot_be_dealt_is_refused(rule: PartitionTable, devices: int, message: str) -> None:
@@ -104,5 +104,5 @@ def test_what_cannot_be_dealt_is_refused(rule: PartitionTable, devices: int, mes
 
 
 def test_users_must_be_known() -> None:
-    with pytest.raises(UsageError, match=r'"user" needs the array user_train in an npz file'):
+    with pytest.raises(UsageError, match=r'"user" .* user_train'):
         partition(table("user"), labels(40), 4, CLASSES, 0)

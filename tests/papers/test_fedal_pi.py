@@ -96,6 +96,6 @@ def test_what_is_missing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     script = loaded("fedal_pi")
     with pytest.raises(SystemExit):
         script.main([])
-    assert "give --data FILE.npz, or --digits" in capsys.readouterr().err
+    assert "--data FILE.npz" in capsys.readouterr().err
     assert script.main(["--data", "none.npz"]) == 2
     assert "no such file" in capsys.readouterr().err

@@ -305,7 +305,7 @@ def test_a_message_can_be_copied_and_pickled():
 def test_an_error_names_the_field_and_quotes_nothing():
     upload = msgpack.unpackb(body_of(FRAMES["upload-logits"]))[1]
     upload["metrics"] = {"\x1b[31mforged": 1.0}
-    with pytest.raises(RemoteProtocolError, match=r"^Upload\.metrics: key: expected at most 64 characters") as caught:
+    with pytest.raises(RemoteProtocolError, match=r"^Upload\.metrics: key: .* 64 ") as caught:
         decode(seal(msgpack.packb(["upload", upload])))
     assert "forged" not in str(caught.value)
 
@@ -313,7 +313,7 @@ def test_an_error_names_the_field_and_quotes_nothing():
 def test_a_field_at_fault_is_named_with_its_path():
     upload = msgpack.unpackb(body_of(FRAMES["upload-logits"]))[1]
     upload["knowledge"]["logits"][1]["values"][1] = [3, 3]
-    with pytest.raises(RemoteProtocolError, match=r"^Upload\.knowledge\.logits\.values: the shape"):
+    with pytest.raises(RemoteProtocolError, match=r"^Upload\.knowledge\.logits\.values: "):
         decode(seal(msgpack.packb(["upload", upload])))
 
 

@@ -115,13 +115,13 @@ def test_the_layout_in_memory_does_not_matter(order):
 @pytest.mark.parametrize("name", ["f16", "int8-row", "int8-tensor"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_is_not_sent(name, bad):
-    with pytest.raises(LocalProtocolError, match="NaN or Inf; nothing was sent"):
+    with pytest.raises(LocalProtocolError, match="NaN or Inf"):
         ENCODINGS[name].encode(np.array([[0, bad], [1, 2]], np.float32))
 
 
 @pytest.mark.parametrize("number", [65505, 65519, 65520, -1e6])
 def test_what_f16_cannot_hold_is_not_sent_as_infinity(number):
-    with pytest.raises(LocalProtocolError, match="f16 holds at most 65504: choose f32 or int8"):
+    with pytest.raises(LocalProtocolError, match="65504: choose f32 or int8"):
         ENCODINGS["f16"].encode(np.array([[number]], np.float32))
 
 
@@ -157,12 +157,12 @@ CODES, SCALES = [[1, -127]], bytes.fromhex("0000803f")
         (["i1", [1, 2], b"\x01\x81", SCALES, 0], "schema", "expected a tensor"),
         (["i1", [1, 2], b"\x01\x81"], "tensor", "dtype must be f4 or f2"),
         (["f4", [1, 2], bytes(8), SCALES], "tensor", "dtype must be i1"),
-        (["i1", [2, 2], b"\x01\x81", SCALES], "tensor", "the shape does not need 2 bytes"),
+        (["i1", [2, 2], b"\x01\x81", SCALES], "tensor", "2 bytes"),
         (["i1", [2], b"\x01\x81", SCALES], "tensor", "2 dimensions"),
         (["i1", [1, 2], b"\x01\x80", SCALES], "tensor", "code -128"),
-        (["i1", [1, 2], b"\x01\x81", SCALES * 2], "tensor", "2 scales, expected 1 or one for each row"),
+        (["i1", [1, 2], b"\x01\x81", SCALES * 2], "tensor", "2 scales, expected 1"),
         (["i1", [1, 2], b"\x01\x81", b""], "tensor", "scales: a dimension"),
-        (["i1", [1, 2], b"\x01\x81", SCALES + b"\x00"], "tensor", "scales: the shape does not need 5 bytes"),
+        (["i1", [1, 2], b"\x01\x81", SCALES + b"\x00"], "tensor", "scales: .* 5 bytes"),
         (["i1", [1, 2], b"\x01\x81", 1.0], "tensor", "scales: expected bytes"),
         (["i1", [1, 2], b"\x01\x81", bytes.fromhex("000080bf")], "tensor", "a scale outside"),
         (["i1", [1, 2], b"\x01\x81", bytes.fromhex("0000807f")], "nonfinite", "scales: holds NaN or Inf"),

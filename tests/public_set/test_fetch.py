@@ -191,7 +191,7 @@ def test_a_set_that_comes_damaged_is_fetched_once_more_and_then_given_up(
     assert caught.value.kind == "checksum"
     assert not fetch.complete
     all_but_one_bit()
-    with pytest.raises(Refused, match=r"is not [0-9a-f]{64}, 2 times over; check this device's disk"):
+    with pytest.raises(Refused, match=r"is not [0-9a-f]{64}, .*check this device's disk"):
         fetch.finish()
     assert fetch.wanted is None
     assert list((tmp_path / "cache").iterdir()) == []
@@ -249,13 +249,13 @@ def test_sets_that_are_too_large_or_not_served_are_refused_before_anything_is_as
     large, none = fetch.refusal(10 * 2**20 + 2**19), fetch.refusal(0)
     assert large is not None
     assert none is not None
-    assert "has 10.5 MiB, this device takes at most 10.0 MiB; raise max_public_bytes" in str(large)
-    assert "the coordinator serves none; copy the set to the device" in str(none)
+    assert "at most 10.0 MiB; raise max_public_bytes" in str(large)
+    assert "copy the set to the device" in str(none)
 
 
 def test_a_disk_without_room_is_named_before_anything_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _path: SimpleNamespace(free=2**24))
-    with pytest.raises(StoreError, match=r"cache: 16\.0 MiB are free, the public set needs 5\.0 MiB .*free some space"):
+    with pytest.raises(StoreError, match=r"cache: 16\.0 MiB are free, .* 5\.0 MiB .*free some space"):
         fetcher(tmp_path).begin(SET.spec, 5 * 2**20)
     assert list((tmp_path / "cache").iterdir()) == []
 

@@ -68,7 +68,7 @@ def test_a_port_that_is_none(port: int) -> None:
 
 
 def test_an_unknown_kind() -> None:
-    with pytest.raises(UsageError, match="take one of auto, amqtt, mosquitto"):
+    with pytest.raises(UsageError, match="auto, amqtt, mosquitto"):
         EmbeddedBroker("hivemq")  # type: ignore[arg-type]
 
 
@@ -89,7 +89,7 @@ def test_neither_broker(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_broker_that_does_not_come_up(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = [sys.executable, "-c", "raise SystemExit('no room')"]
     monkeypatch.setattr(EmbeddedBroker, "_command", lambda *_: broken)
-    with pytest.raises(TransportError, match=r"did not come up at 127\.0\.0\.1:\d+: no room"):
+    with pytest.raises(TransportError, match=r"127\.0\.0\.1:\d+: no room"):
         EmbeddedBroker("amqtt").start()
 
 

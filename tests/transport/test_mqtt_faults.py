@@ -57,7 +57,7 @@ def reason(transport: MqttTransport) -> Disconnected:
 def test_a_broker_that_starts_late_is_found_without_help(opened: Opener, free_port: int) -> None:
     transport = opened(f"mqtt://127.0.0.1:{free_port}")
     transport.connect(["t/a"])
-    assert reason(transport) == Disconnected(f"connection refused by 127.0.0.1:{free_port} (is the broker running?)")
+    assert f"connection refused by 127.0.0.1:{free_port}" in reason(transport).reason
     with EmbeddedBroker("amqtt", free_port):
         assert until(transport, Connected) == Connected()
         transport.send("t/a", b"1")
@@ -77,7 +77,7 @@ def test_a_broker_killed_and_restarted_on_its_port_delivers_again(opened: Opener
     receiver.connect(["t/b"])
     until(sender, Connected), until(receiver, Connected)
     os.kill(broker.pid, signal.SIGKILL)
-    assert reason(receiver) == Disconnected("broker closed the connection")
+    assert "closed the connection" in reason(receiver).reason
     sender.send("t/b", b"lost")
     broker.stop()
     with EmbeddedBroker(broker.kind, broker.port):
@@ -93,7 +93,9 @@ def test_an_unknown_host(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(socket, "getaddrinfo", fail)
     transport = opened("mqtt://nowhere.invalid")
     transport.connect([])
-    assert reason(transport) == Disconnected("host name nowhere.invalid cannot be resolved")
+    told = reason(transport)
+    assert "nowhere.invalid cannot be resolved" in told.reason
+    assert not told.final
 
 
 def test_closing_while_the_broker_is_away_is_quick(free_port: int) -> None:
@@ -113,8 +115,8 @@ def test_closing_while_the_broker_is_away_is_quick(free_port: int) -> None:
 @pytest.mark.parametrize(
     ("code_at_5", "code_at_3", "text"),
     [
-        (134, 4, "not authorised by {}: wrong user name or password"),
-        (135, 5, "not authorised by {}: the login is wrong or missing, or may not connect"),
+        (134, 4, "wrong user name or password"),
+        (135, 5, "the login is wrong or missing"),
     ],
 )
 def test_a_refused_login_is_final(opened: Opener, code_at_5: int, code_at_3: int, text: str) -> None:
@@ -124,7 +126,10 @@ def test_a_refused_login_is_final(opened: Opener, code_at_5: int, code_at_3: int
     with ScriptedBroker({scripted.CONNECT: refuse}) as fake:
         transport = opened(fake.url, username="u", password="wrong")
         transport.connect(["t"])
-        assert reason(transport) == Disconnected(text.format(fake.url[7:]), final=True)
+        told = reason(transport)
+        assert fake.url[7:] in told.reason
+        assert text in told.reason
+        assert told.final
         assert transport.poll(0.5) is None
         assert len(fake.levels()) == 1
 
@@ -134,9 +139,10 @@ def test_a_refused_subscription_is_final(opened: Opener, code: int) -> None:
     with ScriptedBroker({scripted.SUBSCRIBE: scripted.suback(code)}) as fake:
         transport = opened(fake.url)
         transport.connect(["t/b"])
-        assert reason(transport) == Disconnected(
-            f"not authorised by {fake.url[7:]}: may not subscribe to t/b", final=True
-        )
+        told = reason(transport)
+        assert fake.url[7:] in told.reason
+        assert "may not subscribe to t/b" in told.reason
+        assert told.final
 
 
 def test_mqtt_3_1_1_after_5_was_refused_and_it_is_remembered(opened: Opener) -> None:
@@ -155,10 +161,7 @@ def test_mqtt_3_1_1_after_two_connections_closed_without_a_word(opened: Opener) 
     ) as fake:
         transport = opened(fake.url)
         transport.connect(["t"])
-        assert (
-            "closed the connection at once (is it an MQTT broker? if it speaks TLS, write mqtts://"
-            in reason(transport).reason
-        )
+        assert "is it an MQTT broker? if it speaks TLS, write mqtts://" in reason(transport).reason
         until(transport, Connected)
         assert fake.levels() == [5, 5, 4]
 
@@ -177,7 +180,7 @@ def test_a_port_that_speaks_no_tls(opened: Opener, broker: EmbeddedBroker) -> No
     transport = opened(broker.url.replace("mqtt:", "mqtts:"))
     transport.connect([])
     event = reason(transport)
-    assert f"(does this port speak TLS? write {broker.url}, or give the TLS port" in event.reason
+    assert f"does this port speak TLS? write {broker.url}" in event.reason
     assert not event.final
 
 
@@ -188,7 +191,7 @@ def test_another_client_with_the_same_id(opened: Opener) -> None:
         transport.connect([])
         until(transport, Connected)
         transport.send("t", b"1")
-        assert reason(transport).reason == "broker closed the connection: another client connected as 'me'"
+        assert "another client connected as 'me'" in reason(transport).reason
 
 
 # --- frames that are too large, or deadly
@@ -207,7 +210,7 @@ def test_a_frame_above_our_own_limit_is_never_sent(opened: Opener) -> None:
         transport.connect([])
         until(transport, Connected)
         transport.send("t", bytes(2000))
-        with pytest.raises(LocalProtocolError, match="a frame of 2001 bytes for t is above the limit of 2000 bytes"):
+        with pytest.raises(LocalProtocolError, match=r"2001 bytes .* limit of 2000"):
             transport.send("t", bytes(2001))
 
 
@@ -235,9 +238,7 @@ def test_a_retained_frame_cannot_be_cut(opened: Opener) -> None:
         transport = opened(fake.url)
         transport.connect([])
         until(transport, Connected)
-        with pytest.raises(
-            LocalProtocolError, match="a retained frame of 19000 bytes for t is above the limit of 18976"
-        ):
+        with pytest.raises(LocalProtocolError, match=r"retained frame of 19000 bytes .* limit of 18976"):
             transport.send("t", bytes(19_000), retain=True)
 
 
@@ -245,11 +246,10 @@ def test_a_packet_limit_below_the_smallest_chunk_is_said_at_connect(opened: Open
     with stating(8192) as fake:
         transport = opened(fake.url)
         transport.connect([])
-        event = transport.poll(5.0)
-        assert event == Disconnected(
-            f"{fake.url.removeprefix('mqtt://')} takes packets of at most 8192 bytes; raise its limit to 17408 or more",
-            final=True,
-        )
+        told = reason(transport)
+        assert fake.url.removeprefix("mqtt://") in told.reason
+        assert "at most 8192 bytes; raise its limit to 17408" in told.reason
+        assert told.final
 
 
 def test_a_frame_that_kills_the_link_three_times_is_left_out_once(
@@ -268,9 +268,7 @@ def test_a_frame_that_kills_the_link_three_times_is_left_out_once(
             until(transport, Connected)
             transport.send("t/big", bytes(2000))
             told = reason(transport)
-        assert (
-            told.reason == "broker closed the connection, again while taking 2000 bytes for t/big: not sent next time"
-        )
+        assert "2000 bytes for t/big: not sent next time" in told.reason
         until(transport, Connected)
         taken.clear()
         transport.send("t/big", bytes(2000))
@@ -432,7 +430,7 @@ def test_connecting_twice(opened: Opener, free_port: int) -> None:
 
 
 def test_an_empty_client_id(opened: Opener) -> None:
-    with pytest.raises(UsageError, match=r"client id for broker .* is empty"):
+    with pytest.raises(UsageError, match=r"client id .* empty"):
         opened("mqtt://127.0.0.1", "")
 
 
