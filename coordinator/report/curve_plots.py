@@ -427,7 +427,7 @@ def _energy_axis(axes: Axes) -> None:
 
 def _byte_axis(axes: Axes) -> None:
     """A logarithmic axis: methods differ by powers of ten."""
-    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator  # noqa: PLC0415  # an optional package
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator  # an optional package
 
     low, high = axes.dataLim.intervalx
     axes.set_xscale("log")

@@ -112,8 +112,8 @@ def picture(path: Path, width_in: float, height_in: float, title: str, subtitle:
     Raises MissingExtra without matplotlib.
     """
     try:
-        from matplotlib import rc_context  # noqa: PLC0415  # an optional package: only where a picture is drawn
-        from matplotlib.figure import Figure as NewFigure  # noqa: PLC0415
+        from matplotlib import rc_context  # an optional package: only where a picture is drawn
+        from matplotlib.figure import Figure as NewFigure
     except ImportError:
         raise MissingExtra("matplotlib", "coordinator", "drawing plots") from None
     lines = _wrapped(subtitle, width_in)
@@ -222,7 +222,7 @@ def seconds_axis(axes: Axes, words: str) -> Callable[[float], str]:
 
     Return how the axis writes a number of seconds.
     """
-    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415  # an optional package: only where a picture is drawn
+    from matplotlib.ticker import MaxNLocator  # an optional package: only where a picture is drawn
 
     most_s = axes.get_xlim()[1]
     unit, unit_s = duration_unit(most_s)

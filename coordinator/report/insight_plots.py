@@ -255,7 +255,7 @@ def _colour(place: int, count: int) -> Any:
     """One of `count` colours: from the palette where it is long enough, else from one of matplotlib's."""
     if count <= len(COLOURS):
         return COLOURS[place]
-    from matplotlib import colormaps  # noqa: PLC0415  # an optional package: only where a picture is drawn
+    from matplotlib import colormaps  # an optional package: only where a picture is drawn
 
     return colormaps["tab10"](place) if count <= 10 else colormaps["turbo"](place / (count - 1))
 

@@ -117,8 +117,8 @@ def _aligned(cells: Sequence[str], table: Table, widths: Sequence[int]) -> str:
 
 
 def _show_rich(table: Table, stream: TextIO) -> None:
-    from rich.console import Console  # noqa: PLC0415  # an optional package: only where a table is drawn
-    from rich.text import Text  # noqa: PLC0415
+    from rich.console import Console  # an optional package: only where a table is drawn
+    from rich.text import Text
 
     console = Console(file=stream)
     left_out = _left_out(table, console.width)
@@ -133,9 +133,9 @@ def _show_rich(table: Table, stream: TextIO) -> None:
 
 
 def _rich_table(table: Table) -> RichTable:
-    from rich import box  # noqa: PLC0415  # an optional package: only where a table is drawn
-    from rich.table import Table as NewTable  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich import box  # an optional package: only where a table is drawn
+    from rich.table import Table as NewTable
+    from rich.text import Text
 
     drawn = NewTable(box=box.SIMPLE_HEAD, show_footer=bool(table.last), collapse_padding=True, pad_edge=False)
     for place, column in enumerate(table.columns):

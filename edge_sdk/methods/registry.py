@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.metadata
-from collections.abc import Mapping
 from typing import Any
 
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.base import Method
+from edge_sdk.protocol import registry
 from edge_sdk.protocol.messages import FederationSpec
 
-GROUP = "edge_sdk.methods"
+METHODS = "edge_sdk.methods"
 
 
 def load_method(name: str) -> type[Method[Any]]:
     """The method that is registered under a name.  Raises UsageError with the known names."""
-    points = _points()
-    if name not in points:
-        raise UsageError(f"federation.method: no method {name!r}; registered are {', '.join(sorted(points)) or 'none'}")
-    try:
-        found = points[name].load()
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"method {name!r}: {points[name].value} does not load: {error}") from error
+    if not registry.value(METHODS, name):
+        known = ", ".join(registry.names(METHODS)) or "none"
+        raise UsageError(f"federation.method: no method {name!r}; registered are {known}")
+    found = registry.load(METHODS, name, "method")
     if not (isinstance(found, type) and issubclass(found, Method)):
-        raise UsageError(f"method {name!r}: {points[name].value} is no class derived from edge_sdk.methods.Method")
+        raise UsageError(
+            f"method {name!r}: {registry.value(METHODS, name)} is no class derived from edge_sdk.methods.Method"
+        )
     return found
 
 
@@ -34,11 +31,5 @@ def method_of(spec: FederationSpec) -> Method[Any]:
 
 
 def method_names() -> tuple[str, ...]:
-    """The names of all, sorted."""
-    return tuple(sorted(_points()))
-
-
-@functools.cache
-def _points() -> Mapping[str, importlib.metadata.EntryPoint]:
-    """The entry points by name.  Kept: looking takes milliseconds, and a simulation asks for each device."""
-    return {point.name: point for point in importlib.metadata.entry_points(group=GROUP)}
+    """The names of all registered methods, sorted."""
+    return registry.names(METHODS)

@@ -27,12 +27,12 @@ def open_engine(table: RunTable, fleet: Fleet) -> Engine:
     """Return the engine of a run.  Raises UsageError for one that this machine cannot have."""
     if table.engine == "ray":
         address = ray_address.find_ray_address(table)
-        from edge_sim.engines.remote.ray_actor_pool import RayActorPool  # noqa: PLC0415  # an extra, and slow to load
+        from edge_sim.engines.remote.ray_actor_pool import RayActorPool  # an extra, and slow to load
 
         return RemoteEngine(RayActorPool(table, fleet, address), frozenset(table.stacked or ()))
     if not any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
         return ExactEngine()  # what does not load torch must not load it now
-    from edge_sim.engines.torch_engines import cohort, workers  # noqa: PLC0415  # torch only where a device has it
+    from edge_sim.engines.torch_engines import cohort, workers  # torch only where a device has it
 
     if table.engine == "cohort":
         return cohort(table, fleet)
@@ -47,7 +47,7 @@ def method_wrapper(table: RunTable) -> MethodWrapper:
     """Return what decides where uploads are added up; the engine of the run is open."""
     if not (table.engine == "ray" and table.ray_fold):
         return unchanged
-    from edge_sim.engines.remote.ray_fold import fold_on_ray  # noqa: PLC0415  # an extra, and slow to load
+    from edge_sim.engines.remote.ray_fold import fold_on_ray  # an extra, and slow to load
 
     return fold_on_ray
 
@@ -81,7 +81,7 @@ def _choice(config: Config, fleet: Fleet) -> tuple[dict[str, Any], str]:
     """Return the keys of [run] that are set, and in words why."""
     if not any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
         return {"engine": "exact"}, "engine: exact (no model here computes in torch)"
-    from edge_sim.engines.torch_engines import calibrated  # noqa: PLC0415  # torch only where a device has it
+    from edge_sim.engines.torch_engines import calibrated  # torch only where a device has it
 
     found = calibrated(config.run, fleet)
     stacked = [each.model for each in found if each.stacks]

@@ -161,7 +161,7 @@ def build_fleet(config: Config) -> Fleet:
     """Load, split and deal out the data, and read the federation.  Raises UsageError, which names the file."""
     with _naming(config.file):
         if config.run.device != CPU:
-            from edge_sdk.models.torch_device import check_device  # noqa: PLC0415  # torch only where a GPU is wanted
+            from edge_sdk.models.torch_device import check_device  # torch only where a GPU is wanted
 
             check_device(config.run.device, "run.device")
         dataset = load_dataset(config.data, config.federation.seed, config.file.parent, config.federation.classes)

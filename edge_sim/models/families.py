@@ -122,8 +122,8 @@ def build_model(
     if runtime == "numpy":
         return NumpyModel(classes, shape, seed=seed, preprocess=preprocess, name=name, head=head)
     if runtime == "torch":
-        import edge_sdk.models.torch_model  # noqa: F401, PLC0415  # only now, and first: it names the missing extra
-        from edge_sim.models.torch_families import torch_model  # noqa: PLC0415  # torch loads only where a net is asked for
+        import edge_sdk.models.torch_model  # noqa: F401  # only now, and first: it names the missing extra
+        from edge_sim.models.torch_families import torch_model  # torch loads only where a net is asked for
 
         return torch_model(name, classes, shape, preprocess, seed, feature_dim=feature_dim, head=head, device=device)
     if extractor_path is not None:
@@ -147,7 +147,7 @@ def _onnx(
     file: ModelFile | bytes,
     head: HeadKind,
 ) -> Model:
-    from edge_sdk.models.onnx_model import OnnxModel, OnnxTeacher  # noqa: PLC0415  # loads only where asked for
+    from edge_sdk.models.onnx_model import OnnxModel, OnnxTeacher  # loads only where asked for
 
     if name == "onnx-teacher":
         return OnnxTeacher(file, classes, preprocess=preprocess, input_shape=shape, name=name)
@@ -158,7 +158,7 @@ def _generated(
     name: str, shape: InputShape, preprocess: Preprocess, *, seed: int, public: Raw | None, feature_dim: int
 ) -> bytes:
     """Return the content of an .onnx file for a family that makes its own."""
-    from edge_sim.models.onnx_extractors import kmeans_extractor, random_extractor  # noqa: PLC0415  # needs onnx, too
+    from edge_sim.models.onnx_extractors import kmeans_extractor, random_extractor  # needs onnx, too
 
     if name == "onnx-teacher":
         raise UsageError(f"{name} needs the file of a classifier; edge_sim.models.onnx_extractors.teacher makes one")

@@ -59,9 +59,9 @@ def _centres(patches: _Doubles, count: int, seed: int) -> _Doubles:
     One thread: with several the order of sums, and so the last bits, would depend on the machine.
     """
     try:
-        from sklearn.cluster import KMeans  # noqa: PLC0415  # heavy, and only needed here
-        from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415  # likewise
-        from threadpoolctl import threadpool_limits  # noqa: PLC0415  # comes with scikit-learn
+        from sklearn.cluster import KMeans  # heavy, and only needed here
+        from sklearn.exceptions import ConvergenceWarning  # likewise
+        from threadpoolctl import threadpool_limits  # comes with scikit-learn
     except ImportError:
         raise MissingExtra("scikit-learn", "sim", "filters by k-means") from None
     with threadpool_limits(limits=1), warnings.catch_warnings():

@@ -115,7 +115,7 @@ def _from_torchvision(name: str) -> Callable[[int, InputShape], nn.Module]:
     """Loads torchvision only where one of its nets is asked for."""
 
     def build(classes: int, input_shape: InputShape) -> nn.Module:
-        from edge_sim.models.torch_vision_nets import NETS as TORCHVISION  # noqa: PLC0415  # see above
+        from edge_sim.models.torch_vision_nets import NETS as TORCHVISION  # see above
 
         return TORCHVISION[name](classes, input_shape)
 

@@ -112,7 +112,7 @@ def _run_in(
             server, label, virtual_s, spent = virtual.server, "memory", virtual.clock.now_s, virtual.spent
             seen = model_insight(virtual, fleet.dataset)
         else:
-            from edge_sim.over_broker.processes import over_broker  # noqa: PLC0415  # paho only where there is a broker
+            from edge_sim.over_broker.processes import over_broker  # paho only where there is a broker
 
             server, label = over_broker(parsed, fleet, broker, folder, observer(""), resume=resume, trace=kept)
             virtual_s, spent, seen = 0.0, {}, final_prototypes.final_prototypes(server)
@@ -175,8 +175,8 @@ def _in_memory(
     checkpoints = Checkpoints(out / "checkpoint") if out else None
     ledger, stores, state = checkpoints.load() if checkpoints and resume else (Ledger(None), {}, None)
     if any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
-        from edge_sim.engines.torch_gpu import use_exact_arithmetic  # noqa: PLC0415  # torch only where a device has it
-        from edge_sim.engines.torch_threads import use_one_thread  # noqa: PLC0415  # torch only where a device has it
+        from edge_sim.engines.torch_gpu import use_exact_arithmetic  # torch only where a device has it
+        from edge_sim.engines.torch_threads import use_one_thread  # torch only where a device has it
 
         use_one_thread()
         use_exact_arithmetic()

@@ -46,7 +46,7 @@ def test_the_test_has_its_share_of_each_class(digits):
 
 def _whole(digits: Dataset):
     """Every labelled digit of scikit-learn's."""
-    from sklearn.datasets import load_digits  # noqa: PLC0415  # heavy
+    from sklearn.datasets import load_digits  # heavy
 
     bunch = load_digits()
     assert rows(bunch.images.astype(np.uint8)) >= rows(digits.private.x)

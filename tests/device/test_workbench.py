@@ -107,7 +107,7 @@ def test_every_pass_is_metered() -> None:
 @pytest.mark.torch
 def test_what_a_net_costs_is_counted_layer_by_layer() -> None:
     torch = pytest.importorskip("torch")
-    from edge_sdk.models.torch_model import TorchModel  # noqa: PLC0415  # only where torch is installed
+    from edge_sdk.models.torch_model import TorchModel  # only where torch is installed
 
     net = torch.nn.Sequential(
         torch.nn.Conv2d(1, 2, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(2 * 2 * 2, CLASSES)
@@ -128,7 +128,7 @@ def test_what_a_net_costs_is_counted_layer_by_layer() -> None:
 @pytest.mark.torch
 def test_class_means_come_from_inference_mode_and_leave_the_model_as_it_is() -> None:
     torch = pytest.importorskip("torch")
-    from edge_sdk.models.torch_model import TorchModel  # noqa: PLC0415  # only where torch is installed
+    from edge_sdk.models.torch_model import TorchModel  # only where torch is installed
 
     torch.manual_seed(0)
     net = torch.nn.Sequential(

@@ -235,7 +235,7 @@ def test_a_run_says_where_it_was_computed(pictures: Path, engine: str, device: s
 
 
 def test_a_gpu_stacks_whatever_can_be(pictures: Path) -> None:
-    from edge_sim.engines.torch_engines import cohort  # noqa: PLC0415  # torch is there
+    from edge_sim.engines.torch_engines import cohort  # torch is there
 
     fleet = fleets.built(pictures)
     assert isinstance(cohort(RunTable(device="cuda:0"), fleet)._stacking, VmapStacking)

@@ -65,9 +65,9 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
         patch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
         patch.delenv("RAY_ADDRESS", raising=False)
         address = ray_address.find_ray_address(TABLE)
-        import ray  # noqa: PLC0415  # Ray learns what it may listen on before it is loaded
+        import ray  # Ray learns what it may listen on before it is loaded
 
-        from edge_sim.engines.remote.ray_actor_pool import connect  # noqa: PLC0415  # likewise
+        from edge_sim.engines.remote.ray_actor_pool import connect  # likewise
 
         assert connect(address, workers=0)
         yield ray
@@ -124,7 +124,7 @@ class Killer(RunObserver):
 def test_a_killed_actor_is_replaced_and_uploads_are_added_up_on_ray(
     pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from edge_sim.engines.remote import ray_fold  # noqa: PLC0415  # likewise
+    from edge_sim.engines.remote import ray_fold  # likewise
 
     parts: list[int] = []
     finish = ray_fold.RayFoldedMethod.finish
@@ -154,7 +154,7 @@ def test_every_method_folds_elsewhere(name: str) -> None:
     """What a task is given and gives back travels as bytes."""
     if name in ("fedal", "fedgen", "feddf_al"):
         pytest.importorskip("torch")
-    from edge_sim.engines.remote.ray_fold import fold  # noqa: PLC0415  # likewise
+    from edge_sim.engines.remote.ray_fold import fold  # likewise
 
     spec, at = spec_of(load_method(name), **SMALL), ExchangeId(0, 0)
     method = ready_method(spec, EQUIPMENT)
@@ -277,7 +277,7 @@ def test_one_that_answers_and_is_no_ray_is_one_line(
 
     monkeypatch.setattr("edge_sim.engines.remote.ray_actor_pool.ray.is_initialized", lambda: False)
     monkeypatch.setattr("edge_sim.engines.remote.ray_actor_pool.ray.init", init)
-    from edge_sim.engines.remote.ray_actor_pool import connect  # noqa: PLC0415  # Ray learns what it may listen on before it is loaded
+    from edge_sim.engines.remote.ray_actor_pool import connect  # Ray learns what it may listen on before it is loaded
 
     with pytest.raises(UsageError, match=r"run\.ray_address: no Ray at 10\.0\.0\.1:6379: Timed out"):
         connect("10.0.0.1:6379", workers=0)

@@ -41,7 +41,7 @@ def test_the_arms_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("matplotlib")
     monkeypatch.syspath_prepend(str(SPIRAL))
-    from spiral import arms  # noqa: PLC0415  # lies where no package does
+    from spiral import arms  # lies where no package does
 
     (x, y), (x_test, y_test) = arms(300, seed=0), arms(50, seed=1)
     assert np.bincount(y).tolist() == [300] * 6

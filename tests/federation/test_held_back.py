@@ -43,7 +43,7 @@ def test_in_the_midst_of_a_commit_it_loses_nothing(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The signal comes inside a transaction of the ledger; what is kept resumes to the very end of the whole run."""
-    from coordinator.ledger import Ledger  # noqa: PLC0415
+    from coordinator.ledger import Ledger
 
     tables = fleets.tables(pictures, "fedproto", feature_dim=fleets.WIDTH)
     whole = run(tables)

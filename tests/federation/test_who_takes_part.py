@@ -70,7 +70,7 @@ def test_an_onnx_teacher_takes_part(pictures: Path, tmp_path: Path, monkeypatch:
     """A file made by a data scientist, through the ONNX runtime."""
     pytest.importorskip("onnxruntime")
     extractors = pytest.importorskip("edge_sim.models.onnx_extractors")
-    from edge_sim.models import families  # noqa: PLC0415
+    from edge_sim.models import families
 
     with np.load(pictures) as arrays:
         images, labels = arrays["x_train"][:, None], arrays["y_train"]
@@ -181,7 +181,7 @@ def test_a_stranger_that_is_turned_away_counts_against_no_quorum(pictures: Path)
     kit = replace(run.devices[0].device.kit, id="stranger")
     train = Samples(np.zeros((4, fleets.SIDE, fleets.SIDE), np.float32), np.zeros(4, np.int64))
     stranger = replace(run.devices[0].device, kit=kit, data=LocalData(train=train))
-    from edge_sim.clock.virtual_fleet import VirtualDevice  # noqa: PLC0415
+    from edge_sim.clock.virtual_fleet import VirtualDevice
 
     visitor = VirtualDevice(stranger, None, run.hub, run.clock, "tiny", queue=run._queue)
     visitor.agent.connect()

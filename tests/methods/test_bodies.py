@@ -99,7 +99,7 @@ class Twin:
     """A device in plain torch, in f8: a body, a head, its samples."""
 
     def __init__(self, run: fleets.Run, device: Any) -> None:
-        import torch  # noqa: PLC0415  # only where it is installed
+        import torch  # only where it is installed
 
         self.torch, self.spec, self.number = torch, run.fleet.federation.spec, device.kit.number
         self.net = device.kit.model(None)._net.double()
@@ -182,9 +182,9 @@ def flat(parameters: list[Any]) -> np.ndarray:
 def test_the_worked_steps_of_fedrep() -> None:
     """docs/reference/methods/fedrep.md: one step of the head, then one of the body."""
     torch = pytest.importorskip("torch")
-    from edge_sdk.models.base import Batches  # noqa: PLC0415  # beside the torch model
-    from edge_sdk.models.torch_model import TorchModel  # noqa: PLC0415  # needs torch
-    from edge_sdk.objectives import CrossEntropy, Optim  # noqa: PLC0415
+    from edge_sdk.models.base import Batches  # beside the torch model
+    from edge_sdk.models.torch_model import TorchModel  # needs torch
+    from edge_sdk.objectives import CrossEntropy, Optim
 
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 2))
     net[1].weight.data.fill_(2)

@@ -227,7 +227,7 @@ def test_slots_belong_to_numbers_not_to_places_in_the_batch() -> None:
 
 
 def test_more_devices_than_slots_end_the_run_with_what_to_do() -> None:
-    from edge_sdk.errors import RunFailed  # noqa: PLC0415
+    from edge_sdk.errors import RunFailed
 
     with pytest.raises(RunFailed, match="4 slots; raise max_devices"):
         finished((0, 4), max_devices=4)

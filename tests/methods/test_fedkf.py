@@ -206,7 +206,7 @@ def made(pictures: Path, **params: Any) -> fleets.Run:
 )
 def test_a_run_is_its_literal_twin(pictures: Path, params: dict[str, Any]) -> None:
     pytest.importorskip("torch")
-    from fedkf_twin import Twin  # noqa: PLC0415  # needs torch
+    from fedkf_twin import Twin  # needs torch
 
     run = made(pictures, gamma=30.0, **params)
     spec = run.fleet.federation.spec

@@ -148,7 +148,7 @@ class Twin:
     """One device in plain torch, in f8: a body, a scale, its samples."""
 
     def __init__(self, run: fleets.Run, device: Any, *, train_scale: bool) -> None:
-        import torch  # noqa: PLC0415  # only where it is installed
+        import torch  # only where it is installed
 
         self.torch, self.run, self.number = torch, run, device.kit.number
         self.body = device.kit.model(None)._net.double()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -10,7 +11,6 @@ import pytest
 from method_specs import spec_of
 
 from edge_sdk.errors import MissingExtra, UsageError
-from edge_sdk.methods import registry
 from edge_sdk.methods.base import CAPABILITIES, Method
 from edge_sdk.methods.fedal import FedAL
 from edge_sdk.methods.fedal import Params as FedALParams
@@ -19,6 +19,7 @@ from edge_sdk.methods.local import Local
 from edge_sdk.methods.params import Range
 from edge_sdk.methods.registry import load_method, method_names
 from edge_sdk.objectives import terms
+from edge_sdk.protocol import registry
 from edge_sdk.protocol.knowledge import ClassRows, PublicLogits, Slot, Weights
 from edge_sdk.protocol.wires import Exchange
 
@@ -239,13 +240,17 @@ class Point:
 def installed(monkeypatch):
     """Only these methods are registered."""
 
+    def forget() -> None:
+        registry.points.cache_clear()
+        registry.load.cache_clear()
+
     def install(*points: Point) -> None:
-        monkeypatch.setattr(registry.importlib.metadata, "entry_points", lambda **_: points)
-        registry._points.cache_clear()
+        monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: points)
+        forget()
 
     yield install
     monkeypatch.undo()
-    registry._points.cache_clear()
+    forget()
 
 
 def test_methods_are_found_by_name(installed):

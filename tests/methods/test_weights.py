@@ -240,7 +240,7 @@ def test_batch_norm_is_warned_of_with_its_remedy_where_weights_are_shared() -> N
 @pytest.mark.torch
 def test_a_net_says_whether_it_has_batch_norm() -> None:
     torch = pytest.importorskip("torch")
-    from edge_sdk.models.torch_model import TorchModel  # noqa: PLC0415  # needs torch
+    from edge_sdk.models.torch_model import TorchModel  # needs torch
 
     for norm, found in ((torch.nn.BatchNorm2d(2), True), (torch.nn.GroupNorm(1, 2), False)):
         net = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), norm, torch.nn.Flatten(), torch.nn.Linear(32, 3))

@@ -189,7 +189,7 @@ def test_what_arrives_cannot_be_changed():
 
 def test_encoding_a_large_array_makes_no_large_copy():
     """8 bytes for each of 11 million weights would be 90 MB on a board that has 512."""
-    import tracemalloc  # noqa: PLC0415  # only here
+    import tracemalloc  # only here
 
     x = np.ones(4_000_000, np.float32)
     encoding = ENCODINGS["int8-tensor"]

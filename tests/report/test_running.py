@@ -299,7 +299,7 @@ def test_a_folder_that_holds_nothing_is_the_users_error(tmp_path, capsys):
 
 
 def test_a_simulation_leaves_its_progress_behind(tmp_path, pictures):
-    from coordinator.config import to_toml  # noqa: PLC0415
+    from coordinator.config import to_toml
 
     tables = fleets.tables(pictures, devices=2, rounds=2) | {"run": {"standalone": True}}
     path = Path(tmp_path / "tiny.toml")

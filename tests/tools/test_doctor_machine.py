@@ -215,7 +215,7 @@ def test_versions_are_compared_by_their_numbers():
 
 
 def test_msgpack_without_its_c_extension():
-    import msgpack.fallback  # noqa: PLC0415
+    import msgpack.fallback
 
     says(packages.judge_msgpack("msgpack._cmsgpack"), OK, "C extension")
     says(packages.judge_msgpack(msgpack.fallback.Packer.__module__), WARN, "pure Python", "wheel")

@@ -104,7 +104,7 @@ def test_one_file_may_hold_both(lab: Authority, tmp_path: Path) -> None:
 
 
 def test_a_key_with_a_pass_phrase_asks_nobody(lab: Authority, tmp_path: Path) -> None:
-    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
+    from cryptography.hazmat.primitives import serialization
 
     pair, locked = lab.issue(name="a"), tmp_path / "locked.key"
     key = serialization.load_pem_private_key(pair.key.read_bytes(), None)

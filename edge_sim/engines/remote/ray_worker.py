@@ -67,7 +67,7 @@ class RayWorker:
         given: WorkerSetup = pickle.loads(setup)  # noqa: S301  # pickled by the simulation itself
         sys.path += [each for each in given.modules if each not in sys.path]
         if any(needs_torch(device.kit.family) for device in given.devices):
-            from edge_sim.engines.torch_threads import use_one_thread  # noqa: PLC0415  # torch only where a device has it
+            from edge_sim.engines.torch_threads import use_one_thread  # torch only where a device has it
 
             use_one_thread()
         self._devices = WorkerDevices(given, StateModels())

@@ -41,7 +41,7 @@ class WorkerDevices:
             models.attach(number, bench.model)
         self._engine: BatchEngine = ExactEngine()
         if setup.stacked:
-            from edge_sim.engines.stack.torch_cohort import CohortEngine  # noqa: PLC0415  # models that stack have torch
+            from edge_sim.engines.stack.torch_cohort import CohortEngine  # models that stack have torch
 
             self._engine = CohortEngine(setup.stacked)
 
