@@ -15,13 +15,20 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import fleets
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from edge_sdk import objectives
 from edge_sdk.protocol import registry
 
 # The same examples in each run, so that a failure is one's own: `pytest --hypothesis-profile default` looks for others.
-settings.register_profile("same_examples", derandomize=True, database=None)
+# Nor does a slow machine fail them: examples have no deadline, and may take their time to be made.
+settings.register_profile(
+    "same_examples",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("same_examples")
 
 
