@@ -1,4 +1,4 @@
-"""The prototypes at the end of a run: the rows of classes that every device is sent."""
+"""The prototypes at the end of a run: the rows by class that every device is sent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edge_sdk.protocol.knowledge import ByClass
 
 
 def final_prototypes(server: Server) -> Insight:
-    """An Insight with prototypes, mean features or rows of last layers: the first role of the method that has rows."""
+    """An Insight with the rows of the first role that has any: prototypes, mean features or rows of last layers."""
     at = ExchangeId(
         max(0, server.spec.rounds - 1), 0
     )  # not the closing exchange, for which some methods have nothing left
