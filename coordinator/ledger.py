@@ -250,7 +250,7 @@ class Ledger:
             if self._path is not None:
                 return shutil.disk_usage(self._path.parent).free
             return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        except (AttributeError, ValueError, OSError):  # not every system counts them
+        except (AttributeError, ValueError, OSError):  # some systems do not have these counts
             return None
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A local broker as a child process on loopback: mosquitto where it is installed, amqtt otherwise.
+"""A local broker as a child process on loopback: mosquitto if it is installed, amqtt otherwise.
 
 docs/adr/0002-embedded-broker.md says why these two were chosen, and what they cannot do.
 """
@@ -178,7 +178,7 @@ def _mosquitto() -> str:
 def _free_port(port: int) -> int:
     """The port itself, or any free one for 0.  Raises UsageError if it cannot be bound."""
     with closing(socket.socket()) as probe:
-        if os.name == "posix":  # a port whose last connections still linger may be taken again
+        if os.name == "posix":  # allows a port whose last connections are in TIME_WAIT
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))

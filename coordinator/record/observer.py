@@ -1,4 +1,4 @@
-"""Observers of a run, which are told what happens while a federation runs."""
+"""Observers of a run, which receive its events while a federation runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from coordinator.record.run_record import RunRecord
 
 
 class RunObserver:
-    """Is told the events of a run.  Here every method does nothing: an observer overrides those that it needs."""
+    """Receives the events of a run.  Every method does nothing here: an observer overrides those that it needs."""
 
     def joined(self, device: str, count: int, expected: int) -> None:
         """A device was admitted, the `count`-th of `expected`."""

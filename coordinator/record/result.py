@@ -29,14 +29,14 @@ class DeviceResult:
     model: str = ""
     runtime: str = ""
     note: str = ""
-    """What a reader should know about its model, such as where a frozen extractor comes from."""
+    """A note on its model for readers of reports, such as the origin of a frozen extractor."""
     learns: bool = True
     """False for a device that can only teach; no mean includes it."""
     joined: bool = True
     """False for a device of a simulation that never joined or was refused; whether it learns is then unknown."""
     samples: int = 0
     class_counts: tuple[int, ...] = ()
-    """Samples per class; empty where the owner withholds them."""
+    """Samples per class; empty if the owner withholds them."""
     accuracy: float | None = None
     standalone_accuracy: float | None = None
     """The accuracy after the same training on its own data alone."""

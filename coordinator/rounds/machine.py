@@ -222,9 +222,7 @@ def _open(state: RoundState, now_s: float) -> RoundTransition:
     here = state.members - state.away
     pool = here if len(here | state.folded) >= state.policy.quorum else state.members
     invited = _asked(state, pool) | state.folded
-    if (
-        len(state.folded) >= state.policy.expected
-    ):  # it may have closed before a restart: no further upload may change it
+    if len(state.folded) >= state.policy.expected:  # it may have closed before a restart: add no further upload
         invited = frozenset(state.folded)
     state = replace(
         state,

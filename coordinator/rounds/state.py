@@ -126,7 +126,7 @@ class RoundState:
 
     @property
     def quorum_possible(self) -> bool:
-        """Whether enough devices are here, or may still come."""
+        """Whether enough devices are here, or may still join."""
         return self.quorum_here or self.policy.expected - len(self.gone - self.counted) >= self.policy.quorum
 
     @property

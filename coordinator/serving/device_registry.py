@@ -28,7 +28,7 @@ class DeviceRegistry:
         self._stamps: dict[str, Stamp] = {}
         """The stamp of each device's last Hello, even if that was refused."""
 
-    # -- who may come in --------------------------------------------------------------------------------------------
+    # -- admission --------------------------------------------------------------------------------------------------
 
     def refusal(self, hello: Hello) -> admission.RefusalReason | None:
         """Why this device may not take part; None: it may.

@@ -12,9 +12,8 @@ from edge_sdk.protocol.knowledge import ByClass
 
 def final_prototypes(server: Server) -> Insight:
     """An Insight with the rows of the first role that has any: prototypes, mean features or rows of last layers."""
-    at = ExchangeId(
-        max(0, server.spec.rounds - 1), 0
-    )  # not the closing exchange, for which some methods have nothing left
+    # the last round, because some methods send no rows in the closing exchange
+    at = ExchangeId(max(0, server.spec.rounds - 1), 0)
     common = server.method.common(server.method_state, at)
     for role in sorted(common):
         payload = common[role]
