@@ -1,4 +1,4 @@
-"""The sub-commands of the coordinator's side, declared: coordinator, broker, methods, report."""
+"""Declares the sub-commands of the coordinator: coordinator, broker, methods, report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Federations as TOML: checked key by key, with one clear line for each mistake."""
+"""Reads federations from TOML: every key is checked, and each mistake is reported in one line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TomlTable = dict[str, Any]
 
 SECTIONS = ("federation", "method", "train", "public", "encoding")
 SIMULATION = ("data", "partition", "fleet", "faults", "scenario", "run")
-"""Read by the simulator alone; a coordinator lets them stand, so that one file serves both."""
+"""Sections that only the simulator reads; a coordinator ignores them, so that one file serves both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,41 +36,41 @@ class FederationTable:
     """The section [federation]."""
 
     name: Id
-    """Stands in topics and folders: small letters, digits and hyphens."""
+    """The name in topics and folders: small letters, digits and hyphens."""
     method: Word = "fedmd"
-    """One that `edge-sdk methods` lists, or your own."""
+    """The method: one that `edge-sdk methods` lists, or your own."""
     rounds: Annotated[int, Integer(1, 10**9)]
-    """After which a closing exchange brings everybody the result."""
+    """How many rounds the run has; a closing exchange after them sends the result to all devices."""
     devices: Annotated[int, Integer(1, 10**6)]
     """How many devices the run is made for."""
     quorum: Annotated[int, Integer(1, 10**6)] | None = None
-    """Fewest uploads that an exchange may close with; default: all devices, or all participants."""
+    """The fewest uploads that an exchange may close with; default: all devices, or all participants."""
     participants: Annotated[int, Integer(1, 10**6)] | None = None
-    """Answers that a round is content with, of devices drawn for it; default: it asks everybody."""
+    """How many answers a round waits for, from devices drawn for it; default: it invites all devices."""
     over_selection: bool = False
-    """Ask more devices than that, as many as the measured share of answers demands; the first answers count."""
+    """Whether to invite more devices than `participants`, by the measured share of answers; the first ones count."""
     classes: Annotated[int, Integer(2, 65535)] | None = None
-    """Needed where no data set tells."""
+    """The number of classes; needed if no data set gives it."""
     seed: Annotated[int, Integer(0, 2**32 - 1)] = 0
-    """Of all that is drawn: the same file gives the same run."""
+    """The seed of all random draws: the same file gives the same run."""
     roster: tuple[Id, ...] = ()
-    """Device ids that may join; empty: whoever comes."""
+    """Ids of the devices that may join; empty: any device may join."""
     deadline_s: Annotated[float, Real(0.001, 1e7)] = 60.0
-    """After which an exchange closes with a quorum."""
+    """Seconds after which an exchange closes if it has a quorum."""
     retry_s: Annotated[float, Real(0.001, 1e6)] = 5.0
-    """First wait before a silent device is invited again; doubles up to the deadline."""
+    """The first wait in seconds before a silent device is invited again; it doubles up to the deadline."""
     join_grace_s: Annotated[float, Real(0.0, 1e6)] = 5.0
-    """Wait for the rest once a quorum has joined."""
+    """The wait in seconds for the remaining devices once a quorum has joined."""
     patience: Annotated[int, Integer(0, 1000)] = 3
-    """Deadlines that an exchange may miss its quorum before the run ends."""
+    """How many deadlines an exchange may pass without a quorum before the run fails."""
     feature_dim: Count = 0
-    """Width of the features of every model; needed by methods that trade rows of them."""
+    """The width of every model's features; needed by methods that exchange rows of features."""
     nets: Annotated[str, Text(200)] | None = None
-    """MODULE:FACTORY that returns a model of each architecture, for methods that run them on the coordinator."""
+    """A MODULE:FACTORY that returns one model of each architecture, for methods that run models on the coordinator."""
 
     @property
     def asked(self) -> int:
-        """How many devices answer in a round."""
+        """The number of answers that a round waits for."""
         return self.devices if self.participants is None else self.participants
 
     def check(self, where: str) -> None:
@@ -91,27 +91,27 @@ class PublicTable:
     """The section [public]: the public set of a deployment, an npz file with one array."""
 
     path: str
-    """The file; relative to the TOML file."""
+    """The path of the npz file, relative to the TOML file."""
     serve: bool = True
     """Whether devices that lack the set may fetch it from the coordinator."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a federation's file says to coordinator and simulator alike."""
+    """The settings in a federation's file that coordinator and simulator share."""
 
     file: Path
-    """Paths in it are relative to its folder."""
+    """The TOML file; paths in it are relative to its folder."""
     federation: FederationTable
     method: Mapping[str, Any]
-    """The section [method] as it stands there: `parameters` reads it, for the method that is run."""
+    """The section [method] as it is in the file; `chosen_method` reads it for the method that is run."""
     train: TrainSpec
     encoding: EncodingSpec
     public: PublicTable | None
 
     @property
     def tables(self) -> TomlTable:
-        """The tables that are read back as these settings; values at their defaults are left out."""
+        """The TOML tables that give these settings when they are read; values at their defaults are left out."""
         found = {
             "federation": to_table(self.federation),
             "method": self.method,
@@ -124,7 +124,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Federation:
-    """A federation that is ready to run: what devices are told, and when to go on."""
+    """A federation that is ready to run: its specification for devices, the policy of its rounds, and its roster."""
 
     spec: FederationSpec
     policy: Policy
@@ -164,7 +164,7 @@ def _override(tables: TomlTable, override: str) -> None:
 
 
 def read_values(text: str) -> list[Any]:
-    """Values with commas between them, as TOML reads them; where it cannot, as words: 0.1,0.5 or rpi4,x86."""
+    """Read values separated by commas as TOML, or as words if they are not TOML: 0.1,0.5 or rpi4,x86."""
     try:
         values: list[Any] = toml.loads(f"values = [{text}]", text)["values"]
     except UsageError:
@@ -173,7 +173,10 @@ def read_values(text: str) -> list[Any]:
 
 
 def read_settings(tables: Mapping[str, Any], file: Path) -> Settings:
-    """The sections that coordinator and simulator share.  Raises UsageError naming file, key and what is allowed."""
+    """Read the sections that coordinator and simulator share.
+
+    Raises UsageError naming file, key and what is allowed.
+    """
     known = (*SECTIONS, *SIMULATION)
     for name in tables:
         if name not in known:
@@ -196,14 +199,14 @@ def read_settings(tables: Mapping[str, Any], file: Path) -> Settings:
 
 
 def read_table(cls: type[T], table: Any, section: str, file: Path) -> T:
-    """A section as its dataclass.  Raises UsageError naming file, key, what is allowed and what was found."""
+    """Read a section as its dataclass.  Raises UsageError naming file, key, what is allowed and what was found."""
     if not isinstance(table, dict):
         raise UsageError(f"{file}: [{section}] must be a table")
     return toml_table.read_table(cls, table, f"{file}: {section}.")
 
 
 def federation(settings: Settings, *, classes: int | None = None, public: PublicSetSpec | None = None) -> Federation:
-    """The federation that settings describe; classes and public set come from the data where there is some.
+    """The federation that settings describe; classes and public: from the data set, if there is one.
 
     Raises UsageError.
     """
@@ -288,7 +291,7 @@ def _encoding_table(spec: EncodingSpec) -> dict[str, Any]:
 
 
 def chosen_method(settings: Settings) -> Method[Any]:
-    """The method that is run, under its parameters: the keys of [method] and those of [method.NAME].
+    """The method that is run, with its parameters: the keys of [method] and those of [method.NAME].
 
     Sub-tables of other methods are only checked, so that one file serves several methods.  Raises UsageError.
     """
@@ -311,7 +314,7 @@ def chosen_method(settings: Settings) -> Method[Any]:
 
 
 def _check_other(name: str, table: Mapping[str, Any], file: Path) -> None:
-    """Raise UsageError for parameters that a method which is not run would not take either."""
+    """Raise UsageError for wrong parameters of a method that is not run."""
     try:
         load_method(name).read(table)
     except UsageError as error:
@@ -329,7 +332,7 @@ def public_to_serve(settings: Settings) -> PublicSet | None:
 
 
 def to_toml(tables: Mapping[str, Any]) -> str:
-    """Tables as text that load_toml reads back as they were, so that a run can be repeated; None is left out."""
+    """Write tables as TOML that load_toml reads back, so that a run can be repeated; None values are left out."""
     return toml.dumps(_without_none(tables))
 
 

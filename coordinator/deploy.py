@@ -1,4 +1,4 @@
-"""The coordinator of a real deployment, as a process."""
+"""The coordinator process of a deployment."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LEDGER = Path("checkpoint") / "ledger.db"
 
 
 def command(args: argparse.Namespace) -> int:
-    """`edge-sdk coordinator`."""
+    """Run `edge-sdk coordinator`; returns the exit code."""
     return run_coordinator(
         args.file,
         args.broker,
@@ -71,7 +71,7 @@ def run_coordinator(
     resume: bool,
     trace: bool,
 ) -> int:
-    """Serve a federation until it is over; the exit code."""
+    """Serve a federation until it is over; returns the exit code."""
     toml.check_writer()
     tables = load_toml(file, overrides)  # kept as it is, with the sections that only a simulation reads
     settings = read_settings(tables, file)
@@ -130,7 +130,7 @@ def _equipment(settings: Settings) -> Equipment:
 
 
 def _public_server(ready: Federation, settings: Settings, folder: Path) -> PublicSetServer | None:
-    """What devices that lack the public set fetch it from; None where none is served, or the method needs none."""
+    """The server of the public set; None if none is served, or the method needs none."""
     if not method_of(ready.spec).needs_public_set:
         return None
     public = public_to_serve(settings)
@@ -156,7 +156,7 @@ def _progress_file(ready: Federation, folder: Path, progress: Progress) -> Progr
 
 
 def open_ledger(folder: Path, *, resume: bool) -> Ledger:
-    """The ledger of a run directory.  Raises UsageError where it would overwrite a run, or finds none to resume."""
+    """The ledger of a run directory.  Raises UsageError if it would overwrite a run, or there is none to resume."""
     path = folder / LEDGER
     if resume and not path.exists():
         raise UsageError(f"{folder}: nothing to resume here (no {LEDGER}); start without --resume")

@@ -1,7 +1,7 @@
-"""The coordinator's memory: what it has accepted, how exchanges closed, where it stands.
+"""The coordinator's durable state: accepted uploads, closed exchanges, and the checkpoint of the last round.
 
-An upload counts once it is a row here, and only then is it answered.  After a crash the round is computed again from
-the checkpoint of its start and these rows, which gives the same bits.
+An upload counts once it is a row here, and its receipt is sent only after that.  After a crash the round is computed
+again from the checkpoint of its start and these rows, which gives the same bits.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ CREATE TABLE IF NOT EXISTS checkpoint (round INTEGER NOT NULL, state BLOB NOT NU
 
 _INSERT_UPLOAD = "INSERT OR IGNORE INTO uploads VALUES (?, ?, ?, ?)"
 _PAGE_BYTES = 16384
-"""Uploads of 40 kB are durable in half the time that they take with pages of 4 kB; single ones of 2 kB 0.1 ms later."""
+"""The page size in bytes.  Compared with pages of 4 kB, uploads of 40 kB are durable in half the time, and single ones
+of 2 kB take 0.1 ms longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One upload, as it came."""
+    """One upload in the frame in which it arrived."""
 
     place: ExchangeId
     device: str
@@ -48,17 +49,17 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """What a checkpoint does to the slots: uploads of the round that ends take theirs, and old ones are given up."""
+    """How a checkpoint changes the slots: uploads of the round that ends fill some, and old slots are deleted."""
 
     filled: tuple[str, ...] = ()
-    """Devices whose upload of that round's first exchange takes their slot."""
+    """Devices whose upload of that round's first exchange is stored in their slot."""
     oldest: int = 0
-    """Slots of earlier rounds are given up."""
+    """Slots of rounds before this one are deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The coordinator at the start of a round."""
+    """The state of the coordinator at the start of a round."""
 
     round: int
     state: bytes
@@ -66,19 +67,19 @@ class Checkpoint:
 
 
 class Ledger:
-    """One SQLite file, or memory for a simulation.  Every method raises StoreError where the disk will not have it."""
+    """One SQLite file, or memory for a simulation.  Every method raises StoreError if the disk refuses."""
 
     def __init__(self, path: Path | None, contents: Path | None = None) -> None:
-        """Open or create the file; `contents`: begin in memory with what copy_to wrote there."""
+        """Open or create the file; path None: in memory.  contents: start with a copy of this file of `copy_to`."""
         self._path = path
         self._db = open_database(path, _SCHEMA, page_bytes=_PAGE_BYTES)
         self._closing: dict[ExchangeId, str] = {}
-        """Contributors, as JSON, of exchanges whose record waits for the next commit."""
+        """Contributors, as JSON, of closed exchanges that are written with the next commit."""
         self._numbers: dict[str, int] = {}
-        """Of the devices in the file."""
+        """The number of each device in the file."""
         self._taken: set[int] = set()
         self._next = 0
-        """The first number above all that are taken."""
+        """The first number above all taken numbers."""
         try:
             if contents is not None:
                 self._fill(contents)
@@ -103,7 +104,7 @@ class Ledger:
             source.backup(self._db)
 
     def _held_frames(self) -> dict[tuple[ExchangeId, str], bytes]:
-        """In memory, the uploads themselves: SQLite would copy each of them twice, and gain nothing."""
+        """The uploads of a ledger in memory, kept outside SQLite, which would copy each of them twice."""
         if self._path is not None:
             return {}
         rows = self._rows("SELECT round, exchange, device, frame FROM uploads")
@@ -123,11 +124,11 @@ class Ledger:
 
     @property
     def run(self) -> bytes:
-        """The name of this run, 16 bytes; there once `bind` was called."""
+        """The id of this run, 16 bytes; empty before `bind`."""
         return self._get("run") or b""
 
     def enrol(self, device: str, number: int | None, hello: bytes) -> int:
-        """The number of a device: the one it had, the one given, or, where that is taken or None, the next free one."""
+        """Store a device; returns its earlier number, else the one given, else (if taken or None) the next free one."""
         if number is None or number in self._taken:
             number = self._next
         number = self._numbers.get(device, number)
@@ -167,9 +168,9 @@ class Ledger:
         self._known.update((row.place, row.device) for row in fresh)
 
     def close_exchange(self, place: ExchangeId, contributors: tuple[str, ...], *, now: bool) -> None:
-        """Record who an exchange closed with; `now`: before anybody learns of it.
+        """Record the contributors of an exchange; now: write them at once, before any device learns the result.
 
-        Where everybody that was invited has answered, the rows say the same, and the record may wait for the next
+        If all invited devices have answered, the rows of uploads show the same, and the record may wait for the next
         commit.
         """
         self._closing[place] = json.dumps(contributors)
@@ -182,7 +183,7 @@ class Ledger:
         return {exchange: tuple(json.loads(text)) for exchange, text in rows}
 
     def contributors(self, place: ExchangeId) -> tuple[str, ...]:
-        """Whom an exchange closed with, on record or not yet."""
+        """The contributors that an exchange closed with, even if they are not written yet."""
         if place in self._closing:
             return tuple(json.loads(self._closing[place]))
         return self.closed(place.round).get(place.exchange, ())
@@ -205,7 +206,7 @@ class Ledger:
         return dict(self._rows(query, place.round, place.exchange))
 
     def checkpoint(self, round_: int, state: bytes, record: dict[str, Any], slots: Slots | None = None) -> None:
-        """Begin a round: forget the rows before it, but for uploads that go into slots."""
+        """Begin a round: delete the rows of earlier rounds, except uploads that go into slots."""
         slots = slots or Slots()
         with transaction(self._db, self._path):
             self._fill_slots(round_ - 1, slots.filled)
@@ -228,13 +229,13 @@ class Ledger:
         self._db.executemany("INSERT OR REPLACE INTO slots VALUES (?, ?, ?)", frames)
 
     def last_checkpoint(self) -> Checkpoint | None:
-        """Where the last round began."""
+        """The checkpoint at the start of the last round; None: there is none yet."""
         rows = self._rows("SELECT round, state, record FROM checkpoint")
         return Checkpoint(rows[0][0], rows[0][1], json.loads(rows[0][2])) if rows else None
 
     def copy_to(self, path: Path) -> None:
-        """Write everything into a file: how a simulation in memory is kept."""
-        self.commit(())  # what waits for the next commit
+        """Write everything into a file, so that a simulation in memory can be saved."""
+        self.commit(())  # write the closed exchanges that wait for the next commit
         with as_store_error(path):
             path.unlink(missing_ok=True)
             with closing(sqlite3.connect(path)) as target:
@@ -244,16 +245,16 @@ class Ledger:
                 target.commit()
 
     def free_bytes(self) -> int | None:
-        """Room where this lies: on its disk, or in memory; None where the system or the disk does not tell."""
+        """Free bytes on the ledger's disk, or in memory; None if the system does not tell."""
         try:
             if self._path is not None:
                 return shutil.disk_usage(self._path.parent).free
             return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        except (AttributeError, ValueError, OSError):  # not every system counts them
+        except (AttributeError, ValueError, OSError):  # some systems do not have these counts
             return None
 
     def close(self) -> None:
-        """Release the file."""
+        """Close the file."""
         self._db.close()
 
     def _get(self, name: str) -> bytes | None:

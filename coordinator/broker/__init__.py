@@ -1,4 +1,4 @@
-"""A broker of our own for demos and tests: mosquitto where it is installed, amqtt otherwise, as a child process.
+"""A local broker for demos and tests: mosquitto if it is installed, amqtt otherwise, as a child process.
 
-May import `edge_sdk.errors`; only commands and the simulator import it.
+This package may import `edge_sdk.errors`; only commands and the simulator import it.
 """

@@ -27,7 +27,7 @@ _MQTT_3_1_1 = b"\x00\x04MQTT\x04"
 
 
 class _Replay(StreamReaderAdapter):  # type: ignore[misc] # amqtt ships no types
-    """A stream whose first bytes were looked at already."""
+    """A stream that first returns the bytes that were already read from it."""
 
     def __init__(self, seen: bytes, reader: asyncio.StreamReader) -> None:
         super().__init__(reader)
@@ -39,7 +39,7 @@ class _Replay(StreamReaderAdapter):  # type: ignore[misc] # amqtt ships no types
 
 
 class _Steady(dict[str, Any]):
-    """A dict that may change while it is walked through; amqtt pauses within such walks, and loses the client."""
+    """A dict that may change during iteration: amqtt awaits within such loops, and would drop the client."""
 
     def __iter__(self) -> Iterator[str]:
         return iter(tuple(super().__iter__()))
@@ -49,14 +49,14 @@ class _Steady(dict[str, Any]):
 
 
 class _Unshown(bytes):
-    """A payload that amqtt's log lines, formatted even when nobody reads them, do not spell out byte by byte."""
+    """A payload with a short repr, because amqtt formats its log lines even when logging is off."""
 
     def __repr__(self) -> str:
         return f"<{len(self)} bytes>"
 
 
 class _LoopbackBroker(Broker):  # type: ignore[misc] # amqtt ships no types
-    """amqtt with its faults mended that hurt here; each is measured in docs/adr/0002-embedded-broker.md."""
+    """The amqtt broker with workarounds for its faults, each measured in docs/adr/0002-embedded-broker.md."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
@@ -65,7 +65,7 @@ class _LoopbackBroker(Broker):  # type: ignore[misc] # amqtt ships no types
     async def stream_connected(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, listener_name: str
     ) -> None:
-        """Refuse other versions than 3.1.1 in words; amqtt takes MQTT 5's properties for lengths and falls silent."""
+        """Refuse versions other than 3.1.1 with a CONNACK; amqtt misreads MQTT 5 properties and never answers."""
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             seen = await _connect_header(reader)
             if seen.endswith(_MQTT_3_1_1):
@@ -78,14 +78,14 @@ class _LoopbackBroker(Broker):  # type: ignore[misc] # amqtt ships no types
     async def _publish_retained_messages_for_subscription(
         self, subscription: tuple[str, int], session: Session
     ) -> None:
-        """Only for what the session subscribed to; amqtt walks every client's subscriptions when a client connects."""
+        """Publish only what the session subscribed to; amqtt would go through every client's subscriptions."""
         if any(found is session for found, _qos in self._subscriptions.get(subscription[0], ())):
             await super()._publish_retained_messages_for_subscription(subscription, session)
 
     async def _broadcast_message(
         self, session: Session | None, topic: str | None, data: bytes | None, force_qos: int | None = None
     ) -> None:
-        """Carry the payload in a form that costs nothing to log."""
+        """Broadcast the payload in a form that is cheap to log."""
         await super()._broadcast_message(session, topic, None if data is None else _Unshown(data), force_qos)
 
 
@@ -98,7 +98,7 @@ async def _connect_header(reader: asyncio.StreamReader) -> bytes:
 
 
 def main() -> None:
-    """Serve until the parent is gone."""
+    """Serve until the parent process ends."""
     parser = argparse.ArgumentParser(description="amqtt on loopback; ends with its standard input")
     parser.add_argument("--port", type=int, required=True)
     port = parser.parse_args().port

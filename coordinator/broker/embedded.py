@@ -1,6 +1,6 @@
-"""A broker of our own, as a child process on loopback: mosquitto where it is installed, amqtt otherwise.
+"""A local broker as a child process on loopback: mosquitto if it is installed, amqtt otherwise.
 
-Why these two, and what they cannot do: docs/adr/0002-embedded-broker.md.
+docs/adr/0002-embedded-broker.md says why these two were chosen, and what they cannot do.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _START_S = 20.0
 _STOP_S = 3.0
 _POLL_S = 0.01
 _END_WITH_PARENT = 'exec 3<&0; (cat <&3 >/dev/null; kill $$) & exec "$0" -c "$1" 3<&-'
-"""A shell that becomes mosquitto and leaves a watcher behind, which ends it when standard input closes."""
+"""A shell script that becomes mosquitto, with a background process that ends it when standard input closes."""
 
 MOSQUITTO_CONF = Path(__file__).with_name("mosquitto.conf")
-"""What every mosquitto is told that carries federations; who may come in, and from where, is added to it."""
+"""The mosquitto settings for any federation; listeners and access are added to it."""
 _ON_LOOPBACK = """
 listener {port} {host}
 allow_anonymous true
@@ -47,7 +47,8 @@ log_type error
 class EmbeddedBroker:
     """A broker that lives as long as the `with` block, or from `start` to `stop`, and dies with this process.
 
-    `port` 0 takes a free one.  Nothing is stored: a broker started again has no sessions and no retained messages.
+    With `port` 0 it takes a free port.  Nothing is stored: a broker that is started again has no sessions and no
+    retained messages.
     """
 
     def __init__(self, kind: Kind = "auto", port: int = 0) -> None:
@@ -60,7 +61,7 @@ class EmbeddedBroker:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL at which it listens."""
         return f"mqtt://{HOST}:{self.port}"
 
     @property
@@ -80,9 +81,9 @@ class EmbeddedBroker:
         return self._process.pid
 
     def start(self) -> EmbeddedBroker:
-        """Start and wait until it accepts connections.
+        """Start the broker and wait until it accepts connections.
 
-        Raises UsageError where the port is taken, TransportError where the broker does not come up.
+        Raises UsageError if the port is taken, TransportError if the broker does not start.
         """
         self.port = _free_port(self.port)
         self._folder = tempfile.TemporaryDirectory(prefix="edge-sdk-broker-")
@@ -94,7 +95,7 @@ class EmbeddedBroker:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=sink,
-                    start_new_session=True,  # Ctrl-C is for us, who still need the broker to finish in order
+                    start_new_session=True,  # Ctrl-C goes to this process only, which needs the broker to finish
                 )
             self._await_connections(self._process, errors)
         except BaseException:
@@ -103,11 +104,11 @@ class EmbeddedBroker:
         return self
 
     def wait(self) -> int:
-        """Wait until the broker ends by itself; its exit code."""
+        """Wait until the broker ends by itself; returns its exit code."""
         return 0 if self._process is None else self._process.wait()
 
     def stop(self) -> None:
-        """End the broker; may be repeated."""
+        """Stop the broker; a second call does nothing."""
         process, self._process = self._process, None
         if process is not None:
             _end(process)
@@ -143,7 +144,7 @@ class EmbeddedBroker:
 
 
 def command(args: argparse.Namespace) -> int:
-    """`edge-sdk broker`."""
+    """Run `edge-sdk broker`; returns the exit code."""
     serve(args.port)
     return 0
 
@@ -157,7 +158,7 @@ def serve(port: int = DEFAULT_PORT, kind: Kind = "auto") -> None:
 
 
 def _resolve(kind: Kind) -> Literal["amqtt", "mosquitto"]:
-    """The broker that is there; raises UsageError or MissingExtra where it is not."""
+    """The broker to start.  Raises UsageError or MissingExtra if it is not installed."""
     if kind != "amqtt" and os.name == "posix" and shutil.which("mosquitto"):
         return "mosquitto"
     if kind == "mosquitto":
@@ -175,9 +176,9 @@ def _mosquitto() -> str:
 
 
 def _free_port(port: int) -> int:
-    """The port itself where it can be bound, any free one for 0; raises UsageError where it is taken."""
+    """The port itself, or any free one for 0.  Raises UsageError if it cannot be bound."""
     with closing(socket.socket()) as probe:
-        if os.name == "posix":  # a port whose last connections still linger may be taken again
+        if os.name == "posix":  # allows a port whose last connections are in TIME_WAIT
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
@@ -187,7 +188,7 @@ def _free_port(port: int) -> int:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Closing its standard input ends the child in order; killing is for one that hangs."""
+    """End the child by closing its standard input; kill it if it does not end within _STOP_S seconds."""
     if process.stdin is not None:
         process.stdin.close()
     try:

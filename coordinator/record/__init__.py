@@ -1,4 +1,4 @@
-"""What a coordinator notes while it runs, and what came of it: record, metrics, result, remarks. Values, no I/O.
+"""The record of a run, its metrics, result and remarks: plain values without I/O.
 
-May import the neutral rooms of edge_sdk; every other room of the coordinator may import it.
+This package may import the neutral packages of edge_sdk; every other package of the coordinator may import it.
 """

@@ -16,22 +16,25 @@ from edge_sdk.arrays import Floats, Ints
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Insight:
-    """Arrays, each of which may be None.  k: classes, m: classes with a prototype, n: test samples of all devices."""
+    """Arrays, each of which may be None.
+
+    k: classes; m: classes with a prototype; d: width of a prototype; n: test samples of all devices.
+    """
 
     predictions: Floats | None = None  # (k, k)
-    """Row c: the mean prediction of the learning devices for public samples of class c; zeros where there are none."""
+    """Row c: the mean prediction of the learning devices for public samples of class c; zeros if there are none."""
     prototype_classes: Ints | None = None  # (m,)
     prototypes: Floats | None = None  # (m, d)
     points: Floats | None = None  # (n, 2)
-    """Features of test samples on their first two principal components, of all devices together."""
+    """The features of all devices' test samples on their first two principal components."""
     point_classes: Ints | None = None  # (n,)
     point_devices: Ints | None = None  # (n,)
-    """Device numbers."""
+    """The number of the device that each point is from."""
     explained: Floats | None = None  # (2,)
     """The share of the variance on each component."""
 
     def part(self, name: str) -> NDArray[Any]:
-        """One of the arrays, by name.  Raises ValueError where it is not there."""
+        """One of the arrays, by name.  Raises ValueError if it is None."""
         found: NDArray[Any] | None = getattr(self, name)
         if found is None:
             raise ValueError(f"no {name}")

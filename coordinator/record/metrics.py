@@ -1,7 +1,7 @@
 """Measures of a federation from papers, each a pure function of plain values.
 
-Accuracies are fractions in [0, 1] by device id.  Which accuracy goes in is the caller's choice: the summary gives AMP,
-FM and WLP that of each device's own task (`local_accuracy`), as their paper does.
+Accuracies are fractions in [0, 1] by device id.  The caller chooses which accuracy goes in: the summary computes AMP,
+FM and WLP from that on each device's own task (`local_accuracy`), as their paper does.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
-"""The quantiles over devices that a summary has."""
+"""The quantiles over devices that a summary contains."""
 CURVES = ("accuracy", "local_accuracy", "pm_v", "pm_l")
-"""Accuracies kept for every device and round: on the shared test, on its own task, and FedNH's two, which
+"""Accuracies kept for every device and round: on the shared test, on its own task, and FedNH's PM(V) and PM(L), which
 `edge_sdk.device.evaluation.personalised_accuracies` computes."""
 TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-"""Mean accuracies for which a summary says what it took to get there."""
+"""Mean accuracies for which a summary gives the rounds, bytes and time to reach them."""
 
 
 class Point(NamedTuple):
     """A run up to the end of a round: its accuracy, and what was spent since it began.
 
-    Bytes are sent and received, per device; device_flops, device_s and device_j are those of all devices, 0 where
-    nobody meters.
+    bytes_per_device counts bytes sent and received; device_flops, device_s and device_j are totals over all devices, 0
+    if they are not metered.
     """
 
     round: int
@@ -39,8 +39,9 @@ class Point(NamedTuple):
 def averaged_performance(accuracy: Mapping[str, float], samples: Mapping[str, int]) -> float:
     """AMP, FedKF Definition 1: sum_k p_k a_k with p_k = |D'_k| / sum_j |D'_j|.
 
-    D'_k is the test part of device k.  A device tells how many samples it trains on, not how many it tests on; all cut
-    their data in the same shares, so both give the same p_k but for rounding.  Where no device tells, all weigh alike.
+    D'_k is the test part of device k.  A device tells how many samples it trains on, not how many it tests on.  All
+    devices split their data in the same shares, so both give the same p_k up to rounding.  If no device tells its
+    count, all have the same weight.
     """
     weights = {device: samples.get(device, 0) for device in accuracy}
     total = sum(weights.values())
@@ -66,8 +67,8 @@ def global_model(accuracy: Mapping[str, float]) -> float | None:
     """GM, FedNH's section on evaluation metrics: the accuracy of the global model on the balanced test.
 
     accuracy: on the shared test (`data.balance_test` makes it balanced), by device, of a method whose devices measure
-    the averaged model as it arrives.  Then all of them measure the same model, and GM is what they all found; where
-    they did not find the same (tests of their own, or running statistics that stay on each device), there is none.
+    the averaged model as it arrives.  Then all of them measure the same model, and GM is the value that they
+    share.  There is none if their values differ (tests of their own, or running statistics that stay on each device).
     """
     found = set(accuracy.values())
     return found.pop() if len(found) == 1 else None
@@ -97,5 +98,5 @@ def over_devices(accuracy: Mapping[str, float], samples: Mapping[str, int]) -> d
 
 
 def to_target(points: Sequence[Point], target: float) -> Point | None:
-    """The first round whose accuracy is at least the target, with what was spent by then; None: never reached."""
+    """The first point whose accuracy is at least the target; None: it was never reached."""
     return next((point for point in points if point.accuracy >= target), None)

@@ -1,4 +1,4 @@
-"""Observers of a run: whoever wants to hear what happens while a federation runs."""
+"""Observers of a run, which receive its events while a federation runs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from coordinator.record.run_record import RunRecord
 
 
 class RunObserver:
-    """Is told the events of a run.  Here every method does nothing: an observer overrides those that it needs."""
+    """Receives the events of a run.  Every method does nothing here: an observer overrides those that it needs."""
 
     def joined(self, device: str, count: int, expected: int) -> None:
-        """A device was let in, the `count`-th of `expected`."""
+        """A device was admitted, the `count`-th of `expected`."""
 
     def turned_away(self, device: str, message: str) -> None:
         """A device was refused."""

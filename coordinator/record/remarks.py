@@ -16,11 +16,11 @@ from edge_sdk.protocol.messages import Hello
 LEAST_PARTICIPATION = 0.3
 """W3 is given below this share of a round's devices."""
 MOST_NAMED = 10
-"""Devices that a remark names one by one."""
+"""The most devices that a remark names one by one."""
 
 
 def labels_told(method: Method[Any]) -> str | None:
-    """Warning W18, to be said once: what the uploads of a method that trades by class tell of a device's labels."""
+    """Warning W18, given once: what the uploads of a method that trades rows by class tell about a device's labels."""
     return f"W18: {method.name} tells the coordinator {method.discloses}" if method.holders_wanted else None
 
 
@@ -45,7 +45,7 @@ def check_classes(
 
 
 def cautions(method: Method[Any]) -> tuple[str, ...]:
-    """What a method is warned about or refused for, each with its condition, in the order of their numbers."""
+    """The warnings and refusals that a method can cause, each with its condition, in the order of their numbers."""
     found = [*method.cautions, "W17: an update withheld because it diverged, or far larger than the others'"]
     if method.holders_wanted:
         found += [
@@ -94,9 +94,9 @@ def few_holders(method: Method[Any], holders: Collection[int], sharers: int, exp
 
 
 def slot_room(method: Method[Any], devices: int, weight_count: int, free_bytes: int | None) -> str | None:
-    """Warning W8, for a method that keeps a slot for every device: whether they and a round's uploads have room.
+    """Warning W8, for a method that keeps a slot for every device: whether slots and a round's uploads have room.
 
-    free_bytes: room where the ledger lies, on disk or in memory; None: not known.
+    free_bytes: free bytes where the ledger is stored, on disk or in memory; None: not known.
     """
     need_bytes = 2 * devices * 4 * weight_count
     if free_bytes is None or need_bytes <= free_bytes:
@@ -158,7 +158,7 @@ def far_off(outliers: Mapping[str, tuple[int, float]]) -> tuple[str, ...]:
 
 
 def far_larger(round_: int, device: str, times: float) -> str:
-    """Warning W17 as it happens; times: the norm of the update over the median of the exchange."""
+    """Warning W17 when it happens; times: the norm of the update over the median of the exchange."""
     return f"W17: round {round_ + 1}: the update of {device} is {times:.0f} times the median"
 
 
@@ -170,7 +170,7 @@ def laggards(found: Collection[str]) -> tuple[str, ...]:
 
 
 def left(device: str, reason: str) -> str:
-    """A device that said goodbye before the end."""
+    """The remark on a device that sent a Bye before the end."""
     return f"{device} left{reason and ': '}{reason}"
 
 
@@ -185,7 +185,8 @@ def refused_frames(senders: Mapping[str, Mapping[str, int]]) -> list[str]:
 def unmeasured(result: Result) -> tuple[str, ...]:
     """A remark on devices that a mean accuracy leaves out, and one on those that it takes from an earlier round.
 
-    A run's accuracy is that of each device's newest evaluation.  Empty where all were measured last, or none at all.
+    A run's accuracy is the mean over each device's newest evaluation.  Empty if all devices were measured
+    after the same round, or none was measured.
     """
     expected = [device for device in result.devices if device.learns]
     never = [device.id for device in expected if device.accuracy is None]

@@ -10,16 +10,17 @@ from coordinator.record.insight import Insight
 from coordinator.record.metrics import Point, global_model, over_devices
 
 VERDICTS = ("accepted", "duplicate", "stale", "refused", "withheld")
-"""What can become of an upload."""
+"""The verdicts on uploads."""
 METERED = {"flops": "flops", "s": "busy_s", "j": "energy_j"}
-"""Metered quantities: `device_flops` and so on is the total over all devices; the value is the field of one device."""
+"""Metered quantities: the key names a total over all devices, as in `device_flops`; the value is the field of a
+DeviceResult."""
 WORST_SHARE = 0.1
 """The share of devices whose mean accuracy is reported as `worst`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceResult:
-    """One device at the end of a run.  Accuracies are fractions in [0, 1]; None where nobody measured."""
+    """One device at the end of a run.  Accuracies are fractions in [0, 1]; None: not measured."""
 
     id: str
     number: int
@@ -28,30 +29,30 @@ class DeviceResult:
     model: str = ""
     runtime: str = ""
     note: str = ""
-    """What a reader should know about its model, such as where a frozen extractor comes from."""
+    """A note on its model for readers of reports, such as the origin of a frozen extractor."""
     learns: bool = True
     """False for a device that can only teach; no mean includes it."""
     joined: bool = True
-    """False for a device of a simulation that never came or was not let in; whether it learns is then unknown."""
+    """False for a device of a simulation that never joined or was refused; whether it learns is then unknown."""
     samples: int = 0
     class_counts: tuple[int, ...] = ()
-    """Samples per class; empty where the owner withholds them."""
+    """Samples per class; empty if the owner withholds them."""
     accuracy: float | None = None
     standalone_accuracy: float | None = None
-    """After the same training on its own data alone."""
+    """The accuracy after the same training on its own data alone."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """All other values of its newest evaluation, by name."""
     bytes_up: int = 0
     bytes_down: int = 0
     rounds_done: int = 0
     waited_s: float = 0.0
-    """Seconds for which exchanges stayed open because of this device: see coordinator/record/waiting.py."""
+    """Seconds for which exchanges stayed open because of this device (coordinator/record/waiting.py)."""
     busy_s: float = 0.0
-    """Seconds of computing by its board's profile; 0 where nobody meters it, as over a broker."""
+    """Seconds of computing by its board's profile; 0 if it is not metered, as over a broker."""
     energy_j: float = 0.0
-    """Joules that it drew from the start to the end of the run; 0 where nobody meters it."""
+    """Joules that it drew from the start to the end of the run; 0 if it is not metered."""
     flops: int = 0
-    """Floating-point operations, evaluations included; 0 where nobody meters it."""
+    """Floating-point operations, evaluations included; 0 if it is not metered."""
     withheld: int = 0
     """Uploads that it withheld because its training diverged."""
 
@@ -66,11 +67,11 @@ class RoundResult:
     """One completed round.  Seconds, bytes and work are those of this round alone."""
 
     round: int
-    """1 for the first: the number of rounds completed."""
+    """The number of the round, 1 for the first; rounds are completed in this order."""
     accuracy: Mapping[str, float] = field(default_factory=dict)
-    """By device id; only devices that were evaluated after this round."""
+    """Accuracies by device id; only devices that were evaluated after this round."""
     local_accuracy: Mapping[str, float] = field(default_factory=dict)
-    """The same on each device's own task: its own test part, or the test samples of the classes that it holds."""
+    """Accuracies on each device's own task: its own test part, or the test samples of the classes that it holds."""
     pm_v: Mapping[str, float] = field(default_factory=dict)
     """FedNH's PM(V) by device id, for devices whose owners disclose their classes."""
     pm_l: Mapping[str, float] = field(default_factory=dict)
@@ -85,15 +86,15 @@ class RoundResult:
     scalars_down: int = 0
     exchanges: int = 0
     device_flops: int = 0
-    """Total over all devices, evaluations included; 0 where nobody meters them, as over a broker."""
+    """FLOPs, total over all devices, evaluations included; 0 if they are not metered, as over a broker."""
     device_s: float = 0.0
-    """Seconds of computing by the boards' profiles, total over all devices; 0 where nobody meters them."""
+    """Seconds of computing by the boards' profiles, total over all devices; 0 if they are not metered."""
     device_j: float = 0.0
-    """Joules, total over all devices, waiting and talking included; 0 where nobody meters them."""
+    """Joules, total over all devices, waiting and communication included; 0 if they are not metered."""
     waited_for: str = ""
-    """The device that this round waited for longest; empty where it waited for none."""
+    """The device that this round waited for longest; empty if it waited for none."""
     waited_s: float = 0.0
-    """Seconds that the round waited for it."""
+    """Seconds that the round waited for that device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +105,7 @@ class Result:
     method: str
     seed: int
     rounds: int
-    """Rounds that were asked for."""
+    """The number of rounds that were configured."""
     completed: bool
     rounds_done: int
     devices: tuple[DeviceResult, ...]
@@ -115,25 +116,25 @@ class Result:
     refused_frames: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Frames that broke the protocol: sender -> kind -> count."""
     refused_devices: tuple[Mapping[str, str], ...] = ()
-    """Devices that were not let in: device, reason, message, remedy."""
+    """Devices that were refused; each entry has the keys device, reason, message, remedy."""
     warnings: tuple[str, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     time: Mapping[str, float] = field(default_factory=dict)
-    """wall_s, virtual_s, start_s (seconds since 1970)."""
+    """Times in seconds by name: wall_s, virtual_s, start_s (since 1970)."""
     memory: Mapping[str, float] = field(default_factory=dict)
-    """peak_mib: the most memory that a simulation had resident, worker processes included."""
+    """The key peak_mib is the largest resident memory of a simulation in MiB, worker processes included."""
     data: Mapping[str, str] = field(default_factory=dict)
-    """name, sha256."""
+    """The name and sha256 of the data set."""
     encoding: Mapping[str, str] = field(default_factory=dict)
     """The encoding of each payload kind that the method sends: tag -> encoding."""
     versions: Mapping[str, str] = field(default_factory=dict)
     transport: str = "memory"
     one_model: bool = False
-    """Whether all devices may measure one averaged model.  There is a GM only then, and if all found the same."""
+    """Whether all devices may measure one averaged model.  A GM exists only then, and only if all values agree."""
     reason: str = ""
-    """Why it ended early; empty where it did not."""
+    """Why the run ended early; empty if it did not."""
     insight: Insight | None = field(default=None, compare=False)
-    """What its models held at the end, for pictures."""
+    """Arrays about the models at the end, for plots."""
 
     @property
     def learners(self) -> frozenset[str]:
@@ -142,15 +143,15 @@ class Result:
 
     @property
     def metered(self) -> frozenset[str]:
-        """The keys of METERED with a known total; none over a broker, where nobody knows what devices spend."""
+        """The keys of METERED with a known total; none over a broker, where devices are not metered."""
         return frozenset(key for key, (total, _) in self.work().items() if total)
 
     def work(self) -> dict[str, tuple[float, float]]:
-        """For each key of METERED, what all devices spent: over the run, and in its rounds."""
+        """The total over all devices for each key of METERED: (over the run, in its rounds)."""
         found = {}
         for key, name in METERED.items():
             in_rounds = sum(getattr(entry, f"device_{key}") for entry in self.history)
-            # older run directories have no FLOPs of each device
+            # older run directories have no FLOPs per device
             found[key] = (sum(getattr(device, name) for device in self.devices) or in_rounds, in_rounds)
         return found
 
@@ -164,11 +165,11 @@ class Result:
         return over_devices(self.learned(accuracy), {device.id: device.samples for device in self.devices})
 
     def gm(self, accuracy: Mapping[str, float]) -> float | None:
-        """FedNH's GM, from accuracies by device id; None where there is no one model."""
+        """FedNH's GM from accuracies by device id; None if the devices did not measure one model."""
         return global_model(self.learned(accuracy)) if self.one_model else None
 
     def points(self) -> list[Point]:
-        """For each round that measured accuracy: its mean, and what had been spent by then."""
+        """One Point for each round with measured accuracies: their mean, and what was spent by its end."""
         found, spent_bytes, time_s, flops, device_s, device_j = [], 0, 0.0, 0, 0.0, 0.0
         for entry in self.history:
             spent_bytes += entry.bytes_up + entry.bytes_down
@@ -187,7 +188,7 @@ class Result:
 def spread(values: Sequence[float]) -> dict[str, float]:
     """The mean, min, max, std (population) and worst of the values; empty without any.
 
-    `worst` is the mean of the lowest tenth, rounded down, but of at least one value.
+    `worst` is the mean of the lowest tenth, rounded down, but at least of one value.
     """
     if not values:
         return {}

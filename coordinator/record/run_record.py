@@ -18,8 +18,8 @@ MISSED_SHARE = 0.1
 """Share of missed exchanges above which a lock-step method is worth a warning (W5)."""
 
 MAX_SENDERS = 10_000
-"""The most names kept of senders that break rules or are refused: a sender that invents names must not fill the
-memory."""
+"""The most names that are kept of senders that break the protocol or are refused, so that a sender that invents names
+cannot fill the memory."""
 KEPT = ("contributors", "exchanges", "waited_for", "waited_s")
 """Fields of a RoundResult that are noted per round."""
 TOTALS = ("wall_s", "bytes_up", "bytes_down", "scalars_up", "scalars_down", "device_flops", "device_s", "device_j")
@@ -40,14 +40,14 @@ class FleetWork(NamedTuple):
 
 
 NO_WORK = FleetWork()
-"""For runs in which nobody meters the devices."""
+"""The work in runs whose devices are not metered."""
 
 
 class _Totals(NamedTuple):
     """Totals since the run began, one field for each of TOTALS."""
 
     wall_s: float = 0.0
-    """Since the first exchange opened."""
+    """Seconds since the first exchange opened."""
     bytes_up: int = 0
     bytes_down: int = 0
     scalars_up: int = 0
@@ -62,16 +62,16 @@ class RunRecord:
     """Counters and curves of one run."""
 
     accuracy: dict[int, dict[str, float]] = field(default_factory=dict)
-    """Completed rounds -> device -> accuracy."""
+    """Number of completed rounds -> device -> accuracy."""
     local_accuracy: dict[int, dict[str, float]] = field(default_factory=dict)
-    """The same on each device's own task."""
+    """Accuracies on each device's own task, with the same keys."""
     pm_v: dict[int, dict[str, float]] = field(default_factory=dict)
     """FedNH's PM(V), by rounds and device; `pm_l` is its PM(L)."""
     pm_l: dict[int, dict[str, float]] = field(default_factory=dict)
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     """All other values of each device's newest evaluation: device -> name -> value."""
     rounds: list[RoundResult] = field(default_factory=list)
-    """Without accuracies, which may come a round later."""
+    """The completed rounds, without accuracies, which may arrive a round later."""
     updates: Counter[str] = field(default_factory=Counter)
     refused_frames: dict[str, Counter[str]] = field(default_factory=dict)
     refused_devices: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -82,24 +82,24 @@ class RunRecord:
     outliers: dict[str, tuple[int, float]] = field(default_factory=dict)
     """By device: the number of its updates far larger than the others', and the largest ratio to the median."""
     left: dict[str, str] = field(default_factory=dict)
-    """Devices that said goodbye before the end -> reason."""
+    """Devices that sent a Bye before the end -> reason."""
     bytes_up: Counter[str] = field(default_factory=Counter)
     bytes_down: Counter[str] = field(default_factory=Counter)
     scalars: Counter[str] = field(default_factory=Counter)
     """Numbers of knowledge sent: `up` in accepted uploads, `down` to devices."""
     contributed: Counter[str] = field(default_factory=Counter)
-    """By device, the exchanges that counted its upload."""
+    """By device, the number of exchanges that counted its upload."""
     rounds_done: Counter[str] = field(default_factory=Counter)
     holders: Counter[int] = field(default_factory=Counter)
-    """By class, the uploads of this round with a row for it.  Not saved: a restart reads the uploads again."""
+    """By class, the number of this round's uploads with a row for it.  Not saved: a restart reads the uploads again."""
     sharers: int = 0
-    """Uploads of this round that have rows for any class."""
+    """The number of this round's uploads that have rows for any class."""
     asked: int = 0
-    """Devices known to have answered or not, summed over rounds: see RoundState."""
+    """How many devices are known to have answered or not, summed over rounds (as in RoundState)."""
     answered: int = 0
     """How many of these answered."""
     started_s: float | None = None
-    """When the first exchange opened, on the server's clock.
+    """When the first exchange opened, in seconds of the server's clock.
 
     After a restart the caller may set it; otherwise the time since the last round ended is not counted.
     """
@@ -134,12 +134,12 @@ class RunRecord:
         self.refused_frames.setdefault(sender, Counter())[kind] += 1
 
     def refused_device(self, device: str, note: dict[str, str]) -> None:
-        """Note a device that was not let in; beyond MAX_SENDERS, new names are not kept."""
+        """Note a device that was refused; beyond MAX_SENDERS, new names are not kept."""
         if device in self.refused_devices or len(self.refused_devices) < MAX_SENDERS:
             self.refused_devices[device] = note
 
     def admitted(self, device: str, frame_bytes: int) -> None:
-        """Note a device that may take part, and forget an earlier refusal or goodbye."""
+        """Note a device that may take part, and forget an earlier refusal or Bye."""
         self.refused_devices.pop(device, None)
         self.left.pop(device, None)
         self.bytes_up[device] += frame_bytes
@@ -170,7 +170,7 @@ class RunRecord:
     def round_done(self, contributors: int, exchanges: int, now_s: float, work: FleetWork = NO_WORK) -> RoundResult:
         """Close a round and return it; `work` is what the devices have spent since the run began.
 
-        Whatever came before the first round, such as joining, counts in the first round, except its time.
+        The bytes and work before the first round, such as those of joining, count in the first round, but not the time.
         """
         then, now = self._closed, self._totals(now_s, work)
         waited_for, waited_s = self.waiting.round_done()
@@ -200,7 +200,7 @@ class RunRecord:
         )
 
     def unclosed(self) -> dict[str, Any]:
-        """The counts of the open round, which a restart would lose, as plain values."""
+        """The counts of the open round as plain values; a restart would lose them."""
         return {
             "bytes_up": dict(self.bytes_up),
             "bytes_down": dict(self.bytes_down),
@@ -225,12 +225,12 @@ class RunRecord:
         return self.accuracy[max(rounds)][device] if rounds else None
 
     def newest_accuracies(self) -> tuple[int, dict[str, float]]:
-        """The last round that any device measured, and its accuracies by device; (0, {}) where none was."""
+        """The last round that any device measured, and its accuracies by device; (0, {}) if there is none."""
         newest = max(self.accuracy, default=0)
         return newest, self.accuracy.get(newest, {})
 
     def to_json(self) -> dict[str, Any]:
-        """The record as plain values."""
+        """The record as plain values for JSON."""
         names = (
             "updates",
             "refused_frames",

@@ -1,10 +1,10 @@
-"""Numbers with units as people read them, and text from devices made safe to print."""
+"""Numbers formatted with readable units, and text from devices made safe to print."""
 
 from __future__ import annotations
 
 _BYTE_STEP = 1000
 _PRECISE_BELOW = 99.95
-"""One decimal below a hundred units, none above."""
+"""Numbers below this have one decimal, others none; 99.95 is the first that would round to 100.0."""
 
 
 def human_bytes(count: float) -> str:

@@ -1,8 +1,8 @@
 """Waits: the seconds for which an exchange stayed open because of one device, or of a few.
 
 The time from one answer to the next is a wait for the device that gives the next one; so the wait between the last two
-answers is for the last device alone.  Where a deadline closes an exchange, the rest of the time is a wait for those
-that did not answer.
+answers is for the last device alone.  If a deadline closes an exchange, the rest of the time is a wait for the
+devices that did not answer, in equal parts.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ class Waiting:
 
     def __init__(self) -> None:
         self.total_s: Counter[str] = Counter()
-        """By device, the seconds over the run."""
+        """By device, the waits of the whole run in seconds."""
         self._round_s: Counter[str] = Counter()
         self._last_s: float | None = None
-        """When a device last answered the open exchange; None: none has."""
+        """When a device last answered the open exchange (s); None: none has."""
 
     def answered(self, device: str, now_s: float) -> None:
         """Note that a device answered."""
@@ -36,7 +36,7 @@ class Waiting:
         self._last_s = None
 
     def round_done(self) -> tuple[str, float]:
-        """The device that this round waited for longest, and how long; no device where there was no wait."""
+        """The device that this round waited for longest, and the seconds; ("", 0.0) if there was no wait."""
         waits_s, self._round_s = self._round_s, Counter()
         if not waits_s:
             return "", 0.0
@@ -44,7 +44,7 @@ class Waiting:
         return device, waits_s[device]
 
     def to_json(self) -> dict[str, Any]:
-        """The waits as plain values, without the present one: a restart is no device's fault."""
+        """The waits as plain values, without the present one: no device causes a restart."""
         return {"total_s": dict(self.total_s), "round_s": dict(self._round_s)}
 
     def restore(self, plain: Mapping[str, Any]) -> None:

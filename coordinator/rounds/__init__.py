@@ -1,6 +1,7 @@
-"""The rounds of a federation, pure: a table of rules (machine.py) over states, events and commands (state.py).
+"""The rounds of a federation as pure functions: a table of rules (machine.py) over the types in state.py.
 
-May import `edge_sdk.protocol` and `errors`, nothing that has a clock, a socket, a disk or a method.
+This package may import `edge_sdk.protocol` and `errors`. It imports nothing that has a clock, a socket, a disk or a
+method.
 """
 
 from coordinator.rounds.machine import ROUND_MACHINE, advance, next_due_s, resumed

@@ -1,11 +1,12 @@
 """The rounds of a federation, as a pure state machine: events in, commands out.
 
-Two rules.  All that changes what a round is lives here; nothing here knows a clock, a socket, a disk or a method.
-Time comes in as a field of the events; what must be done goes out as commands, to be carried out in order.
+All code that changes the state of a round is in this module, and none of it uses a clock, a socket, a disk or a
+method.  Events carry the time in a field.  The caller carries out the commands in the order in which they are returned.
 
-A run gathers devices, then goes from exchange to exchange: *collecting* uploads until all that were invited have
-answered, or the deadline has come with a quorum; *finishing*, while the method reduces them; and so on, through the
-exchanges of a round, the rounds, and the closing exchange, whose uploads carry metrics only.
+A run first gathers devices, and then goes from exchange to exchange.  An exchange is *collecting* uploads until all
+invited devices have answered, or until the deadline if there is a quorum.  It is *finishing* while the method reduces
+the uploads.  The exchanges of a round, the rounds, and the closing exchange follow one another.  The uploads of the
+closing exchange carry metrics only.
 
 An upload counts only once it is durable: `Received` is answered by `Persist`, and only `Persisted` leads to `Fold`.
 """
@@ -59,13 +60,13 @@ def _gather_tick(state: RoundState, event: RoundTick) -> RoundTransition:
 
 
 def _gather_gone(state: RoundState, event: DeviceRefused | Left) -> RoundTransition:
-    """Where nobody else is expected now, the next tick opens."""
+    """Remove a device before the first exchange.  If no quorum is here any more, the join grace starts again later."""
     state = _absent(state, event.device)
     return _fail_without_quorum(state if state.quorum_here else replace(state, opens_at_s=None))
 
 
 def _join_running(state: RoundState, event: Joined) -> RoundTransition:
-    """A newcomer waits for the next exchange; one that was invited gets its Assign again."""
+    """A new device waits for the next exchange; a device that was invited to this one gets its Assign again."""
     state = _present(state, event.device)
     if state.phase is RoundPhase.COLLECTING and event.device in state.missing:
         return state, (_invite(state, {event.device}, event.now_s),)
@@ -78,7 +79,7 @@ def _leave(state: RoundState, event: DeviceRefused | Left) -> RoundTransition:
 
 
 def _leave_finishing(state: RoundState, event: DeviceRefused | Left) -> RoundTransition:
-    """What follows from it shows when the next exchange opens."""
+    """Remove a device while the method reduces; whether a quorum is left is checked when the next exchange opens."""
     return _absent(state, event.device), ()
 
 
@@ -100,14 +101,14 @@ def _receive_closed(state: RoundState, event: Received | Withheld | Persisted) -
 
 
 def _receive_gathering(state: RoundState, event: Received) -> RoundTransition:
-    """After a restart an upload can come before its exchange is open again; it will be sent again."""
+    """Ignore an upload for an exchange that is not open again after a restart: the device will send it again."""
     if event.place < state.place or (event.place == state.place and event.device in state.folded):
         return state, (_answer(state, event),)
     return state, ()
 
 
 def _withhold(state: RoundState, event: Withheld) -> RoundTransition:
-    """Not waited for in this exchange, and not asked again: it would say the same."""
+    """Stop waiting for the device in this exchange, and do not invite it again: its answer would be the same."""
     state = _seen(state, event.device)
     if event.device in state.withheld and event.place == state.place:
         return state, (SendReceipt(event.device, event.place, "duplicate", ""),)
@@ -124,7 +125,7 @@ def _withhold(state: RoundState, event: Withheld) -> RoundTransition:
 
 
 def _fold(state: RoundState, event: Persisted) -> RoundTransition:
-    """What is durable in time counts, also of a device that left meanwhile: a restart would find it and count it."""
+    """Count a durable upload, even if its device has left meanwhile: a restart would find the upload and count it."""
     if event.place != state.place or event.device in state.folded:
         return state, (_answer(state, event),)
     one = event.device
@@ -146,7 +147,7 @@ def _tick(state: RoundState, event: RoundTick) -> RoundTransition:
             return _fail(state, _too_silent(state))
         state = replace(
             state,
-            # newcomers, too: those who were invited are too few
+            # invite new devices, too: the uploads of the invited ones were too few
             invited=state.invited | _asked(state, state.members - state.withheld, len(state.invited)),
             due_s=event.now_s + policy.deadline_s,
             misses=state.misses + 1,
@@ -160,7 +161,7 @@ def _tick(state: RoundState, event: RoundTick) -> RoundTransition:
 
 
 def _next(state: RoundState, event: Finished) -> RoundTransition:
-    """On to the next exchange, the next round, or the closing exchange."""
+    """Open the next exchange, the next round, or the closing exchange."""
     round_, exchange = state.place.round, state.place.exchange + 1
     if exchange < state.policy.exchanges:
         return _open(replace(state, place=ExchangeId(round_, exchange), folded=frozenset()), event.now_s)
@@ -186,7 +187,7 @@ def _present(state: RoundState, device: str) -> RoundState:
 
 
 def _seen(state: RoundState, device: str) -> RoundState:
-    """Any sign of life of a member ends its being away."""
+    """A device that sends anything is no longer away."""
     return replace(state, away=state.away - {device}) if device in state.away else state
 
 
@@ -201,27 +202,27 @@ def _absent(state: RoundState, device: str) -> RoundState:
 
 
 def _await_rest(state: RoundState, now_s: float) -> RoundState:
-    """From the moment that a quorum is here, the rest have the join grace."""
+    """Start the join grace for the remaining devices as soon as a quorum is here."""
     if state.quorum_here and state.opens_at_s is None:
         return replace(state, opens_at_s=now_s + state.policy.join_grace_s)
     return state
 
 
 def _begin(state: RoundState, now_s: float) -> RoundTransition:
-    """The first exchange after gathering."""
+    """Open the first exchange after gathering."""
     ended: tuple[RoundCommand, ...] = () if state.unrecorded is None else (RoundDone(state.unrecorded),)
     state, commands = _open(replace(state, unrecorded=None), now_s)
     return state, (*ended, *commands)
 
 
 def _open(state: RoundState, now_s: float) -> RoundTransition:
-    """Invite whoever is here; everybody, where too few are."""
+    """Open an exchange; invite the members that are here, or all if fewer than a quorum are here."""
     if not state.quorum_possible:
         return _fail(state, _too_few(state))
     here = state.members - state.away
     pool = here if len(here | state.folded) >= state.policy.quorum else state.members
     invited = _asked(state, pool) | state.folded
-    if len(state.folded) >= state.policy.expected:  # closed before a restart, perhaps: nobody new may change it
+    if len(state.folded) >= state.policy.expected:  # it may have closed before a restart: add no further upload
         invited = frozenset(state.folded)
     state = replace(
         state,
@@ -240,7 +241,7 @@ def _open(state: RoundState, now_s: float) -> RoundTransition:
 
 
 def _asked(state: RoundState, pool: frozenset[str], more: int = 0) -> frozenset[str]:
-    """Those of a pool whom this exchange asks, and so many more who were not asked at first."""
+    """Choose the devices of the pool that this exchange invites; `more` is added to the number to choose."""
     policy = state.policy
     if state.wanted is None:
         return pool
@@ -249,17 +250,17 @@ def _asked(state: RoundState, pool: frozenset[str], more: int = 0) -> frozenset[
 
 
 def _heard_late(state: RoundState, event: Received | Withheld | Persisted) -> RoundState:
-    """An answer to a round's first exchange that was not needed any more: it did come."""
+    """Count a late answer to a round's first exchange that had closed with enough other answers."""
     if event.device not in state.unheard or event.place.exchange or event.place >= state.place:
         return state
     return replace(state, asked=state.asked + 1, answered=state.answered + 1, unheard=state.unheard - {event.device})
 
 
 def _measured(state: RoundState) -> RoundState:
-    """With the answers to a round's first exchange counted.
+    """Count the devices asked and the answers to a round's first exchange.
 
-    Where enough came before the deadline, nobody knows of the rest; those of the round before who are away by now never
-    answered.
+    If enough answers came before the deadline, it is not known whether the other devices would have answered: they go
+    to `unheard`.  Devices in `unheard` since the round before that are away by now count as asked without an answer.
     """
     if state.place.exchange or state.closing:
         return state
@@ -294,7 +295,7 @@ def _fail_without_quorum(state: RoundState) -> RoundTransition:
 
 
 def _answer(state: RoundState, upload: Received | Withheld | Persisted) -> SendReceipt:
-    """To an upload that is not wanted (any more)."""
+    """The receipt for an upload that does not count: refused, duplicate or late."""
     if upload.place > state.place:
         return SendReceipt(upload.device, upload.place, "refused", "this exchange has not begun")
     if upload.place == state.place and upload.device in state.folded:
@@ -345,19 +346,41 @@ _G, _C, _F, _D, _X = (
 
 ROUND_MACHINE: StateMachine[RoundState] = StateMachine(
     (
-        Rule((_G,), Joined, (_G, _C, _F, _D), _gather, "counted; the run opens when all are here"),
-        Rule((_G,), RoundTick, (_G, _C, _F, _D), _gather_tick, "opens with a quorum once the join grace is over"),
+        Rule((_G,), Joined, (_G, _C, _F, _D), _gather, "counted; the first exchange opens when all devices are here"),
+        Rule(
+            (_G,),
+            RoundTick,
+            (_G, _C, _F, _D),
+            _gather_tick,
+            "the first exchange opens with a quorum once the join grace is over",
+        ),
         Rule((_G,), DeviceRefused, (_G, _X), _gather_gone, "fails at once when the quorum is out of reach"),
         Rule((_G,), Left, (_G, _X), _gather_gone, "fails at once when the quorum is out of reach"),
-        Rule((_G,), Received, (_G,), _receive_gathering, "late or duplicate; else left to be sent again"),
-        Rule((_C, _F), Joined, (SAME,), _join_running, "newcomers wait for the next exchange; others get theirs again"),
-        Rule((_C, _F), Lost, (SAME,), _lose, "not invited to the next exchange unless it shows up"),
+        Rule(
+            (_G,),
+            Received,
+            (_G,),
+            _receive_gathering,
+            "answered late or duplicate; otherwise ignored, and the device sends it again",
+        ),
+        Rule(
+            (_C, _F),
+            Joined,
+            (SAME,),
+            _join_running,
+            "new devices wait for the next exchange; invited ones get their Assign again",
+        ),
+        Rule((_C, _F), Lost, (SAME,), _lose, "not invited to the next exchange unless it sends something"),
         Rule((_C,), Left, (_C, _F, _D, _X), _leave, "no longer waited for"),
         Rule((_C,), DeviceRefused, (_C, _F, _D, _X), _leave, "no longer waited for"),
         Rule((_F,), Left, (_F,), _leave_finishing, "not waited for in the next exchange"),
         Rule((_F,), DeviceRefused, (_F,), _leave_finishing, "not waited for in the next exchange"),
         Rule(
-            (_C,), Received, (_C,), _receive, "persisted if invited and new; else answered late, duplicate or refused"
+            (_C,),
+            Received,
+            (_C,),
+            _receive,
+            "persisted if invited and new; otherwise answered late, duplicate or refused",
         ),
         Rule((_F, _D, _X), Received, (SAME,), _receive_closed, "answered late or duplicate"),
         Rule(
@@ -365,15 +388,19 @@ ROUND_MACHINE: StateMachine[RoundState] = StateMachine(
             Withheld,
             (_C, _F, _X),
             _withhold,
-            "no longer waited for here; a quorum of all is then of all others",
+            "no longer waited for in this exchange; if the quorum is all devices, it becomes one smaller",
         ),
         Rule((_F, _D, _X), Withheld, (SAME,), _receive_closed, "answered late or duplicate"),
-        Rule((_C,), Persisted, (_C, _F, _D), _fold, "folded once; the last one closes the exchange"),
-        Rule((_F, _D, _X), Persisted, (SAME,), _receive_closed, "too late to count, and answered so"),
+        Rule((_C,), Persisted, (_C, _F, _D), _fold, "counted once; the last upload closes the exchange"),
+        Rule((_F, _D, _X), Persisted, (SAME,), _receive_closed, "too late to count; answered late or duplicate"),
         Rule(
-            (_C,), RoundTick, (_C, _F, _D, _X), _tick, "the silent are invited again; the deadline closes with a quorum"
+            (_C,),
+            RoundTick,
+            (_C, _F, _D, _X),
+            _tick,
+            "silent devices are invited again; at the deadline the exchange closes if there is a quorum",
         ),
-        Rule((_F,), Finished, (_C, _X), _next, "the next exchange, the next round, or the closing exchange"),
+        Rule((_F,), Finished, (_C, _X), _next, "the next exchange, the next round or the closing exchange opens"),
         Rule((_G, _C, _F), Broken, (_X,), _break, "the method, the broker or the ledger cannot go on"),
     )
 )
@@ -387,10 +414,10 @@ def advance(state: RoundState, event: RoundEvent) -> RoundTransition:
 def resumed(
     policy: Policy, place: ExchangeId, folded: frozenset[str], *, asked: int = 0, answered: int = 0
 ) -> RoundState:
-    """Where a coordinator stands after a restart: gathering again, at an exchange that holds these uploads.
+    """The state after a restart: gathering again, at an exchange that has durable uploads of the devices in `folded`.
 
-    asked, answered: as far as they were measured when the last round ended.
-    `place` may stand one past the last exchange of a round, where all of them are closed and its end is not on record.
+    asked, answered: the counts of RoundState when the last round ended.
+    `place` is one past the last exchange of a round if all its exchanges are closed and its end is not on record.
     """
     if place.exchange == policy.exchanges:
         after = ExchangeId(place.round + 1, 0)
@@ -399,7 +426,7 @@ def resumed(
 
 
 def next_due_s(state: RoundState) -> float | None:
-    """When the next Tick can matter; None: only messages can."""
+    """The time in s at which the next RoundTick can change something; None: only another event can."""
     if state.phase is RoundPhase.COLLECTING:
         return min(state.due_s, state.retry_at_s) if state.waited_for else state.due_s
     if state.phase is RoundPhase.GATHERING and state.quorum_here:

@@ -1,7 +1,7 @@
-"""The round machine at work: one queue of the commands that it gives, carried out in order.
+"""The queue of the round machine's commands, which are carried out in order.
 
-Two rules.  The machine is given an event only when all its earlier commands are carried out.  A command that the disk
-refuses stays at the head of the queue, and everything waits behind it until it is tried again.
+The machine gets an event only when all its earlier commands are carried out.  A command that the disk refuses stays at
+the head of the queue, and everything waits behind it until it is tried again.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from coordinator.rounds import RoundPhase, RoundState
 from edge_sdk.errors import StoreError
 
 DISK_AGAIN_S = 5.0
-"""Pause before a command that the disk refused is tried again."""
+"""The pause in seconds before a command that the disk refused is tried again."""
 
 
 class RoundQueue:
-    """Feeds the machine, and has its commands carried out first in, first out."""
+    """Gives events to the machine, and has its commands carried out in the order in which it returned them."""
 
     def __init__(
         self,
@@ -26,41 +26,41 @@ class RoundQueue:
         carry_out: Callable[[rounds.RoundCommand, float], rounds.RoundEvent | None],
         noted: Callable[[str], None],
     ) -> None:
-        """carry_out: carries out one command at a time (s), and gives the event that follows from it, if any.
+        """carry_out: carries out one command, given the time in seconds, and returns the event that follows, if any.
 
-        It raises StoreError where the disk refuses, and is then called with the same command again.
-        noted: is told of each refusal.
+        It raises StoreError if the disk refuses, and is later called with the same command again.
+        noted: is called with a message for each refusal.
         """
         self.state = state
         self._carry_out, self._noted = carry_out, noted
         self._commands: deque[rounds.RoundCommand] = deque()
         self._events: deque[rounds.RoundEvent] = deque()
-        """They wait until no command is left."""
+        """Events that wait until no command is left."""
         self._again_s: float | None = None
-        """When the command that the disk refused is tried again; None: the disk refused none."""
+        """When the command that the disk refused is tried again (s); None: no command waits for the disk."""
 
     @property
     def held(self) -> bool:
-        """Whether the first command waits for the disk, and all others behind it."""
+        """Whether the first command waits for the disk, and all others wait behind it."""
         return self._again_s is not None
 
     @property
     def over(self) -> bool:
-        """Whether the run has ended, well or not, and nothing is left to carry out."""
+        """Whether the run is done or failed, and nothing is left to carry out."""
         return self.state.phase in (RoundPhase.DONE, RoundPhase.FAILED) and not self._commands and not self._events
 
     def next_due_s(self) -> float | None:
-        """When `tick` can next matter."""
+        """The time in s at which `tick` can next change something; None: only another event can."""
         return rounds.next_due_s(self.state) if self._again_s is None else self._again_s
 
     def feed(self, *events: rounds.RoundEvent, now_s: float) -> None:
-        """Let these happen, one after the other; while a command waits for the disk, they wait behind it."""
+        """Give these events to the machine one by one; while a command waits for the disk, they wait behind it."""
         self._events.extend(events)
         if not self.held:
             self._work(now_s)
 
     def tick(self, now_s: float) -> None:
-        """Let time pass: try the command that waits for the disk again, else tell the machine the time."""
+        """Try the command that waits for the disk again, or else tell the machine the time, if that is due."""
         due_s = self.next_due_s()
         if due_s is None or now_s < due_s:
             return
@@ -71,9 +71,9 @@ class RoundQueue:
             self.feed(rounds.RoundTick(now_s), now_s=now_s)
 
     def give_up(self, reason: str, now_s: float) -> None:
-        """Fail the run, whatever waits for the disk: that is dropped, and a restart does it again from the ledger.
+        """Fail the run and drop the commands that wait for the disk; a restart carries them out from the ledger.
 
-        A run that is done, and waits only for that to be on record, does not fail.
+        A run that is done, and only waits for its end to be on record, does not fail.
         """
         if self.state.phase is RoundPhase.DONE:
             return
@@ -98,5 +98,5 @@ class RoundQueue:
             self._noted(f"{error}; the round waits, next try in {DISK_AGAIN_S:g} s")
             return
         self._commands.popleft()
-        if event is not None:  # before what waits: that came later
+        if event is not None:  # it goes before the waiting events, which came later
             self._events.appendleft(event)

@@ -1,7 +1,7 @@
-"""Whom a round asks, where it does not ask everybody, and how many: pure, and the same after a restart.
+"""The draw of a round's devices, if it does not invite all of them: which ones, and how many.
 
-Devices are ranked by a hash of (seed, round, device), and the first ones are asked.  Whoever joins or goes changes the
-ranks of nobody else.
+The functions are pure, so a restart draws the same devices.  Devices are ranked by a hash of (seed, round, device), and
+the first ones are invited.  A device that joins or leaves changes no other device's rank.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import math
 from collections.abc import Collection
 
 _PRIOR = 2
-"""Answers that are assumed before any is measured: the first round asks for as many as are wanted."""
+"""Devices asked and answers assumed before any is measured: the first round invites just as many as it wants."""
 _LEAST_RATE = 0.1
-"""However few answer, no more than ten times as many are asked."""
+"""The lowest rate of answers that is assumed, so that at most ten times the wanted number is invited."""
 
 
 def select(pool: Collection[str], count: int, seed: int, round_: int) -> frozenset[str]:
-    """So many of these devices, or all where there are fewer."""
+    """Choose `count` devices of the pool, or all of them if there are fewer."""
     return frozenset(sorted(pool, key=lambda device: _rank(seed, round_, device))[:count])
 
 
 def invitations(wanted: int, asked: int, answered: int) -> int:
-    """How many to ask for `wanted` answers, after `answered` of `asked` came: wanted / rate, rounded up.
+    """The number of devices to invite for `wanted` answers, if `answered` of `asked` came: wanted / rate, rounded up.
 
     rate = (answered + 2) / (asked + 2), at least 0.1.
     """

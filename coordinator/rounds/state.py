@@ -1,7 +1,7 @@
-"""The words of the rounds: where a run stands, what can happen to it, and what must then be done.
+"""The types of the rounds: the state of a run, the events that change it, and the commands that follow.
 
-All of them are values.  What they mean is in machine.py.  Each event and each command carries what it is about.  An
-`upload` is whatever the caller gave with Received: the rounds hand it on and never look into it.
+All of them are immutable values; the rules that use them are in machine.py.  An `upload` is the object that the caller
+gave with Received: the rounds pass it on and never look into it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FIRST = ExchangeId(0, 0)
 
 
 class RoundPhase(str, Enum):
-    """Where a run is."""
+    """The phase of a run."""
 
     GATHERING = "gathering"
     COLLECTING = "collecting"
@@ -29,68 +29,68 @@ class RoundPhase(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """When to go on and when to give up."""
+    """The limits that decide when a run goes on and when it fails."""
 
     expected: int
-    """Devices that this run was made for."""
+    """The number of devices that this run was made for."""
     quorum: int
-    """Fewest uploads that an exchange may close with."""
+    """The fewest uploads that an exchange may close with."""
     rounds: int
     exchanges: int
-    """Per round."""
+    """The number of exchanges in a round."""
     deadline_s: float = 60.0
-    """After which an exchange closes with a quorum."""
+    """The time in seconds after which an exchange closes if it has a quorum."""
     retry_s: float = 2.0
-    """First wait before a silent device is invited again; doubles up to the deadline."""
+    """The first wait in seconds before a silent device is invited again; it doubles up to the deadline."""
     join_grace_s: float = 5.0
-    """Wait for the rest once a quorum has joined."""
+    """The wait in seconds for the remaining devices once a quorum has joined."""
     patience: int = 3
-    """Deadlines that an exchange may miss its quorum before the run ends."""
+    """How many deadlines an exchange may pass without a quorum before the run fails."""
     participants: int = 0
-    """Answers that a round is content with, of as many devices that it asks; 0: it asks everybody."""
+    """The number of answers that a round waits for and of devices that it invites; 0: it invites all devices."""
     over_select: bool = False
-    """Ask for more than `participants`, as the measured share of answers demands; the first ones count."""
+    """Whether to invite more devices than `participants`, by the measured share of answers; the first ones count."""
     seed: int = 0
-    """Of the draw of participants."""
+    """The seed for the draw of participants."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundState:
-    """All that a coordinator must remember between two events."""
+    """Everything that the rounds keep between two events."""
 
     policy: Policy
     phase: RoundPhase = RoundPhase.GATHERING
     place: ExchangeId = FIRST
     members: frozenset[str] = frozenset()
-    """Joined and not left."""
+    """Devices that joined and did not leave."""
     away: frozenset[str] = frozenset()
-    """Members that missed a deadline or were reported lost, until they show up again."""
+    """Members that missed a deadline or were reported lost, and have sent nothing since."""
     gone: frozenset[str] = frozenset()
-    """Refused, or left for good."""
+    """Devices that were refused, or that left."""
     invited: frozenset[str] = frozenset()
     folded: AbstractSet[str] = frozenset()
-    """Whose uploads for this exchange are durable."""
+    """Devices whose uploads for this exchange are durable."""
     withheld: frozenset[str] = frozenset()
-    """Who answered this exchange with nothing, because what it learned diverged."""
+    """Devices that withheld their upload for this exchange, because their training diverged."""
     opens_at_s: float | None = None
-    """While gathering: when to open without the rest; None: a quorum was not seen yet."""
+    """While gathering: when to open without the remaining devices (s); None: there was no quorum yet."""
     due_s: float = 0.0
     retry_at_s: float = 0.0
     retry_wait_s: float = 0.0
     misses: int = 0
     unrecorded: int | None = None
-    """A round whose exchanges are all closed, and whose end is not on record: what a restart can find."""
+    """A round whose exchanges are all closed but whose end is not on record, as a restart can find it; or None."""
     asked: int = 0
-    """Devices of which is known whether they answered the first exchange of a round, each round anew."""
+    """How many devices are known to have answered the first exchange of a round or not, summed over the rounds."""
     answered: int = 0
-    """How many of them did."""
+    """How many of these answered."""
     unheard: frozenset[str] = frozenset()
-    """Of whom it is not known, because the last round had enough answers before theirs."""
+    """Devices whose answer is not counted yet, because the last round had enough answers before theirs."""
     reason: str = ""
 
     @property
     def wanted(self) -> int | None:
-        """Answers after which this exchange closes at once; None: it waits for everybody whom it asked."""
+        """The number of answers that closes this exchange at once; None: it waits for all invited devices."""
         return self.policy.participants or None if not self.closing else None
 
     @property
@@ -100,22 +100,22 @@ class RoundState:
 
     @property
     def waited_for(self) -> bool:
-        """Whether any upload is not in; whoever is folded was invited."""
+        """Whether an invited device has not answered; comparing sizes suffices, since `folded` is part of `invited`."""
         return len(self.invited) > len(self.folded)
 
     @property
     def missing(self) -> frozenset[str]:
-        """Invited devices whose upload is not in."""
+        """Invited devices whose upload has not arrived."""
         return self.invited - self.folded
 
     @property
     def counted(self) -> AbstractSet[str]:
-        """Whom a quorum can be made of: the members, and in the closing exchange whoever has answered and gone home."""
+        """Devices that count for a quorum: members, and in the closing exchange also those that answered and left."""
         return self.members | self.folded if self.closing else self.members
 
     @property
     def all_here(self) -> bool:
-        """Whether a quorum is here and nobody else is expected."""
+        """Whether a quorum is here and no other device is expected."""
         rest = self.policy.expected - len(self.gone - self.counted) - len(self.counted)
         return rest <= 0 and self.quorum_here
 
@@ -126,21 +126,22 @@ class RoundState:
 
     @property
     def quorum_possible(self) -> bool:
-        """Whether enough devices are here, or may still come."""
+        """Whether enough devices are here, or may still join."""
         return self.quorum_here or self.policy.expected - len(self.gone - self.counted) >= self.policy.quorum
 
     @property
     def yield_possible(self) -> bool:
-        """Whether, besides those who withheld theirs, enough devices may still give this exchange an upload."""
+        """Whether enough devices, without those that withheld theirs, may still give this exchange an upload."""
         lost = (self.gone - self.counted) | self.withheld
         most = max(len(self.counted - self.withheld), self.policy.expected - len(lost))
         return most >= self.needed
 
     @property
     def needed(self) -> int:
-        """Uploads that this exchange cannot close without.
+        """The number of uploads that this exchange needs to close.
 
-        The quorum; where that is everybody, one device whose learning diverged does not end the run: everybody else.
+        This is the quorum.  If the quorum is all devices, those that withheld their upload are subtracted, so that a
+        device whose training diverged does not end the run.
         """
         policy = self.policy
         return policy.quorum if policy.quorum < policy.expected else max(1, policy.quorum - len(self.withheld))
@@ -151,7 +152,7 @@ class RoundState:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A device said hello and was found fit."""
+    """A device sent a Hello and was admitted."""
 
     device: str
     now_s: float
@@ -159,14 +160,14 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRefused:
-    """A device that the run was made for was refused: when it joined, or when it said hello again."""
+    """A device on the roster was refused, when it joined or when it sent a Hello again."""
 
     device: str
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A device said bye."""
+    """A device sent a Bye."""
 
     device: str
     now_s: float
@@ -174,7 +175,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The broker reports that a device fell silent: a hint, not the truth."""
+    """The broker reports that a device lost its link; this may be wrong or out of date."""
 
     device: str
 
@@ -190,7 +191,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Withheld:
-    """A device answers that it has no upload to give: it need not be waited for, and does not count."""
+    """A device reported that it withholds its upload: it is not waited for, and does not count."""
 
     device: str
     place: ExchangeId
@@ -199,7 +200,7 @@ class Withheld:
 
 @dataclass(frozen=True, slots=True)
 class Persisted:
-    """That upload is durable now."""
+    """An upload is durable now."""
 
     device: str
     place: ExchangeId
@@ -223,7 +224,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """Something without which the run cannot go on."""
+    """Something failed without which the run cannot go on."""
 
     reason: str
 
@@ -238,7 +239,7 @@ RoundEvent: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Invite:
-    """Send these devices the Assign of this place (again)."""
+    """Send these devices the Assign of this place, for the first time or again."""
 
     devices: tuple[str, ...]
     place: ExchangeId
@@ -247,7 +248,7 @@ class Invite:
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Make the upload of this device durable, then say Persisted."""
+    """Make the upload of this device durable, then report Persisted."""
 
     device: str
     place: ExchangeId
@@ -275,13 +276,16 @@ class SendReceipt:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """Close the exchange with these contributors: let the method finish, then say Finished or Broken."""
+    """Close the exchange with these contributors: let the method finish, then report Finished or Broken."""
 
     place: ExchangeId
     contributors: tuple[str, ...]
     partial: bool
-    """Closed without some device that could be invited after a restart: must be on record before anybody is told what
-    came of it.  Otherwise the uploads themselves say who contributed."""
+    """Whether some device did not contribute that could be invited after a restart.
+
+    The contributors must then be on record before any device learns the result.  Otherwise the durable uploads show who
+    contributed.
+    """
 
 
 @dataclass(frozen=True, slots=True)

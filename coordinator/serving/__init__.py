@@ -1,4 +1,4 @@
-"""The coordinator at work: the server's loop, admission, checks of uploads, aggregation, and what it sends.
+"""The coordinator while it runs: the server's loop, admission, checks of uploads, aggregation, and sending.
 
-May import `rounds`, `record`, `ledger` and the neutral rooms of edge_sdk; never `report`.
+This package may import `rounds`, `record`, `ledger` and the neutral packages of edge_sdk, but never `report`.
 """

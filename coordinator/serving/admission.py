@@ -1,4 +1,4 @@
-"""Who may take part: the capability negotiation at join, before any training."""
+"""Admission of devices: the capability negotiation when a device joins, before any training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edge_sdk.protocol.messages import PROTOCOL_VERSION, FederationSpec, Hello
 
 @dataclass(frozen=True, slots=True)
 class RefusalReason:
-    """Why a device is refused, and what would mend it."""
+    """Why a device is refused, and what its owner can do about it."""
 
     reason: str
     message: str
@@ -21,12 +21,12 @@ class RefusalReason:
 
 
 def learns(hello: Hello, method: Method[Any]) -> bool:
-    """Whether this device can train under the method (else it may at most teach)."""
+    """Whether this device can train under the method; otherwise it can at most teach."""
     return method.learnt_by(hello.capabilities, hello.terms)
 
 
 def nobody_learns(devices: Collection[str], method: Method[Any]) -> str:
-    """Why a run cannot go on for which only teachers have come."""
+    """The reason why a run fails if all its devices can only teach."""
     missing = ", ".join(sorted(method.needs - {"predict"}))
     return (
         f"no device can learn: {', '.join(sorted(devices))} can only predict, and {method.name} needs {missing} "
@@ -51,8 +51,8 @@ def refusal(
 ) -> RefusalReason | None:
     """The first reason why a device may not take part; None: it may.
 
-    agreed: of the device that was taken in first; where weights are shared, its architecture is the federation's.
-    serving: a device could fetch the public set here.
+    agreed: the Hello of the device admitted first; if weights are shared, its architecture is the federation's.
+    serving: whether devices can fetch the public set from this coordinator.
     """
     device = hello.device
     if PROTOCOL_VERSION not in hello.versions:
@@ -107,7 +107,7 @@ _REMEDIES = {
     "weights": "; or, if its owner agrees, let weights leave: App(share_weights=True)",
     "cosine-head": '; or build it with head="cosine", as TorchModel, NumpyModel and OnnxModel can be',
 }
-"""What is as easy as another model, by the capability that is missing."""
+"""By the missing capability: a remedy that is as easy as bringing another model."""
 
 
 def _abilities(hello: Hello, method: Method[Any]) -> RefusalReason | None:
@@ -173,7 +173,7 @@ def _layout(hello: Hello, agreed: Hello | None, method: Method[Any]) -> RefusalR
 
 
 def _body(hello: Hello, method: Method[Any]) -> RefusalReason | None:
-    """For a method that shares all weights but those of the last layer: whether there are any."""
+    """Refuse a model without trained weights before its last layer, if the method shares only those."""
     slots = [slot for row in method.exchanges for slot in row.up.values()]
     if not any(slot.without_head for slot in slots):
         return None

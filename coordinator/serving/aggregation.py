@@ -1,4 +1,4 @@
-"""The uploads that count: into the method's aggregate and into the record, live or again after a restart."""
+"""Adds accepted uploads to the method's aggregate and to the record, both live and after a restart."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from edge_sdk.protocol.messages import Upload
 
 
 class Aggregation:
-    """What the uploads of a run add up to."""
+    """The sum of the accepted uploads of a run: the state of the method and the record."""
 
     def __init__(self, registry: DeviceRegistry, reduction: Reduction, record: RunRecord, exchanges: int) -> None:
-        """exchanges: of a round."""
+        """exchanges: how many exchanges a round has."""
         self._registry, self._reduction, self.record = registry, reduction, record
         self._last = exchanges - 1
         self.contributors = 0
-        """To the exchange that was closed last."""
+        """How many devices contributed to the exchange that was closed last."""
 
     def add(self, upload: Upload) -> None:
-        """One more, with its transforms undone.  No device weighs more than the samples that it declared.
+        """Add one upload, with its transforms undone.  No device weighs more than the samples that it declared.
 
-        Raises StoreError where the disk refuses; then nothing has changed.
+        Raises StoreError if the disk refuses; then nothing has changed.
         """
         device, record = upload.device, self.record
         if not upload.closing:
@@ -36,13 +36,13 @@ class Aggregation:
         record.travelled("up", upload.knowledge)
 
     def add_stored(self, frame: bytes) -> None:
-        """One that was accepted before a restart, as the ledger has it."""
+        """Add an upload that was accepted before a restart; frame: its frame in the ledger."""
         upload = self._reduction.stored(frame)
         if upload is not None:
             self.add(upload)
             self.record.updates["accepted"] += 1
 
     def close(self, place: ExchangeId, contributors: tuple[str, ...]) -> None:
-        """Let the method reduce an exchange.  Raises EdgeError where it cannot; then nothing has changed."""
+        """Let the method reduce an exchange.  Raises EdgeError if it cannot; then nothing has changed."""
         self._reduction.finish(place, contributors, self._registry.numbers)
         self.contributors = len(contributors)

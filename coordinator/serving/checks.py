@@ -1,6 +1,6 @@
-"""What is refused of what devices send: frames that are not theirs to send, uploads that nobody asked them for.
+"""Checks of what devices send: they refuse frames with a wrong sender, and uploads that do not fit their exchange.
 
-Each check changes nothing, and raises RemoteProtocolError with the reason.
+A check changes nothing, and raises RemoteProtocolError with the reason.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from edge_sdk.protocol.wires import check_roles, expectation, expected_upload, e
 
 
 def limits(spec: FederationSpec, method: Method[Any]) -> Limits:
-    """The largest frame that is legal in either direction."""
+    """The size limits of legal frames in either direction."""
     return frame_limits(method.every_exchange, expectation(spec))
 
 
 def opened(frame: bytes, sender: str, federation: str, within: Limits) -> Envelope:
-    """A frame that came on a device's topic, for this federation and from that device."""
+    """Decode a frame that came on a device's topic, and check that it is from that device and for this federation."""
     envelope = codec.decode(frame, within)
     message = envelope.message
     if message.federation != federation:
@@ -38,7 +38,7 @@ def opened(frame: bytes, sender: str, federation: str, within: Limits) -> Envelo
 
 
 class UploadChecks:
-    """What each exchange asks of a device, as its method and the federation's sizes say."""
+    """Checks uploads against what each exchange asks for, by the method and the federation's sizes."""
 
     def __init__(self, spec: FederationSpec, method: Method[Any]) -> None:
         self._spec, self._method = spec, method
@@ -46,7 +46,10 @@ class UploadChecks:
         self._sizes = expectation(spec)
 
     def check(self, upload: Upload, hello: Hello, place: ExchangeId, *, closing: bool) -> None:
-        """Of an upload to the exchange that is open at `place`, with its transforms undone; hello: its device's."""
+        """Check an upload to the exchange that is open at `place`.
+
+        upload: with its transforms undone.  hello: of its device.  closing: whether this is the closing exchange.
+        """
         if upload.closing != closing:
             raise RemoteProtocolError("knowledge", "closing flag and place do not agree")
         if closing:

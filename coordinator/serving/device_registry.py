@@ -1,4 +1,4 @@
-"""Who takes part: the devices that a coordinator knows, what they declared, and when each last said hello."""
+"""The devices that a coordinator knows, what they declared, and the stamp of each one's last Hello."""
 
 from __future__ import annotations
 
@@ -14,50 +14,50 @@ from edge_sdk.protocol.messages import FederationSpec, Hello
 
 
 class DeviceRegistry:
-    """Everything by the id of a device.  Who may stand here is said in admission.py."""
+    """The known devices by their ids.  The rules of admission are in admission.py."""
 
     def __init__(self, spec: FederationSpec, method: Method[Any], roster: tuple[str, ...], *, serving: bool) -> None:
-        """roster: sorted; empty: anybody may come.  serving: a device can fetch the public set here."""
+        """roster: sorted; empty: any device may join.  serving: whether devices can fetch the public set here."""
         self._spec, self._method, self._roster, self._serving = spec, method, roster, serving
         self.hellos: dict[str, Hello] = {}
-        """Of those who take part."""
+        """The Hello of each device that takes part."""
         self.numbers: dict[str, int] = {}
-        """Of them, and of those who fetch the public set first."""
+        """The number of each device that takes part, or that is still fetching the public set."""
         self.samples: dict[str, int] = {}
-        """Declared by them; 0: not told."""
+        """The samples that each of these devices declared; 0: it did not tell."""
         self._stamps: dict[str, Stamp] = {}
-        """Of each device's last Hello, also of one that was refused."""
+        """The stamp of each device's last Hello, even if that was refused."""
 
-    # -- who may come in --------------------------------------------------------------------------------------------
+    # -- admission --------------------------------------------------------------------------------------------------
 
     def refusal(self, hello: Hello) -> admission.RefusalReason | None:
         """Why this device may not take part; None: it may.
 
-        Whoever was taken in first is the one that all others must agree with on what none of them can know beforehand.
+        Where the configuration fixes no architecture, all devices must have that of the one that was admitted first.
         """
         first = next(iter(self.hellos.values()), None)
         return admission.refusal(hello, self._spec, self._method, self._roster, first, serving=self._serving)
 
     def fetches(self, hello: Hello) -> bool:
-        """Whether it lacks the public set, and will fetch it before it takes part."""
+        """Whether the device lacks the public set, and will fetch it before it takes part."""
         return admission.fetches(hello, self._spec, self._method)
 
     def place_on_roster(self, device: str) -> int | None:
-        """Counted from 0; None: it is not on it, or there is no roster."""
+        """The place of a device on the roster, counted from 0; None: it is not on it, or there is no roster."""
         return self._roster.index(device) if device in self._roster else None
 
     def enter(self, hello: Hello, number: int) -> None:
-        """Note a device that may take part, or that has said hello again."""
+        """Note a device that may take part, or that has sent a Hello again."""
         self.numbers[hello.device], self.samples[hello.device] = number, hello.samples
 
     def take_in(self, hello: Hello) -> bool:
-        """It takes part from now on; whether it did not before."""
+        """Let a device take part from now on; returns whether it is new."""
         new = hello.device not in self.hellos
         self.hellos[hello.device] = hello
         return new
 
     def restore(self, enrolled: Mapping[str, tuple[int, bytes]]) -> None:
-        """After a restart: number and last Hello frame of each device that the ledger holds."""
+        """Restore the devices after a restart; enrolled: number and last Hello frame by device, from the ledger."""
         for number, frame in enrolled.values():
             envelope = codec.decode(frame)
             hello = envelope.message
@@ -70,7 +70,7 @@ class DeviceRegistry:
     # -- who is here ------------------------------------------------------------------------------------------------
 
     def known(self, device: str) -> bool:
-        """Whether it is in, or was at least expected."""
+        """Whether a device has joined, or is on the roster."""
         return device in self.numbers or device in self._roster
 
     def anybody_learns(self, devices: Collection[str]) -> bool:
@@ -80,16 +80,16 @@ class DeviceRegistry:
     # -- lives of a device ------------------------------------------------------------------------------------------
 
     def greeted(self, device: str, stamp: Stamp) -> None:
-        """It said hello, in a frame with this stamp."""
+        """Note that a device sent a Hello, in a frame with this stamp."""
         self._stamps[device] = stamp
 
     def check_news(self, device: str, stamp: Stamp) -> None:
-        """Raise RemoteProtocolError for what a device sent before its last Hello: it came late, or was recorded."""
+        """Raise RemoteProtocolError if a frame is older than its device's last Hello: it came late, or was replayed."""
         last = self._stamps.get(device, Stamp())
         if (stamp.boot_epoch, stamp.sequence) <= (last.boot_epoch, last.sequence):
             raise RemoteProtocolError("replayed", f"{device} has said hello since")
 
     def lives(self, device: str, boot_epoch: int) -> bool:
-        """Whether its last Hello is from this life, so that the end of it means something."""
+        """Whether the device's last Hello has this boot epoch, so that a status of that epoch is about the present."""
         last = self._stamps.get(device)
         return last is not None and last.boot_epoch == boot_epoch

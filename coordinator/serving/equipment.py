@@ -1,4 +1,4 @@
-"""What a coordinator brings for a method that runs the devices' models itself: their nets, and the public samples."""
+"""What a coordinator needs for a method that runs the devices' models itself: their nets and public samples."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from edge_sdk.public_set.samples import PublicSet
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Equipment:
-    """Asked for only by methods that run nets: see edge_sdk.methods.base.Nets."""
+    """The nets and public samples, loaded on first use by methods that run nets (edge_sdk.methods.base.Nets)."""
 
     nets: Callable[[], Iterable[Model]]
-    """One model of each architecture; their weights are overwritten."""
+    """Returns one model of each architecture; their weights are overwritten."""
     public: Callable[[], PublicSet | None]
 
     @functools.cached_property
@@ -37,12 +37,12 @@ class Equipment:
 
     @property
     def count(self) -> int:
-        """How many public samples there are."""
+        """The number of public samples."""
         return len(self.samples.samples)
 
     @functools.cached_property
     def _inputs(self) -> dict[bytes, Floats]:
-        """The public samples as each net takes them, (n, c, h, w), once it was asked."""
+        """The public samples as preprocessed for each net, (n, c, h, w), by layout; filled on first use."""
         return {}
 
     def check(self, layouts: Iterable[bytes]) -> None:
@@ -56,7 +56,7 @@ class Equipment:
                 )
 
     def logits(self, weights: Weights) -> Floats:
-        """What the model with these weights says of all public samples: (n, k)."""
+        """The logits of the model with these weights for all public samples, (n, k)."""
         net, inputs = self._net(weights)
         return net.logits(inputs)
 
@@ -67,7 +67,7 @@ class Equipment:
         return dataclasses.replace(weights, values=net.weights())
 
     def _net(self, weights: Weights) -> tuple[Model, Floats]:
-        """The net of this layout, with these weights, and the public samples as it takes them."""
+        """The net of this layout with these weights, and the public samples preprocessed for it."""
         net = self.by_layout[weights.layout]
         if weights.layout not in self._inputs:
             self._inputs[weights.layout] = net.spec.preprocess(self.samples.samples)
@@ -76,7 +76,7 @@ class Equipment:
 
     @functools.cached_property
     def samples(self) -> PublicSet:
-        """The public set.  Raises UsageError where there is none."""
+        """The public set.  Raises UsageError if there is none."""
         found = self.public()
         if found is None:
             raise UsageError("this method trains on public samples on the coordinator: give [public] path = FILE.npz")
@@ -84,7 +84,7 @@ class Equipment:
 
 
 def ready_method(spec: FederationSpec, equipment: Equipment) -> Method[Any]:
-    """A federation's method under its parameters, with the equipment if it runs nets."""
+    """A federation's method with its parameters set, and with the equipment if it runs nets."""
     method = method_of(spec)
     if method.runs_nets:
         method.nets = equipment
@@ -92,7 +92,7 @@ def ready_method(spec: FederationSpec, equipment: Equipment) -> Method[Any]:
 
 
 def load_nets(factory: str | None) -> list[Model]:
-    """What MODULE:FACTORY returns.  Raises UsageError with what is wrong."""
+    """The models that MODULE:FACTORY returns.  Raises UsageError if there is no such factory or it fails."""
     if factory is None:
         raise UsageError(
             "federation.nets: missing; this method runs the devices' models on the coordinator: give "

@@ -1,4 +1,4 @@
-"""Who comes and goes: what devices send beside uploads is answered, noted, and put in words for the rounds."""
+"""Devices that join and leave: answers their messages other than uploads, and turns them into events of the rounds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from edge_sdk.protocol.messages import Bye, DeviceStatus, Hello, PublicRequest
 
 
 class MembershipHandler:
-    """Answers devices, and keeps the register of them."""
+    """Answers devices that join, leave or fetch the public set, and keeps the registry of devices."""
 
     def __init__(
         self,
@@ -34,15 +34,15 @@ class MembershipHandler:
         expected: int,
         welcomed: Callable[[], None],
     ) -> None:
-        """expected: devices that this run was made for.  welcomed: is called after each Welcome."""
+        """expected: how many devices this run was made for.  welcomed: is called after each Welcome."""
         self._registry, self._ledger, self._record = registry, ledger, record
         self._sender, self._public_server, self._warnings = sender, public_server, warnings
         self._expected, self._welcomed = expected, welcomed
 
     def take(self, envelope: Envelope, frame: bytes, now_s: float, observer: RunObserver) -> rounds.RoundEvent | None:
-        """Anything that is no upload, opened; what it means for the rounds, None: nothing.  The observer is told.
+        """Handle a decoded message that is no upload; returns the event for the rounds, or None if there is none.
 
-        Raises RemoteProtocolError for what the coordinator will not take, StoreError where the disk fails.
+        Raises RemoteProtocolError for a message that the coordinator does not accept, StoreError if the disk fails.
         """
         message = envelope.message
         if isinstance(message, Hello):
@@ -75,7 +75,7 @@ class MembershipHandler:
         )
         self._welcomed()
         if fetching:
-            return None  # nobody counts on it until its hello names the set
+            return None  # it takes part once its Hello names the set
         self._take_in(hello, observer)
         return rounds.Joined(device, now_s)
 
@@ -86,7 +86,7 @@ class MembershipHandler:
         self._sender.refuse(device, refusal)
         if not known:
             observer.turned_away(device, f"{refusal.message}; {refusal.remedy}")
-        # one that is on no roster is somebody else, or the same one may still come, mended
+        # without a roster another device, or this one once corrected, may still join in its place
         return rounds.DeviceRefused(device) if self._registry.place_on_roster(device) is not None else None
 
     def _take_in(self, hello: Hello, observer: RunObserver) -> None:
@@ -108,11 +108,11 @@ class MembershipHandler:
             for block in self._public_server.blocks(request, now_s):
                 self._sender.send(request.device, block)
         except StoreError as error:
-            observer.noted(str(error))  # it will ask again
+            observer.noted(str(error))  # the device will ask again
 
     def _bye(self, bye: Bye, now_s: float, observer: RunObserver) -> rounds.Left | None:
         if bye.device not in self._registry.numbers:
-            return None  # it is nobody that the run counts on
+            return None  # the device never joined
         observer.noted(remarks.left(bye.device, bye.reason))
         self._record.left[bye.device] = bye.reason
         return rounds.Left(bye.device, now_s)

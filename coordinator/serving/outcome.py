@@ -88,7 +88,7 @@ def run_result(server: Server, devices: tuple[DeviceResult, ...], transport: str
 def one_model(method: Method[Any]) -> bool:
     """Whether devices may end with, and measure, one averaged model: the closing Assign brings weights to all of them.
 
-    Where part of the model stays on the device, accuracies differ, and there is no GM (metrics.global_model).
+    If part of the model stays on the device, accuracies differ, and there is no GM (metrics.global_model).
     """
     closing = method.closing.down.values()
     return method.same_layout and any(slot.kind is Weights for slot in closing)
@@ -104,7 +104,7 @@ def means(metrics: Mapping[str, Mapping[str, float]], devices: Collection[str]) 
 
 
 def _note(hello: Hello, method: Method[Any]) -> str:
-    """What to say of a device's model: its own note, and the terms of this method that had no effect on it."""
+    """The note on a device's model: its own note, and the terms of this method that had no effect on it."""
     inert = sorted(method.terms & set(hello.inert_terms))
     effects = [f"{', '.join(inert)} had no effect: what it would train is frozen"] if inert else []
     return "; ".join([*filter(None, [hello.note]), *effects])
@@ -112,7 +112,7 @@ def _note(hello: Hello, method: Method[Any]) -> str:
 
 @cache
 def versions() -> Mapping[str, str]:
-    """Versions of what a figure may depend on; looked up once, for what is installed stays the same in a process."""
+    """The versions of Python, the platform and packages that a result may depend on; looked up once per process."""
     found = {"python": platform.python_version(), "platform": f"{sys.platform}-{platform.machine()}"}
     for name in PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):

@@ -1,4 +1,4 @@
-"""The public set as the coordinator serves it: block by block from the disk, to whoever has joined and asks."""
+"""Serves the public set to devices that have joined and ask for it, block by block from the disk."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from edge_sdk.protocol.messages import MAX_BLOCKS_ASKED, PUBLIC_BLOCK_BYTES, Pub
 from edge_sdk.public_set.samples import PublicSet
 
 REFILL_PER_S = 8.0
-"""Blocks that a device may ask for each second, for ever: half a MiB."""
+"""Blocks per second that a device may ask for without end: half a MiB."""
 SETS_AT_ONCE = 3
-"""Whole sets that it may ask for on top, as fast as it likes: what a bad link loses, and one that came damaged."""
+"""Whole sets that a device may ask for beyond that at any speed, to replace lost blocks and a damaged set."""
 
 
 class PublicSetServer:
-    """One public set in a file without a name, which is gone when we are; in memory is only the block being sent.
+    """One public set in a temporary file, which goes with the process; memory holds only the block being sent.
 
-    The file holds the very bytes that the set's name is the hash of.  Raises StoreError where there is no room for it.
+    The file holds exactly the bytes whose SHA-256 identifies the set.  Raises StoreError if there is no room for it.
     """
 
     def __init__(self, public: PublicSet, folder: Path | None = None) -> None:
@@ -28,7 +28,7 @@ class PublicSetServer:
         with as_store_error(folder):
             if folder is not None:
                 folder.mkdir(parents=True, exist_ok=True)
-            self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # stays open as long as the public_server
+            self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # stays open as long as this object
             try:
                 self.total_bytes = public.write(self._file)
                 self._file.flush()
@@ -39,16 +39,16 @@ class PublicSetServer:
         self.count = -(-self.total_bytes // PUBLIC_BLOCK_BYTES)
         self._burst = float(SETS_AT_ONCE * self.count + MAX_BLOCKS_ASKED)
         self._allowances: dict[str, tuple[float, float]] = {}
-        """By device: the blocks that it might ask for, and when that was.  Only who has joined gets here."""
+        """By device: the blocks that it could ask for, and at which time (s), for devices that joined."""
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
     def blocks(self, request: PublicRequest, now_s: float) -> Iterator[PublicBlock]:
-        """The answer to a request.
+        """The blocks that a request asks for.
 
-        Raises RemoteProtocolError for what is not here or asked for too often, StoreError where the disk fails.
+        Raises RemoteProtocolError if they do not exist or are asked for too often, StoreError if the disk fails.
         """
         if request.sha256 != self.sha256:
             raise RemoteProtocolError("knowledge", f"asks for the public set {request.sha256.hex()}, not this one")

@@ -1,4 +1,4 @@
-"""The method at work: uploads into an aggregate, the aggregate into its next state, slots where it keeps some."""
+"""Runs the method: adds uploads to an aggregate, computes the next state from it, and keeps slots if it has any."""
 
 from __future__ import annotations
 
@@ -17,47 +17,47 @@ from edge_sdk.reductions import Contribution
 
 
 class Reduction:
-    """A method's state, and the aggregate of the exchange that is open."""
+    """A method's state, and the aggregate of the open exchange."""
 
     def __init__(self, spec: FederationSpec, method: Method[Any], ledger: Ledger, limits: Limits, chain: Chain) -> None:
         self.method = method
         self._spec, self._ledger, self._limits, self._chain = spec, ledger, limits, chain
         self.caching = method.caching
-        """How the method keeps slots; None: it keeps none."""
+        """How the method keeps slots; None: it has none."""
         self.state: Any = method.begin(spec)
         self._aggregate: Any = method.zero()
 
     def load(self, state: bytes) -> None:
-        """Go on from a checkpoint.  Raises StoreError where it is none of this method."""
+        """Restore the state from a checkpoint.  Raises StoreError if it is not one of this method."""
         self.state = storage.deserialise(type(self.state), state)
 
     def common(self, at: ExchangeId) -> Mapping[str, Payload]:
-        """What goes to everybody in this exchange."""
+        """The payloads by role that every device is sent in this exchange."""
         return self.method.common(self.state, at)
 
     def personal(self, at: ExchangeId, number: int) -> Mapping[str, Payload]:
-        """What goes to one device beside it."""
+        """The payloads by role that only the device with this number is sent."""
         return self.method.personal(self.state, at, number)
 
     def undone(self, upload: Upload) -> Upload:
-        """With the knowledge as the method on the device gave it."""
+        """The upload with its transforms undone, that is, with the knowledge that the method on the device gave."""
         return self._chain.received(upload, "knowledge")
 
     def stored(self, frame: bytes) -> Upload | None:
-        """An upload that lies in the ledger, likewise undone."""
+        """The upload in a frame of the ledger, with its transforms undone; None: the frame holds no upload."""
         message = codec.decode(frame, self._limits).message
         return self.undone(message) if isinstance(message, Upload) else None
 
     def add(self, number: int, upload: Upload, samples: int) -> None:
-        """One more device.  Raises StoreError where its slot does not read; then nothing has changed."""
+        """Add the upload of one device.  Raises StoreError if its slot cannot be read; then nothing has changed."""
         earlier = self._slot(upload.device)
         contribution = Contribution(number=number, samples=samples, knowledge=upload.knowledge, before=earlier)
         self._aggregate = self.method.add(self._aggregate, contribution)
 
     def finish(self, place: ExchangeId, contributors: tuple[str, ...], numbers: Mapping[str, int]) -> None:
-        """Let the method reduce; slots that are now too old count no longer.
+        """Let the method reduce the exchange, after slots that are now too old are taken out of the aggregate.
 
-        Raises EdgeError where it cannot; then nothing has changed.
+        numbers: by device.  Raises EdgeError if the method cannot reduce; then nothing has changed.
         """
         aggregate = self._aggregate
         too_old = [device for device in self._too_old(place.round) if device not in contributors]
@@ -68,7 +68,7 @@ class Reduction:
         self._aggregate = self.method.zero()
 
     def slots_after(self, round_: int) -> Slots | None:
-        """What the end of a round does to them; None: there are none."""
+        """How the end of a round changes the slots; None: the method has none."""
         if not self.caching:
             return None
         kept = round_ >= self.caching.first_round
@@ -78,7 +78,7 @@ class Reduction:
         return tuple(self._ledger.slots_before(self.caching.oldest(round_))) if self.caching else ()
 
     def _slot(self, device: str) -> Mapping[str, Payload]:
-        """What lies in a device's slot; nothing where the method keeps none."""
+        """The knowledge in a device's slot, by role; empty if there is none."""
         frame = self._ledger.slot(device) if self.caching else None
         if frame is None:
             return {}

@@ -1,6 +1,6 @@
-"""Where a coordinator stands when it starts: at the beginning, or where its ledger says that it was.
+"""The state of a coordinator when it starts: the beginning of a run, or the state that its ledger holds.
 
-The round that was open is computed again, from the checkpoint of its start and the uploads that were durable.
+The open round is computed again from the checkpoint of its start and the durable uploads.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from edge_sdk.protocol.messages import FederationSpec
 def standing(
     spec: FederationSpec, policy: Policy, ledger: Ledger, registry: DeviceRegistry, reduction: Reduction
 ) -> tuple[Aggregation, RoundState]:
-    """Fill a new register and a new reduction; what they then add up to, and where the rounds go on.
+    """Fill a new registry and a new reduction from the ledger; returns the aggregation and the state of the rounds.
 
-    Raises UsageError where the ledger belongs to another configuration, StoreError where the disk fails.
+    Raises UsageError if the ledger belongs to another configuration, StoreError if the disk fails.
     """
     _bind(ledger, spec)
     registry.restore(ledger.enrolled())
@@ -48,7 +48,7 @@ def standing(
 
 
 def _bind(ledger: Ledger, spec: FederationSpec) -> None:
-    """A new ledger takes this configuration as its own."""
+    """Bind a new ledger to this configuration.  Raises UsageError if it is bound to another one."""
     if not ledger.bind(storage.serialise(spec)):
         raise UsageError(
             f"the ledger belongs to another configuration of {spec.federation}: "

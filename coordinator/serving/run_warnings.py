@@ -1,4 +1,4 @@
-"""The warnings of a run: about its parameters, about its devices, and about how it went."""
+"""The warnings of a run about its parameters, its devices and its course."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class RunWarnings:
     def __init__(self, method: Method[Any], spec: FederationSpec, policy: Policy) -> None:
         self._method, self._policy = method, policy
         self._said = method.warnings(spec)
-        """Those that stay: what follows from devices and record is found anew each time."""
+        """The warnings that are kept; those about devices and the record are computed anew at each call."""
 
     def all(self, hellos: Mapping[str, Hello], record: RunRecord) -> tuple[str, ...]:
-        """Everything so far, in the order of a report."""
+        """All warnings so far, in the order of a report."""
         method = self._method
         told = [hello.class_counts for hello in hellos.values() if hello.class_counts]
         everybody = not self._policy.participants
@@ -37,9 +37,9 @@ class RunWarnings:
         )
 
     def first_joined(self, hello: Hello, free_bytes: Callable[[], int | None]) -> Iterator[str]:
-        """The warnings once the first device has joined and its model is known: W18, and W8 for the slots of all.
+        """The warnings once the first device has joined and its model is known: W18, and W8 for all devices' slots.
 
-        free_bytes: returns the room where the slots will lie.
+        free_bytes: returns the free bytes where the slots are stored; None: not known.
         """
         told = remarks.labels_told(self._method)
         if told is not None:
@@ -50,7 +50,7 @@ class RunWarnings:
             )
 
     def round_ended(self, record: RunRecord) -> Iterator[str]:
-        """Warning W3, once, where too few devices contribute rows of a class; record: before it closes the round."""
+        """Warning W3, once, if too few devices contribute rows of a class; record: before it closes the round."""
         wanted = self._policy.participants or self._policy.expected
         yield from self._new(remarks.few_holders(self._method, record.holders.values(), record.sharers, wanted))
 

@@ -1,4 +1,4 @@
-"""What a coordinator sends: messages into frames, frames to devices, each counted."""
+"""Sends the coordinator's messages: encodes them as frames, and counts each frame."""
 
 from __future__ import annotations
 
@@ -32,34 +32,34 @@ _KINDS = {Welcome: "join", Refusal: "join", Assign: "task", Receipt: "rcpt", Pub
 
 
 class Sender:
-    """Stamps what it sends with the coordinator's epoch and a number of its own."""
+    """Sends messages, each stamped with the coordinator's epoch and a sequence number."""
 
     def __init__(
         self, spec: FederationSpec, transport: Transport, epoch: Callable[[], int], sent: Callable[[str, int], None]
     ) -> None:
-        """epoch: of the coordinator's life.  sent: is told the device and the bytes of each frame."""
+        """epoch: returns the epoch of this start.  sent: is called with each frame's device and size in bytes."""
         self._spec, self._transport, self._epoch, self._sent = spec, transport, epoch, sent
         self._sequence = 0
         self._long: dict[str, tuple[ExchangeId, bytes]] = {}
-        """Assigns that travel in chunks, by device: repeated as they were, they go on from where they are."""
+        """Assigns that travel in chunks, by device: sent again with the same bytes, a transfer continues."""
 
     def connect(self) -> None:
-        """Open the link, with the last will that we are lost."""
+        """Open the link; its last will tells devices that the coordinator is lost."""
         federation = self._spec.federation
         will = Will(topics.coordinator_status(federation), self._frame(self._status("lost")))
         self._transport.connect(topics.coordinator_subscriptions(federation), will)
 
     def announce(self, state: str, reason: str) -> None:
-        """Say, retained, where the run stands."""
+        """Send the state of the run as a retained message."""
         frame = self._frame(self._status(state, reason))
         self._transport.send(topics.coordinator_status(self._spec.federation), frame, retain=True)
 
     def send(self, device: str, message: DeviceMessage) -> None:
-        """Any message to a device."""
+        """Send a message to a device."""
         self._hand(device, type(message), self._frame(message))
 
     def welcome(self, device: str, number: int, run: bytes, public_bytes: int) -> None:
-        """To a device that may take part; public_bytes: of the public set that it can fetch here, 0: none."""
+        """Welcome a device that may take part; public_bytes: size of the public set that it can fetch here, 0: none."""
         self.send(
             device,
             Welcome(
@@ -74,7 +74,7 @@ class Sender:
         )
 
     def refuse(self, device: str, refusal: RefusalReason) -> None:
-        """To a device that may not."""
+        """Refuse a device that may not take part."""
         self.send(
             device,
             Refusal(
@@ -87,7 +87,7 @@ class Sender:
         )
 
     def receipt(self, device: str, place: ExchangeId, verdict: str, reason: str) -> None:
-        """What became of an upload."""
+        """Send the verdict on an upload."""
         receipt = Receipt(
             federation=self._spec.federation,
             device=device,
@@ -100,7 +100,7 @@ class Sender:
         self._hand(device, Receipt, self._frame(receipt))
 
     def repeat(self, device: str, at: ExchangeId) -> bool:
-        """Send the Assign of this exchange again if it is a long one; whether it was."""
+        """Send the Assign of this exchange again if it travels in chunks; returns whether it was sent."""
         then, frame = self._long.get(device, (None, b""))
         if then != at:
             return False
@@ -110,7 +110,7 @@ class Sender:
     def assign(
         self, device: str, at: ExchangeId, common: PackedField, personal: Mapping[str, Payload], left_s: float
     ) -> None:
-        """An Assign; `common` is its field of that name, packed once for all."""
+        """Send an Assign; common: its field of that name, packed once for all devices; left_s: until the deadline."""
         assign = Assign(
             federation=self._spec.federation,
             device=device,
@@ -127,7 +127,7 @@ class Sender:
         self._hand(device, Assign, frame)
 
     def packed_common(self, common: Mapping[str, Payload], at: ExchangeId, anybody: str) -> PackedField:
-        """What all Assigns of an exchange have in common, in its final form; anybody: the id of some device."""
+        """Pack the payloads that all Assigns of an exchange have in common; anybody: the id of any device."""
         federation = self._spec.federation
         assign = Assign(federation=federation, device=anybody, round=at.round, exchange=at.exchange, common=common)
         return codec.pack_field(assign, "common")

@@ -1,13 +1,12 @@
-"""The coordinator's loop: frames in, commands out.
+"""The coordinator's loop: takes in frames, and carries out the commands of the rounds.
 
 `run` is the loop of a deployment; a simulator drives the same object through `handle`, `flush` and `tick`.
 
-checks.py checks frames and uploads; membership.py handles devices that come and go; rounds/machine.py says what a round
-is, and rounds/queue.py in which order its commands are carried out; aggregation.py adds uploads up; sender.py sends;
-restart.py finds where a start begins.
+checks.py checks frames and uploads; membership.py handles devices that join and leave; rounds/machine.py has the rules
+of a round, and rounds/queue.py orders its commands; aggregation.py adds up uploads; sender.py sends messages;
+restart.py computes the state at a start.
 
-Every command can be carried out again where the disk refused: what the disk may refuse comes first, and what is counted
-comes after it.
+A command that the disk refuses can be carried out again: each command writes to the disk first, and counts after that.
 """
 
 from __future__ import annotations
@@ -61,21 +60,21 @@ from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected,
 log = logging.getLogger(__name__)
 
 POLL_S = 0.5
-"""Longest sleep of the loop."""
+"""The longest sleep of the loop, in seconds."""
 GROUP = 256
-"""Most frames that share one commit."""
+"""The most frames that share one commit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrived:
-    """An upload and the frame that it came in: what the rounds hand on from Received to Fold."""
+    """An upload and its frame: the object that the rounds pass on from Received to Fold."""
 
     upload: Upload
     incoming: Incoming
 
 
 class Server:
-    """One federation's coordinator."""
+    """The coordinator of one federation."""
 
     def __init__(
         self,
@@ -92,12 +91,12 @@ class Server:
         clock: Callable[[], float] = time.monotonic,
         begun_s: float | None = None,
     ) -> None:
-        """begun_s: on this clock, when a run that goes on opened its first exchange; None: nobody knows."""
+        """begun_s: when a resumed run opened its first exchange, in seconds of this clock; None: not known."""
         self.spec, self.transport, self.ledger = spec, transport, ledger
         self.roster = tuple(sorted(roster))
         self.observer: RunObserver = observer or RunObserver()
         self._public_server = public_server
-        """The public set, for devices that lack it; None: they must bring it."""
+        """Serves the public set to devices that lack it; None: they must bring it."""
         self._clock, self._work = clock, work
         self._limits = checks.limits(spec, method)
         self.transport.accept_up_to(self._limits.frame_bytes)
@@ -107,9 +106,9 @@ class Server:
         self._norms = UpdateNorms()
         self._registry = DeviceRegistry(spec, method, self.roster, serving=public_server is not None)
         self.hellos: Mapping[str, Hello] = self._registry.hellos
-        """Of those who take part."""
+        """The Hello of each device that takes part."""
         self.numbers: Mapping[str, int] = self._registry.numbers
-        """Of them, and of those who fetch the public set first."""
+        """The number of each device that takes part, or that is still fetching the public set."""
         self.reduction = Reduction(spec, method, ledger, self._limits, self._chain)
         self._aggregation, standing = restart.standing(spec, policy, ledger, self._registry, self.reduction)
         self._queue = RoundQueue(standing, self._carry_out, self._note)
@@ -128,15 +127,16 @@ class Server:
         )
         self._linked, self._link_fault = False, "it does not answer"
         self._unwritten: list[Persist] = []
-        """They share the next commit."""
+        """Uploads that share the next commit."""
 
     # -- the loop of a deployment -----------------------------------------------------------------------------------
 
     def run(self, check: Callable[[], str] = lambda: "", connect_within_s: float = math.inf) -> None:
-        """Serve until the run is over; the ledger is left as it is, so that a later start goes on.
+        """Serve until the run is over; the ledger is kept, so that a later start can resume.
 
-        `check` is called now and then, and ends the run by giving a reason.  Raises TransportError where the broker
-        does not appear within `connect_within_s`; once it has, a lost broker is waited for without limit.
+        `check` is called in each turn of the loop, and ends the run if it returns a reason.  Raises TransportError if
+        there is no link to the broker within `connect_within_s`; a broker that is lost later is waited for without
+        limit.
         """
         self.connect()
         give_up_s = self._clock() + connect_within_s
@@ -161,7 +161,7 @@ class Server:
             self.close()
 
     def close(self) -> None:
-        """Leave the broker and release the ledger."""
+        """Disconnect from the broker and close the ledger."""
         self.transport.close()
         self.ledger.close()
         if self._public_server is not None:
@@ -169,27 +169,27 @@ class Server:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the method's users should know: of its parameters, and of how this run went."""
+        """The warnings about the method's parameters, the devices and the course of this run."""
         return self._warnings.all(self.hellos, self.record)
 
     @property
     def method(self) -> Method[Any]:
-        """The federation's, under its parameters."""
+        """The federation's method, with its parameters set."""
         return self.reduction.method
 
     @property
     def method_state(self) -> Any:
-        """What the method has made of all uploads so far."""
+        """The state of the method after all uploads so far."""
         return self.reduction.state
 
     @property
     def rounds(self) -> RoundState:
-        """Where the run stands."""
+        """The state of the run."""
         return self._queue.state
 
     @property
     def over(self) -> bool:
-        """Whether the run has ended, well or not."""
+        """Whether the run is done or failed, and nothing is left to carry out."""
         return self._queue.over
 
     # -- driven from outside ----------------------------------------------------------------------------------------
@@ -199,17 +199,17 @@ class Server:
         self._sender.connect()
 
     def next_due_s(self) -> float | None:
-        """When `tick` can next matter."""
+        """The time in s at which `tick` can next change something; None: only another event can."""
         return self._queue.next_due_s()
 
     def tick(self, now_s: float) -> None:
-        """Let time pass."""
+        """Do what is due at this time."""
         self._queue.tick(now_s)
 
     def handle(self, event: TransportEvent, now_s: float) -> None:
-        """Take in what the transport brought.  An illegal frame is counted, attributed, and changes nothing.
+        """Handle an event of the transport.  An illegal frame is counted for its sender, and changes nothing else.
 
-        While the round waits for the disk no frame is taken in: its sender, without an answer, sends it again.
+        While the round waits for the disk, frames are dropped: their senders get no answer, and send them again.
         """
         if isinstance(event, Connected):
             self._linked = True
@@ -239,10 +239,10 @@ class Server:
         log.warning("refused a frame of %s: %s", sender, reason)
 
     def flush(self, now_s: float) -> None:
-        """Make the uploads that wait durable with one sync, then let them count, one after the other.
+        """Make the waiting uploads durable with one sync, and then count them one after the other.
 
-        Where the disk will not have them, they are not answered, and devices, which keep them, send them again.  The
-        broker is freed of them all the same: it stops delivering after a few that nobody acknowledged.
+        If the disk refuses, the uploads are not answered, and the devices, which keep them, send them again.  They are
+        acknowledged to the broker all the same, because it stops delivering after a few unacknowledged messages.
         """
         if not self._unwritten:
             return
@@ -272,7 +272,7 @@ class Server:
         incoming.acknowledge()
 
     def _take_upload(self, upload: Upload, incoming: Incoming, now_s: float) -> None:
-        """Check it against the contract; then the rounds decide whether it counts."""
+        """Check an upload against what the exchange asks for; then the rounds decide whether it counts."""
         place = ExchangeId(upload.round, upload.exchange)
         hello = self.hellos.get(upload.device)
         if hello is None:
@@ -299,7 +299,7 @@ class Server:
             incoming.acknowledge()
 
     def _take_withheld(self, upload: Upload, place: ExchangeId, now_s: float) -> None:
-        """A device whose learning diverged says so: nothing of it counts, and nobody waits for it."""
+        """Handle the report of a device that withholds its upload because its training diverged."""
         if upload.knowledge or upload.closing:
             self._answer(SendReceipt(upload.device, place, "refused", "withheld, and yet something to take"))
             raise RemoteProtocolError("knowledge", f"withheld {upload.withheld!r}, and yet something to take")
@@ -311,7 +311,7 @@ class Server:
     # -- commands out -----------------------------------------------------------------------------------------------
 
     def _carry_out(self, command: RoundCommand, now_s: float) -> RoundEvent | None:
-        """Do what the rounds say; what then happens, None: nothing.  Raises StoreError where the disk refuses."""
+        """Carry out a command; returns the event that follows, if any.  Raises StoreError if the disk refuses."""
         if isinstance(command, Invite):
             return self._invite(command, now_s)
         if isinstance(command, Reduce):
@@ -361,13 +361,13 @@ class Server:
         if verdict == "withheld":
             self.observer.noted(f"{device} withheld its upload of round {place.round + 1}: {reason}")
             self.record.diverged(device, reason)
-            verdict, reason = "accepted", ""  # it has nothing to send again
+            verdict, reason = "accepted", ""  # so that the device does not send it again
         elif verdict != "accepted":
             self.record.refused_frame(device, word)
         self._sender.receipt(device, place, verdict, reason)
 
     def _reduce(self, reduce: Reduce, now_s: float) -> Finished | Broken:
-        self.record.waiting.closed(self.rounds.missing, now_s)  # once: the wait for the disk is nobody's
+        self.record.waiting.closed(self.rounds.missing, now_s)  # only once: a disk wait counts for no device
         try:
             self.ledger.close_exchange(reduce.place, reduce.contributors, now=reduce.partial)
             self._aggregation.close(reduce.place, reduce.contributors)
@@ -386,7 +386,7 @@ class Server:
 
     def _round_done(self, round_: int, now_s: float) -> None:
         slots = self.reduction.slots_after(round_)
-        if len(self.record.rounds) == round_:  # else the disk refused the checkpoint, and this is another try
+        if len(self.record.rounds) == round_:  # otherwise the disk refused the checkpoint, and this is another try
             for warning in self._warnings.round_ended(self.record):
                 self.observer.noted(warning)
             self.record.round_done(self._aggregation.contributors, self.rounds.policy.exchanges, now_s, self._work())
@@ -395,12 +395,12 @@ class Server:
         self.observer.round_done(self.record.rounds[-1], self.spec.rounds, self.record)
 
     def _announce(self) -> None:
-        """Where the run stands, for those who come."""
+        """Announce the state of the run to devices that connect now or later."""
         state = ("failed" if self.rounds.reason else "finished") if self.over else "ready"
         self._sender.announce(state, self.rounds.reason if self.over else "")
 
     def _remind(self) -> None:
-        """Whoever comes after the end does not know of it yet."""
+        """Announce the end again if the run is over, since a device that joins after it does not know."""
         if self.over:
             self._announce()
 

@@ -21,7 +21,7 @@ LEAST_UPDATES = 3
 
 
 class UpdateNorms:
-    """The norms of the open exchange, by device, without uploads from before a restart."""
+    """The norms of the open exchange by device; uploads from before a restart are not included."""
 
     def __init__(self) -> None:
         self._sent: Mapping[str, Payload] = {}

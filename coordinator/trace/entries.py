@@ -1,4 +1,4 @@
-"""The file format of a trace: entries with checksums, so that damage differs from a file that ends early.
+"""The file format of a trace: entries with checksums, so that damage can be told from a file that ends early.
 
 A file is a magic word and then, for each entry, a head and the entry itself:
 
@@ -24,17 +24,17 @@ from edge_sdk.protocol.crc import crc32
 MARKER = b"\xedREC"
 HEAD = struct.Struct("<4sIII")
 _CHECKED_BYTES = 8
-"""Bytes of a head that its own checksum covers."""
+"""The first bytes of a head, which its own checksum covers."""
 
 
 class ChecksumChain:
-    """The checksum of the last whole entry, from which the next ones start."""
+    """The checksum of the last whole entry, from which the next entry's checksums start."""
 
     def __init__(self) -> None:
         self.crc = 0
 
     def framed(self, entry: bytes) -> bytes:
-        """The next entry, with its head."""
+        """The bytes of the next entry in the file, with its head."""
         head = struct.pack("<4sI", MARKER, len(entry))
         head_crc = crc32(head, self.crc)
         self.crc = crc32(entry, head_crc)
@@ -52,10 +52,10 @@ class TraceEntries:
         self.chain = ChecksumChain()
         """The checksum after the entries read so far."""
         self.whole_bytes = 0
-        """Bytes of the file that these entries fill."""
+        """The length of the file in bytes up to the end of these entries."""
 
     def __iter__(self) -> Iterator[bytes]:
-        """The entries; one cut off at the end, as a crash of the writer leaves it, is left out."""
+        """The entries; an incomplete last entry, as a crash of the writer leaves it, is left out."""
         self.chain, self.whole_bytes = ChecksumChain(), 0
         try:
             with self._path.open("rb") as file:
@@ -81,7 +81,7 @@ class TraceEntries:
             self.whole_bytes = file.tell()
 
     def _head(self, found: bytes) -> tuple[int, int, int] | None:
-        """The next entry's length and the checksums of its head and of it; None where the file ends before that."""
+        """The next entry's length in bytes, and the checksums of head and entry; None if the file ends before that."""
         if not MARKER.startswith(found[: len(MARKER)]):
             raise self.damaged("it is no entry")
         if len(found) < HEAD.size:
@@ -92,7 +92,7 @@ class TraceEntries:
         return length, head_crc, crc
 
     def damaged(self, what: str) -> UsageError:
-        """An error to raise where the file is not as it was written, about the entry last asked for."""
+        """The error for damage in the entry that was read last."""
         return UsageError(
             f"{self._path}: damaged in what begins at byte {self.whole_bytes}: {what}; take another copy of it, or "
             "record the run again"

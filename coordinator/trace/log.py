@@ -1,7 +1,7 @@
-"""The message log of a coordinator: all that came, when, and all that it sent.
+"""The message log of a coordinator: all events that came, with their times, and all frames that it sent.
 
 A trace is a file of entries with checksums (coordinator/trace/entries.py), each a msgpack object: the header, and
-then (kind, time, ...).  Of each life of the coordinator it keeps what the life began with, so that a replay needs
+then (kind, time, ...).  For each start of the coordinator it holds the state at the start, so that a replay needs
 neither data nor devices.
 """
 
@@ -27,28 +27,28 @@ from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected,
 MAGIC = b"EDGTRACE"
 VERSION = 2
 NAME = "trace.edgt"
-"""In a run directory."""
+"""The name of the trace in a run directory."""
 _UNREADABLE = (LookupError, TypeError, ValueError, msgpack.UnpackException, RemoteProtocolError, StoreError)
-"""What an entry that this version did not write raises as it is read."""
+"""The exceptions that reading an entry of another version can raise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorStart:
-    """What one life of the coordinator began with."""
+    """The coordinator started; this is its state at that time."""
 
     spec: FederationSpec
     policy: Policy
     roster: tuple[str, ...]
     epoch: int
     ledger: bytes
-    """A copy of its ledger, as a file."""
+    """The bytes of a copy of its ledger file."""
     serves: bool
-    """Whether it had the public set, for devices that fetch it."""
+    """Whether it served the public set to devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Something that the transport brought."""
+    """The transport delivered an event."""
 
     now_s: float
     event: TransportEvent
@@ -56,21 +56,21 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """What waited was made durable."""
+    """The waiting uploads were made durable."""
 
     now_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """A deadline had come."""
+    """A time at which the rounds had something to do was reached."""
 
     now_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class FramesSent:
-    """A frame went out."""
+    """The coordinator sent a frame."""
 
     topic: str
     frame: bytes
@@ -79,7 +79,7 @@ class FramesSent:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The run was over."""
+    """The coordinator stopped, at the end of the run or before it."""
 
     phase: str
     state: bytes
@@ -91,24 +91,24 @@ Entry: TypeAlias = CoordinatorStart | Heard | Flushed | Ticked | FramesSent | En
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """Where a trace comes from."""
+    """The origin of a trace."""
 
     sdk: str
     tables: dict[str, Any]
     """The resolved TOML of the run."""
     file: str
-    """Where it lay: paths in it are relative to that."""
+    """The path of the TOML file; paths in its tables are relative to its folder."""
     virtual: bool
     """Whether the run was simulated in virtual time."""
 
 
 class TraceWriter:
-    """Appends to a trace.  Raises StoreError where the disk will not have it."""
+    """Appends to a trace.  Raises StoreError if the disk refuses."""
 
     def __init__(self, path: Path, tables: Mapping[str, Any], file: Path, *, resume: bool, virtual: bool) -> None:
-        """`resume`: go on with the trace that is there, if there is one, behind its last whole entry.
+        """resume: append to an existing trace, if there is one, after its last whole entry.
 
-        Raises UsageError for one that is damaged, or that another version wrote.
+        Raises UsageError if that trace is damaged, or another version wrote it.
         """
         self._path = path
         found = _whole(path) if resume else None
@@ -129,12 +129,12 @@ class TraceWriter:
         self._write(_plain(entry))
 
     def flush(self) -> None:
-        """Hand everything to the operating system: a crash of this process loses nothing of it."""
+        """Pass all entries to the operating system, so that a crash of this process loses none of them."""
         with as_store_error(self._path):
             self._file.flush()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with as_store_error(self._path):
             self._file.close()
 
@@ -147,7 +147,7 @@ class TraceWriter:
 def keeping(
     folder: Path, tables: Mapping[str, Any], file: Path, *, wanted: bool, resume: bool, virtual: bool = False
 ) -> Iterator[TraceWriter | None]:
-    """The trace of a run directory, if one is wanted, as long as the context lasts."""
+    """Open the trace of a run directory if it is wanted, and close it at the end of the context."""
     writer = TraceWriter(folder / NAME, tables, file, resume=resume, virtual=virtual) if wanted else None
     try:
         yield writer
@@ -157,10 +157,10 @@ def keeping(
 
 
 class Trace:
-    """A trace to read."""
+    """Reads a trace."""
 
     def __init__(self, path: Path) -> None:
-        """Raises UsageError for a file that is none, or that another version wrote."""
+        """Read the header.  Raises UsageError if the file is no trace, or another version wrote it."""
         _refuse_format_one(path)
         self._records = TraceEntries(path, MAGIC)
         record = next(iter(self._records), None)
@@ -172,9 +172,9 @@ class Trace:
             raise self._records.damaged("it is no header") from None
 
     def __iter__(self) -> Iterator[Entry]:
-        """All entries; one that was cut off at the end, as a crash leaves it, is left out.
+        """All entries; an incomplete last entry, as a crash leaves it, is left out.
 
-        Raises UsageError where the trace is damaged.
+        Raises UsageError if the trace is damaged.
         """
         records = iter(self._records)
         next(records)
@@ -187,7 +187,7 @@ class Trace:
 
 
 def _whole(path: Path) -> TraceEntries | None:
-    """The records of a trace to go on with, read to their end; None where not even its header was written."""
+    """The entries of an existing trace, read to their end; None if there is none, or not even a header in it."""
     _refuse_format_one(path)
     records = TraceEntries(path, MAGIC)
     if not path.exists() or not path.stat().st_size or next(iter(records), None) is None:
@@ -213,7 +213,7 @@ def _foreign(path: Path, plain: Mapping[str, Any]) -> UsageError:
 
 
 def _refuse_format_one(path: Path) -> None:
-    """It had no records: a bare header stood behind the magic word."""
+    """Raise UsageError for a trace of format 1, in which a header without a record head follows the magic word."""
     with suppress(OSError, ValueError, LookupError, msgpack.UnpackException), path.open("rb") as file:
         if file.read(len(MAGIC)) == MAGIC and file.peek(1)[:1] != MARKER[:1]:
             plain = msgpack.Unpacker(file).unpack()

@@ -1,4 +1,4 @@
-"""A server that leaves a trace: it does what a Server does, and writes down what happened."""
+"""A server that writes a trace: it does what a Server does, and records its events and frames."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from edge_sdk.transport.base import Transport, TransportEvent, Will
 
 
 class TracedServer(Server):
-    """Writes each thing down before it acts on it, and each frame before it goes.
+    """Writes each event to the trace before it handles it, and each frame before it sends it.
 
-    Raises StoreError where the disk will not have the trace; what was begun is then done all the same.
+    Raises StoreError if the disk refuses the trace; frames of the command that has begun are sent all the same.
     """
 
     def __init__(self, trace: TraceWriter, **parts: Any) -> None:
-        """`parts`: what a Server takes."""
+        """parts: the arguments of a Server."""
         self._trace = trace
         self._tap = _Tap(parts["transport"], trace)
         super().__init__(**{**parts, "transport": self._tap})
@@ -38,13 +38,13 @@ class TracedServer(Server):
         )
 
     def handle(self, event: TransportEvent, now_s: float) -> None:
-        """See Server."""
+        """Record and handle an event of the transport."""
         self._trace.write(Heard(now_s, event))
         super().handle(event, now_s)
         self._tap.check()
 
     def flush(self, now_s: float) -> None:
-        """See Server."""
+        """Record the commit and make the waiting uploads durable, if there are any."""
         if self._unwritten:
             self._trace.write(Flushed(now_s))
             super().flush(now_s)
@@ -52,7 +52,7 @@ class TracedServer(Server):
         self._trace.flush()
 
     def tick(self, now_s: float) -> None:
-        """See Server."""
+        """Record the time and do what is due, if anything is."""
         due_s = self.next_due_s()
         if due_s is not None and now_s >= due_s:
             self._trace.write(Ticked(now_s))
@@ -60,7 +60,7 @@ class TracedServer(Server):
             self._tap.check()
 
     def close(self) -> None:
-        """See Server."""
+        """Close the server, and record its phase and state."""
         super().close()
         self._trace.write(Ended(self.rounds.phase.name, state_hash(self.method_state)))
         self._trace.flush()
@@ -73,19 +73,19 @@ class TracedServer(Server):
 
 
 def state_hash(state: object) -> bytes:
-    """Of what a method has made of all uploads: 32 bytes."""
+    """The SHA-256 of a method's state, 32 bytes."""
     return hashlib.sha256(storage.serialise(state)).digest()
 
 
 def server(trace: TraceWriter | None, **parts: Any) -> Server:
-    """A Server of these parts; one that leaves a trace, where there is one to leave."""
+    """A Server with these arguments; if a trace is given, one that writes it."""
     return Server(**parts) if trace is None else TracedServer(trace, **parts)
 
 
 class _Tap:
-    """A transport that writes down what is sent through it.
+    """A transport that records the frames that are sent through it.
 
-    A trace that the disk refuses does not stop what is being sent: half of a command would be done, and done again.
+    If the disk refuses the trace, the frames are still sent: otherwise a command would be half done, and then repeated.
     """
 
     def __init__(self, transport: Transport, trace: TraceWriter) -> None:
@@ -93,16 +93,16 @@ class _Tap:
         self._error: StoreError | None = None
 
     def check(self) -> None:
-        """Raise what the disk said, if it refused."""
+        """Raise the StoreError of the trace, if there was one."""
         if self._error is not None:
             raise self._error
 
     def connect(self, subscriptions: Sequence[str], will: Will | None = None) -> None:
-        """See Transport."""
+        """Connect the transport."""
         self._transport.connect(subscriptions, will)
 
     def send(self, topic: str, frame: bytes, *, retain: bool = False) -> None:
-        """See Transport."""
+        """Record a frame and send it."""
         try:
             self._trace.write(FramesSent(topic, frame, retain))
         except StoreError as error:
@@ -110,13 +110,13 @@ class _Tap:
         self._transport.send(topic, frame, retain=retain)
 
     def accept_up_to(self, frame_bytes: int) -> None:
-        """See Transport."""
+        """Set the largest frame that the transport accepts, in bytes."""
         self._transport.accept_up_to(frame_bytes)
 
     def poll(self, timeout_s: float) -> TransportEvent | None:
-        """See Transport."""
+        """The next event of the transport."""
         return self._transport.poll(timeout_s)
 
     def close(self) -> None:
-        """See Transport."""
+        """Close the transport."""
         self._transport.close()

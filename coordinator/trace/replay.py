@@ -1,4 +1,4 @@
-"""A trace, again: the same server on the same events gives the same frames and the same state, bit for bit."""
+"""Replay of a trace: the same server on the same events gives the same frames and the same state, bit for bit."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from edge_sdk.transport.base import TransportEvent, Will
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayResult:
-    """What came of it."""
+    """The result of a replay."""
 
     server: Server
-    """The last life, as it ended."""
+    """The server of the last start, as it ended."""
     lives: int
     heard: int
     frames: int
-    """Sent, all equal to the recorded ones."""
+    """The number of frames sent, all equal to the recorded ones."""
     state: bytes
     """The hash of the method's state, 32 bytes."""
     ended: bool
-    """Whether the trace holds the run to its end."""
+    """Whether the trace records how the coordinator of the last start stopped."""
 
 
 def replay(entries: Iterable[Entry], equipment: Equipment) -> ReplayResult:
-    """Feed a trace to a fresh server.  Of the equipment only what the run needed is asked for.
+    """Feed a trace to a new server.  Only the equipment that the run needed is loaded.
 
-    Raises RunFailed at the first frame that differs from what was recorded, or where the state at the end does.
+    Raises RunFailed at the first frame that differs from the recorded one, or if the state at the end differs.
     """
     checker = _Checker()
     server: Server | None = None
@@ -50,10 +50,10 @@ def replay(entries: Iterable[Entry], equipment: Equipment) -> ReplayResult:
     with ExitStack() as all_lives:
         for entry in entries:
             if isinstance(entry, CoordinatorStart):
-                checker.sent.clear()  # a life that was killed may not have written down the last frames that it sent
+                checker.sent.clear()  # a coordinator that was killed may not have recorded its last frames
                 before, server, lives, ended = server, _begin(entry, checker, equipment), lives + 1, False
                 if before is not None:
-                    server.record.remember(before.record.unclosed())  # we saw what it has forgotten
+                    server.record.remember(before.record.unclosed())  # counts that the restart lost
                 all_lives.callback(server.close)
                 server.connect()
             elif isinstance(entry, FramesSent):
@@ -116,38 +116,38 @@ def _check_state(ended: Ended, server: Server) -> None:
 
 
 class NullTransport:
-    """A transport that goes nowhere, and keeps what it is given."""
+    """A transport without a link, which keeps the frames that it is given."""
 
     def __init__(self) -> None:
         self.subscriptions: tuple[str, ...] = ()
         self.sent: deque[FramesSent] = deque()
 
     def connect(self, subscriptions: Sequence[str], will: Will | None = None) -> None:
-        """See Transport."""
+        """Keep the subscriptions."""
         del will
         self.subscriptions = tuple(subscriptions)
 
     def send(self, topic: str, frame: bytes, *, retain: bool = False) -> None:
-        """See Transport."""
+        """Keep the frame."""
         self.sent.append(FramesSent(topic, frame, retain))
 
     def accept_up_to(self, frame_bytes: int) -> None:
-        """See Transport."""
+        """Do nothing: no frames arrive."""
 
     def poll(self, timeout_s: float) -> TransportEvent | None:
-        """See Transport."""
+        """Return None: there are no events."""
 
     def close(self) -> None:
-        """See Transport."""
+        """Do nothing: there is no link."""
 
 
 class _Checker(NullTransport):
-    """Holds what is sent against what was sent."""
+    """Compares the frames that the replay sends with the recorded ones."""
 
     frames = 0
 
     def expect(self, recorded: FramesSent) -> None:
-        """The next frame that should have gone.  Raises RunFailed where another one has."""
+        """Compare the next frame with a recorded one.  Raises RunFailed if they differ."""
         if not self.sent:
             raise RunFailed(f"frame {self.frames + 1}: the run sent {_named(recorded)}, the replay nothing")
         replayed = self.sent.popleft()
@@ -156,13 +156,13 @@ class _Checker(NullTransport):
         self.frames += 1
 
     def settle(self) -> None:
-        """Raise RunFailed where more was sent than was recorded."""
+        """Raise RunFailed if the replay sent more frames than were recorded."""
         if self.sent:
             raise RunFailed(f"after frame {self.frames}: the replay sent {_named(self.sent[0])}, the run nothing")
 
 
 def message_in(frame: bytes) -> Message | None:
-    """Of a frame of a trace, however large; None where it is not legal."""
+    """The message in a frame of a trace, without a size limit; None if the frame is not legal."""
     try:
         message: Message = codec.decode(frame, Limits(len(frame), len(frame))).message
     except RemoteProtocolError:
@@ -171,7 +171,7 @@ def message_in(frame: bytes) -> Message | None:
 
 
 def _named(sent: FramesSent) -> str:
-    """A frame in words: what, of which exchange, where to."""
+    """A description of a frame: its message, its exchange, its topic and its size."""
     message = message_in(sent.frame)
     if message is None:
         return f"{len(sent.frame)} bytes on {sent.topic}"
