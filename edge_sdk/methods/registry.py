@@ -1,4 +1,4 @@
-"""The methods that are installed: entry points of the group `edge_sdk.methods`, each a class derived from Method."""
+"""The installed methods: entry points of the group `edge_sdk.methods`, each a class derived from Method."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GROUP = "edge_sdk.methods"
 
 
 def load_method(name: str) -> type[Method[Any]]:
-    """The method that is registered under a name.  Raises UsageError with the known names."""
+    """Load the method that is registered under a name.  Raises UsageError with the known names."""
     points = _points()
     if name not in points:
         raise UsageError(f"federation.method: no method {name!r}; registered are {', '.join(sorted(points)) or 'none'}")
@@ -29,16 +29,16 @@ def load_method(name: str) -> type[Method[Any]]:
 
 
 def method_of(spec: FederationSpec) -> Method[Any]:
-    """A federation's method under its parameters.  Raises UsageError where this side has none such."""
+    """Make a federation's method with its parameters.  Raises UsageError if this side does not have the method."""
     return load_method(spec.method).under(spec.params)
 
 
 def method_names() -> tuple[str, ...]:
-    """The names of all, sorted."""
+    """Return the names of all methods, sorted."""
     return tuple(sorted(_points()))
 
 
 @functools.cache
 def _points() -> Mapping[str, importlib.metadata.EntryPoint]:
-    """The entry points by name.  Kept: looking takes milliseconds, and a simulation asks for each device."""
+    """Return the entry points by name.  Cached: a lookup takes milliseconds, and simulations repeat it per device."""
     return {point.name: point for point in importlib.metadata.entry_points(group=GROUP)}
