@@ -158,8 +158,7 @@ class Transfer(Method[T]):
         self.exchanges = self.iterations()
 
     def iterations(self) -> tuple[Exchange, ...]:
-        """Return the exchanges: exchange i uploads logits of iteration i, and brings down results of iteration i -
-        1."""
+        """Return the exchanges: exchange i uploads logits of iteration i, and brings results of iteration i - 1."""
         rows = self.params.public_batch
         up = {"logits": Slot(PublicLogits, rows=rows)}
         down = {"mean": Slot(PublicLogits, personal=True, optional=True, rows=rows)}
