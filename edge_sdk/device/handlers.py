@@ -1,4 +1,4 @@
-"""What serves the requests of edge_sdk/methods/requests.py on a device's workbench."""
+"""The handlers of the requests in edge_sdk/methods/requests.py, on a device's workbench."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights
 
 _T = TypeVar("_T")
 Serving: TypeAlias = Generator[None, None, _T]
-"""A handler at work: pauses, and returns the answer."""
+"""A running handler: it yields at pauses, and returns the answer."""
 
 
 @serves(requests.Fit)
 def serve_fit(bench: Workbench, request: requests.Fit, job: Job) -> Serving[FitReport]:
-    """One step between two pauses; each has a seed of its own."""
+    """Take one step between two pauses; each step has its own seed."""
     inputs, labels, private = bench.source(request.source)
     indices = request.source.indices
     report = FitReport(steps=0, loss=0.0)
@@ -49,13 +49,13 @@ def serve_fit(bench: Workbench, request: requests.Fit, job: Job) -> Serving[FitR
 
 @serves(requests.Logits)
 def serve_logits(bench: Workbench, request: requests.Logits, _job: Job) -> Serving[Floats]:
-    """Batch by batch."""
+    """Compute the logits batch by batch."""
     return (yield from _answers(bench, request.source, bench.logits))
 
 
 @serves(requests.Features)
 def serve_features(bench: Workbench, request: requests.Features, _job: Job) -> Serving[Floats]:
-    """Batch by batch."""
+    """Compute the features batch by batch."""
     return (yield from _answers(bench, request.source, bench.features))
 
 
@@ -70,7 +70,7 @@ def _answers(bench: Workbench, source: Source, answer: Callable[[Floats], Floats
 
 @serves(requests.ClassMeans)
 def serve_class_means(bench: Workbench, request: requests.ClassMeans, _job: Job) -> Serving[ClassRows]:
-    """One pass in inference mode; sums and counts are divided once."""
+    """Compute the means in one pass in inference mode; sums are divided by counts once."""
     found = []
     for part in slices(len(bench.samples)):
         x = bench.samples[part]
@@ -81,7 +81,7 @@ def serve_class_means(bench: Workbench, request: requests.ClassMeans, _job: Job)
 
 @serves(requests.HyperMeans)
 def serve_hyper_means(bench: Workbench, request: requests.HyperMeans, _job: Job) -> Serving[HyperKnowledge]:
-    """One pass in inference mode; sums and counts are divided once."""
+    """Compute the means in one pass in inference mode; sums are divided by counts once."""
     classes, at, counts = bench.by_class  # (m,), (n,), (m,)
     sums = np.zeros((len(classes), bench.model.spec.feature_dim))  # (m, d)
     soft = np.zeros((len(classes), bench.model.spec.classes))  # (m, k)
@@ -99,7 +99,7 @@ def serve_hyper_means(bench: Workbench, request: requests.HyperMeans, _job: Job)
 
 
 def shortened(rows: Floats, most: float) -> Floats:
-    """Rows (n, d), those that are longer than `most` shortened to it."""
+    """Return rows (n, d), with those longer than `most` shortened to that length."""
     if most == np.inf:
         return rows
     lengths = np.sqrt((rows.astype(np.float64) ** 2).sum(axis=1, keepdims=True))  # (n, 1)
@@ -109,7 +109,7 @@ def shortened(rows: Floats, most: float) -> Floats:
 
 @serves(requests.MeanLoss)
 def serve_mean_loss(bench: Workbench, _request: requests.MeanLoss, _job: Job) -> Serving[float]:
-    """The sum over all samples, divided once."""
+    """Sum the loss over all samples, and divide once."""
     total = 0.0
     for part in slices(len(bench.samples)):
         labels = bench.labels[part]
@@ -120,7 +120,7 @@ def serve_mean_loss(bench: Workbench, _request: requests.MeanLoss, _job: Job) ->
 
 @serves(requests.ReadWeights)
 def serve_read_weights(bench: Workbench, request: requests.ReadWeights, _job: Job) -> Weights:
-    """A copy."""
+    """Return a copy of the weights."""
     values = bench.model.weights()
     if request.without_head:
         values = values[~bench.model.head_mask()]
@@ -129,7 +129,7 @@ def serve_read_weights(bench: Workbench, request: requests.ReadWeights, _job: Jo
 
 @serves(requests.WriteWeights)
 def serve_write_weights(bench: Workbench, request: requests.WriteWeights, _job: Job) -> None:
-    """Those of the last layer stay where they are not given."""
+    """Write the weights; the last layer stays unchanged if its weights are not given."""
     values = request.values
     if request.without_head:
         values = bench.model.weights()
@@ -139,25 +139,25 @@ def serve_write_weights(bench: Workbench, request: requests.WriteWeights, _job: 
 
 @serves(requests.ReadHead)
 def serve_read_head(bench: Workbench, _request: requests.ReadHead, _job: Job) -> Floats:
-    """A copy."""
+    """Return a copy of the head rows."""
     return bench.model.head_rows()
 
 
 @serves(requests.WriteHead)
 def serve_write_head(bench: Workbench, request: requests.WriteHead, _job: Job) -> None:
-    """The rows of these classes."""
+    """Write the rows of these classes."""
     bench.model.set_head_rows(request.classes, request.rows)
 
 
 @serves(requests.SetScale)
 def serve_set_scale(bench: Workbench, request: requests.SetScale, _job: Job) -> None:
-    """Raises Unsupported for a model without a cosine head."""
+    """Set the scale.  Raises Unsupported for a model without a cosine head."""
     scaled(bench.model).set_scale(request.value, trains=request.trains)
 
 
 @serves(requests.Evaluate)
 def serve_evaluate(bench: Workbench, request: requests.Evaluate, _job: Job) -> Serving[Mapping[str, float]]:
-    """The metrics by name."""
+    """Return the metrics by name."""
     return {**(yield from _on_test_set(bench, request)), **(yield from _on_held_out(bench))}
 
 
@@ -184,7 +184,7 @@ def _on_test_set(bench: Workbench, request: requests.Evaluate) -> Serving[Mappin
 
 
 def _on_held_out(bench: Workbench) -> Serving[Mapping[str, float]]:
-    """Accuracy on each part of the device's own data that is not trained on, where it keeps some."""
+    """Return the accuracy on each part of the device's own data that is not trained on."""
     metrics = {}
     for name, (inputs, labels) in bench.held_out.items():
         right = 0
@@ -196,12 +196,12 @@ def _on_held_out(bench: Workbench) -> Serving[Mapping[str, float]]:
 
 
 def _nearest(bench: Workbench, prototypes: ClassRows, x: Floats) -> Ints:
-    """The class of the nearest prototype, of the classes that this device holds; -1 where it has none: (n,)."""
+    """Return each sample's nearest prototype among the classes of this device; -1 without one: (n,)."""
     own = np.isin(prototypes.classes, bench.labels)  # (m,)
     if not own.any():
         return np.full(len(x), -1)
     rows = prototypes.rows[own].astype(np.float64)  # (m, d)
-    # |f - c|^2 less |f|^2, which is the same for all c
+    # |f - c|^2 minus |f|^2, which is the same for all c
     gaps = (rows**2).sum(axis=1) - 2 * bench.features(x) @ rows.T  # (n, m)
     out: Ints = prototypes.classes[own][gaps.argmin(axis=1)].astype(np.int64)
     return out

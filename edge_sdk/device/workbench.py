@@ -26,41 +26,41 @@ from edge_sdk.protocol.schema import one_line
 from edge_sdk.public_set.samples import PublicSet
 
 INFERENCE_BATCH = 256
-"""Samples between two pauses, where a whole data set passes through the model."""
+"""The number of samples between two pauses, when a whole data set passes through the model."""
 REQUESTS = "edge_sdk.requests"
 """The entry-point group of handlers, each under the name of the class of requests that it serves."""
 
 
 @dataclass
 class Workbench:
-    """One device's means of work."""
+    """The model, the data and the public set of one device."""
 
     model: Model
     data: LocalData
     public: PublicSet | None = None
     meter: Meter = field(default_factory=Meter)
     discloses_classes: bool = False
-    """Whether what is measured may tell how many samples of each class there are."""
+    """Whether metrics may disclose how many samples of each class there are."""
 
     def __post_init__(self) -> None:
-        """Preprocess everything once: the arrays stay the same objects, so extractors can keep their features."""
+        """Preprocess all data once: the arrays stay the same objects, so extractors can cache their features."""
         preprocess = self.model.spec.preprocess
         self.samples = preprocess(self.data.train.x)  # (n, c, h, w)
-        """The private training samples as the model takes them."""
+        """The private training samples after preprocessing."""
         self.labels = self.data.train.y.astype(np.int64)  # (n,)
         self.by_class = np.unique(self.labels, return_inverse=True, return_counts=True)
-        """The classes held, ascending (m,); for each sample the place of its class (n,); samples of each class (m,)."""
+        """The classes held, ascending (m,); for each sample the index of its class (n,); samples of each class (m,)."""
         self._public = preprocess(self.public.samples) if self.public else None  # (m, c, h, w)
         self.test = preprocess(self.data.test.x) if self.data.test else None  # (t, c, h, w)
         held_out = {"validation_accuracy": self.data.validation, "local_accuracy": self.data.local_test}
         self.held_out = {name: (preprocess(part.x), part.y) for name, part in held_out.items() if part}
-        """Parts of the device's own data that are not trained on, by the name of the metric: samples and labels."""
+        """The parts of the device's own data that are not trained on, by the name of the metric: samples and labels."""
         self._check()
         self.class_counts = self.data.class_counts(self.model.spec.classes)
-        """Private training samples of each class."""
+        """The number of private training samples of each class."""
 
     def give(self, public: PublicSet) -> None:
-        """Take up a public set that came later.  Raises UsageError where it does not fit this device's model."""
+        """Set a public set that arrives later.  Raises UsageError if it does not fit this device's model."""
         samples = self.model.spec.preprocess(public.samples)  # (m, c, h, w)
         if not np.isfinite(samples).all():
             raise UsageError("the public samples hold NaN or Inf after preprocessing; clean them first")
@@ -72,7 +72,7 @@ class Workbench:
         self.public, self._public = public, samples
 
     def _check(self) -> None:
-        """Raise UsageError or ModelError for what would fail later, in the middle of a round."""
+        """Raise UsageError or ModelError for what would otherwise fail in the middle of a round."""
         if not len(self.samples):
             raise UsageError("this device has no training samples; give it some")
         everything = {"training": self.samples, "public": self._public, "test": self.test}
@@ -85,7 +85,7 @@ class Workbench:
             raise ModelError(f"the model gave {logits.shape} for one sample, expected (1, {classes})")
 
     def _one_answer(self) -> Floats:
-        """The model's logits for one sample.  Raises ModelError where it cannot take it, whatever it says itself."""
+        """Return the model's logits for one sample.  Raises ModelError if the model cannot process it."""
         one = self.samples[:1]
         try:
             return self.model.logits(one)
@@ -106,7 +106,7 @@ class Workbench:
         return handler_of(type(request)).serve(self, request, job)
 
     def class_means(self, parts: Sequence[Floats]) -> ClassRows:
-        """The mean of each class over rows (n, d) of all private samples, in pieces of INFERENCE_BATCH."""
+        """Return the mean of each class over rows (n, d) of all private samples, in pieces of INFERENCE_BATCH."""
         classes, at, counts = self.by_class  # (m,), (n,), (m,)
         sums = np.zeros((len(classes), parts[0].shape[1]))  # (m, d)
         for part, rows in zip(slices(len(at)), parts, strict=True):
@@ -115,21 +115,21 @@ class Workbench:
         return ClassRows(classes=classes.astype(np.int32), rows=means, counts=counts.astype(np.int32))
 
     def logits(self, x: Floats) -> Floats:
-        """The model's for samples as `source` gives them, counted: (n, c, h, w) -> (n, k)."""
+        """Return the model's logits for samples from `source`, and count them: (n, c, h, w) -> (n, k)."""
         self.count_inference(len(x))
         return self.model.logits(x)
 
     def features(self, x: Floats) -> Floats:
-        """The model's for samples as `source` gives them, counted: (n, c, h, w) -> (n, d)."""
+        """Return the model's features for samples from `source`, and count them: (n, c, h, w) -> (n, d)."""
         self.count_inference(len(x))
         return self.model.features(x)
 
     def count_inference(self, samples: int) -> None:
-        """So many samples went through the model, as one batch."""
+        """Count one inference batch of this number of samples."""
         self.meter.inferred(self.model.spec, samples)
 
     def source(self, source: Source) -> tuple[Floats, Ints | None, bool]:
-        """Samples (n, c, h, w), their labels (n,) if any, and whether they are private.  Raises UsageError."""
+        """Return samples (n, c, h, w), labels (n,) if any, and whether they are private.  Raises UsageError."""
         if isinstance(source, Private):
             return self.samples, self.labels, True
         if self._public is None:
@@ -138,7 +138,7 @@ class Workbench:
 
 
 def handler_of(kind: type[Request]) -> Handler:
-    """The registered handler of a class of requests.  Raises UsageError, in one line, where there is none."""
+    """Return the registered handler of a class of requests.  Raises UsageError, in one line, if there is none."""
     name = kind.__name__
     where = registry.value(REQUESTS, name)
     if not where:
@@ -150,9 +150,9 @@ def handler_of(kind: type[Request]) -> Handler:
 
 
 def add_by_class(sums: NDArray[np.float64], at: Ints, rows: Floats) -> None:
-    """Add each of rows (n, d) to the one of sums (m, d) that `at` (n,) names; the same bits for the same order.
+    """Add each of rows (n, d) to the row of sums (m, d) given by `at` (n,); the same order gives the same bits.
 
-    What np.add.at does to rounding, in a tenth of its time.
+    The rounding is that of np.add.at, in a tenth of its time.
     """
     order = np.argsort(at, kind="stable")
     present, starts = np.unique(at[order], return_index=True)
@@ -160,5 +160,5 @@ def add_by_class(sums: NDArray[np.float64], at: Ints, rows: Floats) -> None:
 
 
 def slices(count: int) -> list[slice]:
-    """What goes through a model between two pauses."""
+    """Return the slices of samples that pass through a model between two pauses."""
     return [slice(start, start + INFERENCE_BATCH) for start in range(0, count, INFERENCE_BATCH)]

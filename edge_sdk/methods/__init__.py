@@ -1,7 +1,7 @@
-"""The methods: one paper, one file, both halves; and what they are made of.
+"""The methods.  Each method has one file, with its device part and its coordinator part, and names one paper.
 
-Pure numpy but for the torch parts beside, as torch_NAME.py.  May import `protocol`, `objectives`, `reductions`,
-`errors` and `data`; torch parts also `models`.
+The files are pure numpy, except the parts that need torch (torch_NAME.py).  May import `protocol`, `objectives`,
+`reductions`, `errors` and `data`; torch parts also `models`.
 """
 
 from __future__ import annotations

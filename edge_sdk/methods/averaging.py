@@ -1,4 +1,4 @@
-"""What methods have in common that average weights: FedAvg's round, and its mean."""
+"""The common part of methods that average weights: FedAvg's round and its mean."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ DISCLOSES_BODY = "all weights in front of the last layer, and the number of samp
 
 
 class AveragingParams(Protocol):
-    """What such a method asks of its parameters."""
+    """The parameters that every method of this kind has."""
 
     @property
     def start(self) -> str:
-        """See edge_sdk.methods.params.Start."""
+        """How round 0 begins (edge_sdk.methods.params.Start)."""
 
 
 P = TypeVar("P", bound=AveragingParams)
@@ -37,13 +37,13 @@ P = TypeVar("P", bound=AveragingParams)
 @wire("fedavg-coordinator-state")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AveragingState:
-    """w^t; none before the first round, for the coordinator has no model."""
+    """The averaged weights w^t; None before the first round, because the coordinator has no model of its own."""
 
     weights: Weights | None = None
     rounds: Count
-    """After these it goes out only where the closing exchange brings it."""
+    """The number of rounds.  After the last one, the mean goes out only if the closing exchange carries it."""
     slots: SlotSum | None = None
-    """Where the result is the mean over all slots."""
+    """The running sum over all slots; None unless the result is the mean over all slots."""
 
 
 class Averaging(Method[P]):
@@ -63,7 +63,7 @@ class Averaging(Method[P]):
     shares_weights = True
     reduction: type = Change
     body = False
-    """Whether the weights of the last layer stay on the device."""
+    """Whether only the body is shared, and the weights of the last layer stay on the device."""
 
     def __init__(self, params: P | None = None) -> None:
         super().__init__(params)
@@ -72,7 +72,7 @@ class Averaging(Method[P]):
 
     @property
     def weighting(self) -> str:
-        """Whose weights count how much: see edge_sdk.methods.params.Weighting."""
+        """How devices are weighted in the mean (edge_sdk.methods.params.Weighting)."""
         return str(self.params.weighting)  # type: ignore[attr-defined]  # a class without it overrides this
 
     def receive(self, device: OnDevice[Any]) -> Stage[None]:
@@ -80,37 +80,37 @@ class Averaging(Method[P]):
         yield from write_weights(device, without_head=self.body)
 
     def share(self, device: OnDevice[Any]) -> Stage[Up]:
-        """The weights."""
+        """Send the weights."""
         return (yield from read_weights(device, self.weighting, without_head=self.body))
 
     def begin(self, spec: FederationSpec) -> Any:
-        """No weights yet: devices begin with their own."""
+        """Start without weights: devices begin with their own."""
         return AveragingState(rounds=spec.rounds)
 
     def down(self, state: Any, at: ExchangeId) -> Down:
-        """The mean, from the second round on; at the end the one over slots, where there are any."""
+        """Send the mean, from the second round on; at the end send the mean over slots, if the method keeps slots."""
         if at.round < state.rounds:
             return {"weights": state.weights}
         return {"weights": over_slots(state.slots, state.weights)} if self.closing.down else {}
 
     def reduce(self, spec: FederationSpec, state: Any, at: ExchangeId, uploads: Any) -> Any:
-        """Divide."""
+        """Compute the mean of the round, and update the slots."""
         weights = self.mean(uploads.now, state.weights)
         return replace(state, weights=weights, slots=self.slots_after(state.slots, at, uploads, weights.layout))
 
     def mean(self, sums: WeightedSum, before: Weights | None) -> Weights:
-        """w^{t+1}; where there was no w^t, a common start."""
+        """Return w^{t+1}: the weighted mean, or a common start if there was no w^t."""
         return sums.start(self.params.start) if before is None else sums.mean()
 
     def slots_after(self, slots: SlotSum | None, at: ExchangeId, change: Change, layout: bytes) -> SlotSum | None:
-        """The slots after a round; what they were, where the method keeps none, or none yet."""
+        """Return the slots after a round; return `slots` unchanged if the method keeps none, or none yet."""
         if self.caching is None or at.round < self.caching.first_round:
             return slots
         return changed(slots, change, layout)
 
 
 def write_weights(device: OnDevice[Any], role: str = "weights", *, without_head: bool = False) -> Stage[None]:
-    """Overwrite the model's weights, or those in front of the last layer, by those that came, if any did."""
+    """Overwrite the model's weights, or those in front of the last layer, with the received ones, if there are any."""
     weights = device.received(Weights, role)
     if weights is not None:
         # A view of the frame that they came in: megabytes that need not be there twice.
@@ -118,16 +118,16 @@ def write_weights(device: OnDevice[Any], role: str = "weights", *, without_head:
 
 
 def read_weights(device: OnDevice[Any], weighting: str, *, without_head: bool = False) -> Stage[Up]:
-    """The weights as they are sent; how many samples stand behind them is told only where it is needed."""
+    """Read the weights to send; include the number of samples only if the weighting needs it."""
     weights: Weights = yield ReadWeights(without_head=without_head)
     return {"weights": replace(weights, count=device.job.samples if weighting == "samples" else 1)}
 
 
 def slots(params: AveragingParams, max_slot_age: int) -> Caching:
-    """The slots of a method that averages over all devices ever seen; models that began differently get none."""
+    """Return the slot rules of a method that averages over all devices ever seen; different starts get no slots."""
     return Caching(first_round=0 if params.start == "equal" else 1, max_age=max_slot_age)
 
 
 def over_slots(slots: SlotSum | None, active: Weights | None) -> Weights | None:
-    """The mean over all slots; that over those who answered, where there are no slots."""
+    """Return the mean over all slots; if there are no slots, the mean over the devices that answered."""
     return slots.mean() if slots else active

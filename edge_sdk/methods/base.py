@@ -1,4 +1,4 @@
-"""What a method is: one class that holds a paper's both halves, and what all of them have in common.
+"""The base class of methods: one class holds the device part and the coordinator part of a paper's method.
 
 On the device a method is a generator of requests.  It never touches a model: it yields what it wants done (train on
 these samples with this objective; give me logits) and receives the results, so that an agent can stop between batches,
@@ -69,7 +69,7 @@ layer; trade all of its weights; compare directions in its last layer."""
 Up: TypeAlias = Mapping[str, Payload]
 """Knowledge by role."""
 Down: TypeAlias = Mapping[str, Payload | None]
-"""Likewise, on its way down; None: there is none yet."""
+"""Knowledge by role on its way down; None: there is none yet for this role."""
 Stage: TypeAlias = Generator[Request, Any, R]
 """Part of an exchange: requests out, results in, and something to return."""
 Step: TypeAlias = Generator[Request, Any, tuple[S, Up]]
@@ -78,15 +78,15 @@ Step: TypeAlias = Generator[Request, Any, tuple[S, Up]]
 
 @dataclass(frozen=True, slots=True)
 class Caching:
-    """Which uploads outlive their round on the coordinator: the newest one of each device, in its slot."""
+    """Which uploads outlive their round on the coordinator: the newest upload of each device, in the device's slot."""
 
     first_round: int
-    """Uploads of earlier rounds do not fit together, and get no slot."""
+    """The first round whose uploads get a slot.  Uploads of earlier rounds cannot be averaged with later ones."""
     max_age: int = 0
-    """Rounds after which a slot whose device stays away is given up; 0: never."""
+    """The number of rounds after which the slot of an absent device is dropped; 0: never."""
 
     def oldest(self, round_: int) -> int:
-        """The earliest round whose uploads still count once this one is done."""
+        """Return the earliest round whose uploads still count when `round_` is done."""
         return max(self.first_round, round_ - self.max_age) if self.max_age else self.first_round
 
 
@@ -102,26 +102,26 @@ class OnDevice(Generic[S]):
 
     job: Job
     state: S
-    """What the method keeps on this device; what stands here at the end is kept."""
+    """What the method keeps on this device.  The value at the end of the exchange is stored."""
     down: Up
-    """What came, by role."""
+    """The received knowledge, by role."""
     kept: Any = None
-    """What a stage leaves to a later one of this exchange."""
+    """A value that one stage leaves to a later stage of the same exchange."""
 
     def received(self, kind: type[T], role: str) -> T | None:
-        """What came in a role, a payload of `kind`; None: nothing."""
+        """Return the payload received in a role, which must be of `kind`; None if nothing was received."""
         payload = self.down.get(role)
         return payload if isinstance(payload, kind) else None
 
     @property
     def batches(self) -> Private:
-        """The mini-batches of the round, of the device's own samples."""
+        """The mini-batches of this round, drawn from the device's own samples."""
         return self.job.private_batches(self.job.local_steps)
 
     def fit(self, objective: Objective, *, part: Part = "all") -> Stage[None]:
-        """Train on them, and let go of what came.
+        """Train on this round's mini-batches, and release the received knowledge.
 
-        That is in the model or in the objective by now, and there may be no room for another copy.
+        The model or the objective holds that knowledge by now, and memory may not have room for another copy.
         """
         self.down = {}
         if self.job.local_steps:
@@ -129,71 +129,72 @@ class OnDevice(Generic[S]):
 
 
 class Nets(Protocol):
-    """Models of the devices' architectures, on the coordinator, and public samples that they see there."""
+    """Models of the devices' architectures on the coordinator, with the public samples that they are run on."""
 
     @property
     def count(self) -> int:
-        """How many public samples there are."""
+        """Return the number of public samples."""
 
     def check(self, layouts: Iterable[bytes]) -> None:
         """Raise UsageError unless there is a model of each layout."""
 
     def logits(self, weights: Weights) -> Floats:
-        """What the model with these weights says of all public samples: (n, k)."""
+        """Return the logits of the model with these weights for all public samples: (n, k)."""
 
     def fitted(self, weights: Weights, indices: Ints, objective: Objective, optim: Optim) -> Weights:
-        """The weights after a step on each of these mini-batches of public samples, (steps, b)."""
+        """Return the weights after one step on each of these mini-batches of public samples; indices: (steps, b)."""
 
 
 class Method(Generic[P]):
-    """A method under certain parameters.
+    """A method with given parameters.
 
-    A method's file derives a class from `Method[Params]`, says in its attributes what the method is, and overrides the
+    A method's file derives a class from `Method[Params]`, describes the method in class attributes, and overrides the
     stages that its paper describes: `receive`, `measure`, `train`, `share` and `personalise` on the device; `begin`,
     `down`, `down_to` and `reduce` on the coordinator.
     """
 
     name: str
-    """As it is registered."""
+    """The name under which the method is registered."""
     title: str
     citation: str
     exchanges: tuple[Exchange, ...] = (Exchange(),)
-    """What travels in the exchanges of a round; their number is constant over a run."""
+    """What travels in each exchange of a round.  The number of exchanges is constant over a run."""
     closing: Exchange = Exchange()
-    """What comes after the last round; its upload carries metrics only."""
+    """The exchange after the last round; its upload carries metrics only."""
     result: Literal["own", "shared"] = "own"
-    """The model that is measured: a device's own, as it was trained last; or the shared one, as it arrives."""
+    """Which model is measured: `own`, a device's model after its last training; `shared`, the shared model as it
+    arrives."""
     needs: frozenset[str] = frozenset({"predict", "logit-gradients"})
-    """Capabilities that a model must have to learn."""
+    """The capabilities that a model must have to learn."""
     teaches: frozenset[str] = frozenset()
-    """Capabilities that are enough to contribute without learning; empty: nobody may only teach."""
+    """The capabilities that suffice to contribute without learning; empty: every device must learn."""
     terms: frozenset[str] = frozenset({"cross-entropy"})
-    """Loss terms that a learning model must minimise."""
+    """The loss terms that a learning model must minimise."""
     needs_public_set: bool = False
     same_width: bool = False
-    """Whether all models must have the federation's feature_dim: rows of other widths cannot be averaged (W12)."""
+    """Whether all models must have the federation's feature_dim: rows of different widths cannot be averaged (W12)."""
     holders_wanted: int = 0
-    """Holders that a class should have in a round; with fewer its row follows the last few devices (W3).
-    1: any will do; 0: no rows of classes travel."""
+    """The number of holders that a class should have in a round; with fewer its row follows the last few devices
+    (W3).  1: one holder is enough; 0: no class rows travel."""
     shares_weights: bool = False
     same_layout: bool = True
-    """Where weights are shared: whether all models must have one layout, or each layout is averaged by itself."""
+    """Whether all models must have one layout, if weights are shared; otherwise each layout is averaged separately."""
     runs_nets: bool = False
-    """Whether the coordinator runs models of the devices' architectures: see `nets`."""
+    """Whether the coordinator runs models of the devices' architectures (`nets`)."""
     lock_step: bool = False
-    """Every exchange waits for every device: a device that misses many holds up or misses out."""
+    """Whether every exchange waits for every device.  A slow device then delays all others, or loses its part."""
     caching: Caching | None = None
-    """The slots that the coordinator keeps, of a method with one exchange; None: uploads go with their round."""
+    """The slots that the coordinator keeps for a method with one exchange; None: uploads last for their round only."""
     discloses: str
     """What an upload tells the coordinator about the device's data."""
     cautions: tuple[str, ...] = ()
-    """When `warnings` has something to say, as `W0: condition`: for whoever chooses a method."""
+    """The conditions under which `warnings` returns something, as `W0: condition`, to help users choose a method."""
     device_state: type = NoState
     """What the method keeps on a device: a @wire dataclass with defaults, stored at round starts, never sent."""
     reduction: type = Bag
-    """What uploads are added up in: an Aggregate."""
+    """The aggregate class in which uploads are added up (an Aggregate)."""
     params_type: type[P]
-    """The dataclass of its parameters; told by `Method[Params]`."""
+    """The dataclass of the method's parameters, taken from `Method[Params]`."""
 
     def __init_subclass__(cls) -> None:
         for base in vars(cls).get("__orig_bases__", ()):
@@ -202,21 +203,21 @@ class Method(Generic[P]):
                     cls.params_type = typing.cast("type[P]", argument)
 
     def __init__(self, params: P | None = None) -> None:
-        """params: None for the defaults."""
+        """Set the parameters; None for the defaults."""
         self.params: P = self.params_type() if params is None else params
         self.nets: Nets | None = None
-        """Given to a coordinator's method that runs nets, before the first round."""
+        """The models that a method with `runs_nets` gets on the coordinator, before the first round."""
 
     # -- parameters -------------------------------------------------------------------------------------------------
 
     @classmethod
     def read(cls, table: Mapping[str, Scalar]) -> P:
-        """The parameters in a table.  Raises UsageError for an unknown key, a missing one, or an impossible value."""
+        """Read parameters from a table.  Raises UsageError for an unknown or missing key, or an impossible value."""
         return parameters.read(cls.params_type, table, cls.name)
 
     @classmethod
     def under(cls, table: Mapping[str, Scalar]) -> Self:
-        """The method under the parameters in a table.  Raises UsageError as `read` does."""
+        """Make the method with the parameters in a table.  Raises UsageError as `read` does."""
         return cls(cls.read(table))
 
     @property
@@ -226,10 +227,10 @@ class Method(Generic[P]):
 
     @property
     def digest(self) -> bytes:
-        """A name for what both sides must mean alike, 16 bytes.
+        """Return 16 bytes that identify the method's contract, which both sides share.
 
-        It covers the name, every slot of every exchange, and every parameter, those left at their defaults included:
-        two versions with different defaults do not mean the same.
+        The digest covers the name, every slot of every exchange, and every parameter, including those at defaults:
+        two versions with different defaults have different digests.
         """
         rows = [(_described(row.down), _described(row.up)) for row in self.every_exchange]
         table = sorted(parameters.as_table(self.read(self.table)).items())  # read again: 1 and 1.0 are the same
@@ -237,29 +238,29 @@ class Method(Generic[P]):
 
     @property
     def every_exchange(self) -> tuple[Exchange, ...]:
-        """Those of a round and the closing one."""
+        """Return the exchanges of a round, then the closing exchange."""
         return (*self.exchanges, self.closing)
 
     def misfit(self, devices: int) -> str:
-        """What is wrong with the parameters for so many devices: `key: what is allowed`; empty: nothing."""
+        """Return what is wrong with the parameters for this number of devices, as `key: what is allowed`, or ""."""
         return ""
 
     def warnings(self, spec: FederationSpec) -> tuple[str, ...]:
-        """What the operator of such a run should hear of before it."""
+        """Return the warnings that the operator should read before such a run."""
         return ()
 
     def population(self, class_counts: Sequence[tuple[int, ...]]) -> tuple[str, ...]:
-        """What else to warn of, once it is known how many samples of each class the devices hold that tell."""
+        """Return further warnings, given the samples of each class on the devices that disclose them."""
         return ()
 
     def learnt_by(self, capabilities: Collection[str], terms: Collection[str]) -> bool:
-        """Whether a model with these can train under the method; else it may at most teach."""
+        """Return whether a model with these capabilities and terms can train; otherwise it can at most teach."""
         return self.needs <= set(capabilities) and self.terms <= set(terms)
 
     # -- on the device ----------------------------------------------------------------------------------------------
 
     def step(self, state: Any, down: Up, job: Job) -> Step[Any]:
-        """One exchange: requests out, results in; at the end the new state and what to upload."""
+        """Run one exchange: yield requests, receive their results, return the new state and the upload."""
         device: OnDevice[Any] = OnDevice(job=job, state=state, down=down)
         del down
         own = self.result == "own"
@@ -272,7 +273,7 @@ class Method(Generic[P]):
         return device.state, up
 
     def exchange(self, device: OnDevice[Any]) -> Stage[Up]:
-        """The stages of a round that has one exchange."""
+        """Run the stages of a round that has one exchange, and return the upload."""
         job = device.job
         yield from self.receive(device)
         if self.result == "shared" and job.evaluates_last:
@@ -286,7 +287,7 @@ class Method(Generic[P]):
         return up
 
     def receive(self, device: OnDevice[Any]) -> Stage[None]:
-        """Take in what came."""
+        """Take in the received knowledge."""
         yield from ()
 
     def measure(self, device: OnDevice[Any]) -> Stage[None]:
@@ -294,54 +295,54 @@ class Method(Generic[P]):
         yield Evaluate(device.job.round)
 
     def train(self, device: OnDevice[Any]) -> Stage[None]:
-        """Learn from one's own samples."""
+        """Train on the device's own samples."""
         yield from device.fit((CrossEntropy(),))
 
     def share(self, device: OnDevice[Any]) -> Stage[Up]:
-        """Make what goes up."""
+        """Make the upload."""
         yield from ()
         return {}
 
     def personalise(self, device: OnDevice[Any]) -> Stage[None]:
-        """Make the device's own model of what it shared."""
+        """Make the device's own model from the model that it shared."""
         yield from ()
 
     # -- on the coordinator -----------------------------------------------------------------------------------------
 
     def begin(self, spec: FederationSpec) -> Any:
-        """The state before the first round: a @wire dataclass."""
+        """Return the state before the first round: a @wire dataclass."""
         return NoState()
 
     def down(self, state: Any, at: ExchangeId) -> Down:
-        """What goes to everybody in this exchange."""
+        """Return what goes to all devices in this exchange."""
         return {}
 
     def down_to(self, state: Any, at: ExchangeId, number: int) -> Down:
-        """What goes to one device besides."""
+        """Return what goes to one device in addition."""
         return {}
 
     def common(self, state: Any, at: ExchangeId) -> Up:
-        """Knowledge that goes to everybody in this exchange."""
+        """Return the knowledge that goes to all devices in this exchange, without empty roles."""
         return _there(self.down(state, at))
 
     def personal(self, state: Any, at: ExchangeId, number: int) -> Up:
-        """Knowledge for one device in this exchange."""
+        """Return the knowledge for one device in this exchange, without empty roles."""
         return _there(self.down_to(state, at, number))
 
     def zero(self) -> Any:
-        """No uploads."""
+        """Return an aggregate without uploads."""
         return self.reduction()
 
     def add(self, aggregate: Any, contribution: Contribution) -> Any:
-        """The aggregate with one more upload; the old one stays as it was."""
+        """Return the aggregate with one more upload; the old aggregate stays unchanged."""
         return aggregate.add(contribution)
 
     def merge(self, a: Any, b: Any) -> Any:
-        """Two partial aggregates of different devices as one."""
+        """Merge two partial aggregates of different devices."""
         return a.merge(b)
 
     def finish(self, spec: FederationSpec, state: Any, at: ExchangeId, aggregate: Any) -> Any:
-        """The state after this exchange; may train.  Raises EmptyRound rather than guess."""
+        """Return the state after this exchange; this may train a model.  Raises EmptyRound if no device answered."""
         shared = [role for row in self.exchanges for role in row.up]
         if shared and not aggregate.answered:
             up = self.exchanges[at.exchange].up
@@ -350,12 +351,12 @@ class Method(Generic[P]):
         return self.reduce(spec, state, at, aggregate)
 
     def reduce(self, spec: FederationSpec, state: Any, at: ExchangeId, uploads: Any) -> Any:
-        """The state that follows from the uploads of an exchange, of at least one device."""
+        """Return the next state, given the uploads of an exchange from at least one device."""
         return state
 
 
 def torch_part(name: str, what: str) -> ModuleType:
-    """A module of this room that needs torch, where a coordinator trains; what: for whoever lacks it.
+    """Import a module of this room that needs torch.  what: the feature that needs it, for the error message.
 
     Raises MissingExtra.
     """
@@ -366,7 +367,7 @@ def torch_part(name: str, what: str) -> ModuleType:
 
 
 def told(rows: ClassRows, weighting: str) -> ClassRows:
-    """Class rows as they are sent: how many samples stand behind them is told only where it is needed."""
+    """Return class rows as they are sent: with the numbers of samples only if the weighting needs them."""
     return rows if weighting == "samples" else dataclasses.replace(rows, counts=np.ones_like(rows.counts))
 
 

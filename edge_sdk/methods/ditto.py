@@ -1,4 +1,4 @@
-"""Ditto: FedAvg, and beside it on each device a model of its own that is held near the mean.
+"""Ditto: FedAvg, and on each device a second, personal model that is held near the mean.
 
 Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021 (arXiv:2012.04221),
 Algorithm 1.
@@ -6,8 +6,8 @@ Algorithm 1.
     train, share     w <- w^t, train CE, share w                       as in FedAvg
     personalise      train v on CE + (lambda / 2) |v - w^t|^2          on the same batches
 
-v is the device's model: it is what predicts and what is measured, and it never leaves the device.  While w is trained,
-v waits in the generator: there is one model in memory, and copies of weights beside it.
+v is the device's personal model.  It predicts, it is measured, and it never leaves the device.  While w is trained, the
+generator holds v: memory holds one model, and copies of weights.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Params:
 
 
 class Ditto(Averaging[Params]):
-    """Trains two models a round, one for all and one for itself."""
+    """Trains two models in each round: a shared one and a personal one."""
 
     name = "ditto"
     title = "Ditto: FedAvg, and a model of each device's own near it"
@@ -48,7 +48,7 @@ class Ditto(Averaging[Params]):
     discloses = DISCLOSES
 
     def receive(self, device: OnDevice[Any]) -> Stage[None]:
-        """Keep v, and take over w^t; in round 0 that is the device's own, for nothing came."""
+        """Keep v, and take over w^t; in round 0 w^t is the device's own model, because nothing was received."""
         own: Weights = yield ReadWeights()
         yield from super().receive(device)
         anchor: Weights = yield ReadWeights()

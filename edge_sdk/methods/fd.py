@@ -43,18 +43,18 @@ class Params:
 @wire("fd-coordinator-state")
 @dataclass(frozen=True, slots=True)
 class State:
-    """The targets that wait to go out."""
+    """The class targets for the next round."""
 
     targets: Mapping[str, ClassRows] = field(default_factory=dict)
-    """By device number, for those that answered and have somebody to learn from."""
+    """The targets by device number, for devices that answered and share a class with another holder."""
     everybody: ClassRows | None = None
-    """For a device that did not: nothing of it is in the mean."""
+    """The mean over all holders, for a device that did not answer: none of its predictions are in this mean."""
     rounds: Count = 0
     answered: Annotated[tuple[int, ...], Packed(2**20)] = ()
 
 
 class FD(Method[Params]):
-    """For any model that gives logits; each device is left out of its own target."""
+    """Works with any model that gives logits; each device is left out of its own target."""
 
     name = "fd"
     title = "FD: mean predictions by class, of the others, as soft labels"
@@ -70,26 +70,26 @@ class FD(Method[Params]):
     discloses = "which classes the device holds, how its model confuses them, and with weighting by samples how many"
 
     def train(self, device: OnDevice[Any]) -> Stage[None]:
-        """Towards the mean predictions of the others."""
+        """Train towards the mean predictions of the other devices."""
         yield from device.fit(loss(self.params, device.received(ClassRows, "targets")))
 
     def share(self, device: OnDevice[Any]) -> Stage[Up]:
-        """The mean prediction of each class."""
+        """Send the mean prediction of each class."""
         means: ClassRows = yield ClassMeans(of="probabilities")
         return {"predictions": told(means, self.params.weighting)}
 
     def begin(self, spec: FederationSpec) -> State:
-        """No predictions yet: the first round trains without."""
+        """Start without predictions: the first round trains without targets."""
         return State(rounds=spec.rounds)
 
     def down_to(self, state: State, at: ExchangeId, number: int) -> Down:
-        """The mean of the others; the closing exchange has no use for it."""
+        """Send the mean of the others; the closing exchange does not need it."""
         if at.round == state.rounds:
             return {}
         return {"targets": state.targets.get(str(number)) if number in state.answered else state.everybody}
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Bag) -> State:
-        """The mean over holders, once for everybody and once without each of them."""
+        """Compute the mean over holders, once over all of them and once without each of them."""
         ups = uploads.payloads(ClassRows, "predictions")
         others = zip(ups, mean_over_others(list(ups.values())), strict=True)
         return State(
@@ -101,7 +101,7 @@ class FD(Method[Params]):
 
 
 def loss(params: Params, targets: ClassRows | None) -> Objective:
-    """Plain cross-entropy where there is nobody to learn from."""
+    """Return the loss with targets; plain cross-entropy if there are none."""
     if targets is None or params.gamma == 0:
         return (CrossEntropy(),)
     rows = targets.rows.astype(np.float32)

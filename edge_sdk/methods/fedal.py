@@ -37,7 +37,7 @@ from edge_sdk.protocol.schema import Count, Matrix, Tensor, wire
 from edge_sdk.reductions import mean_in_order
 
 ROUND_TRIP_BUDGET = 5000
-"""Round trips above which a lock-step method is worth a warning: the paper's own longest runs are of that order."""
+"""Round trips above which a lock-step method gets a warning; the paper's longest runs are of that order."""
 Layer = Annotated[NDArray[np.float32], Tensor(("f4",), 1)]
 
 
@@ -56,7 +56,7 @@ class Params:
     discriminator_rate: Annotated[float, Range(0, 10)] = 1e-4
     """eta_d; keep it well below the devices' rate, or the discriminator saturates and gives no signal."""
     discriminator_optimiser: Literal["sgd", "adam"] = "sgd"
-    """The paper's Algorithm 1 is plain SGD."""
+    """The discriminator's optimiser.  The paper's Algorithm 1 uses plain SGD."""
     adversarial: Annotated[float, Range(0, 1000)] = 1.0
     """Weight of U_n; 0 leaves FedMD-LF."""
     less_forgetting: Annotated[float, Range(0, 1000)] = 1.0
@@ -66,7 +66,7 @@ class Params:
     target: Literal["leave-one-out", "all"] = "leave-one-out"
     """Equations 4-6 leave the device itself out; line 15 of Algorithm 1 (`all`) does not."""
     max_devices: Annotated[int, Range(1, 100_000)] = 64
-    """Outputs of the discriminator; slots are never used again within a job."""
+    """The number of the discriminator's outputs; slots are never used again within a job."""
     device: str = "cpu"
     """Where the coordinator trains the discriminator: cpu or cuda:N."""
 
@@ -76,23 +76,23 @@ class Params:
 
 
 class TransferParams(Protocol):
-    """What a transfer stage asks of its parameters."""
+    """The parameters that a transfer stage needs."""
 
     @property
     def tau(self) -> int:
-        """Iterations of it."""
+        """The number of iterations."""
 
     @property
     def public_batch(self) -> int:
-        """B."""
+        """B: public samples per iteration."""
 
     @property
     def temperature(self) -> float:
-        """E."""
+        """E: temperature of the KL terms."""
 
     @property
     def less_forgetting(self) -> float:
-        """Weight of the less-forgetting terms."""
+        """The weight of the less-forgetting terms."""
 
     @property
     def target(self) -> str:
@@ -105,17 +105,17 @@ T = TypeVar("T", bound=TransferParams)
 @wire("fedal-state")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceState:
-    """How far this device is in the round."""
+    """The progress of this device in the round."""
 
     local_rounds: Count = 0
-    """Rounds whose local stage is done."""
+    """The number of rounds whose local stage is done."""
     snapshot: Matrix | None = None  # (tau * b, k): logits after the local stage, on all batches of the transfer stage
 
 
 @wire("fedal-feedback")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feedback:
-    """What the last iteration has for one device."""
+    """The results of the last iteration for one device."""
 
     mean: PublicLogits | None = None
     adversarial: LogitGradients | None = None
@@ -124,20 +124,20 @@ class Feedback:
 @wire("fedal-coordinator-state")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """The discriminator, flat, and the feedback that waits to go out."""
+    """The discriminator as flat arrays, and the feedback for the next exchange."""
 
     discriminator: tuple[Layer, ...] = ()  # weights and biases in turn, flattened
     moments: tuple[Layer, ...] = ()
     steps: Count = 0
     mean_u: float = 0.0
     feedback: Mapping[str, Feedback] = field(default_factory=dict)
-    """By device number."""
+    """The feedback by device number."""
 
 
 class Transfer(Method[T]):
-    """FedAL's rounds, and those of FedMD-LF, without discriminator, and FedDF-AL, which averages weights first.
+    """The rounds of FedAL, FedMD-LF (without discriminator) and FedDF-AL (which averages weights first).
 
-    A predict-only model only scores.
+    A predict-only model uploads logits and does not train.
     """
 
     teaches = frozenset({"predict"})
@@ -151,14 +151,14 @@ class Transfer(Method[T]):
     )
     device_state = DeviceState
     before = 0
-    """Exchanges of a round before the first iteration."""
+    """The number of exchanges of a round before the first iteration."""
 
     def __init__(self, params: T | None = None) -> None:
         super().__init__(params)
         self.exchanges = self.iterations()
 
     def iterations(self) -> tuple[Exchange, ...]:
-        """Exchange i uploads the logits of iteration i and brings down what iteration i - 1 computed."""
+        """Return the exchanges: exchange i uploads logits of iteration i, and brings results of iteration i - 1."""
         rows = self.params.public_batch
         up = {"logits": Slot(PublicLogits, rows=rows)}
         down = {"mean": Slot(PublicLogits, personal=True, optional=True, rows=rows)}
@@ -168,13 +168,13 @@ class Transfer(Method[T]):
         return (Exchange(up=up), *between, Exchange(down=down))
 
     def misfit(self, devices: int) -> str:
-        """Each device needs an output of the discriminator."""
+        """Check that each device has an output of the discriminator."""
         if isinstance(self.params, Params) and devices > self.params.max_devices:
             return f"max_devices: {self.params.max_devices} slots for {devices} devices; each device needs one"
         return ""
 
     def warnings(self, spec: FederationSpec) -> tuple[str, ...]:
-        """W4 and W5."""
+        """Return warnings W4 and W5."""
         found = []
         if self.params.tau == 1 and self.params.less_forgetting > 0:
             found.append("W4: at tau = 1 the less-forgetting terms have no effect; use tau >= 2")
@@ -189,7 +189,7 @@ class Transfer(Method[T]):
     # -- on the device ----------------------------------------------------------------------------------------------
 
     def exchange(self, device: OnDevice[DeviceState]) -> Stage[Up]:
-        """Iteration i: learn from iteration i - 1, score the batch of iteration i."""
+        """Run iteration i: learn from iteration i - 1, then compute logits on the batch of iteration i."""
         params, job, iteration = self.params, device.job, device.job.exchange - self.before
         if job.learns and device.state.local_rounds != job.round + 1:
             yield from self.train(device)
@@ -215,7 +215,7 @@ class Transfer(Method[T]):
         return np.stack([batch_indices(spec, round_, each, size) for each in exchanges])
 
     def train(self, device: OnDevice[DeviceState]) -> Stage[None]:
-        """The local stage: once a round, also on a device that comes in late."""
+        """Run the local stage: once a round, also on a device that joins the round late."""
         params, job = self.params, device.job
         if not job.local_steps:
             return
@@ -228,7 +228,7 @@ class Transfer(Method[T]):
         yield Fit(source=device.batches, objective=tuple(objective), optim=job.optim)
 
     def transfer(self, device: OnDevice[DeviceState], batches: Ints, *, done: int) -> Stage[None]:
-        """One step on the batch of iteration `done`; left out by a device that missed that iteration."""
+        """Take one step on the batch of iteration `done`; a device that missed that iteration skips the step."""
         params, job = self.params, device.job
         mean = device.received(PublicLogits, "mean")
         adversarial = device.received(LogitGradients, "adversarial")
@@ -244,16 +244,16 @@ class Transfer(Method[T]):
     # -- on the coordinator -----------------------------------------------------------------------------------------
 
     def begin(self, spec: FederationSpec) -> Any:
-        """A seeded discriminator with one output for each slot, where there is one."""
+        """Return a seeded discriminator with one output for each slot, if the method has a discriminator."""
         return State(discriminator=first_discriminator(self.params, spec)) if _adversarial(self.params) else State()
 
     def down_to(self, state: Any, at: ExchangeId, number: int) -> Down:
-        """The feedback of the iteration before; none for the first exchange, and none for a device that missed it."""
+        """Send the feedback of the iteration before; none in the first exchange or to a device that missed it."""
         feedback = state.feedback.get(str(number)) if at.exchange > 0 else None
         return {} if feedback is None else {"mean": feedback.mean, "adversarial": feedback.adversarial}
 
     def reduce(self, spec: FederationSpec, state: Any, at: ExchangeId, uploads: Any) -> Any:
-        """One iteration of the transfer stage; the last exchange of a round only confirms."""
+        """Compute one iteration of the transfer stage; the last exchange of a round only confirms."""
         if at.exchange == self.params.tau:
             return replace(state, feedback={})
         ups: dict[int, PublicLogits] = uploads.payloads(PublicLogits, "logits")
@@ -266,7 +266,7 @@ class Transfer(Method[T]):
 
 
 class FedAL(Transfer[Params]):
-    """With the discriminator."""
+    """Adds the discriminator to the transfer stage."""
 
     name = "fedal"
     title = "FedAL: logits, an adversarial discriminator, less forgetting"
@@ -276,7 +276,7 @@ class FedAL(Transfer[Params]):
 def transfer_loss(
     params: TransferParams, snapshot: Floats, mean: PublicLogits | None, adversarial: LogitGradients | None
 ) -> tuple[Term, ...]:
-    """Equation 6 on one batch: imitate the others, deceive the discriminator, do not forget; snapshot (b, k)."""
+    """Return equation 6 on one batch: imitate the others, deceive the discriminator, do not forget; snapshot (b, k)."""
     terms: list[Term] = []
     if params.less_forgetting > 0:
         before = snapshot[None]  # (1, b, k)
@@ -289,13 +289,13 @@ def transfer_loss(
 
 
 def targets(ups: Mapping[int, PublicLogits], target: str) -> dict[int, PublicLogits]:
-    """For each contributor the mean it learns from: of the others (equations 4-6), or of all (line 15)."""
+    """Return the target of each contributor: the mean of the others (equations 4-6), or the mean of all (line 15)."""
     batch, others = next(iter(ups.values())).batch, len(ups) - 1
     if target == "all":
         mean = PublicLogits(values=mean_in_order(up.values for up in ups.values()), batch=batch, contributors=len(ups))
         return dict.fromkeys(ups, mean)
     if not others:
-        return {}  # there is nobody to learn from
+        return {}  # no other device exists
     total = np.sum([up.values for up in ups.values()], axis=0, dtype=np.float64)  # (b, k), in number order
     return {
         number: PublicLogits(values=((total - up.values) / others).astype(np.float32), batch=batch, contributors=others)
@@ -304,7 +304,7 @@ def targets(ups: Mapping[int, PublicLogits], target: str) -> dict[int, PublicLog
 
 
 def clip(gradients: Floats, most: float) -> Floats:
-    """Each sample's gradient (..., k), shortened to norm `most`; 0: as it is."""
+    """Shorten each sample's gradient (..., k) to norm `most`; 0: leave it unchanged."""
     if most == 0:
         return gradients
     norms = np.sqrt((gradients.astype(np.float64) ** 2).sum(axis=-1, keepdims=True) + 1e-12)
@@ -320,7 +320,7 @@ def _adversarial(params: object) -> TypeGuard[Params]:
 
 
 def first_discriminator(params: Params, spec: FederationSpec) -> tuple[Floats, ...]:
-    """Seeded weights and biases in turn, flattened.  Raises UsageError for a device that is not there."""
+    """Return seeded weights and biases in turn, flattened.  Raises UsageError if the compute device is missing."""
     module = torch_part("torch_fedal", "FedAL's discriminator")
     module.check_device(params.device)
     return tuple(layer.reshape(-1) for layer in module.initial_weights(spec.classes, params.max_devices, spec.seed))

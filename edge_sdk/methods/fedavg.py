@@ -35,7 +35,7 @@ class Params:
 
 
 class FedAvg(Averaging[Params]):
-    """All of it is what methods that average weights have in common: edge_sdk/methods/averaging.py."""
+    """Is Averaging (averaging.py) without changes, with all parameters."""
 
     name = "fedavg"
     title = "FedAvg: one architecture, its weights averaged"

@@ -26,7 +26,7 @@ from edge_sdk.objectives import CrossEntropy
 from edge_sdk.protocol.messages import FederationSpec
 
 _STREAM = 0x62616275
-"""Keeps the draw of the last layer apart from those of batches, whose seeds end in the device's number."""
+"""Separates the draw of the last layer from the draws of batches, whose seeds end in the device's number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Params:
     tune: Literal["head", "all"] = "head"
     """What is tuned: the `head`, or `all` of the model."""
     tune_rate: Annotated[float, Range(1e-6, 1e3)] = 1.0
-    """Times the learning rate of [train], in tuning."""
+    """The factor on the learning rate of [train] during tuning."""
     weighting: Weighting = "samples"
     """The mean over devices: by their `samples`, as in the paper, or `uniform`."""
     start: Start = "first"
@@ -58,13 +58,13 @@ class FedBABU(Averaging[Params]):
     discloses = DISCLOSES_BODY
 
     def receive(self, device: OnDevice[Any]) -> Stage[None]:
-        """The last layer of everybody, and the body that came."""
+        """Write the common last layer and the received body."""
         own: Floats = yield ReadHead()
         yield WriteHead(np.arange(len(own)), common_head(device.job.spec, own.shape[1] - 1))
         yield from super().receive(device)
 
     def measure(self, device: OnDevice[Any]) -> Stage[None]:
-        """The tuned model; at the end of the run it is the one to use, and before it is undone."""
+        """Measure the tuned model.  At the end of the run the tuning is kept; before that it is undone."""
         job, params = device.job, self.params
         if params.tune_steps:
             optim = replace(job.optim, learning_rate=params.tune_rate * job.optim.learning_rate)
@@ -75,12 +75,12 @@ class FedBABU(Averaging[Params]):
             yield from self.receive(device)
 
     def train(self, device: OnDevice[Any]) -> Stage[None]:
-        """The body alone."""
+        """Train the body alone."""
         yield from device.fit((CrossEntropy(),), part="body")
 
 
 def common_head(spec: FederationSpec, width: int) -> Floats:
-    """The last layer of everybody, (k, d + 1): U(-1/sqrt d, 1/sqrt d), as torch's layers start."""
+    """Return the common last layer, (k, d + 1), drawn from U(-1/sqrt d, 1/sqrt d) like torch's layers."""
     bound = width**-0.5
     rows = np.random.default_rng([spec.seed, _STREAM]).uniform(-bound, bound, (spec.classes, width + 1))
     return rows.astype(np.float32)

@@ -32,7 +32,7 @@ class Params:
     contrast: Annotated[float, Range(0, 1000, paper="1")] = 1.0
     """Weight of the supervised contrast of features.  0 with rho 0: LG-FedAvg."""
     temperature: Annotated[float, Range(0.05, 100)] = 0.07
-    """tau of the contrast."""
+    """tau, the temperature of the contrast."""
     weighting: Weighting = "samples"
     """The mean over devices: by their `samples` or `uniform`."""
 
@@ -47,12 +47,12 @@ class FedClassAvg(LastLayer[Params]):
     terms = frozenset({"cross-entropy", "class-contrast", "head-proximal"})
 
     def train(self, device: OnDevice[Any]) -> Stage[None]:
-        """Sort the features under a last layer that stays near the mean."""
+        """Train with the contrast of features and the pull of the last layer towards the mean."""
         yield from device.fit(loss(self.params, device.received(ClassRows, "header")))
 
 
 def loss(params: Params, header: ClassRows | None) -> Objective:
-    """In round 0 no last layer came, and nothing holds the device's own."""
+    """Return the loss; in round 0 no last layer was received, and the proximal term is left out."""
     terms: list[Term] = [CrossEntropy()]
     if params.contrast:
         terms.append(ClassContrast(temperature=params.temperature, weight=params.contrast))

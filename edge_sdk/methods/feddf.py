@@ -30,7 +30,7 @@ from edge_sdk.protocol.schema import Items, wire
 from edge_sdk.reductions import Bag, WeightedSum, mean_in_order
 
 _STREAM = 0x46444446
-"""Keeps the draw of batches apart from those of devices."""
+"""Separates the draw of these batches from the draws of devices."""
 DOWN = {"weights": Slot(Weights, personal=True, optional=True)}
 
 
@@ -42,11 +42,11 @@ class Params:
     """Distillation steps of each architecture and round; the paper takes up to 10,000, ended early on labelled
     validation samples, of which a coordinator has none.  0: nothing is distilled."""
     distill_batch: Annotated[int, Range(1, 65536, paper="128")] = 128
-    """Public samples a step."""
+    """The number of public samples in each step."""
     distill_rate: Annotated[float, Range(1e-8, 10, paper="0.001")] = 1e-3
-    """Of Adam; constant, where the paper's falls along a cosine."""
+    """The learning rate of Adam.  It is constant; the paper's rate falls along a cosine."""
     temperature: Annotated[float, Range(0.01, 100, paper="1")] = 1.0
-    """Of both softmaxes."""
+    """The temperature of both softmaxes."""
     weighting: Weighting = "samples"
     """The mean over devices of one architecture: by their `samples` or `uniform`."""
     start: Start = "first"
@@ -56,15 +56,15 @@ class Params:
 @wire("feddf-coordinator-state")
 @dataclass(frozen=True, slots=True)
 class State:
-    """One model of each architecture, by layout, and which devices have which."""
+    """One model for each architecture, by layout, and the layout of each device."""
 
     models: Annotated[Mapping[str, Weights], Items()] = field(default_factory=dict)
     members: Annotated[Mapping[str, str], Items()] = field(default_factory=dict)
-    """Layout by device number."""
+    """The layout of each device, by device number."""
 
 
 class FedDF(Averaging[Params]):
-    """Keeps all uploads of a round: each is a teacher."""
+    """Keeps all uploads of a round, because each is a teacher."""
 
     name = "feddf"
     title = "FedDF: equal architectures averaged, then distilled from all, on the coordinator"
@@ -77,20 +77,20 @@ class FedDF(Averaging[Params]):
     reduction = Bag
 
     def begin(self, spec: FederationSpec) -> State:
-        """No models yet: devices begin with their own."""
+        """Start without models: devices begin with their own."""
         return State()
 
     def down(self, state: State, at: ExchangeId) -> Down:
-        """Nothing: it depends on the architecture."""
+        """Send nothing to all devices: the model depends on the architecture."""
         return {}
 
     def down_to(self, state: State, at: ExchangeId, number: int) -> Down:
-        """The model of the device's architecture."""
+        """Send the model of the device's architecture."""
         layout = state.members.get(str(number))
         return {} if layout is None else {"weights": state.models[layout]}
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Bag) -> State:
-        """Average, then distil.  Raises UsageError where an architecture's net is not at hand."""
+        """Average, then distil.  Raises UsageError if the net of an architecture is missing."""
         ups = uploads.payloads(Weights, "weights")
         sums: dict[str, WeightedSum] = {}
         for number, weights in ups.items():
@@ -107,7 +107,7 @@ class FedDF(Averaging[Params]):
     def distilled(
         self, models: Mapping[str, Weights], teachers: Sequence[Weights], rng: np.random.Generator
     ) -> dict[str, Weights]:
-        """Each model after its steps, with Adam's moments from nothing.  All teachers answer once for all samples."""
+        """Return each model after its distillation steps, with new Adam moments.  Teachers answer once."""
         nets, params = self.nets, self.params
         if nets is None:
             raise UsageError("feddf runs the devices' models on the coordinator, and was given none")

@@ -41,20 +41,20 @@ class Params(fedal.Params):
 @wire("feddf-al-coordinator-state")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """FedAL's state, the means that wait to go out, and which architectures had one before."""
+    """The state of FedAL, the means for the next exchange, and the architectures that had a mean before."""
 
     transfer: fedal.State
     means: Mapping[str, Weights] = field(default_factory=dict)
-    """By layout."""
+    """The means by layout."""
     members: Mapping[str, str] = field(default_factory=dict)
-    """Layout by the number of each device that stands behind a mean."""
+    """The layout by device number, for each device whose weights are in a mean."""
     begun: Annotated[tuple[str, ...], Items(0, 2**20)] = ()
-    """Layouts that were averaged at some time, sorted: their devices have a common start."""
+    """The layouts that were averaged before, sorted: their devices have a common start."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Groups:
-    """Of an exchange of weights a sum for each layout; of any other the uploads."""
+    """The aggregate of an exchange: a sum for each layout if weights travel, otherwise the uploads."""
 
     sums: Mapping[str, WeightedSum] = field(default_factory=dict)
     members: Mapping[str, str] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Groups:
         return len(self.members) + len(self.bag)
 
     def add(self, up: Contribution) -> Groups:
-        """With one more device."""
+        """Return the aggregate with one more device."""
         if "weights" not in up.knowledge:
             return replace(self, bag=self.bag.add(up))
         weights = cast("Weights", up.knowledge["weights"])
@@ -74,7 +74,7 @@ class Groups:
         return self.merge(Groups({layout: WeightedSum().add(up.number, weights)}, {str(up.number): layout}))
 
     def merge(self, other: Groups) -> Groups:
-        """Both together, layout by layout."""
+        """Merge both aggregates, layout by layout."""
         none = WeightedSum()
         layouts = sorted({*self.sums, *other.sums})
         sums = {each: self.sums.get(each, none).merge(other.sums.get(each, none)) for each in layouts}
@@ -82,7 +82,7 @@ class Groups:
 
 
 class FedDFAL(fedal.Transfer[Params]):
-    """One exchange of weights, then FedAL's."""
+    """Runs one exchange of weights, then the exchanges of FedAL."""
 
     name = "feddf_al"
     title = "FedDF-AL: equal architectures averaged, then FedAL between all"
@@ -96,32 +96,32 @@ class FedDFAL(fedal.Transfer[Params]):
     before = 1
 
     def iterations(self) -> tuple[Exchange, ...]:
-        """Weights up; then those of FedAL, the first of which brings the mean down."""
+        """Return the exchanges: one of weights, then FedAL's, the first of which brings the mean down."""
         first, *rest = super().iterations()
         mean = {"weights": Slot(Weights, personal=True, optional=True)}
         return (Exchange(up=averaging.UP), Exchange(down=mean, up=first.up), *rest)
 
     def share(self, device: OnDevice[fedal.DeviceState]) -> Stage[Up]:
-        """The weights after the local stage."""
+        """Send the weights after the local stage."""
         return (yield from averaging.read_weights(device, self.params.weighting))
 
     def receive(self, device: OnDevice[fedal.DeviceState]) -> Stage[None]:
-        """The mean of the device's architecture."""
+        """Take over the mean of the device's architecture."""
         yield from averaging.write_weights(device)
 
     def begin(self, spec: FederationSpec) -> State:
-        """FedAL's seeded discriminator."""
+        """Return FedAL's seeded discriminator."""
         return State(transfer=super().begin(spec))
 
     def down_to(self, state: State, at: ExchangeId, number: int) -> Down:
-        """The mean of the device's architecture, then the feedback of each iteration."""
+        """Send the mean of the device's architecture, then the feedback of each iteration."""
         if at.exchange == 1:
             layout = state.members.get(str(number))
             return {} if layout is None else {"weights": state.means[layout]}
         return super().down_to(state.transfer, _iteration(at), number)
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Groups) -> State:
-        """Divide each sum; or one iteration of FedAL, after which the means have gone out."""
+        """Divide each sum, or run one iteration of FedAL, after which the means have gone out."""
         if at.exchange:
             return State(transfer=super().reduce(spec, state.transfer, _iteration(at), uploads.bag), begun=state.begun)
         means = {
@@ -133,5 +133,5 @@ class FedDFAL(fedal.Transfer[Params]):
 
 
 def _iteration(at: ExchangeId) -> ExchangeId:
-    """The place that FedAL knows: its exchanges begin with our second."""
+    """Return the exchange as FedAL numbers it: FedAL's first exchange is the second one here."""
     return ExchangeId(at.round, at.exchange - 1)

@@ -31,7 +31,7 @@ from edge_sdk.protocol.schema import Count, Vector, wire
 from edge_sdk.reductions import Bag, MixedSum, mean_over_holders
 
 _STREAM = 0x67656E
-"""Keeps these draws apart from those of devices, whose seeds end in their number."""
+"""Separates these draws from the draws of devices, whose seeds end in their number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,19 +41,19 @@ class Params:
     alpha: Annotated[float, Range(0, 1000, paper="1, its code 10 that decays")] = 1.0
     """Weight of the cross-entropy on generated features.  0: FedAvg, with a generator that nobody uses."""
     samples_per_class: Annotated[int, Range(1, 1000)] = 8
-    """Features that the generator makes of each class for a round."""
+    """The number of generated features for each class in a round."""
     diversity: Annotated[float, Range(0, 1000, paper="1")] = 1.0
-    """eta, of the generator's term that keeps features of a label apart."""
+    """eta, the weight of the generator's term that keeps features of one label apart."""
     hidden: Annotated[int, Range(1, 65536, paper="256")] = 256
     """Width of the generator's hidden layer."""
     noise_dim: Annotated[int, Range(1, 4096, paper="32")] = 32
-    """Numbers that it starts from beside the label."""
+    """The number of noise values in the generator's input, beside the label."""
     generator_steps: Annotated[int, Range(0, 100_000, paper="50")] = 50
     """Steps of Adam in each round."""
     generator_batch: Annotated[int, Range(2, 65536, paper="128")] = 128
-    """Labels in each."""
+    """The number of labels in each step."""
     generator_rate: Annotated[float, Range(0, 10, paper="0.0003")] = 3e-4
-    """Its learning rate."""
+    """The learning rate of the generator."""
     weighting: Weighting = "samples"
     """The mean over devices: by their `samples` or `uniform`."""
     start: Start = "first"
@@ -63,17 +63,17 @@ class Params:
 @wire("fedgen-coordinator-state")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """w^t, the generator, flat, and what it made for the next round."""
+    """The weights w^t, the generator as flat arrays, and the features that it made for the next round."""
 
     weights: Weights | None = None
     generator: tuple[Vector, ...] = ()  # weights and biases in turn, flattened
     generated: ClassRows | None = None  # (m, n d)
     rounds: Count
-    """After these nobody trains."""
+    """The number of rounds.  After the last one, generated features are not needed."""
 
 
 class FedGen(Averaging[Params]):
-    """Averages weights, trains the generator, samples it."""
+    """Averages weights, trains the generator and samples features from it."""
 
     name = "fedgen"
     title = "FedGen: weights, and features that a generator makes of the labels"
@@ -94,11 +94,11 @@ class FedGen(Averaging[Params]):
         self.exchanges = (Exchange(down={**DOWN, "generated": generated}, up={**UP, **rows}),)
 
     def train(self, device: OnDevice[Any]) -> Stage[None]:
-        """With the round's generated features."""
+        """Train with the generated features of the round."""
         yield from device.fit(loss(self.params, device.received(ClassRows, "generated")))
 
     def share(self, device: OnDevice[Any]) -> Stage[Up]:
-        """The last layer in two parts, for a class without samples cannot say so by a count; and the weights."""
+        """Send the weights, and the last layer in two parts, because a class's count cannot be 0."""
         rows: Floats = yield ReadHead()  # (k, d + 1)
         counts = np.array(device.job.class_counts, np.int32)  # (k,)
         held, others = np.flatnonzero(counts), np.flatnonzero(counts == 0)
@@ -111,20 +111,20 @@ class FedGen(Averaging[Params]):
         return {**(yield from super().share(device)), **head}
 
     def begin(self, spec: FederationSpec) -> State:
-        """A seeded generator."""
+        """Start with a seeded generator."""
         rng = np.random.default_rng([spec.seed, _STREAM])
         layers = torch_part("torch_fedgen", "FedGen's generator").initial_weights(layer_shapes(spec, self.params), rng)
         return State(generator=tuple(layer.reshape(-1) for layer in layers), rounds=spec.rounds)
 
     def down(self, state: State, at: ExchangeId) -> Down:
-        """Both, from the second round on; at the end the mean alone."""
+        """Send the weights and the features, from the second round on; at the end send the mean alone."""
         return {"weights": state.weights, "generated": state.generated if at.round < state.rounds else None}
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: MixedSum) -> State:
-        """Average; let the generator learn what all heads call each label; have it make some of each that is held."""
+        """Average the weights, train the generator on the mean last layer, and make features of each held class."""
         params, module = self.params, torch_part("torch_fedgen", "FedGen's generator")
         weights = self.mean(uploads.weights, state.weights)
-        only_first = state.weights is None and params.start == "first"  # whose model it is that all go on from
+        only_first = state.weights is None and params.start == "first"  # all devices go on from the first one's model
         header, counts = mean_head(uploads.rest, spec, only_first=only_first)
         rng = np.random.default_rng([spec.seed, _STREAM, at.round])
         shapes = layer_shapes(spec, params)
@@ -146,7 +146,7 @@ class FedGen(Averaging[Params]):
 
 
 def loss(params: Params, generated: ClassRows | None) -> Objective:
-    """Equation 5, all generated features at each step; in round 0 there are none."""
+    """Return equation 5, with all generated features in each step; in round 0 there are no generated features."""
     if generated is None or params.alpha == 0:
         return (CrossEntropy(),)
     times = params.samples_per_class
@@ -156,7 +156,7 @@ def loss(params: Params, generated: ClassRows | None) -> Objective:
 
 
 def mean_head(rest: Bag, spec: FederationSpec, *, only_first: bool) -> tuple[Floats, Ints]:
-    """The mean of last layers (k, d + 1), each device counting once, and the samples of each class (k,)."""
+    """Return the mean of last layers (k, d + 1), each device with weight 1, and the samples of each class (k,)."""
     counts = np.zeros(spec.classes, np.int64)
     for held in rest.payloads(ClassRows, "header").values():
         counts[held.classes] += held.counts
@@ -169,6 +169,6 @@ def mean_head(rest: Bag, spec: FederationSpec, *, only_first: bool) -> tuple[Flo
 
 
 def layer_shapes(spec: FederationSpec, params: Params) -> list[tuple[int, ...]]:
-    """Of the generator's weights and biases in turn: (noise, one-hot label) -> hidden -> d."""
+    """Return the shapes of the generator's weights and biases in turn: (noise, one-hot label) -> hidden -> d."""
     inputs = params.noise_dim + spec.classes
     return [(params.hidden, inputs), (params.hidden,), (spec.feature_dim, params.hidden), (spec.feature_dim,)]

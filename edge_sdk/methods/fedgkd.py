@@ -35,9 +35,10 @@ class Params:
     gamma: Annotated[float, Range(0, 1000, paper="0.2")] = 0.2
     """gamma: (gamma / 2) T^2 KL(teacher || student) is added to the loss.  0: FedAvg."""
     temperature: Annotated[float, Range(0.01, 100, paper="1")] = 1.0
-    """T of both softmaxes."""
+    """T, the temperature of both softmaxes."""
     buffer: Annotated[int, Range(1, 100, paper="5")] = 5
-    """M: averaged models that the teacher is the mean of, the present one included; 1: it is the teacher itself."""
+    """M: the number of averaged models in the teacher's mean, the present one included; 1: the newest mean is the
+    teacher."""
     weighting: Weighting = "samples"
     """The mean over devices: by their `samples` or `uniform`."""
     start: Start = "first"
@@ -51,16 +52,16 @@ class Params:
 @wire("fedgkd-coordinator-state")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """The last M means, the newest one last."""
+    """The last M means, with the newest one last."""
 
     models: tuple[Weights, ...] = ()
     rounds: Count
     slots: SlotSum | None = None
-    """Where the result is the mean over all slots."""
+    """The running sum over all slots; None unless the result is the mean over all slots."""
 
 
 class FedGKD(Averaging[Params]):
-    """FedAvg with a memory."""
+    """FedAvg with a teacher: the mean of the last averaged models."""
 
     name = "fedgkd"
     title = "FedGKD: FedAvg, held to what the last averaged models predict"
@@ -70,7 +71,7 @@ class FedGKD(Averaging[Params]):
     discloses = DISCLOSES
 
     def train(self, device: OnDevice[Any]) -> Stage[None]:
-        """Equation 6; where no teacher came, the mean itself is the teacher."""
+        """Train on equation 6; if no teacher was received, the mean itself is the teacher."""
         params = self.params
         if "weights" not in device.down or params.gamma == 0:
             yield from device.fit((CrossEntropy(),))
@@ -83,11 +84,11 @@ class FedGKD(Averaging[Params]):
         yield from device.fit((CrossEntropy(), Distill(logits=logits, temperature=params.temperature, weight=weight)))
 
     def begin(self, spec: FederationSpec) -> State:
-        """No weights yet: devices begin with their own."""
+        """Start without weights: devices begin with their own."""
         return State(rounds=spec.rounds)
 
     def down(self, state: State, at: ExchangeId) -> Down:
-        """The newest mean and the teacher; one where they are the same; at the end the result alone."""
+        """Send the newest mean and the teacher, or one of them if they are equal; at the end send the result alone."""
         newest = state.models[-1] if state.models else None
         if newest is None or at.round == state.rounds:
             return {"weights": over_slots(state.slots, newest)}
@@ -97,7 +98,7 @@ class FedGKD(Averaging[Params]):
         return {"weights": newest, "teacher": Weights(values=teacher, layout=newest.layout)}
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Change) -> State:
-        """Divide, and let go of the oldest mean."""
+        """Compute the mean, and drop the oldest mean."""
         newest = self.mean(uploads.now, state.models[-1] if state.models else None)
         slots = self.slots_after(state.slots, at, uploads, newest.layout)
         return State(models=(*state.models, newest)[-self.params.buffer :], rounds=state.rounds, slots=slots)

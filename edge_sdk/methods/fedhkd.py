@@ -40,7 +40,7 @@ from edge_sdk.reductions import MOST, Contribution, MixedSum, mean_over_holders
 _TOLD_CLASSES = "which classes the device holds, their samples, mean features and mean predictions"
 _TOLD_SUMS = "noised sums of every class: of samples, features and predictions"
 _DEVIATIONS = 6.0
-"""Of noise on a count: more than one honest count in 10^9 is not cut."""
+"""The allowed deviations of the noise on a count.  Above it, less than one honest count in 10^9 is cut."""
 _ARRAYS = ("classes", "features", "soft", "counts")
 
 
@@ -49,23 +49,26 @@ class Params:
     """Hyper-parameters of FedHKD; the defaults are the paper's, but for the threshold."""
 
     soft_weight: Annotated[float, Range(0, 1000, paper="0.05")] = 0.05
-    """lambda, of the head's predictions on the mean features of all."""
+    """lambda, the weight of the term on the head's predictions for the mean features."""
     feature_weight: Annotated[float, Range(0, 1000, paper="0.05, or 0 for FedHKD*")] = 0.05
-    """gamma, of the distance between features and the mean feature of their class; 0: the paper's FedHKD*."""
+    """gamma, the weight of the distance between features and the mean feature of their class; 0: the paper's
+    FedHKD*."""
     temperature: Annotated[float, Range(0.01, 100, paper="0.5")] = 0.5
-    """T, of every softmax but that of the cross-entropy; below 1 it sharpens."""
+    """T, the temperature of every softmax except that of the cross-entropy; values below 1 sharpen."""
     min_count: Annotated[int, Range(1)] = 5
-    """Samples of a class from which a device shares it."""
+    """The least number of samples of a class for a device to share it."""
     nu: Annotated[float, Range(0, 1, paper="0.25")] = 0.0
     """The paper's threshold, a share of the device's samples: a class below it is not shared.  The paper takes 0.25,
     which lets hardly any class pass; 0: min_count alone decides."""
     carry_rounds: Annotated[int, Range(0, paper="0")] = 0
-    """For how many rounds the hyper-knowledge of a class outlives its last holder; 0: not at all, as in the paper."""
+    """The number of rounds that a class's hyper-knowledge is kept without a holder; 0: not kept, as in the paper."""
     share_weights: bool = True
-    """False: hyper-knowledge alone travels, and each device keeps its own model, of any architecture."""
+    """Whether weights travel.  If false, only hyper-knowledge travels, and each device keeps a model of any
+    architecture."""
     noise_features: Annotated[float, Range(0, 1000)] = 0.0
-    """z_h: noise on the sum of a class's features, as a multiple of `clip`.  0: none.  With noise a device tells of
-    every class, sums instead of means, and the coordinator leaves out those below `min_count` on all devices."""
+    """z_h: noise on the sum of a class's features, as a multiple of `clip`.  0: none.  With noise a device sends
+    sums instead of means, for every class, and the coordinator leaves out classes with fewer than `min_count`
+    samples on all devices."""
     noise_soft: Annotated[float, Range(0, 1000)] = 0.0
     """z_q: noise on the sum of a class's predictions."""
     noise_counts: Annotated[float, Range(0, 1000)] = 0.0
@@ -73,7 +76,7 @@ class Params:
     clip: Annotated[float, Range(1e-3, 1e3)] = 1.0
     """C: with noise, the largest L2 norm of a sample's feature; longer ones are shortened."""
     delta: Annotated[float, Range(1e-12, 0.1)] = 1e-5
-    """At which the epsilon of the noise is told."""
+    """The delta at which the epsilon of the noise is reported."""
     weighting: Weighting = "samples"
     """The mean of weights over devices: by their `samples` or `uniform`."""
     start: Start = "first"
@@ -88,24 +91,24 @@ class Params:
 
     @property
     def mu(self) -> float:
-        """Of the noise, in one round: mu^2 = 1/z_h^2 + 1/z_q^2 + 1/z_n^2; a record adds at most C, 1 and 1 to sums."""
+        """Return the mu of one round: mu^2 = 1/z_h^2 + 1/z_q^2 + 1/z_n^2; a record adds at most C, 1 and 1 to sums."""
         return math.hypot(1 / self.noise_features, 1 / self.noise_soft, 1 / self.noise_counts)
 
 
 @wire("fedhkd-coordinator-state")
 @dataclass(frozen=True, slots=True)
 class State:
-    """w^t, and the hyper-knowledge with the rounds since each of its classes was last shared."""
+    """The weights w^t, the hyper-knowledge, and for each of its classes the rounds since it was last shared."""
 
     weights: Weights | None = None
     hyper: HyperKnowledge | None = None
     ages: Annotated[tuple[int, ...], Packed(32768)] = ()
     rounds: Count = 0
-    """After these hyper-knowledge alone is of no use."""
+    """The number of rounds.  After the last one, hyper-knowledge alone is not needed."""
 
 
 class FedHKD(Averaging[Params]):
-    """A round of FedAvg with another loss and more to share; or all but the weights of it."""
+    """FedAvg's round with another loss and hyper-knowledge beside the weights, or hyper-knowledge alone."""
 
     name = "fedhkd"
     title = "FedHKD: weights, with the mean features and mean predictions of each class"
@@ -127,13 +130,13 @@ class FedHKD(Averaging[Params]):
         self.closing = Exchange(down=down) if shares else Exchange()
         told = _TOLD_SUMS if noised else _TOLD_CLASSES
         self.discloses = f"{DISCLOSES}; {told}" if shares else told
-        if noised:  # it is not told who holds a class
+        if noised:  # an upload does not tell which classes a device holds
             self.holders_wanted = 0
-        if not shares:  # nobody needs to allow weights; and the model to use is the one after training
+        if not shares:  # weights need no permission; the result is the model after training
             self.needs, self.shares_weights, self.result = self.needs - {"weights"}, False, "own"
 
     def warnings(self, spec: FederationSpec) -> tuple[str, ...]:
-        """W1 and W2."""
+        """Return warnings W1 and W2."""
         params, found = self.params, threshold_warning(self.params, spec.classes)
         if not params.noise_features:
             return found
@@ -141,7 +144,7 @@ class FedHKD(Averaging[Params]):
         return (*found, text)
 
     def population(self, class_counts: Sequence[tuple[int, ...]]) -> tuple[str, ...]:
-        """W1, of the devices as they are."""
+        """Return warning W1, given the class counts of the devices."""
         mute = sum(max(counts, default=0) < self.params.nu * sum(counts) for counts in class_counts)
         if 2 * mute <= len(class_counts):
             return ()
@@ -152,24 +155,24 @@ class FedHKD(Averaging[Params]):
         return (text,)
 
     def train(self, device: OnDevice[Any]) -> Stage[None]:
-        """With the hyper-knowledge of all."""
+        """Train with the received hyper-knowledge."""
         yield from device.fit(loss(self.params, device.received(HyperKnowledge, "hyper")))
 
     def share(self, device: OnDevice[Any]) -> Stage[Up]:
-        """Hyper-knowledge or noised sums, and the weights."""
+        """Send hyper-knowledge or sums with noise, and the weights."""
         noised = self.params.noise_features
         known = yield from (self.noised_sums(device) if noised else self.hyper_knowledge(device))
         return {**(yield from super().share(device)), **known} if self.params.share_weights else known
 
     def hyper_knowledge(self, device: OnDevice[Any]) -> Stage[Up]:
-        """That of the classes that pass the threshold, nothing where none does."""
+        """Return the hyper-knowledge of the classes that pass the threshold; nothing if none does."""
         params = self.params
         means: HyperKnowledge = yield HyperMeans(params.temperature)
         shared = (means.counts >= params.min_count) & (means.counts >= params.nu * device.job.samples)  # (m,)
         return {"hyper": chosen(means, shared)} if shared.any() else {}
 
     def noised_sums(self, device: OnDevice[Any]) -> Stage[Up]:
-        """Of every class the sums of features, predictions and samples, each with its noise."""
+        """Return the sums of features, predictions and samples for every class, each with noise."""
         params = self.params
         means: HyperKnowledge = yield HyperMeans(params.temperature, params.clip)
         counts = means.counts[:, None].astype(np.float64)  # (m, 1)
@@ -182,17 +185,17 @@ class FedHKD(Averaging[Params]):
         return {"sums": ClassRows(classes=classes, rows=noised.astype(np.float32), counts=np.ones_like(classes))}
 
     def begin(self, spec: FederationSpec) -> State:
-        """Neither weights nor hyper-knowledge."""
+        """Start without weights and without hyper-knowledge."""
         return State(rounds=spec.rounds)
 
     def down(self, state: State, at: ExchangeId) -> Down:
-        """Both, as far as they are there; without weights nothing at the end."""
+        """Send the weights and the hyper-knowledge that exist; without weights send nothing at the end."""
         if state.weights is None and at.round == state.rounds:
             return {}
         return {"weights": state.weights, "hyper": state.hyper}
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: MixedSum) -> State:
-        """Divide."""
+        """Compute the mean weights and the mean hyper-knowledge."""
         weights = self.mean(uploads.weights, state.weights) if self.params.share_weights else None
         if self.params.noise_features:
             now = mean_of_sums(uploads.rest, self.params, spec)
@@ -203,7 +206,7 @@ class FedHKD(Averaging[Params]):
 
 
 def loss(params: Params, hyper: HyperKnowledge | None) -> Objective:
-    """The three terms of equation 11, where there is hyper-knowledge; a term that weighs nothing is left out."""
+    """Return the three terms of equation 11, if there is hyper-knowledge; a term of weight 0 is left out."""
     if hyper is None:
         return (CrossEntropy(),)
     features, soft = hyper.features.astype(np.float32), hyper.soft.astype(np.float32)
@@ -213,7 +216,7 @@ def loss(params: Params, hyper: HyperKnowledge | None) -> Objective:
 
 
 def threshold_warning(params: Params, classes: int) -> tuple[str, ...]:
-    """W1, of the threshold alone."""
+    """Return warning W1 for the threshold alone."""
     if params.nu * classes <= 1:
         return ()
     most = int(1 / params.nu)
@@ -236,14 +239,14 @@ def mean_hyper(ups: Sequence[HyperKnowledge]) -> HyperKnowledge | None:
 
 
 def mean_of_sums(ups: Iterable[Contribution], params: Params, spec: FederationSpec) -> HyperKnowledge | None:
-    """Noised sums, added up and divided by their noised counts; a class of fewer than `min_count` is absent.
+    """Divide noised sums by their noised counts; a class with fewer than `min_count` samples is left out.
 
-    Predictions are brought back to the simplex.  A count beyond what its sender declared, and six deviations of noise,
-    is cut there: counts are claims.
+    Predictions are projected back to the simplex.  A count is limited to what its sender declared plus six deviations
+    of the noise, because counts are unverified claims.
     """
     k, slack = spec.classes, _DEVIATIONS * params.noise_counts
     total = np.zeros((k, spec.feature_dim + k + 1))
-    for up in ups:  # in number order
+    for up in ups:  # in the order of device numbers
         sums = cast("ClassRows", up.knowledge["sums"])
         rows = sums.rows.astype(np.float64)
         rows[:, -1] = rows[:, -1].clip(-slack, up.samples + slack)
@@ -271,7 +274,7 @@ def on_simplex(rows: Doubles) -> Doubles:
 
 
 def carried(before: State, now: HyperKnowledge | None, rounds: int) -> tuple[HyperKnowledge | None, tuple[int, ...]]:
-    """The hyper-knowledge of this round, with what may still be kept of the one before, and the age of each class."""
+    """Return this round's hyper-knowledge with the classes kept from earlier rounds, and the age of each class."""
     parts = [] if now is None else [(now, np.zeros(len(now.classes), np.int64))]
     if before.hyper is not None:
         ages = np.array(before.ages, np.int64) + 1  # (m,)
@@ -290,5 +293,5 @@ def carried(before: State, now: HyperKnowledge | None, rounds: int) -> tuple[Hyp
 
 
 def chosen(hyper: HyperKnowledge, which: NDArray[np.bool_]) -> HyperKnowledge:
-    """That of some of its classes."""
+    """Return the hyper-knowledge of some of its classes."""
     return HyperKnowledge(**{name: getattr(hyper, name)[which] for name in _ARRAYS})

@@ -14,19 +14,19 @@ from __future__ import annotations
 import math
 
 _FAR = 25.0
-"""Beyond it the tail of the normal distribution is taken from its asymptotic series, off by less than 1e-7 of it."""
+"""Beyond it the tail of the normal distribution comes from its asymptotic series (relative error below 1e-7)."""
 _HALVINGS = 100
 
 
 def delta(epsilon: float, mu: float) -> float:
-    """The least delta at an epsilon of at least 0; mu above 0."""
+    """Return the least delta at an epsilon of at least 0; mu must be above 0."""
     near, far = epsilon / mu - mu / 2, epsilon / mu + mu / 2
-    # e^epsilon Phi(-far) = e^(-near^2 / 2) times Phi(-far) e^(far^2 / 2), of which neither overflows
+    # e^epsilon Phi(-far) = e^(-near^2 / 2) times Phi(-far) e^(far^2 / 2); neither factor overflows
     return 0.5 * math.erfc(near / math.sqrt(2)) - math.exp(-near * near / 2) * _scaled_tail(far)
 
 
 def epsilon(most: float, mu: float) -> float:
-    """The least epsilon at a delta of at most `most`, in (0, 1)."""
+    """Return the least epsilon at a delta of at most `most`, in (0, 1)."""
     low, high = 0.0, 1.0
     while delta(high, mu) > most:
         low, high = high, 2 * high
@@ -37,14 +37,14 @@ def epsilon(most: float, mu: float) -> float:
 
 
 def _scaled_tail(x: float) -> float:
-    """Phi(-x) e^(x^2 / 2) of an x of at least 0."""
+    """Return Phi(-x) e^(x^2 / 2) for an x of at least 0."""
     if x < _FAR:
         return 0.5 * math.erfc(x / math.sqrt(2)) * math.exp(x * x / 2)
     return (1 - 1 / x**2 + 3 / x**4) / (x * math.sqrt(2 * math.pi))
 
 
 def promise(mu: float, most: float, rounds: int, *, shares_weights: bool) -> str:
-    """What noise of mu in each round promises at a delta of `most`, and what it does not (W2)."""
+    """Describe what noise of mu in each round guarantees at a delta of `most`, and what it does not (W2)."""
     one, every = ((each, epsilon(most, each)) for each in (mu, mu * math.sqrt(rounds)))
     weights = "the weights leave without noise" if shares_weights else "so do figures that the device measures"
     return (

@@ -36,25 +36,26 @@ class Params:
     """Hyper-parameters of FedKF."""
 
     gamma: Annotated[float, Range(0, 1000, paper="1, and 0.001 for CIFAR-10 with alpha = 1")] = 1.0
-    """gamma, of the teacher's predictions on samples that are made up.  0: FedAvg with slots."""
+    """gamma, the weight of the teacher's predictions on generated samples.  0: FedAvg with slots."""
     certain: Annotated[float, Range(0, 1000, paper="0.1 or 0.01")] = 0.1
-    """lambda_1: the generator looks for samples on which the teacher is sure."""
+    """lambda_1: the weight of the generator's loss for samples on which the teacher is certain."""
     active: Annotated[float, Range(0, 1000, paper="0.1")] = 0.1
-    """lambda_2: and for samples that give large features."""
+    """lambda_2: the weight of the generator's loss for samples with large features."""
     raw_loss: bool = False
-    """The generator's loss with sums over classes and features as in the paper; else in its code's scale-free form."""
+    """Whether the generator's loss sums over classes and features, as in the paper; if not, it is scale-free, as in
+    its code."""
     adversarial: bool = False
     """Whether the generator also looks for samples on which device and teacher differ, as the code does for CIFAR."""
     generator: Literal["board", "paper"] = "board"
-    """`board`: an eighth of the channels of the `paper`'s."""
+    """The generator's size.  `board` has an eighth of the channels of `paper`."""
     noise_dim: Annotated[int, Range(1, 4096, paper="1000 or 100")] = 32
-    """Numbers that a sample is made of; the paper's code takes 1000 for CIFAR and 100 for EMNIST."""
+    """The number of noise values behind a sample; the paper's code takes 1000 for CIFAR and 100 for EMNIST."""
     generator_rate: Annotated[float, Range(1e-6, 1, paper="0.001")] = 0.001
     """Learning rate of the generator's Adam."""
     warm: bool = True
     """Whether a device's generator goes on from round to round, as in the code; the paper's begins anew in each."""
     weighting: Weighting = "samples"
-    """Both means: by their `samples` or `uniform`."""
+    """How devices are weighted in both means: by their `samples`, or `uniform`."""
     start: Start = "first"
     """Round 0: `first`, the lowest-numbered contributor's model is everybody's start; `equal`: all start alike."""
     max_slot_age: SlotAge = 0
@@ -64,7 +65,7 @@ class Params:
 @wire("fedkf-coordinator-state")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """w^S and the slots, whose mean is w^T; none before the first round, for the coordinator has no model."""
+    """The mean w^S and the slots, whose mean is w^T; None before the first round: the coordinator has no model."""
 
     student: Weights | None = None
     rounds: Count
@@ -72,7 +73,7 @@ class State:
 
 
 class FedKF(Averaging[Params]):
-    """Two means: one to go on from, one to learn from."""
+    """Keeps two means: devices go on from one, and learn from the other."""
 
     name = "fedkf"
     title = "FedKF: FedAvg, with the mean of everybody's newest weights as teacher, on samples that devices make up"
@@ -88,7 +89,7 @@ class FedKF(Averaging[Params]):
         self.caching = slots(self.params, self.params.max_slot_age)
 
     def warnings(self, spec: FederationSpec) -> tuple[str, ...]:
-        """W7."""
+        """Return warning W7."""
         if self.params.generator != "paper":
             return ()
         linear = 128 * (self.params.noise_dim + 1)
@@ -99,7 +100,7 @@ class FedKF(Averaging[Params]):
         return (text,)
 
     def receive(self, device: OnDevice[Any]) -> Stage[None]:
-        """Take over w^S; where w^T is measured first, only then."""
+        """Take over w^S; if w^T is measured first, take over w^S after that."""
         if "teacher" not in device.down or not device.job.evaluates_last:
             yield from super().receive(device)
 
@@ -111,16 +112,16 @@ class FedKF(Averaging[Params]):
             yield from write_weights(device)
 
     def train(self, device: OnDevice[Any]) -> Stage[None]:
-        """Equation 7; where no teacher came, the two means are one."""
+        """Train on equation 7; if no teacher was received, the two means are equal."""
         teacher = device.received(Weights, "teacher" if "teacher" in device.down else "weights")
         yield from device.fit(loss(teacher, self.params))
 
     def begin(self, spec: FederationSpec) -> State:
-        """No weights yet: devices begin with their own."""
+        """Start without weights: devices begin with their own."""
         return State(rounds=spec.rounds)
 
     def down(self, state: State, at: ExchangeId) -> Down:
-        """Both means, or one where they are the same; at the end the one over all slots."""
+        """Send both means, or one if they are equal; at the end send the mean over all slots."""
         teacher = over_slots(state.slots, state.student)
         if state.student is None or teacher is None or at.round == state.rounds:
             return {"weights": teacher}
@@ -129,14 +130,14 @@ class FedKF(Averaging[Params]):
         return {"weights": state.student, "teacher": teacher}
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Change) -> State:
-        """Divide both sums; in the first round, see to a common start."""
+        """Compute both means; in the first round give all devices a common start."""
         student = self.mean(uploads.now, state.student)
         slots_ = self.slots_after(state.slots, at, uploads, student.layout)
         return State(student=student, rounds=state.rounds, slots=slots_)
 
 
 def loss(teacher: Weights | None, params: Params) -> Objective:
-    """Equation 7: own data, and the teacher without data; before the first mean there is no teacher."""
+    """Return equation 7; before the first mean there is no teacher, and its term is left out."""
     if teacher is None or params.gamma == 0:
         return (CrossEntropy(),)
     imitation = DataFree(

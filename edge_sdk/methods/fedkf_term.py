@@ -15,7 +15,7 @@ from edge_sdk.objectives import On, Seen, Shapes, Term, log_softmax, needed, sof
 
 LOGITS = "a term on samples that are made up needs the logits of two models for them"
 LEAST_SHARE = 1e-12
-"""Below every share of a class whose logarithm is taken: 0 log 0 is 0, and has a slope."""
+"""A lower limit for class shares before the logarithm: 0 log 0 is then 0, and has a slope."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -34,35 +34,36 @@ class DataFree(Term):
     on: ClassVar[On] = "own"
     teacher: Floats  # (p,)
     generator: str = "board"
-    """Its size: `board`, or `paper`."""
+    """The generator's size: `board` or `paper`."""
     noise_dim: int = 32
     rate: float = 1e-3
-    """Of the generator's Adam."""
+    """The learning rate of the generator's Adam."""
     certain: float = 0.1
-    """lambda_1, of L_CE."""
+    """lambda_1, the weight of L_CE."""
     active: float = 0.1
-    """lambda_2, of L_A."""
+    """lambda_2, the weight of L_A."""
     raw: bool = False
-    """The generator's loss literally as in the paper, instead of in its authors' scale-free form."""
+    """Whether the generator's loss is exactly that of the paper, instead of the scale-free form of its authors'
+    code."""
     adversarial: bool = False
     """Whether the generator also looks for samples on which f and the teacher differ."""
     warm: bool = True
-    """Whether a generator goes on from the fit before; else it begins anew."""
+    """Whether the generator goes on from the fit before; if not, it begins anew."""
     weight: float = 1.0
 
     def value(self, seen: Seen) -> float:
-        """The mean over the samples made up."""
+        """Return the mean over the generated samples."""
         teacher, own = (log_softmax(logits) for logits in needed(seen.own, LOGITS))  # (b, k), (b, k)
         return float(self.weight * (np.exp(teacher) * (teacher - own)).sum(axis=-1).mean())
 
     def slope(self, seen: Seen) -> Floats:
-        """At the logits f(x_G): (b, k)."""
+        """Return the slope at the logits f(x_G): (b, k)."""
         teacher, own = needed(seen.own, LOGITS)
         out: Floats = (softmax(own) - softmax(teacher)) * np.float32(self.weight / len(own))
         return out
 
     def misfit(self, shapes: Shapes) -> str:
-        """A teacher with as many weights as the model."""
+        """Check that the teacher has as many weights as the model."""
         if self.teacher.shape == (shapes.parameters,):
             return ""
         return f"carries a teacher of {self.teacher.shape}, the model has {shapes.parameters} weights"

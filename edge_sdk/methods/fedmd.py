@@ -33,7 +33,7 @@ from edge_sdk.protocol.schema import Count, Matrix, Packed, wire
 from edge_sdk.reductions import Bag, mean_in_order
 
 MAX_DEVICES = 10**6
-"""As many as a federation may have."""
+"""The largest number of devices that a federation may have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,8 @@ class Params:
     align: Annotated[int, Range(1, 65536, paper="5000")] = 256
     """|A|: public samples scored in each round of the form `digest`; the paper takes 5000."""
     error: Literal["absolute", "squared"] = "absolute"
-    """What `digest` makes small: the mean `absolute` error of logits, as the paper's code, or the `squared` one."""
+    """The error that `digest` minimises: mean `absolute` error of logits, as in the paper's code, or `squared`
+    error."""
     temperature: Annotated[float, Range(0.01, 100)] = 1.0
     """E, the temperature of the KL term."""
     target: Literal["by-form", "leave-one-out", "all"] = "by-form"
@@ -58,7 +59,7 @@ class Params:
 
     @property
     def scored(self) -> int:
-        """Public samples that are scored in each round."""
+        """The number of public samples that are scored in each round."""
         return self.align if self.form == "digest" else self.public_batch
 
     @property
@@ -68,14 +69,14 @@ class Params:
 
     @property
     def steps(self) -> int:
-        """Optimiser steps on each consensus."""
+        """The number of optimiser steps on each consensus."""
         return self.digest_steps or math.ceil(self.scored / self.public_batch)
 
 
 @wire("fedmd-state")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceState:
-    """What this device last sent: needed to take itself out of the mean."""
+    """The logits that this device sent last, which it needs to remove itself from the mean."""
 
     round: Count = 0
     sent: Matrix | None = None  # (b, k)
@@ -84,14 +85,14 @@ class DeviceState:
 @wire("fedmd-coordinator-state")
 @dataclass(frozen=True, slots=True)
 class State:
-    """The mean of the last round, and whose logits are in it."""
+    """The mean of the last round, and the devices whose logits are in it."""
 
     mean: PublicLogits | None = None
     numbers: Annotated[tuple[int, ...], Packed(MAX_DEVICES)] = ()
 
 
 class FedMD(Method[Params]):
-    """Devices take themselves out of a mean that they are in; a predict-only model only scores."""
+    """Each device removes its own logits from a mean that they are in; a predict-only model only scores."""
 
     name = "fedmd"
     title = "FedMD: learn from the mean logits on public samples"
@@ -106,8 +107,8 @@ class FedMD(Method[Params]):
     def __init__(self, params: Params | None = None) -> None:
         super().__init__(params)
         rows = self.params.scored
-        # The mean goes to everybody, and once more, as `others`, to those who have no part in it: a device whose
-        # upload came too late cannot know that, and would take itself out of a mean that it is not in.
+        # The mean goes to all devices, and again, as `others`, to those whose logits are not in it: a device whose
+        # upload came too late cannot know that, and would remove its logits from a mean that does not have them.
         down = {
             "mean": Slot(PublicLogits, optional=True, rows=rows),
             "others": Slot(PublicLogits, personal=True, optional=True, rows=rows),
@@ -118,7 +119,7 @@ class FedMD(Method[Params]):
             self.terms = frozenset({"cross-entropy", "logit-match"})
 
     def receive(self, device: OnDevice[DeviceState]) -> Stage[None]:
-        """Steps on the public samples that the mean was made on: those of the round before."""
+        """Take steps on the public samples of the round before, on which the mean was made."""
         params, job, state = self.params, device.job, device.state
         mean = device.received(PublicLogits, "mean")
         if mean is None or not job.learns:
@@ -135,7 +136,7 @@ class FedMD(Method[Params]):
             yield Fit(source=Public(indices[chosen]), objective=(loss(params, target[chosen]),), optim=job.optim)
 
     def share(self, device: OnDevice[DeviceState]) -> Stage[Up]:
-        """The logits on the public samples of this round."""
+        """Send the logits on the public samples of this round."""
         job = device.job
         indices = batch_indices(job.spec, job.round, 0, self.params.scored)
         logits: Floats = (yield Logits(Public(indices[None])))[0]  # (b, k)
@@ -143,19 +144,19 @@ class FedMD(Method[Params]):
         return {"logits": PublicLogits(values=logits, batch=batch_digest(job.spec, indices))}
 
     def begin(self, spec: FederationSpec) -> State:
-        """No mean yet."""
+        """Start without a mean."""
         return State()
 
     def down(self, state: State, at: ExchangeId) -> Down:
-        """The mean of the last round, with the number of contributors."""
+        """Send the mean of the last round, with the number of contributors."""
         return {"mean": state.mean}
 
     def down_to(self, state: State, at: ExchangeId, number: int) -> Down:
-        """The same mean as that of the others, for a device that has no part in it."""
+        """Send the same mean as `others` to a device whose logits are not in it."""
         return {} if number in state.numbers else {"others": state.mean}
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Bag) -> State:
-        """The mean of the logits over contributors."""
+        """Compute the mean of the logits over contributors."""
         ups = uploads.payloads(PublicLogits, "logits")
         mean = mean_in_order(up.values for up in ups.values())
         batch = next(iter(ups.values())).batch
@@ -163,7 +164,7 @@ class FedMD(Method[Params]):
 
 
 def leave_one_out(mean: Floats, own: Floats, contributors: int) -> Floats | None:
-    """The mean of the others, (N mean - own) / (N - 1); None where there are no others.  Example in methods.md F.1."""
+    """Return the mean of the others, (N mean - own) / (N - 1); None without others.  Example: methods.md F.1."""
     if contributors < 2:
         return None
     total = mean.astype(np.float64) * contributors - own
@@ -171,7 +172,7 @@ def leave_one_out(mean: Floats, own: Floats, contributors: int) -> Floats | None
 
 
 def loss(params: Params, targets: Floats) -> Term:
-    """KL to the consensus, or regression on it; targets (steps, b, k)."""
+    """Return KL to the consensus, or regression on it; targets (steps, b, k)."""
     if params.form == "fedal":
         return Distill(logits=targets, temperature=params.temperature)
     return LogitMatch(logits=targets, error=params.error)

@@ -15,7 +15,7 @@ from edge_sdk.methods.params import Range
 
 @dataclass(frozen=True, kw_only=True)
 class Params:
-    """Hyper-parameters of FedMD-LF: those of FedAL that are left without the discriminator."""
+    """Hyper-parameters of FedMD-LF: those of FedAL that do not concern the discriminator."""
 
     tau: Annotated[int, Range(1, 1000, paper="5 to 15")] = 5
     """tau: iterations of the transfer stage, each one round trip."""
@@ -30,7 +30,7 @@ class Params:
 
 
 class FedMDLF(Transfer[Params]):
-    """Without discriminator, and so without torch on the coordinator."""
+    """Runs without a discriminator, so the coordinator needs no torch."""
 
     name = "fedmd_lf"
     title = "FedMD-LF: mean logits of the others over several iterations, less forgetting"

@@ -37,11 +37,11 @@ from edge_sdk.protocol.schema import wire
 from edge_sdk.reductions import MixedSum, mean_over_holders
 
 UNIT_WITHIN = 0.05
-"""How far from 1 a prototype's length may be: what the coarsest encoding does to it is less."""
+"""The allowed distance of a prototype's length from 1; the coarsest encoding changes it by less."""
 LEAST = 1e-9
-"""A sum of directions that is shorter cancelled out, and has none."""
+"""The least length of a sum of directions.  A shorter sum has cancelled out, and has no direction."""
 _STREAM = 0x70726F746F
-"""Keeps the draw of prototypes apart from those of devices, whose seeds end in their number."""
+"""Separates the draw of prototypes from the draws of devices, whose seeds end in their number."""
 _TOLD = (
     "which classes the device holds, the mean direction of their features, and with the default update the number of "
     "samples of each"
@@ -53,19 +53,20 @@ class Params:
     """Hyper-parameters of FedNH; the defaults are the paper's, but for the update."""
 
     rho: Annotated[float, Range(0, 1, paper="0.9")] = 0.9
-    """Of the old prototype in the new one."""
+    """rho, the share of the old prototype in the new one."""
     initial: Literal["auto", "simplex", "cross-polytope", "optimised"] = "auto"
-    """The first prototypes: `simplex`, all equally far apart, for K <= d + 1; `cross-polytope`, at right angles or
-    opposite, for K <= 2 d; `optimised`, found by descent; `auto`: the first of these that there is."""
+    """How the first prototypes are made: `simplex`, all equally far apart, for K <= d + 1; `cross-polytope`, at
+    right angles or opposite, for K <= 2 d; `optimised`, found by descent; `auto`: the first of these that is
+    possible."""
     update: Literal["counts", "paper"] = "counts"
-    """What prototypes are drawn to: `counts`, the direction of the holders' means by their samples, as in the authors'
-    code; `paper`, the sum of the means themselves over all devices of the round, holders or not (equation 4)."""
+    """The target of the update: `counts`, the direction of the holders' means weighted by samples, as in the
+    authors' code; `paper`, the sum of the means over all devices of the round, holders or not (equation 4)."""
     scale: Annotated[float, Range(1e-3, 1e3, paper="30, or trains it")] = 20.0
-    """s, of the cosines; the paper names 30."""
+    """s, the scale of the cosines; the paper names 30."""
     train_scale: bool = True
     """Whether s is trained with the body, as in the paper's experiments."""
     share_body: bool = True
-    """False: only prototypes travel, and devices may be of any architecture."""
+    """Whether bodies travel.  If false, only prototypes travel, and devices may have any architecture."""
     start: Start = "first"
     """Round 0: `first`, the lowest-numbered contributor's body is everybody's start; `equal`: all start alike."""
 
@@ -73,7 +74,7 @@ class Params:
 @wire("fednh-state")
 @dataclass(frozen=True, slots=True)
 class DeviceState:
-    """Whether s was set; from then on it is the device's own, or comes with the body."""
+    """Whether s was set.  After that it is the device's own, or comes with the body."""
 
     begun: bool = False
 
@@ -81,14 +82,14 @@ class DeviceState:
 @wire("fednh-coordinator-state")
 @dataclass(frozen=True, slots=True)
 class State:
-    """theta^t, none before the first round or where bodies stay on their devices; W^t of all classes, unit rows."""
+    """The body theta^t, None before the first round or if bodies are not shared, and the prototypes W^t, unit rows."""
 
     weights: Weights | None
     prototypes: ClassRows
 
 
 class FedNH(Averaging[Params]):
-    """Trains a body under a head that is given."""
+    """Trains a body under a given head."""
 
     name = "fednh"
     title = "FedNH: bodies are averaged under a head of class prototypes that only the coordinator moves"
@@ -109,11 +110,11 @@ class FedNH(Averaging[Params]):
         down = {"prototypes": Slot(ClassRows), **(BODY_DOWN if shares else {})}
         self.exchanges = (Exchange(down=down, up={"means": Slot(ClassRows), **(BODY_UP if shares else {})}),)
         self.closing = Exchange(down=down)
-        if not shares:  # no owner need let weights leave, and no two devices need be of one architecture
+        if not shares:  # weights need no permission, and architectures may differ
             self.needs, self.shares_weights, self.discloses = self.needs - {"weights"}, False, _TOLD
 
     def warnings(self, spec: FederationSpec) -> tuple[str, ...]:
-        """W9."""
+        """Return warning W9."""
         k, d = spec.classes, spec.feature_dim
         if k <= d + 1 or self.params.initial != "auto":
             return ()
@@ -121,7 +122,7 @@ class FedNH(Averaging[Params]):
         return (f"W9: {k} prototypes cannot all be equally far apart in {d} features; they start {how}",)
 
     def receive(self, device: OnDevice[DeviceState]) -> Stage[None]:
-        """The scale, where the device has none of its own yet; the prototypes as last layer; the body."""
+        """Set the scale if the device has none yet; write the prototypes as last layer; write the body."""
         params = self.params
         keeps_scale = params.train_scale and device.state.begun
         yield SetScale(None if keeps_scale else params.scale, trains=params.train_scale)
@@ -131,29 +132,29 @@ class FedNH(Averaging[Params]):
         yield from super().receive(device)
 
     def train(self, device: OnDevice[DeviceState]) -> Stage[None]:
-        """The body alone."""
+        """Train the body alone."""
         yield from device.fit((CrossEntropy(),), part="body")
 
     def share(self, device: OnDevice[DeviceState]) -> Stage[Up]:
-        """The class means; where samples do not count, they are not told; and the body."""
+        """Send the class means, with sample counts only if they are used, and the body."""
         device.state = DeviceState(begun=True)
         means: ClassRows = yield ClassMeans()
         known = {"means": told(means, "samples" if self.params.update == "counts" else "uniform")}
         return {**known, **(yield from super().share(device))} if self.params.share_body else known
 
     def begin(self, spec: FederationSpec) -> State:
-        """No body yet, and prototypes that are spread as far as can be.  Raises UsageError where they cannot."""
+        """Start without a body, with prototypes that are maximally apart.  Raises UsageError if that is impossible."""
         if not spec.feature_dim:
             raise UsageError("federation.feature_dim: missing; fednh spreads its prototypes in so many dimensions")
         rng = np.random.default_rng([spec.seed, _STREAM])
         return State(None, every_class(first_prototypes(spec.classes, spec.feature_dim, self.params.initial, rng)))
 
     def down(self, state: State, at: ExchangeId) -> Down:
-        """The prototypes, and the body from the second round on."""
+        """Send the prototypes, and the body from the second round on."""
         return {"prototypes": state.prototypes, "weights": state.weights}
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: MixedSum) -> State:
-        """Divide, and move."""
+        """Compute the mean body, and move the prototypes."""
         weights = self.mean(uploads.weights, state.weights) if self.params.share_body else None
         ups = list(uploads.rest.payloads(ClassRows, "means").values())
         classes, targets = (by_counts if self.params.update == "counts" else as_printed)(ups)
@@ -163,7 +164,7 @@ class FedNH(Averaging[Params]):
 
 
 def head_of(prototypes: ClassRows) -> tuple[Ints, Floats]:
-    """Classes and head rows, without bias.  Raises RemoteProtocolError where a prototype is not of length 1 (W9)."""
+    """Return classes and head rows without bias.  Raises RemoteProtocolError if a prototype's length is not 1 (W9)."""
     rows = prototypes.rows.astype(np.float32)  # (k, d)
     off = np.abs(np.linalg.norm(rows, axis=1) - 1).max()
     if not off <= UNIT_WITHIN:
@@ -172,33 +173,33 @@ def head_of(prototypes: ClassRows) -> tuple[Ints, Floats]:
 
 
 def as_printed(ups: Sequence[ClassRows]) -> tuple[NDArray[np.int32], Doubles]:
-    """Equation 4 with alpha = 1 / |S|: classes (m,), and the sum of their means by the number of all uploads (m, d)."""
-    mean = mean_over_holders([told(up, "uniform") for up in ups])  # counts are holders
+    """Compute equation 4 with alpha = 1 / |S|: classes (m,), and the sum of means over the number of uploads (m, d)."""
+    mean = mean_over_holders([told(up, "uniform") for up in ups])  # counts are now numbers of holders
     return mean.classes, mean.rows * (mean.counts / len(ups))[:, None]
 
 
 def by_counts(ups: Sequence[ClassRows]) -> tuple[NDArray[np.int32], Doubles]:
-    """The authors' code: classes (m,), and the directions of their holders' directions by samples (m, d)."""
+    """Compute the update of the authors' code: classes (m,), directions of holders' directions by samples (m, d)."""
     directed = [replace(up, rows=directions(up.rows.astype(np.float64)).astype(np.float32)) for up in ups]
     mean = mean_over_holders(directed)
     return mean.classes, directions(mean.rows.astype(np.float64))
 
 
 def moved(before: Doubles, targets: Doubles, rho: float) -> Doubles:
-    """The direction of rho W + (1 - rho) target, for each row (m, d); W itself where that has none."""
+    """Return the direction of rho W + (1 - rho) target for each row (m, d); W itself if that sum has no direction."""
     after = directions(rho * before + (1 - rho) * targets)
     there = (targets != 0).any(axis=1) & (after != 0).any(axis=1)  # (m,)
     return np.where(there[:, None], after, before)
 
 
 def directions(rows: Doubles) -> Doubles:
-    """Each row (m, d) by its length; zeros where that is next to nothing."""
+    """Divide each row (m, d) by its length; return zeros for a row that is almost zero."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     unit: Doubles = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > LEAST)
     return unit
 
 
 def every_class(rows: Doubles) -> ClassRows:
-    """Rows (k, d) of all classes, as they travel."""
+    """Return rows (k, d) of all classes as a payload."""
     classes = np.arange(len(rows), dtype=np.int32)
     return ClassRows(classes=classes, rows=rows.astype(np.float32), counts=np.ones(len(rows), np.int32))

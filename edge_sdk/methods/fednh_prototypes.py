@@ -1,8 +1,8 @@
-"""Directions for K classes in d dimensions, as far apart as they can be: FedNH's first prototypes.
+"""The first prototypes of FedNH: directions for K classes in d dimensions, as far apart as possible.
 
-Sought are K unit vectors whose smallest distance is largest.  Up to K = d + 1 that is the regular simplex, all cosines
--1 / (K - 1); up to K = 2 d nothing is better than right angles (Rankin 1955), which axes and their opposites have; in
-the plane equal angles are best.  Beyond that they are looked for by descent.  Each is turned at random.
+They are K unit vectors whose smallest distance is as large as possible.  Up to K = d + 1 that is the regular simplex,
+with all cosines -1 / (K - 1).  Up to K = 2 d nothing is better than right angles (Rankin 1955), which axes and their
+opposites have.  In the plane equal angles are best.  Larger sets are found by descent.  Each set is turned at random.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from edge_sdk.arrays import Doubles
 from edge_sdk.errors import UsageError
 
 STEPS = 400
-"""Of descent; 100 classes in 32 dimensions take half a second."""
+"""The number of descent steps; 100 classes in 32 dimensions take half a second."""
 RATE = 0.5
 SHARPNESS = 4.0, 64.0
-"""Of the log-sum-exp that stands for the largest cosine: at the first step and at the last."""
+"""The sharpness of the log-sum-exp that approximates the largest cosine, at the first and at the last step."""
 
 
 def first_prototypes(classes: int, width: int, how: str, rng: np.random.Generator) -> Doubles:
-    """Unit rows (K, d); how: `simplex`, `cross-polytope`, `optimised`, or `auto` for the best that there is.
+    """Return unit rows (K, d); how: `simplex`, `cross-polytope`, `optimised`, or `auto` for the best possible.
 
-    Raises UsageError where there is none such for so many classes.
+    Raises UsageError if the chosen form does not exist for this number of classes.
     """
     found = [make for name, (fits, make) in _WAYS.items() if how in ("auto", name) and fits(classes, width)]
     if not found:
@@ -36,7 +36,7 @@ def first_prototypes(classes: int, width: int, how: str, rng: np.random.Generato
 
 
 def _simplex(classes: int, width: int, rng: np.random.Generator) -> Doubles:
-    """The corners of I - 1/K in the K - 1 dimensions that they span, turned into d."""
+    """Return the corners of I - 1/K in the K - 1 dimensions that they span, turned into d."""
     if classes == 1:
         return _unit(rng.normal(size=(1, width)))
     corners, lengths, _ = np.linalg.svd(np.eye(classes) - 1 / classes)
@@ -45,7 +45,7 @@ def _simplex(classes: int, width: int, rng: np.random.Generator) -> Doubles:
 
 
 def _cross_polytope(classes: int, width: int, rng: np.random.Generator) -> Doubles:
-    """The axes of a random frame, then their opposites."""
+    """Return the axes of a random frame, then their opposites."""
     axes = _frame(width, width, rng).T
     return np.concatenate([axes, -axes])[:classes]
 
@@ -56,7 +56,7 @@ def _equal_angles(classes: int, _width: int, rng: np.random.Generator) -> Double
 
 
 def _optimised(classes: int, width: int, rng: np.random.Generator) -> Doubles:
-    """Descent on the log-sum-exp of all cosines, each row on its sphere, ever closer to the largest cosine alone."""
+    """Descend on the log-sum-exp of all cosines, each row on its sphere; it approaches the largest cosine alone."""
     rows = _unit(rng.normal(size=(classes, width)))
     for step in range(STEPS if classes > 1 else 0):
         done = step / STEPS
@@ -70,7 +70,7 @@ def _optimised(classes: int, width: int, rng: np.random.Generator) -> Doubles:
 
 
 def _frame(width: int, count: int, rng: np.random.Generator) -> Doubles:
-    """Orthonormal columns (d, count), drawn evenly from all such."""
+    """Draw orthonormal columns (d, count), uniformly from all of them."""
     q, r = np.linalg.qr(rng.normal(size=(width, count)))
     turned: Doubles = q * np.sign(np.diagonal(r))
     return turned
@@ -91,4 +91,4 @@ _WAYS: dict[str, tuple[Callable[[int, int], bool], _Make]] = {
     "cross-polytope": (lambda classes, width: classes <= 2 * width, _cross_polytope),
     "optimised": (lambda _classes, width: width > 1, _in_the_plane(_optimised)),
 }
-"""From the best on: for how many classes and features there is one, and what makes it."""
+"""The forms, best first: whether one exists for this number of classes and features, and the function that makes it."""

@@ -42,7 +42,7 @@ class Params:
 @wire("fedproto-coordinator-state")
 @dataclass(frozen=True, slots=True)
 class State:
-    """The prototypes, of every class that was ever brought."""
+    """The prototypes of every class that was ever uploaded."""
 
     prototypes: ClassRows | None = None
 
@@ -51,7 +51,7 @@ DOWN = {"prototypes": Slot(ClassRows, optional=True)}
 
 
 class FedProto(Method[Params]):
-    """A frozen extractor only contributes its own prototypes."""
+    """A device with a frozen extractor contributes its prototypes, and does not learn from others."""
 
     name = "fedproto"
     title = "FedProto: class prototypes, averaged, pull the features of all devices together"
@@ -66,34 +66,34 @@ class FedProto(Method[Params]):
     discloses = "which classes the device holds, the mean feature of each, and unless weighting is uniform its samples"
 
     def measure(self, device: OnDevice[Any]) -> Stage[None]:
-        """By the head, and by the nearest prototype."""
+        """Measure by the head, and by the nearest prototype."""
         yield Evaluate(device.job.round, device.received(ClassRows, "prototypes"))
 
     def train(self, device: OnDevice[Any]) -> Stage[None]:
-        """Towards the prototypes of all."""
+        """Train towards the prototypes of all devices."""
         yield from device.fit(loss(device.received(ClassRows, "prototypes"), self.params))
 
     def share(self, device: OnDevice[Any]) -> Stage[Up]:
-        """The device's own prototypes."""
+        """Send the device's own prototypes."""
         means: ClassRows = yield ClassMeans()
         return {"prototypes": told(means, self.params.weighting)}
 
     def begin(self, spec: FederationSpec) -> State:
-        """No prototypes yet."""
+        """Start without prototypes."""
         return State()
 
     def down(self, state: State, at: ExchangeId) -> Down:
-        """The prototypes of all classes; each device uses those of its own."""
+        """Send the prototypes of all classes; each device uses those of its own classes."""
         return {"prototypes": state.prototypes}
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Bag) -> State:
-        """The mean over the holders of each class; a class that nobody brings keeps its last prototype."""
+        """Compute the mean over the holders of each class; a class without holders keeps its last prototype."""
         now = mean_over_holders(list(uploads.payloads(ClassRows, "prototypes").values()))
         return State(carried_over(state.prototypes, now))
 
 
 def loss(prototypes: ClassRows | None, params: Params) -> Objective:
-    """Equations 7 and 8; plain cross-entropy before there are prototypes."""
+    """Return equations 7 and 8; plain cross-entropy before there are prototypes."""
     if prototypes is None or params.mse_weight == 0:
         return (CrossEntropy(),)
     classes, rows = prototypes.classes.astype(np.int64), prototypes.rows.astype(np.float32)

@@ -46,7 +46,7 @@ class FedProx(Averaging[Params]):
     discloses = DISCLOSES
 
     def train(self, device: OnDevice[Any]) -> Stage[None]:
-        """Equation 2; the anchor is read back from the model: it is there in round 0, too, when nothing came down."""
+        """Train on equation 2.  The anchor is read from the model, because in round 0 nothing was received."""
         if self.params.mu == 0:
             yield from device.fit((CrossEntropy(),))
             return

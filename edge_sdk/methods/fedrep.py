@@ -47,7 +47,7 @@ class FedRep(Averaging[Params]):
     discloses = DISCLOSES_BODY
 
     def train(self, device: OnDevice[Any]) -> Stage[None]:
-        """The last layer on the round's first batches, the body on those that follow."""
+        """Train the last layer on the round's first batches, then the body on the batches that follow."""
         job, head_steps = device.job, self.params.head_steps
         batches = job.private_batches(head_steps + job.local_steps).indices
         head, body = Private(batches[:head_steps]), Private(batches[head_steps:])

@@ -41,13 +41,13 @@ class Params:
 @wire("fedrod-state")
 @dataclass(frozen=True, slots=True)
 class DeviceState:
-    """P; none before the first round, when it is zero."""
+    """The personal layer P; None before the first round, when it is zero."""
 
     personal: Matrix | None = None  # (k, d + 1)
 
 
 class FedRoD(Averaging[Params]):
-    """Trains the shared model, then what it adds for itself."""
+    """Trains the shared model, then the personal layer."""
 
     name = "fedrod"
     title = "FedRoD: FedAvg under a balanced loss, and a last layer of each device's own on top"
@@ -60,12 +60,12 @@ class FedRoD(Averaging[Params]):
     device_state = DeviceState
 
     def train(self, device: OnDevice[DeviceState]) -> Stage[None]:
-        """Equation 5, all of the model."""
+        """Train the whole model on equation 5."""
         counts = np.array(device.job.class_counts, np.float32)  # (k,)
         yield from device.fit((BalancedCrossEntropy(counts=counts, gamma=self.params.gamma),))
 
     def personalise(self, device: OnDevice[DeviceState]) -> Stage[None]:
-        """Equation 6: the last layer alone, from G + P on."""
+        """Train the last layer alone on equation 6, starting from G + P."""
         generic: Floats = yield ReadHead()  # (k, d + 1)
         if device.state.personal is not None:
             yield WriteHead(np.arange(len(generic)), generic + device.state.personal)

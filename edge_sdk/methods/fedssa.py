@@ -36,11 +36,11 @@ from edge_sdk.protocol.schema import Count, Packed, wire
 from edge_sdk.reductions import MOST, Bag, Change, SlotSum, carried_over, changed, mean_over_holders
 
 MOST_INFLATION = 10.0
-"""Growth of the rows above which `literal` is worth a warning: probabilities are useless from about there on."""
+"""The growth of the rows above which `literal` gets a warning; beyond it probabilities are useless."""
 _HEADER_STREAM = 0x68656164
-"""Keeps this draw apart from those of devices, whose seeds end in their number."""
+"""Separates this draw from the draws of devices, whose seeds end in their number."""
 _LAYOUT = bytes(16)
-"""Of the tables that slots add up: there is only one."""
+"""The layout of the tables that slots add up; there is only one layout."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +56,11 @@ class Params:
     weighting: Literal["uniform", "samples"] = "uniform"
     """The mean over holders: `uniform`, eq. 3, or by their `samples` of the class."""
     takes: Literal["seen", "all"] = "seen"
-    """Which of the rows that come down a device takes in: those of the classes that it has `seen`, or `all`.  With
-    mu0 = 0, `all` is case A of the paper's Table 3, and `seen` case B."""
+    """Which received rows a device takes in: those of the classes that it has `seen`, or `all`.  With mu0 = 0, `all`
+    is case A of the paper's Table 3, and `seen` case B."""
     cached: bool = False
-    """Whether the mean goes over the newest rows of every device ever seen, not over a round's alone, as in the paper's
-    code."""
+    """Whether the mean covers the newest rows of every device ever seen, as in the paper's code, not those of one
+    round."""
     max_slot_age: SlotAge = 0
     """With `cached`: rounds after which the rows of a device that stays away no longer count; 0: never."""
 
@@ -68,7 +68,7 @@ class Params:
 @wire("fedssa-state")
 @dataclass(frozen=True, slots=True)
 class DeviceState:
-    """C_k: the classes that this device came with; empty before its first exchange."""
+    """C_k: the classes that this device joined with; empty before its first exchange."""
 
     classes: Annotated[tuple[int, ...], Packed(65535)] = ()
 
@@ -80,13 +80,14 @@ class State:
 
     header: ClassRows | None  # (m, d + 1)
     rounds: Count
-    """After these nobody needs it: a device's result is its model as it was trained last."""
+    """The number of rounds.  After the last one, the header is not needed: the result is each device's trained
+    model."""
     slots: SlotSum | None = None
-    """Of `cached`: for each class the sum of its rows, weighted, and of their weights."""
+    """The slots with `cached`: for each class the weighted sum of its rows, and the sum of the weights."""
 
 
 class FedSSA(Method[Params]):
-    """Trades the rows of the classes that a device holds."""
+    """Exchanges the rows of the classes that a device holds."""
 
     name = "fedssa"
     title = "FedSSA: the last layer's rows of the classes that a device holds, averaged by class"
@@ -109,16 +110,16 @@ class FedSSA(Method[Params]):
         self.caching = Caching(first_round=0, max_age=self.params.max_slot_age) if self.params.cached else None
 
     def warnings(self, spec: FederationSpec) -> tuple[str, ...]:
-        """W11."""
+        """Return warning W11."""
         factor = inflation(self.params, spec.rounds) if self.params.fusion == "literal" else 1.0
         if factor <= MOST_INFLATION:
             return ()
         return (f'W11: header rows will be inflated by a factor of up to {factor:.2g}; use fusion = "convex"',)
 
     def receive(self, device: OnDevice[DeviceState]) -> Stage[None]:
-        """Fuse the rows of the classes held, or all that came; the others keep the local value.
+        """Fuse the rows of the classes held, or all received rows; other rows keep the local value.
 
-        Raises UsageError where the data has other classes than when the device joined (W16).
+        Raises UsageError if the data has other classes than when the device joined (W16).
         """
         held, joined_with = device.job.classes, device.state.classes
         if joined_with and joined_with != tuple(held.tolist()):
@@ -137,7 +138,7 @@ class FedSSA(Method[Params]):
             yield WriteHead(classes, fused(header.rows[taken], own[classes], self.params, device.job.round))
 
     def share(self, device: OnDevice[DeviceState]) -> Stage[Up]:
-        """The rows of the classes held; how many samples stand behind them is told only where it is needed."""
+        """Send the rows of the classes held, with numbers of samples only if the weighting needs them."""
         held = device.job.classes
         rows: Floats = yield ReadHead()
         by_samples = self.params.weighting == "samples"
@@ -145,15 +146,15 @@ class FedSSA(Method[Params]):
         return {"header": ClassRows(classes=held.astype(np.int32), rows=rows[held], counts=counts.astype(np.int32))}
 
     def begin(self, spec: FederationSpec) -> State:
-        """A random header of all classes."""
+        """Start with a random header of all classes."""
         return State(header=random_header(spec) if spec.feature_dim else None, rounds=spec.rounds)
 
     def down(self, state: State, at: ExchangeId) -> Down:
-        """The rows of all classes, as Algorithm 1 broadcasts them; each device uses those of its own."""
+        """Send the rows of all classes, as in Algorithm 1; each device uses those of its own classes."""
         return {"header": state.header} if at.round < state.rounds else {}
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Bag) -> State:
-        """The mean over the holders of each class; with `cached`, over the newest rows of all that ever held it."""
+        """Compute the mean over the holders of each class; with `cached`, over the newest rows of all past holders."""
         if not self.params.cached:
             now = mean_over_holders(list(uploads.payloads(ClassRows, "header").values()))
             return replace(state, header=carried_over(state.header, now))
@@ -162,26 +163,26 @@ class FedSSA(Method[Params]):
 
 
 def mu(params: Params, round_: int) -> float:
-    """Equations 5 and 6: mu^t; t is the federation's round."""
+    """Return mu^t by equations 5 and 6; t is the federation's round."""
     if round_ >= params.t_stable:
         return 0.0
     return params.mu0 * math.cos(math.pi * round_ / (2 * params.t_stable))
 
 
 def fused(shared: Floats, own: Floats, params: Params, round_: int) -> Floats:
-    """Equation 4: the rows (m, d + 1) to start a round from.  Example in docs/reference/methods/fedssa.md."""
+    """Return the rows (m, d + 1) at the start of a round (equation 4).  Example: docs/reference/methods/fedssa.md."""
     share = mu(params, round_)
     scale = 1 + share if params.fusion == "convex" else 1.0
     return ((shared.astype(np.float64) + share * own) / scale).astype(np.float32)
 
 
 def inflation(params: Params, rounds: int) -> float:
-    """The product of 1 + mu^t: by how much literal fusion blows rows up, where training does not undo it."""
+    """Return the product of 1 + mu^t: the growth of rows by literal fusion, if training does not undo it."""
     return math.exp(sum(math.log1p(mu(params, t)) for t in range(min(rounds, params.t_stable))))
 
 
 def random_header(spec: FederationSpec) -> ClassRows:
-    """U(-1/sqrt d, 1/sqrt d) for weights and bias, as the devices' own last layers start."""
+    """Draw weights and bias from U(-1/sqrt d, 1/sqrt d), like the devices' own last layers."""
     rng = np.random.default_rng([spec.seed, _HEADER_STREAM])
     bound = spec.feature_dim**-0.5
     rows = rng.uniform(-bound, bound, (spec.classes, spec.feature_dim + 1)).astype(np.float32)
@@ -190,7 +191,7 @@ def random_header(spec: FederationSpec) -> ClassRows:
 
 
 def slots_after(slots: SlotSum | None, uploads: Bag, classes: int) -> SlotSum:
-    """The slots with the rows that came, without those that they take the place of or that expired."""
+    """Return the slots with the new rows, and without the rows that were replaced or that expired."""
     change = Change()
     for up in uploads:
         knowledge, before = (_as_table(each, classes) for each in (up.knowledge, up.before))
@@ -199,18 +200,18 @@ def slots_after(slots: SlotSum | None, uploads: Bag, classes: int) -> SlotSum:
 
 
 def _as_table(known: Up, classes: int) -> Mapping[str, Payload]:
-    """Rows of all classes, each times its weight and with it as one more column, flat: what slots add up."""
+    """Return rows of all classes, each times its weight, with the weight as one more column, flat, for the slots."""
     if not known:
         return {}
     header = cast("ClassRows", known["header"])
     table = np.zeros((classes, header.rows.shape[1] + 1))  # (k, d + 2)
     table[header.classes, :-1] = header.rows.astype(np.float64) * header.counts[:, None]
     table[header.classes, -1] = header.counts
-    return {"weights": Weights(values=table.reshape(-1), layout=_LAYOUT)}  # f8: products are exact
+    return {"weights": Weights(values=table.reshape(-1), layout=_LAYOUT)}  # f8, so products are exact
 
 
 def mean_of_slots(slots: SlotSum, classes: int) -> ClassRows:
-    """The mean row of each class that a slot has."""
+    """Return the mean row of each class that is in a slot."""
     coarse, fine = slots.sum().parts()
     table = (coarse + fine).reshape(classes, -1)  # (k, d + 2)
     held = np.flatnonzero(table[:, -1])

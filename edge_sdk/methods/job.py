@@ -1,4 +1,4 @@
-"""What a method on a device is told of an exchange."""
+"""The description of one exchange that a method gets on a device."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class Job:
 
     spec: FederationSpec
     number: int
-    """This device's place in the roster."""
+    """The device's number in the roster."""
     round: int
     exchange: int
     closing: bool
     samples: int
-    """Private training samples on this device."""
+    """The number of private training samples on this device."""
     learns: bool
-    """False: a predict-only model, which takes part as a teacher."""
+    """Whether the model learns.  False: a predict-only model, which takes part as a teacher."""
     class_counts: tuple[int, ...] = ()
-    """Private training samples of each class, on this device."""
+    """The number of private training samples of each class on this device."""
     secret: bytes = field(default=b"", repr=False)
-    """What noise is drawn from: 32 bytes that nobody else knows."""
+    """The secret that seeds the noise: 32 bytes that only this device knows."""
 
     @property
     def optim(self) -> Optim:
@@ -44,19 +44,19 @@ class Job:
 
     @property
     def evaluates_last(self) -> bool:
-        """Whether devices measure themselves as the round before left them, once its knowledge is there."""
+        """Whether devices measure the model of the round before, once its knowledge has arrived."""
         return self.closing or (self.round > 0 and self.round % self.spec.train.evaluate_every == 0)
 
     @property
     def classes(self) -> Ints:
-        """The classes that this device holds samples of, ascending: (m,)."""
+        """The classes of which this device holds samples, ascending: (m,)."""
         return np.flatnonzero(self.class_counts)
 
     @property
     def local_steps(self) -> int:
-        """Mini-batches of private data in this round: as many as prescribed, or as the prescribed epochs take.
+        """The number of mini-batches of private data in this round: as prescribed, or as the prescribed epochs need.
 
-        Mini-batches are all of one size, so the last one of the last epoch may reach into another permutation.
+        All mini-batches have one size, so the last one of the last epoch may reach into another permutation.
         """
         train = self.spec.train
         if not train.local_epochs:
@@ -64,9 +64,9 @@ class Job:
         return -(-train.local_epochs * self.samples // min(train.batch_size, self.samples))
 
     def private_batches(self, steps: int) -> Private:
-        """`steps` mini-batches (at least one) of private samples, epoch after epoch; the same for every method.
+        """Draw `steps` mini-batches (at least one) of private samples, epoch after epoch; the same for every method.
 
-        Seeded by (seed, round, 0, number), so that a standalone run sees the very same batches.
+        The seed is (seed, round, 0, number), so that a standalone run sees exactly the same batches.
         """
         size = min(self.spec.train.batch_size, self.samples)
         rng = np.random.default_rng([self.spec.seed, self.round, 0, self.number])

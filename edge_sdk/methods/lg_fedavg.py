@@ -36,11 +36,11 @@ class Params:
 
 
 class LastLayerParams(Protocol):
-    """What such a method asks of its parameters."""
+    """The parameters that every method of this kind has."""
 
     @property
     def weighting(self) -> str:
-        """See edge_sdk.methods.params.Weighting."""
+        """How devices are weighted in the mean (edge_sdk.methods.params.Weighting)."""
 
 
 P = TypeVar("P", bound=LastLayerParams)
@@ -49,15 +49,15 @@ P = TypeVar("P", bound=LastLayerParams)
 @wire("lg-fedavg-coordinator-state")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """The mean of the last layers; none before the first round: devices begin with their own."""
+    """The mean of the last layers; None before the first round: devices begin with their own."""
 
     header: ClassRows | None = None  # (k, d + 1)
     rounds: Count
-    """After these nobody needs it: a device's result is its model as it was trained last."""
+    """The number of rounds.  After the last one, the mean is not needed: the result is each device's trained model."""
 
 
 class LastLayer(Method[P]):
-    """A device shares its last layer, and nothing of what is in front of it; FedClassAvg does, too."""
+    """A device shares its last layer and nothing in front of it; FedClassAvg does the same."""
 
     exchanges = (
         Exchange(
@@ -70,27 +70,27 @@ class LastLayer(Method[P]):
     discloses = "all rows of the last layer, those of classes that the device does not hold included, and its samples"
 
     def receive(self, device: OnDevice[Any]) -> Stage[None]:
-        """Overwrite the last layer by the one that came, if any did."""
+        """Overwrite the last layer with the received one, if there is one."""
         header = device.received(ClassRows, "header")
         if header is not None:
             yield WriteHead(header.classes.astype(np.int64), header.rows.astype(np.float32))
 
     def share(self, device: OnDevice[Any]) -> Stage[Up]:
-        """All rows; the coordinator knows how many samples the device has."""
+        """Send all rows; the coordinator knows the device's number of samples."""
         rows: Floats = yield ReadHead()  # (k, d + 1)
         classes = np.arange(len(rows), dtype=np.int32)
         return {"header": ClassRows(classes=classes, rows=rows, counts=np.ones_like(classes))}
 
     def begin(self, spec: FederationSpec) -> State:
-        """None yet."""
+        """Start without a mean."""
         return State(rounds=spec.rounds)
 
     def down(self, state: State, at: ExchangeId) -> Down:
-        """The mean, from the second round on."""
+        """Send the mean, from the second round on."""
         return {"header": state.header} if at.round < state.rounds else {}
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Bag) -> State:
-        """The mean; every row weighs what its device does, by its samples of all classes, for it is one layer."""
+        """Compute the mean; all rows weigh the device's samples of all classes, because they are one layer."""
         by_samples = self.params.weighting == "samples"
         ups = []
         for number, header in uploads.payloads(ClassRows, "header").items():
@@ -100,7 +100,7 @@ class LastLayer(Method[P]):
 
 
 class LGFedAvg(LastLayer[Params]):
-    """Plain training under it."""
+    """Trains without further loss terms."""
 
     name = "lg_fedavg"
     title = "LG-FedAvg: the last layer averaged, extractors of any architecture kept"

@@ -1,4 +1,4 @@
-"""Local training alone: nothing is exchanged; the line that every method must beat."""
+"""Local training alone: nothing is exchanged.  It is the baseline for every method."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from edge_sdk.methods.base import Method
 
 @dataclass(frozen=True, kw_only=True)
 class Params:
-    """No hyper-parameters."""
+    """Local training has no hyper-parameters."""
 
 
 class Local(Method[Params]):
-    """The same private steps as under any method, and nothing else."""
+    """Takes the same private steps as any method, and does nothing else."""
 
     name = "local"
     title = "Local training, no exchange"

@@ -27,7 +27,7 @@ class Params:
     """Hyper-parameters of MOON."""
 
     mu: Annotated[float, Range(0, 1000, paper="0.1 to 10")] = 1.0
-    """mu, of the contrast; the paper tunes it in 0.1 ... 10 and takes 5, 1 and 1.  0: FedAvg."""
+    """mu, the weight of the contrast; the paper tunes it in 0.1 ... 10 and takes 5, 1 and 1.  0: FedAvg."""
     temperature: Annotated[float, Range(0.05, 100, paper="0.5")] = 0.5
     """tau, which divides the cosines."""
     weighting: Weighting = "samples"
@@ -37,7 +37,7 @@ class Params:
 
 
 class Moon(Averaging[Params]):
-    """FedAvg's round, with a look at the model that the mean overwrites."""
+    """FedAvg's round; it reads features from the former model before the mean overwrites it."""
 
     name = "moon"
     title = "MOON: FedAvg, with features that follow the mean and not the device's former model"
@@ -54,7 +54,7 @@ class Moon(Averaging[Params]):
         yield from super().receive(device)
 
     def train(self, device: OnDevice[Any]) -> Stage[None]:
-        """Equation 4."""
+        """Train on equation 4."""
         former: Floats | None = device.kept
         if former is None:
             yield from device.fit((CrossEntropy(),))

@@ -1,7 +1,7 @@
-"""Noise that is unpredictable without the device's secret, and the same each time it is drawn for the same values.
+"""Noise that cannot be predicted without the device's secret, and that is the same for the same values.
 
-It follows from the secret and from the values that it is added to.  So a round that is computed again after a crash
-uploads the same bits, and nobody can average the noise away.  Other values get other noise, in whatever round.
+The secret and the values determine the noise.  So a round that is computed again after a crash uploads the same bits,
+and nobody can average the noise away.  Different values get different noise, in every round.
 """
 
 from __future__ import annotations

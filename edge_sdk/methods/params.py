@@ -1,4 +1,4 @@
-"""The parameters of a method: a dataclass whose annotations say what may stand in a [method] table."""
+"""The parameters of a method: a dataclass whose annotations define the keys and values of a [method] table."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The numbers that a parameter may be, as in `tau: Annotated[int, Range(1, 1000)] = 5`."""
+    """The numbers that a parameter may take, as in `tau: Annotated[int, Range(1, 1000)] = 5`."""
 
     low: float
     high: float = 2**31 - 1
     paper: str = ""
-    """What the paper takes; told to whoever gives another number."""
+    """The value that the paper takes; shown to users who give another one."""
 
 
 Weighting: TypeAlias = Literal["samples", "uniform"]
-"""A mean over devices: by their samples, or each counts once."""
+"""How devices are weighted in a mean: by their samples, or all equally."""
 Start: TypeAlias = Literal["first", "equal"]
 """In round 0 nobody has weights of the federation yet.  `first`: the model of the contributor with the lowest number
 becomes everybody's; `equal`: all devices start from equal weights (one file, one seed), so that round 0 is averaged."""
@@ -37,7 +37,7 @@ SlotAge: TypeAlias = Annotated[int, Range(0, paper="0: slots never expire")]
 
 
 def read(params: type[P], table: Mapping[str, Scalar], method: str) -> P:
-    """The parameters in a table.  Raises UsageError for an unknown key, a missing one, or an impossible value."""
+    """Read parameters from a table.  Raises UsageError for an unknown or missing key, or an impossible value."""
     fields = {field.name: field for field in dataclasses.fields(params)}  # type: ignore[arg-type]  # a dataclass
     for key in table:
         if key not in fields:
@@ -48,18 +48,18 @@ def read(params: type[P], table: Mapping[str, Scalar], method: str) -> P:
     annotations = _annotations(typing.cast("type", params))
     try:
         return params(**{key: _checked(key, value, annotations[key]) for key, value in table.items()})
-    except ValueError as error:  # ours, or what the class itself says in __post_init__
+    except ValueError as error:  # raised here, or by the class in __post_init__
         raise UsageError(f"method.{error}") from None
 
 
 def as_table(params: Any) -> dict[str, Scalar]:
-    """The values of all parameters, those left at their defaults included."""
+    """Return the values of all parameters, including those at their defaults."""
     return dataclasses.asdict(params)
 
 
 @functools.cache
 def _annotations(params: type) -> dict[str, Any]:
-    """Asked for in every exchange, and slow to find out: the annotations are compiled each time."""
+    """Return the annotations of a dataclass, cached: every exchange needs them, and each lookup compiles them again."""
     return typing.get_type_hints(params, include_extras=True)
 
 
@@ -67,7 +67,7 @@ _WORDS: Mapping[type, str] = {bool: "true or false", int: "an integer", float: "
 
 
 def _checked(key: str, value: Scalar, wanted: Any) -> Scalar:
-    """A parameter as its field is annotated.  An integer may stand for a number; nothing else is converted."""
+    """Return a parameter as its field is annotated.  An integer is accepted for a float; nothing else is converted."""
     origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
     kind = str if origin is Literal else arguments[0] if origin is Annotated else wanted
     if kind is float and type(value) is int and abs(value) <= 2**53:

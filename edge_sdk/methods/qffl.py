@@ -31,7 +31,7 @@ from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.reductions import Bag, mean_in_order
 
 LEAST_LOSS = 1e-10
-"""Added to F: a power of zero loss below 1 has no finite slope."""
+"""Added to F: a power below 1 of a loss of zero has no finite slope."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Params:
 
 
 class QFFL(Averaging[Params]):
-    """Keeps all uploads of a round, for their weights are known only when the coordinator knows w^t."""
+    """Keeps all uploads of a round, because their weights depend on w^t, which the coordinator needs first."""
 
     name = "qffl"
     title = "q-FedAvg: one architecture, its weights averaged, those of high loss above others"
@@ -57,24 +57,24 @@ class QFFL(Averaging[Params]):
     weighting = "uniform"
 
     def warnings(self, spec: FederationSpec) -> tuple[str, ...]:
-        """W15."""
+        """Return warning W15."""
         if spec.train.optimiser == "sgd" and spec.train.momentum == 0:
             return ()
         return ('W15: h_k assumes steps of learning_rate times the gradient; use optimiser = "sgd" without momentum',)
 
     def receive(self, device: OnDevice[Any]) -> Stage[None]:
-        """Take over the mean, and see how well it serves this device."""
+        """Take over the mean, and measure its loss on this device."""
         yield from super().receive(device)
         if not device.job.closing:
             device.kept = yield MeanLoss()
 
     def share(self, device: OnDevice[Any]) -> Stage[Up]:
-        """The weights, the loss behind them."""
+        """Send the weights with the loss behind them."""
         weights: Weights = yield ReadWeights()
         return {"weights": replace(weights, values=np.append(weights.values, np.float32(device.kept)), count=1)}
 
     def reduce(self, spec: FederationSpec, state: AveragingState, at: ExchangeId, uploads: Bag) -> AveragingState:
-        """One step from w^t; in the first round, see to a common start."""
+        """Take one step from w^t; in the first round give all devices a common start."""
         ups = list(uploads.payloads(Weights, "weights").values())
         rows = [up.values for up in ups]
         if state.weights is not None:
@@ -85,9 +85,9 @@ class QFFL(Averaging[Params]):
 
 
 def stepped(before: Floats, rows: Sequence[Floats], q: float, rate: float) -> Floats:
-    """w^{t+1} (p,) from w^t (p,) and the devices' weights with their losses behind them (p + 1,).
+    """Return w^{t+1} (p,) from w^t (p,) and the devices' weights, each with its loss as last entry (p + 1,).
 
-    Raises RunFailed where the steps that devices took cannot be told, because the learning rate is 0.
+    Raises RunFailed if the learning rate is 0, because the devices' steps then cannot be derived.
     """
     if rate == 0:
         raise RunFailed("qffl divides by train.learning_rate, which is 0: give it one")

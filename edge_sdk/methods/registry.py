@@ -1,4 +1,4 @@
-"""The methods that are installed: entry points of the group `edge_sdk.methods`, each a class derived from Method."""
+"""The installed methods: entry points of the group `edge_sdk.methods`, each a class derived from Method."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def load_method(name: str) -> type[Method[Any]]:
 
 
 def method_of(spec: FederationSpec) -> Method[Any]:
-    """A federation's method under its parameters.  Raises UsageError where this side has none such."""
+    """Make a federation's method with its parameters.  Raises UsageError if this side does not have the method."""
     return load_method(spec.method).under(spec.params)
 
 

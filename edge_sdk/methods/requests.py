@@ -1,8 +1,8 @@
-"""What a method may ask of its device: requests, served one by one on the device's model.
+"""The requests of methods: a device serves them one by one on its model.
 
-A request says what is wanted (train on these samples with this objective; give me logits) and its docstring what it is
-answered with.  What serves it is a handler, registered in the entry-point group `edge_sdk.requests` under the name of
-the request's class: those of this module stand in edge_sdk/device/handlers.py.
+A request says what is wanted (train on these samples with this objective; give me logits), and its docstring says what
+the answer is.  A handler serves it.  Handlers are registered in the entry-point group `edge_sdk.requests` under the
+name of the request's class; the handlers of this module's requests are in edge_sdk/device/handlers.py.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Request:
 
     __slots__ = ()
     computes: ClassVar[bool] = False
-    """Whether it computes on the device's samples and, but for a Fit, leaves the model as it is: a simulation may have
-    it served in another process.  Others are served where the device is."""
+    """Whether it computes on the device's samples and, except for a Fit, leaves the model unchanged: a simulation
+    may serve it in another process.  Other requests are served in the device's process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """What serves the requests of one class."""
+    """The function that serves the requests of one class."""
 
     request: type[Request]
     serve: Callable[[Any, Any, Any], Generator[None, None, Any]]
@@ -57,8 +57,8 @@ class Handler:
 def serves(request: type[Request]) -> Callable[[Callable[[Any, Any, Any], Any]], Handler]:
     """Make a function (bench, request, job) the handler of a class of requests.
 
-    It is a generator that pauses between batches, so that whoever drives it can look for news, and returns the answer;
-    or, where the answer takes no time, a plain function.
+    The function is a generator that pauses between batches, so that its caller can look for news, and returns the
+    answer; or it is a plain function, if the answer takes no time.
     """
 
     def make(function: Callable[[Any, Any, Any], Any]) -> Handler:
@@ -83,7 +83,7 @@ class Fit(Request):
     objective: Objective
     optim: Optim
     part: Part = "all"
-    """The rest of the model stays as it is."""
+    """The part of the model to train; the rest stays unchanged."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,9 +115,9 @@ class ClassMeans(Request):
 
 @dataclass(frozen=True, slots=True)
 class HyperMeans(Request):
-    """Answered with HyperKnowledge: what one pass over the private data gives, as in inference.
+    """Answered with HyperKnowledge from one pass over the private data, as in inference.
 
-    Of each class the mean feature and the mean prediction, softmax(head(feature) / temperature).
+    It has the mean feature and the mean prediction, softmax(head(feature) / temperature), of each class.
     """
 
     computes: ClassVar[bool] = True
@@ -141,7 +141,7 @@ class WriteHead(Request):
 
 @dataclass(frozen=True, slots=True)
 class SetScale(Request):
-    """Of a cosine head: another scale, None: as it is; whether fits that train the body change it, from now on."""
+    """Set the scale of a cosine head (None: keep it), and whether later fits that train the body change it."""
 
     value: float | None
     trains: bool
@@ -171,10 +171,10 @@ class MeanLoss(Request):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluate(Request):
-    """Measure the model as it is now; the figures go into this exchange's upload, as those of so many rounds.
+    """Measure the model as it is now; the figures go into this exchange's upload, for the given number of rounds.
 
     `accuracy`: on the whole test set.  `local_accuracy`: on its samples of classes that this device holds.
-    `prototype_accuracy`: on those, by the nearest of the given prototypes of these classes instead of by the head.
+    `prototype_accuracy`: on the latter samples, by the nearest given prototype of these classes instead of by the head.
     """
 
     computes: ClassVar[bool] = True

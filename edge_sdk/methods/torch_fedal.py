@@ -1,4 +1,4 @@
-"""FedAL's discriminator, which tells whose predictions it sees.
+"""FedAL's discriminator, which predicts the device that made a prediction.
 
 h: K -> 32 -> 265 -> N with ReLU and an N-way output (the paper gives two layers of 32 and 265 neurons; the activation
 and the output layer are our reading), input softmax(f / E_D), U_n = log softmax(h(p_n))_n.
@@ -28,9 +28,9 @@ class DiscriminatorTraining:
     """How the discriminator learns."""
 
     temperature: float
-    """E_D"""
+    """E_D, the temperature of the input."""
     rate: float
-    """eta_d"""
+    """eta_d, the learning rate."""
     optimiser: str
     device: str
 
@@ -41,13 +41,13 @@ def check_device(name: str) -> None:
 
 
 def layer_shapes(classes: int, devices: int) -> list[tuple[int, ...]]:
-    """Of weights and biases in turn: (out, in), (out,), ..."""
+    """Return the shapes of weights and biases in turn: (out, in), (out,), ..."""
     sizes = zip((classes, *HIDDEN), (*HIDDEN, devices), strict=True)
     return [shape for inputs, outputs in sizes for shape in ((outputs, inputs), (outputs,))]
 
 
 def initial_weights(classes: int, devices: int, seed: int) -> tuple[Floats, ...]:
-    """Seeded weights and biases in turn, uniform in +-1/sqrt(inputs)."""
+    """Return seeded weights and biases in turn, uniform in +-1/sqrt(inputs)."""
     rng = np.random.default_rng([seed, 0xD15C])
     shapes = layer_shapes(classes, devices)
     inputs = [shape[1] for shape in shapes[::2] for _ in range(2)]
@@ -60,7 +60,7 @@ class DiscriminatorState:
     """The discriminator between two iterations."""
 
     weights: tuple[Floats, ...]
-    """Weights and biases in turn."""
+    """The weights and biases in turn."""
     moments: tuple[Floats, ...] = ()
     """Adam's first and then second moments; empty before its first step, and for sgd."""
     steps: int = 0
@@ -68,12 +68,12 @@ class DiscriminatorState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """After one iteration: the new state, the gradients for the devices, and how well it tells them apart."""
+    """The result of one iteration: the new state, the devices' gradients, and how well it distinguishes the devices."""
 
     state: DiscriminatorState
     gradients: Floats  # (n, b, k): d U_n / d f_n, per sample, divided by nothing
     mean_u: float
-    """Mean of U_n after the step; log(1/N) is pure guessing."""
+    """The mean of U_n after the step; log(1/N) is chance level."""
 
 
 @one_thread()
@@ -99,7 +99,7 @@ def iterate(state: DiscriminatorState, logits: Floats, slots: NDArray[np.int64],
 def ascended(
     flat: DiscriminatorState, logits: Floats, slots: NDArray[np.int64], params: Params, classes: int
 ) -> Outcome:
-    """`iterate`, of a discriminator whose layers are flat, as the coordinator keeps them."""
+    """Run `iterate` on a discriminator with flat layers, as the coordinator keeps them."""
     how = DiscriminatorTraining(
         temperature=params.discriminator_temperature,
         rate=params.discriminator_rate,
@@ -119,7 +119,7 @@ def ascended(
 
 
 def _u(layers: Sequence[torch.Tensor], f: torch.Tensor, slots: torch.Tensor, temperature: float) -> torch.Tensor:
-    """U_n for every contributor and sample: (n, b)."""
+    """Return U_n for every contributor and sample: (n, b)."""
     hidden = torch.softmax(f / temperature, dim=-1)
     for i in range(0, len(layers), 2):
         hidden = torch.nn.functional.linear(hidden, layers[i], layers[i + 1])
@@ -136,7 +136,7 @@ def _step(
     step: int,
     how: DiscriminatorTraining,
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """One step of plain SGD (the paper's Algorithm 1) or of Adam."""
+    """Take one step of plain SGD (the paper's Algorithm 1) or of Adam."""
     with torch.no_grad():
         if how.optimiser == "sgd":
             return [w - how.rate * slope for w, slope in zip(layers, slopes, strict=True)], []

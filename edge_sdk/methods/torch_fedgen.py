@@ -1,6 +1,6 @@
-"""FedGen's generator: features of a label, made of noise.
+"""FedGen's generator, which makes features of a given label from noise.
 
-G: (noise, one-hot label) -> hidden -> d with one ReLU.  It minimises, in each round anew by Adam,
+G: (noise, one-hot label) -> hidden -> d with one ReLU.  In each round, a new Adam minimises
 
     CE(y, head(G(e, y))) + eta exp(-mean over pairs of |e - e'|^2 |G(e, y) - G(e', y')|)
 
@@ -31,7 +31,7 @@ class GeneratorTraining:
 
 
 def initial_weights(shapes: list[tuple[int, ...]], rng: np.random.Generator) -> tuple[Floats, ...]:
-    """Uniform in +-1/sqrt(inputs)."""
+    """Return weights and biases in turn, uniform in +-1/sqrt(inputs)."""
     inputs = [shape[1] for shape in shapes[::2] for _ in range(2)]
     bounds = 1 / np.sqrt(inputs)
     return tuple(rng.uniform(-b, b, shape).astype(np.float32) for b, shape in zip(bounds, shapes, strict=True))
@@ -45,7 +45,7 @@ def trained(
     how: GeneratorTraining,
     rng: np.random.Generator,
 ) -> tuple[Floats, ...]:
-    """After `how.steps` steps.  header (k, d + 1), the bias as last column; shares (k,): how often each label comes."""
+    """Train for `how.steps` steps.  header (k, d + 1), bias last; shares (k,): frequency of each label."""
     layers = [torch.tensor(each, requires_grad=True) for each in weights]
     head = torch.tensor(header)
     optimiser = torch.optim.Adam(layers, lr=how.rate)
@@ -63,7 +63,7 @@ def trained(
 def made(
     weights: tuple[Floats, ...], classes: NDArray[np.int64], times: int, k: int, rng: np.random.Generator
 ) -> Floats:
-    """Features of each class: (m, times, d)."""
+    """Generate features of each class: (m, times, d)."""
     layers = [torch.tensor(each) for each in weights]
     labels = torch.tensor(np.repeat(classes, times))
     out: Floats = _generate(layers, _noise(rng, len(labels), layers, k), labels).numpy()
@@ -75,7 +75,7 @@ def _noise(rng: np.random.Generator, count: int, layers: list[torch.Tensor], cla
 
 
 def _generate(layers: list[torch.Tensor], noise: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Noise (b, z), labels (b,) -> features (b, d)."""
+    """Generate features from noise (b, z) and labels (b,): (b, d)."""
     classes = layers[0].shape[1] - noise.shape[1]
     seen = torch.cat([noise, nnf.one_hot(labels, classes).to(noise.dtype)], dim=1)
     return nnf.linear(torch.relu(nnf.linear(seen, layers[0], layers[1])), layers[2], layers[3])
@@ -90,7 +90,7 @@ def _loss(
 
 
 def sameness(noise: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
-    """exp(-mean over all pairs of |e - e'|^2 / z times |f - f'| / d): 1 where features do not follow the noise."""
+    """Return exp(-mean over all pairs of |e - e'|^2 / z times |f - f'| / d); 1 if noise does not change features."""
     apart = torch.cdist(features, features, p=1) / features.shape[1]  # (b, b)
     squares = torch.cdist(noise, noise).square() / noise.shape[1]  # (b, b)
     return torch.exp(-(squares * apart).mean())

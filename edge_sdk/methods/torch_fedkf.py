@@ -44,7 +44,7 @@ class Maker:
     """A generator with its optimiser."""
 
     def __init__(self, plan: Plan, rate: float, seed: int, device: torch.device) -> None:
-        """A new one, drawn from the seed.  Raises ModelError for samples that are no pictures."""
+        """Make a new generator from the seed.  Raises ModelError for samples that are not pictures."""
         self.plan, self.device = plan, device
         with seeded(seed):
             self.net = Generator(plan).to(device)
@@ -54,7 +54,7 @@ class Maker:
         self.flops_per_sample = cost.flops
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Everything that a restart must bring back."""
+        """Return everything that a restart needs."""
         about = [_SIZES.index(self.plan.size), self.plan.noise_dim, *self.plan.shape]
         net = {_NET + name: p.detach().cpu().numpy() for name, p in self.net.named_parameters()}
         moments = {_OPTIM + name: values for name, values in self.optimiser.arrays().items()}
@@ -63,7 +63,7 @@ class Maker:
 
     @classmethod
     def like(cls, arrays: Mapping[str, NDArray[Any]], device: torch.device) -> Maker:
-        """One of the kind that gave these arrays, with nothing of them in it yet.  Raises StoreError."""
+        """Make a generator of the kind that gave these arrays, without their values.  Raises StoreError."""
         try:
             size, noise_dim, channels, height, width = (int(each) for each in arrays[_ABOUT])
             plan = Plan(_SIZES[size], noise_dim, (channels, height, width))
@@ -72,7 +72,7 @@ class Maker:
             raise StoreError("saved generator does not read: remove the state folder") from error
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what an equal one gave."""
+        """Take over the arrays of an equal generator."""
         with torch.no_grad():
             for name, parameter in self.net.named_parameters():
                 parameter.copy_(torch.from_numpy(arrays[_NET + name]))
@@ -81,7 +81,7 @@ class Maker:
 
 
 class Imitation(StatefulForm):
-    """What a model asks for samples that nobody has, and what a teacher says to them."""
+    """The form of DataFree for one model: generates samples, and computes the teacher's answers to them."""
 
     prefix = _PREFIX
 
@@ -97,38 +97,38 @@ class Imitation(StatefulForm):
 
     @staticmethod
     def can(host: Host) -> bool:
-        """Where the net has features, and its samples are pictures as far as that is known."""
+        """Return whether the net has features, and its samples are pictures, as far as that is known."""
         return host.anatomy.tap is not None and (host.input_shape is None or is_picture(host.input_shape))
 
     def loss(self, term: DataFree, batches: Batches) -> Loss:
-        """Weight KL(teacher || net) on as many samples as there are in the mini-batch, after a generator step."""
+        """Return weight KL(teacher || net) on as many samples as the mini-batch has, after a generator step."""
         maker = self.take_up(term, batches.inputs, batches.seed)
-        draws = torch.Generator().manual_seed(batches.seed + 1)  # not those that a new generator was drawn from
+        draws = torch.Generator().manual_seed(batches.seed + 1)  # other numbers than those that seed a new generator
 
         def imitate(done: Pass, _step: int) -> Tensor:
             if self._net.training:
-                self._net.eval()  # after the real batch: its statistics are as they will be differentiated
+                self._net.eval()  # after the real batch, which needs training mode
             noise = torch.randn((len(done.logits), term.noise_dim), generator=draws).to(self._device)
             return term.weight * divergence(*self.step(term, maker, noise))
 
         return imitate
 
     def arrays(self) -> Mapping[str, NDArray[Any]]:
-        """Those of the generator, if it is to go on after a restart."""
+        """Return the generator's arrays, if it is to continue after a restart."""
         goes_on = self._term is None or self._term.warm
         return self.maker.arrays() if self.maker is not None and goes_on else {}
 
     def prepare(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """A generator of the same size."""
+        """Make a generator of the same size."""
         self.maker = Maker.like(arrays, self._device)
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """The generator's numbers."""
+        """Load the generator's arrays."""
         if self.maker is not None:
             self.maker.load(arrays)
 
     def take_up(self, term: DataFree, inputs: Floats, seed: int) -> Maker:
-        """Make ready for this term and samples of this kind (n, c, h, w); the generator to step."""
+        """Prepare for this term and samples of this shape (n, c, h, w); return the generator to step."""
         if self._inputs is not inputs:
             self._inputs = inputs
             self._low, self._high = range_of(to_tensor(inputs, self._device))
@@ -145,7 +145,7 @@ class Imitation(StatefulForm):
         return self.maker
 
     def step(self, term: DataFree, maker: Maker, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """One step of the generator; then the teacher's and, to be differentiated, the net's logits: (b, k), (b, k).
+        """Take one generator step; return the logits of the teacher and, differentiable, of the net: (b, k), (b, k).
 
         noise (b, z).  The net must be in inference mode.
         """
@@ -161,17 +161,17 @@ class Imitation(StatefulForm):
         return logits, own
 
     def extra_flops(self, term: DataFree) -> int:
-        """The generator forward, back and forward; the teacher likewise; the net."""
+        """Count the generator (forward, backward, forward), the teacher (the same) and the net."""
         generator = self.maker.flops_per_sample if self.maker else 0
         return 4 * generator + (10 if term.adversarial else 7) * self.host.anatomy.cost.flops
 
     def _made(self, maker: Maker, noise: Tensor) -> Tensor:
-        """Samples in the range of the device's own: (b, z) -> (b, c, h, w)."""
+        """Return samples in the value range of the device's own: (b, z) -> (b, c, h, w)."""
         out: Tensor = self._low + (self._high - self._low) * maker.net(noise)
         return out
 
     def _ask(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The teacher's logits and features: (b, c, h, w) -> (b, k), (b, d)."""
+        """Return the teacher's logits and features: (b, c, h, w) -> (b, k), (b, d)."""
         answer: tuple[Tensor, Tensor] = functional_call(self._tapped, self._teacher, (x,))
         return answer
 
@@ -188,13 +188,13 @@ class Imitation(StatefulForm):
 
 
 def divergence(teacher: Tensor, own: Tensor) -> Tensor:
-    """KL(softmax(teacher) || softmax(own)), the mean over rows: (b, k), (b, k) -> a scalar."""
+    """Return KL(softmax(teacher) || softmax(own)), the mean over rows: (b, k), (b, k) -> a scalar."""
     given, said = nnf.log_softmax(teacher, dim=-1), nnf.log_softmax(own, dim=-1)
     return nnf.kl_div(said, given, reduction="batchmean", log_target=True)
 
 
 def generator_loss(term: DataFree, logits: Tensor, features: Tensor) -> Tensor:
-    """As DataFree.generator_loss: logits (b, k), features (b, d) -> a scalar."""
+    """Compute DataFree.generator_loss in torch: logits (b, k), features (b, d) -> a scalar."""
     shares = nnf.softmax(logits, dim=-1).mean(dim=0)  # (k,)
     entropy = (shares * shares.clamp_min(LEAST_SHARE).log()).sum()
     balance = entropy if term.raw else 1 + entropy / float(np.log(max(logits.shape[1], 2)))

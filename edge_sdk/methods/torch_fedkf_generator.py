@@ -1,4 +1,4 @@
-"""FedKF's generator: noise in, pictures out."""
+"""FedKF's generator, which makes pictures from noise."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from torch import Tensor, nn
 from edge_sdk.errors import ModelError
 
 LEAST_SIDE = 4
-"""Pixels; below that there is no picture to make up."""
+"""The least side of a picture in pixels."""
 WIDTHS: Mapping[str, tuple[int, int, int]] = {"board": (16, 16, 8), "paper": (128, 128, 64)}
-"""Channels of a generator's three maps, by its size."""
+"""The channels of a generator's three maps, by its size."""
 _SLOPE = 0.2
 _NORM_FLOOR = 0.8
-"""Under the root of the later two normalisations, as in the code that FedKF and DAFL run."""
+"""Added under the root in the last two normalisations, as in the code of FedKF and DAFL."""
 
 
 def is_picture(shape: tuple[int, ...]) -> bool:
-    """Whether samples of (c, h, w) are pictures that a generator can make up."""
+    """Return whether samples of (c, h, w) are pictures that a generator can make."""
     return len(shape) == 3 and min(shape[1:]) >= LEAST_SIDE
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a generator is built by."""
+    """The sizes that define a generator."""
 
     size: str
     """A key of WIDTHS."""
@@ -35,15 +35,15 @@ class Plan:
 
 
 class Generator(nn.Module):
-    """Noise (b, z) -> pictures (b, c, h, w) in [0, 1]: a linear layer, and twice as large a map two times.
+    """Noise (b, z) -> pictures (b, c, h, w) in [0, 1]: a linear layer, then a map whose sides are doubled twice.
 
-    `paper` is that of DAFL (Chen et al. 2019), which FedKF takes, with a sigmoid at its end: 8.42 M parameters for
-    32 x 32 in colour and 1000 numbers of noise.  `board` is the same with an eighth of the channels.  It normalises by
-    the batch that it makes, always: it keeps no running statistics.
+    `paper` is the generator of DAFL (Chen et al. 2019), which FedKF takes, with a sigmoid at its end: 8.42 M parameters
+    for 32 x 32 in colour and 1000 numbers of noise.  `board` is the same with an eighth of the channels.  The generator
+    always normalises by the batch that it makes, and keeps no running statistics.
     """
 
     def __init__(self, plan: Plan) -> None:
-        """Raises ModelError for samples that are no pictures."""
+        """Build the layers.  Raises ModelError for samples that are not pictures."""
         super().__init__()
         if not is_picture(plan.shape):
             raise ModelError(
@@ -70,17 +70,17 @@ class Generator(nn.Module):
         )
 
     def forward(self, noise: Tensor) -> Tensor:
-        """(b, z) -> (b, c, h, w)."""
+        """Generate pictures: (b, z) -> (b, c, h, w)."""
         out: Tensor = self.layers(noise)
         return out[:, :, : self._height, : self._width]
 
 
 def parameter_count(generator: nn.Module) -> int:
-    """Its trainable scalars."""
+    """Return the number of trainable scalars."""
     return sum(p.numel() for p in generator.parameters())
 
 
 def range_of(samples: Tensor) -> tuple[Tensor, Tensor]:
-    """The least and the largest value of each channel: (n, c, h, w) -> (c, 1, 1), (c, 1, 1)."""
+    """Return the least and the largest value of each channel: (n, c, h, w) -> (c, 1, 1), (c, 1, 1)."""
     dims = (0, 2, 3)
     return torch.amin(samples, dims)[:, None, None], torch.amax(samples, dims)[:, None, None]

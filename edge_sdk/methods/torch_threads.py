@@ -1,4 +1,4 @@
-"""One thread for torch while a small net is trained."""
+"""Limits torch to one thread while a small net is trained."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Nets on the coordinator are far too small to share out, and one thread always adds up in the same order.
+    """Use one thread: the coordinator's nets are too small to split, and one thread always adds in the same order.
 
     Afterwards torch has as many threads as before.
     """

@@ -1,4 +1,4 @@
-"""What a device brings: the Model protocol, and the values that it speaks in."""
+"""The Model protocol, which a device's model implements, and its values."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ from edge_sdk.objectives.optim import Part
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """What a model says of itself; travels in Hello (but for preprocess and cost)."""
+    """The description of a model; it travels in Hello (except preprocess and cost)."""
 
     name: str
     runtime: str
-    """numpy, torch or onnx."""
+    """The runtime: numpy, torch or onnx."""
     classes: int
     feature_dim: int = 0
-    """Width of the features; 0: it has none to give."""
+    """The width of the features; 0: the model gives no features."""
     capabilities: frozenset[str] = frozenset({"predict"})
-    """Of edge_sdk.methods.base.CAPABILITIES."""
+    """The model's capabilities, from edge_sdk.methods.base.CAPABILITIES."""
     terms: frozenset[str] = frozenset()
-    """Names of the loss terms that it can minimise; empty: it can only predict."""
+    """The names of the loss terms that the model can minimise; empty: it can only predict."""
     inert_terms: frozenset[str] = frozenset()
-    """Those of `terms` that it takes without effect, because what they would train is frozen; a report says so."""
+    """The terms in `terms` that have no effect, because the part that they would train is frozen; a report says so."""
     preprocess: Preprocess = field(default_factory=Preprocess)
     parameters: int = 0
-    """Trainable scalars."""
+    """The number of trainable scalars."""
     layout: bytes = b""
-    """Names the order and the shapes of the trainable scalars, 16 bytes; empty: they cannot be shared."""
+    """Identifies the order and shapes of the trainable scalars, 16 bytes; empty: they cannot be shared."""
     batch_norm: bool = False
-    """Whether it keeps running statistics of batches, which are no trainable scalars and are not shared."""
+    """Whether the model keeps running statistics of batches, which are not trainable scalars and are not shared."""
     flops_per_sample: int = 0
     """Floating-point operations of one forward pass."""
     activation_bytes_per_sample: int = 0
-    """What the layers of one forward pass write."""
+    """The bytes that the layers of one forward pass write."""
     calls_per_pass: int = 0
-    """Layers that one forward pass runs through."""
+    """The number of layers in one forward pass."""
     note: str = ""
-    """What a report should say of it, such as where a frozen extractor comes from."""
+    """A remark for reports, such as the source of a frozen extractor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batches:
-    """Mini-batches of equal size, already chosen: the samples, and for each step which of them."""
+    """Mini-batches of equal size: the samples, and for each step the indices of its samples."""
 
     inputs: Floats  # (n, c, h, w), preprocessed
     labels: Ints | None  # (n,)
@@ -63,84 +63,84 @@ class Batches:
     """Whether dropout and batch statistics behave as in training.  False on public samples: the forward pass that is
     differentiated must be the one whose logits were sent, and running statistics must not see samples twice."""
     seed: int = 0
-    """For whatever is random inside the model."""
+    """The seed of random numbers inside the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitReport:
-    """What a fit did."""
+    """The result of a fit."""
 
     steps: int
     loss: float
-    """Of the last step, before it."""
+    """The loss of the last step, before the step."""
     extra_flops: int = 0
     """Floating-point operations beyond a training pass over its batches."""
 
 
 def layout_digest(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> bytes:
-    """The layout of weights that are these named arrays one after the other, each in C order: 16 bytes."""
+    """Return the layout of weights that are these named arrays one after the other, each in C order: 16 bytes."""
     return hashlib.sha256(repr([(name, tuple(shape)) for name, shape in shapes]).encode()).digest()[:16]
 
 
 COSINE_SCALE = 20.0
-"""s of a cosine head, unless a method says otherwise: what FedNH's authors start a ResNet from."""
+"""s, the default scale of a cosine head; FedNH's authors start a ResNet from it."""
 NORM_LEAST = 1e-12
-"""What lengths are divided by at least."""
+"""The least length that a vector is divided by."""
 
 
 class Model(Protocol):
-    """Any architecture in any runtime.  x: f4 (n, c, h, w), as `spec.preprocess` makes it.
+    """A model of any architecture in any runtime.  x: f4 (n, c, h, w), as `spec.preprocess` makes it.
 
     A model that lacks a capability raises Unsupported from the methods that need it.
     """
 
     @property
     def spec(self) -> ModelSpec:
-        """What this model is and can do."""
+        """The description of this model."""
 
     def logits(self, x: Floats) -> Floats:
-        """(n, c, h, w) -> (n, k), before softmax, as in inference."""
+        """Return the logits before softmax, as in inference: (n, c, h, w) -> (n, k)."""
 
     def features(self, x: Floats) -> Floats:
-        """(n, c, h, w) -> (n, d), the input of the last layer, as in inference."""
+        """Return the features, the input of the last layer, as in inference: (n, c, h, w) -> (n, d)."""
 
     def head(self, f: Floats) -> Floats:
-        """(n, d) -> (n, k): logits = head(features(x))."""
+        """Return logits = head(features(x)): (n, d) -> (n, k)."""
 
     def fit(self, batches: Batches, objective: Objective, optim: Optim, part: Part = "all") -> FitReport:
-        """One optimiser step per row of `batches.indices`; what does not belong to `part` stays, its moments, too."""
+        """Take one optimiser step per row of `batches.indices`; other parts keep their values and moments."""
 
     def head_rows(self) -> Floats:
-        """The last layer's weights with the bias as last column: (k, d + 1)."""
+        """Return the last layer's weights with the bias as last column: (k, d + 1)."""
 
     def set_head_rows(self, classes: Ints, rows: Floats) -> None:
         """Overwrite the rows of some classes: classes (m,), rows (m, d + 1); optimiser moments are reset."""
 
     def weights(self) -> Floats:
-        """All trainable scalars, flat: (p,)."""
+        """Return all trainable scalars, flat: (p,)."""
 
     def set_weights(self, values: Floats) -> None:
         """Overwrite all trainable scalars; optimiser moments are reset."""
 
     def head_mask(self) -> NDArray[np.bool_]:
-        """Which of the weights are those of the last layer, the scale of a cosine head not included: (p,)."""
+        """Return which weights belong to the last layer, without the scale of a cosine head: (p,)."""
 
     def state_bytes(self) -> bytes:
-        """Weights, buffers and optimiser moments, to survive a restart."""
+        """Return weights, buffers and optimiser moments, for a restart."""
 
     def load_state(self, state: bytes) -> None:
-        """Back to what state_bytes gave, exactly.  Raises StoreError where it does not fit this model."""
+        """Restore exactly what state_bytes gave.  Raises StoreError if it does not fit this model."""
 
 
 def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Named arrays as bytes, for state that stays on this machine."""
+    """Return named arrays as bytes, for state that stays on this machine."""
     head: bytes = msgpack.packb({name: [a.dtype.str, list(a.shape)] for name, a in arrays.items()})
     values = [np.ascontiguousarray(a).data for a in arrays.values()]
     return b"".join((len(head).to_bytes(4, "little"), head, *values))  # copies the arrays once
 
 
 def unpack_arrays(state: bytes) -> dict[str, NDArray[Any]]:
-    """The arrays that pack_arrays stored, writable.  Raises StoreError for anything else."""
+    """Return the arrays that pack_arrays stored, writable.  Raises StoreError for anything else."""
     try:
         at = 4 + int.from_bytes(state[:4], "little")
         found: dict[str, NDArray[Any]] = {}

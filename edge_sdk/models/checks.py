@@ -1,4 +1,4 @@
-"""Checks that every runtime makes in the same words before it touches anything."""
+"""Checks that every runtime makes with the same messages before it changes anything."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def check_weights(spec: ModelSpec, values: Floats) -> None:
 
 
 def check_samples(name: str, x: Floats, input_shape: tuple[int, int, int] | None) -> None:
-    """Raise ModelError unless x is (n, c, h, w) with the model's own c, h, w, where those are known."""
+    """Raise ModelError unless x is (n, c, h, w) with the model's own c, h, w, if those are known."""
     if input_shape is not None and x.shape[1:] != input_shape:
         raise ModelError(
             f"model {name!r} takes samples of shape {input_shape}, found {x.shape[1:]}: "

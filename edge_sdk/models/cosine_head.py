@@ -17,11 +17,11 @@ from edge_sdk.objectives import Optim
 from edge_sdk.objectives.optim import Part
 
 _SCALE = "scale."
-"""Before the names of what belongs to the scale, in stored arrays."""
+"""The prefix of the scale's arrays in stored state."""
 
 
 class CosineHead(LinearHead):
-    """Logits are the scale times the cosine of features and rows; the column of biases is there and has no effect.
+    """A head whose logits are the scale times the cosine of features and rows; the bias column has no effect.
 
     The rows are the last layer; the scale counts as part of the body, as in FedNH.
     """
@@ -37,24 +37,24 @@ class CosineHead(LinearHead):
         self._scale_optimiser: ArrayOptimiser | None = None
 
     def features(self, f: Floats) -> Floats:
-        """Of length 1: (n, d) -> (n, d)."""
+        """Divide each feature by its length: (n, d) -> (n, d)."""
         return unit(f)
 
     def linear_rows(self) -> Floats:
-        """Of the length of the scale, the bias 0 as last column: (k, d + 1)."""
+        """Return rows of the length of the scale, with bias 0 as last column: (k, d + 1)."""
         rows = np.zeros_like(self.rows)
         rows[:, :-1] = self.scale * unit(self.rows[:, :-1])
         return rows
 
     def logits(self, f: Floats) -> Floats:
-        """Unit features (n, d) -> (n, k)."""
+        """Return the logits of unit features: (n, d) -> (n, k)."""
         out: Floats = f @ (self.scale * unit(self.rows[:, :-1])).T
         return out
 
     def step(
         self, f: Floats, gradient: Floats, optim: Optim, on_values: Floats | None = None, part: Part = "all"
     ) -> None:
-        """As LinearHead.step, through the lengths: what would lengthen a row does not change it."""
+        """Take LinearHead's step through the division by lengths: it ignores the gradient along a row."""
         at_linear = row_slopes(f, gradient)[:, :-1]  # (k, d)
         directions = unit(self.rows[:, :-1])
         along = (at_linear * directions).sum(axis=1, keepdims=True)  # (k, 1)
@@ -69,36 +69,36 @@ class CosineHead(LinearHead):
             )
 
     def set_rows(self, rows: Floats, classes: Ints) -> None:
-        """Start from other directions of some classes (m, d + 1), without moments."""
+        """Replace the directions of some classes (m, d + 1), and reset the moments."""
         super().set_rows(np.hstack([rows[:, :-1], np.zeros((len(rows), 1), np.float32)]), classes)
         self._scale_optimiser = None
 
     def set_scale(self, value: float | None, *, trains: bool) -> None:
-        """Another scale, None: the same; whether steps of the body change it."""
+        """Set the scale (None: keep it), and whether steps of the body change it."""
         self._scale_trains = trains
         if value is not None:
             self.scale[:] = value
 
     def values(self) -> Floats:
-        """The rows, then the scale: (p,)."""
+        """Return the rows, then the scale: (p,)."""
         return np.append(super().values(), self.scale)
 
     def set_values(self, values: Floats) -> None:
-        """Start from others, without moments: (p,)."""
+        """Replace the trainable scalars (p,), and reset the moments."""
         super().set_values(values[:-1])
         self.scale, self._scale_optimiser = values[-1:].copy(), None
 
     def mask(self) -> NDArray[np.bool_]:
-        """All but the scale: (p,)."""
+        """Return a mask of all scalars except the scale: (p,)."""
         return np.append(super().mask(), False)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Everything that a restart must bring back."""
+        """Return everything that a restart needs."""
         scale = {"value": self.scale, **(self._scale_optimiser.arrays() if self._scale_optimiser else {})}
         return {**super().arrays(), **{_SCALE + name: array for name, array in scale.items()}}
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Back to what `arrays` gave.  Raises StoreError where it does not fit."""
+        """Restore what `arrays` gave.  Raises StoreError if it does not fit."""
         own = {name.removeprefix(_SCALE): array for name, array in arrays.items() if name.startswith(_SCALE)}
         optimiser = ArrayOptimiser(unpack_optim(own["optim"]), self.scale.shape) if "optim" in own else None
         check_state(own, {"value": self.scale, **(optimiser.arrays() if optimiser else {})})
@@ -109,25 +109,25 @@ class CosineHead(LinearHead):
 
 
 class Scaled(Protocol):
-    """What a model with a cosine head has beside Model."""
+    """What a model with a cosine head provides in addition to Model."""
 
     def set_scale(self, value: float | None, *, trains: bool) -> None:
-        """The scale, None: as it is; whether fits that train the body change it, until this is called again."""
+        """Set the scale (None: keep it), and whether later fits that train the body change it."""
 
 
 def scaled(model: Model) -> Scaled:
-    """The model, which has a cosine head.  Raises Unsupported for one without."""
+    """Return the model as Scaled.  Raises Unsupported if it has no cosine head."""
     require(model.spec, "cosine-head")
     return cast("Scaled", model)
 
 
 def head_of(kind: Literal["linear", "cosine"], features: int, classes: int, seed: int) -> LinearHead:
-    """A new head, drawn from `seed`."""
+    """Make a new head from `seed`."""
     return (CosineHead if kind == "cosine" else LinearHead)(features, classes, seed)
 
 
 def unit(rows: Floats) -> Floats:
-    """Each row by its length: (n, d) -> (n, d); a row of zeros stays one."""
+    """Divide each row by its length: (n, d) -> (n, d); a row of zeros stays zero."""
     out: Floats = rows / _lengths(rows)
     return out
 

@@ -1,4 +1,4 @@
-"""Features of samples that come again in every epoch, computed once."""
+"""A cache of features of samples that are used in every epoch."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from edge_sdk.arrays import Floats, Ints
 
 CACHED_ARRAYS = 4
-"""A device's own training and test samples, the public ones, and one for whatever else is being scored."""
+"""The device's training and test samples, the public samples, and one more array."""
 CACHED_BYTES = 32 * 1024 * 1024
-"""Of features per array: 10,000 samples with 800 features.  Those of a larger array are computed each time."""
+"""The cached bytes per array: 10,000 samples with 800 features.  Features of larger arrays are computed each time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -25,15 +25,14 @@ class _Entry:
 
 
 class FeatureCache:
-    """Runs each sample of an array through a frozen function once, however many epochs ask for it.
+    """Runs each sample of an array through a frozen function once, in all epochs together.
 
-    Keyed by the identity of the array, not its content: hashing would cost as much as it saves, and samples are values
-    that nobody changes.  A weak reference lets go of the features when the samples go, before another array can have
-    their address.
+    The key is the identity of the array, not its content: hashing would cost as much as it saves, and samples do not
+    change.  A weak reference drops the features together with the samples, before another array can have their address.
     """
 
     def __init__(self, function: Callable[[Floats], Floats], width: int) -> None:
-        """`function`: (n, ...) -> (n, width), each row by itself."""
+        """Set `function`: (n, ...) -> (n, width), which treats each row independently."""
         self._function = function
         self._width = width
         self._entries: dict[int, _Entry] = {}
@@ -42,7 +41,7 @@ class FeatureCache:
         return len(self._entries)
 
     def rows(self, x: Floats, index: Ints) -> Floats:
-        """function(x)[index], a copy: x (n, ...), index (m,) -> (m, d)."""
+        """Return function(x)[index], a copy: x (n, ...), index (m,) -> (m, d)."""
         source, start = _whole(x)
         if len(source) * self._width * 4 > CACHED_BYTES:
             return self._function(x[index])
@@ -55,7 +54,7 @@ class FeatureCache:
         return entry.rows[wanted]
 
     def _entry(self, source: Floats) -> _Entry:
-        """The entry of an array, now the last to be dropped."""
+        """Return the entry of an array, and mark it as used last."""
         key = id(source)
         entry = self._entries.pop(key, None)
         if entry is None:
@@ -68,9 +67,9 @@ class FeatureCache:
 
 
 def _whole(x: Floats) -> tuple[Floats, int]:
-    """The array that a slice of consecutive samples was cut from, and where it starts; else x itself and 0.
+    """Return the array that a slice of consecutive samples was cut from, and its start; else x itself and 0.
 
-    A slice is a new object each time it is cut, the array behind it is not.
+    A slice is a new object each time; the array behind it is not.
     """
     base = x.base
     if not isinstance(base, np.ndarray) or (base.dtype, base.shape[1:]) != (x.dtype, x.shape[1:]):

@@ -1,4 +1,4 @@
-"""The trainable linear head in numpy, that softmax regression and frozen extractors share, and its optimiser."""
+"""The trainable linear head in numpy, for softmax regression and frozen extractors, and its optimiser."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from edge_sdk.objectives.optim import Part
 
 
 class ArrayOptimiser:
-    """SGD (with momentum) or Adam on one f4 array, step for step what torch.optim does by default."""
+    """SGD (with momentum) or Adam on one f4 array, with the same steps as torch.optim by default."""
 
     def __init__(self, optim: Optim, shape: tuple[int, ...]) -> None:
         self.optim = optim
@@ -41,7 +41,7 @@ class ArrayOptimiser:
         values -= self.optim.learning_rate * gradient
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Everything that a restart must bring back."""
+        """Return everything that a restart needs."""
         moments = {f"moment{i}": moment for i, moment in enumerate(self.moments)}
         return {"optim": pack_optim(self.optim), "steps": np.array(self.steps, np.int64), **moments}
 
@@ -52,37 +52,37 @@ class ArrayOptimiser:
 
 
 class LinearHead:
-    """features (n, d) -> logits (n, k) by `rows` (k, d + 1), the bias as last column; moments live on between fits."""
+    """A linear head (n, d) -> (n, k) with `rows` (k, d + 1), bias as last column; its moments persist between fits."""
 
     kind = "rows"
     abilities: frozenset[str] = frozenset()
-    """Capabilities beyond those of every head."""
+    """The capabilities beyond those of every head."""
 
     def __init__(self, features: int, classes: int, seed: int) -> None:
-        """U(-1/sqrt d, 1/sqrt d) for weights and bias, the family that torch's Linear starts from."""
+        """Draw weights and bias from U(-1/sqrt d, 1/sqrt d), like torch's Linear."""
         bound = features**-0.5
         rng = np.random.default_rng(seed)
         self.rows: Floats = rng.uniform(-bound, bound, (classes, features + 1)).astype(np.float32)
         self._optimiser: ArrayOptimiser | None = None
 
     def features(self, f: Floats) -> Floats:
-        """The features as they are multiplied by the rows: (n, d) -> (n, d)."""
+        """Return the features as they are multiplied by the rows: (n, d) -> (n, d)."""
         return f
 
     def linear_rows(self) -> Floats:
-        """What they are multiplied by, the bias as last column: (k, d + 1), a copy."""
+        """Return the factors of the features, with the bias as last column: (k, d + 1), a copy."""
         rows: Floats = self.rows.copy()
         return rows
 
     def logits(self, f: Floats) -> Floats:
-        """(n, d) -> (n, k)."""
+        """Return the logits: (n, d) -> (n, k)."""
         out: Floats = f @ self.rows[:, :-1].T + self.rows[:, -1]
         return out
 
     def step(
         self, f: Floats, gradient: Floats, optim: Optim, on_values: Floats | None = None, part: Part = "all"
     ) -> None:
-        """One optimiser step down a gradient at the logits: f (b, d), gradient (b, k), as a batch mean.
+        """Take one optimiser step down a gradient at the logits: f (b, d), gradient (b, k), as a batch mean.
 
         on_values (p,): a gradient at the trainable scalars themselves, to be added.
         """
@@ -91,29 +91,29 @@ class LinearHead:
         self._optimiser = stepped(self._optimiser, optim, self.rows, row_slopes(f, gradient), on_values)
 
     def set_rows(self, rows: Floats, classes: Ints) -> None:
-        """Start from other rows of some classes (m, d + 1), without moments."""
+        """Replace the rows of some classes (m, d + 1), and reset the moments."""
         self.rows[classes] = rows
         self._optimiser = None
 
     def values(self) -> Floats:
-        """All trainable scalars: (p,), a copy."""
+        """Return all trainable scalars: (p,), a copy."""
         return self.rows.flatten()
 
     def set_values(self, values: Floats) -> None:
-        """Start from others, without moments: (p,)."""
+        """Replace the trainable scalars (p,), and reset the moments."""
         self.rows = values.reshape(self.rows.shape).copy()
         self._optimiser = None
 
     def mask(self) -> NDArray[np.bool_]:
-        """Which of them belong to the last layer proper: (p,)."""
+        """Return which scalars belong to the last layer proper: (p,)."""
         return np.ones(self.rows.size, np.bool_)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Everything that a restart must bring back."""
+        """Return everything that a restart needs."""
         return {"rows": self.rows, **(self._optimiser.arrays() if self._optimiser else {})}
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Back to what `arrays` gave.  Raises StoreError where it does not fit."""
+        """Restore what `arrays` gave.  Raises StoreError if it does not fit."""
         optimiser = None
         if "optim" in arrays:
             optimiser = ArrayOptimiser(unpack_optim(arrays["optim"]), self.rows.shape)
@@ -124,7 +124,7 @@ class LinearHead:
 
 
 def row_slopes(f: Floats, gradient: Floats) -> Floats:
-    """The gradient at linear rows, the bias as last column: f (b, d), gradient at the logits (b, k) -> (k, d + 1)."""
+    """Return the gradient at rows, bias as last column: f (b, d), gradient (b, k) at the logits -> (k, d + 1)."""
     slopes = np.empty((gradient.shape[1], f.shape[1] + 1), np.float32)
     slopes[:, :-1] = gradient.T @ f
     slopes[:, -1] = gradient.sum(axis=0)
@@ -134,7 +134,7 @@ def row_slopes(f: Floats, gradient: Floats) -> Floats:
 def stepped(
     optimiser: ArrayOptimiser | None, optim: Optim, values: Floats, slopes: Floats, more: Floats | None
 ) -> ArrayOptimiser:
-    """One step on `values`, in place, down both gradients; with a new optimiser where there was none like it."""
+    """Take one step on `values`, in place, down both gradients; make a new optimiser unless the old one fits."""
     if optimiser is None or optimiser.optim != optim:
         optimiser = ArrayOptimiser(optim, values.shape)
     optimiser.step(values, slopes if more is None else slopes + more.reshape(slopes.shape))

@@ -40,13 +40,13 @@ from edge_sdk.objectives import (
 from edge_sdk.objectives.optim import Part
 
 BY_SLOPE: tuple[On, ...] = ("logits", "features", "head", "weights")
-"""What terms may be on whose slope is all that is needed to step a head."""
+"""The inputs of terms that a head can minimise by slope alone."""
 
 
 class HeadModel(ABC):
-    """A fixed feature function under a trainable LinearHead; what it may do beyond that, its spec says.
+    """A fixed feature function under a trainable LinearHead; its spec lists its further capabilities.
 
-    A term on features counts in the loss and moves nothing: its spec must list it among the inert ones.
+    A term on features counts in the loss and changes nothing: the spec must list it among the inert terms.
     """
 
     def __init__(self, spec: ModelSpec, head: LinearHead) -> None:
@@ -55,22 +55,22 @@ class HeadModel(ABC):
 
     @abstractmethod
     def feature_rows(self, x: Floats, index: Ints) -> Floats:
-        """The features of some samples: x (n, c, h, w), index (m,) -> (m, d), a copy."""
+        """Return the features of some samples: x (n, c, h, w), index (m,) -> (m, d), a copy."""
 
     def features(self, x: Floats) -> Floats:
-        """(n, c, h, w) -> (n, d)."""
+        """Return the features: (n, c, h, w) -> (n, d)."""
         return self._head.features(self.feature_rows(x, np.arange(len(x))))
 
     def head(self, f: Floats) -> Floats:
-        """(n, d) -> (n, k)."""
+        """Return the logits of features: (n, d) -> (n, k)."""
         return self._head.logits(f)
 
     def logits(self, x: Floats) -> Floats:
-        """(n, c, h, w) -> (n, k), before softmax."""
+        """Return the logits before softmax: (n, c, h, w) -> (n, k)."""
         return self.head(self.features(x))
 
     def fit(self, batches: Batches, objective: Objective, optim: Optim, part: Part = "all") -> FitReport:
-        """One optimiser step of the head per row of `batches.indices`; of the body there is at most a scale to train.
+        """Take one optimiser step of the head per row of `batches.indices`; the body has at most a scale to train.
 
         Raises Unsupported for a term that the model cannot minimise, UsageError for an unknown optimiser.
         """
@@ -93,7 +93,7 @@ class HeadModel(ABC):
         return FitReport(steps=len(batches.indices), loss=loss)
 
     def head_rows(self) -> Floats:
-        """(k, d + 1), a copy."""
+        """Return the head's rows: (k, d + 1), a copy."""
         return self._head.linear_rows()
 
     def set_head_rows(self, classes: Ints, rows: Floats) -> None:
@@ -105,38 +105,38 @@ class HeadModel(ABC):
         self._head.set_rows(rows, classes)
 
     def set_scale(self, value: float | None, *, trains: bool) -> None:
-        """The scale of the cosine head, None: as it is; whether it trains with the body, until this is called again."""
+        """Set the scale of the cosine head (None: keep it), and whether later fits that train the body change it."""
         if not isinstance(self._head, CosineHead):
             raise lacks(self.spec, "cosine-head")
         self._head.set_scale(value, trains=trains)
 
     def weights(self) -> Floats:
-        """(p,), a copy.  Raises Unsupported where the features belong to the model, too, and are frozen."""
+        """Return the weights (p,), a copy.  Raises Unsupported if the model's features are frozen weights."""
         require(self.spec, "weights")
         return self._head.values()
 
     def head_mask(self) -> NDArray[np.bool_]:
-        """All of them but a scale: (p,).  Raises Unsupported where the weights cannot be shared."""
+        """Return a mask of all weights except a scale: (p,).  Raises Unsupported if they cannot be shared."""
         require(self.spec, "weights")
         return self._head.mask()
 
     def set_weights(self, values: Floats) -> None:
-        """Overwrite (p,) and reset the moments.  Raises Unsupported, or ModelError for another size."""
+        """Overwrite the weights (p,), and reset the moments.  Raises Unsupported, or ModelError for another size."""
         require(self.spec, "weights")
         check_weights(self.spec, values)
         self._head.set_values(values)
 
     def state_bytes(self) -> bytes:
-        """The head and its moments."""
+        """Return the head and its moments."""
         return pack_arrays(self._head.arrays())
 
     def load_state(self, state: bytes) -> None:
-        """Back to what state_bytes gave, exactly.  Raises StoreError where it does not fit this model."""
+        """Restore exactly what state_bytes gave.  Raises StoreError if it does not fit this model."""
         self._head.load(unpack_arrays(state))
 
 
 class NumpyModel(HeadModel):
-    """Softmax regression on the flattened input: what a device can train without any machine-learning library."""
+    """Softmax regression on the flattened input: a device can train it without any machine-learning library."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class NumpyModel(HeadModel):
         name: str = "softmax",
         head: Literal["linear", "cosine"] = "linear",
     ) -> None:
-        """Of samples (c, h, w) = `input_shape`, as `preprocess` makes them; head: of logits, or of scaled cosines."""
+        """Take samples (c, h, w) = `input_shape` from `preprocess`; head: of logits, or of scaled cosines."""
         width = prod(input_shape)
         layer = head_of(head, width, classes, seed)
         spec = ModelSpec(
@@ -170,7 +170,7 @@ class NumpyModel(HeadModel):
         self._input_shape = input_shape
 
     def feature_rows(self, x: Floats, index: Ints) -> Floats:
-        """The flattened samples: x (n, c, h, w), index (m,) -> (m, c * h * w)."""
+        """Return the flattened samples: x (n, c, h, w), index (m,) -> (m, c * h * w)."""
         check_samples(self.spec.name, x, self._input_shape)
         out: Floats = x.reshape(len(x), self.spec.feature_dim)[index]
         return out

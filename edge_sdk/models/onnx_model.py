@@ -58,12 +58,12 @@ class OnnxModel(HeadModel):
         self._cache = FeatureCache(session.rows, session.width)
 
     def feature_rows(self, x: Floats, index: Ints) -> Floats:
-        """The extractor's output for some samples: x (n, c, h, w), index (m,) -> (m, d), a copy."""
+        """Return the extractor's output for some samples: x (n, c, h, w), index (m,) -> (m, d), a copy."""
         return self._cache.rows(x, index)
 
 
 class OnnxTeacher(PredictOnly):
-    """A finished classifier from an .onnx file: it can teach the logit methods and learns nothing."""
+    """A finished classifier from an .onnx file: it can teach the logit methods, and does not learn."""
 
     def __init__(
         self,
@@ -95,5 +95,5 @@ class OnnxTeacher(PredictOnly):
         super().__init__(spec)
 
     def logits(self, x: Floats) -> Floats:
-        """(n, c, h, w) -> (n, k), before softmax."""
+        """Return the logits before softmax: (n, c, h, w) -> (n, k)."""
         return self._session.rows(x)

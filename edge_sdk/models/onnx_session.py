@@ -1,4 +1,4 @@
-"""One ONNX file behind ONNX Runtime: from samples to rows of numbers, checked once when it is opened."""
+"""One ONNX file in ONNX Runtime: maps samples to rows of numbers, and is checked once when it is opened."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ except ImportError as error:
     raise MissingExtra("onnxruntime", "onnx", "a model from an .onnx file") from error
 
 OnnxFile: TypeAlias = "str | PathLike[str] | bytes"
-"""Where a model is, or the model itself."""
+"""The path of a model file, or its bytes."""
 
 _ONLY_ERRORS = 3
 
@@ -79,7 +79,7 @@ class OnnxSession:
 
 
 def _count(text: str) -> int:
-    """What the file says of its own cost, 0 where it does not."""
+    """Return the file's own figure of its cost, or 0 if it has none."""
     return int(text) if text.isdecimal() else 0
 
 
@@ -96,7 +96,7 @@ def _open(file: OnnxFile, name: str) -> Any:
 
 
 def _sample_shape(declared: list[Any], given: tuple[int, int, int] | None, name: str) -> tuple[int, int, int]:
-    """(c, h, w): the file's own sizes, the caller's where the file leaves them open."""
+    """Return (c, h, w): the file's own sizes, or the caller's if the file leaves them open."""
     batch, *sizes = declared
     if isinstance(batch, int) and batch != 1:
         raise ModelError(f"{name}: exported for batches of exactly {batch}: export it with a dynamic batch")

@@ -1,4 +1,4 @@
-"""What a model without anything to train answers: logits, and Unsupported to the rest."""
+"""The base class of models without anything to train: they give logits, and raise Unsupported otherwise."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PredictOnly(ABC):
 
     @abstractmethod
     def logits(self, x: Floats) -> Floats:
-        """(n, c, h, w) -> (n, k), before softmax."""
+        """Return the logits before softmax: (n, c, h, w) -> (n, k)."""
 
     def features(self, _x: Floats) -> Floats:
         """Raises Unsupported."""
@@ -58,10 +58,10 @@ class PredictOnly(ABC):
         raise lacks(self.spec, "weights")
 
     def state_bytes(self) -> bytes:
-        """Nothing: it never changes."""
+        """Return no bytes: the model never changes."""
         return b""
 
     def load_state(self, state: bytes) -> None:
-        """Raises StoreError for the state of a model that does change."""
+        """Raise StoreError for the state of a model that does change."""
         if state:
             raise StoreError(f"model {self.spec.name!r} keeps no state, {len(state)} bytes are stored: remove them")

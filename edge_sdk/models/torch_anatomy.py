@@ -1,4 +1,4 @@
-"""What somebody else's net is made of: where its features are, what its head is, what a pass costs."""
+"""Inspection of a user's net: where its features and its head are, and the cost of a pass."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from edge_sdk.errors import ModelError
 from edge_sdk.models.checks import check_width
 
 Tap: TypeAlias = Callable[[Tensor], "tuple[Tensor, Tensor]"]
-"""A batch in, the logits (n, k) and the features (n, d) of its samples out, by one forward pass."""
+"""Maps a batch to the logits (n, k) and the features (n, d) of its samples, in one forward pass."""
 
 
 class Tapped(nn.Module):
-    """A net that gives logits and features, as a module: functional_call lends weights to nothing else."""
+    """A module that gives logits and features: functional_call substitutes weights only in modules."""
 
     def __init__(self, net: nn.Module, tap: Tap) -> None:
         super().__init__()
         self.net, self._tap = net, tap
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(b, c, h, w) -> logits (b, k), features (b, d)."""
+        """Return logits and features: (b, c, h, w) -> (b, k), (b, d)."""
         return self._tap(x)
 
 
 class Cost(NamedTuple):
-    """Of the forward pass of one sample."""
+    """The cost of the forward pass of one sample."""
 
     flops: int = 0
     activation_bytes: int = 0
-    """What its layers write."""
+    """The bytes that the layers write."""
     calls: int = 0
-    """Of layers."""
+    """The number of calls of layers."""
 
 
 UNMEASURED = Cost()
@@ -45,12 +45,12 @@ UNMEASURED = Cost()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anatomy:
-    """What survey found."""
+    """The results of survey."""
 
     tap: Tap | None = None
-    """None: the net has no features to give."""
+    """Reads logits and features; None: the net gives no features."""
     head: nn.Linear | None = None
-    """Makes the logits from the tap's features; None: nothing linear does."""
+    """The layer that makes the logits from the tap's features; None: no linear layer does."""
     feature_dim: int = 0
     cost: Cost = UNMEASURED
 
@@ -59,9 +59,9 @@ class Anatomy:
 def survey(
     net: nn.Module, classes: int, *, features: str | None, input_shape: tuple[int, int, int] | None, name: str
 ) -> Anatomy:
-    """Look at a net, and run one zero sample through it where its shape (c, h, w) is known.
+    """Inspect a net, and run one zero sample through it if its shape (c, h, w) is known.
 
-    Raises ModelError for an unknown layer, a sample that does not run, or another number of logits than classes.
+    Raises ModelError for an unknown layer, a sample that does not run, or a number of logits other than classes.
     """
     last = _last_linear(net, classes)
     if features is not None:
@@ -79,7 +79,7 @@ def survey(
 
 
 def draws_random_numbers(net: nn.Module) -> bool:
-    """Whether a training pass may use torch's generators: dropout, or layers of somebody's own, which might."""
+    """Return whether a training pass may use torch's generators: by dropout, or by unknown layers."""
     return any(_may_draw(module) for module in net.modules())
 
 
@@ -91,7 +91,7 @@ def _may_draw(module: nn.Module) -> bool:
 
 
 def _last_linear(net: nn.Module, classes: int) -> nn.Linear | None:
-    """The last nn.Linear in order of registration, if it gives one number per class."""
+    """Return the last nn.Linear in order of registration, if it gives one number per class."""
     found = [module for module in net.modules() if isinstance(module, nn.Linear)]
     return found[-1] if found and found[-1].out_features == classes else None
 
@@ -105,7 +105,7 @@ def _named_layer(net: nn.Module, name: str) -> nn.Module:
 
 
 def _output_tap(net: nn.Module, layer: nn.Module) -> Tap:
-    """Reads what a layer gives."""
+    """Return a tap on the output of a layer."""
 
     def tap(x: Tensor) -> tuple[Tensor, Tensor]:
         seen: list[Tensor] = []
@@ -117,7 +117,7 @@ def _output_tap(net: nn.Module, layer: nn.Module) -> Tap:
 
 
 def _input_tap(net: nn.Module, layer: nn.Module) -> Tap:
-    """Reads what a layer is given."""
+    """Return a tap on the input of a layer."""
 
     def tap(x: Tensor) -> tuple[Tensor, Tensor]:
         seen: list[Tensor] = []
@@ -137,7 +137,7 @@ def _flat(seen: list[Tensor], layer: nn.Module) -> Tensor:
 def _run_zero(
     net: nn.Module, tap: Tap | None, input_shape: tuple[int, int, int], name: str
 ) -> tuple[Tensor, Tensor | None, Cost]:
-    """(logits (1, k), features (1, d) if any, what it cost) of one zero sample."""
+    """Return (logits (1, k), features (1, d) if any, cost) of one zero sample."""
     like = next(net.parameters(), torch.zeros(()))
     zero = torch.zeros((1, *input_shape), device=like.device)
     try:
@@ -148,9 +148,9 @@ def _run_zero(
 
 
 def count_cost(net: nn.Module, x: Tensor) -> tuple[Tensor, Cost]:
-    """The net's answer, and its cost: operations of its linear and convolution layers (the rest is a few per cent).
+    """Return the net's output and its cost: operations of linear and convolution layers (the rest is a few per cent).
 
-    These equal those of torch's FlopCounterMode, without loading torch's compiler as that does (seconds on a board).
+    The figures equal those of torch's FlopCounterMode, without loading torch's compiler (seconds on a board).
     """
     flops: list[int] = []
     written: list[int] = []

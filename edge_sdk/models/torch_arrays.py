@@ -1,4 +1,4 @@
-"""Between tensors and numpy's arrays, with as few copies as either allows."""
+"""Conversions between tensors and numpy arrays, with as few copies as possible."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from edge_sdk.arrays import Floats
 
 
 def to_tensor(values: Floats, device: torch.device) -> Tensor:
-    """An f4 tensor of the values; on the CPU a view where the array is writable, for torch takes no other."""
+    """Return an f4 tensor of the values; on the CPU a view if the array is writable, which torch requires."""
     return torch.from_numpy(np.require(values, np.float32, ["C", "W"])).to(device)
 
 
 def array_of(tensor: Tensor) -> NDArray[Any]:
-    """Its values; a view where they are on the CPU."""
+    """Return the tensor's values; on the CPU as a view."""
     values: NDArray[Any] = tensor.detach().cpu().numpy()
     return values
 
 
 def overwrite(tensor: Tensor, values: Floats) -> None:
-    """With as many values of any shape; on the CPU numpy copies them, for torch takes no read-only array as it is."""
+    """Overwrite a tensor with as many values of any shape; on the CPU numpy copies, which allows read-only arrays."""
     if tensor.is_cpu:
         np.copyto(array_of(tensor), values.reshape(tensor.shape))
         return
@@ -34,14 +34,14 @@ def overwrite(tensor: Tensor, values: Floats) -> None:
 
 
 class Views:
-    """Named tensors as arrays, over and over: on the CPU the same views, for as long as these lie in one place."""
+    """Named tensors as arrays, for repeated use: on the CPU the views are reused while the tensors stay in place."""
 
     def __init__(self) -> None:
         self._places: list[int] = []
         self._views: dict[str, NDArray[Any]] = {}
 
     def of(self, tensors: Mapping[str, Tensor]) -> Mapping[str, NDArray[Any]]:
-        """Their values; a view shows whatever they are changed to."""
+        """Return the values of the tensors; a view follows later changes."""
         if not all(tensor.is_cpu for tensor in tensors.values()):
             return {name: array_of(tensor) for name, tensor in tensors.items()}
         places = [tensor.data_ptr() for tensor in tensors.values()]

@@ -1,4 +1,4 @@
-"""A head that compares directions: s * (w / |w|) . (f / |f|), as in FedNH's equation 2."""
+"""A head on directions: s * (w / |w|) . (f / |f|), as in FedNH's equation 2."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from edge_sdk.errors import ModelError
 from edge_sdk.models.base import COSINE_SCALE, NORM_LEAST
 
 _PROBE = 16
-"""Random samples that tell whether features ever are negative."""
+"""The number of random samples in the check for negative features."""
 
 
 class Unit(nn.Module):
-    """Features of length 1: (n, d) -> (n, d); a feature of length 0 stays 0."""
+    """Scales features to length 1: (n, d) -> (n, d); a feature of length 0 stays 0."""
 
     def forward(self, f: Tensor) -> Tensor:
         """Divide each by its length."""
@@ -22,10 +22,10 @@ class Unit(nn.Module):
 
 
 class TorchCosineHead(nn.Linear):
-    """Unit features (n, d) -> logits (n, k): the scale times the cosine to each row.
+    """Maps unit features (n, d) to logits (n, k): the scale times the cosine to each row.
 
-    Rows have any length and count by their direction.  The bias is there, so that the last layer has the shape of every
-    other one, and has no effect.
+    Rows have any length, and only their direction counts.  The bias has no effect; it is there so that the last layer
+    has the shape of every other one.
     """
 
     def __init__(self, features: int, classes: int, scale: float = COSINE_SCALE) -> None:
@@ -37,7 +37,7 @@ class TorchCosineHead(nn.Linear):
             self.bias.zero_()
 
     def scaled_rows(self) -> Tensor:
-        """What the features are multiplied by: (k, d)."""
+        """Return the factors of the features: (k, d)."""
         return self.scale * nnf.normalize(self.weight, eps=NORM_LEAST)
 
     def forward(self, f: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ class TorchCosineHead(nn.Linear):
 
 
 def linear_rows(head: nn.Linear) -> Tensor:
-    """What the features are multiplied by, without the bias: (k, d)."""
+    """Return the factors of the features, without the bias: (k, d)."""
     return head.scaled_rows() if isinstance(head, TorchCosineHead) else head.weight
 
 
@@ -59,21 +59,21 @@ def write_rows(head: nn.Linear, index: Tensor, rows: Tensor) -> None:
 
 
 def held(head: nn.Linear | None) -> set[int]:
-    """The parameters that no fit changes, by identity."""
+    """Return the parameters that no fit changes, by identity."""
     return {id(head.scale)} if isinstance(head, TorchCosineHead) and not head.scale_trains else set()
 
 
 def cosine_remark(net: nn.Module, head: nn.Linear | None, input_shape: tuple[int, int, int] | None) -> str:
-    """Warning W10, for a cosine head on features that are never negative; empty: nothing to warn of."""
+    """Return warning W10 for a cosine head on features that are never negative; empty: no warning."""
     if input_shape is None or not isinstance(head, TorchCosineHead) or not never_negative(net, head, input_shape):
         return ""
     return "W10: features are never negative (a last ReLU?), so no cosine can be much above 0.7"
 
 
 def with_cosine_head(net: nn.Module, classes: int, name: str) -> nn.Module:
-    """The net with its last nn.Linear replaced; a ReLU right in front of that goes, for it leaves half of the sphere.
+    """Replace the last nn.Linear, and remove a ReLU right in front of it, which would leave half of the sphere unused.
 
-    Raises ModelError where the last nn.Linear does not give one number per class.
+    Raises ModelError if the last nn.Linear does not give one number per class.
     """
     found = [(path, layer) for path, layer in net.named_modules() if isinstance(layer, nn.Linear)]
     path, last = found[-1] if found else ("", None)
@@ -100,7 +100,7 @@ def _drop_relu_before(layers: nn.Sequential, head: nn.Module) -> None:
 
 @torch.inference_mode()
 def never_negative(net: nn.Module, head: TorchCosineHead, input_shape: tuple[int, int, int]) -> bool:
-    """Whether the features of random samples have no negative entry: then no cosine can be much above 0.7 (W10)."""
+    """Return whether no feature of random samples is negative: then no cosine can be much above 0.7 (W10)."""
     seen: list[Tensor] = []
     x = torch.randn((_PROBE, *input_shape), generator=torch.Generator().manual_seed(0)).to(head.weight.device)
     with head.register_forward_pre_hook(lambda _layer, args: seen.append(args[0])):

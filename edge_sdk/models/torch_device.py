@@ -1,4 +1,4 @@
-"""What torch can compute on here: the processor, or a GPU by its number."""
+"""The compute devices of torch on this machine: the processor, or a GPU by its number."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def check_device(name: str, where: str) -> None:
 
 
 def described(name: str) -> str:
-    """A device that is there, and what it is."""
+    """Return a description of an existing device."""
     return f"{name} ({torch.cuda.get_device_name(name)})" if name.startswith("cuda") else name

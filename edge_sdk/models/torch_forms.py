@@ -1,4 +1,4 @@
-"""How torch minimises loss terms: by a form that is registered for the term, or else by its mathematics in numpy.
+"""Minimises loss terms in torch: by a form registered for the term, or else by its mathematics in numpy.
 
 A form is faster than the mathematics and equal to it to 1e-5.  It is registered in the entry-point group
 `edge_sdk.torch_terms` under the term's name, and is either a function `(term, device) -> Loss`, or a StatefulForm.
@@ -28,7 +28,7 @@ TORCH_FORMS = "edge_sdk.torch_terms"
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What a forward pass over one mini-batch gave."""
+    """The result of a forward pass over one mini-batch."""
 
     logits: Tensor  # (b, k)
     features: Tensor | None  # (b, d); only where the objective has a term on them
@@ -38,18 +38,18 @@ class Pass:
 
 
 Loss: TypeAlias = Callable[[Pass, int], Tensor]
-"""(forward pass, step) -> weighted mean over the batch, a scalar."""
+"""Maps (forward pass, step) to the weighted mean over the batch, a scalar."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The net that a term is minimised for, and where it computes."""
+    """The net that a term is minimised for, and its compute device."""
 
     net: nn.Module
     anatomy: Anatomy
     device: torch.device
     input_shape: tuple[int, int, int] | None
-    """(c, h, w); None: not known."""
+    """The sample shape (c, h, w); None: not known."""
 
 
 class StatefulForm(ABC):
@@ -66,46 +66,46 @@ class StatefulForm(ABC):
     @staticmethod
     @abstractmethod
     def can(host: Host) -> bool:
-        """Whether the term can be minimised for this net."""
+        """Return whether the term can be minimised for this net."""
 
     @abstractmethod
     def loss(self, term: Any, batches: Batches) -> Loss:
-        """The term's loss in one fit; batches: those of the fit."""
+        """Return the term's loss in one fit; batches: those of the fit."""
 
     @abstractmethod
     def extra_flops(self, term: Any) -> int:
-        """Floating-point operations of one step for one sample, beyond those of a training pass."""
+        """Return the floating-point operations of one step for one sample, beyond those of a training pass."""
 
     @abstractmethod
     def arrays(self) -> Mapping[str, NDArray[Any]]:
-        """Everything that a restart must bring back."""
+        """Return everything that a restart needs."""
 
     @abstractmethod
     def prepare(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Be of the kind that gave these arrays, with nothing of them taken over.  Raises StoreError."""
+        """Prepare for arrays of this kind, without loading their values.  Raises StoreError."""
 
     @abstractmethod
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what one of this kind gave."""
+        """Load the arrays of a form of this kind."""
 
 
 class Forms:
-    """The forms of one model's terms, and what they keep between fits."""
+    """The forms of one model's terms, and their state between fits."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
         self._stateful: dict[str, StatefulForm] = {}
-        """By the name of the term; made when the term is first used."""
+        """The stateful forms by name of the term; each is made when its term is first used."""
 
     def names(self) -> frozenset[str]:
-        """The registered terms that can be minimised for this net."""
+        """Return the registered terms that can be minimised for this net."""
         on_features = names_on("features") if self.host.anatomy.tap is not None else frozenset[str]()
         on_head = names_on("head") if self.host.anatomy.head is not None else frozenset[str]()
         own = frozenset(name for name, form in _own_forms() if form.can(self.host))
         return names_on("logits", "weights") | on_features | on_head | own
 
     def loss(self, objective: Objective, batches: Batches) -> Loss:
-        """The sum of all terms; whatever does not depend on the model is computed here, once for all steps."""
+        """Return the sum of all terms; parts that do not depend on the model are computed once for all steps."""
         losses = [self._loss(term, batches) for term in objective]
 
         def total(done: Pass, step: int) -> Tensor:
@@ -129,15 +129,15 @@ class Forms:
         return self._stateful[term.name]
 
     def extra_flops(self, objective: Objective, samples: int) -> int:
-        """Floating-point operations for so many samples, beyond those of a training pass."""
+        """Return the floating-point operations for this number of samples, beyond those of a training pass."""
         return samples * sum(self._of(term).extra_flops(term) for term in objective if term.on == "own")
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """What the forms keep, by name."""
+        """Return the state of the forms, by name."""
         return {name: array for form in self._stateful.values() for name, array in form.arrays().items()}
 
     def like(self, arrays: Mapping[str, NDArray[Any]]) -> Forms:
-        """New ones of the kind that gave these arrays, with nothing of them taken over.  Raises StoreError."""
+        """Return new forms of the kind that gave these arrays, without their values.  Raises StoreError."""
         found = Forms(self.host)
         for name, kind in _own_forms():
             if kind.can(self.host) and any(each.startswith(kind.prefix) for each in arrays):
@@ -147,13 +147,13 @@ class Forms:
         return found
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what forms of this kind gave."""
+        """Load the arrays of forms of this kind."""
         for form in self._stateful.values():
             form.load(arrays)
 
 
 def _form(kind: type[Term]) -> Any:
-    """The registered form of a term; None: it has none.  Raises UsageError for one that is not as `on` asks for."""
+    """Return the registered form of a term, or None.  Raises UsageError if it is not of the type that `on` requires."""
     form = form_of(TORCH_FORMS, kind)
     stateful = isinstance(form, type) and issubclass(form, StatefulForm)
     if form is not None and stateful != (kind.on == "own"):
@@ -162,7 +162,7 @@ def _form(kind: type[Term]) -> Any:
 
 
 def _own_forms() -> Iterator[tuple[str, type[StatefulForm]]]:
-    """The registered forms of terms on `own`, by the name of the term."""
+    """Return the registered forms of terms on `own`, by the name of the term."""
     for name in sorted(names_on("own")):
         form = _form(terms()[name])
         if form is not None:
@@ -170,7 +170,7 @@ def _own_forms() -> Iterator[tuple[str, type[StatefulForm]]]:
 
 
 def by_slope(term: Term, device: torch.device) -> Loss:
-    """A term by its mathematics alone: a loss with its value, and with its slope as the gradient at what it is on."""
+    """Return a loss from the mathematics alone: its value, with its slope as the gradient at what it is on."""
 
     def loss(done: Pass, step: int) -> Tensor:
         at = _place(term, done)
@@ -183,7 +183,7 @@ def by_slope(term: Term, device: torch.device) -> Loss:
 
 
 def _place(term: Term, done: Pass) -> Tensor:
-    """What a term is on, as a tensor that the model made: (b, k), (b, d), (m, k) or (p,)."""
+    """Return what a term is on, as a tensor of the model: (b, k), (b, d), (m, k) or (p,)."""
     if term.on == "features":
         return needed(done.features, "the model gave no features")
     if term.on == "weights":
@@ -194,7 +194,7 @@ def _place(term: Term, done: Pass) -> Tensor:
 
 
 def _seen(done: Pass, step: int, *, with_weights: bool) -> Seen:
-    """A forward pass for the mathematics in numpy."""
+    """Convert a forward pass for the mathematics in numpy."""
     labels: Ints | None = None if done.labels is None else array_of(done.labels)
     own_head = done.head
 

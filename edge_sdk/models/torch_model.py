@@ -42,7 +42,7 @@ from edge_sdk.models.torch_optim import TorchOptimiser
 from edge_sdk.models.torch_seed import seeded
 
 _CHUNK = 256
-"""Samples per inference pass: bounds the activations (a small net at 28 x 28 has some 100 kB a sample)."""
+"""Samples per inference pass; limits the activations (a small net at 28 x 28 has some 100 kB a sample)."""
 
 
 class TorchModel:
@@ -86,12 +86,12 @@ class TorchModel:
         self.trained = [p for p in net.parameters() if p.requires_grad]
         """Its trainable parameters, in order of registration."""
         self.flat: Tensor | None = None
-        """All of them as one (p,), for whoever has laid them one after the other in memory."""
+        """All trainable parameters as one (p,), if they lie one after the other in memory."""
         self._named: dict[str, Tensor] = {f"net.{name}": p for name, p in net.named_parameters()}
         self._has_buffers = next(net.buffers(), None) is not None
         self._draws = draws_random_numbers(net)
         self.optimiser: TorchOptimiser | None = None
-        """Of the last fit; None: the next one begins with a new one."""
+        """The optimiser of the last fit; None: the next fit makes a new one."""
         self._views = Views()
         self._forms = Forms(Host(net, self._anatomy, self._device, input_shape))
         self.spec = ModelSpec(
@@ -114,28 +114,28 @@ class TorchModel:
 
     @property
     def net(self) -> nn.Module:
-        """What was given, as it is now."""
+        """The given net, in its present state."""
         return self._net
 
     @property
     def tap(self) -> Tap | None:
-        """Logits and features by one forward pass of the net as it is, in whatever mode; None: it has no features."""
+        """Reads logits and features in one forward pass of the net, in its present mode; None: it has no features."""
         return self._anatomy.tap
 
     @property
     def taps_last_input(self) -> bool:
-        """Whether its features are what its last layer is given."""
+        """Whether the features are the input of the last layer."""
         return self._anatomy.head is not None and self._anatomy.tap is not None
 
     def logits(self, x: Floats) -> Floats:
-        """(n, c, h, w) -> (n, k), before softmax.  Raises ModelError where the net answers with another shape."""
+        """Return logits before softmax: (n, c, h, w) -> (n, k).  Raises ModelError for outputs of another shape."""
         check_samples(self.spec.name, x, self._input_shape)
         out = self._infer(self._net, x)
         check_width(self.spec.name, out.shape, len(x), self.spec.classes)
         return out
 
     def features(self, x: Floats) -> Floats:
-        """(n, c, h, w) -> (n, d), flattened.  Raises Unsupported where the net has none."""
+        """Return the features, flattened: (n, c, h, w) -> (n, d).  Raises Unsupported if the net has none."""
         tap = self._anatomy.tap
         if tap is None:
             raise lacks(self.spec, "features")
@@ -143,7 +143,7 @@ class TorchModel:
         return self._infer(lambda batch: tap(batch)[1], x)
 
     def head(self, f: Floats) -> Floats:
-        """(n, d) -> (n, k).  Raises Unsupported where no nn.Linear turns the features into the logits."""
+        """Return the logits: (n, d) -> (n, k).  Raises Unsupported if no nn.Linear makes them from the features."""
         if self._anatomy.head is None:
             raise lacks(self.spec, "head-rows")
         return self._infer(self._anatomy.head, f)
@@ -173,14 +173,14 @@ class TorchModel:
         return FitReport(steps=len(batches.indices), loss=loss.item(), extra_flops=extra_flops)
 
     def head_rows(self) -> Floats:
-        """(k, d + 1), a copy.  Raises Unsupported without a linear head that has a bias."""
+        """Return the rows (k, d + 1), a copy.  Raises Unsupported without a linear head that has a bias."""
         head = self._head_with_bias()
         return np.concatenate([array_of(linear_rows(head)), array_of(head.bias)[:, None]], axis=1)
 
     def set_head_rows(self, classes: Ints, rows: Floats) -> None:
         """Overwrite the rows of some classes: classes (m,), rows (m, d + 1), and reset the moments.
 
-        Of a cosine head, lengths and biases of rows have no effect.  Raises ModelError for other shapes.
+        In a cosine head, lengths and biases of rows have no effect.  Raises ModelError for other shapes.
         """
         head = self._head_with_bias()
         check_rows(self.spec, classes, rows)
@@ -189,7 +189,7 @@ class TorchModel:
         self.optimiser = None
 
     def set_scale(self, value: float | None, *, trains: bool) -> None:
-        """As Scaled says.  Raises Unsupported without a cosine head."""
+        """Set the scale, as Scaled describes.  Raises Unsupported without a cosine head."""
         head = self._anatomy.head
         if not isinstance(head, TorchCosineHead):
             raise lacks(self.spec, "cosine-head")
@@ -199,17 +199,17 @@ class TorchModel:
                 head.scale.fill_(value)
 
     def weights(self) -> Floats:
-        """(p,), the trainable parameters in order of registration, a copy."""
+        """Return the trainable parameters in order of registration: (p,), a copy."""
         require(self.spec, "weights")
         return np.concatenate([array_of(piece).ravel() for piece in self._pieces])
 
     def head_mask(self) -> NDArray[np.bool_]:
-        """(p,).  Raises Unsupported without a linear head that has a bias."""
+        """Return the mask of the last layer: (p,).  Raises Unsupported without a linear head that has a bias."""
         head = self._of_head()
         return np.concatenate([np.full(p.numel(), id(p) in head) for p in self.trained])
 
     def set_weights(self, values: Floats) -> None:
-        """Overwrite (p,) and reset the moments.  Raises ModelError for another size."""
+        """Overwrite the weights (p,), and reset the moments.  Raises ModelError for another size."""
         require(self.spec, "weights")
         check_weights(self.spec, values)
         end = 0
@@ -219,11 +219,11 @@ class TorchModel:
         self.optimiser = None
 
     def state_bytes(self) -> bytes:
-        """Parameters, buffers and moments, and what forms of terms keep between fits."""
+        """Return parameters, buffers and moments, and the state of forms between fits."""
         return pack_arrays(self._arrays(self.optimiser, self._forms))
 
     def load_state(self, state: bytes) -> None:
-        """Back to what state_bytes gave, exactly.  Raises StoreError where it does not fit; then nothing changed."""
+        """Restore exactly what state_bytes gave.  Raises StoreError if it does not fit; then nothing changed."""
         arrays = unpack_arrays(state)
         optimiser = None
         if "optim" in arrays:
@@ -240,11 +240,11 @@ class TorchModel:
 
     @property
     def _pieces(self) -> Sequence[Tensor]:
-        """All trainable parameters, in as few tensors as they lie in memory."""
+        """Return all trainable parameters, in as few tensors as their memory layout allows."""
         return self.trained if self.flat is None else [self.flat]
 
     def _infer(self, function: Callable[[Tensor], Tensor], x: Floats) -> Floats:
-        """A function of samples, chunk by chunk as in inference; the result shares no memory with x or the net."""
+        """Apply a function in chunks, in inference mode; the result shares no memory with x or the net."""
         self._switch(train=False)
         with torch.inference_mode():
             starts = range(0, max(len(x), 1), _CHUNK)  # one empty pass for no samples
@@ -253,9 +253,9 @@ class TorchModel:
         return out
 
     def _switch(self, *, train: bool) -> None:
-        """Between training and inference mode; nothing is done where no layer knows the difference, or nothing changes.
+        """Switch between training and inference mode; do nothing if no layer depends on the mode, or it is already set.
 
-        It is asked for at every step.
+        This runs at every step.
         """
         if self._net.training != train and (self._draws or self.spec.batch_norm):
             self._net.train(train)
@@ -271,7 +271,7 @@ class TorchModel:
         return self.optimiser
 
     def _trained(self, part: Part) -> list[bool]:
-        """Which of the parameters a fit of `part` changes."""
+        """Return which parameters a fit of `part` changes."""
         fixed = held(self._anatomy.head)
         if part == "all":
             return [id(p) not in fixed for p in self.trained]
@@ -279,7 +279,7 @@ class TorchModel:
         return [(id(p) in head) == (part == "head") and id(p) not in fixed for p in self.trained]
 
     def _of_head(self) -> set[int]:
-        """Weight and bias of the last layer, by identity."""
+        """Return the weight and the bias of the last layer, by identity."""
         head = self._head_with_bias()
         return {id(head.weight), id(head.bias)}
 
@@ -293,12 +293,12 @@ class TorchModel:
         return self._anatomy.head
 
     def _tensors(self) -> dict[str, Tensor]:
-        """Everything in the net that has a value."""
+        """Return all parameters and buffers of the net."""
         buffers = self._net.named_buffers() if self._has_buffers else ()
         return {**self._named, **{f"net.{name}": tensor for name, tensor in buffers}}
 
     def _arrays(self, optimiser: TorchOptimiser | None, forms: Forms) -> dict[str, NDArray[Any]]:
-        """The net as it is, beside the moments of an optimiser and what forms of terms keep."""
+        """Return the net's arrays, with the moments of an optimiser and the state of forms."""
         return {
             **self._views.of(self._tensors()),
             **(optimiser.arrays() if optimiser else {}),
@@ -307,7 +307,7 @@ class TorchModel:
 
 
 def _gradients(loss: Tensor, parameters: Sequence[Tensor], trained: Sequence[bool]) -> list[Tensor | None]:
-    """Of those that are trained; None for the others, and for those that the loss does not depend on."""
+    """Return the gradients of trained parameters; None for others, and for those that the loss does not depend on."""
     wanted = [p for p, trains in zip(parameters, trained, strict=True) if trains]
     found = iter(torch.autograd.grad(loss, wanted, allow_unused=True) if wanted and loss.requires_grad else ())
     return [next(found, None) if trains else None for trains in trained]
@@ -336,7 +336,7 @@ def _capabilities(anatomy: Anatomy, *, trains: bool) -> frozenset[str]:
 
 
 def _inert_terms(anatomy: Anatomy, parameters: Sequence[nn.Parameter]) -> frozenset[str]:
-    """Terms on features, where nothing but the head is trained."""
+    """Return the terms on features if only the head is trained; they have no effect."""
     if anatomy.tap is None or anatomy.head is None or not parameters:
         return frozenset()
     head = set(map(id, anatomy.head.parameters()))

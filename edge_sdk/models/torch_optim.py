@@ -1,7 +1,7 @@
-"""SGD and Adam over a model's parameters, step for step what torch.optim does by default.
+"""SGD and Adam over a model's parameters, with the same steps as torch.optim by default.
 
-Written out here because torch.optim loads torch's compiler when the first optimiser is made (seconds and some hundred
-megabytes that a small board does not have), and costs as much per step as a small model's whole backward pass.
+It is written out here because torch.optim loads torch's compiler when the first optimiser is made (seconds and some
+hundred megabytes that a small board does not have), and costs as much per step as a small model's backward pass.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class TorchOptimiser:
         moments: Moments | None = None,
         steps: NDArray[np.int64] | None = None,
     ) -> None:
-        """moments: those after so many steps, taken over; None: of an optimiser that has not stepped yet."""
+        """Take over `moments`, those after `steps` steps; None: start without moments."""
         self.optim = optim
         self.steps = np.zeros(len(parameters), np.int64) if steps is None else steps
-        """Taken so far with each of them."""
+        """The number of steps taken with each parameter."""
         self._parameters = parameters
         self.moments = moments or [
             [torch.zeros_like(p, memory_format=torch.contiguous_format) for p in parameters]
@@ -43,7 +43,7 @@ class TorchOptimiser:
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor | None]) -> None:
-        """Change the parameters in place; one without a gradient stays as it is, and so do its moments."""
+        """Change the parameters in place; a parameter without a gradient keeps its value and its moments."""
         self.steps += [gradient is not None for gradient in gradients]
         if self.optim.kind == "adam":
             self._adam(gradients)
@@ -70,7 +70,7 @@ class TorchOptimiser:
             value.add_(velocity, alpha=-self.optim.learning_rate)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Everything that a restart must bring back."""
+        """Return everything that a restart needs."""
         moments = {
             f"moment{i}.{j}": tensor.cpu().numpy()
             for i, tensors in enumerate(self.moments)

@@ -1,4 +1,4 @@
-"""Torch's global generators, borrowed for a moment."""
+"""Temporary use of torch's global generators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CPU = torch.device("cpu")
 
 @contextmanager
 def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
-    """Torch draws from `seed` inside (layer initialisation, dropout); afterwards its generators are as before.
+    """Seed torch's generators with `seed` inside (layer initialisation, dropout), and restore them afterwards.
 
     Only the generators of the CPU and of `device` are touched: torch.manual_seed would reseed every accelerator.
     """

@@ -52,7 +52,7 @@ def logit_gradient_loss(term: LogitGradient, device: torch.device) -> Loss:
 
 
 def distill_loss(term: Distill, device: torch.device) -> Loss:
-    """KL(softmax(t / E) || softmax(f / E)); of LessForgetting, too."""
+    """KL(softmax(t / E) || softmax(f / E)); also the form of LessForgetting."""
     teacher = nnf.log_softmax(to_tensor(term.logits, device) / term.temperature, dim=-1)  # (steps, b, k)
 
     def divergence(done: Pass, step: int) -> Tensor:
@@ -167,7 +167,7 @@ def class_target_loss(term: ClassTarget, device: torch.device) -> Loss:
 
 
 def _rows_by_label(term: PrototypePull | ClassTarget, device: torch.device) -> Callable[[Pass], tuple[Tensor, Tensor]]:
-    """The row of each sample's class, and whether there is one: (b, d), (b, 1)."""
+    """Return the row of each sample's class, and whether it exists: (b, d), (b, 1)."""
     classes = torch.tensor(term.classes, dtype=torch.int64, device=device)  # (m,)
     rows = to_tensor(term.rows, device)  # (m, d)
 

@@ -1,4 +1,4 @@
-"""What a loss term is: data, with the reference mathematics that every runtime is compared with."""
+"""The base class of loss terms: a term is data, with the reference mathematics for every runtime."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import numpy as np
 from edge_sdk.arrays import Floats, Ints
 
 Head: TypeAlias = Callable[[Floats], Floats]
-"""Features (m, d) -> logits (m, k)."""
+"""A function from features (m, d) to logits (m, k)."""
 On: TypeAlias = Literal["logits", "features", "head", "weights", "own"]
-"""What a term is a function of.  `own`: of something that only a form of its own in a runtime can give (FedKF's samples
-that a generator makes up); all others are minimised by any runtime that can give what they are on."""
+"""What a term is a function of.  `own`: something that only a form in a runtime can compute (FedKF's samples from a
+generator).  Terms on anything else can be minimised by any runtime that gives what they are on."""
 L = TypeVar("L")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seen:
-    """What a term may look at on one mini-batch; what it needs and is missing raises ValueError."""
+    """What a term may use on one mini-batch; a value that the term needs and that is missing raises ValueError."""
 
     logits: Floats = field(default_factory=lambda: np.empty((0, 0), np.float32))  # (b, k)
     labels: Ints | None = None  # (b,)
@@ -30,12 +30,12 @@ class Seen:
     head: Head | None = None
     weights: Floats | None = None  # (p,)
     own: Any = None
-    """What a term on `own` is a function of; it says itself what that is."""
+    """The input of a term on `own`; the term defines it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """The sizes that knowledge in a term has to agree with."""
+    """The sizes that knowledge in a term must agree with."""
 
     steps: int
     batch: int
@@ -45,7 +45,7 @@ class Shapes:
 
 
 class Term(ABC):
-    """One loss term: a frozen dataclass, whose `weight` is in what it gives.
+    """One loss term: a frozen dataclass, whose value and slope include its `weight`.
 
     Its mathematics is all that a runtime needs: the value is reported, and the slope goes back through the model.  The
     value is a mean over the mini-batch's samples, unless the term says otherwise.  A term is registered under its
@@ -62,25 +62,25 @@ class Term(ABC):
 
     @abstractmethod
     def slope(self, seen: Seen) -> Floats:
-        """d(weighted loss) / d(what the term is on).
+        """Return d(weighted loss) / d(what the term is on).
 
-        On logits: (b, k); on features: (b, d); on the head: (m, k), of the m logits that it gives for the term's own
-        features; on weights: (p,); on its own: as the term says.
+        On logits: (b, k); on features: (b, d); on the head: (m, k), for the m logits that it gives for the term's own
+        features; on weights: (p,); on its own: as the term defines it.
         """
 
     def at(self, steps: slice) -> Term:
-        """What the term carries for these steps alone; one that carries the same for all steps is its own."""
+        """Return the term with the knowledge of these steps alone; a term without steps returns itself."""
         del steps
         return self
 
     def misfit(self, shapes: Shapes) -> str:
-        """What of the knowledge in it does not fit a model and its batches, in words; empty: it fits."""
+        """Return what in the knowledge does not fit a model and its batches, in words; empty: it fits."""
         del shapes
         return ""
 
 
 def needed(what: L | None, why: str) -> L:
-    """It, of any runtime.  Raises ValueError, which says why, where there is none."""
+    """Return `what`.  Raises ValueError with the reason if it is None."""
     if what is None:
         raise ValueError(why)
     return what

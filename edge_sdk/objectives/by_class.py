@@ -1,4 +1,4 @@
-"""Knowledge of classes, which a term looks up by label."""
+"""Lookup of a term's class knowledge by label."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from edge_sdk.objectives.base import LABELS, needed
 
 
 def rows_of(classes: Ints, labels: Ints | None) -> tuple[Ints, NDArray[np.bool_]]:
-    """Which row belongs to each sample, and whether there is one: classes (m,) ascending, labels (b,) -> (b,), (b,)."""
+    """Return each sample's row, and whether it exists: classes (m,) ascending, labels (b,) -> (b,), (b,)."""
     wanted = needed(labels, LABELS)
     at = np.searchsorted(classes, wanted).clip(max=len(classes) - 1)
     return at, classes[at] == wanted
 
 
 def misfit(what: str, has: str, classes: Ints, rows: Floats, width: int) -> str:
-    """What is wrong with rows (m, width) of classes (m,), in words; empty: nothing."""
+    """Return what is wrong with rows (m, width) of classes (m,), in words; empty: nothing."""
     if rows.shape == (len(classes), width) and len(classes):
         return ""
     return f"carries {what} of shape {rows.shape} for {len(classes)} classes, the model has {has} of width {width}"

@@ -1,4 +1,4 @@
-"""Terms on the directions of features: towards some, away from others."""
+"""Terms on the directions of features: towards some features, away from others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edge_sdk.objectives.base import FEATURES, LABELS, On, Seen, Shapes, Term, n
 from edge_sdk.objectives.softmax import log_softmax, norms
 
 APART = -1e9
-"""In place of a sample's likeness to itself: nothing after softmax, and finite where it is the only one."""
+"""The likeness of a sample to itself: 0 after softmax, and finite if the sample is the only one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -27,11 +27,11 @@ class ModelContrast(Term):
     weight: float = 1.0
 
     def value(self, seen: Seen) -> float:
-        """The mean over b."""
+        """Return the mean over b."""
         return float(self.weight * np.logaddexp(0, self._margins(seen)).mean())
 
     def slope(self, seen: Seen) -> Floats:
-        """Sigmoid of the exponent, times what the two cosines rise by."""
+        """Return the sigmoid of the exponent, times the slopes of the two cosines."""
         z = needed(seen.features, FEATURES)
         push = 1 / (1 + np.exp(-self._margins(seen)))  # (b,)
         rise = _cosine_slope(z, self.away[seen.step]) - _cosine_slope(z, self.near[seen.step])
@@ -39,17 +39,17 @@ class ModelContrast(Term):
         return out
 
     def _margins(self, seen: Seen) -> Floats:
-        """The exponents: (b,)."""
+        """Return the exponents: (b,)."""
         z = needed(seen.features, FEATURES)
         out: Floats = (_cosines(z, self.away[seen.step]) - _cosines(z, self.near[seen.step])) / self.temperature
         return out
 
     def at(self, steps: slice) -> Term:
-        """The features of these steps."""
+        """Keep the features of these steps."""
         return replace(self, near=self.near[steps], away=self.away[steps])
 
     def misfit(self, shapes: Shapes) -> str:
-        """Two features for each sample of each step."""
+        """Check that there are two features for each sample of each step."""
         expected = (shapes.steps, shapes.batch, shapes.feature_dim)
         if self.near.shape == self.away.shape == expected:
             return ""
@@ -58,10 +58,10 @@ class ModelContrast(Term):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ClassContrast(Term):
-    """Features of one class towards one another, away from all others (Khosla et al. 2020, eq. 2, one view).
+    """Pulls features of one class together, and away from all others (Khosla et al. 2020, eq. 2, one view).
 
-    -mean over p of log softmax_a(cos(z_i, z_a) / tau)_p, over a other than i, p those of the class of i.  A sample that
-    is alone of its class adds nothing, and still counts in b.  Needs labels.
+    The value is -mean over p of log softmax_a(cos(z_i, z_a) / tau)_p, with a over the samples other than i, and p over
+    those of the class of i.  A sample that is alone in its class adds nothing, and still counts in b.  Needs labels.
     """
 
     name: ClassVar[str] = "class-contrast"
@@ -70,12 +70,12 @@ class ClassContrast(Term):
     weight: float = 1.0
 
     def value(self, seen: Seen) -> float:
-        """The mean over b."""
+        """Return the mean over b."""
         shares = self._shares(seen)
         return float(-self.weight * (shares * log_softmax(self._likeness(seen))).sum() / len(shares))
 
     def slope(self, seen: Seen) -> Floats:
-        """Through the cosines of all pairs."""
+        """Return the slope through the cosines of all pairs."""
         z, shares = needed(seen.features, FEATURES), self._shares(seen)
         found = np.exp(log_softmax(self._likeness(seen)))  # (b, b)
         pairs = shares.sum(axis=1, keepdims=True) * found - shares  # d/d(likeness), times b
@@ -86,7 +86,7 @@ class ClassContrast(Term):
         return out
 
     def _likeness(self, seen: Seen) -> Floats:
-        """Cosines over tau: (b, b)."""
+        """Return the cosines over tau: (b, b)."""
         z = needed(seen.features, FEATURES)
         unit = z / norms(z)[:, None]
         out: Floats = unit @ unit.T / np.float32(self.temperature)
@@ -94,7 +94,7 @@ class ClassContrast(Term):
         return out
 
     def _shares(self, seen: Seen) -> Floats:
-        """What each sample wants of each other: 1 / |P(i)| of its class, else 0: (b, b)."""
+        """Return each sample's target share of each other: 1 / |P(i)| in its class, else 0: (b, b)."""
         labels = needed(seen.labels, LABELS)
         same = (labels[:, None] == labels).astype(np.float32)
         np.fill_diagonal(same, 0)
@@ -103,13 +103,13 @@ class ClassContrast(Term):
 
 
 def _cosines(a: Floats, b: Floats) -> Floats:
-    """Row by row: (b, d), (b, d) -> (b,)."""
+    """Return the cosine of each pair of rows: (b, d), (b, d) -> (b,)."""
     out: Floats = (a * b).sum(axis=1) / (norms(a) * norms(b))
     return out
 
 
 def _cosine_slope(z: Floats, other: Floats) -> Floats:
-    """d(cos(z, other)) / dz, row by row: (b, d)."""
+    """Return d(cos(z, other)) / dz, row by row: (b, d)."""
     lengths = norms(z)[:, None]
     out: Floats = other / (lengths * norms(other)[:, None]) - z / lengths**2 * _cosines(z, other)[:, None]
     return out

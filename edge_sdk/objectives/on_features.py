@@ -28,22 +28,22 @@ class PrototypePull(Term):
     weight: float = 1.0
 
     def value(self, seen: Seen) -> float:
-        """The mean square."""
+        """Return the mean square."""
         return float(self.weight * np.mean(self._gaps(seen) ** 2))
 
     def slope(self, seen: Seen) -> Floats:
-        """2 (R(x) - C^y), over B d."""
+        """Return 2 (R(x) - C^y), over B d."""
         gaps = self._gaps(seen)
         out: Floats = gaps * np.float32(2 * self.weight / gaps.size)
         return out
 
     def _gaps(self, seen: Seen) -> Floats:
-        """R(x) - C^y: (b, d), zero for a class without a prototype."""
+        """Return R(x) - C^y: (b, d), zero for a class without a prototype."""
         at, known = rows_of(self.classes, seen.labels)
         return np.where(known[:, None], needed(seen.features, FEATURES) - self.rows[at], 0)
 
     def misfit(self, shapes: Shapes) -> str:
-        """A row as wide as the features for each class."""
+        """Check that each class has a row as wide as the features."""
         return misfit("prototypes", "features", self.classes, self.rows, shapes.feature_dim)
 
 
@@ -57,11 +57,11 @@ class PrototypeDistance(PrototypePull):
     name: ClassVar[str] = "prototype-distance"
 
     def value(self, seen: Seen) -> float:
-        """The mean norm."""
+        """Return the mean norm."""
         return float(self.weight * np.mean(norms(self._gaps(seen))))
 
     def slope(self, seen: Seen) -> Floats:
-        """(R(x) - H^y) / |R(x) - H^y|, over b."""
+        """Return (R(x) - H^y) / |R(x) - H^y|, over b."""
         gaps = self._gaps(seen)
         out: Floats = gaps / norms(gaps)[:, None] * np.float32(self.weight / len(gaps))
         return out

@@ -1,4 +1,4 @@
-"""Terms on the head alone: what they ask it about is given, and constant."""
+"""Terms on the head alone: the features at its input are given, and constant."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from edge_sdk.objectives.softmax import log_softmax, norms, softmax
 
 
 class HeadTerm(Term):
-    """A term on the head, which it asks for logits of features of its own."""
+    """A term on the head: it uses the head's logits for features of its own."""
 
     __slots__ = ()
     on: ClassVar[On] = "head"
 
     @abstractmethod
     def asks(self) -> Floats:
-        """The features that it asks the head about: (m, d)."""
+        """The features that go into the head: (m, d)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,12 +39,12 @@ class HeadMatch(HeadTerm):
         return self.features
 
     def value(self, seen: Seen) -> float:
-        """The sum over rows, over k; no mean over a batch."""
+        """Return the sum over rows, divided by k; there is no mean over a batch."""
         gaps = softmax(needed(seen.head, HEAD)(self.features), self.temperature) - self.soft  # (m, k)
         return float(self.weight * norms(gaps).sum() / self.soft.shape[1])
 
     def slope(self, seen: Seen) -> Floats:
-        """At the logits that the head gives for the term's features: (m, k)."""
+        """Return the slope at the head's logits for the term's features: (m, k)."""
         soft = softmax(needed(seen.head, HEAD)(self.features), self.temperature)
         gaps = soft - self.soft
         towards = gaps / norms(gaps)[:, None]  # d|gaps| / d(soft)
@@ -53,7 +53,7 @@ class HeadMatch(HeadTerm):
         return out
 
     def misfit(self, shapes: Shapes) -> str:
-        """As many features as predictions, each as wide as the model's own."""
+        """Check that there are as many features as predictions, each as wide as the model's own."""
         rows = len(self.features)
         found, expected = (self.features.shape, self.soft.shape), ((rows, shapes.feature_dim), (rows, shapes.classes))
         return "" if found == expected else f"carries {found}, the model needs {expected}"
@@ -61,7 +61,7 @@ class HeadMatch(HeadTerm):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HeadLabels(HeadTerm):
-    """CE(y, softmax(G(h))), the mean over features that somebody else made for their labels (FedGen eq. 5)."""
+    """CE(y, softmax(G(h))), the mean over features that were generated for their labels (FedGen eq. 5)."""
 
     name: ClassVar[str] = "head-labels"
     features: Floats  # (m, d)
@@ -69,23 +69,23 @@ class HeadLabels(HeadTerm):
     weight: float = 1.0
 
     def asks(self) -> Floats:
-        """The features that were made."""
+        """The generated features."""
         return self.features
 
     def value(self, seen: Seen) -> float:
-        """The mean over m; no mean over a batch."""
+        """Return the mean over m; there is no mean over a batch."""
         logits = needed(seen.head, HEAD)(self.features)  # (m, k)
         return float(-self.weight * log_softmax(logits)[np.arange(len(logits)), self.labels].mean())
 
     def slope(self, seen: Seen) -> Floats:
-        """Softmax - onehot, over m: (m, k)."""
+        """Return softmax - onehot, over m: (m, k)."""
         rows = softmax(needed(seen.head, HEAD)(self.features))
         rows[np.arange(len(rows)), self.labels] -= 1
         out: Floats = rows * np.float32(self.weight / len(rows))
         return out
 
     def misfit(self, shapes: Shapes) -> str:
-        """As many labels as features, each as wide as the model's own."""
+        """Check that there are as many labels as features, each as wide as the model's own."""
         expected = (len(self.labels), shapes.feature_dim)
         return "" if self.features.shape == expected else f"carries {self.features.shape}, the model needs {expected}"
 
@@ -94,7 +94,7 @@ class HeadLabels(HeadTerm):
 class HeadProximal(HeadTerm):
     """(1/2) |C - anchor|^2 over the rows of the last layer, bias included (FedClassAvg's L_R).
 
-    The head gives its bias for a feature of zeros, and a column of weights more for each unit vector.
+    The head's logits for a feature of zeros are its bias; those for each unit vector add one column of weights.
     """
 
     name: ClassVar[str] = "head-proximal"
@@ -107,11 +107,11 @@ class HeadProximal(HeadTerm):
         return np.eye(width + 1, width, dtype=np.float32)
 
     def value(self, seen: Seen) -> float:
-        """No mean over a batch."""
+        """Return half the squared distance; there is no mean over a batch."""
         return float(self.weight * 0.5 * np.sum(self._gaps(seen) ** 2))
 
     def slope(self, seen: Seen) -> Floats:
-        """Such that columns of weights and the bias, which all the logits share, each get their gap: (d + 1, k)."""
+        """Return slopes with which each weight column and the bias, part of every logit, get their gap: (d + 1, k)."""
         gaps = self._gaps(seen)
         slopes = gaps.T.copy()  # (d + 1, k)
         slopes[-1] -= gaps[:, :-1].sum(axis=1)
@@ -119,12 +119,12 @@ class HeadProximal(HeadTerm):
         return out
 
     def _gaps(self, seen: Seen) -> Floats:
-        """C - anchor: (k, d + 1)."""
+        """Return C - anchor: (k, d + 1)."""
         logits = needed(seen.head, HEAD)(self.asks())  # (d + 1, k)
         out: Floats = np.vstack([logits[:-1] - logits[-1], logits[-1:]]).T - self.rows
         return out
 
     def misfit(self, shapes: Shapes) -> str:
-        """A row for each class, one wider than the features."""
+        """Check that each class has a row, one wider than the features."""
         expected = (shapes.classes, shapes.feature_dim + 1)
         return "" if self.rows.shape == expected else f"carries {self.rows.shape}, the model needs {expected}"

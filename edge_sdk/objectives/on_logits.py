@@ -13,7 +13,7 @@ from edge_sdk.objectives.by_class import misfit, rows_of
 from edge_sdk.objectives.softmax import log_softmax, softmax
 
 ABSENT = -1e9
-"""What raises the logits of a class without samples: nothing is left of it after softmax, and it is finite."""
+"""The shift of logits of a class without samples: the class has share 0 after softmax, and the value is finite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -24,12 +24,12 @@ class CrossEntropy(Term):
     weight: float = 1.0
 
     def value(self, seen: Seen) -> float:
-        """The mean over b of -log softmax(f)_y."""
+        """Return the mean over b of -log softmax(f)_y."""
         rows = -log_softmax(seen.logits)[np.arange(len(seen.logits)), needed(seen.labels, LABELS)]  # (b,)
         return float(self.weight * rows.mean())
 
     def slope(self, seen: Seen) -> Floats:
-        """softmax(f) - onehot(y), over b."""
+        """Return softmax(f) - onehot(y), over b."""
         rows = softmax(seen.logits)  # (b, k)
         rows[np.arange(len(rows)), needed(seen.labels, LABELS)] -= 1
         return _mean_slope(rows, self.weight)
@@ -48,7 +48,7 @@ class BalancedCrossEntropy(Term):
     weight: float = 1.0
 
     def shifts(self) -> Floats:
-        """Gamma log n: (k,), far below all others for a class without samples."""
+        """The shifts gamma log n: (k,), far below all others for a class without samples."""
         if self.gamma == 0:
             return np.zeros_like(self.counts)
         present = self.counts > 0
@@ -56,18 +56,18 @@ class BalancedCrossEntropy(Term):
         return np.where(present, self.gamma * logs, ABSENT).astype(self.counts.dtype)
 
     def value(self, seen: Seen) -> float:
-        """That of the cross-entropy at the raised logits."""
+        """Return the value of the cross-entropy at the raised logits."""
         return CrossEntropy(weight=self.weight).value(self._raised(seen))
 
     def slope(self, seen: Seen) -> Floats:
-        """That of the cross-entropy at the raised logits."""
+        """Return the slope of the cross-entropy at the raised logits."""
         return CrossEntropy(weight=self.weight).slope(self._raised(seen))
 
     def _raised(self, seen: Seen) -> Seen:
         return replace(seen, logits=seen.logits + self.shifts())
 
     def misfit(self, shapes: Shapes) -> str:
-        """A count for each class."""
+        """Check that each class has a count."""
         found, expected = self.counts.shape, (shapes.classes,)
         return "" if found == expected else f"carries counts of shape {found}, the model has classes {expected}"
 
@@ -82,22 +82,22 @@ class Distill(Term):
     weight: float = 1.0
 
     def value(self, seen: Seen) -> float:
-        """The mean divergence."""
+        """Return the mean divergence."""
         teacher = log_softmax(self.logits[seen.step], self.temperature)
         rows = (np.exp(teacher) * (teacher - log_softmax(seen.logits, self.temperature))).sum(axis=-1)  # (b,)
         return float(self.weight * rows.mean())
 
     def slope(self, seen: Seen) -> Floats:
-        """(softmax(f / E) - softmax(t / E)) / E, over b."""
+        """Return (softmax(f / E) - softmax(t / E)) / E, over b."""
         difference = softmax(seen.logits, self.temperature) - softmax(self.logits[seen.step], self.temperature)
         return _mean_slope(difference / np.float32(self.temperature), self.weight)
 
     def at(self, steps: slice) -> Term:
-        """The teacher's logits of these steps."""
+        """Keep the teacher's logits of these steps."""
         return replace(self, logits=self.logits[steps])
 
     def misfit(self, shapes: Shapes) -> str:
-        """A row of logits for each sample of each step."""
+        """Check that there is a row of logits for each sample of each step."""
         return _step_misfit(self.logits, shapes)
 
 
@@ -118,21 +118,21 @@ class LogitMatch(Term):
     weight: float = 1.0
 
     def value(self, seen: Seen) -> float:
-        """The mean error."""
+        """Return the mean error."""
         gaps = seen.logits - self.logits[seen.step]  # (b, k)
         return float(self.weight * np.mean(gaps**2 if self.error == "squared" else np.abs(gaps)))
 
     def slope(self, seen: Seen) -> Floats:
-        """2 (f - t), or its sign, over b k."""
+        """Return 2 (f - t), or its sign, over b k."""
         gaps = seen.logits - self.logits[seen.step]
         return _mean_slope(2 * gaps if self.error == "squared" else np.sign(gaps), self.weight / gaps.shape[1])
 
     def at(self, steps: slice) -> Term:
-        """The targets of these steps."""
+        """Keep the targets of these steps."""
         return replace(self, logits=self.logits[steps])
 
     def misfit(self, shapes: Shapes) -> str:
-        """A row of logits for each sample of each step."""
+        """Check that there is a row of logits for each sample of each step."""
         return _step_misfit(self.logits, shapes)
 
 
@@ -145,25 +145,25 @@ class LogitGradient(Term):
     weight: float = 1.0
 
     def value(self, seen: Seen) -> float:
-        """The mean inner product."""
+        """Return the mean inner product."""
         return float(self.weight * (self.gradient[seen.step] * seen.logits).sum(axis=-1).mean())
 
     def slope(self, seen: Seen) -> Floats:
-        """The gradient itself, over b."""
+        """Return the gradient itself, over b."""
         return _mean_slope(self.gradient[seen.step], self.weight)
 
     def at(self, steps: slice) -> Term:
-        """The gradients of these steps."""
+        """Keep the gradients of these steps."""
         return replace(self, gradient=self.gradient[steps])
 
     def misfit(self, shapes: Shapes) -> str:
-        """A row for each sample of each step."""
+        """Check that there is a row for each sample of each step."""
         return _step_misfit(self.gradient, shapes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ClassTarget(Term):
-    """CE(F^y, softmax(f)): predictions towards the mean prediction of their class (FD, Jeong et al. 2018, eq. 3).
+    """CE(F^y, softmax(f)): pulls predictions towards their class's mean (FD, Jeong et al. 2018, eq. 3).
 
     A sample whose class has no target adds nothing, and still counts in b.  Needs labels.
     """
@@ -174,22 +174,22 @@ class ClassTarget(Term):
     weight: float = 1.0
 
     def value(self, seen: Seen) -> float:
-        """The mean cross-entropy to the targets."""
+        """Return the mean cross-entropy to the targets."""
         rows = -(self._targets(seen) * log_softmax(seen.logits)).sum(axis=-1)  # (b,)
         return float(self.weight * rows.mean())
 
     def slope(self, seen: Seen) -> Floats:
-        """softmax(f) - F^y, over b."""
+        """Return softmax(f) - F^y, over b."""
         targets = self._targets(seen)
         return _mean_slope(targets.sum(axis=-1, keepdims=True) * softmax(seen.logits) - targets, self.weight)
 
     def _targets(self, seen: Seen) -> Floats:
-        """F^y: (b, k), zero for a class without a target."""
+        """Return F^y: (b, k), zero for a class without a target."""
         at, known = rows_of(self.classes, seen.labels)
         return np.where(known[:, None], self.rows[at], np.float32(0))
 
     def misfit(self, shapes: Shapes) -> str:
-        """A row of k numbers for each class."""
+        """Check that each class has a row of k numbers."""
         return misfit("targets", "logits", self.classes, self.rows, shapes.classes)
 
 

@@ -21,15 +21,15 @@ class Proximal(Term):
     weight: float = 1.0
 
     def value(self, seen: Seen) -> float:
-        """Half the squared distance; no mean over a batch."""
+        """Return half the squared distance; there is no mean over a batch."""
         return float(self.weight * 0.5 * np.sum((needed(seen.weights, WEIGHTS) - self.anchor) ** 2))
 
     def slope(self, seen: Seen) -> Floats:
-        """W - anchor: (p,)."""
+        """Return w - anchor: (p,)."""
         out: Floats = np.float32(self.weight) * (needed(seen.weights, WEIGHTS) - self.anchor)
         return out
 
     def misfit(self, shapes: Shapes) -> str:
-        """One scalar for each of the model's."""
+        """Check that there is one scalar for each of the model's."""
         found, expected = self.anchor.shape, (shapes.parameters,)
         return "" if found == expected else f"carries weights of shape {found}, the model has {expected}"

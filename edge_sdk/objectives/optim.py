@@ -1,4 +1,4 @@
-"""How to step."""
+"""The optimiser's settings and the part of the model that a fit trains."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Part: TypeAlias = Literal["all", "body", "head"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optim:
-    """How to step; the optimiser's moments belong to the model and live on between fits."""
+    """The optimiser's settings; its moments belong to the model and persist between fits."""
 
     kind: str = "adam"
-    """sgd or adam (beta 0.9, 0.999, epsilon 1e-8)."""
+    """The optimiser: sgd or adam (beta 0.9, 0.999, epsilon 1e-8)."""
     learning_rate: float = 1e-3
     momentum: float = 0.0
-    """For sgd."""
+    """The momentum of sgd."""

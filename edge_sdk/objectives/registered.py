@@ -1,4 +1,4 @@
-"""The loss terms that are installed: those of this package and of others, in the entry-point group `edge_sdk.terms`."""
+"""The installed loss terms: those of this package and of others, in the entry-point group `edge_sdk.terms`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TERMS = "edge_sdk.terms"
 
 @functools.cache
 def terms() -> Mapping[str, type[Term]]:
-    """Every registered term by its name.  Raises UsageError, in one line, for one that does not load or is no term."""
+    """Return the registered terms by name.  Raises UsageError, in one line, if one does not load or is not a term."""
     return {name: _term(name) for name in registry.names(TERMS)}
 
 
@@ -31,16 +31,16 @@ def _term(name: str) -> type[Term]:
 
 
 def names_on(*on: On) -> frozenset[str]:
-    """Names of the registered terms that are functions of these."""
+    """Return the names of the registered terms that are functions of these."""
     return frozenset(name for name, term in terms().items() if term.on in on)
 
 
 @functools.cache
 def form_of(group: str, kind: type[Term]) -> Any:
-    """What an entry-point group of faster forms has for a term; None: nothing.
+    """Return the form of a term in an entry-point group of faster forms; None if there is none.
 
-    A class that is not the registered term of its name has none: a form is equal to the mathematics of its own term.
-    Raises UsageError, in one line, for one that does not load.
+    A class that is not the registered term of its name has no form: a form equals the mathematics of its own term.
+    Raises UsageError, in one line, if the form does not load.
     """
     if terms().get(kind.name) is not kind or not registry.value(group, kind.name):
         return None

@@ -7,7 +7,7 @@ import numpy as np
 from edge_sdk.arrays import Floats
 
 NORM_FLOOR = 1e-12
-"""Under the root of a norm that is differentiated, so that its gradient is 0 at 0 and not NaN."""
+"""Added under the root of a norm that is differentiated, so that its gradient at 0 is 0 and not NaN."""
 
 
 def log_softmax(logits: Floats, temperature: float = 1.0) -> Floats:

@@ -1,4 +1,4 @@
-"""Objectives: several terms, summed."""
+"""Objectives: sums of several terms."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ Objective: TypeAlias = tuple[Term, ...]
 
 
 def objective_loss(objective: Sequence[Term], seen: Seen) -> float:
-    """The sum of all terms on one mini-batch.  Raises ValueError where a term misses what it is a function of."""
+    """Return the sum of all terms on one mini-batch.  Raises ValueError if a term's input is missing."""
     return sum(term.value(seen) for term in objective)
 
 
 def logit_gradient(objective: Sequence[Term], seen: Seen) -> Floats:
-    """The gradient of the sum of its terms on the logits: (b, k); zero where there is none."""
+    """Return the gradient of the sum of the terms on the logits: (b, k); zero if there is none."""
     return _summed(objective, "logits", seen, seen.logits)
 
 
 def feature_gradient(objective: Sequence[Term], seen: Seen, features: Floats) -> Floats:
-    """The gradient of the sum of its terms on the features: (b, d)."""
+    """Return the gradient of the sum of the terms on the features: (b, d)."""
     return _summed(objective, "features", seen, features)
 
 
 def weight_gradient(objective: Sequence[Term], seen: Seen, weights: Floats) -> Floats:
-    """The gradient of the sum of its terms on the weights: (p,)."""
+    """Return the gradient of the sum of the terms on the weights: (p,)."""
     return _summed(objective, "weights", seen, weights)
 
 
@@ -42,10 +42,10 @@ def _summed(objective: Sequence[Term], on: str, seen: Seen, like: Floats) -> Flo
 
 
 def on_features(objective: Sequence[Term]) -> bool:
-    """Whether a term of it needs the features."""
+    """Return whether one of the terms needs the features."""
     return any(term.on == "features" for term in objective)
 
 
 def at_step(objective: Objective, step: int) -> Objective:
-    """The objective for one step alone: what each term carries for that step becomes its step 0."""
+    """Return the objective for one step alone: each term's knowledge of that step becomes its step 0."""
     return tuple(term.at(slice(step, step + 1)) for term in objective)

@@ -1,7 +1,7 @@
-"""The payload kinds: the only things that devices trade.
+"""The payload kinds: the only data that devices exchange.
 
 Each kind states its own shape and can check itself against what the federation expects (`Expect`).  A kind that
-does not fit is refused before any arithmetic sees it.  Kinds are registered in the entry-point group
+does not fit is refused before any arithmetic uses it.  Kinds are registered in the entry-point group
 `edge_sdk.payloads`, each under its tag; other packages add theirs there.
 """
 
@@ -44,26 +44,26 @@ f4.  A device whose model has run away is refused rather than averaged in."""
 
 PAYLOADS = "edge_sdk.payloads"
 _BESIDE_ROWS = 2
-"""Numbers beside each row of a class: its id and its count."""
+"""The numbers beside each row of a class: its id and its count."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expect:
-    """What a payload must fit: the federation's sizes, the batch at hand, and what its sender may claim."""
+    """The expected properties of a payload: the federation's sizes, the current batch, and limits for the sender."""
 
     classes: int
     rows: int = 0
-    """Samples in the public batch (for logits)."""
+    """The number of samples in the public batch (for logits)."""
     feature_dim: int = 0
-    """Width of the features; 0: not agreed on, any width."""
+    """The width of the features; 0: not agreed on, any width."""
     weight_count: int = 0
-    """Scalars in the shared weights; 0: not agreed on."""
+    """The number of scalars in the shared weights; 0: not agreed on."""
     head_count: int = 0
-    """How many of these belong to the last layer: classes * (features + 1)."""
+    """The number of those scalars in the last layer: classes * (features + 1)."""
     layout: bytes = b""
-    """Of the shared weights; empty: not agreed on."""
+    """The layout of the shared weights; empty: not agreed on."""
     batch: bytes = b""
-    """Digest of the public batch; empty: do not compare."""
+    """The digest of the public batch; empty: do not compare."""
     samples: int = 0
     """The most samples that may stand behind all counts together, such as what a device declared when it joined; 0:
     any.  Counts are claims: whoever weighs with them bounds them first."""
@@ -74,7 +74,7 @@ class Expect:
 
 
 EXAMPLE_SIZES = Expect(classes=10, feature_dim=500, weight_count=2_621_558)
-"""Those of a CNN on ten classes, for figures that a reader can compare."""
+"""The sizes of a CNN on ten classes, for comparable figures."""
 
 
 @open_base(PAYLOADS)
@@ -87,10 +87,10 @@ class Payload(ABC):
 
     __hash__ = None  # type: ignore[assignment]  # as for every class with an __eq__ and mutable parts
     coded: ClassVar[tuple[str, ...]] = ()
-    """The fields whose floats travel in the encoding that the federation has chosen for the kind, each annotated as
-    Matrix or Vector.  Ids and counts stay exact, and probabilities f4: a log of tiny ones is taken."""
+    """The fields whose floats travel in the federation's encoding for this kind, annotated as Matrix or Vector.  Ids
+    and counts stay exact, and probabilities f4: logarithms of tiny ones are taken."""
     encodings: ClassVar[tuple[str, ...]] = tuple(ENCODINGS)
-    """Those that a federation may choose."""
+    """The encodings that a federation may choose."""
 
     @abstractmethod
     def check(self, expect: Expect) -> None:
@@ -99,13 +99,13 @@ class Payload(ABC):
     @classmethod
     @abstractmethod
     def most_bytes(cls, expect: Expect) -> tuple[int, ...]:
-        """The bytes of each tensor, in f4 or i4, of the largest one that fits; no size in `expect` is 0."""
+        """Return the bytes of each tensor, in f4 or i4, of the largest one that fits; no size in `expect` is 0."""
 
     @classmethod
     def scalars(cls, slot: Slot) -> Mapping[str, int]:
-        """The numbers in the largest payload of a slot, as coefficients of the symbols that message_sizes.py names.
+        """Return the numbers in a slot's largest payload, as coefficients of the symbols that message_sizes.py names.
 
-        Of a kind that does not say: what they come to for the example there.
+        A kind that does not override this returns their number in the example there.
         """
         return {"": sum(cls.most_bytes(slot.expect(EXAMPLE_SIZES))) // 4}
 
@@ -123,7 +123,7 @@ def _same(a: object, b: object) -> bool:
 
 
 def unfit(message: str) -> RemoteProtocolError:
-    """The error for a payload that does not fit."""
+    """Return the error for a payload that does not fit."""
     return RemoteProtocolError("knowledge", message)
 
 
@@ -156,7 +156,7 @@ class ByClass(Payload):
     @property
     @abstractmethod
     def vectors(self) -> NDArray[np.float32]:
-        """A vector for each class, to be drawn: (m, d)."""
+        """Return a vector for each class, for plots: (m, d)."""
 
 
 def check_class_rows(name: str, classes: NDArray[Any], counts: NDArray[Any], rows: int, expect: Expect) -> None:
@@ -171,7 +171,7 @@ def check_class_rows(name: str, classes: NDArray[Any], counts: NDArray[Any], row
     samples = counts.tolist()
     if min(samples) < 1:
         raise unfit(f"{name}: a count below 1: a class without samples must be left out")
-    if expect.samples and (total := sum(samples)) > max(expect.samples, rows):  # rows that all weigh 1 are no claim
+    if expect.samples and (total := sum(samples)) > max(expect.samples, rows):  # rows of weight 1 make no claim
         raise unfit(f"{name}: counts of {total} samples together, at most {expect.samples} were declared")
 
 
@@ -211,12 +211,12 @@ class PublicLogits(Payload):
 
     @classmethod
     def most_bytes(cls, expect: Expect) -> tuple[int, ...]:
-        """A row for each sample of the public batch."""
+        """Return the bytes of a row for each sample of the public batch."""
         return (4 * expect.rows * expect.classes,)
 
     @classmethod
     def scalars(cls, slot: Slot) -> Mapping[str, int]:
-        """Of the batch that the slot names."""
+        """Return the numbers in the batch that the slot names."""
         return {"K": slot.rows}
 
 
@@ -235,12 +235,12 @@ class LogitGradients(Payload):
 
     @classmethod
     def most_bytes(cls, expect: Expect) -> tuple[int, ...]:
-        """A row for each sample of the public batch."""
+        """Return the bytes of a row for each sample of the public batch."""
         return (4 * expect.rows * expect.classes,)
 
     @classmethod
     def scalars(cls, slot: Slot) -> Mapping[str, int]:
-        """Of the batch that the slot names."""
+        """Return the numbers in the batch that the slot names."""
         return {"K": slot.rows}
 
 
@@ -265,18 +265,18 @@ class ClassRows(ByClass):
 
     @property
     def vectors(self) -> NDArray[np.float32]:
-        """The rows."""
+        """Return the rows."""
         return self.rows
 
     @classmethod
     def most_bytes(cls, expect: Expect) -> tuple[int, ...]:
-        """Rows of all classes, their ids and counts."""
+        """Return the bytes of the rows of all classes, their ids and counts."""
         width = expect.classes if expect.probabilities else expect.feature_dim
         return (4 * expect.classes, 4 * expect.classes * width, 4 * expect.classes)
 
     @classmethod
     def scalars(cls, slot: Slot) -> Mapping[str, int]:
-        """Of all classes; those of a remainder are counted where the others are."""
+        """Return the numbers for all classes; a remainder slot's rows count in the slot beside it."""
         if slot.remainder:
             return {}
         wide = {"K K": 1} if slot.probabilities else {"K d": slot.times, "K K": int(slot.class_columns)}
@@ -303,18 +303,18 @@ class HyperKnowledge(ByClass):
 
     @property
     def vectors(self) -> NDArray[np.float32]:
-        """The features."""
+        """Return the features."""
         return self.features
 
     @classmethod
     def most_bytes(cls, expect: Expect) -> tuple[int, ...]:
-        """Of all classes: ids, features, predictions, counts."""
+        """Return the bytes of the ids, features, predictions and counts of all classes."""
         k = expect.classes
         return (4 * k, 4 * k * expect.feature_dim, 4 * k * k, 4 * k)
 
     @classmethod
     def scalars(cls, slot: Slot) -> Mapping[str, int]:
-        """Of all classes."""
+        """Return the numbers for all classes."""
         del slot
         return {"K d": 1, "K K": 1, "K": _BESIDE_ROWS}
 
@@ -329,10 +329,10 @@ class Weights(Payload):
     values: Vector  # (p,)
     layout: Annotated[bytes, Blob(16, 16)]
     count: Annotated[int, Integer(1, 2**31 - 1)] = field(default=1, metadata=LATER)
-    """What they weigh in a mean: the sender's samples, or 1."""
+    """The weight of this upload in a mean: the sender's samples, or 1."""
 
     def check(self, expect: Expect) -> None:
-        """Raise RemoteProtocolError unless there are as many weights as agreed on, of a possible magnitude."""
+        """Raise RemoteProtocolError unless the number of weights and their magnitude are possible."""
         if expect.weight_count not in (0, self.values.size):
             raise unfit(f"Weights: {self.values.size}, expected {expect.weight_count}")
         if self.count > (expect.samples or self.count):
@@ -344,64 +344,64 @@ class Weights(Payload):
 
     @classmethod
     def most_bytes(cls, expect: Expect) -> tuple[int, ...]:
-        """All of them."""
+        """Return the bytes of all weights."""
         return (4 * expect.weight_count,)
 
     @classmethod
     def scalars(cls, slot: Slot) -> Mapping[str, int]:
-        """All of them, or those in front of the last layer."""
+        """Return the number of all weights, or of those in front of the last layer."""
         head = {"K d": -1, "K": -1} if slot.without_head else {}
         return {"P": 1, "": slot.extra_columns, **head}
 
 
 def kinds() -> Mapping[str, type[Payload]]:
-    """Every registered kind by its tag.  Raises UsageError, in one line, for one that is none."""
+    """Return every registered kind by its tag.  Raises UsageError, in one line, for one that is not a kind."""
     return {tag: registered(Payload, tag) for tag in registry.names(PAYLOADS)}
 
 
 def payload_bytes(payload: Payload) -> int:
-    """Bytes of the tensors in a payload, without framing."""
+    """Return the bytes of the tensors in a payload, without framing."""
     values = (getattr(payload, field.name) for field in dataclasses.fields(payload))
     return sum(value.nbytes for value in values if isinstance(value, np.ndarray))
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One role in an exchange: which kind of knowledge stands there."""
+    """One role in an exchange, with its kind of knowledge."""
 
     kind: type[Payload]
     personal: bool = False
-    """Differs from device to device (downlink only)."""
+    """Whether the payload differs from device to device (downlink only)."""
     optional: bool = False
-    """May be missing: a teacher gets no gradient, a first exchange has no past."""
+    """Whether the payload may be missing: a teacher gets no gradient, and a first exchange has no past."""
     rows: int = 0
-    """Samples of the public batch, for the kinds that have one."""
+    """The number of samples of the public batch, for kinds that have one."""
     extra_columns: int = 0
-    """Columns of class rows beyond the width of the features: 1 for header rows, whose last one is the bias; for
-    weights, numbers that stand behind them."""
+    """The columns of class rows beyond the width of the features: 1 for header rows, whose last column is the bias;
+    for weights, the numbers after them."""
     without_head: bool = False
-    """Weights without those of the last layer."""
+    """Whether the weights leave out those of the last layer."""
     probabilities: bool = False
-    """Class rows that are predictions: as wide as there are classes, and each on the simplex (W14)."""
+    """Whether class rows are predictions: as wide as there are classes, and each on the simplex (W14)."""
     times: int = 1
-    """Class rows of so many vectors as wide as the features, side by side."""
+    """The number of vectors in a class row, side by side, each as wide as the features."""
     class_columns: bool = False
-    """Class rows with one more column for each class."""
+    """Whether class rows have one more column for each class."""
     remainder: bool = False
-    """Class rows of the classes that another slot beside it leaves out: together they are of all classes."""
+    """Whether class rows are of the classes that another slot beside it leaves out: both together have all classes."""
 
     def expect(self, expect: Expect) -> Expect:
-        """What a payload in this slot must fit, where the federation expects `expect`."""
+        """Return what a payload in this slot must fit, if the federation expects `expect`."""
         return _expected(self, expect)
 
     def columns(self, classes: int) -> int:
-        """Columns of class rows beyond the width of the features."""
+        """Return the number of columns of class rows beyond the width of the features."""
         return self.extra_columns + (classes if self.class_columns else 0)
 
 
 @functools.lru_cache(maxsize=2**12)
 def _expected(slot: Slot, expect: Expect) -> Expect:
-    """The same for all devices of a kind, in every exchange."""
+    """Return the expectation of a slot; cached, because it is the same for all devices of a kind in every exchange."""
     width = expect.feature_dim * slot.times + slot.columns(expect.classes) if expect.feature_dim else 0
     left_out = expect.head_count if slot.without_head else 0
     count = expect.weight_count + slot.extra_columns - left_out if expect.weight_count else 0

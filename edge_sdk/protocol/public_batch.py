@@ -1,4 +1,4 @@
-"""Which public samples an exchange is about, and the name of such a batch: the same on both sides."""
+"""The public samples of an exchange, and the digest of such a batch: the same on both sides."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from edge_sdk.arrays import Ints
 from edge_sdk.protocol.messages import FederationSpec
 
 _WORDS_IN_BLOCK = 4
-"""Words of 64 bits in a SHA-256."""
+"""The number of 64-bit words in a SHA-256."""
 _DRAWS_KEPT = 32
-"""A simulated fleet asks for the same few draws again and again; of the largest legal batch they take 16 MiB."""
+"""The number of cached draws.  A simulated fleet repeats a few draws; of the largest legal batch they take 16 MiB."""
 
 
 def batch_indices(spec: FederationSpec, round_: int, iteration: int, size: int) -> Ints:
-    """Which public samples an exchange is about: (size,), the same on every device and on the coordinator.
+    """Return the public samples of an exchange: (size,), the same on every device and on the coordinator.
 
-    Without repeats, unless `size` is more than there are.  The draw is made of SHA-256 alone, so that a device in any
-    language makes the same (docs/reference/protocol.md, "The public set").
+    They do not repeat, unless `size` is more than there are.  The draw is made of SHA-256 alone, so that a device in
+    any language makes the same (docs/reference/protocol.md, "The public set").
     """
     if spec.public is None:
         raise ValueError("this federation has no public set")
@@ -30,7 +30,7 @@ def batch_indices(spec: FederationSpec, round_: int, iteration: int, size: int) 
 
 @lru_cache(maxsize=_DRAWS_KEPT)
 def _draw(seed: int, round_: int, iteration: int, size: int, count: int) -> Ints:
-    """The first `size` places of a Fisher-Yates shuffle of 0..count-1: (size,), read-only."""
+    """Return the first `size` places of a Fisher-Yates shuffle of 0..count-1: (size,), read-only."""
     words = _words(f"public/{seed}/{round_}/{iteration}", size)
     if size > count:
         drawn = (words % count).astype(np.int64)
@@ -47,14 +47,14 @@ def _draw(seed: int, round_: int, iteration: int, size: int, count: int) -> Ints
 
 
 def _words(name: str, count: int) -> NDArray[np.uint64]:
-    """(count,) words of 64 bits: the SHA-256 of NAME/0, NAME/1 ..., four little-endian words each."""
+    """Return (count,) words of 64 bits: the SHA-256 of NAME/0, NAME/1 ..., four little-endian words each."""
     blocks = -(-count // _WORDS_IN_BLOCK)
     stream = b"".join(hashlib.sha256(f"{name}/{block}".encode()).digest() for block in range(blocks))
     return np.frombuffer(stream, "<u8")[:count]
 
 
 def batch_digest(spec: FederationSpec, indices: Ints) -> bytes:
-    """A name for a batch, 8 bytes: equal only for the same samples in the same order (warning W6 of FedAL)."""
+    """Return 8 bytes that identify a batch: equal only for the same samples in the same order (warning W6 of FedAL)."""
     if spec.public is None:
         raise ValueError("this federation has no public set")
     return hashlib.sha256(spec.public.sha256 + indices.astype("<i8").tobytes()).digest()[:8]

@@ -1,4 +1,4 @@
-"""What packages register as entry points: each group is read once, each object loads when it is first asked for."""
+"""The entry points of installed packages: each group is read once, each object loads at its first use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edge_sdk.protocol.leaves import one_line
 
 @functools.cache
 def points(group: str) -> Mapping[str, Sequence[importlib.metadata.EntryPoint]]:
-    """The entry points of a group by name.  Cached: reading takes milliseconds, and it is asked for each device."""
+    """Return the entry points of a group by name.  Cached: reading takes milliseconds, and repeats for each device."""
     found: dict[str, list[importlib.metadata.EntryPoint]] = {}
     for point in importlib.metadata.entry_points(group=group):
         if all(point.value != other.value for other in found.setdefault(point.name, [])):
@@ -22,21 +22,21 @@ def points(group: str) -> Mapping[str, Sequence[importlib.metadata.EntryPoint]]:
 
 
 def names(group: str) -> tuple[str, ...]:
-    """The names in an entry-point group, sorted."""
+    """Return the names in an entry-point group, sorted."""
     return tuple(sorted(points(group)))
 
 
 def value(group: str, name: str) -> str:
-    """What a name stands for, as `MODULE:OBJECT`; empty: nothing is registered under it."""
+    """Return the target of a name, as `MODULE:OBJECT`; empty: nothing is registered under it."""
     found = points(group).get(name)
     return found[0].value if found else ""
 
 
 @functools.cache
 def load(group: str, name: str, what: str) -> Any:
-    """The object that is registered under a name.  what: its kind in words, for the error.
+    """Load the object that is registered under a name.  what: its kind in words, for the error.
 
-    Raises UsageError, in one line, where nothing is registered, two packages claim the name, or it does not load.
+    Raises UsageError, in one line, if nothing is registered, two packages claim the name, or it does not load.
     """
     found = points(group).get(name, ())
     if not found:

@@ -18,14 +18,14 @@ from edge_sdk.protocol.leaves import one_line
 
 T = TypeVar("T")
 MOST_QUOTED = 80
-"""Characters of a value that a message quotes."""
+"""The number of characters of a value that a message quotes."""
 
 
 def read_table(cls: type[T], table: Mapping[str, Any], prefix: str, unknown_key: str = "unknown key") -> T:
-    """The dataclass that a table describes; keys that are missing have their defaults.
+    """Read a table as a dataclass; missing keys have their defaults.
 
-    prefix: what a message puts before the key, such as `FILE: train.`.  unknown_key: what it says of a key that there
-    is not.  Raises UsageError, in one line with the key, what is allowed and what was found.
+    prefix: what a message puts before the key, such as `FILE: train.`.  unknown_key: the message for an unknown key.
+    Raises UsageError, in one line with the key, what is allowed and what was found.
     """
     known = sorted(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]  # only given dataclasses
     for key in table:
@@ -39,7 +39,7 @@ def read_table(cls: type[T], table: Mapping[str, Any], prefix: str, unknown_key:
 
 
 def to_table(value: object) -> dict[str, Any]:
-    """The table that `read_table` reads back as this dataclass; fields at their defaults are left out."""
+    """Return the table that `read_table` reads back as this dataclass; fields at their defaults are left out."""
     fields = dataclasses.fields(value)  # type: ignore[arg-type]  # only given dataclasses
     found = {field.name: getattr(value, field.name) for field in fields if getattr(value, field.name) != field.default}
     return {key: _plain(each) for key, each in found.items()}
@@ -52,7 +52,7 @@ def _plain(value: Any) -> Any:
 
 
 def allowed(key: str, known: Sequence[str]) -> str:
-    """The keys that are allowed, and the one that was probably meant: its unit may be missing, or it is misspelt."""
+    """Return the allowed keys, and the key that was probably meant: its unit may be missing, or it is misspelt."""
     full = [name for name in known if name.startswith(f"{key}_")]
     if full:
         return f"the unit is missing from the name; write {' or '.join(full)}"
@@ -62,7 +62,7 @@ def allowed(key: str, known: Sequence[str]) -> str:
 
 
 def _with_value(problem: str, table: Mapping[str, Any]) -> str:
-    """`key.inner[2]: expected ...` with the value that stands there, instead of its type, where one stands there."""
+    """Replace the type in `key.inner[2]: expected ...` by the value that was found, if there is one."""
     path, _, told = problem.partition(": ")
     told = re.sub(r", found [a-zA-Z]+$", "", told)  # as schema.py says it, which quotes nothing
     if ", found " in told:

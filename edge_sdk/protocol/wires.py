@@ -1,4 +1,4 @@
-"""What travels in an exchange: roles, each with a slot for one kind of knowledge; and what fits into a slot."""
+"""The roles of an exchange, each with a slot for one kind of knowledge, and the checks of payloads in slots."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Exchange:
 
 
 def slots_of(rows: Iterable[Exchange]) -> list[Slot]:
-    """All slots of some exchanges."""
+    """Return all slots of some exchanges."""
     return [slot for row in rows for roles in (row.down, row.up) for slot in roles.values()]
 
 
@@ -54,22 +54,22 @@ def _sizes(classes: int, feature_dim: int) -> Expect:
 
 @functools.lru_cache(maxsize=2**12)
 def expected_upload(expect: Expect, *, samples: int) -> Expect:
-    """What one device gives back, which declared so many samples; 0: it did not."""
+    """Return what one device's upload must fit; samples: the number that it declared, 0 if it declared none."""
     return dataclasses.replace(expect, contributors=1, samples=samples)
 
 
 @functools.lru_cache(maxsize=2**12)
 def expected_weights(expect: Expect, *, count: int, feature_dim: int, layout: bytes) -> Expect:
-    """With the size of one device's model; a count of 0: it shares no weights."""
+    """Return the expectation with the size of one device's model; a count of 0: it shares no weights."""
     head = expect.classes * (feature_dim + 1)
     return dataclasses.replace(expect, weight_count=count, head_count=head, layout=layout)
 
 
 def frame_limits(exchange_rows: tuple[Exchange, ...], expect: Expect) -> Limits:
-    """The largest frame that a method may legally send in either direction, with f4 tensors.
+    """Return the largest frame that a method may send in either direction, with f4 tensors.
 
-    Messages without knowledge come on the same topics, so these limits are never below CONTROL_LIMITS; a payload that
-    is too large for its method and still below those is for `check_roles` to refuse.
+    Messages without knowledge come on the same topics, so these limits are never below CONTROL_LIMITS; `check_roles`
+    refuses a payload that is too large for its method and still below CONTROL_LIMITS.
     """
     frames = [
         [size for slot in roles.values() for size in _tensor_bytes(slot, expect)]
@@ -85,11 +85,11 @@ def frame_limits(exchange_rows: tuple[Exchange, ...], expect: Expect) -> Limits:
 MAX_FEATURE_DIM = 65536
 """The width assumed for a limit while no feature width is agreed on."""
 MAX_WEIGHT_COUNT = 2**26
-"""Likewise for weights: 256 MiB of f4."""
+"""The number of weights assumed for a limit while it is not agreed on: 256 MiB of f4."""
 
 
 def _tensor_bytes(slot: Slot, expect: Expect) -> tuple[int, ...]:
-    """The sizes of the tensors in the largest payload that fits a slot."""
+    """Return the sizes of the tensors in the largest payload that fits a slot."""
     sizes = dataclasses.replace(
         expect,
         feature_dim=expect.feature_dim or MAX_FEATURE_DIM,

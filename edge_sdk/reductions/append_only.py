@@ -1,8 +1,8 @@
-"""Sets and maps that grow by one at no cost, and stay values: the smaller one is still there, and unchanged.
+"""Immutable sets and maps that grow by one at constant cost; older versions stay valid and unchanged.
 
-What a round has folded grows with every upload.  Copied each time, it would make an upload cost as much as there are
-devices.  Here all versions share one dict and each knows how much of it is its own; only who adds to a version that
-was added to before pays for a copy.
+The uploads that a round has added up grow in number with every upload.  Copying them each time would make each upload
+cost as much as there are devices.  Here all versions share one dict, and each knows how many of its entries it has.
+Only adding to a version that was extended before makes a copy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ V = TypeVar("V")
 
 
 class AppendOnlyMap(Mapping[K, V], Generic[K, V]):
-    """A mapping in the order of adding."""
+    """A mapping in the order of insertion."""
 
     __slots__ = ("_length", "_shared")
 
@@ -26,7 +26,7 @@ class AppendOnlyMap(Mapping[K, V], Generic[K, V]):
         self._length = len(self._shared)
 
     def added(self, key: K, value: V) -> AppendOnlyMap[K, V]:
-        """With one more; a key that is there keeps its value."""
+        """Return the map with one more entry; an existing key keeps its value."""
         if key in self:
             return self
         grown: AppendOnlyMap[K, V] = AppendOnlyMap()
@@ -50,7 +50,7 @@ class AppendOnlyMap(Mapping[K, V], Generic[K, V]):
 
 
 class AppendOnlySet(AbstractSet[K], Generic[K]):
-    """A set; equal to a frozenset of the same, and hashed like it."""
+    """A set; it equals a frozenset of the same items, and has the same hash."""
 
     __slots__ = ("_map",)
 
@@ -58,7 +58,7 @@ class AppendOnlySet(AbstractSet[K], Generic[K]):
         self._map: AppendOnlyMap[K, None] = AppendOnlyMap(dict.fromkeys(items))
 
     def added(self, item: K) -> AppendOnlySet[K]:
-        """With one more."""
+        """Return the set with one more item."""
         grown: AppendOnlySet[K] = AppendOnlySet()
         grown._map = self._map.added(item, None)
         return grown

@@ -1,4 +1,4 @@
-"""Uploads kept apart, for methods that need all of an exchange at once.
+"""Uploads kept apart, for methods that need all uploads of an exchange at once.
 
 Float addition is not associative, so a running float sum would make results depend on the order of arrival.  A `Bag`
 keeps the uploads by device number, so that a method sums them in number order.
@@ -26,15 +26,15 @@ class Bag:
     uploads: AppendOnlyMap[int, Contribution] = field(default_factory=AppendOnlyMap)
 
     def add(self, contribution: Contribution) -> Bag:
-        """With one more device; one that is in already keeps its first upload: the first durable one wins."""
+        """Return the bag with one more device; a device that is in it keeps its first durable upload."""
         return Bag(self.uploads.added(contribution.number, contribution))
 
     def merge(self, other: Bag) -> Bag:
-        """The union.  Two different uploads of one device cannot meet here: the ledger lets only one through."""
+        """Return the union.  Two different uploads of one device cannot meet here: the ledger accepts only one."""
         return Bag(AppendOnlyMap({**other.uploads, **self.uploads}))
 
     def __iter__(self) -> Iterator[Contribution]:
-        """In number order, whatever the order of arrival."""
+        """Iterate in number order, whatever the order of arrival."""
         return (self.uploads[number] for number in sorted(self.uploads))
 
     def __len__(self) -> int:
@@ -42,17 +42,17 @@ class Bag:
 
     @property
     def answered(self) -> int:
-        """Devices that took part in the exchange."""
+        """The number of devices that took part in the exchange."""
         return sum(up.answered for up in self.uploads.values())
 
     def payloads(self, kind: type[T], role: str) -> dict[int, T]:
-        """What came in a role, a payload of `kind`, by device number, in number order."""
+        """Return the payloads of `kind` received in a role, by device number, in number order."""
         found = ((up.number, up.knowledge.get(role)) for up in self)
         return {number: payload for number, payload in found if isinstance(payload, kind)}
 
 
 def mean_in_order(arrays: Iterable[NDArray[np.floating]]) -> NDArray[np.float32]:
-    """The mean of equal-shaped arrays, summed in f8 in the order given, as f4."""
+    """Return the mean of equal-shaped arrays, summed in f8 in the order given, as f4."""
     total: NDArray[np.float64] | None = None
     count = 0
     for array in arrays:

@@ -1,4 +1,4 @@
-"""Means of class rows over the devices that hold the class: what FedProto and FedSSA reduce to."""
+"""Means of class rows over the devices that hold the class, for FedProto and FedSSA."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from numpy.typing import NDArray
 from edge_sdk.protocol.knowledge import ClassRows
 
 MOST = 2**31 - 1
-"""What a count on the wire can say."""
+"""The largest count that the wire format can hold."""
 
 
 def mean_over_holders(uploads: Sequence[ClassRows]) -> ClassRows:
-    """Per class the mean of its holders' rows, weighted by their counts; the counts are added up.
+    """Return per class the mean of its holders' rows, weighted by their counts; the counts are added up.
 
-    Devices that send 1 for every count get the uniform mean.  Summed in f8 in the order given and divided once; a class
-    that nobody holds is absent.  Raises ValueError for no uploads.
+    Devices that send 1 for every count get the uniform mean.  Rows are summed in f8 in the order given, and divided
+    once; a class without holders is absent.  Raises ValueError for no uploads.
     """
     classes, sums, weights = _totals(uploads)
     return _divided(classes, sums, weights)
 
 
 def mean_over_others(uploads: Sequence[ClassRows]) -> list[ClassRows | None]:
-    """For each upload the mean over the other holders of its classes; None where no class of it has another holder.
+    """Return for each upload the mean over the other holders of its classes; None if no class has another holder.
 
-    (sum - own) / (weights - own weight), all in f8.  Raises ValueError for no uploads.
+    The mean is (sum - own) / (weights - own weight), all in f8.  Raises ValueError for no uploads.
     """
     classes, sums, weights = _totals(uploads)
     found: list[ClassRows | None] = []
@@ -40,7 +40,7 @@ def mean_over_others(uploads: Sequence[ClassRows]) -> list[ClassRows | None]:
 
 
 def _totals(uploads: Sequence[ClassRows]) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.int64]]:
-    """Classes (m,), sums of count * row (m, d), and sums of counts (m,), in the order given."""
+    """Return classes (m,), sums of count * row (m, d), and sums of counts (m,), in the order given."""
     if not uploads:
         raise ValueError("no class rows")
     classes, at = np.unique(np.concatenate([up.classes for up in uploads]), return_inverse=True)
@@ -56,11 +56,11 @@ def _totals(uploads: Sequence[ClassRows]) -> tuple[NDArray[np.int32], NDArray[np
 
 
 _AT_ONCE = 64
-"""Uploads whose rows are in f8 at the same time."""
+"""The number of uploads whose rows are in f8 at the same time."""
 
 
 def _add_in_order(sums: NDArray[np.float64], at: NDArray[np.intp], rows: NDArray[np.float64]) -> None:
-    """Add each of rows (n, d) to the one of sums (m, d) that `at` (n,) names; the same bits for the same order."""
+    """Add each of rows (n, d) to the row of sums (m, d) given by `at` (n,); the same order gives the same bits."""
     order = np.argsort(at, kind="stable")
     present, starts = np.unique(at[order], return_index=True)
     sums[present] += np.add.reduceat(rows[order], starts, axis=0)
@@ -72,7 +72,7 @@ def _divided(classes: NDArray[np.int32], sums: NDArray[np.float64], weights: NDA
 
 
 def carried_over(before: ClassRows | None, now: ClassRows) -> ClassRows:
-    """The rows of this round, and for classes that nobody brought in it those of before."""
+    """Return the rows of this round, and the earlier rows of classes that no device brought in it."""
     if before is None:
         return now
     kept = ~np.isin(before.classes, now.classes)

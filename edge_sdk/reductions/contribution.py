@@ -1,4 +1,4 @@
-"""What is summed: one device's upload; and what a sum of them is."""
+"""One device's upload, and the protocol of its aggregates."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:  # of the tools, not of a base install
 class Contribution:
     """One device's accepted upload.
 
-    Where the method keeps slots: also the upload that is in the device's slot until then; and without knowledge one
-    whose slot is given up for its age.
+    If the method keeps slots, it also has the device's earlier upload, which the new one replaces.  A contribution
+    without knowledge has only an earlier upload, whose slot expired.
     """
 
     number: int
@@ -27,7 +27,7 @@ class Contribution:
 
     @property
     def answered(self) -> bool:
-        """Whether the device took part in the exchange; else only its slot is given up."""
+        """Whether the device took part in the exchange; if not, only its slot expired."""
         return bool(self.knowledge) or not self.before
 
 
@@ -43,10 +43,10 @@ class Aggregate(Protocol):
 
     @property
     def answered(self) -> int:
-        """Devices that took part in the exchange."""
+        """The number of devices that took part in the exchange."""
 
     def add(self, contribution: Contribution) -> Self:
-        """With one more upload; this aggregate stays as it was."""
+        """Return the aggregate with one more upload; this aggregate stays unchanged."""
 
     def merge(self, other: Self) -> Self:
-        """Both together, of different devices."""
+        """Merge two aggregates of different devices."""

@@ -1,4 +1,4 @@
-"""The sum of methods that share weights and something small beside them."""
+"""The aggregate of methods that share weights and a smaller payload beside them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from edge_sdk.reductions.weighted_sum import WeightedSum
 
 @dataclass(frozen=True, slots=True)
 class MixedSum:
-    """What comes in the role `weights`, summed, and the rest as it came, by device.
+    """The sum of the payloads in the role `weights`, and all other payloads by device.
 
-    A device that shares no weights counts for the rest alone.
+    A device without weights counts only for the other payloads.
     """
 
     weights: WeightedSum = field(default_factory=WeightedSum)
@@ -23,16 +23,16 @@ class MixedSum:
 
     @property
     def answered(self) -> int:
-        """Devices that took part in the exchange."""
+        """The number of devices that took part in the exchange."""
         return len(self.rest)
 
     def add(self, contribution: Contribution) -> MixedSum:
-        """With one more device."""
+        """Return the aggregate with one more device."""
         known, weights = dict(contribution.knowledge), self.weights
         if "weights" in known:
             weights = weights.add(contribution.number, cast("Weights", known.pop("weights")))
         return MixedSum(weights, self.rest.add(replace(contribution, knowledge=known)))
 
     def merge(self, other: MixedSum) -> MixedSum:
-        """Both together."""
+        """Merge both aggregates."""
         return MixedSum(self.weights.merge(other.weights), self.rest.merge(other.rest))

@@ -23,18 +23,18 @@ Bits = Annotated[NDArray[np.uint8], Tensor(("u1",), 1)]  # (8 p,), the bytes of 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
-    """What a round does to the slots: weights that came, and weights that they take the place of or that expired."""
+    """The change of the slots in a round: weights that came, and weights that were replaced or that expired."""
 
     now: WeightedSum = field(default_factory=WeightedSum)
     gone: WeightedSum = field(default_factory=WeightedSum)
 
     @property
     def answered(self) -> int:
-        """Devices that brought weights."""
+        """The number of devices that brought weights."""
         return self.now.uploads
 
     def add(self, contribution: Contribution) -> Change:
-        """With one more device; one that only has an earlier upload is one whose slot expired."""
+        """Return the change with one more device; a device that has only an earlier upload has a slot that expired."""
         now, gone = self.now, self.gone
         if "weights" in contribution.knowledge:
             now = now.add(contribution.number, cast("Weights", contribution.knowledge["weights"]))
@@ -43,14 +43,14 @@ class Change:
         return Change(now, gone)
 
     def merge(self, other: Change) -> Change:
-        """Both together."""
+        """Merge both changes."""
         return Change(self.now.merge(other.now), self.gone.merge(other.gone))
 
 
 @wire("slot-sum")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotSum:
-    """The sum of count * weights over all slots, exact: 16 bytes a scalar, however many slots there are."""
+    """The exact sum of count * weights over all slots: 16 bytes a scalar, for any number of slots."""
 
     coarse: Bits
     fine: Bits
@@ -59,16 +59,16 @@ class SlotSum:
     layout: Annotated[bytes, Blob(16, 16)]
 
     def sum(self) -> WeightedSum:
-        """The sum to calculate with."""
+        """The sum as a WeightedSum."""
         return WeightedSum.of(self.coarse.view("<f8"), self.fine.view("<f8"), self.count, self.slots)
 
     def mean(self) -> Weights:
-        """w^T, the mean over all slots, as f4."""
+        """Return w^T, the mean over all slots, as f4."""
         return Weights(values=self.sum().mean_values(), layout=self.layout)
 
 
 def changed(slots: SlotSum | None, change: Change, layout: bytes) -> SlotSum:
-    """The slots after a round in which somebody answered."""
+    """Return the slots after a round with at least one answer."""
     after = (slots.sum() if slots else WeightedSum()).minus(change.gone).merge(change.now)
     coarse, fine = after.parts()
     return SlotSum(coarse=_bits(coarse), fine=_bits(fine), count=after.count, slots=after.uploads, layout=layout)

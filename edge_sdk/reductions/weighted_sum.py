@@ -19,20 +19,20 @@ from edge_sdk.errors import RunFailed
 from edge_sdk.protocol.knowledge import Weights
 
 MOST_COUNT = 2**33
-"""Of all counts together: values up to 10^6 (knowledge.MAX_MAGNITUDE) times this stay below 2^53."""
+"""The largest sum of all counts: values up to 10^6 (knowledge.MAX_MAGNITUDE) times this stay below 2^53."""
 MOST_UPLOADS = 2**17
-"""So many products below _NEAR have room in the units of an i8, twice."""
+"""The largest number of uploads: this many products below _NEAR fit into the units of an i8, twice."""
 _UNIT_BITS = 36
 _NEAR = 2.0**9
-"""Products below this count in units as they are; of larger ones, the whole numbers are added up apart."""
+"""Products below this count in units directly; the whole numbers of larger ones are added up separately."""
 _ROUNDER = 3 * 2.0**15
 """f8 around this are one unit apart: a sum with it is a rounded product, and its bits, less those of the rounder alone,
 are the number of units."""
 _ROUNDER_BITS = np.array([_ROUNDER]).view(np.int64)  # (1,)
 _TOGETHER = 16
-"""Uploads that wait for one another: their frames are in memory meanwhile."""
+"""The number of uploads that are added together; their frames stay in memory until then."""
 _PIECE = 2**15
-"""Scalars added up at a time: so many fit into a core's cache, and take longer than the calls."""
+"""The scalars that are added at a time: they fit into a core's cache, and take longer than the calls."""
 
 Units: TypeAlias = NDArray[np.int64]
 Array = TypeVar("Array", Doubles, Units)
@@ -40,10 +40,10 @@ Array = TypeVar("Array", Doubles, Units)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightedSum:
-    """The sum of count * values over some devices; also the upload of the lowest-numbered one, as it came.
+    """The sum of count * values over some devices, with the upload of the lowest-numbered device unchanged.
 
-    Uploads wait until there are some, and are added together, piece by piece of the weights: so the sum goes through
-    the processor's cache once for all of them.
+    Uploads wait until there are several, and are then added together, piece by piece of the weights: so the sum passes
+    through the processor's cache once for all of them.
     """
 
     units: Units | None = None  # (p,) of 2^-36
@@ -51,16 +51,16 @@ class WeightedSum:
     count: int = 0
     uploads: int = 0
     first: tuple[int, Weights] | None = None
-    """(device number, weights) of the lowest number."""
+    """The lowest device number and its weights."""
     waiting: tuple[Weights, ...] = ()
-    """Counted above, and not yet in the sums."""
+    """The uploads that `count` includes, and that are not yet in the sums."""
 
     def add(self, number: int, weights: Weights) -> WeightedSum:
-        """With the upload of one more device, weighted by its count."""
+        """Return the sum with the upload of one more device, weighted by its count."""
         return self.merge(WeightedSum(None, None, weights.count, 1, (number, weights), (weights,)))
 
     def merge(self, other: WeightedSum) -> WeightedSum:
-        """Both together.  Raises RunFailed where so many would not add up exactly."""
+        """Merge both sums.  Raises RunFailed if there are too many uploads for exact addition."""
         if not self.uploads or not other.uploads:
             return self if self.uploads else other
         count, uploads = self.count + other.count, self.uploads + other.uploads
@@ -76,7 +76,7 @@ class WeightedSum:
         return merged.added_up() if len(merged.waiting) >= _TOGETHER else merged
 
     def added_up(self) -> WeightedSum:
-        """With nothing waiting."""
+        """Return the sum with no uploads waiting."""
         if not self.waiting:
             return self
         size = self.waiting[0].values.size
@@ -97,11 +97,11 @@ class WeightedSum:
                     product -= rounded
                 product += _ROUNDER
                 sums += product.view(np.int64)
-            sums -= len(self.waiting) * _ROUNDER_BITS  # beyond 2^63 an i8 goes on at the start
+            sums -= len(self.waiting) * _ROUNDER_BITS  # an i8 wraps around at 2^63
         return replace(self, units=units, whole=whole, waiting=())
 
     def parts(self) -> tuple[Doubles, Doubles]:
-        """The sum as whole numbers (p,) and multiples of 2^-36 in [0, 1) (p,); each sum has one such form.
+        """Return the sum as whole numbers (p,) and multiples of 2^-36 in [0, 1) (p,); this form is unique.
 
         Raises ValueError for no uploads.
         """
@@ -114,11 +114,11 @@ class WeightedSum:
 
     @classmethod
     def of(cls, coarse: Doubles, fine: Doubles, count: int, uploads: int) -> WeightedSum:
-        """What had these parts, without a word on which upload is the first."""
+        """Make a sum from its parts, without the first upload."""
         return cls((fine * 2.0**_UNIT_BITS).astype(np.int64), coarse, count, uploads)
 
     def minus(self, part: WeightedSum) -> WeightedSum:
-        """Without uploads that are in it, and without a word on which is the first: to the bit the sum of the rest."""
+        """Return the sum without uploads that are in it, and without `first`: exactly the sum of the rest."""
         whole, part = self.added_up(), part.added_up()
         if whole.units is None or part.units is None:
             return self
@@ -129,22 +129,22 @@ class WeightedSum:
         return WeightedSum(whole.units - part.units, apart, count, uploads)
 
     def mean(self) -> Weights:
-        """The weighted mean, as f4.  Raises ValueError for no uploads."""
+        """Return the weighted mean, as f4.  Raises ValueError for no uploads."""
         values = self.mean_values()
         if self.first is None:
             raise ValueError("no layout")
         return Weights(values=values, layout=self.first[1].layout)
 
     def mean_values(self) -> NDArray[np.float32]:
-        """The weighted mean alone: f4 (p,).  Raises ValueError for no uploads."""
+        """Return only the values of the weighted mean: f4 (p,).  Raises ValueError for no uploads."""
         coarse, fine = self.parts()
         values: NDArray[np.float32] = ((coarse + fine) / self.count).astype(np.float32)
         return values
 
     def start(self, how: str) -> Weights:
-        """What round 0 makes of models that may have nothing in common.
+        """Return the common start after round 0, whose models may have different starts.
 
-        how: `first`, the model of the lowest-numbered device; `equal`, the mean, for all began with equal weights.
+        how: `first`, the model of the lowest-numbered device; `equal`, the mean, because all began with equal weights.
         """
         if how == "equal" or self.first is None:
             return self.mean()
@@ -157,5 +157,5 @@ def _both(a: Array | None, b: Array | None) -> Array | None:
 
 
 def _reach(weights: Weights) -> float:
-    """The largest magnitude of a product."""
+    """Return the largest magnitude of a product."""
     return weights.count * max(float(weights.values.max()), -float(weights.values.min()))
