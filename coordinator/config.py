@@ -113,9 +113,9 @@ class Settings:
     def tables(self) -> TomlTable:
         """The TOML tables that give these settings when they are read; values at their defaults are left out."""
         found = {
-            "federation": to_table(self.federation),
+            "federation": to_table(self.federation, defaults=True),
             "method": self.method,
-            "train": to_table(self.train),
+            "train": to_table(self.train, defaults=True),
             "public": to_table(self.public) if self.public is not None else {},
             "encoding": _encoding_table(self.encoding),
         }

@@ -332,7 +332,7 @@ class Server:
         if not self._registry.anybody_learns(self.rounds.members):
             return Broken(admission.nobody_learns(self.rounds.members, self.method))
         self.record.begun(now_s)
-        at = ExchangeId(invite.place.round, invite.place.exchange)
+        at = invite.place
         try:
             shared = self.reduction.common(at)
             self._norms.begin(shared)

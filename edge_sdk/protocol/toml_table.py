@@ -38,11 +38,18 @@ def read_table(cls: type[T], table: Mapping[str, Any], prefix: str, unknown_key:
         raise UsageError(f"{prefix}{_with_value(problem, table)}") from None
 
 
-def to_table(value: object) -> dict[str, Any]:
-    """Return the table that `read_table` reads back as this dataclass; fields at their defaults are left out."""
+def to_table(value: object, *, defaults: bool = False) -> dict[str, Any]:
+    """The table that `read_table` reads back as this dataclass.
+
+    Fields at their defaults are left out, unless `defaults` asks for them; None is left out always.
+    """
     fields = dataclasses.fields(value)  # type: ignore[arg-type]  # only given dataclasses
-    found = {field.name: getattr(value, field.name) for field in fields if getattr(value, field.name) != field.default}
-    return {key: _plain(each) for key, each in found.items()}
+    found = {field.name: getattr(value, field.name) for field in fields if defaults or _changed(value, field)}
+    return {key: _plain(each) for key, each in found.items() if each is not None}
+
+
+def _changed(value: object, field: dataclasses.Field[Any]) -> bool:
+    return bool(getattr(value, field.name) != field.default)
 
 
 def _plain(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """The faults of a simulated run, scheduled on the virtual clock.  All of them follow from the federation's seed.
 
 A device is off as long as at least one cause keeps it off: its daily hours, a drop-out, a power cut, an empty battery,
-or a defect.  This module knows the fleet and its devices by protocols, so that virtual.py can import it.
+or a defect.  This module knows the fleet and its devices by protocols, so that virtual_fleet.py can import it.
 """
 
 from __future__ import annotations

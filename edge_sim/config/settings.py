@@ -165,15 +165,19 @@ class Config(Settings):
 
     @property
     def tables(self) -> dict[str, Any]:
-        """The resolved TOML: tables that `parse` reads back as this config; values at their defaults are left out."""
+        """The resolved TOML: tables that `parse` reads back as this config.
+
+        [federation], [train], [data] and the fleet's boards and models name their defaults, too, so that a run can be
+        repeated after a default has changed; other values at their defaults are left out.
+        """
         own = {
-            "data": to_table(self.data),
+            "data": to_table(self.data, defaults=True),
             "partition": to_table(self.partition),
             "faults": to_table(FaultsTable(**asdict(self.faults), seed=self.faults_seed)),
             "scenario": to_table(self.scenario),
             "run": to_table(self.run),
         }
-        fleet = [{"count": row.count, **to_table(row)} for row in self.fleet]
+        fleet = [{"count": row.count, "board": row.board, "model": row.model, **to_table(row)} for row in self.fleet]
         return {**super().tables, **{name: table for name, table in own.items() if table}, "fleet": fleet}
 
     @cached_property

@@ -296,7 +296,7 @@ def test_a_real_broker_imitates_no_trouble_and_that_is_said(
     pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "edge_sim.runs.runner.run_in", lambda _out, config, **_: fleets.Run(configs.alone(config)).finished().result
+        "edge_sim.runs.command.run_in", lambda _out, config, **_: fleets.Run(configs.alone(config)).finished().result
     )
     file = tmp_path / "f.toml"
     for rows, told in ((({"count": 4, "dropout": 0.1},), True), (({"count": 4},), False)):
