@@ -43,7 +43,7 @@ class Hardware:
     """
 
     def __init__(self, board: Board, link: Link, *, battery_wh: float | None = None, charge_w: float = 0.0) -> None:
-        """battery_wh: replaces the board's value; 0: mains power.  charge_w: charges the battery of a board that is off."""
+        """battery_wh: replaces the board's value; 0: mains power.  charge_w: charging power while the board is off."""
         self.board, self.link = board, link
         self._capacity_j = J_PER_WH * (board.battery_wh if battery_wh is None else battery_wh)
         self._charge_w = charge_w
