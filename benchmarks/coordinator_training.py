@@ -1,4 +1,4 @@
-"""What it takes a coordinator to train: FedAL's discriminator and FedDF's distillation, by number of devices.
+"""Measures the training on the coordinator: FedAL's discriminator and FedDF's distillation, by number of devices.
 
     python benchmarks/coordinator_training.py [SECTION ...]
 
@@ -42,18 +42,18 @@ def main() -> None:
 
 
 def devices() -> list[str]:
-    """Where to compute."""
+    """Return the torch devices on which to compute."""
     return ["cpu", *(["cuda:0"] if torch.cuda.is_available() else [])]
 
 
 def fedal() -> Found:
-    """One iteration of the transfer stage."""
+    """Time one iteration of the transfer stage."""
     rows = [_row("FedAL", f"{n} devices", lambda where, n=n: _fedal_finish(n, where)) for n in COUNTS]
     return Found([_head(), *rows], [f"{BATCH} public samples, {CLASSES} classes, N outputs of the discriminator."])
 
 
 def feddf() -> Found:
-    """One round of an 85,002-weight net."""
+    """Time one round of a net with 85,002 weights."""
     rows = [_row("FedDF", f"{n} devices", lambda where, n=n: _feddf_finish(n, where)) for n in (10, 100)]
     told = "All models answer for 1,000 public samples of 28 x 28; then 200 steps with batches of 128."
     return Found([_head(), *rows], [told])

@@ -1,4 +1,4 @@
-"""What the embedded broker does with our transport: `python benchmarks/embedded_broker.py [amqtt|mosquitto]`.
+"""Measures the transport over the embedded broker: `python benchmarks/embedded_broker.py [amqtt|mosquitto]`.
 
 Prints round trip times between two clients, how floods of frames arrive, and how long a fleet takes to join.
 """
@@ -18,7 +18,7 @@ PATIENCE_S = 20.0
 
 
 def until(transport: MqttTransport, wanted: type[TransportEvent]) -> TransportEvent | None:
-    """The next event of a kind, or None when it does not come."""
+    """Return the next event of a kind, or None when it does not come."""
     end_s = time.monotonic() + PATIENCE_S
     while (left_s := end_s - time.monotonic()) > 0:
         event = transport.poll(left_s)
@@ -28,7 +28,7 @@ def until(transport: MqttTransport, wanted: type[TransportEvent]) -> TransportEv
 
 
 def open_link(leaving: ExitStack, broker: EmbeddedBroker, name: str, seed: int) -> MqttTransport:
-    """A link that listens to its own topic, connecting."""
+    """Open a link that connects and listens to its own topic."""
     link = MqttTransport(broker.url, name, seed=seed)
     leaving.callback(link.close)
     link.connect([f"bench/{name}"])
@@ -36,7 +36,7 @@ def open_link(leaving: ExitStack, broker: EmbeddedBroker, name: str, seed: int) 
 
 
 def round_trips_ms(ping: MqttTransport, pong: MqttTransport, size_bytes: int, count: int) -> list[float]:
-    """Sorted times from ping over the broker to pong, over the broker and back."""
+    """Return the sorted times from ping over the broker to pong and back."""
     times_ms, frame = [], os.urandom(size_bytes)
     for _ in range(count):
         began_s = time.perf_counter()
@@ -49,7 +49,7 @@ def round_trips_ms(ping: MqttTransport, pong: MqttTransport, size_bytes: int, co
 
 
 def flood(ping: MqttTransport, pong: MqttTransport, size_bytes: int, count: int) -> str:
-    """Send without waiting; how many arrive, in which order, and how fast."""
+    """Send without waiting; report how many frames arrive, in which order, and how fast."""
     began_s = time.perf_counter()
     for n in range(count):
         ping.send("bench/pong", n.to_bytes(4, "big") + bytes(size_bytes - 4))

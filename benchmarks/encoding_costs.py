@@ -39,7 +39,7 @@ KINDS: Mapping[str, Sequence[str]] = {
     "fedal": ("logits", "logit_gradients"),
     "fedproto": ("class_rows",),
 }
-"""What each method trades."""
+"""The payload kinds that each method exchanges."""
 JUDGED_BY: Mapping[str, str] = {"fedproto": "local_accuracy_mean"}
 """The metric of a method that serves a device's own classes; the others are judged on all ten digits."""
 
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def frame_bytes() -> dict[str, int]:
-    """The whole frame of an Upload with logits of 1000 samples and 10 classes, by encoding."""
+    """Return the bytes of an Upload frame with logits of 1000 samples and 10 classes, by encoding."""
     values = np.random.default_rng(0).normal(0, 5, (1000, 10)).astype(np.float32)
     found = {}
     for name in ENCODINGS:
@@ -102,7 +102,7 @@ def _run(method: str, encoding: str, seed: int, rounds: int) -> dict[str, Any]:
 
 
 def table(figures: Mapping[str, Any]) -> list[str]:
-    """The lines of a markdown table: mean ± standard deviation over seeds; bytes are whole frames, all messages."""
+    """Return the lines of a markdown table: mean ± standard deviation over seeds; bytes of all whole frames."""
     head = ["method", "encoding", "accuracy", "against f32, points", "up, B", "down, B", "up against f32"]
     rows = [head, ["---"] * len(head)]
     runs: Sequence[Mapping[str, Any]] = figures["runs"]

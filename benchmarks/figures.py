@@ -36,7 +36,7 @@ class Page:
     sections: Mapping[str, tuple[str, Callable[[], Table | Found]]]
     """Title and measurement of each section."""
     script: str = ""
-    """In benchmarks/; by default the page's name."""
+    """Name of the script in benchmarks/; default: the page's name."""
 
     @property
     def _script(self) -> str:
@@ -71,7 +71,7 @@ class Page:
         title, measure = self.sections[name]
         found = measure()
         found = found if isinstance(found, Found) else Found(found)
-        known = self._known()  # as late as this: another section may have been measured meanwhile
+        known = self._known()  # read again: another process may have measured a section meanwhile
         known[name] = {
             "title": title,
             "table": found.table,
@@ -96,12 +96,12 @@ class Page:
 
 
 def markdown(table: Table) -> list[str]:
-    """The lines of a table."""
+    """Return the lines of a table in markdown."""
     head, *rows = table if len(table) > 1 else [["" for _ in table[0]], *table]
     return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
 
 
 def quantiles(waits: Sequence[float]) -> list[str]:
-    """p50 and p95."""
+    """Return p50 and p95 as text."""
     ordered = sorted(waits)
     return [f"{ordered[int(len(ordered) * share)]:.2f}" for share in (0.5, 0.95)]

@@ -47,7 +47,7 @@ Tables = dict[str, Any]
 
 
 def accuracy() -> Table:
-    """Alone, FedMD and FedAL over three seeds."""
+    """Compare the devices alone, FedMD and FedAL over three seeds."""
     found: dict[str, list[float]] = {"alone": [], "fedmd": [], "fedal": []}
     worst: dict[str, list[float]] = {"fedmd": [], "fedal": []}
     for seed in SEEDS:
@@ -66,13 +66,13 @@ def accuracy() -> Table:
 
 
 def repeat() -> Table:
-    """The same seed twice."""
+    """Run the same seed twice."""
     first, second = (without_times(summary(edge_sim.run(_demo(rounds=20)))) for _ in range(2))
     return [["summary.json but for times", "equal" if first == second else "DIFFERENT"]]
 
 
 def transports() -> Table:
-    """The same federation over memory and over the embedded broker."""
+    """Run the same federation over memory and over the embedded broker."""
     rows = [["transport", "mean accuracy", "accuracies equal to memory's", "training and exchange"]]
     plain = _accuracies(memory := edge_sim.run(_demo(rounds=20)))
     rows.append([memory.transport, f"{statistics.fmean(plain.values()):.2%}", "", _seconds(memory)])
@@ -89,7 +89,7 @@ def transports() -> Table:
 
 
 def faults() -> Table:
-    """200 seeds of a 6-device run with lost, doubled and reordered frames, against the clean run."""
+    """Compare 200 seeds of a 6-device run with lost, doubled and reordered frames with the clean run."""
     begun_s = time.perf_counter()
     rows = [
         ["method", "seeds", "aggregates and models bit-equal to the clean run", "frames lost or doubled", "seconds"]
@@ -109,7 +109,7 @@ def faults() -> Table:
 
 
 def mutations() -> Table:
-    """100,000 mutated frames."""
+    """Decode 100,000 mutated frames."""
     begun_s = time.perf_counter()
     tests = "tests/protocol/test_mutations.py"
     done = subprocess.run(  # our own tests
@@ -125,7 +125,7 @@ def mutations() -> Table:
 
 
 def kills() -> Table:
-    """SIGKILL of devices and of the coordinator, each five times in one run over the embedded broker."""
+    """Kill devices and the coordinator with SIGKILL, five times each in one run over the embedded broker."""
     rows = [["killed", "kills", "run", "accuracies equal to the run without kills", "seconds"]]
     with tempfile.TemporaryDirectory() as folder:
         killing.write_app(Path(folder))
@@ -138,7 +138,7 @@ def kills() -> Table:
 
 
 def latency() -> Table:
-    """An empty round and a FedAL exchange with 10 devices over the embedded broker."""
+    """Time an empty round and a FedAL exchange with 10 devices over the embedded broker."""
     rows = [["", "p50 ms", "p95 ms", "goal p50 ms"]]
     for kind in ("amqtt", "mosquitto"):
         for label, method, rounds, per, goal in (
@@ -154,7 +154,7 @@ def latency() -> Table:
 
 
 def install() -> Table:
-    """A wheel in a clean environment: what comes, what it costs."""
+    """Install a wheel in a clean environment; report the packages, their size and the time."""
     with tempfile.TemporaryDirectory() as folder:
         python = Path(folder) / "venv" / "bin" / "python"
         _call(sys.executable, "-m", "build", "--wheel", "--outdir", folder, str(ROOT))
@@ -202,7 +202,7 @@ def _demo(*, rounds: int, method: str = "fedal", seed: int = 0, standalone: bool
 
 
 def _outcome(method: str, bad: Faults, seed: int) -> tuple[tuple[bytes, ...], int]:
-    """Final bytes of the coordinator's state and of every model; frames lost or doubled on the way."""
+    """Return the final bytes of the coordinator's state and of every model, and the number of faulty frames."""
     tables: Tables = {
         "federation": {"name": "faults", "method": method, "rounds": 4, "devices": 6, "deadline_s": 10_000.0},
         "method": {"tau": 3} if method == "fedal" else {},
@@ -218,7 +218,7 @@ def _outcome(method: str, bad: Faults, seed: int) -> tuple[tuple[bytes, ...], in
 
 
 def _fsyncs() -> list[float]:
-    """Milliseconds of durable commits of 4 kB."""
+    """Return the milliseconds of durable commits of 4 kB."""
     with tempfile.TemporaryDirectory(dir=ROOT) as folder:
         db = sqlite3.connect(Path(folder) / "x.db", isolation_level=None)
         db.execute("PRAGMA journal_mode=WAL")

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 RUNS = Path(os.environ.get("EDGE_RUNS", "runs/fleet")).absolute()
 MNIST = os.environ.get("EDGE_MNIST", "")
 ROUNDS, SAMPLES = 60, 11_000
-"""Of the test bed: a third of the paper's rounds, for two cores."""
+"""Rounds and samples of the test bed: a third of the paper's rounds, for two cores."""
 Summary = Mapping[str, Any]
 
 ESTIMATES = (
@@ -34,7 +34,7 @@ ESTIMATES = (
 
 
 def testbed() -> Found:
-    """FedAL's figure 5, at the paper's three alphas."""
+    """Measure FedAL's figure 5 at the paper's three alphas."""
     rows: Table = [["alpha", *COLUMNS, "until 80 %", "until 90 %"]]
     for alpha in ("5", "2", "1"):
         command = ["benchmarks/papers/fedal_pi.py", "--data", _mnist(), "--rounds", str(ROUNDS), "--alphas", alpha]
@@ -51,7 +51,7 @@ def testbed() -> Found:
 
 
 def hundred() -> Found:
-    """The fleet of examples/fleet under three methods."""
+    """Run the fleet of examples/fleet under three methods."""
     _edge("compare", "examples/fleet/fleet.toml", "--methods", "fedssa,fedal,fedavg", "--out", str(RUNS / "hundred"))
     rows: Table = [[*COLUMNS, "waited longest for"]]
     rows += [[*_row(name, told), _waited_for(told)] for name, told in _compared(RUNS / "hundred").items()]
@@ -64,7 +64,7 @@ def hundred() -> Found:
 
 
 def thousand() -> Found:
-    """A thousand devices, a hundred of them in each round."""
+    """Run a thousand devices, a hundred of them in each round."""
     _edge(
         "simulate",
         str(_written("thousand.toml", THOUSAND.format(mnist=_mnist()))),
@@ -91,7 +91,7 @@ def thousand() -> Found:
 
 
 def repeated() -> Found:
-    """The same file on other engines, and again: what comes of it, as hashes."""
+    """Run the same file on several engines and again, and compare hashes of the results."""
     rows: Table = [["engine", "accuracies and bytes of all devices", "the coordinator's state"]]
     toml = _written("repeated.toml", REPEATED)
     for at, engine in enumerate(("exact", "exact", "workers", "ray")):
@@ -138,7 +138,7 @@ def _time(seconds: float) -> str:
 
 
 def _compared(folder: Path) -> dict[str, Summary]:
-    """The one run of each method of a comparison."""
+    """Return the single run of each method of a comparison."""
     methods = json.loads((folder / "compare.json").read_text())["methods"]
     return {each["method"]: _summary(folder / each["runs"][0]["folder"]) for each in methods}
 
@@ -149,7 +149,7 @@ def _summary(folder: Path) -> Summary:
 
 
 def _hash(told: Summary) -> str:
-    """Of what does not depend on this machine."""
+    """Return a hash of the part of a summary that does not depend on this machine."""
     kept = [told["accuracy"], told["bytes"], told["updates"], told["per_device"]]
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -167,7 +167,7 @@ def _written(name: str, text: str) -> Path:
 
 
 def _edge(command: str, file: str, *options: str) -> str:
-    """A command of ours; where its run is there and finished, nothing."""
+    """Run a command of edge-sdk, unless its run is finished."""
     out = Path(options[options.index("--out") + 1]) if "--out" in options else None
     if out and any((out / name).exists() for name in ("summary.json", "compare.json")):
         return ""
@@ -271,7 +271,7 @@ SECTIONS = {
 
 
 def main() -> None:
-    """See above."""
+    """Measure the sections that the command line names, and write the page."""
     Page("fleet", "Fleets in virtual time", SECTIONS).main(__doc__ or "")
 
 

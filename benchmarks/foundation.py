@@ -37,7 +37,7 @@ from edge_sdk.protocol.messages import Upload
 
 KILLS = 20
 FASHION = os.environ.get("EDGE_FASHION_MNIST", "")
-"""An npz with x_train, y_train, x_test and y_test; without it the section knows the digits alone."""
+"""Path of an npz with x_train, y_train, x_test and y_test; without it the section uses the digits only."""
 FASHION_TRAIN = 10_000
 FASHION_SAMPLES = (f"data.train_samples={FASHION_TRAIN}", "data.test_samples=1000")
 OWN_TEST = ("data.split=[8, 0, 2]", "data.public=200")
@@ -49,7 +49,7 @@ METHODS = ("fedmd", "fedal", "fedproto", "fedssa")
 
 
 def faults() -> Found:
-    """Faults of every frame and power cuts of every machine, on the memory hub, against the run without."""
+    """Compare runs with faults of frames and power cuts on the memory hub with the run without."""
     head = [
         "method",
         "bit-equal to the run without faults",
@@ -76,7 +76,7 @@ def faults() -> Found:
 
 
 def kills() -> Found:
-    """SIGKILL of each kind of process over mosquitto, against the run without."""
+    """Compare runs with SIGKILL of each kind of process over mosquitto with the run without."""
     rows = [["killed", "kills", "run", "accuracies equal to the run without kills", "seconds"]]
     with tempfile.TemporaryDirectory() as folder:
         killing.write_app(Path(folder))
@@ -95,7 +95,7 @@ def kills() -> Found:
 
 
 def disks() -> Found:
-    """The tests of disks that are full or may not be written to, run now."""
+    """Run the tests of full and write-protected disks."""
     command = [sys.executable, "-m", "pytest", "-rA", *DISK_TESTS]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
     ended = Counter(re.findall(r"^(PASSED|FAILED|ERROR|SKIPPED) (tests/[\w/.]+::\w+)", said, re.MULTILINE))
@@ -110,7 +110,7 @@ def disks() -> Found:
 
 
 def methods() -> Found:
-    """FedProto and FedSSA against the same devices alone, on each device's own test part."""
+    """Compare FedProto and FedSSA with the same devices alone, on each device's own test part."""
     rows: Table = [["data", "fleet", "classes per device", "method", "alone", "federated", "gain in points"]]
     sources = {"digits": DIGITS}
     if FASHION:
@@ -131,7 +131,7 @@ def methods() -> Found:
 
 
 def codec_speed() -> Table:
-    """Whole frames of two typical uploads, each way, on one core."""
+    """Time encoding and decoding of whole frames of two typical uploads, on one core."""
     rng = np.random.default_rng(0)
     logits, features = (rng.normal(0, 5, shape).astype(np.float32) for shape in ((1000, 10), (10, 500)))
     classes, counts = np.arange(10, dtype=np.int32), np.full(10, 60, np.int32)
@@ -151,13 +151,13 @@ def codec_speed() -> Table:
 
 
 def _mb_per_s(act: Callable[[], object], size_bytes: int) -> float:
-    """The median of many."""
+    """Return the median throughput of many calls in MB/s."""
     times_s = timeit.repeat(act, number=20, repeat=101)
     return size_bytes * 20 / statistics.median(times_s) / 1e6
 
 
 def encodings() -> Found:
-    """What benchmarks/encoding_costs.py measured."""
+    """Return the figures that benchmarks/encoding_costs.py measured."""
     figures = json.loads(encoding_costs.FIGURES.read_text())
     rows = [line.strip("| ").split(" | ") for line in encoding_costs.table(figures) if "---" not in line]
     frames = ", ".join(f"{name} {size:,}" for name, size in figures["frame_bytes"].items())
@@ -167,7 +167,7 @@ def encodings() -> Found:
 
 
 def latency() -> Table:
-    """Empty rounds, every device a process of its own on this machine."""
+    """Time empty rounds in which every device is a process of its own on this machine."""
     rows: Table = [["broker", "devices", "p50 ms", "p95 ms", "rounds"]]
     for kind in BROKERS:
         for devices, rounds in ((10, 200), (50, 100)):
@@ -177,7 +177,7 @@ def latency() -> Table:
 
 
 def ingest_rate() -> Found:
-    """Uploads of 1000x10 logits a second into a coordinator process, against a subscriber that only counts."""
+    """Compare uploads of 1000x10 logits a second into a coordinator with those into a subscriber that only counts."""
     head = ["broker", "taken in, uploads/s", "MB/s", "the broker's own limit, frames/s", "MB/s", "share", "goal"]
     rows: Table = [head]
     memory: list[str] = []
@@ -200,7 +200,7 @@ def ingest_rate() -> Found:
 
 
 def memory() -> Table:
-    """Coordinator processes of small federations, after their rounds: what is resident, and whether torch is mapped."""
+    """Report resident memory of coordinator processes of small federations, and whether torch is mapped."""
     rows: Table = [["method", "resident, MiB", "peak, MiB", "goal", "torch loaded"]]
     with tempfile.TemporaryDirectory() as folder:
         killing.write_app(Path(folder))

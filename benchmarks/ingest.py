@@ -1,4 +1,4 @@
-"""How fast a coordinator takes uploads in, receipts durable, against what its broker can deliver at all.
+"""Measures how fast a coordinator accepts uploads with durable receipts, compared with the broker's own rate.
 
 The coordinator is a real process.  The load comes from processes of its own that speak for many devices each, over one
 link each; between two rounds they send the same frames to a subscriber, again a process, that only counts.
@@ -43,7 +43,7 @@ FLOOD = "bench/flood"
 
 @dataclass(frozen=True)
 class Rates:
-    """Frames a second, one value for each round; and what the coordinator's process was."""
+    """Frames a second, one value for each round, and the status of the coordinator's process."""
 
     broker: str
     frame_bytes: int
@@ -53,7 +53,7 @@ class Rates:
 
 
 def measure(kind: Kind, folder: Path) -> Rates:
-    """Alternately a round of uploads and a flood to the counter."""
+    """Alternate between a round of uploads and a flood of frames to the counter."""
     _write_federation(folder)
     spawn = multiprocessing.get_context("spawn")
     barrier, told, stop = spawn.Barrier(LOADERS + 1), spawn.Queue(), spawn.Event()
@@ -78,7 +78,7 @@ def measure(kind: Kind, folder: Path) -> Rates:
 
 
 def _watch(barrier: Barrier, told: Any) -> tuple[list[float], list[float]]:
-    """Frames a second into the coordinator and to the counter, for each round."""
+    """Return the frames a second into the coordinator and to the counter, for each round."""
     taken_in: list[float] = []
     delivered: list[float] = []
     for _ in range(ROUNDS):
@@ -175,7 +175,7 @@ class _Fleet:
         until(lambda: len(self.welcomed) == len(self.devices))
 
     def uploads(self, round_: int) -> list[tuple[str, bytes]]:
-        """Topic and frame for each device."""
+        """Return the topic and frame of each device's upload."""
         spec = cast("FederationSpec", self.spec)
         batch = batch_digest(spec, batch_indices(spec, round_, 0, ROWS))
         return [(topics.up(NAME, device, "upd"), _upload(device, round_, batch)) for device in self.devices]
@@ -216,7 +216,7 @@ def _count(port: int, told: Any, stop: Event) -> None:
 
 
 def link(port: int, name: str) -> Client:
-    """A plain client, connected, with room for many messages at once; in the version that both brokers speak."""
+    """Return a connected plain client with a large message window, in the MQTT version of both brokers."""
     client = Client(CallbackAPIVersion.VERSION2, name, protocol=MQTTProtocolVersion.MQTTv311)
     client.max_inflight_messages_set(100)
     client.connect("127.0.0.1", port)
@@ -226,7 +226,7 @@ def link(port: int, name: str) -> Client:
 
 
 def until(done: Callable[[], bool]) -> None:
-    """Wait for it, briefly at a time.  Raises TimeoutError."""
+    """Wait until `done` returns True.  Raises TimeoutError."""
     end_s = time.monotonic() + PATIENCE_S
     while not done():
         if time.monotonic() > end_s:

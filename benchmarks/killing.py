@@ -1,4 +1,4 @@
-"""A federation of real processes over a real broker, in which some of them are killed with SIGKILL now and then."""
+"""A federation of real processes over a real broker, some of which are killed with SIGKILL at random times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEVICES = ("d-0", "d-1", "d-2")
 ROUNDS = 400
 PATIENCE_S = 300.0
 LONGEST_PAUSE_S = 0.06
-"""About two rounds: a kill comes anywhere in them."""
+"""Longest pause before a kill, about two rounds: a kill may come at any point of a round."""
 
 _APP = """
 import os
@@ -46,7 +46,7 @@ def make():
 
 @dataclass(frozen=True)
 class Survived:
-    """A run that came to its end, and what its devices can then."""
+    """A run that has ended, and the accuracy of its devices."""
 
     accuracies: dict[str, float]
     kills: int
@@ -54,7 +54,7 @@ class Survived:
 
 
 def write_app(folder: Path) -> None:
-    """What every run in this folder needs."""
+    """Write the app that every run in this folder needs."""
     digits = load_digits()
     images = digits.images.astype(np.uint8)
     (folder / "kill_app.py").write_text(_APP)
@@ -63,7 +63,7 @@ def write_app(folder: Path) -> None:
 
 
 def run(folder: Path, kind: Kind, victim: str, kills: int) -> Survived:
-    """One federation; `victim`: `coordinator`, `device` (each in turn) or `broker`.
+    """Run one federation; `victim`: `coordinator`, `device` (each in turn) or `broker`.
 
     Raises RuntimeError where the run does not complete, or is over before the last kill.
     """
@@ -81,7 +81,7 @@ def run(folder: Path, kind: Kind, victim: str, kills: int) -> Survived:
 
 
 def coordinator_status(folder: Path, kind: Kind, method: str) -> ProcessStatus:
-    """The coordinator's process shortly before the end of a run in which nobody is killed."""
+    """Return the status of the coordinator's process shortly before the end of a run without kills."""
     with EmbeddedBroker(kind) as broker, _Federation(folder, f"status-{method}", broker, method) as federation:
         federation.wait_for_round(ROUNDS * 9 // 10)
         status = process_status(federation.pid("coordinator"))
@@ -90,7 +90,7 @@ def coordinator_status(folder: Path, kind: Kind, method: str) -> ProcessStatus:
 
 
 class _Federation:
-    """Its processes."""
+    """The processes of a federation."""
 
     def __init__(self, folder: Path, name: str, broker: EmbeddedBroker, method: str = "fedmd") -> None:
         self._folder, self._name, self._broker = folder, name, broker
@@ -114,13 +114,13 @@ class _Federation:
             time.sleep(0.005)
 
     def _rounds_done(self) -> int:
-        """Of the newest life's log; a round needs every machine, so one that goes on has them all back."""
+        """Return the rounds in the newest coordinator's log; each round needs every process, restarted ones too."""
         log = self._out / "log.jsonl"
         rounds = [line for line in log.read_text().splitlines() if '"round": ' in line] if log.exists() else []
         return int(json.loads(rounds[-1])["round"]) if rounds else 0
 
     def kill(self, who: str) -> None:
-        """And start it again at once."""
+        """Kill a process and start it again at once."""
         if who == "broker":
             os.kill(self._broker.pid, signal.SIGKILL)
             self._broker.wait()
@@ -144,7 +144,7 @@ class _Federation:
         return {row["id"]: row["accuracy"] for row in told["per_device"]}
 
     def lives(self) -> int:
-        """How often any of its processes has opened its durable state."""
+        """Return how often processes of the federation were started again on their durable state."""
         name = self._name
         ledger = Ledger(self._out / "checkpoint" / "ledger.db")
         stores = [SqliteStore(self._folder / f"state-{name}-{who}" / f"{name}.db") for who in DEVICES]

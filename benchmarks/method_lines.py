@@ -1,9 +1,9 @@
-"""How many lines each method takes: a table in docs/results/methods.md.
+"""Counts the lines of each method, for a table in docs/results/methods.md.
 
     python -m benchmarks.method_lines
 
-A line of code is none that is blank, a comment or a docstring; imports count, for they are what a method is built from.
-What stands beside a method's file (its torch part, its accountant, its first prototypes) is a column of its own.
+Blank lines, comments and docstrings are not lines of code; imports are.  Code of a method in other files (its torch
+part, its accountant, its first prototypes) has a column of its own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NO_CODE = {
 
 
 def code_lines(source: str) -> int:
-    """Lines that hold code; a string that stands alone as a statement is documentation."""
+    """Count the lines that hold code; a string that is a statement of its own is documentation."""
     told = {
         line
         for node in ast.walk(ast.parse(source))
@@ -52,7 +52,7 @@ def code_lines(source: str) -> int:
 
 
 def counted() -> dict[str, dict[str, int]]:
-    """By method of ours: all lines of its file, those of code, and those of code beside it."""
+    """Return for each built-in method: all lines of its file, its lines of code, and those in other files."""
     return {
         name: {
             "lines": len((FOLDER / f"{name}.py").read_text(encoding="utf-8").splitlines()),
@@ -65,13 +65,13 @@ def counted() -> dict[str, dict[str, int]]:
 
 
 def _beside(name: str) -> list[Path]:
-    """Modules that belong to one method alone: torch_NAME.py, and NAME_... that is no method itself."""
+    """Return the other modules of one method: torch_NAME.py, and NAME_*.py that is no method itself."""
     others = [FOLDER / f"{each}.py" for each in method_names()]
     return [path for path in (*FOLDER.glob(f"torch_{name}.py"), *FOLDER.glob(f"{name}_*.py")) if path not in others]
 
 
 def table(found: dict[str, dict[str, int]]) -> str:
-    """As markdown, with the median and the maximum below."""
+    """Return the table as markdown, with the median and the maximum below."""
     columns = ("lines", "code", "beside")
     rows = [[f"`{name}`", *(str(lines[column] or "") for column in columns)] for name, lines in sorted(found.items())]
     for word, of in (("median", statistics.median), ("maximum", max)):
@@ -81,7 +81,7 @@ def table(found: dict[str, dict[str, int]]) -> str:
 
 
 def written(page: str) -> str:
-    """The page with the table as the code is now."""
+    """Return the page with the table of the present code."""
     block = f"{BEGIN}\n{table(counted())}\n{END}"
     return re.sub(f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _found: block, page, flags=re.DOTALL)
 

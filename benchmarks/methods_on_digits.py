@@ -39,7 +39,7 @@ SETTINGS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("fedssa", {"mu0": 0.0, "takes": "all"}),
     ("fedssa", {"mu0": 0.0, "takes": "seen"}),
 )
-"""Rows beside those of every method at its defaults."""
+"""Rows of methods with other settings; every method also has a row with its defaults."""
 
 
 def main() -> None:
@@ -81,7 +81,7 @@ def _row(name: str, params: Mapping[str, Any], file: Path) -> list[str]:
 
 
 def _shared(up: list[Slot]) -> str:
-    """Which weights leave a device."""
+    """Describe the weights that a device uploads."""
     weights = [slot for slot in up if slot.kind is Weights]
     if weights:
         return "body" if all(slot.without_head for slot in weights) else "yes"

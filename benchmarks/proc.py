@@ -1,4 +1,4 @@
-"""What the kernel says of another process (Linux)."""
+"""The status of another process, as the kernel reports it (Linux)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ProcessStatus:
 
 
 def process_status(pid: int) -> ProcessStatus:
-    """Of a running process."""
+    """Return the status of a running process."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     sizes = dict(re.findall(r"^(Vm\w+):\s+(\d+) kB", status, re.MULTILINE))
     mapped = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Federations in bad weather, in virtual time: faults of every frame, power cuts of devices and of the coordinator."""
+"""Federations under faults, in virtual time: faults of frames, and power cuts of devices and of the coordinator."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from edge_sim.fleet import fleet as fleets
 STORM = Faults(drop=0.2, duplicate=0.2, delay=0.5, delay_s=3.0)
 CUTS = 8
 DARK_S = (0.0, 0.001, 0.02, 1.0, 20.0)
-"""How long a machine is without power."""
+"""Seconds for which a machine is without power."""
 LIMIT_S = 1e6
 """Virtual seconds after which a run is called hung."""
 PARAMS: dict[str, dict[str, Any]] = {"fedal": {"tau": 3}}

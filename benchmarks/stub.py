@@ -1,4 +1,4 @@
-"""Federations of devices that have next to nothing to compute: what is left is the base itself."""
+"""Federations of devices that compute almost nothing, to measure the cost of messages and rounds."""
 
 from __future__ import annotations
 

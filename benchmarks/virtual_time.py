@@ -66,12 +66,12 @@ def main() -> None:
 
 
 def seconds(board: Board, each: Timed) -> float:
-    """What the profile says."""
+    """Return the seconds that the profile predicts."""
     return board.compute_s(each.effort) if each.training else board.compute_s(Effort(), each.effort)
 
 
 def timed(budget_s: float) -> Iterator[Timed]:
-    """All nets."""
+    """Time every net."""
     for family, side, batch in NETS:
         model = families.build_model(family, classes=10, raw_shape=(side, side), preprocess=Preprocess(), seed=0)
         x = np.random.default_rng(0).normal(size=(batch, 1, side, side)).astype(np.float32)  # (b, 1, h, w)

@@ -1,7 +1,9 @@
-"""The fleet simulator: N agents and one coordinator, the very code of a deployment, on one machine.
+"""The fleet simulator: it runs N agents and one coordinator, with the code of a deployment, on one machine.
 
-config/, data/, models/ and fleet/ say which devices there are; clock/ and over_broker/ let them live; engines/ compute;
-runs/ is one run, studies/ are many, replay/ repeats a recorded one.  May import edge_sdk and coordinator.
+config/, data/, models/ and fleet/ describe and build the devices.  clock/ runs them in virtual time, over_broker/ as
+processes.  engines/ compute.  runs/ carries out one run, studies/ many, and replay/ repeats a recorded one.
+
+May import edge_sdk and coordinator.
 """
 
 from __future__ import annotations

@@ -27,9 +27,9 @@ Tamper: TypeAlias = Callable[[Knowledge, np.random.Generator], Knowledge]
 
 
 def load_tamper(name: str) -> Tamper:
-    """The function that MODULE:FUNCTION names.
+    """Return the function that MODULE:FUNCTION names.
 
-    Raises UsageError, too, for one that cannot be called with what a Tamper is given: it is not called to find out.
+    Raises UsageError also for a function whose signature is not that of a Tamper; the function is not called.
     """
     tamper: Tamper = load_function(name, "", example="edge_sim.byzantine:flip_signs")
     if not _takes_knowledge(tamper):
@@ -38,12 +38,12 @@ def load_tamper(name: str) -> Tamper:
 
 
 def _takes_knowledge(found: Callable[..., object]) -> bool:
-    """Whether it can be called as FUNCTION(knowledge, rng); what Python itself brings is never meant."""
+    """Whether an object can be called as FUNCTION(knowledge, rng); Python's builtins are refused."""
     if inspect.isbuiltin(found) or inspect.isclass(found):
         return False
     try:
         inspect.signature(found).bind(None, None)
-    except (TypeError, ValueError):  # it takes something else; or says nothing of what it takes
+    except (TypeError, ValueError):  # it takes other arguments, or has no known signature
         return False
     return True
 
@@ -62,7 +62,7 @@ class CheckedTamper:
         self._name, self._tamper = name, load_tamper(name)
 
     def __call__(self, knowledge: Knowledge, rng: np.random.Generator) -> Knowledge:
-        """What the function returns.  Raises UsageError where it raises, or returns no knowledge of that make."""
+        """Call the function.  Raises UsageError where it raises, or returns knowledge of another structure."""
         try:
             found = self._tamper(knowledge, rng)
         except (Exception, SystemExit) as error:  # a function of the user's may raise anything
@@ -88,22 +88,22 @@ class ByzantineAgent(Agent):
 
 
 def flip_signs(knowledge: Knowledge, _rng: np.random.Generator) -> Knowledge:
-    """Every number with the opposite sign."""
+    """Change the sign of every number."""
     return _changed(knowledge, lambda values: -values)
 
 
 def noise(knowledge: Knowledge, rng: np.random.Generator) -> Knowledge:
-    """Gaussian noise in place of every number, of the standard deviation of the numbers."""
+    """Replace the numbers by Gaussian noise with the same standard deviation."""
     return _changed(knowledge, lambda values: rng.normal(0.0, float(values.std()) or 1.0, values.shape))
 
 
 def magnify(knowledge: Knowledge, _rng: np.random.Generator) -> Knowledge:
-    """Every number ten times as large."""
+    """Multiply every number by ten."""
     return _changed(knowledge, lambda values: 10.0 * values)
 
 
 def _changed(knowledge: Knowledge, change: Callable[[Any], Any]) -> Knowledge:
-    """With every array of floats changed."""
+    """Return the knowledge with `change` applied to every array of floats."""
     found = {}
     for role, payload in knowledge.items():
         arrays = {field.name: getattr(payload, field.name) for field in dataclasses.fields(payload)}
@@ -117,9 +117,9 @@ def _changed(knowledge: Knowledge, change: Callable[[Any], Any]) -> Knowledge:
 
 
 def _unlike(found: object, knowledge: Knowledge) -> str:
-    """How what a function returned differs in its make from what it was given; empty: it does not.
+    """Describe how the structure of what a function returned differs from what it was given; empty: it is equal.
 
-    How many classes or rows it speaks of, and which numbers, is its own affair, and the protocol's to judge.
+    The numbers of classes and rows and the values may differ; the protocol checks these.
     """
     if not isinstance(found, Mapping) or found.keys() != knowledge.keys():
         roles = ", ".join(knowledge)

@@ -1,4 +1,4 @@
-"""The sub-commands of the simulator, declared: simulate, compare, sweep, replay."""
+"""The declarations of the simulator's sub-commands: simulate, compare, sweep, replay."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _compare_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_grid_options(parser: argparse.ArgumentParser, *, needs_methods: bool, name: str) -> None:
-    """Which methods and seeds, and where the runs go."""
+    """Add the options for the methods, the seeds and the folder of the runs."""
     parser.add_argument(
         "--methods",
         required=needs_methods,

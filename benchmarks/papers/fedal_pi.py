@@ -72,7 +72,7 @@ def compare(config: Config, out: Path) -> Comparison:
 
 
 def setting(config: Config, method: str) -> Setting:
-    """What differs from the file under one method."""
+    """Return the values that differ from the file under one method."""
     if method not in ONE_STEP:
         return {}
     steps = config.train.local_steps

@@ -13,6 +13,6 @@ from edge_sim.fleet.fleet import read_device
 
 
 def make() -> edge_sdk.App:
-    """The model and the samples that this board has in the simulation, too."""
+    """Return the model and the samples that this board has in the simulation."""
     device = read_device(Path(os.environ["FEDAL_PI"]))
     return edge_sdk.App(model=device.kit.model(None), data=device.data, disclose_classes=True, share_weights=True)

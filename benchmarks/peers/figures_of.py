@@ -1,4 +1,4 @@
-"""What the runs come to: pure, so that it can be tested without installing anybody."""
+"""The figures of the runs, computed by pure functions, so that tests need no installed peer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Run:
     """One run of one side."""
 
     ms: float
-    """Per device-round: the median of the rounds after the first."""
+    """Milliseconds per device-round: the median of the rounds after the first."""
     mean_ms: float
     """The same, as a mean: rounds that snap to a poll show here."""
     cpu_ms: float
@@ -143,7 +143,7 @@ def table(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 GOALS = {("flower", "mlp"): 1 / 20, ("flower", "cnn"): 1 / 5, ("pfl", "mlp"): 1 / 2, ("pfl", "cnn"): 0.65}
-"""At most this share of the peer's time."""
+"""Goals: the largest share of the peer's time, by peer and net."""
 
 
 def against(ours: str, cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:

@@ -27,7 +27,7 @@ class Counting(FedAvg):
         self._log, self._devices = log, devices
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
-        """See FedAvg."""
+        """Count the missing replies, then aggregate as FedAvg does."""
         told = list(replies)
         self._log.lost += self._devices - sum(not reply.has_error() for reply in told)
         return super().aggregate_train(server_round, told)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 
 class Net(nn.Module):
-    """With the two functions that pfl asks of a module."""
+    """A net with the two functions that pfl requires of a module."""
 
     def __init__(self, layers: nn.Sequential) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Net(nn.Module):
         return self.layers(x)  # (n, k)
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Of one mini-batch."""
+        """Return the loss of one mini-batch."""
         return nn.functional.cross_entropy(self(x), y)
 
     def metrics(self, _x: Tensor, y: Tensor) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class Rounds(TrainingProcessCallback):
         self._log = log
 
     def after_central_iteration(self, *_: Any, **__: Any) -> tuple[bool, Metrics]:
-        """See TrainingProcessCallback."""
+        """Implement TrainingProcessCallback: note the time."""
         self._log.round_done()
         return False, Metrics()
 

@@ -21,7 +21,7 @@ from watch import MARK, Use, Watch, at
 HERE = Path(__file__).parent
 TIMEOUT_S = 900
 LINGER_S = 10.0
-"""For a peer's daemons to end after their run."""
+"""Seconds that a peer's daemons have to end after their run."""
 SETTINGS = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",

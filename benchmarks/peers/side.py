@@ -23,14 +23,14 @@ Samples = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Task:
-    """Everybody's samples and the test."""
+    """The samples of all devices, and the test."""
 
     devices: list[Samples]
     test: Samples
 
     @classmethod
     def read(cls, path: str) -> Task:
-        """From the file that task.py writes."""
+        """Read the task from the file that task.py writes."""
         with np.load(path) as file:
             x, y, starts = torch.from_numpy(file["x"]), torch.from_numpy(file["y"]), file["starts"]
             test = torch.from_numpy(file["x_test"]), torch.from_numpy(file["y_test"])
@@ -78,7 +78,7 @@ def train(model: nn.Module, samples: Samples) -> None:
 
 @dataclass
 class Log:
-    """When the rounds ended."""
+    """The times at which rounds ended."""
 
     packages: tuple[str, ...]
     ends_s: list[float] = field(default_factory=list)
@@ -92,7 +92,7 @@ class Log:
         self.cpu_s.append(time.process_time())
 
     def versions(self) -> dict[str, str]:
-        """Of what this side runs on."""
+        """Return the versions of the packages that this side uses."""
         return {name: importlib.metadata.version(name) for name in ("torch", "numpy", *self.packages)}
 
     def tell(self, model: nn.Module, test: Samples) -> None:

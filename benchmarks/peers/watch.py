@@ -22,13 +22,13 @@ INTERVAL_S, PSS_INTERVAL_S = 0.2, 1.0
 
 
 def busy_ticks(stat: str) -> int:
-    """Of all cores, with what the hypervisor gave to others; stat: the text of /proc/stat."""
+    """Return the busy ticks of all cores, stolen time included.  stat: the text of /proc/stat."""
     user, nice, system, _idle, _wait, irq, softirq, steal = map(int, stat.split("\n", 1)[0].split()[1:9])
     return user + nice + system + irq + softirq + steal
 
 
 def own_ticks(stat: str) -> tuple[int, int]:
-    """When the process began and what it has computed, from the text of /proc/PID/stat."""
+    """Return a process's start and computing time in ticks, from the text of /proc/PID/stat."""
     fields = stat.rpartition(")")[2].split()
     return int(fields[19]), int(fields[11]) + int(fields[12])
 
@@ -45,7 +45,7 @@ def at(times_s: Sequence[float], values: Sequence[float], when_s: float) -> floa
 
 @dataclass
 class Use:
-    """Of one run, over all its processes."""
+    """The use of the machine by one run, summed over all its processes."""
 
     rss_mib: float = 0.0
     """Peak of the sum; pages shared by processes count in each."""
@@ -73,12 +73,12 @@ class Watch(threading.Thread):
         self._pss_due_s = self._began_s
 
     def run(self) -> None:
-        """See Thread."""
+        """Take samples until `stop` is called."""
         while not self._done.wait(INTERVAL_S):
             self.sample()
 
     def stop(self) -> Use:
-        """End, and tell."""
+        """Stop the thread and return the use."""
         self._done.set()
         self.join()
         wall_ticks = (time.monotonic() - self._began_s) * TICKS_PER_S * (os.cpu_count() or 1)
@@ -105,7 +105,7 @@ class Watch(threading.Thread):
         return [pid for pid in (int(own.name) for own in Path("/proc").glob("[0-9]*")) if self._ours(pid)]
 
     def _ours(self, pid: int) -> bool:
-        """Asked once per process: right after a fork the mark is there already."""
+        """Whether a process belongs to the run.  It is asked once per process: a fork inherits the mark at once."""
         if pid not in self._known:
             try:
                 self._known[pid] = self._token in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")

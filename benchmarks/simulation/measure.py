@@ -48,11 +48,11 @@ GOALS = {
     ("fedavg", "cnn", 20): 0.7,
     ("fedavg", "cnn", 100): 0.7,
 }
-"""At most this share of the bare loop's time."""
+"""Goals: the largest ratio to the bare loop's time, by case."""
 
 
 def timed(script: str, *arguments: str, device: str = "cpu") -> Timing:
-    """One run in a process of its own."""
+    """Time one run in a process of its own."""
     done = subprocess.run(
         [sys.executable, str(HERE / script), *arguments],
         cwd=HERE,
@@ -67,7 +67,7 @@ def timed(script: str, *arguments: str, device: str = "cpu") -> Timing:
 
 
 def median(values: Sequence[float]) -> float:
-    """The middle one."""
+    """Return the median."""
     return statistics.median(values)
 
 

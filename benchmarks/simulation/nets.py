@@ -15,14 +15,14 @@ Shape = tuple[int, int, int]
 
 
 def mlp_net(classes: int, shape: Shape) -> nn.Sequential:
-    """Pixels-256-256-classes."""
+    """Return a dense net with layers of pixels, 256, 256 and classes."""
     width = prod(shape)
     layers = (nn.Flatten(), nn.Linear(width, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, classes))
     return nn.Sequential(*layers)
 
 
 def cnn_net(classes: int, shape: Shape, first: int = 32, second: int = 64) -> nn.Sequential:
-    """Two padded 3 x 3 convolutions, a pool, 64 features."""
+    """Return a CNN with two padded 3 x 3 convolutions, a pool and 64 features."""
     depth, h, w = shape
     return nn.Sequential(
         nn.Conv2d(depth, first, 3, padding=1),
@@ -69,26 +69,26 @@ def _model(
 def mlp(
     classes: int, shape: Shape, seed: int, preprocess: Preprocess | None = None, *, device: str = "cpu"
 ) -> TorchModel:
-    """See edge_sim.models.families."""
+    """Build the net as a factory of edge_sim.models.families."""
     return _model("mlp", classes, shape, seed, preprocess, device=device)
 
 
 def cnn(
     classes: int, shape: Shape, seed: int, preprocess: Preprocess | None = None, *, device: str = "cpu"
 ) -> TorchModel:
-    """See edge_sim.models.families."""
+    """Build the net as a factory of edge_sim.models.families."""
     return _model("cnn", classes, shape, seed, preprocess, device=device)
 
 
 def narrow(
     classes: int, shape: Shape, seed: int, preprocess: Preprocess | None = None, *, device: str = "cpu"
 ) -> TorchModel:
-    """See edge_sim.models.families."""
+    """Build the net as a factory of edge_sim.models.families."""
     return _model("narrow", classes, shape, seed, preprocess, device=device)
 
 
 def wide(
     classes: int, shape: Shape, seed: int, preprocess: Preprocess | None = None, *, device: str = "cpu"
 ) -> TorchModel:
-    """See edge_sim.models.families."""
+    """Build the net as a factory of edge_sim.models.families."""
     return _model("wide", classes, shape, seed, preprocess, device=device)

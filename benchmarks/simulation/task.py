@@ -20,11 +20,11 @@ from typing import Any
 from nets import FEATURES, FLEETS
 
 ROUNDS = 11
-"""The last one is not timed: devices measure themselves in it."""
+"""Number of rounds; the last one is not timed, because devices evaluate their models in it."""
 RATE = 0.05
 BATCH = 32
 DEVICE = os.environ.get("EDGE_DEVICE", "cpu")
-"""Where nets compute: cpu or cuda:N."""
+"""The torch device of the nets: cpu or cuda:N."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class Timing:
     first_round_s: float
     """From the start of the process to the end of the first round."""
     peak_mib: float
-    """Of this process and its children."""
+    """Peak memory of this process and its children."""
 
 
 def tables(method: str, fleet: str, devices: int, *, npz: str = "", engine: str = "") -> dict[str, Any]:
-    """The run as a TOML's tables."""
+    """Return the tables of the run's TOML."""
     families = [f"nets:{family}" for family in FLEETS[fleet]]
     data: dict[str, Any] = {"source": "digits", "test_fraction": 0.2, "public": 0}
     partition: dict[str, Any] = {"kind": "dirichlet", "alpha": 0.5, "min_samples": 4}
@@ -73,14 +73,14 @@ def tables(method: str, fleet: str, devices: int, *, npz: str = "", engine: str 
 
 
 def _where(nets: Sequence[str]) -> dict[str, Any]:
-    """On a GPU everything stacks, on a CPU dense nets."""
+    """Return the settings of the torch device: on a GPU all nets stack, on a CPU dense nets only."""
     if DEVICE != "cpu":
         return {"device": DEVICE}
     return {"stacked": [net for net in nets if net == "mlp"]}
 
 
 def peak_mib(children: int = 0) -> float:
-    """Of this process, and the largest of its ended children as often as there were some."""
+    """Return the peak of this process plus `children` times that of its largest ended child."""
     kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return (kib + children * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) / 1024
 

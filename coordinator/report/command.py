@@ -1,4 +1,4 @@
-"""`edge-sdk report`, carried out."""
+"""The command `edge-sdk report`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from coordinator.report.tables import Table, show_table
 
 
 def command(args: argparse.Namespace) -> int:
-    """Show every folder: a comparison, a run that goes on, or one that is over."""
+    """Show every folder: it holds a comparison, a run in progress, or a finished run."""
     found = [_shown(folder, args) for folder in args.folders]
     if args.json:
         sys.stdout.write(json.dumps(found, indent=2) + "\n")

@@ -30,7 +30,7 @@ ACCURACIES: Mapping[str, tuple[str, str]] = {
 """The accuracies that runs are compared by: name -> part and key of the run's summary."""
 CONFIDENCE = 0.95
 _HALVINGS = 80
-"""Halvings of an angle below pi/2: more than a float can tell apart."""
+"""Number of halvings of an angle below pi/2, enough for all digits of a float."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Trial:
         return summary(self.result)
 
     def accuracy(self, figure: str) -> float | None:
-        """One of ACCURACIES; None where it is unknown, and for a run that ended early, which has no final accuracy."""
+        """Return one of ACCURACIES; None where it is unknown, as for a run that ended early."""
         part, key = ACCURACIES[figure]
         found: float | None = self.whole[part].get(key)
         return found if self.result.completed else None
@@ -66,14 +66,14 @@ class MethodRuns:
 
     method: str
     trials: tuple[Trial, ...]
-    """In the order of the seeds."""
+    """The runs in the order of the seeds."""
 
     def accuracy(self, figure: str) -> Spread | None:
-        """One of ACCURACIES over the seeds."""
+        """Return the spread of one of ACCURACIES over the seeds."""
         return self.over_seeds(lambda trial: trial.accuracy(figure))
 
     def to_target(self, target: str, figure: str) -> Spread | None:
-        """A field of metrics.Point when a target was reached; None unless every seed reached it."""
+        """Return a field of metrics.Point at the time a target was reached; None unless every seed reached it."""
         reached = [trial.whole["to_target"].get(target, {}).get(figure) for trial in self.trials]
         return None if None in reached else spread_of(reached)
 
@@ -117,7 +117,7 @@ class Comparison:
 
     @property
     def example(self) -> Result:
-        """One of the runs, for what all have in common."""
+        """One of the runs, from which to read what all have in common."""
         return self.lines[-1].trials[0].result
 
     @property
@@ -137,7 +137,7 @@ class Comparison:
         return tuple(name for name in names if name != ALONE) or names
 
     def difference(self, line: MethodRuns, figure: str) -> Spread | None:
-        """The line's figure less the baseline's, seed by seed: both had the same data, models and private steps."""
+        """Return the line's figure minus the baseline's, paired by seed: both had the same data and private steps."""
         base = next(other for other in self.lines if other.method == self.baseline)
         pairs = (
             (mine.accuracy(figure), theirs.accuracy(figure))
@@ -183,7 +183,7 @@ def t_quantile(confidence: float, freedom: int) -> float:
 
 
 def _t_within(angle: float, freedom: int) -> float:
-    """P(|T| < sqrt(freedom) tan(angle)) of Student's t: Abramowitz and Stegun 26.7.3 and 26.7.4."""
+    """Return P(|T| < sqrt(freedom) tan(angle)) of Student's t (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
     cosine, sine = math.cos(angle), math.sin(angle)
     odd = freedom % 2
     term = cosine if odd else 1.0

@@ -93,7 +93,7 @@ _CELLS: Mapping[str, tuple[str, str, str]] = {
     },
     **{f"{key}{of}": ("cost", key, name) for key in FIGURES for of, name in _MEAN_VALUES.items()},
 }
-"""For each column of methods.csv, where its value stands in a method's entry: part, figure, value."""
+"""The place of each column of methods.csv in a method's entry, as keys: part, figure, value."""
 METHOD_COLUMNS = ("method", *_CELLS)
 RUN_COLUMNS = ("method", "seed", "folder", "completed", "reason", *map(_column, ACCURACIES), *FIGURES)
 

@@ -15,7 +15,7 @@ COSTS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("wall_s", "wall", human_seconds),
     ("virtual_s", "on the boards", human_seconds),
 )
-"""Figure, heading and how it is written."""
+"""The cost columns: name of the figure, heading, and the function that formats a value."""
 LATEX_COLUMNS = (
     Column("Method"),
     *(Column(name, right=True) for name in ("Accuracy", "Difference", "AMP", r"FM $\times 10^3$", "WLP", "Up", "Down")),
@@ -29,7 +29,7 @@ SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
 
 
 def compare_table(comparison: Comparison) -> Table:
-    """A row for each line: accuracies in percent, paired differences in points, and costs."""
+    """Return the table with a row for each line: accuracies in percent, paired differences in points, costs."""
     base = comparison.baseline
     columns = (
         Column("method"),
@@ -60,7 +60,7 @@ def latex_table(comparison: Comparison, caption: str = "") -> Table:
 
 
 def escaped(text: str) -> str:
-    """Text as LaTeX prints it."""
+    """Escape the text for LaTeX."""
     return "".join(SPECIAL.get(character, character) for character in printable(text))
 
 
@@ -94,7 +94,7 @@ def _row(comparison: Comparison, line: MethodRuns) -> tuple[str, ...]:
 
 
 def _difference(spread: Spread | None) -> str:
-    """A difference in points, with its interval: +1.2 [+0.3, +2.1]."""
+    """Format a difference in points with its interval: +1.2 [+0.3, +2.1]."""
     if spread is None:
         return UNKNOWN
     mean = f"{100 * spread.mean:+.1f}"
@@ -105,7 +105,7 @@ def _difference(spread: Spread | None) -> str:
 
 
 def _spread(spread: Spread | None) -> str:
-    """A fraction in percent, with its deviation: 93.9 +- 0.4."""
+    """Format a fraction in percent with its deviation: 93.9 +- 0.4."""
     if spread is None:
         return UNKNOWN
     mean = f"{100 * spread.mean:.1f}"

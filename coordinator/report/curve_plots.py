@@ -89,7 +89,7 @@ class SpentPoint(NamedTuple):
     method: str
     round: int
     bytes_per_device: float
-    """Sent and received."""
+    """Bytes sent and received by a device, on average."""
     time_s: float
     device_j: float | None
     """Joules of all devices together; None where nobody metered them."""
@@ -113,9 +113,9 @@ AnyPoint = TypeVar("AnyPoint", RoundPoint, OwnTaskPoint, SpentPoint)
 
 
 def accuracy_by_round(comparison: Comparison, path: Path) -> None:
-    """Mean accuracy of the learning devices by round: a line for each method, with a band where these are few.
+    """Draw the mean accuracy of the learning devices by round: a line per method, with a band where lines are few.
 
-    Of a single method under a single seed there is a thin line for each device, too.
+    A single method under a single seed has a thin line for each device, too.
     """
     points = _by_method(comparison, round_points)
     _write(path, RoundPoint, points)
@@ -156,22 +156,22 @@ def own_task_by_round(comparison: Comparison, path: Path) -> None:
 
 
 def accuracy_by_bytes(comparison: Comparison, path: Path) -> None:
-    """Mean accuracy against the bytes that a device has sent and received until then."""
+    """Draw mean accuracy against the bytes that a device has sent and received so far."""
     _by_cost(comparison, path, "Accuracy for its bytes", "bytes_per_device", _byte_axis)
 
 
 def accuracy_by_time(comparison: Comparison, path: Path) -> None:
-    """Mean accuracy against time: on the boards' clock in a simulation, on the wall's over a broker."""
+    """Draw mean accuracy against time: virtual time in a simulation, real time over a broker."""
     _by_cost(comparison, path, "Accuracy by time", "time_s", lambda axes: seconds_axis(axes, "time so far"))
 
 
 def accuracy_by_energy(comparison: Comparison, path: Path) -> None:
-    """Mean accuracy against the joules that all devices drew until then, where they were metered."""
+    """Draw mean accuracy against the joules that all devices have used so far, where they were metered."""
     _by_cost(comparison, path, "Accuracy for its energy", "device_j", _energy_axis)
 
 
 def cost_drawings(comparison: Comparison) -> tuple[Callable[[Comparison, Path], None], ...]:
-    """The pictures of accuracy against costs that are known; over a broker nobody knows the joules."""
+    """Return the drawing functions for the costs that are known; joules are unknown over a broker."""
     by_energy = (accuracy_by_energy,) if "j" in comparison.metered else ()
     return (accuracy_by_bytes, accuracy_by_time, *by_energy)
 
@@ -227,7 +227,7 @@ def accuracy_for_its_cost(comparison: Comparison, path: Path) -> None:
 
 
 def words_for(comparison: Comparison) -> str:
-    """What was compared: the first words of every subtitle."""
+    """Return the first words of every subtitle, which say what was compared."""
     return heading(comparison.example, comparison.methods, comparison.seeds)
 
 
@@ -235,7 +235,7 @@ def words_for(comparison: Comparison) -> str:
 
 
 def round_points(line: MethodRuns) -> list[RoundPoint]:
-    """For each round that all seeds measured: the mean, and the edges of its band.
+    """Return the mean and the edges of its band for each round that all seeds measured.
 
     The band is one standard deviation over the seeds to both sides; for one seed, it is worst to best device.
     """
@@ -254,7 +254,7 @@ def round_points(line: MethodRuns) -> list[RoundPoint]:
 
 
 def own_task_points(line: MethodRuns) -> list[OwnTaskPoint]:
-    """For each round that all seeds measured: means over the seeds."""
+    """Return the means over the seeds for each round that all seeds measured."""
     curves = [
         {entry.round: found for entry in trial.result.history if (found := trial.result.own_task(entry.local_accuracy))}
         for trial in line.trials
@@ -277,7 +277,7 @@ def device_points(comparison: Comparison) -> Iterator[DevicePoint]:
 
 
 def spent_points(line: MethodRuns) -> list[SpentPoint]:
-    """For each round that all seeds measured: accuracy, and what had been spent by then."""
+    """Return accuracy and costs so far for each round that all seeds measured."""
     curves = [{point.round: point for point in trial.result.points()} for trial in line.trials]
     return [
         SpentPoint(
@@ -293,7 +293,7 @@ def spent_points(line: MethodRuns) -> list[SpentPoint]:
 
 
 def cost_point(line: MethodRuns) -> CostPoint | None:
-    """What the whole of each completed run cost; None without any."""
+    """Return the cost of the completed runs at their end; None without completed runs."""
     accuracy = line.accuracy("mean")
     spent = line.over_seeds(lambda trial: _bytes_per_device(trial.whole["bytes"], len(trial.result.devices)))
     flops = line.over_seeds(lambda trial: trial.whole["work"].get("device_flops_total"))
@@ -312,7 +312,7 @@ def _shared(curves: Sequence[Mapping[int, object]]) -> list[int]:
 
 
 def _by_method(comparison: Comparison, points: Callable[[MethodRuns], list[AnyPoint]]) -> dict[str, list[AnyPoint]]:
-    """Method -> points."""
+    """Return the points by method."""
     return {line.method: points(line) for line in comparison.lines}
 
 
@@ -369,7 +369,7 @@ def _band_words(comparison: Comparison, *, banded: bool) -> str:
 
 
 def _over_seeds(comparison: Comparison) -> str:
-    """How a line is made of several seeds; empty for one seed."""
+    """Describe how a line combines several seeds; empty for one seed."""
     return f", mean over {len(comparison.seeds)} seeds" if len(comparison.seeds) > 1 else ""
 
 
@@ -426,7 +426,7 @@ def _energy_axis(axes: Axes) -> None:
 
 
 def _byte_axis(axes: Axes) -> None:
-    """A logarithmic axis: methods differ by powers of ten."""
+    """Make the axis of bytes logarithmic: methods differ by powers of ten."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator  # an optional package
 
     low, high = axes.dataLim.intervalx

@@ -164,7 +164,7 @@ def _shown(
 ) -> tuple[list[DeviceResult], str]:
     """The devices that a picture shows, and what its subtitle says about that.
 
-    All by number; of more than MOST_ROWS those with the lowest `key`, the lowest first, which `words` describe.
+    All are shown, by number.  Of more than MOST_ROWS, only those with the lowest `key` are shown; `words` describe it.
     """
     ordered = _by_number(devices)
     if len(ordered) <= MOST_ROWS:
@@ -229,7 +229,7 @@ def _wait(device: DeviceResult) -> Mapping[str, object]:
 
 
 def _accuracy(device: DeviceResult) -> float:
-    """Devices without accuracy come last."""
+    """Return the accuracy as a sort key; devices without accuracy come last."""
     return math.inf if device.accuracy is None else device.accuracy
 
 

@@ -27,17 +27,17 @@ COLUMNS = 3
 LUMINANCE = (0.2126, 0.7152, 0.0722)
 """Weights of red, green and blue by Rec. 709, to write in white on dark cells."""
 MOST_WRITTEN = 12
-"""With more classes, cells have no numbers."""
+"""The most classes with which cells have numbers."""
 MOST_TICKS = 20
 MOST_PAIRS = 4
-"""With more methods, two share a row of feature panels."""
+"""The most methods with a row of feature panels each; with more, two methods share a row."""
 CLASS_GROUPS: Mapping[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "cifar10": (
         ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
         (0, 1, 8, 9, 2, 3, 4, 5, 6, 7),
     ),
 }
-"""For data sets with groups of classes, their names, and an order that keeps groups together: vehicles first."""
+"""Names of the classes, and an order that keeps related classes together, for data sets with groups of classes."""
 
 
 class MethodInsight(NamedTuple):

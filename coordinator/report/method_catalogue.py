@@ -19,7 +19,7 @@ from edge_sdk.protocol.wires import Exchange, slots_of
 
 
 def command(args: argparse.Namespace) -> int:
-    """`edge-sdk methods`."""
+    """Carry out the command `edge-sdk methods`."""
     rows = describe_methods()
     sys.stdout.write((json.dumps(rows, indent=2) if args.json else catalogue_text(rows)) + "\n")
     return 0
@@ -65,7 +65,7 @@ def _bytes(exchanges: Sequence[Exchange], way: str) -> dict[str, Any]:
 
 
 def _exchange(row: Exchange) -> dict[str, Any]:
-    """What is sent each way, by role: all that a device in another language must know about an exchange."""
+    """Describe what is sent each way, by role: all that an implementation in another language needs."""
     return {
         way: {role: _slot(slot) for role, slot in slots.items()} for way, slots in (("down", row.down), ("up", row.up))
     }

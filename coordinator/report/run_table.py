@@ -27,7 +27,7 @@ COLUMNS = (
 MOST_CLASSES = 10
 """The most class numbers that are written out; more are counted."""
 WORTH_TELLING_S = 1.0
-"""Shorter waits are not told."""
+"""Shorter waits are not reported."""
 
 
 def run_table(result: Result) -> Table:

@@ -95,7 +95,7 @@ def _work(result: Result) -> dict[str, float]:
 
 
 def _to_target(points: Sequence[Point]) -> dict[str, dict[str, float]]:
-    """For each target of mean accuracy that was reached: the round, and what was spent until then, where known."""
+    """Return the round and the known costs so far for each target of mean accuracy that was reached."""
     reached = {f"{target:g}": to_target(points, target) for target in TARGETS}
     return {
         target: {key: value for key, value in point._asdict().items() if value or not key.startswith("device_")}

@@ -31,7 +31,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """What a table shows, all as text."""
+    """The contents of a table, all as text."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def replace(path: Path, content: str | bytes) -> None:
-    """Write a whole file at once: whoever reads meanwhile gets the old one or the new one.  Raises OSError."""
+    """Write a whole file at once: a concurrent reader gets the old file or the new one.  Raises OSError."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:

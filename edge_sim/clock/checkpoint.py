@@ -1,4 +1,4 @@
-"""A simulation in memory, put on disk now and then, so that an interrupt or a crash costs at most half a minute."""
+"""Checkpoints of a simulation in memory, written often enough that a crash loses at most about half a minute."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from edge_sdk.errors import StoreError, UsageError
 EVERY_S = 30.0
 """Real seconds between two checkpoints."""
 FIRST_S = 3.0
-"""Until the first one: a run that is killed early is worth resuming, too."""
+"""Real seconds until the first checkpoint; it is early so that a run that is killed soon can resume, too."""
 _STATE = "world.json"
 
 
 class Checkpoints:
-    """Whole checkpoints in a folder: the newest one replaces the one before it in one rename."""
+    """The checkpoint in a folder; each new one replaces the one before in one rename."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -51,7 +51,7 @@ class Checkpoints:
         self._last_s = time.monotonic()
 
     def load(self) -> tuple[Ledger, dict[str, Store], dict[str, Any]]:
-        """The ledger, the devices' stores and the state of the last checkpoint.
+        """Read the ledger, the devices' stores and the state of the last checkpoint.
 
         Raises UsageError where there is none.
         """

@@ -53,7 +53,7 @@ class Computation:
         return found
 
     def _begin_anew(self) -> None:
-        """Begin again, once; raise RunFailed the second time.  The board itself lost nothing: its cost counts once."""
+        """Begin again, once; raise RunFailed the second time.  The board lost nothing: its cost counts once."""
         if self.repeated:
             raise RunFailed(
                 f"the process that computed for {self.agent.device} ended twice in one round: "
@@ -61,7 +61,7 @@ class Computation:
             )
         self.repeated = True
         self.agent.start_over()
-        meter_totals.restore(self.agent.meter, self._before)  # what it computed again of earlier exchanges, too
+        meter_totals.restore(self.agent.meter, self._before)  # includes repeated work of earlier exchanges
         self.begun = self.agent.begun
 
 

@@ -11,10 +11,10 @@ from types import FrameType
 
 @contextmanager
 def held_back() -> Iterator[Callable[[], None]]:
-    """Keep a first SIGINT back until the function that this gives is called, which raises it; a second comes at once.
+    """Delay a first SIGINT until the yielded function is called, which raises it; a second one is raised at once.
 
-    In the midst of an event of the virtual clock half of it is done, and a checkpoint of that is none.  Outside the
-    main thread, where signals never arrive, nothing is changed.
+    In the middle of an event of the virtual clock the state is incomplete, so that no checkpoint can be written.
+    Outside the main thread, where signals never arrive, this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None

@@ -28,7 +28,7 @@ _EMPTY = 1e-6
 
 
 class SwitchableDevice(Protocol):
-    """What the faults of a device need to know of it, and the switch that they turn."""
+    """The interface of a device that its faults need: its state, and its power switch."""
 
     clock: VirtualClock
     device: Device
@@ -43,14 +43,14 @@ class SwitchableDevice(Protocol):
         """Whether its part in the run has ended."""
 
     def power_on(self) -> None:
-        """Start it again on what its store holds."""
+        """Start the device again from its store."""
 
     def power_off(self) -> None:
-        """Stop it; what it was computing is lost."""
+        """Stop the device; what it was computing is lost."""
 
 
 class FaultyFleet(Protocol):
-    """What the faults of a scenario need to know of a fleet."""
+    """The interface of a fleet that the faults of a scenario need."""
 
     clock: VirtualClock
     hub: Hub
@@ -121,7 +121,7 @@ class DeviceFaults:
     # -- from exchange to exchange ----------------------------------------------------------------------------------
 
     def slow_factor(self, place: tuple[int, int]) -> float:
-        """By what the computing time of an exchange is multiplied.  place: (round, exchange)."""
+        """Return the factor on the computing time of an exchange.  place: (round, exchange)."""
         slow = self._conditions.slow_share and self._draw(place)[0] < self._conditions.slow_share
         return self._conditions.slow_factor if slow else 1.0
 
@@ -136,7 +136,7 @@ class DeviceFaults:
         self.schedule_battery_check()
 
     def _draw(self, place: tuple[int, int]) -> tuple[float, float, float]:
-        """Three numbers in [0, 1) for one attempt at an exchange: is it slow, does it drop out, and when."""
+        """Draw three numbers in [0, 1) for one attempt at an exchange: for slowness, for a drop-out, for its time."""
         slow, dropped, when = self._rng(_EXCHANGE, *place, self._attempts[place]).random(3)
         return float(slow), float(dropped), float(when)
 

@@ -1,7 +1,7 @@
-"""A fleet on a virtual clock: N agents and one server on a memory hub, in one thread, repeatable bit for bit.
+"""A fleet on a virtual clock: N agents and one server on a memory hub, in one thread; results repeat bit for bit.
 
-The objects are those of a deployment.  Only time is simulated: computing takes what the board's profile says, frames
-take what the link's profile says, and in between the clock jumps.
+The objects are those of a deployment.  Only time is simulated: the board's profile gives the time of computing, the
+link's profile the time of frames, and the clock jumps from event to event.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class VirtualFleet:
         engine: Engine | None = None,
         wrap_method: MethodWrapper = unchanged,
     ) -> None:
-        """caches: a folder; devices are given no public set, and fetch it from the coordinator into folders in it.
+        """caches: a folder; devices fetch the public set from the coordinator into it.  None: they are given the set.
 
-        state: of a resumed run, what `to_json` returned.  engine: default: ExactEngine.  wrap_method: decides where
+        state: what `to_json` returned, for a resumed run.  engine: default: ExactEngine.  wrap_method: decides where
         uploads are added up.
         """
         state = state or {"now_s": 0.0, "begun_s": None, "hardware": {}}
@@ -77,7 +77,7 @@ class VirtualFleet:
             work=self._work,
             trace=trace,
             wrap_method=wrap_method,
-            begun_s=state.get("begun_s"),  # checkpoints of before these were kept lack them
+            begun_s=state.get("begun_s"),  # older checkpoints lack these
             unclosed=state.get("unclosed"),
         )
         stores = stores or {}
@@ -98,7 +98,7 @@ class VirtualFleet:
 
     @property
     def server(self) -> Server:
-        """The coordinator in its present life."""
+        """The coordinator's server since its last start."""
         return self._coordinator.server
 
     def _work(self) -> FleetWork:
@@ -159,9 +159,9 @@ class VirtualFleet:
         return not self._running
 
     def power_cut(self, who: str, at_s: float, for_s: float) -> None:
-        """Cut the power of a device, or of the `coordinator`, at some time; after a while it starts again by itself.
+        """Cut the power of a device, or of the `coordinator`, at `at_s`; it starts again after `for_s` seconds.
 
-        All is lost but what its store or ledger holds.  One that is done by then is left alone.
+        All is lost but what its store or ledger holds.  A device or coordinator that is done by then is not cut.
         """
         machines: dict[str, VirtualCoordinator | VirtualDevice] = {d.device.kit.id: d for d in self.devices}
         machine = {"coordinator": self._coordinator, **machines}[who]
@@ -197,7 +197,7 @@ class VirtualCoordinator:
         begun_s: float | None = None,
         unclosed: Mapping[str, Any] | None = None,
     ) -> None:
-        """begun_s, unclosed: of a resumed run, when its first exchange was opened, and counts that no ledger holds."""
+        """begun_s, unclosed: for a resumed run, the time of its first exchange, and counts that no ledger holds."""
         self._work, self._wrap_method = work, wrap_method
         self._trace = trace
         self._fleet, self._hub, self._clock, self._observer = fleet, hub, clock, observer
@@ -211,20 +211,20 @@ class VirtualCoordinator:
         return self.server.over
 
     def power_off(self) -> None:
-        """End the process."""
+        """End the coordinator's process."""
         self.powered = False
         self._hub.cut_power("coordinator")
         self._waker.stop()
 
     def power_on(self) -> None:
-        """Start a new process on what the ledger holds."""
+        """Start a new process from the ledger."""
         self.powered = True
         with TemporaryDirectory() as folder:
             kept = Path(folder) / "ledger.db"
             self.server.ledger.copy_to(kept)
             self.server.ledger.close()
             record = self.server.record
-            self._start(Ledger(None, kept), record.started_s, record.unclosed())  # we saw what it has forgotten
+            self._start(Ledger(None, kept), record.started_s, record.unclosed())  # the old process's counts
         self.server.connect()
 
     def _start(self, ledger: Ledger, begun_s: float | None, unclosed: Mapping[str, Any] | None) -> None:
@@ -355,7 +355,7 @@ class VirtualDevice:
         self._queue.add(Computation(agent, lambda: self._computed_all(agent, (train, infer), place)))
 
     def _computed_all(self, agent: Agent, before: tuple[Effort, Effort], place: int) -> None:
-        """before: work of the meter until then.  place: the place that is reserved among the events of that moment."""
+        """Finish a computation.  before: work of the meter until then.  place: reserved among that moment's events."""
         if agent is not self.agent:
             return  # the board lost its power at this very moment
         begun = self._computed = agent.begun
@@ -372,13 +372,13 @@ class VirtualDevice:
     def _finish(self, agent: Agent, begun: int) -> None:
         if not self.powered or agent is not self.agent:
             return  # the board that computed this has lost its power
-        if agent.working and agent.begun == begun:  # else a newer Assign came meanwhile
+        if agent.working and agent.begun == begun:  # otherwise a newer Assign came meanwhile
             agent.finish_work(self._own.now_s)
             self._waker.soon()
 
 
 class _Waker:
-    """Calls a participant when there is news for it or its next deadline comes, and not more often."""
+    """Calls a participant when there is a message for it or its next deadline has come, and not more often."""
 
     def __init__(self, clock: VirtualClock, act: Callable[[], None], due_s: Callable[[], float | None]) -> None:
         self._clock, self._act, self._due_s = clock, act, due_s

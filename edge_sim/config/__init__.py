@@ -1,4 +1,4 @@
-"""A simulated federation as TOML: its settings, scenario, conditions of devices, and which model a device runs.
+"""The TOML file of a simulated federation: settings, scenario, conditions of the devices, rules for their models.
 
 May import `coordinator.config`, `edge_sim.models` and the rooms of edge_sdk.
 """

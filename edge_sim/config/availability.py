@@ -1,4 +1,4 @@
-"""When a device is there: windows of virtual day time, such as "22:00-06:00"."""
+"""Daily windows in which a device is switched on, such as "22:00-06:00" in virtual time."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _TIME = r"([01]\d|2[0-3]):([0-5]\d)"
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Every day from `opens_s` to `closes_s` seconds after midnight; over midnight where it closes before it opens."""
+    """A daily window from `opens_s` to `closes_s`, in seconds after midnight; it may span midnight."""
 
     opens_s: float
     closes_s: float
 
     def holds(self, day_s: float) -> bool:
-        """Whether it is open at this time, in seconds since some midnight."""
+        """Whether the window is open at this time.  day_s: seconds since any midnight."""
         return (day_s - self.opens_s) % DAY_S < self.length_s
 
     def next_edge(self, now_s: float, starts_s: float) -> tuple[float, bool]:
-        """The first time after `now_s` at which it opens (True) or closes (False).
+        """Return the first time after `now_s` at which the window opens (True) or closes (False).
 
         Time 0 is `starts_s` after midnight.  Each edge is computed from midnight and not from the edge before it, so
-        that rounding cannot make one come twice.
+        that rounding cannot return the same edge twice.
         """
         edges = ((self.opens_s, True), (self.closes_s, False))
         return min(
@@ -36,17 +36,17 @@ class Window:
 
     @staticmethod
     def _days(since_s: float) -> int:
-        """How many days after a first edge, `since_s` ago, the next one comes."""
+        """Return the number of days from a first edge, `since_s` seconds ago, to the next edge."""
         return math.floor(since_s / DAY_S) + 1
 
     @property
     def length_s(self) -> float:
-        """How long it is open each day."""
+        """Seconds for which the window is open each day."""
         return (self.closes_s - self.opens_s) % DAY_S
 
 
 def read_time(text: str, where: str) -> float:
-    """Seconds after midnight of HH:MM.  Raises UsageError."""
+    """Read HH:MM and return seconds after midnight.  Raises UsageError."""
     found = re.fullmatch(_TIME, text)
     if found is None:
         raise UsageError(f'{where}: expected a time of day such as "22:00", found {text!r}')
@@ -54,7 +54,7 @@ def read_time(text: str, where: str) -> float:
 
 
 def read_window(text: str, where: str) -> Window:
-    """A window from HH:MM-HH:MM.  Raises UsageError."""
+    """Read a window written as HH:MM-HH:MM.  Raises UsageError."""
     opens, _, closes = text.partition("-")
     if re.fullmatch(rf"{_TIME}-{_TIME}", text) is None:
         raise UsageError(f'{where}: expected two times of day such as "22:00-06:00", found {text!r}')

@@ -1,4 +1,4 @@
-"""The conditions that a simulated device works under: keys of a [[fleet]] row beside those that say what it is."""
+"""The conditions under which a simulated device works.  They are keys of its [[fleet]] row."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ class DeviceConditions:
     """The conditions of one device.  Random ones follow from the federation's seed and the device's number."""
 
     available: Annotated[str, Text(11)] | None = None
-    """The hours of every virtual day in which it is on, as HH:MM-HH:MM; default: always."""
+    """Hours of every virtual day in which the device is on, as HH:MM-HH:MM; default: always."""
     battery_wh: Annotated[float, Real(0.0, 1e6)] | None = None
-    """Capacity of its battery; it goes off when the battery is empty; 0: on the mains; default: the board's own."""
+    """Capacity of the battery; the device goes off when it is empty; 0: mains power; default: the board's value."""
     charge_w: Annotated[float, Real(0.0, 1e6)] = 0.0
-    """Power that charges the battery while the device is off; after an empty battery it starts again at a full one."""
+    """Power that charges the battery while the device is off; after it ran empty, the device starts when it is full."""
     dropout: _Chance = 0.0
-    """Chance that it loses power while it computes an exchange."""
+    """Probability that the device loses power while it computes an exchange."""
     dropout_s: _Duration = 600.0
-    """How long it stays off then."""
+    """Time for which the device stays off after a dropout."""
     power_cuts_per_day: Annotated[float, Real(0.0, 1e5)] = 0.0
-    """Average number of power cuts, at random times."""
+    """Average number of power cuts in a virtual day; they come at random times."""
     power_cut_s: _Duration = 60.0
-    """How long it stays off then."""
+    """Time for which the device stays off after a power cut."""
     fails_after_s: Annotated[float, Real(0.001, 1e10)] | None = None
-    """It fails for good at a random time, after this many virtual seconds on average; default: never."""
+    """Mean virtual time after which the device fails for good, at a random time; default: never."""
     slow_share: _Chance = 0.0
-    """Share of the exchanges in which it computes slowly, as a straggler."""
+    """Share of the exchanges in which the device computes slowly, as a straggler."""
     slow_factor: Annotated[float, Real(1.0, 1e4)] = 5.0
-    """By what its computing time is multiplied then."""
+    """Factor by which the computing time of a slow exchange is multiplied."""
     clock_offset_s: Annotated[float, Real(-1e9, 1e9)] = 0.0
-    """Error of its clock at virtual time 0."""
+    """Error of the device's clock at virtual time 0."""
     clock_drift: Annotated[float, Real(-0.5, 1.0)] = 0.0
-    """What its clock gains, as a share of the time that passes."""
+    """Drift of the device's clock: what it gains, as a share of the time that passes."""
     byzantine: Annotated[str, Text(200)] | None = None
-    """MODULE:FUNCTION that replaces the knowledge in its uploads (edge_sim/byzantine.py)."""
+    """MODULE:FUNCTION that replaces the knowledge in the device's uploads (edge_sim/byzantine.py)."""
 
     def check(self, where: str) -> None:
-        """Raise UsageError, naming `where` and the key, for values that their types allow and that are wrong."""
+        """Raise UsageError, naming `where` and the key, for wrong values that the types of the fields allow."""
         if self.available is not None:
             read_window(self.available, f"{where}.available")
         if self.byzantine is not None:
@@ -57,4 +57,4 @@ class DeviceConditions:
 
 
 IDEAL_CONDITIONS = DeviceConditions()
-"""Always on, on its board's power, never slow."""
+"""Conditions of a device that is always on, has its board's power supply and is never slow."""

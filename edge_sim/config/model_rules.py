@@ -1,12 +1,12 @@
-"""Which model a simulated device runs, where its [[fleet]] row leaves that to a rule.
+"""Rules that choose the model of a simulated device, for a [[fleet]] row that names a rule.
 
     model = "cnn"                      this family, or MODULE:FACTORY
-    model = "board"                    what suits the board: board:mlp,cnn,resnet
+    model = "board"                    the same as board:mlp,cnn,resnet
     model = "board:small,medium,large" a list from small to large: the faster the board, the further down the list
     model = "random:a,b,c"             one of them, drawn for each device from the federation's seed
     model = "cycle:a,b,c"              one after the other, by the device's number
 
-In a list stand families and MODULE:FACTORY alike; a factory in a module that is itself called board, cycle or random
+A list holds names of families and MODULE:FACTORY; a factory in a module that is itself called board, cycle or random
 cannot be named.
 """
 
@@ -21,13 +21,13 @@ from edge_sim.models import families
 RULES = ("board", "cycle", "random")
 FOR_BOARDS = "mlp,cnn,resnet"
 FAST_FLOPS_PER_S, STEP = 5e9, 4
-"""Training speed from which a board takes the second model of a list; STEP times as much, the third, and so on."""
+"""A board of at least this training speed takes the second model of a list; one STEP times as fast, the third."""
 
 
 def model_of(rule: str, board: Board, number: int, seed: int) -> str:
-    """A family or MODULE:FACTORY for one device.
+    """Return the family or MODULE:FACTORY of one device.
 
-    Raises UsageError for an unknown one anywhere in a list, and where a board runs none of a list.
+    Raises UsageError for an unknown name anywhere in a list, and for a board that can run no model of its list.
     """
     kind, _, listed = ("board", ":", FOR_BOARDS) if rule == "board" else rule.partition(":")
     if kind not in RULES:
@@ -44,7 +44,7 @@ def model_of(rule: str, board: Board, number: int, seed: int) -> str:
 
 
 def _for_board(names: list[str], board: Board) -> str:
-    """The model at the place of the board's speed, or the largest before it that the board has a runtime for."""
+    """Return the model for the board's speed, or the largest smaller one for which the board has a runtime."""
     place = sum(board.train_flops_per_s >= FAST_FLOPS_PER_S * STEP**i for i in range(len(names) - 1))
     for name in reversed(names[: place + 1]):
         if families.runtime(name) in board.runtimes:

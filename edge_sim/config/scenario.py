@@ -1,4 +1,4 @@
-"""The section [scenario]: what happens to the broker and the coordinator, and when the run takes place."""
+"""The section [scenario]: failures of the broker and the coordinator, and the time of the run."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ VirtualSeconds = Annotated[float, Real(0.0, 1e10)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioTable:
-    """The section [scenario], for the memory broker; what happens to single devices stands in [[fleet]]."""
+    """The section [scenario], for the memory broker.  Conditions of single devices are keys of [[fleet]]."""
 
     starts_at: Annotated[str, Text(5)] = "00:00"
     """Time of day at which the run begins."""
     until_days: Annotated[float, Real(0.001, 10_000.0)] = 60.0
     """Virtual days after which a run that has not ended is given up."""
     broker_lost_at_s: tuple[VirtualSeconds, ...] = ()
-    """Times at which the broker is restarted: everybody loses the link."""
+    """Times at which the broker is restarted; every device and the coordinator lose the link."""
     broker_lost_for_s: VirtualSeconds = 10.0
-    """Until it is back."""
+    """Time until the broker is back."""
     coordinator_lost_at_s: tuple[VirtualSeconds, ...] = ()
-    """Times at which the coordinator loses its power; it goes on from its ledger."""
+    """Times at which the coordinator loses its power; it continues from its ledger."""
     coordinator_lost_for_s: VirtualSeconds = 30.0
-    """Until it is back."""
+    """Time until the coordinator is back."""
 
     def check(self, where: str) -> None:
-        """Raise UsageError, naming `where` and the key, for what no type can tell."""
+        """Raise UsageError, naming `where` and the key, for wrong values that the types of the fields allow."""
         read_time(self.starts_at, f"{where}.starts_at")
         for key in ("broker_lost_at_s", "coordinator_lost_at_s"):
             for at_s in getattr(self, key):

@@ -1,4 +1,4 @@
-"""A simulated federation as TOML: what coordinator/config.py reads, and the data, the fleet and its faults."""
+"""The settings of a simulated federation: those of coordinator/config.py, and the data, the fleet and its faults."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Seed = Annotated[int, Integer(0, 2**32 - 1)]
 Side = Annotated[int, Integer(1, 4096)]
 """Height or width in pixels."""
 SampleCount = Annotated[int, Integer(1, 10**9)]
-"""How many of them."""
+"""A number of samples."""
 CPU = "cpu"
-"""The device that is always there."""
+"""The torch device that every machine has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,29 +34,29 @@ class DataTable:
 
     source: Annotated[str, Text(16, "digits|npz|folder|mnist|fashion-mnist|emnist|svhn|cifar10|cifar100")] = "digits"
     path: str | None = None
-    """For npz the file, for folder the folder."""
+    """The npz file, or the folder with one sub-folder for each class."""
     root: str | None = None
-    """For torchvision's data sets: the folder that its own loaders call root."""
+    """Folder with the files of a torchvision data set, which its loaders call root."""
     emnist_split: Annotated[str, Text(16, "balanced|byclass|bymerge|letters|digits|mnist")] = "balanced"
-    """Which of EMNIST's six sets."""
+    """One of EMNIST's six splits."""
     image_size: tuple[Side, ...] | None = None
-    """For folder: height and width that pictures are brought to when they are read; needed where they differ."""
+    """Height and width to which pictures of a folder are resized when they are read; needed where sizes differ."""
     train_samples: SampleCount | None = None
-    """Keep so many of the training samples, each class in proportion; default: all."""
+    """Number of training samples to keep, each class in proportion; default: all."""
     test_samples: SampleCount | None = None
-    """The same for the test."""
+    """Number of test samples to keep, each class in proportion; default: all."""
     balance_test: bool = False
-    """Test on as many samples of each class as of the others: of each as many as the rarest has."""
+    """Keep equally many test samples of each class: as many as the rarest class has."""
     public: Count = 400
-    """Samples taken out of the training part as the public set; their labels are thrown away."""
+    """Number of samples that are taken out of the training part as the public set; their labels are not used."""
     test_fraction: Annotated[float, Real(0.01, 0.9)] = 0.2
-    """For sources that come without a test: digits, and folder without train/ and test/."""
+    """Share of the samples that becomes the test, for digits and for a folder without train/ and test/."""
     split: tuple[Annotated[float, Real(0.0, 1e6)], ...] = (1.0, 0.0, 0.0)
-    """How each device divides its own samples: into parts to train on, to validate on and to test on."""
+    """Shares of each device's own samples to train on, to validate on and to test on."""
     scale: Annotated[float, Real(1e-9, 1e9)] | None = None
     """Factor that brings raw values to about [0, 1]; default by data set and dtype."""
     seed: Seed | None = None
-    """Of its own, for what is drawn here; default: the federation's."""
+    """Seed of the draws of this section; default: the federation's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,33 +66,34 @@ class PartitionTable:
     kind: Annotated[str, Text(32, "classes_per_device|iid|dirichlet|quantity_skew|user")] = "classes_per_device"
     classes_per_device: Annotated[int, Integer(1, 65535)] = 3
     alpha: Annotated[float, Real(1e-3, 1e6)] = 0.5
-    """Of the Dirichlet distribution: over devices for each class (dirichlet), or over their sizes (quantity_skew)."""
+    """Concentration of the Dirichlet distribution: of each class over devices (dirichlet), or of sizes
+    (quantity_skew)."""
     min_samples: SampleCount = 4
     seed: Seed | None = None
-    """Of its own; default: the federation's."""
+    """Seed of the partition; default: the federation's."""
     file: str | None = None
-    """Take the partition from here instead of drawing one; relative to the TOML file."""
+    """File from which the partition is read instead of drawn; relative to the TOML file."""
     export: str | None = None
-    """Write the partition here when the run starts; relative to the TOML file."""
+    """File to which the partition is written when the run starts; relative to the TOML file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRow(DeviceConditions):
-    """One [[fleet]]: some devices that are alike."""
+    """One [[fleet]] row: a group of equal devices."""
 
     count: Annotated[int, Integer(1, 10**6)] = 1
-    """How many there are of them."""
+    """Number of devices in this row."""
     model: Annotated[str, Text(1000)] = "mlp"
     """A family (see edge_sim.models), MODULE:FACTORY, or a rule that picks one for each device: board, board:LIST,
     random:LIST or cycle:LIST (edge_sim/config/model_rules.py)."""
     board: Annotated[str, Text(4096)] = "rpi4"
-    """A profile's name, or a .toml file of one's own; relative to the TOML file."""
+    """Name of a board profile, or the path of a .toml file with one; relative to the TOML file."""
     link: Annotated[str, Text(4096)] | None = None
-    """The same; default: the board's own."""
+    """Name of a link profile, or the path of a .toml file with one; default: the board's link."""
     size: tuple[Side, ...] | None = None
-    """Height and width that these devices resize samples to."""
+    """Height and width to which these devices resize samples."""
     feature_dim: Annotated[int, Integer(1, 65536)] | None = None
-    """Width of their features; default: the federation's, where the family can choose it."""
+    """Width of the models' features; default: the federation's, where the family can choose it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,19 +101,19 @@ class FaultsTable:
     """The section [faults], for the memory broker."""
 
     drop: Annotated[float, Real(0.0, 0.95)] = 0.0
-    """Chance that a frame is lost; above 0.95 next to nothing arrives, and a run would not end."""
+    """Probability that a frame is lost; above 0.95 almost no frame arrives, and a run would not end."""
     duplicate: Share = 0.0
-    """Chance that it comes twice."""
+    """Probability that a frame arrives twice."""
     delay: Share = 0.0
-    """Chance that it is held up."""
+    """Probability that a frame is delayed."""
     delay_s: Annotated[float, Real(0.0, 1e6)] = 1.0
-    """For how long at most; frames overtake each other within it."""
+    """Longest delay of a frame; delayed frames arrive out of order."""
     disconnect: Annotated[float, Real(0.0, 0.5)] = 0.0
-    """Chance that its receiver loses the link instead; above 0.5 next to no link lasts, and a run would not end."""
+    """Probability that the receiver loses its link instead; above 0.5 links rarely last, and a run would not end."""
     disconnect_s: Annotated[float, Real(0.1, 1e6)] = 5.0
-    """For how long; at 0 it would be cut again at the same moment, and no time would pass."""
+    """Time until a lost link is back; at 0 it could be lost again at the same moment, and no time would pass."""
     seed: Seed = 0
-    """Of these draws."""
+    """Seed of the draws of these faults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,28 +121,28 @@ class RunTable:
     """The section [run]."""
 
     standalone: bool = True
-    """Also train every device alone, with the same private steps, to compare with."""
+    """Also train every device alone, with the same private steps, as a comparison."""
     processes: Annotated[int, Integer(1, 64)] = 2
-    """Processes that the torch devices share when the broker is a real one; the others have one each."""
+    """Number of processes that the torch devices share over a real broker; each other device has its own process."""
     engine: Annotated[str, Text(16, "exact|cohort|workers|ray|auto")] = "exact"
     """What devices compute on in memory: one by one; stacked; in worker processes; on Ray; or whichever of this
     machine's a calibration finds fastest.  See docs/how-to/speed.md and scale-out.md."""
     workers: Annotated[int, Integer(0, 256)] = 0
-    """Worker processes; 0: as many as this machine has cores; on Ray as many as the cluster has, or 2 of its own."""
+    """Number of worker processes; 0: one per core of this machine; on Ray one per core of the cluster, or 2 locally."""
     stacked: tuple[str, ...] | None = None
     """Models, by the name that they have in reports, that cohort and workers stack; default: for cohort every one that
     can be, for workers none."""
     ray_address: Annotated[str, Text(256)] | None = None
-    """Of the Ray cluster: HOST:PORT or auto; default: the environment's RAY_ADDRESS, else a Ray of its own."""
+    """Address of the Ray cluster: HOST:PORT or auto; default: RAY_ADDRESS from the environment, else a local Ray."""
     ray_fold: bool = False
-    """Also add uploads up on Ray, as partial aggregates."""
+    """Also sum uploads on Ray, as partial aggregates."""
     memory_bytes: Annotated[int, Integer(1, 2**50)] | None = None
-    """Above this much, models' weights lie in a file on disk; default: always in memory."""
+    """Size above which the weights of the models are kept in a file on disk; default: always in memory."""
     device: Annotated[str, Text(16, "cpu|cuda:[0-9]{1,3}")] = CPU
     """Where torch models compute: cpu, or cuda:N for a GPU."""
 
     def check(self, where: str) -> None:
-        """Raise UsageError for what a GPU has no use for."""
+        """Raise UsageError for settings that cannot be combined with a GPU."""
         if self.device != CPU and self.engine in ("workers", "ray"):
             raise UsageError(
                 f'{where}.engine: "{self.engine}" computes in processes without a GPU, and the device is '
@@ -153,7 +154,7 @@ class RunTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Settings):
-    """A whole simulation.  Paths in it are absolute, so that it means the same wherever it is written down."""
+    """All settings of a simulation.  Paths are absolute, so that a copy in another folder means the same."""
 
     data: DataTable
     partition: PartitionTable
@@ -182,18 +183,18 @@ class Config(Settings):
 
     @cached_property
     def rows(self) -> tuple[FleetRow, ...]:
-        """The fleet, one row for each device."""
+        """One row for each device of the fleet."""
         return tuple(row for row in self.fleet for _ in range(row.count))
 
     @cached_property
     def ids(self) -> tuple[str, ...]:
-        """Device ids, in the order of the rows; sorting keeps that order."""
+        """The device ids in the order of the rows; sorting them keeps that order."""
         width = max(2, len(str(len(self.rows) - 1)))
         return tuple(f"device-{i:0{width}d}" for i in range(len(self.rows)))
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read and check a file.  Raises UsageError: one line with file, key and what is allowed."""
+    """Read and check a file.  Raises UsageError, whose one line names the file, the key and what is allowed."""
     file = Path(path)
     return parse(load_toml(file, overrides), file)
 
@@ -272,7 +273,7 @@ def _partition(plain: Any, file: Path) -> PartitionTable:
 
 
 def _check_row(row: FleetRow, where: str, seed: int) -> None:
-    """Raise UsageError where a row names what does not exist."""
+    """Raise UsageError where a row names a model, a profile or a function that does not exist."""
     if row.size is not None and len(row.size) != 2:
         raise UsageError(f"{where}.size: expected [height, width], found {list(row.size)}")
     _check_name(load_board, row.board, f"{where}.board")
@@ -293,7 +294,7 @@ def _check_name(check: Callable[[str], object], name: str, where: str) -> None:
 
 
 def _with_files(row: FleetRow, file: Path) -> FleetRow:
-    """A [[fleet]] row whose profiles, where they are files, hold in any folder."""
+    """Return a [[fleet]] row in which the paths of profile files are absolute."""
     own = {key: getattr(row, key) for key in ("board", "link") if str(getattr(row, key)).endswith(SUFFIX)}
     return replace(row, **{key: _absolute(path, file) for key, path in own.items()})
 
@@ -303,19 +304,19 @@ def _absolute(path: str, file: Path) -> str: ...
 @overload
 def _absolute(path: str | None, file: Path) -> str | None: ...
 def _absolute(path: str | None, file: Path) -> str | None:
-    """A path that is relative to a file, as it holds in any folder."""
+    """Return the absolute form of a path that is relative to a file."""
     return None if path is None else str((file.parent / path).resolve())
 
 
 def troubled(config: Config) -> bool:
-    """Whether the file has something go wrong that only the memory broker imitates."""
+    """Whether the config has faults that only the memory broker can simulate."""
     trials = [field.name for field in fields(DeviceConditions)]
     worse = any(getattr(row, name) != getattr(IDEAL_CONDITIONS, name) for row in config.fleet for name in trials)
     return worse or config.scenario != ScenarioTable()
 
 
 def alone(config: Config) -> Config:
-    """The same devices, data, seeds and private steps, with nothing exchanged, and nothing going wrong."""
+    """Return the config with the same devices, data, seeds and private steps, without exchanges and without faults."""
     everybody = replace(config.federation, method="local", participants=None, over_selection=False, quorum=None)
     return replace(
         config,

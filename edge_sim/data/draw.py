@@ -1,4 +1,4 @@
-"""Draws that keep the mix of classes."""
+"""Random draws that keep the proportions of the classes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edge_sdk.errors import UsageError
 
 
 def hold_out(y: Ints, fraction: float, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """Indices of the rest and of a part that holds this fraction of every class, both ascending."""
+    """Return the indices of the rest and of a part with this fraction of every class, both ascending."""
     held = np.concatenate(
         [rng.permutation(np.flatnonzero(y == k))[: round(fraction * int((y == k).sum()))] for k in np.unique(y)]
     )
@@ -19,9 +19,9 @@ def hold_out(y: Ints, fraction: float, rng: np.random.Generator) -> tuple[Ints, 
 
 
 def draw_evenly(y: Ints, count: int, rng: np.random.Generator) -> Ints:
-    """`count` indices, ascending, whose classes are mixed as those of y are: each class within one of its share.
+    """Return `count` ascending indices with the class proportions of y: each class within one of its share.
 
-    Sorted by class, in random order within each, every (n / count)-th sample is taken, from a random one on.
+    The samples are sorted by class and shuffled in each; every (n / count)-th is taken, from a random start.
     """
     order = rng.permutation(len(y))
     order = order[np.argsort(y[order], kind="stable")]
@@ -30,15 +30,15 @@ def draw_evenly(y: Ints, count: int, rng: np.random.Generator) -> Ints:
 
 
 def draw_equally(y: Ints, rng: np.random.Generator) -> Ints:
-    """Indices, ascending, of as many samples of each class as the rarest one has."""
+    """Return ascending indices of equally many samples of each class: as many as the rarest class has."""
     classes, counts = np.unique(y, return_counts=True)
     return np.sort(np.concatenate([rng.permutation(np.flatnonzero(y == k))[: counts.min()] for k in classes]))
 
 
 def cut(y: Ints, shares: Sequence[float], rng: np.random.Generator) -> tuple[Ints, Ints, Ints]:
-    """Indices of three parts of a device's samples y (n,), each ascending: to train, validate and test on.
+    """Return the ascending indices of three parts of a device's samples y (n,): to train, validate and test on.
 
-    A share above 0 gives at least one sample; what rounding leaves over is trained on.  Each part has the mix of
+    A share above 0 gives at least one sample; the remainder of rounding goes to training.  Each part has the mix of
     classes of the whole, as far as its size allows.  Raises UsageError where nothing is left to train on.
     """
     validation, test = (max(1, round(len(y) * share / sum(shares))) if share else 0 for share in shares[1:])
@@ -53,7 +53,7 @@ def cut(y: Ints, shares: Sequence[float], rng: np.random.Generator) -> tuple[Int
 
 
 def _without(count: int, left_out: Ints) -> Ints:
-    """0..count-1 but for some."""
+    """Return the numbers 0..count-1 without those of `left_out`."""
     mask = np.ones(count, bool)
     mask[left_out] = False
     return np.flatnonzero(mask)

@@ -1,4 +1,4 @@
-"""Who holds which samples: draws, each the same for the same seed."""
+"""The partition of the samples over the devices: several random draws, each repeatable by its seed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from edge_sim.config.settings import PartitionTable
 def partition(
     table: PartitionTable, y: Ints, devices: int, classes: int, seed: int, *, users: NDArray[Any] | None = None
 ) -> list[Ints]:
-    """Indices of each device's samples, ascending; every sample goes to exactly one.
+    """Return the ascending indices of each device's samples; every sample goes to exactly one device.
 
     y (n,) labels; users (n,) who recorded each sample, for kind = "user".  Raises UsageError.
     """
@@ -46,7 +46,7 @@ def check_least(parts: Sequence[Ints], least: int, remedy: str) -> None:
 
 
 def _classes_per_device(held: int, y: Ints, devices: int, classes: int, rng: np.random.Generator) -> list[Ints]:
-    """Each device holds `held` classes, each class is held about equally often and split evenly among its holders."""
+    """Give each device `held` classes; each class has about equally many holders and is split evenly among them."""
     if held > classes:
         raise UsageError(f"partition.classes_per_device: expected at most the data set's {classes}, found {held}")
     if devices * held < classes:
@@ -68,11 +68,11 @@ def _classes_per_device(held: int, y: Ints, devices: int, classes: int, rng: np.
 
 
 DIRICHLET_TRIES = 1000
-"""Draws before a partition with enough samples on every device is called impossible."""
+"""Number of draws without enough samples on every device after which the partition is reported as impossible."""
 
 
 def _dirichlet(table: PartitionTable, y: Ints, devices: int, rng: np.random.Generator) -> list[Ints]:
-    """Each class is dealt out in shares drawn from Dirichlet(alpha); drawn again until every device has enough."""
+    """Divide each class in shares drawn from Dirichlet(alpha); draw again until every device has enough samples."""
     for _ in range(DIRICHLET_TRIES):
         pieces: list[list[Ints]] = [[] for _ in range(devices)]
         for k in np.unique(y):
@@ -89,7 +89,7 @@ def _dirichlet(table: PartitionTable, y: Ints, devices: int, rng: np.random.Gene
 
 
 def _quantity_skew(table: PartitionTable, count: int, devices: int, rng: np.random.Generator) -> list[Ints]:
-    """Sizes in shares drawn from Dirichlet(alpha), on top of min_samples for everybody; classes as they fall."""
+    """Draw sizes from Dirichlet(alpha), on top of min_samples for each device; classes are not balanced."""
     spare = count - devices * table.min_samples
     if spare < 0:
         raise UsageError(
@@ -101,7 +101,7 @@ def _quantity_skew(table: PartitionTable, count: int, devices: int, rng: np.rand
 
 
 def _by_user(users: NDArray[Any] | None, devices: int, rng: np.random.Generator) -> list[Ints]:
-    """Nobody's samples are torn apart; with more users than devices, each device stands for several, drawn."""
+    """Keep each user's samples together; with more users than devices, a device gets several users, at random."""
     if users is None:
         raise UsageError('partition.kind: "user" needs the array user_train in an npz file; this data set has none')
     names = np.unique(users)

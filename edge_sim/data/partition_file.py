@@ -1,4 +1,4 @@
-"""Partitions as files, so that other runs, and other programs, can use the very same one.
+"""Partitions as files, so that other runs and other programs can use the same partition.
 
     {"version": 1, "data": NAME, "sha256": HEX, "seed": S, "samples": N, "devices": {"device-00": [ROW, ...], ...}}
 
@@ -22,11 +22,11 @@ from edge_sim.data.partition import check_least
 
 VERSION = 1
 SHOWN = 5
-"""Rows that an error names, of those that do not fit."""
+"""Largest number of wrong rows that an error names."""
 
 
 def write_partition(path: Path, dataset: Dataset, ids: Sequence[str], parts: Sequence[Ints]) -> None:
-    """Leave a partition in a file; parts as indices of the private samples.  Raises UsageError."""
+    """Write a partition to a file; parts: indices of the private samples.  Raises UsageError."""
     table = {
         "version": VERSION,
         "data": dataset.name,
@@ -43,7 +43,7 @@ def write_partition(path: Path, dataset: Dataset, ids: Sequence[str], parts: Seq
 
 
 def read_partition(path: Path, dataset: Dataset, ids: Sequence[str], least: int) -> list[Ints]:
-    """Each device's samples as indices of the private ones, ascending.  Samples that the file leaves out are not used.
+    """Return each device's ascending indices of private samples.  Samples that the file leaves out are not used.
 
     Raises UsageError where the file was made for other data or devices, or names rows that are not there, are in the
     public set, or belong to two devices; the message names the rows.
@@ -89,7 +89,7 @@ def _rows(path: Path, name: str, plain: Any) -> Ints:
 
 
 def _places(path: Path, dataset: Dataset, owned: dict[str, Ints]) -> Ints:
-    """Row -> index of the private sample, once every row that the file names is known to fit."""
+    """Return a map from row to index of the private sample, after checking every row that the file names."""
     everything = np.concatenate([*owned.values(), np.zeros(0, np.int64)])
     _refuse(path, owned, everything[(everything < 0) | (everything >= dataset.source_samples)], "not in the data")
     names, counts = np.unique(everything, return_counts=True)

@@ -1,4 +1,4 @@
-"""Memory of this process: how much was resident at most (POSIX; elsewhere nobody knows), and giving some back."""
+"""The memory of this process: its largest resident size (on POSIX only), and the return of freed memory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def peak_bytes() -> int:
 
 
 def give_back() -> None:
-    """Return what was freed to the system: glibc keeps holes between what is left, and counts on needing them again."""
+    """Return freed memory to the system; glibc would keep free blocks between used ones for later use."""
     with contextlib.suppress(OSError, AttributeError):  # of other C libraries
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def as_bytes(maxrss: int) -> int:
-    """What getrusage and wait4 call ru_maxrss: bytes on macOS, KiB elsewhere."""
+    """Convert ru_maxrss of getrusage and wait4 to bytes: it counts bytes on macOS and KiB elsewhere."""
     return maxrss if sys.platform == "darwin" else maxrss * 1024

@@ -1,4 +1,4 @@
-"""What the calibration of `engine = "auto"` measures for each kind of model."""
+"""The times that the calibration of `engine = "auto"` measures for each kind of model."""
 
 from __future__ import annotations
 

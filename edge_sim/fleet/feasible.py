@@ -35,7 +35,7 @@ class MemoryNeed:
 
     @property
     def total(self) -> int:
-        """The sum."""
+        """All memory that the device needs, in bytes."""
         return self.runtime + self.model + self.activations + self.data
 
 
@@ -119,7 +119,7 @@ def check_deadline(fleet: Fleet, specs: dict[str, ModelSpec]) -> None:
 def memory_need(device: Device, spec: ModelSpec, federation: FederationSpec) -> MemoryNeed:
     """Estimate the memory for training one device's model from sizes, not from a run.
 
-    Weights, gradients, the optimiser's moments, what is saved of them at a round's start, and a message with them.
+    It counts weights, gradients, the optimiser's moments, their copy from the round's start, and a message with them.
     """
     moments = 2 if federation.train.optimiser == "adam" else int(federation.train.momentum > 0)
     copies = 2 + moments + (1 + moments) + 2 * _sends_weights(federation)
@@ -145,7 +145,7 @@ def least_s(device: Device, spec: ModelSpec, federation: FederationSpec) -> floa
 
 
 def _steps(device: Device, federation: FederationSpec) -> int:
-    """Mini-batches of a round, as Job.local_steps counts them."""
+    """Return the number of mini-batches of a round, as Job.local_steps counts them."""
     train, samples = federation.train, len(device.data.train)
     if not train.local_epochs:
         return train.local_steps

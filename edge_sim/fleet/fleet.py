@@ -148,7 +148,7 @@ class Fleet:
 
     @property
     def equipment(self) -> Equipment:
-        """What methods get that run the devices' models on the coordinator: one model of each architecture."""
+        """The equipment of methods that run the devices' models on the coordinator: one model of each architecture."""
         return Equipment(nets=self.nets, public=lambda: self.dataset.public)
 
     def nets(self) -> list[Model]:
@@ -158,7 +158,7 @@ class Fleet:
 
 
 def build_fleet(config: Config) -> Fleet:
-    """Load, split and deal out the data, and read the federation.  Raises UsageError, which names the file."""
+    """Load, split and partition the data, and read the federation.  Raises UsageError, which names the file."""
     with _naming(config.file):
         if config.run.device != CPU:
             from edge_sdk.models.torch_device import check_device  # torch only where a GPU is wanted
@@ -178,9 +178,9 @@ def build_fleet(config: Config) -> Fleet:
 
 
 def rebuilt(fleet: Fleet, config: Config) -> Fleet:
-    """Return the fleet under another config, with the data that it has: nothing is loaded or dealt out again.
+    """Return the fleet under another config, with the same data: nothing is loaded or partitioned again.
 
-    config: one with the same [data] and [partition], seed, classes and number of devices.  Raises UsageError.
+    config: it has the same [data] and [partition], seed, classes and number of devices.  Raises UsageError.
     """
     with _naming(config.file):
         federation = _federation(config, fleet.dataset)
@@ -207,12 +207,12 @@ def _federation(config: Config, dataset: Dataset) -> Federation:
         classes=dataset.classes,
         public=dataset.public.spec if dataset.public else None,
     )
-    method_of(federation.spec).begin(federation.spec)  # tells now what it lacks
+    method_of(federation.spec).begin(federation.spec)  # raises now what the method lacks
     return dataclasses.replace(federation, roster=config.ids)
 
 
 def _devices(config: Config, dataset: Dataset, spec: FederationSpec, data: Sequence[LocalData]) -> tuple[Device, ...]:
-    """Return all devices; data: of each, by device number."""
+    """Return all devices.  data: samples of each device, by device number."""
     wanted = _wanted(spec)
     return tuple(
         Device(
@@ -252,7 +252,7 @@ def _local_data(config: Config, dataset: Dataset, part: Ints, number: int) -> Lo
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What a method requires of the models."""
+    """Requirements of a method on the models."""
 
     head: HeadKind
     equal_start: bool

@@ -1,4 +1,4 @@
-"""One simulated board: the seconds and joules that computing, talking and waiting take on it."""
+"""One simulated board: the seconds and joules of computing, sending, receiving and waiting."""
 
 from __future__ import annotations
 
@@ -20,46 +20,46 @@ class DeviceCost(NamedTuple):
 
 @dataclass
 class _Books:
-    """What a board has done so far, in all its lives."""
+    """Totals of a board over the whole run, power cuts included."""
 
     flops: int = 0
     computed_s: float = 0.0
-    """Promised included: until `busy_until_s` the last of it is still going on."""
+    """Seconds of computing, including a computation that lasts until `busy_until_s`."""
     air_s: float = 0.0
-    """Sending and receiving."""
+    """Seconds of sending and receiving."""
     on_s: float = 0.0
-    """With the power on, before `since_s`."""
+    """Seconds with the power on, before `since_s`."""
     hot_s: float = 0.0
-    """Computing that it has not rested from, at `rested_s`."""
+    """Seconds of computing at `rested_s` for which the board has not yet cooled down."""
     stored_j: float = 0.0
-    """In the battery, at `settled_j`."""
+    """Energy in the battery when `settled_j` joules had been used."""
 
 
 class Hardware:
     """A board and its link.  Times are virtual seconds; `now_s` never goes back.
 
-    A board throttles after `throttles_after_s` of computing and is cold again after as much rest; in between, computing
-    and resting add up.
+    A board throttles after `throttles_after_s` of computing and is cold again after as much rest.  Its heat is a number
+    of seconds, to which computing adds and from which resting subtracts.
     """
 
     def __init__(self, board: Board, link: Link, *, battery_wh: float | None = None, charge_w: float = 0.0) -> None:
-        """battery_wh: instead of the board's own; 0: on the mains.  charge_w: into the battery while it is off."""
+        """battery_wh: replaces the board's value; 0: mains power.  charge_w: charging power while the board is off."""
         self.board, self.link = board, link
         self._capacity_j = J_PER_WH * (board.battery_wh if battery_wh is None else battery_wh)
         self._charge_w = charge_w
         self._books = _Books(stored_j=self._capacity_j)
         self._since_s: float | None = None
-        """Since when it has power; None: it has none."""
+        """Time since which the board has power; None: it has none."""
         self._busy_until_s = 0.0
         self._rested_s = 0.0
         self._off_s = 0.0
-        """Since when it has been off, where it is."""
+        """Time since which the board is off, where it has no power."""
         self._settled_j = 0.0
 
     # -- what happens to it -----------------------------------------------------------------------------------------
 
     def power_on(self, now_s: float) -> None:
-        """It has power from now on; the battery was charged meanwhile."""
+        """Switch the power on; the battery was charged while the board was off."""
         if self._since_s is not None:
             return
         charged_j = self._charge_w * (now_s - self._off_s)
@@ -67,7 +67,7 @@ class Hardware:
         self._since_s = now_s
 
     def power_off(self, now_s: float) -> None:
-        """It has none any more; what it was computing ends here."""
+        """Switch the power off; a computation that goes on ends here."""
         if self._since_s is None:
             return
         self._abandon(now_s)
@@ -78,7 +78,7 @@ class Hardware:
     def compute(
         self, train: Effort, infer: Effort, now_s: float, *, slow_factor: float = 1.0, saved_bytes: int = 0
     ) -> float:
-        """Begin some computing, in place of what it may still be at; the seconds that it and its saving take."""
+        """Begin a computation, which replaces one that goes on; return the seconds that it and its saving take."""
         self._abandon(now_s)
         self._books.flops += int(train.flops + infer.flops)
         took_s = self.throttled_s(self.board.compute_s(train, infer) * slow_factor, now_s)
@@ -88,7 +88,7 @@ class Hardware:
         return took_s
 
     def throttled_s(self, cold_s: float, now_s: float) -> float:
-        """Seconds that `cold_s` of computing take from now on, given how hot it is; notes that it gets hotter."""
+        """Return the seconds that `cold_s` of computing take on the board as hot as it is, and add to its heat."""
         limit_s = self.board.throttles_after_s
         if not limit_s:
             return cold_s
@@ -99,14 +99,14 @@ class Hardware:
         return took_s
 
     def transfer_s(self, size_bytes: int, *, up: bool) -> float:
-        """Seconds until a message is across; counts what the radio is on for.  A TransferTime."""
+        """Return the seconds of a transfer and count them as radio time.  This is a TransferTime."""
         self._books.air_s += self.link.air_s(size_bytes, up=up)
         return self.link.transfer_s(size_bytes, up=up)
 
     # -- what it has come to ----------------------------------------------------------------------------------------
 
     def spent(self, now_s: float) -> DeviceCost:
-        """All so far."""
+        """Return all that the board has spent so far."""
         return DeviceCost(self.busy_s(now_s), self.used_j(now_s), self._books.flops)
 
     def busy_s(self, now_s: float) -> float:
@@ -114,7 +114,7 @@ class Hardware:
         return self._books.computed_s - max(0.0, self._busy_until_s - now_s)
 
     def used_j(self, now_s: float) -> float:
-        """idle_w * seconds with power + (busy_w - idle_w) * seconds of computing + radio_w * seconds on the air."""
+        """Joules: idle_w * seconds on + (busy_w - idle_w) * seconds of computing + radio_w * seconds of transfer."""
         board, on_s = self.board, self._books.on_s
         if self._since_s is not None:
             on_s += now_s - self._since_s
@@ -122,7 +122,7 @@ class Hardware:
         return board.idle_w * on_s + busy_j + self.link.radio_w * self._books.air_s
 
     def left_j(self, now_s: float) -> float | None:
-        """In the battery; None without one."""
+        """Joules left in the battery; None: there is no battery."""
         if not self._capacity_j:
             return None
         return max(0.0, self._books.stored_j - (self.used_j(now_s) - self._settled_j))
@@ -133,7 +133,7 @@ class Hardware:
         return None if left_j is None else left_j / self._capacity_j
 
     def empty_at_s(self, now_s: float) -> float | None:
-        """When the battery will be empty if all goes on as it does now; None: it has none, or draws nothing."""
+        """Time at which the battery will be empty under the present load; None: no battery, or no load."""
         left_j, draw_w = self.left_j(now_s), self.board.idle_w
         if now_s < self._busy_until_s:
             draw_w = self.board.busy_w
@@ -142,19 +142,19 @@ class Hardware:
         return now_s + left_j / draw_w
 
     def full_at_s(self, now_s: float) -> float | None:
-        """When a board that is off will have a full battery; None: nothing charges it."""
+        """Time at which the battery of a board that is off will be full; None: nothing charges it."""
         if not self._capacity_j or not self._charge_w:
             return None
         return now_s + (self._capacity_j - self._books.stored_j) / self._charge_w
 
     def to_json(self, now_s: float) -> dict[str, Any]:
-        """As plain values, for a checkpoint."""
+        """Return the state as plain values, for a checkpoint."""
         self._settle(now_s)
         on_s = self._books.on_s + (now_s - self._since_s if self._since_s is not None else 0.0)
         return {**asdict(self._books), "on_s": on_s, "computed_s": self.busy_s(now_s)}
 
     def restore(self, plain: dict[str, Any], now_s: float) -> None:
-        """Go on from what to_json gave, switched off; `now_s` is the time that it was given."""
+        """Restore what to_json returned, switched off; `now_s` is the time that to_json was given."""
         self._books = _Books(**plain)
         self._rested_s = self._off_s = now_s
         self._settled_j = self.used_j(now_s)
@@ -164,7 +164,7 @@ class Hardware:
         self._busy_until_s = min(self._busy_until_s, now_s)
 
     def _settle(self, now_s: float) -> None:
-        """Take what was used since the last time out of the battery."""
+        """Take the joules that were used since the last call out of the battery."""
         used_j = self.used_j(now_s)
         self._books.stored_j = max(0.0, self._books.stored_j - (used_j - self._settled_j))
         self._settled_j = used_j

@@ -20,7 +20,7 @@ from edge_sim.models.model_types import HeadKind, InputShape, ModelFile
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What is known of a model family without building a model."""
+    """The facts about a model family that need no model."""
 
     description: str
     runtime: str
@@ -28,7 +28,7 @@ class Family:
     parameters: int
     """Trainable scalars for ten classes of 32 x 32 pixels in colour; other inputs: docs/reference/models.md."""
     extra: str = ""
-    """The extra of the package that it needs beside its runtime's; empty: none."""
+    """The extra of the package that the family needs beside its runtime's; empty: none."""
 
 
 FAMILIES: dict[str, Family] = {

@@ -19,10 +19,10 @@ from edge_sdk.errors import MissingExtra, UsageError
 _Doubles: TypeAlias = NDArray[np.float64]
 
 _PATCHES = 5000
-"""Patches that are clustered: enough for some dozens of centres, more change them little."""
+"""Number of patches that are clustered: enough for some dozens of centres, which more patches change little."""
 _ITERATIONS = 15
 _FLAT = 0.1
-"""Patches with at most this share of the largest contrast are background, and left out: they would be one centre."""
+"""Patches with at most this share of the largest contrast are background and left out; they would form a centre."""
 
 
 def kmeans_filters(images: Floats, filters: int, size: int, seed: int) -> tuple[Floats, Floats]:
@@ -42,7 +42,7 @@ def kmeans_filters(images: Floats, filters: int, size: int, seed: int) -> tuple[
 
 
 def triangle(centres: _Doubles) -> tuple[_Doubles, _Doubles]:
-    """Weights (k, d) and biases (k,) that give the triangle activation of centres (k, d), up to its ReLU.
+    """Return weights (k, d) and biases (k,) of the triangle activation of centres (k, d), without its ReLU.
 
     The triangle keeps how much nearer a centre is to a patch x than the centres are on average.  In squared distances
     |x|^2 cancels, and a linear layer computes it:
@@ -56,7 +56,7 @@ def triangle(centres: _Doubles) -> tuple[_Doubles, _Doubles]:
 def _centres(patches: _Doubles, count: int, seed: int) -> _Doubles:
     """Return `count` cluster centres (count, d) of patches (m, d), the same for the same seed.
 
-    One thread: with several the order of sums, and so the last bits, would depend on the machine.
+    It runs on one thread: with several, the order of sums, and so the last bits, would depend on the machine.
     """
     try:
         from sklearn.cluster import KMeans  # heavy, and only needed here

@@ -28,7 +28,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 _OPSET = 17
 _IR_VERSION = 8
-"""Read by every ONNX Runtime from 1.12 on."""
+"""Version of the ONNX format, which every ONNX Runtime from 1.12 on can read."""
 _CELLS = 4
 _FILTERS = 32
 _LARGE = 16
@@ -44,7 +44,7 @@ _PIXEL_GAIN = 2.5
 def random_extractor(
     input_shape: tuple[int, int, int], seed: int, filters: int = _FILTERS, feature_dim: int = 0
 ) -> bytes:
-    """Random 3 x 3 filters for samples (c, h, w) with pixels in 0..1."""
+    """Make an extractor with random 3 x 3 filters for samples (c, h, w) with pixels in 0..1."""
     rng = np.random.default_rng(seed)
     scale = _PIXEL_GAIN * np.sqrt(2 / (9 * input_shape[0]))
     weights = rng.normal(0, scale, (filters, input_shape[0], 3, 3)).astype(np.float32)
@@ -53,13 +53,13 @@ def random_extractor(
 
 
 def kmeans_extractor(images: Floats, seed: int, filters: int = _FILTERS, feature_dim: int = 0) -> bytes:
-    """Filters learned by k-means from unlabelled images (n, c, h, w); see kmeans_filters.py."""
+    """Make an extractor with filters that k-means learns from unlabelled images (n, c, h, w)."""
     chain = _Chain(_shape_of(images)).extractor(*_scaled_filters(images, seed, filters)).projected(feature_dim, seed)
     return chain.model(f"frozen k-means filters from {len(images)} unlabelled images, seed {seed}")
 
 
 def teacher(images: Floats, labels: Ints, classes: int, seed: int, steps: int = 500) -> bytes:
-    """A finished classifier: a k-means extractor and a head trained on labelled images (n, c, h, w), labels (n,)."""
+    """Make a trained classifier: a k-means extractor and a head trained on images (n, c, h, w), labels (n,)."""
     chain = _Chain(_shape_of(images)).extractor(*_scaled_filters(images, seed, _FILTERS))
     student = OnnxModel(chain.model("extractor"), classes, seed=seed)
     draws = np.random.default_rng(seed).integers(0, len(images), (steps, _BATCH))
@@ -70,7 +70,7 @@ def teacher(images: Floats, labels: Ints, classes: int, seed: int, steps: int = 
 
 
 def _scaled_filters(images: Floats, seed: int, filters: int) -> tuple[Floats, Floats]:
-    """k-means filters (filters, c, s, s) and biases, each scaled so that its features vary by 1 on the images."""
+    """Return k-means filters (filters, c, s, s) and biases, scaled to a feature deviation of 1 on the images."""
     shape, some = _shape_of(images), images[:_SCALED_ON]
     weights, biases = kmeans_filters(images, filters, 5 if min(shape[1:]) >= _LARGE else 3, seed)
     raw = OnnxSession(_Chain(shape).extractor(weights, biases).model("raw"), name="k-means", input_shape=None)
@@ -96,7 +96,7 @@ class _Chain:
         self._flops = 0
 
     def extractor(self, weights: Floats, biases: Floats) -> _Chain:
-        """Convolution (filters, c, s, s), ReLU, average pool, flatten."""
+        """Add convolution (filters, c, s, s), ReLU, average pool and flatten."""
         _, h, w = self._input_shape
         filters, size = len(weights), weights.shape[2]
         cell = (max(1, h // _CELLS), max(1, w // _CELLS))
@@ -109,7 +109,7 @@ class _Chain:
         return self
 
     def projected(self, width: int, seed: int) -> _Chain:
-        """Random combinations of the features, ReLU; He's scale keeps their root mean square.  Width 0: as they are."""
+        """Add a random projection with ReLU; He's scale keeps the root mean square.  Width 0: add nothing."""
         if width not in (0, self._width):
             scale = np.sqrt(2 / self._width)
             weights = np.random.default_rng([seed, 1]).normal(0, scale, (self._width, width)).astype(np.float32)
@@ -120,13 +120,13 @@ class _Chain:
         return self
 
     def linear(self, rows: Floats) -> None:
-        """Logits by head rows (k, d + 1)."""
+        """Add the linear layer that gives logits, from head rows (k, d + 1)."""
         self._add("Gemm", np.ascontiguousarray(rows[:, :-1]), np.ascontiguousarray(rows[:, -1]), transB=1)
         self._width = len(rows)
         self._flops += 2 * len(rows) * (rows.shape[1] - 1)
 
     def model(self, description: str) -> bytes:
-        """The finished file, with its cost and where it comes from written in."""
+        """Return the finished file, with its cost and its origin as metadata."""
         samples = helper.make_tensor_value_info("samples", TensorProto.FLOAT, ["n", *self._input_shape])
         out = helper.make_tensor_value_info(self._last, TensorProto.FLOAT, ["n", self._width])
         graph = helper.make_graph(self._nodes, "edge-sdk", [samples], [out], self._constants)
@@ -139,7 +139,7 @@ class _Chain:
         return content
 
     def _add(self, operator: str, *constants: Floats, **attributes: Any) -> None:
-        """One more operator on what the last one gave."""
+        """Add an operator on the output of the last one."""
         name = f"{operator.lower()}{len(self._nodes)}"
         names = [f"{name}.{i}" for i in range(len(constants))]
         self._constants += [numpy_helper.from_array(c, n) for c, n in zip(constants, names, strict=True)]

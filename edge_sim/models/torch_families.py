@@ -25,7 +25,7 @@ def torch_model(
     head: HeadKind = "linear",
     device: str = "cpu",
 ) -> TorchModel:
-    """A net of a family, its weights drawn from `seed`; torch's own generators stay as they are.
+    """Build a net of a family with weights drawn from `seed`; torch's own generators are not changed.
 
     feature_dim: width of the features, where it is not the family's own (0).
     """
@@ -39,7 +39,7 @@ def torch_model(
 
 
 def _at_width(net: nn.Module, width: int) -> nn.Module:
-    """The same net with so many features: one more hidden layer under the last, where they are not as many already."""
+    """Return the net with `width` features; where it has another number, a hidden layer is added before the last."""
     name, last = [(name, layer) for name, layer in net.named_modules() if isinstance(layer, nn.Linear)][-1]
     if last.in_features != width:
         parent, _, own = name.rpartition(".")
@@ -49,7 +49,7 @@ def _at_width(net: nn.Module, width: int) -> nn.Module:
 
 
 def _mlp(*widths: int) -> Callable[[int, InputShape], nn.Module]:
-    """Hidden layers of these widths."""
+    """Return a builder of a net with hidden layers of these widths."""
 
     def build(classes: int, input_shape: InputShape) -> nn.Module:
         layers: list[nn.Module] = [nn.Flatten()]
@@ -63,7 +63,7 @@ def _mlp(*widths: int) -> Callable[[int, InputShape], nn.Module]:
 
 
 def _cnn(*channels: int, hidden: int = 0) -> Callable[[int, InputShape], nn.Module]:
-    """3 x 3 convolutions, each followed by a pool that halves the image, and perhaps one hidden layer."""
+    """Return a builder of 3 x 3 convolutions, each followed by a pool that halves the image, and a hidden layer."""
 
     def build(classes: int, input_shape: InputShape) -> nn.Module:
         depth, h, w = input_shape
@@ -81,7 +81,7 @@ def _cnn(*channels: int, hidden: int = 0) -> Callable[[int, InputShape], nn.Modu
 
 
 class _Residual(nn.Module):
-    """x + f(x), f two 3 x 3 convolutions; GroupNorm, whose statistics do not depend on who else is in the batch."""
+    """A block x + f(x) with two 3 x 3 convolutions and GroupNorm, which does not depend on other samples of a batch."""
 
     def __init__(self, depth: int, wide: int, stride: int) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ def _resnet(classes: int, input_shape: InputShape) -> nn.Module:
 
 
 def _from_torchvision(name: str) -> Callable[[int, InputShape], nn.Module]:
-    """Loads torchvision only where one of its nets is asked for."""
+    """Return a builder that loads torchvision only when a net is built."""
 
     def build(classes: int, input_shape: InputShape) -> nn.Module:
         from edge_sim.models.torch_vision_nets import NETS as TORCHVISION  # see above

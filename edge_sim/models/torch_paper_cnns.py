@@ -14,18 +14,18 @@ from edge_sim.models.model_types import InputShape
 UNPADDED_FROM = 10
 """Height and width from which a 5 x 5 convolution goes without padding: it leaves at least 6 x 6."""
 LENET_SIDE = 32
-"""What LeNet-5 was made for; MNIST's 28 x 28 pixels are padded to that."""
+"""Height and width for which LeNet-5 was made; MNIST's 28 x 28 pixels are padded to it."""
 
 
 class _Stack:
-    """Layers, and the shape (c, h, w) of what they give so far."""
+    """A net under construction: its layers so far, and the shape (c, h, w) of their output."""
 
     def __init__(self, shape: InputShape) -> None:
         self.layers: list[nn.Module] = []
         self._shape = shape
 
     def conv(self, channels: int, *, padded: bool = False) -> None:
-        """5 x 5, ReLU, and a 2 x 2 max-pool that halves the picture, rounded up."""
+        """Add a 5 x 5 convolution, ReLU, and a 2 x 2 max-pool that halves the picture, rounded up."""
         depth, h, w = self._shape
         padding = 2 if padded or min(h, w) < UNPADDED_FROM else 0
         self.layers += [nn.Conv2d(depth, channels, 5, padding=padding), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True)]
@@ -33,7 +33,7 @@ class _Stack:
         self._shape = (channels, -(-(h - lost) // 2), -(-(w - lost) // 2))
 
     def linear(self, *widths: int, classes: int) -> nn.Module:
-        """The net, with hidden layers of these widths and a linear head."""
+        """Return the net with hidden layers of these widths and a linear head."""
         channels, h, w = self._shape
         width = channels * h * w
         self.layers.append(nn.Flatten())
@@ -44,7 +44,7 @@ class _Stack:
 
 
 def _lenet5(classes: int, input_shape: InputShape) -> nn.Module:
-    """LeCun et al., 1998, as it is used today: ReLU, max-pooling, a linear head."""
+    """Build LeNet-5 (LeCun et al., 1998) in today's form: ReLU, max-pooling, a linear head."""
     net = _Stack(input_shape)
     net.conv(6, padded=min(input_shape[1:]) < LENET_SIDE)
     net.conv(16)
@@ -52,7 +52,7 @@ def _lenet5(classes: int, input_shape: InputShape) -> nn.Module:
 
 
 def _fedssa(second: int, hidden: int) -> Callable[[int, InputShape], nn.Module]:
-    """One of the five of FedSSA, table 4: filters of the second convolution, width of the first hidden layer."""
+    """Return a builder of a CNN of FedSSA's table 4.  second: filters; hidden: width of the first hidden layer."""
 
     def build(classes: int, input_shape: InputShape) -> nn.Module:
         net = _Stack(input_shape)
@@ -64,7 +64,7 @@ def _fedssa(second: int, hidden: int) -> Callable[[int, InputShape], nn.Module]:
 
 
 def _fednh(classes: int, input_shape: InputShape) -> nn.Module:
-    """FedNH, listing 1, but for its head: that has a bias here, so that methods which trade head rows can use it."""
+    """Build the CNN of FedNH's listing 1; its head has a bias here, so that methods can exchange head rows."""
     net = _Stack(input_shape)
     net.conv(64)
     net.conv(64)

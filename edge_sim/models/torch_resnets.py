@@ -1,6 +1,6 @@
 """Small residual nets with GroupNorm, for any input (c, h, w) down to one pixel.
 
-GroupNorm in place of BatchNorm: running statistics of devices that hold few classes mislead, and must not be averaged.
+GroupNorm replaces BatchNorm: running statistics of devices that hold few classes mislead, and must not be averaged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TINY = 8
 
 
 class _PostActivation(nn.Module):
-    """relu(short(x) + f(x)), f two 3 x 3 convolutions (He et al., 2016)."""
+    """A block relu(short(x) + f(x)) with two 3 x 3 convolutions in f (He et al., 2016)."""
 
     def __init__(self, depth: int, wide: int, stride: int, per_group: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class _PostActivation(nn.Module):
 
 
 class _PreActivation(nn.Module):
-    """short(x) + f(x), normalised and activated before each convolution (Zagoruyko and Komodakis, 2016)."""
+    """A block short(x) + f(x) that normalises and activates before each convolution (Zagoruyko, Komodakis, 2016)."""
 
     def __init__(self, depth: int, wide: int, stride: int) -> None:
         super().__init__()
@@ -57,9 +57,9 @@ class _PreActivation(nn.Module):
 
 
 def _resnet8(classes: int, input_shape: InputShape) -> nn.Module:
-    """Eight weighted layers: a stem of 64, one block each of 64, 128 and 256 channels, a linear head.
+    """Build ResNet-8: a stem of 64 channels, one block each of 64, 128 and 256 channels, and a linear head.
 
-    As in FedKF, every channel is a group of its own, but for tiny pictures.
+    Every channel is a group of its own, as in FedKF, except for tiny pictures.
     """
     per_group = 1 if min(input_shape[1:]) >= TINY else 2
     return nn.Sequential(
@@ -76,7 +76,7 @@ def _resnet8(classes: int, input_shape: InputShape) -> nn.Module:
 
 
 def _wresnet(depth: int, widen: int) -> Callable[[int, InputShape], nn.Module]:
-    """WResNet-depth-widen: three groups of (depth - 4) / 6 blocks of 16, 32 and 64 channels times `widen`."""
+    """Return a builder of WResNet: 3 groups of (depth - 4) / 6 blocks with 16, 32, 64 times `widen` channels."""
 
     def build(classes: int, input_shape: InputShape) -> nn.Module:
         layers: list[nn.Module] = [nn.Conv2d(input_shape[0], 16, 3, padding=1, bias=False)]

@@ -1,4 +1,4 @@
-"""torchvision, imported so that it works beside any build of torch: take it from here, nowhere else.
+"""The import of torchvision for any build of torch; all modules take torchvision from here.
 
 A wheel of torchvision that was built for CUDA cannot load its compiled operators into a torch for the CPU; it notes
 that, goes on, and then fails while describing two of them that nobody defined ("operator torchvision::nms does not
@@ -24,7 +24,7 @@ SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
 def _operators_load(folder: str) -> bool:
-    """Whether torchvision's compiled operators, if it has some, load into this torch."""
+    """Whether torchvision's compiled operators, if there are any, load into this torch."""
     compiled = PathFinder.find_spec("_C", [folder])
     if compiled is None or compiled.origin is None:
         return False
@@ -36,7 +36,7 @@ def _operators_load(folder: str) -> bool:
 
 
 def _declare() -> torch.library.Library:
-    """The declarations; they last as long as what is returned."""
+    """Declare the operators; the declarations last as long as the returned library."""
     library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]  # nor here
     for name in UNDEFINED:
         library.define(name + SIGNATURE)  # type: ignore[no-untyped-call]  # nor here

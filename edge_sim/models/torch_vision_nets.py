@@ -1,4 +1,4 @@
-"""torchvision's nets, made fit for a fleet: GroupNorm, any number of channels, and a stem that small pictures survive.
+"""torchvision's nets, changed for a fleet: GroupNorm, any number of channels, and a stem for small pictures.
 
 They come without trained weights: nothing is downloaded.
 """
@@ -16,13 +16,13 @@ from edge_sim.models.torch_vision import models
 SMALL = 64
 """Pictures less high or wide than this keep their resolution in the stem; torchvision's own stems are made for 224."""
 RESNET_GROUPS = 2
-"""As in FedNH."""
+"""Groups of every GroupNorm in a ResNet, as in FedNH."""
 MOBILE_GROUPS = 8
-"""Or as many as divide the channels: ShuffleNet has layers of 58."""
+"""Groups of a GroupNorm in the mobile nets; fewer where 8 does not divide the channels, as in layers of 58."""
 
 
 def _resnet(make: Callable[..., nn.Module]) -> Callable[[int, InputShape], nn.Module]:
-    """ResNet (He et al., 2016): a 3 x 3 stem without a pool for small pictures, else 7 x 7 and a pool."""
+    """Return a builder of ResNet (He et al., 2016); small pictures get a 3 x 3 stem without a pool."""
 
     def build(classes: int, input_shape: InputShape) -> nn.Module:
         net = make(weights=None, num_classes=classes)
@@ -37,14 +37,14 @@ def _resnet(make: Callable[..., nn.Module]) -> Callable[[int, InputShape], nn.Mo
 
 
 def _mobilenet(classes: int, input_shape: InputShape) -> nn.Module:
-    """MobileNetV3-small (Howard et al., 2019); the stem halves small pictures no more."""
+    """Build MobileNetV3-small (Howard et al., 2019); its stem does not halve small pictures."""
     net = models.mobilenet_v3_small(weights=None, num_classes=classes)
     net.features[0][0] = _stem(16, input_shape)
     return _with_group_norm(net, MOBILE_GROUPS)
 
 
 def _shufflenet(classes: int, input_shape: InputShape) -> nn.Module:
-    """ShuffleNetV2 at width 1 (Ma et al., 2018); the stem quarters small pictures no more."""
+    """Build ShuffleNetV2 at width 1 (Ma et al., 2018); its stem does not shrink small pictures."""
     net = models.shufflenet_v2_x1_0(weights=None, num_classes=classes)
     net.conv1[0] = _stem(24, input_shape)
     if _is_small(input_shape):
@@ -61,7 +61,7 @@ def _stem(channels: int, input_shape: InputShape) -> nn.Conv2d:
 
 
 def _with_group_norm(net: nn.Module, groups: int) -> nn.Module:
-    """The same net with every BatchNorm replaced; after its construction, since not all builders take another norm."""
+    """Replace every BatchNorm of a finished net, since not all builders accept another norm."""
     for parent in list(net.modules()):
         for name, layer in list(parent.named_children()):
             if isinstance(layer, nn.BatchNorm2d):

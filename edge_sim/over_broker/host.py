@@ -1,4 +1,4 @@
-"""Devices as processes: each folder holds one device; they share this process, a thread and a broker link each.
+"""A process that runs several devices, one for each folder; each has its own thread and broker link.
 
 `python -m edge_sim.over_broker.host --broker URL --federation NAME FOLDER...`
 """
@@ -21,7 +21,7 @@ POLL_S = 0.05
 
 
 def host_devices() -> int:
-    """Run the devices until the federation is over, or until our parent goes away."""
+    """Run the devices until the federation is over, or until the parent process ends."""
     args = _arguments()
     devices = [read_device(folder) for folder in args.folder]
     if any(needs_torch(device.kit.family) for device in devices):
@@ -72,7 +72,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _watch_parent() -> threading.Event:
-    """Set when the pipe to our parent closes: devices must not outlive the simulation that started them."""
+    """Return an event that is set when the parent closes its pipe: devices must not outlive the simulation."""
     orphaned = threading.Event()
 
     def read() -> None:

@@ -1,4 +1,4 @@
-"""A run over a real broker: a deployment on one machine.
+"""A run over a real broker, as a deployment on one machine.
 
 The coordinator runs in this process.  Devices that need torch share a few processes; each other device has its own.
 """
@@ -68,7 +68,7 @@ def over_broker(
 
 
 def _check_states(ledger: Ledger, out: Path, federation: str) -> None:
-    """Raise UsageError where the ledger knows devices whose own states are not here: they would begin untrained."""
+    """Raise UsageError where the state of a device in the ledger is missing: its model would begin untrained."""
     for device in sorted(ledger.enrolled()):
         if not (out / "devices" / device / f"{federation}.db").exists():
             ledger.close()
@@ -87,11 +87,11 @@ def _broker(name: str) -> Iterator[tuple[str, str]]:
 
 
 _Processes: TypeAlias = "dict[tuple[str, ...], subprocess.Popen[bytes]]"
-"""Process by the devices that share it."""
+"""The processes by the ids of the devices that share them."""
 
 
 class _Hosts:
-    """The device processes."""
+    """The device processes of a run."""
 
     def __init__(self, processes: _Processes, logs: Path, quorum: int, tell: Callable[[str], None]) -> None:
         self._processes, self._logs, self._quorum, self._tell = processes, logs, quorum, tell
@@ -148,7 +148,7 @@ def _hosts(config: Config, fleet: Fleet, url: str, out: Path, tell: Callable[[st
     finally:
         for process in processes.values():
             if process.stdin is not None:
-                process.stdin.close()  # tells the host that we are gone
+                process.stdin.close()  # tells the host that the simulation has ended
         hosts.wait(STOP_S)
 
 

@@ -1,4 +1,4 @@
-"""`edge-sdk replay`: a recorded run again, by the coordinator or by one of its devices.
+"""`edge-sdk replay`: repeats a recorded run on the coordinator or on one of its devices.
 
 May import `edge_sim.fleet.fleet`, `config`, `engines`, the coordinator and edge_sdk.
 """

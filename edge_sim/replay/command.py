@@ -1,4 +1,4 @@
-"""`edge-sdk replay`, carried out."""
+"""The command `edge-sdk replay`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from edge_sim.replay.parts import equipment, maker_of
 
 
 def command(args: argparse.Namespace) -> int:
-    """Replay the coordinator, or the device that is named."""
+    """Replay the coordinator, or the device that the command line names."""
     _check(args)
     trace = Trace(args.trace)
     found = _coordinator(trace) if args.device is None else _device(trace, args)
@@ -28,7 +28,7 @@ def command(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Raise UsageError for what is only about a device, where none is named."""
+    """Raise UsageError for options of a device replay where no device is named."""
     for option in ("app", "public"):
         if args.device is None and getattr(args, option) is not None:
             raise UsageError(

@@ -1,10 +1,10 @@
-"""A trace from the side of one device: what it answered, again, on a fresh model.
+"""The replay of one device: it computes the recorded uploads again on a fresh model.
 
-One thread, no waiting: made to be stopped in a debugger.
+The replay runs in one thread and never waits, so that it can be stopped in a debugger.
 
-What counts for a device is what it finished: work that a power cut took, or that a newer Assign overtook, leaves
-nothing behind.  Whether it finished an exchange of which no upload came, and which of several Assigns of one exchange
-reached it, a trace does not say: the uploads do.
+Only finished exchanges change a device: work that a power cut or a newer Assign interrupted leaves no state.  A trace
+does not tell whether a device finished an exchange without a recorded upload, or which of several Assigns of one
+exchange it received.  The replay therefore searches for the choice that reproduces the recorded uploads.
 """
 
 from __future__ import annotations
@@ -26,30 +26,31 @@ from edge_sdk.transport.base import Connected, Incoming, Transport, TransportEve
 from edge_sim.replay.history import History
 
 Make: TypeAlias = Callable[[Transport, MemoryStore], Agent]
-"""The device's agent, as it is switched on with this store."""
+"""A function that makes the device's agent, switched on with this store."""
 MOST_TRIALS = 1000
-"""Of what a device may have finished unheard, before an upload is called different."""
+"""Largest number of attempts to reproduce an upload before it is reported as different.  Each attempt assumes another
+set of exchanges that the device finished without a recorded upload."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One recorded upload, and what it may have come of."""
+    """One recorded upload, and the Assigns from which it may have been computed."""
 
     place: ExchangeId
     unheard: tuple[Sequence[Incoming], ...]
-    """The Assigns, by place, between it and the upload before: they may have been carried out."""
+    """The Assigns, by place, between this upload and the one before; the device may have carried them out."""
     assigns: Sequence[Incoming]
-    """Those of its own place: one of them was."""
+    """The Assigns of the upload's own place; the device carried out one of them."""
     recorded: Upload
     went_back: bool
-    """Whether it is the first one after the run went back to a checkpoint."""
+    """Whether this is the first upload after the run went back to a checkpoint."""
 
 
 def replay_device(past: History, device: str, make: Make, doubt: str = "") -> int:
-    """How many uploads the device makes again, all equal to the recorded ones.
+    """Compute all uploads again and return their number; all are equal to the recorded ones.
 
-    What is compared is the knowledge and the metrics, bit for bit.  doubt: why they might differ though nothing is
-    wrong.  Raises RunFailed where an upload differs, or UsageError with the doubt, where there is one.
+    The knowledge and the metrics are compared bit for bit.  doubt: why they might differ without an error.
+    Raises RunFailed where an upload differs, or UsageError with the doubt, where there is one.
     """
     steps = _steps(past)
     search = _Search(_Double(make, past.welcome))
@@ -76,24 +77,24 @@ def _steps(past: History) -> list[_Step]:
 
 
 class _Search:
-    """For a way through all steps: an upload need not tell what was finished before it, but a later one does."""
+    """The search for choices that reproduce all uploads; a wrong early choice may show only in a later upload."""
 
     def __init__(self, double: _Double) -> None:
         self._double = double
         self._trials_left = MOST_TRIALS
         self._states = [double.state()]
-        """On the way so far, one before each step."""
+        """The states of the device on the current path, one before each step."""
         self.furthest = -1
         self.difference = ""
-        """What differed first at the furthest step."""
+        """The first difference that was found at the furthest step."""
 
     def all_made(self, steps: Sequence[_Step]) -> bool:
-        """Whether the double makes all the uploads again."""
+        """Whether the double reproduces all the uploads."""
         choices = any(step.unheard or len(step.assigns) > 1 or step.went_back for step in steps)
         ways: list[Iterator[None]] = []
         while len(ways) < len(steps):
             ways.append(self._ways(steps[len(ways)], len(ways)))
-            while next(ways[-1], ways) is not None:  # no way, or no other way, through this step
+            while next(ways[-1], ways) is not None:  # no choice, or no further one, at this step
                 ways.pop()
                 if not ways:
                     return False
@@ -102,9 +103,9 @@ class _Search:
         return True
 
     def _ways(self, step: _Step, number: int) -> Iterator[None]:
-        """Pauses wherever the double has made the upload.
+        """Yield each time the double has reproduced the upload of this step.
 
-        Tried first: that it goes on as it stands, had finished nothing of which nobody heard, and got the first Assign.
+        The first attempt takes the device's present state, no unheard exchange, and the first Assign.
         """
         states = self._states[number::-1] if step.went_back else self._states[number : number + 1]
         for trial, (state, finished, assign) in enumerate(product(states, _subsets(step.unheard), step.assigns)):
@@ -123,21 +124,21 @@ class _Search:
 
 
 def _subsets(unheard: Sequence[Sequence[Incoming]]) -> Iterator[tuple[Incoming, ...]]:
-    """Of the places few before many; of each place any of its Assigns."""
+    """Yield the sets of unheard Assigns, small sets first, with one Assign of each place that is in the set."""
     for size in range(len(unheard) + 1):
         for places in combinations(unheard, size):
             yield from product(*places)
 
 
 class _Double:
-    """A device that can be put back into a state that it was in."""
+    """A device that can be put back into an earlier state."""
 
     def __init__(self, make: Make, welcome: Incoming | None) -> None:
         self._make, self._welcome = make, welcome
         self.restart(MemoryStore())
 
     def restart(self, state: MemoryStore) -> None:
-        """Switch it on in this state, which stays as it is."""
+        """Switch the device on in this state; the given state is not changed."""
         self._line, self._store = NullTransport(), copy.deepcopy(state)
         self._agent = self._make(self._line, self._store)
         self._agent.connect()
@@ -147,11 +148,11 @@ class _Double:
         self._agent.raise_if_failed()
 
     def state(self) -> MemoryStore:
-        """What a power cut would leave."""
+        """Return the state that a power cut would leave."""
         return copy.deepcopy(self._store)
 
     def answer(self, assign: Incoming) -> Upload | None:
-        """What it uploads when it is asked for this."""
+        """Return what the device uploads in answer to this Assign; None: it uploads nothing."""
         self._line.sent.clear()
         self._give(assign)
         self._agent.raise_if_failed()
@@ -159,7 +160,7 @@ class _Double:
         return next((message for message in sent if isinstance(message, Upload)), None)
 
     def _give(self, event: TransportEvent) -> None:
-        """One event, and all the work that it makes."""
+        """Pass one event to the agent, and do all the work that follows from it."""
         self._agent.handle(event, 0.0)
         while self._agent.computing:
             if self._agent.work_slice():
@@ -167,7 +168,7 @@ class _Double:
 
 
 def _difference(made: Upload | None, recorded: Upload) -> str:
-    """What differs, in words; empty: nothing."""
+    """Describe the difference between two uploads; empty: there is none."""
     if made is None:
         return "the replay makes no upload"
     if storage.serialise(made) == storage.serialise(recorded):

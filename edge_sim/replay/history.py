@@ -1,4 +1,4 @@
-"""What a trace holds of one device: who took it in, what it was asked for, and what it answered."""
+"""What a trace holds of one device: its Welcome, the Assigns that were sent to it, and its uploads."""
 
 from __future__ import annotations
 
@@ -17,31 +17,34 @@ from edge_sdk.transport.base import Incoming
 
 @dataclass(slots=True)
 class Stretch:
-    """A part of a run in which the device lost nothing that it had finished."""
+    """A part of a run in which the device lost no finished work."""
 
     assigns: dict[ExchangeId, list[Incoming]] = field(default_factory=dict)
-    """By place, in the order in which they were sent; of each all that differ, for what comes late can change one."""
+    """Assigns by place, in the order of sending; a place has several where they differ, as late uploads can change
+    one."""
     uploads: dict[ExchangeId, Upload] = field(default_factory=dict)
-    """The first that came of each place."""
+    """The first upload of each place."""
 
 
 @dataclass(slots=True)
 class History:
-    """One device in one trace."""
+    """The record of one device in one trace."""
 
     federation: str = ""
     first_epoch: int = 0
-    """Of the coordinator, in the first life that the trace holds."""
+    """Epoch of the coordinator at the first start that the trace holds."""
     welcome: Incoming | None = None
-    """The first one."""
+    """The first Welcome that was sent to the device."""
     stretches: list[Stretch] = field(default_factory=lambda: [Stretch()])
-    """More than one where a simulation was killed and went on from a checkpoint of some time before."""
+    """Parts of the run; there are several where a simulation was killed and continued from an earlier checkpoint."""
     ended: bool = False
     """Whether the trace holds the run to its end."""
 
 
 def device_history(entries: Iterable[Entry], device: str, *, virtual: bool) -> History:
-    """virtual: whether time is that of a simulation, which goes back with everything else to a checkpoint.
+    """Read the history of one device from a trace.
+
+    virtual: whether the run was a simulation in virtual time, which resumes from a checkpoint.
 
     Raises UsageError where the trace holds no upload of the device.
     """
@@ -88,5 +91,5 @@ def _note_sent(found: History, sent: FramesSent) -> None:
 
 
 def _body(frame: bytes) -> bytes:
-    """Without the stamp, which is another each time."""
+    """Return the frame without its stamp, which differs in every sending."""
     return frame[HEADER.size :]

@@ -1,4 +1,4 @@
-"""What a replay computes with: the parts of a simulated run made again from its TOML, of a real one given."""
+"""The parts with which a replay computes.  Those of a simulated run are built from its TOML; a real run's are given."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from edge_sim.replay.history import History
 
 
 def equipment(header: Header) -> Equipment:
-    """What the run's coordinator had."""
+    """Return the equipment that the run's coordinator had."""
     if "fleet" in header.tables:
         return Equipment(nets=lambda: _fleet(header).nets(), public=lambda: _fleet(header).dataset.public)
     settings = read_settings(header.tables, Path(header.file))
@@ -32,9 +32,10 @@ def equipment(header: Header) -> Equipment:
 
 
 def maker_of(header: Header, past: History, device: str, app: str | None, public: Path | None) -> tuple[Make, str]:
-    """What makes the device's agent, from its factory or, of a simulated run, from its TOML; and what is in doubt.
+    """Return the function that makes the device's agent, and a reason why results might differ (empty: none).
 
-    Raises UsageError where neither is to be had.
+    The agent is made from the app's factory or, for a simulated run, from its TOML.  Raises UsageError where neither
+    is available.
     """
     doubt = ""
     if past.first_epoch > 1:
@@ -53,7 +54,7 @@ def maker_of(header: Header, past: History, device: str, app: str | None, public
 
 
 def _fleet(header: Header) -> Fleet:
-    """Of a simulated run; torch computes in one thread, as it did there."""
+    """Build the fleet of a simulated run; torch computes in one thread, as it did in that run."""
     fleet = fleets.build_fleet(configs.parse(header.tables, Path(header.file)))
     if any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
         from edge_sim.engines.torch_threads import use_one_thread  # torch only where a device has it
@@ -63,7 +64,7 @@ def _fleet(header: Header) -> Fleet:
 
 
 def _simulated(device: Device, federation: str, *, virtual: bool) -> Make:
-    """As in a simulation; only in one of virtual time do devices lie."""
+    """Make the agent as a simulation does; Byzantine devices exist only in virtual time."""
     kit = device.kit
     make = agent_for(device.conditions.byzantine if virtual else None, federation, kit.seed)
 
@@ -99,7 +100,7 @@ def _real(app: App, federation: str, device: str) -> Make:
 
 
 def _rounding(header: Header, device: Device) -> str:
-    """Why a device alone may compute other last bits than it did in the run; empty: it does not."""
+    """Explain why a single device may round differently than in the run; empty: it does not."""
     table = configs.parse(header.tables, Path(header.file)).run
     if not header.virtual or table.engine == "exact" or not fleets.needs_torch(device.kit.family):
         return ""

@@ -1,4 +1,4 @@
-"""`edge-sdk simulate`, carried out."""
+"""The command `edge-sdk simulate`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from edge_sim.runs.runner import run_in
 
 
 def command(args: argparse.Namespace) -> int:
-    """Run it in its folder, or go on with what is there."""
+    """Run the federation in its folder, or resume the run that the folder holds."""
     if args.engine:
         args.overrides.append(f"run.engine={args.engine}")
     config = configs.load(args.file, args.overrides)
@@ -91,7 +91,7 @@ def _how_to_go_on(args: argparse.Namespace, out: Path) -> str:
 
 
 def _observer(config: Config, out: Path, part: str) -> RunObserver:
-    """Lines on the terminal; progress.json and log.jsonl in the run directory."""
+    """Return an observer that writes lines to the terminal, and progress.json and log.jsonl to the run directory."""
     table = config.federation
     lines = Progress(f"{table.name} {part}".strip())
     about = About(

@@ -1,7 +1,7 @@
-"""Rarer garbage collection during a run.
+"""Less frequent garbage collection during a run.
 
 Python's collector searches all objects for unreachable cycles whenever their number has grown by a quarter.  A fleet of
-thousands of devices has next to no such cycles, and grows a lot while it is built and run.
+thousands of devices has almost no such cycles, and its number of objects grows fast while it is built and run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ _THRESHOLDS = 50_000, 20, 100
 
 @contextmanager
 def rare_collection() -> Iterator[None]:
-    """Collect rarely inside the context, and ignore the objects that existed before it; afterwards as usual."""
+    """Collect rarely inside the context, and skip the objects that existed before it; restore the thresholds at
+    exit."""
     before, ours = gc.get_threshold(), not gc.get_freeze_count()
     if ours:
         gc.freeze()

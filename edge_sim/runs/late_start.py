@@ -1,4 +1,4 @@
-"""A remark for a run whose devices came late: some of its costs are those of the wait for them."""
+"""A remark for a run whose devices joined late: its costs include the wait for them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from coordinator.record.units import human_seconds
 from coordinator.serving.server import Server
 
 WORTH_S, WORTH_SHARE = 60.0, 0.1
-"""A shorter wait, or a smaller share of the run, goes without saying."""
+"""Least wait in seconds, and its least share of the run, for which the remark is made."""
 
 
 def remark(server: Server, ended_s: float) -> tuple[str, ...]:
-    """One line or none.  ended_s: virtual seconds that the run took."""
+    """Return one line, or none where the wait was short.  ended_s: virtual seconds that the run took."""
     begun_s = server.record.started_s
     if begun_s is None or begun_s < max(WORTH_S, WORTH_SHARE * ended_s):
         return ()

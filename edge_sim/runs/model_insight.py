@@ -1,4 +1,4 @@
-"""What only a simulation in memory can show: the predictions and features of the devices' models."""
+"""The predictions and features of the devices' models, which only a simulation in memory can read."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from edge_sim.data.datasets import Dataset
 from edge_sim.clock.virtual_fleet import VirtualDevice, VirtualFleet
 
 MOST_PREDICTING, MOST_DRAWN = 100, 6
-"""Numbers of devices, the first ones: for the mean prediction, and for the drawn features."""
+"""Numbers of devices, counted from the first: for the mean prediction, and for the drawn features."""
 PER_CLASS = 15
-"""Test samples of each class for the features."""
+"""Number of test samples of each class for the features."""
 _BATCH = 256
 
 
@@ -36,7 +36,7 @@ def model_insight(virtual: VirtualFleet, dataset: Dataset) -> Insight:
 
 
 def _predictions(devices: Sequence[VirtualDevice], dataset: Dataset) -> Floats | None:
-    """Row c: the mean of softmax(logits) over these devices and the public samples of class c: (k, k)."""
+    """Return (k, k); row c is the mean of softmax(logits) over these devices and the public samples of class c."""
     labels = dataset.public_labels
     if labels is None or dataset.public is None or not devices:
         return None
@@ -52,9 +52,9 @@ def _predictions(devices: Sequence[VirtualDevice], dataset: Dataset) -> Floats |
 
 
 def _features(devices: Sequence[VirtualDevice], dataset: Dataset) -> tuple[Floats, Ints, Ints] | None:
-    """Features (n, d) of some test samples on each device, their classes (n,) and device numbers (n,).
+    """Return features (n, d) of some test samples on each device, their classes (n,) and device numbers (n,).
 
-    None where models have features of different widths, or none, and so nothing that can be drawn together.
+    Return None where models have no features or features of different widths, which cannot be drawn together.
     """
     models = [device.agent.bench.model for device in devices]
     widths = {model.spec.feature_dim if "features" in model.spec.capabilities else 0 for model in models}

@@ -1,4 +1,4 @@
-"""The folder of a run: who may write into it, and whether the run in it is over."""
+"""The folder of a run: its lock, the settings kept in it, and whether the run in it is over."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from edge_sim.runs import same_world
 from edge_sim.config.settings import Config
 
 LOCK = "lock"
-"""An empty file."""
+"""Name of the lock file, an empty SQLite file."""
 KEPT = "federation.toml"
-"""The resolved settings, there from the start of a run."""
+"""Name of the file with the resolved settings, which is written when a run starts."""
 
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Keep every other run out of a folder, which is made where it is missing, as long as the context lasts.
+    """Keep every other run out of a folder as long as the context lasts; a missing folder is made.
 
-    What is locked is an empty SQLite file: on every system such a lock goes with the process, however that ends.
+    The lock is that of an empty SQLite file: on every system it is released with the process, however that ends.
     Raises UsageError where the folder cannot be made, or another run is in it.
     """
     try:
@@ -61,32 +61,32 @@ def check_new(folder: Path) -> None:
 
 
 def finished(folder: Path) -> bool:
-    """Whether a folder holds what came of a run that came to its end."""
+    """Whether a folder holds the results of a run that has ended."""
     return (folder / "summary.json").exists() and read_run(folder).completed
 
 
 def is_over(folder: Path, config: Config) -> bool:
-    """Whether the run in a folder came to its end, so that there is nothing to go on with.
+    """Whether the run in a folder has ended, so that there is nothing to resume.
 
-    Raises UsageError where the folder holds no run, or one with other settings.
+    Raises UsageError where the folder holds no run, or a run with other settings.
     """
     over = finished(folder)
     if not (over or _holds_checkpoint(folder)):
         raise UsageError(f"{folder}: holds nothing to resume; start without --resume")
-    if (folder / KEPT).exists():  # a run that was interrupted under an edge-sdk that kept it only at the end has none
+    if (folder / KEPT).exists():  # interrupted runs of older versions have no such file
         same_world.check_same_world(folder / KEPT, config)
     return over
 
 
 def keep_settings(folder: Path, config: Config) -> None:
-    """Write the resolved settings down, for those who go on with the run.  Raises StoreError."""
+    """Write the resolved settings, which a resumed run is checked against.  Raises StoreError."""
     path = folder / KEPT
     with as_store_error(path):
         text_files.replace(path, to_toml(config.tables))
 
 
 def unused(folder: Path) -> Path:
-    """The folder, or the first of FOLDER-2, FOLDER-3 ... that does not exist yet."""
+    """Return the folder, or the first of FOLDER-2, FOLDER-3 ... that does not exist yet."""
     candidates = (folder.with_name(f"{folder.name}-{i}") for i in itertools.count(2))
     return next(path for path in (folder, *itertools.islice(candidates, 10_000)) if not path.exists())
 

@@ -1,4 +1,4 @@
-"""`run`: a whole federation on this machine, in virtual time or over a real broker."""
+"""The function `run`: it runs a whole federation on this machine, in virtual time or over a real broker."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(
     observer: ObserverFor = lambda _label: None,
     trace: bool = False,
 ) -> Result:
-    """Run a federation and return what came of it.
+    """Run a federation and return its result.
 
     config: a TOML file, its tables, or a parsed Config.  broker: `memory` (virtual time, one thread, repeatable bit for
     bit), `embedded`, `embedded:amqtt`, `embedded:mosquitto` or `mqtt://HOST[:PORT]` (real processes, real time).
@@ -71,7 +71,7 @@ def run_in(
     trace: bool = False,
     fleet: fleets.Fleet | None = None,
 ) -> Result:
-    """Run a federation in a folder that the caller has claimed, and that holds what a resumed run goes on from.
+    """Run a federation in a folder that the caller has claimed, and that holds the state of a resumed run.
 
     fleet: built from `parsed`, where the caller has it already.
     """
@@ -129,7 +129,7 @@ def _run_in(
 
 
 def check_broker(broker: str) -> None:
-    """Raise UsageError for anything but memory, embedded or an address."""
+    """Raise UsageError unless the broker is memory, embedded or an address."""
     known = ("memory", "embedded", "embedded:amqtt", "embedded:mosquitto")
     if broker not in known and not broker.startswith(("mqtt://", "mqtts://")):
         raise UsageError(f"--broker {broker}: expected {', '.join(known)} or mqtt://HOST[:PORT]")
@@ -142,7 +142,7 @@ def check_broker(broker: str) -> None:
 def _standalone(alone: Config, fleet: fleets.Fleet, folder: Path | None, observer: ObserverFor) -> Result:
     """Return the result of the devices alone; it is read where an earlier part of this run left it in the folder.
 
-    fleet: that of the federation, whose data the devices alone have, too.
+    fleet: the fleet of the federation, whose data the devices alone use, too.
     """
     settings = to_toml(alone.tables)
     if folder is None:
@@ -171,7 +171,7 @@ def _in_memory(
     resume: bool,
     trace: TraceWriter | None = None,
 ) -> tuple[VirtualFleet, Mapping[str, float]]:
-    """The run, over, and what memory it took."""
+    """Run the federation in virtual time; return its fleet at the end, and the memory that the run took."""
     checkpoints = Checkpoints(out / "checkpoint") if out else None
     ledger, stores, state = checkpoints.load() if checkpoints and resume else (Ledger(None), {}, None)
     if any(fleets.needs_torch(device.kit.family) for device in fleet.devices):

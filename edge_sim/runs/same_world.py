@@ -1,4 +1,4 @@
-"""Whether two settings mean the same simulated world: the same results, however long they take on this machine."""
+"""The check that two configs describe the same simulated world, so that both give the same results."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from edge_sim.config import settings as configs
 from edge_sim.config.settings import Config
 
 NAMED = 3
-"""How many differences a message names."""
+"""Largest number of differences that a message names."""
 
 
 def check_same_world(kept: Path, config: Config) -> None:
-    """Raise UsageError, with the first differences, where a run begun with the settings in `kept` may not go on so."""
+    """Raise UsageError, with the first differences, where a run with the settings in `kept` cannot resume with
+    `config`."""
     before, now = settings_by_key(configs.load(kept)), settings_by_key(config)
     differ = [key for key in before if key in now and before[key] != now[key]]
     if not differ:
@@ -31,7 +32,7 @@ def check_same_world(kept: Path, config: Config) -> None:
 
 
 def settings_by_key(config: Config) -> dict[str, Any]:
-    """Every value that the results follow from, by its key, defaults filled in: all but [run] and partition.export."""
+    """Return every value on which results depend, by key, with defaults: all but [run] and partition.export."""
     method = chosen_method(config)
     sections: dict[str, Any] = {
         "federation": asdict(config.federation),
@@ -49,7 +50,7 @@ def settings_by_key(config: Config) -> dict[str, Any]:
 
 
 def _flat(encoding: dict[str, Any]) -> dict[str, Any]:
-    """With the kinds of other packages beside our own."""
+    """Return the encodings by payload kind; kinds of other packages stand beside the built-in ones."""
     others = encoding.pop("others")
     return {**encoding, **others}
 

@@ -1,4 +1,4 @@
-"""The Result of a simulation: what the coordinator knows, and what only the simulator knows."""
+"""The Result of a simulation, from what the coordinator knows and what only the simulator knows."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Remarks for the report about settings that had no effect in a run.
 
-They may be intended: engines are compared with the same file, and nobody knows beforehand when a run ends.
+They may be intended: one file may serve several engines, and the end of a run is not known beforehand.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ USED_BY = {
 }
 """Keys of [run] that only some engines read."""
 INSTEAD = {"memory_bytes": ", which keeps weights in memory"}
-"""What the engines do that do not read the key."""
+"""What engines do that do not read the key."""
 
 
 def unused_settings(config: Config, ended_s: float) -> tuple[str, ...]:

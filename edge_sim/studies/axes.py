@@ -1,7 +1,7 @@
 """The axes of a sweep, read from the command line, and the grid that they span.
 
 Keys of [train] and [method.NAME] are *settings*: a method may choose the best one, on the validation part.  All other
-keys are *conditions*, such as how skewed the data are: nobody chooses them, and each has its own table.
+keys are *conditions*, such as the skew of the data: no method chooses them, and each has its own table.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OTHER_OPTIONS = {
 
 @dataclass(frozen=True)
 class Axis:
-    """A key and its values; the first one is its base."""
+    """A key of the sweep and its values; the first value is the base."""
 
     key: str
     values: tuple[Any, ...]
@@ -39,13 +39,13 @@ class Axis:
 
     @property
     def method(self) -> str:
-        """The only method that the key is for; empty: for all."""
+        """The only method that has this key; empty: all methods have it."""
         section, name, *_ = self.key.split(".")
         return name if section == "method" else ""
 
 
 def read_axes(texts: Sequence[str], methods: Sequence[str]) -> tuple[Axis, ...]:
-    """The axes of `--over KEY=V1,V2 ...`.  Raises UsageError."""
+    """Read the axes of `--over KEY=V1,V2 ...`.  Raises UsageError."""
     axes = tuple(map(_axis, texts))
     for axis in axes:
         if axis.method and axis.method not in methods:
@@ -59,19 +59,19 @@ def read_axes(texts: Sequence[str], methods: Sequence[str]) -> tuple[Axis, ...]:
 
 
 def conditions(axes: Sequence[Axis]) -> list[Setting]:
-    """Every combination of the conditions; a single empty one where there are none."""
+    """Return every combination of the conditions; without conditions, a single empty one."""
     return _grid([axis for axis in axes if not axis.chosen])
 
 
 def choices(axes: Sequence[Axis], method: str) -> list[Setting]:
-    """Every combination of the settings that this method may choose from; the base values come first."""
+    """Return every combination of the settings from which this method may choose; the base values come first."""
     return _grid([axis for axis in axes if axis.chosen and axis.method in ("", method)])
 
 
 def check_equal_trials(axes: Sequence[Axis], methods: Sequence[str]) -> None:
-    """Raise UsageError where one method may choose among more settings than another: it would win by luck.
+    """Raise UsageError where one method may choose among more settings than another, which would favour it.
 
-    The devices alone have no parameters of a method, so they choose among what is left.
+    The devices alone have no parameters of a method, so they choose among the settings of [train] only.
     """
     counts = {method: len(choices(axes, method)) for method in methods if method != ALONE}
     if len(set(counts.values())) > 1:

@@ -1,4 +1,4 @@
-"""The comparison of several methods on the same federation: the runs, and what came of them."""
+"""The comparison of several methods on the same federation: its runs and their results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def compare(
     out: Path,
     observer: ObserverFor = lambda _label: None,
 ) -> Comparison:
-    """Run what is not there yet, compare, and write the files.
+    """Run the missing runs, compare all, and write the files.
 
     Raises UsageError for methods, seeds or a folder that do not fit, and whatever a run raises.
     """
@@ -32,7 +32,7 @@ def compare(
 
 
 def lines(planned: Iterable[PlannedRun], out: Path) -> tuple[MethodRuns, ...]:
-    """The results of planned runs, one line for each method."""
+    """Read the results of planned runs and return one line for each method."""
     trials: dict[str, list[Trial]] = {}
     for each in planned:
         trials.setdefault(each.method, []).append(each.trial(out))

@@ -1,4 +1,4 @@
-"""`edge-sdk compare`, carried out."""
+"""The command `edge-sdk compare`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edge_sim.studies.compare import compare
 
 
 def command(args: argparse.Namespace) -> int:
-    """Run what is not there yet, and show the comparison."""
+    """Run the missing runs, and show the comparison."""
     config = configs.load(args.file, args.overrides)
     out = args.out or Path("runs") / f"{config.federation.name}-compare"
     try:
@@ -38,7 +38,7 @@ def command(args: argparse.Namespace) -> int:
 
 
 def say_drawn(draw: Callable[[], Sequence[Path]]) -> None:
-    """Draw and print where the pictures are; without matplotlib, print that there are none."""
+    """Draw the pictures and print their folder; without matplotlib, print that there are no pictures."""
     try:
         pictures = draw()
     except MissingExtra as missing:

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _STEP, _SPREAD = 0.12, 0.7
-"""The step between two methods' bars at one value, and the most for all of them, as shares of the distance between
-two values."""
+"""The distance between two methods' bars at one value, and the largest width of all bars at a value, as shares of the
+distance between two values."""
 
 
 class GainPoint(NamedTuple):
-    """A row of gain_KEY.csv: a paired difference of accuracies, and its 95 % interval where there are seeds enough."""
+    """A row of gain_KEY.csv: a paired difference of accuracies, with its 95 % interval where there are enough seeds."""
 
     method: str
     value: str
@@ -56,10 +56,10 @@ def draw_gains(found: Sweep, folder: Path) -> list[Path]:
 
 
 def draw_gain(found: Sweep, axis: Axis, path: Path) -> None:
-    """Accuracy at each value less that at the base value, seed by seed; every other axis stands at its own base.
+    """Draw the paired difference of accuracy between each value and the base value; other axes are at their base.
 
-    For a setting this is the validation accuracy, because nothing is chosen on the test; for a condition, that of the
-    test, with the settings that each method chose under it.
+    A setting is judged by validation accuracy, because nothing is chosen on the test.  A condition is judged by test
+    accuracy, with the settings that each method chose under it.
     """
     points = gain_points(found, axis)
     write_points(path, GainPoint._fields, (point._asdict() for point in points))
@@ -90,7 +90,7 @@ def draw_gain(found: Sweep, axis: Axis, path: Path) -> None:
 
 
 def _bars(axes: Axes, x: Sequence[float], row: Sequence[GainPoint], style: LineStyle) -> None:
-    """One method's gains in points, each with its interval where there is one."""
+    """Draw one method's gains in percentage points, each with its interval where there is one."""
     low = [0.0 if point.low is None else 100 * (point.gain - point.low) for point in row]
     high = [0.0 if point.high is None else 100 * (point.high - point.gain) for point in row]
     axes.errorbar(
@@ -107,7 +107,7 @@ def _bars(axes: Axes, x: Sequence[float], row: Sequence[GainPoint], style: LineS
 
 
 def gain_points(found: Sweep, axis: Axis) -> list[GainPoint]:
-    """The points of one axis, in the order of methods, then of values."""
+    """Return the points of one axis, in the order of methods, then of values."""
     lines = list(_lines(found, axis))
     points = []
     for method in dict.fromkeys(method for method, _, _ in lines):
@@ -122,7 +122,7 @@ def gain_points(found: Sweep, axis: Axis) -> list[GainPoint]:
 
 
 def _lines(found: Sweep, axis: Axis) -> Iterator[tuple[str, str, MethodRuns]]:
-    """Method, value and runs, in the order of the grid."""
+    """Yield (method, value, runs) in the order of the grid."""
     bases = {other.key: other.values[0] for other in found.axes if other.key != axis.key}
     for condition in found.conditions:
         candidates = condition.candidates if axis.chosen else condition.chosen.values()

@@ -1,4 +1,4 @@
-"""The runs of one federation under several methods, settings and seeds: planned, and run where they are missing.
+"""The plan of all runs of one federation under several methods, settings and seeds, and the runs that are missing.
 
 Data, partition, models, private batches and the draw of public samples follow from the seed alone, so two methods under
 one seed differ in nothing but the method, and their accuracies may be subtracted.
@@ -26,17 +26,17 @@ from edge_sim.runs import run_folder
 from edge_sim.runs.runner import ObserverFor, run
 
 BASELINE_ONLY = frozenset({"local", ALONE})
-"""Names of the devices alone, which are always compared."""
+"""Names of the line of the devices alone, which is part of every comparison."""
 LONGEST_LABEL = 80
 
 Setting: TypeAlias = Mapping[str, Any]
-"""Values that differ from the file's: SECTION.KEY, or method.NAME.KEY, -> value."""
+"""Values that differ from those of the file, by key: SECTION.KEY or method.NAME.KEY."""
 FILE_AS_IT_IS: Setting = {}
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run: its method, setting and seed, and the folder of its result."""
+    """One planned run: its method, setting and seed, and the folder of its result."""
 
     method: str
     setting: Setting
@@ -45,12 +45,12 @@ class PlannedRun:
     config: Config
 
     def trial(self, out: Path) -> Trial:
-        """Return its result, once it is done."""
+        """Read the result of the run, which must be finished."""
         return Trial(self.seed, read_run(out / self.folder), self.folder)
 
 
 def check_methods(methods: Sequence[str]) -> tuple[str, ...]:
-    """The methods to compare, each once, without the line that is there anyway.  Raises UsageError."""
+    """Return the methods to compare, each once, without the devices alone, which are added.  Raises UsageError."""
     known = method_names()
     chosen = tuple(dict.fromkeys(name for name in methods if name not in BASELINE_ONLY))
     for name in chosen:
@@ -62,7 +62,7 @@ def check_methods(methods: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
-    """The seeds, each once.  Raises UsageError."""
+    """Return the seeds, each once.  Raises UsageError."""
     for seed in seeds:
         if not 0 <= seed < 2**32:
             raise UsageError(f"--seeds {seed}: expected whole numbers from 0 to {2**32 - 1}, such as 0,1,2")
@@ -75,10 +75,10 @@ def plan(
     seeds: Sequence[int],
     settings: Callable[[str], Sequence[Setting]] = lambda _method: (FILE_AS_IT_IS,),
 ) -> list[PlannedRun]:
-    """All runs, seed by seed, so that what is interrupted is complete for the seeds that it has.
+    """Plan all runs seed by seed, so that an interrupted comparison is complete for its finished seeds.
 
-    settings: of each method, and of the devices alone, which are the first line.  Raises UsageError for a setting that
-    no run can have.
+    settings: the settings of each method and of the devices alone, which are the first line.  Raises UsageError for a
+    setting that no run can have.
     """
     return [
         PlannedRun(method, setting, seed, _folder(method, setting, seed), trial_config(config, method, seed, setting))
@@ -89,9 +89,9 @@ def plan(
 
 
 def trial_config(config: Config, method: str, seed: int, setting: Setting = FILE_AS_IT_IS) -> Config:
-    """The settings of one run: those of the file, under another method, seed and setting.
+    """Return the config of one run: that of the file, with another method, seed and setting.
 
-    Each method has its parameters from [method.NAME]; keys of [method] itself belong to the file's own method.
+    Each method takes its parameters from [method.NAME]; keys of [method] itself belong to the file's own method.
     """
     own = config.federation.method
     tables = with_setting(config.tables, {**setting, "run.standalone": False, "federation.seed": seed})
@@ -107,7 +107,7 @@ def trial_config(config: Config, method: str, seed: int, setting: Setting = FILE
 
 
 def with_setting(tables: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
-    """A copy of tables with some values set.  Raises UsageError where a key leads through what is no table."""
+    """Return a copy of tables with some values set.  Raises UsageError where a part of a key names no table."""
     found = {**tables}
     for key, value in sorted(setting.items()):
         *sections, last = key.split(".")
@@ -123,7 +123,7 @@ def with_setting(tables: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
 
 
 def label(setting: Setting) -> str:
-    """Return a file name for a setting, which does not depend on what else is swept; empty for the file's own."""
+    """Return a file name for a setting, which does not depend on the other axes; empty for the file's own setting."""
     exact = ",".join(f"{key}={_written(value)}" for key, value in sorted(setting.items()))
     plain = re.sub(r"[^A-Za-z0-9_.,=+-]", "_", exact)
     if plain == exact and len(exact) <= LONGEST_LABEL:
@@ -132,11 +132,10 @@ def label(setting: Setting) -> str:
 
 
 def run_missing(planned: Sequence[PlannedRun], out: Path, observer: ObserverFor = lambda _label: None) -> None:
-    """Run what is not there yet; before the first run, read all settings and build every kind of model.
+    """Run the missing runs; before the first one, read all settings and build every kind of model.
 
-    Every run has its run directory inside `out`; one that holds a finished run of these very settings is not run again.
-    Raises UsageError where a folder holds another run, or another command is at work in `out`, and whatever a run
-    raises.
+    Every run has its run directory inside `out`; a finished run with the same settings is not run again.  Raises
+    UsageError where a folder holds another run, or another command is at work in `out`, and every error of a run.
     """
     if all(_finished(each, out) for each in planned):
         return
@@ -173,7 +172,7 @@ def _check_settings(one_of_each: Sequence[PlannedRun]) -> None:
 
 
 def _finished(planned: PlannedRun, out: Path) -> bool:
-    """Whether this run is there and has ended.  Raises UsageError where its folder holds another one."""
+    """Whether this run exists and has ended.  Raises UsageError where its folder holds another run."""
     folder = out / planned.folder
     if not run_folder.finished(folder):
         return False

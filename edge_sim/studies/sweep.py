@@ -1,6 +1,6 @@
-"""A grid of settings: every method chooses its own on the validation part, then the methods are compared.
+"""A sweep: every method chooses its settings from a grid on the validation part, then the methods are compared.
 
-The test is looked at only with the settings chosen, and every method chooses among as many.
+Only the chosen settings are evaluated on the test, and every method chooses among the same number of settings.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CRITERION = "validation_accuracy"
 
 @dataclass(frozen=True)
 class Candidate:
-    """One method under one setting and condition, with all seeds."""
+    """The runs of one method under one setting and condition, with all seeds."""
 
     line: MethodRuns
     condition: Setting
@@ -56,13 +56,13 @@ class Condition:
     values: Setting
     candidates: tuple[Candidate, ...]
     chosen: Mapping[str, Candidate]
-    """By method."""
+    """The chosen candidate by method."""
     comparison: Comparison
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A whole grid."""
+    """The results of a whole grid."""
 
     axes: tuple[Axis, ...]
     conditions: tuple[Condition, ...]
@@ -87,7 +87,7 @@ def sweep(
     *,
     observer: ObserverFor = lambda _label: None,
 ) -> Sweep:
-    """Run what is not there yet of the grid, let every method choose, and compare.
+    """Run the missing runs of the grid, let every method choose its settings, and compare the methods.
 
     Raises UsageError before the first run for axes, methods, seeds, settings or a folder that do not fit.
     """
@@ -112,16 +112,16 @@ def sweep(
 
 
 def choose(candidates: Sequence[Candidate]) -> Candidate:
-    """The candidate with the highest mean validation accuracy over the seeds; of equals, the first in the grid.
+    """Return the candidate with the highest mean validation accuracy over the seeds; among equals, the first.
 
-    The first of all where none was validated, as where all ended early.
+    Without any validation accuracy, as where all runs ended early, it is the first candidate.
     """
     known = [(candidate.validation.mean, candidate) for candidate in candidates if candidate.validation]
     return max(known, key=lambda pair: pair[0])[1] if known else candidates[0]
 
 
 def sweep_summary(found: Sweep) -> dict[str, Any]:
-    """The contents of sweep.json, version 1."""
+    """Return the contents of sweep.json, version 1."""
     return {
         "version": SWEEP_VERSION,
         "axes": [{"key": axis.key, "values": list(axis.values), "chosen": axis.chosen} for axis in found.axes],
@@ -154,7 +154,7 @@ def write_sweep(found: Sweep, out: Path) -> None:
 
 
 def trial_rows(found: Sweep) -> Iterable[dict[str, object]]:
-    """The rows of trials.csv, one per run, with its values on the axes."""
+    """Return the rows of trials.csv, one per run, with its values on the axes."""
     for condition in found.conditions:
         for candidate in condition.candidates:
             for trial in candidate.line.trials:
@@ -168,12 +168,12 @@ def trial_rows(found: Sweep) -> Iterable[dict[str, object]]:
 
 
 def setting_text(setting: Setting) -> str:
-    """A setting as text: `partition.alpha = 0.1, train.local_steps = 4`; empty for the file's own."""
+    """Return a setting as text: `partition.alpha = 0.1, train.local_steps = 4`; empty for the file's own."""
     return ", ".join(f"{key} = {value}" for key, value in setting.items())
 
 
 def _check_validation(config: Config, axes: Sequence[Axis], methods: Sequence[str], around: Sequence[Setting]) -> None:
-    """Raise UsageError where methods choose settings, and there is no validation part to choose by."""
+    """Raise UsageError where methods choose settings and the devices have no validation part."""
     if not any(len(choices(axes, method)) > 1 for method in methods):
         return
     for condition in around:

@@ -1,4 +1,4 @@
-"""`edge-sdk sweep`, carried out."""
+"""The command `edge-sdk sweep`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from edge_sim.studies.sweep_table import sweep_text
 
 
 def command(args: argparse.Namespace) -> int:
-    """Run what is not there yet of the grid, and show what every method chose."""
+    """Run the missing runs of the grid, and show what every method chose."""
     config = configs.load(args.file, args.overrides)
     out = args.out or Path("runs") / f"{config.federation.name}-sweep"
     methods, seeds = args.methods or (config.federation.method,), args.seeds or (config.federation.seed,)

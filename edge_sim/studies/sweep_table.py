@@ -1,4 +1,4 @@
-"""A sweep as text for the terminal: for each condition, the comparison and what each method chose."""
+"""Text of a sweep for the terminal: for each condition, the comparison and the settings that each method chose."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from edge_sim.studies.sweep import Candidate, Condition, Sweep, setting_text
 
 
 def sweep_text(found: Sweep) -> str:
-    """The table of each condition as aligned text, and below it the settings that the methods chose."""
+    """Return the table of each condition as aligned text, and below it the settings that the methods chose."""
     return "\n".join(map(_condition, found.conditions))
 
 

@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits: small, and there without a download."""
+"""The handwritten digits of scikit-learn: a small data set that comes with the package."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from edge_sim.data.draw import hold_out
 from edge_sim.data.sources.base import SourceData
 
 SCALE = 1 / 16
-"""They have 17 grey levels."""
+"""Factor that brings their 17 grey levels, 0..16, to [0, 1]."""
 
 
 def read_digits(test_fraction: float, seed: int) -> SourceData:
-    """1,797 digits of 8 x 8 pixels, u1 (n, 8, 8), with a test of all ten.  Raises MissingExtra."""
+    """Read 1,797 digits of 8 x 8 pixels, u1 (n, 8, 8), with a test of all ten classes.  Raises MissingExtra."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:

@@ -1,4 +1,4 @@
-"""Own pictures without code: a folder with one sub-folder for each class."""
+"""A source for the user's own pictures: a folder with one sub-folder for each class."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from edge_sim.data.draw import hold_out
 from edge_sim.data.sources.base import SourceData
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-"""Other files are left alone."""
+"""Endings of picture files; other files are ignored."""
 GREY = ("1", "L", "LA")
 """Pillow's modes of pictures without colour."""
 DEEP = ("I", "F")
-"""How its modes of more than eight bits a value begin: as bytes they would be clipped."""
+"""Prefixes of Pillow's modes with more than eight bits a value, which would be clipped as bytes."""
 
 
 def read_folder(folder: Path, size: tuple[int, int] | None, test_fraction: float, seed: int) -> SourceData:
-    """The pictures under a folder: u1 (n, h, w) where all are grey, else (n, h, w, 3).
+    """Read the pictures under a folder: u1 (n, h, w) where all are grey, else (n, h, w, 3).
 
-    FOLDER/CLASS/*.png, then a part of every class becomes the test; or FOLDER/train/CLASS/* and FOLDER/test/CLASS/*.
-    Classes are numbered in the order of their names.  `size`: height and width that pictures are brought to.
+    Files are FOLDER/CLASS/*.png, and a part of every class becomes the test; or FOLDER/{train,test}/CLASS/*.
+    Classes are numbered in the order of their names.  `size`: height and width to which pictures are resized.
 
     Raises UsageError for a folder without pictures, a file that is none, or pictures of several sizes without `size`;
     MissingExtra without Pillow.
@@ -63,7 +63,7 @@ def _subfolders(top: Path) -> list[str]:
 
 
 def _files(top: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
-    """(file, class) of every picture, by class and then by name."""
+    """Return (file, class) of every picture, ordered by class and then by name."""
     strange = [name for name in _subfolders(top) if name not in classes]
     if strange:
         raise UsageError(f"{top}: {strange[0]}: no such class in the training part; it has {', '.join(classes)}")
@@ -79,7 +79,7 @@ def _of_class(folder: Path) -> Iterator[Path]:
 
 
 def _pictures(files: Sequence[Path], size: tuple[int, int] | None) -> Raw:
-    """All of them as one array, u1 (n, h, w) or (n, h, w, 3)."""
+    """Read all pictures as one array, u1 (n, h, w) or (n, h, w, 3)."""
     pictures = [_picture(path, size) for path in files]
     for path, picture in zip(files, pictures, strict=True):
         if picture.shape[:2] != pictures[0].shape[:2]:
@@ -97,7 +97,7 @@ def _coloured(picture: Raw) -> Raw:
 
 
 def _picture(path: Path, size: tuple[int, int] | None) -> Raw:
-    """One picture, u1 (h, w) or (h, w, 3); transparency is dropped."""
+    """Read one picture, u1 (h, w) or (h, w, 3); transparency is dropped."""
     try:
         from PIL import Image
     except ImportError:

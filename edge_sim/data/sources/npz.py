@@ -1,4 +1,4 @@
-"""Own data without code: an npz file with x_train, y_train, x_test, y_test and perhaps user_train."""
+"""A source for the user's own data: an npz file with x_train, y_train, x_test, y_test and perhaps user_train."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from edge_sim.data.sources.base import SourceData
 NEEDED = ("x_train", "y_train", "x_test", "y_test")
 USERS = "user_train"
 MOST_CLASSES = 65535
-"""What a federation's spec can carry."""
+"""Largest number of classes that a federation's spec can carry."""
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
 def read_npz(path: Path) -> SourceData:
-    """The data set in a file.
+    """Read the data set in an npz file.
 
     x: uint8 or float, (n, h, w), (n, h, w, c) or (n, d); y: whole numbers from 0, (n,); user_train: whole numbers or
     texts, (n,).  Raises UsageError naming the file, the array, and what was found.
@@ -47,7 +47,7 @@ def read_npz(path: Path) -> SourceData:
 
 
 def _arrays(path: Path) -> Arrays:
-    """The arrays that we know, read whole."""
+    """Read the known arrays of the file."""
     try:
         with path.open("rb") as file:  # opened here, so that it is closed whatever numpy finds in it
             archive = np.load(file, allow_pickle=False)
@@ -69,7 +69,7 @@ def _array(path: Path, archive: Mapping[str, Any], name: str) -> NDArray[Any]:
         array = archive[name]
     except UNREADABLE as error:
         raise _unreadable(path, f"{name}: {why_unreadable(error)}") from None
-    if not isinstance(array, np.ndarray):  # numpy hands out as bytes what it cannot read
+    if not isinstance(array, np.ndarray):  # numpy returns the bytes of a member that it cannot read
         raise _unreadable(path, f"{name} is no array")
     return array
 
@@ -108,7 +108,7 @@ def _check_labels(where: str, y: NDArray[Any], count: int) -> None:
 
 
 def _raw(x: NDArray[Any]) -> Raw:
-    """As u1 or f4, which is all that a device takes."""
+    """Return the array as u1 or f4, the only types that a device accepts."""
     return x if x.dtype == np.uint8 else x.astype(np.float32)
 
 

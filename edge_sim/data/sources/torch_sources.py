@@ -1,4 +1,4 @@
-"""The usual data sets, read by torchvision's own loaders from files that are already there: nothing is downloaded."""
+"""Common data sets, read by torchvision's loaders from files that already exist: nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from edge_sim.data.sources.base import SourceData
 from edge_sim.models.torch_vision import datasets
 
 Loader = Callable[[Path, bool], Samples]
-"""(root, whether the training part) -> raw samples."""
+"""A function (root, whether to read the training part) -> raw samples."""
 
 
 def read_torchvision(name: str, root: Path, emnist_split: str) -> SourceData:
-    """The data set of that name, in the bytes of its authors: u1 (n, 28, 28) or (n, 32, 32, 3).
+    """Read the data set of this name as unscaled bytes: u1 (n, 28, 28) or (n, 32, 32, 3).
 
     Raises UsageError saying which files are missing or damaged, MissingExtra for SVHN without scipy.
     """
@@ -43,26 +43,26 @@ def read_torchvision(name: str, root: Path, emnist_split: str) -> SourceData:
 
 
 def _grey(dataset: Any, root: Path, train: bool) -> Samples:
-    """MNIST and Fashion-MNIST: (n, 28, 28)."""
+    """Read MNIST or Fashion-MNIST: (n, 28, 28)."""
     found = dataset(root, train=train, download=False)
     return Samples(found.data.numpy(), found.targets.numpy())
 
 
 def _emnist(split: str, root: Path, train: bool) -> Samples:
-    """(n, 28, 28).  Its files hold the pictures transposed, and count the letters from 1."""
+    """Read EMNIST: (n, 28, 28).  Its files hold the pictures transposed, and count the letters from 1."""
     found = datasets.EMNIST(root, split=split, train=train, download=False)
     y = found.targets.numpy() - (1 if split == "letters" else 0)
     return Samples(np.ascontiguousarray(found.data.numpy().transpose(0, 2, 1)), y)
 
 
 def _colour(dataset: Any, root: Path, train: bool) -> Samples:
-    """CIFAR-10 and, with its fine labels, CIFAR-100: (n, 32, 32, 3)."""
+    """Read CIFAR-10 or, with its fine labels, CIFAR-100: (n, 32, 32, 3)."""
     found = dataset(root, train=train, download=False)
     return Samples(_bytes(found.data), np.array(found.targets, np.int64))
 
 
 def _svhn(root: Path, train: bool) -> Samples:
-    """Without its `extra` part: (n, 32, 32, 3)."""
+    """Read SVHN without its `extra` part: (n, 32, 32, 3)."""
     found = datasets.SVHN(root, split="train" if train else "test", download=False)
     return Samples(_bytes(found.data.transpose(0, 2, 3, 1)), found.labels)
 
@@ -88,7 +88,7 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "cifar100": tuple(f"cifar-100-python/{file}" for file in ("train", "test", "meta")),
 }
-"""What lies under the root; {0} is EMNIST's split."""
+"""Files of each data set under the root; {0} stands for EMNIST's split."""
 
 LOADERS: dict[str, Loader] = {
     "mnist": partial(_grey, datasets.MNIST),

@@ -197,7 +197,7 @@ def connect(address: str, workers: int) -> bool:
 
     address: from find_ray_address.  workers: CPUs of a Ray that is started; 0: LOCAL_WORKERS.
     """
-    if ray.is_initialized():  # by a script that has its own wishes
+    if ray.is_initialized():  # by a script with its own settings
         return False
     options: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
     if address == LOCAL:

@@ -21,7 +21,7 @@ def find_ray_address(table: RunTable) -> str:
     then, for else its ports were open to the network.  A process that has had one can have no other Ray.
     """
     address = table.ray_address or os.environ.get("RAY_ADDRESS") or LOCAL
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would call home
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # otherwise Ray sends usage statistics
     if address == LOCAL:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # whatever the system: no cluster, loopback
     else:
@@ -31,10 +31,10 @@ def find_ray_address(table: RunTable) -> str:
 
 
 def _reach(address: str) -> None:
-    """Raise UsageError unless somebody listens at HOST:PORT."""
+    """Raise UsageError unless a process listens at HOST:PORT."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdecimal():
-        return  # auto is a name
+        return  # the address is `auto`
     try:
         socket.create_connection((host, int(port)), timeout=REACH_S).close()
     except (OSError, OverflowError) as error:
