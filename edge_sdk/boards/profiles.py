@@ -70,33 +70,33 @@ class Board:
     train_flops_per_s: Rate
     """f32 operations per second in layers that are large enough: forward, backward and update."""
     infer_flops_per_s: Rate
-    """The same, forward only."""
+    """f32 operations per second of the same layers in the forward pass."""
     memory_bytes_per_s: Rate
-    """What layers that compute little get through: activations and weights, in and out."""
+    """The rate of layers that compute little: bytes of activations and weights, read and written."""
     call_s: Amount
-    """What a call of a layer costs besides: Python and the runtime."""
+    """The additional time of each call of a layer, for Python and the runtime."""
     disk_bytes_per_s: Rate
-    """Until what is written is durable."""
+    """The rate of durable writes."""
     idle_w: Amount
     busy_w: Rate
-    """While it computes; the radio, which has its own figure in the link, is not in it."""
+    """Power while computing, without the radio, whose power is in the link's profile."""
     throttles_after_s: Amount
-    """Seconds of computing until it is hot, and how long it must rest to be cold again; 0: it never throttles."""
+    """Seconds of computing until the board is hot, and of rest until it is cold again; 0: it never throttles."""
     throttled_share: Annotated[float, Real(ABOVE_0, 1.0)]
-    """Of its speed, once it is hot: in (0, 1]."""
+    """The share of its speed that is left when the board is hot, in (0, 1]."""
     runtimes: Annotated[tuple[Runtime, ...], Items(1, len(RUNTIMES))]
-    """Which of RUNTIMES make sense on it."""
+    """The RUNTIMES that can be used on it."""
     link: ProfileText
-    """The link that it usually has: a name of `links()`, or in a file a .toml file beside it."""
+    """Its usual link: a name of `links()`, or, in a profile from a file, a .toml file beside it."""
     verified: Mapping[str, Provenance]
-    """Where each of BOARD_GROUPS comes from: one of PROVENANCE each."""
+    """For each of LINK_GROUPS the source of the figures: one of PROVENANCE."""
     source_url: ProfileSource
     flash_bytes: Annotated[int, Integer(0)] = 0
     """Storage on the board; 0: none, it boots from a card."""
     battery_wh: Amount = 0.0
-    """0: none, it hangs on the mains."""
+    """Capacity of the battery; 0: none, it has mains power."""
     device_tree_model: ProfileText = ""
-    """Part of the model name that Linux gives on this board."""
+    """A part of the model name that Linux reports on this board."""
     note: ProfileText = ""
 
     def compute_s(self, train: Effort, infer: Effort = NOTHING) -> float:
@@ -119,23 +119,23 @@ class Link:
     name: ProfileText
     title: ProfileText
     latency_s: Amount
-    """One way."""
+    """The latency in one direction."""
     up_bytes_per_s: Rate
     down_bytes_per_s: Rate
     packet_bytes: Positive
-    """What one packet carries of a message."""
+    """The bytes of a message that one packet carries."""
     packet_overhead_bytes: Annotated[int, Integer(0)]
-    """What travels with it: headers of IP, TCP and the link."""
+    """The bytes of headers in a packet: IP, TCP and the link's own."""
     message_overhead_bytes: Annotated[int, Integer(0)]
-    """What MQTT, and TLS where it is used, adds to a message: topic, headers, acknowledgement."""
+    """The bytes that MQTT, and TLS if used, add to a message: topic, headers, acknowledgement."""
     loss: Annotated[float, Real(0.0, BELOW_1)]
-    """Share of packets that must be sent again, in [0, 1)."""
+    """The share of packets that must be sent again, in [0, 1)."""
     resend_s: Amount
-    """How long the sender takes to notice that one is lost."""
+    """The time until the sender notices a lost packet."""
     radio_w: Amount
-    """What the interface draws while it sends or receives, above what the board draws idle."""
+    """The power of the interface while it sends or receives, in addition to that of the idle board."""
     verified: Mapping[str, Provenance]
-    """Where each of LINK_GROUPS comes from: one of PROVENANCE each."""
+    """For each of LINK_GROUPS the source of the figures: one of PROVENANCE."""
     source_url: ProfileSource
     note: ProfileText = ""
 

@@ -56,7 +56,7 @@ class TrainSpec:
     learning_rate: Annotated[float, Real(0.0, 1e3)] = 1e-3
     """The same in every round."""
     momentum: Annotated[float, Real(0.0, 1.0)] = 0.0
-    """For sgd."""
+    """The momentum of sgd; adam does not use it."""
     batch_size: Annotated[int, Integer(1, 65536)] = 32
     """Samples in a mini-batch; a device with fewer samples uses all of them."""
     local_steps: Annotated[int, Integer(0, 10**6)] = 5
@@ -82,7 +82,7 @@ class EncodingSpec:
     hyper_knowledge: Encoded = DEFAULT_ENCODING
     weights: EncodedFlat = DEFAULT_ENCODING
     others: Annotated[Mapping[Word, Encoded], Items()] = field(default_factory=FrozenDict, metadata=LATER)
-    """Of the kinds that other packages register, by tag; those that are missing travel in f32."""
+    """The encodings of kinds that other packages register, by tag; a kind that is missing travels in f32."""
 
 
 @wire("spec")

@@ -29,11 +29,11 @@ class SelftestTimeouts:
     """How long to wait, in seconds."""
 
     link_s: float = 10.0
-    """For a connection."""
+    """The wait for a connection."""
     frame_s: float = 5.0
-    """For a frame that should arrive."""
+    """The wait for a frame that should arrive."""
     quiet_s: float = 0.3
-    """For a frame that should not arrive."""
+    """The wait for a frame that should not arrive."""
 
 
 class SelftestLink(Transport, Protocol):
