@@ -183,7 +183,7 @@ def read_settings(tables: Mapping[str, Any], file: Path) -> Settings:
             raise UsageError(f"{file}: unknown section [{name}]; known are {', '.join(sorted(known))}")
     if "federation" not in tables:
         raise UsageError(f"{file}: the section [federation] is missing")
-    federation = read_table(FederationTable, tables["federation"], "federation", file)
+    federation = read_section(FederationTable, tables["federation"], "federation", file)
     federation.check(f"{file}: federation")
     method = tables.get("method", {})
     if not isinstance(method, dict):
@@ -192,13 +192,13 @@ def read_settings(tables: Mapping[str, Any], file: Path) -> Settings:
         file=file,
         federation=federation,
         method=method,
-        train=read_table(TrainSpec, tables.get("train", {}), "train", file),
+        train=read_section(TrainSpec, tables.get("train", {}), "train", file),
         encoding=_encodings(tables.get("encoding", {}), file),
-        public=read_table(PublicTable, tables["public"], "public", file) if "public" in tables else None,
+        public=read_section(PublicTable, tables["public"], "public", file) if "public" in tables else None,
     )
 
 
-def read_table(cls: type[T], table: Any, section: str, file: Path) -> T:
+def read_section(cls: type[T], table: Any, section: str, file: Path) -> T:
     """Read a section as its dataclass.  Raises UsageError naming file, key, what is allowed and what was found."""
     if not isinstance(table, dict):
         raise UsageError(f"{file}: [{section}] must be a table")
@@ -270,7 +270,7 @@ def federation(settings: Settings, *, classes: int | None = None, public: Public
 def _encodings(table: Any, file: Path) -> EncodingSpec:
     """Read [encoding], whose keys are the payload kinds, those of other packages included.  Raises UsageError."""
     if not isinstance(table, Mapping):
-        return read_table(EncodingSpec, table, "encoding", file)
+        return read_section(EncodingSpec, table, "encoding", file)
     own = [field.name for field in dataclasses.fields(EncodingSpec) if field.name != "others"]
     others = {setting_of(tag): tag for tag in registry.names(PAYLOADS) if tag not in OWN_FIELD}
     for kind, name in table.items():
@@ -280,7 +280,7 @@ def _encodings(table: Any, file: Path) -> EncodingSpec:
             raise UsageError(f"{file}: encoding.{kind}: expected one of {', '.join(ENCODINGS)}, found {name!r}")
     ours = {kind: name for kind, name in table.items() if kind in own}
     theirs = FrozenDict({others[kind]: name for kind, name in table.items() if kind in others})
-    return dataclasses.replace(read_table(EncodingSpec, ours, "encoding", file), others=theirs)
+    return dataclasses.replace(read_section(EncodingSpec, ours, "encoding", file), others=theirs)
 
 
 def _encoding_table(spec: EncodingSpec) -> dict[str, Any]:

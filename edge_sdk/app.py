@@ -14,7 +14,7 @@ from edge_sdk.agent import Agent
 from edge_sdk.data import LocalData
 from edge_sdk.device.exchange import RoundReport
 from edge_sdk.errors import EdgeError, UsageError
-from edge_sdk.loading import described, load_function
+from edge_sdk.loading import error_text, load_function
 from edge_sdk.models.base import Model
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.transport.mqtt.tls import TlsFiles
@@ -42,7 +42,7 @@ def load_app(name: str) -> App:
     except EdgeError:
         raise
     except Exception as error:
-        raise UsageError(f"--app {name!r}: the factory failed with {described(error)}") from error
+        raise UsageError(f"--app {name!r}: the factory failed with {error_text(error)}") from error
     if not isinstance(app, App):
         raise UsageError(f"--app {name!r}: the factory must return an edge_sdk.App, it returned {type(app).__name__}")
     return app

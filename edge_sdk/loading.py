@@ -34,14 +34,14 @@ def load_function(name: str, where: str, example: str) -> Callable[..., Any]:
         why = f"no module {error.name} (looked in {here} and the environment)"
         raise UsageError(f"{where}{name!r} does not import: {why}") from error
     except (Exception, SystemExit) as error:  # a module of the user's may raise anything
-        raise UsageError(f"{where}{name!r} does not import: {described(error)}") from error
+        raise UsageError(f"{where}{name!r} does not import: {error_text(error)}") from error
     if not callable(found):
         raise UsageError(f"{where}{name!r} is not a function; expected MODULE:FUNCTION, such as {example}")
     function: Callable[..., Any] = found
     return function
 
 
-def described(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """An error of the user's own code, on one line, with the file and line where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""

@@ -28,7 +28,7 @@ sys.path.append(str(HERE.parent))
 from figures import Found, Page, Table  # benchmarks that lie beside this folder
 from task import Timing
 
-from edge_sdk.models.torch_device import described
+from edge_sdk.models.torch_device import device_name
 
 REPEATS = int(os.environ.get("EDGE_REPEATS", "3"))
 CASES = os.environ.get("EDGE_CASES", "")
@@ -182,7 +182,7 @@ def gpu() -> Found:
         spread = ", ".join(f"{share:.2f}" for share in sorted(shares))
         rows.append([method, "cnn", "100", figures[0], engine, figures[1], f"**{median(shares):.2f}** ({spread})"])
         print(rows[-1], flush=True)
-    return Found(rows, [f"On {described(GPU)}, both sides in full f4, by cuDNN's repeatable algorithms.", load()])
+    return Found(rows, [f"On {device_name(GPU)}, both sides in full f4, by cuDNN's repeatable algorithms.", load()])
 
 
 SECTIONS = {

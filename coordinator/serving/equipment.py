@@ -12,7 +12,7 @@ import numpy as np
 
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.errors import EdgeError, UsageError
-from edge_sdk.loading import described, load_function
+from edge_sdk.loading import error_text, load_function
 from edge_sdk.methods.base import Method
 from edge_sdk.methods.registry import method_of
 from edge_sdk.models.base import Batches, Model
@@ -104,7 +104,7 @@ def load_nets(factory: str | None) -> list[Model]:
     except EdgeError:
         raise
     except Exception as error:
-        raise UsageError(f"federation.nets: {factory!r}: the factory failed with {described(error)}") from error
+        raise UsageError(f"federation.nets: {factory!r}: the factory failed with {error_text(error)}") from error
     if not all(hasattr(net, "spec") for net in found):
         raise UsageError(f"federation.nets: {factory!r}: expected a list of edge_sdk models, found {found!r}")
     return found

@@ -25,7 +25,7 @@ def check_loss(report: FitReport, step: int) -> None:
         raise Diverged(f"the loss was {report.loss:g} in step {step + 1}")
 
 
-def check_weights(model: Model) -> None:
+def check_weights_finite(model: Model) -> None:
     """Raise Diverged if the weights that training changes hold NaN or Inf: all, or those of the last layer alone."""
     held = model.spec.capabilities
     if "weights" in held:

@@ -43,7 +43,7 @@ def serve_fit(bench: Workbench, request: requests.Fit, job: Job) -> Serving[FitR
         bench.meter.trained(bench.model.spec, indices.shape[1], request.part, report.extra_flops)
         divergence.check_loss(report, step)
         yield
-    divergence.check_weights(bench.model)
+    divergence.check_weights_finite(bench.model)
     return FitReport(steps=len(indices), loss=report.loss)
 
 

@@ -410,7 +410,7 @@ class Participant:
         """Abandon the present exchange, and restore the state after the last stored one."""
         self._work = None
         if self._learner is not None:
-            recovery.replay(self._learner, self.store, lacks_public_set=self._supply.missing is not None)
+            recovery.recompute_round(self._learner, self.store, lacks_public_set=self._supply.missing is not None)
 
     # -- leaving ----------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ def last_welcome(store: Store) -> Welcome | None:
     return message if isinstance(message, Welcome) else None
 
 
-def replay(learner: Learner, store: Store, *, lacks_public_set: bool) -> None:
+def recompute_round(learner: Learner, store: Store, *, lacks_public_set: bool) -> None:
     """Restore the saved start of the round, and compute the exchanges since then again.
 
     This gives the same bits, because all randomness follows from seeds.  lacks_public_set: only the start is restored;

@@ -113,7 +113,9 @@ class FedGen(Averaging[Params]):
     def begin(self, spec: FederationSpec) -> State:
         """Start with a seeded generator."""
         rng = np.random.default_rng([spec.seed, _STREAM])
-        layers = torch_part("torch_fedgen", "FedGen's generator").initial_weights(layer_shapes(spec, self.params), rng)
+        layers = torch_part("torch_fedgen", "FedGen's generator").initial_generator(
+            generator_shapes(spec, self.params), rng
+        )
         return State(generator=tuple(layer.reshape(-1) for layer in layers), rounds=spec.rounds)
 
     def down(self, state: State, at: ExchangeId) -> Down:
@@ -127,7 +129,7 @@ class FedGen(Averaging[Params]):
         only_first = state.weights is None and params.start == "first"  # all devices go on from the first one's model
         header, counts = mean_head(uploads.rest, spec, only_first=only_first)
         rng = np.random.default_rng([spec.seed, _STREAM, at.round])
-        shapes = layer_shapes(spec, params)
+        shapes = generator_shapes(spec, params)
         layers = tuple(flat.reshape(shape) for flat, shape in zip(state.generator, shapes, strict=True))
         how = module.GeneratorTraining(
             steps=params.generator_steps,
@@ -168,7 +170,7 @@ def mean_head(rest: Bag, spec: FederationSpec, *, only_first: bool) -> tuple[Flo
     return header, counts
 
 
-def layer_shapes(spec: FederationSpec, params: Params) -> list[tuple[int, ...]]:
+def generator_shapes(spec: FederationSpec, params: Params) -> list[tuple[int, ...]]:
     """Return the shapes of the generator's weights and biases in turn: (noise, one-hot label) -> hidden -> d."""
     inputs = params.noise_dim + spec.classes
     return [(params.hidden, inputs), (params.hidden,), (spec.feature_dim, params.hidden), (spec.feature_dim,)]

@@ -128,7 +128,7 @@ class FedNH(Averaging[Params]):
         yield SetScale(None if keeps_scale else params.scale, trains=params.train_scale)
         prototypes = device.received(ClassRows, "prototypes")
         if prototypes is not None:
-            yield WriteHead(*head_of(prototypes))
+            yield WriteHead(*head_from_prototypes(prototypes))
         yield from super().receive(device)
 
     def train(self, device: OnDevice[DeviceState]) -> Stage[None]:
@@ -163,7 +163,7 @@ class FedNH(Averaging[Params]):
         return State(weights, every_class(rows))
 
 
-def head_of(prototypes: ClassRows) -> tuple[Ints, Floats]:
+def head_from_prototypes(prototypes: ClassRows) -> tuple[Ints, Floats]:
     """Return classes and head rows without bias.  Raises RemoteProtocolError if a prototype's length is not 1 (W9)."""
     rows = prototypes.rows.astype(np.float32)  # (k, d)
     off = np.abs(np.linalg.norm(rows, axis=1) - 1).max()

@@ -40,16 +40,16 @@ def check_device(name: str) -> None:
     torch_device.check_device(name, "method.device")
 
 
-def layer_shapes(classes: int, devices: int) -> list[tuple[int, ...]]:
+def discriminator_shapes(classes: int, devices: int) -> list[tuple[int, ...]]:
     """Return the shapes of weights and biases in turn: (out, in), (out,), ..."""
     sizes = zip((classes, *HIDDEN), (*HIDDEN, devices), strict=True)
     return [shape for inputs, outputs in sizes for shape in ((outputs, inputs), (outputs,))]
 
 
-def initial_weights(classes: int, devices: int, seed: int) -> tuple[Floats, ...]:
+def initial_discriminator(classes: int, devices: int, seed: int) -> tuple[Floats, ...]:
     """Return seeded weights and biases in turn, uniform in +-1/sqrt(inputs)."""
     rng = np.random.default_rng([seed, 0xD15C])
-    shapes = layer_shapes(classes, devices)
+    shapes = discriminator_shapes(classes, devices)
     inputs = [shape[1] for shape in shapes[::2] for _ in range(2)]
     bounds = 1 / np.sqrt(inputs)
     return tuple(rng.uniform(-b, b, shape).astype(np.float32) for b, shape in zip(bounds, shapes, strict=True))
@@ -106,7 +106,7 @@ def ascended(
         optimiser=params.discriminator_optimiser,
         device=params.device,
     )
-    shapes = layer_shapes(classes, params.max_devices)
+    shapes = discriminator_shapes(classes, params.max_devices)
     shaped = [
         tuple(layer.reshape(shape) for layer, shape in zip(layers, (shapes + shapes)[: len(layers)], strict=True))
         for layers in (flat.weights, flat.moments)

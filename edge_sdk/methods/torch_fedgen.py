@@ -30,7 +30,7 @@ class GeneratorTraining:
     diversity: float
 
 
-def initial_weights(shapes: list[tuple[int, ...]], rng: np.random.Generator) -> tuple[Floats, ...]:
+def initial_generator(shapes: list[tuple[int, ...]], rng: np.random.Generator) -> tuple[Floats, ...]:
     """Return weights and biases in turn, uniform in +-1/sqrt(inputs)."""
     inputs = [shape[1] for shape in shapes[::2] for _ in range(2)]
     bounds = 1 / np.sqrt(inputs)

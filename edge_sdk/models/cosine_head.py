@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.models.base import COSINE_SCALE, NORM_LEAST, Model
 from edge_sdk.models.checks import check_state, require
-from edge_sdk.models.linear_head import ArrayOptimiser, LinearHead, row_slopes, stepped
+from edge_sdk.models.linear_head import ArrayOptimiser, LinearHead, row_slopes, step_rows
 from edge_sdk.models.optim import unpack_optim
 from edge_sdk.objectives import Optim
 from edge_sdk.objectives.optim import Part
@@ -62,9 +62,9 @@ class CosineHead(LinearHead):
         if part != "body":
             across = np.zeros_like(self.rows)
             across[:, :-1] = self.scale * (at_linear - along * directions) / _lengths(self.rows[:, :-1])
-            self._optimiser = stepped(self._optimiser, optim, self.rows, across, on_rows)
+            self._optimiser = step_rows(self._optimiser, optim, self.rows, across, on_rows)
         if part != "head" and self._scale_trains:
-            self._scale_optimiser = stepped(
+            self._scale_optimiser = step_rows(
                 self._scale_optimiser, optim, self.scale, np.array([along.sum()], np.float32), on_scale
             )
 
@@ -121,7 +121,7 @@ def scaled(model: Model) -> Scaled:
     return cast("Scaled", model)
 
 
-def head_of(kind: Literal["linear", "cosine"], features: int, classes: int, seed: int) -> LinearHead:
+def make_head(kind: Literal["linear", "cosine"], features: int, classes: int, seed: int) -> LinearHead:
     """Make a new head from `seed`."""
     return (CosineHead if kind == "cosine" else LinearHead)(features, classes, seed)
 

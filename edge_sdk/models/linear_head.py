@@ -88,7 +88,7 @@ class LinearHead:
         """
         if part == "body":
             return
-        self._optimiser = stepped(self._optimiser, optim, self.rows, row_slopes(f, gradient), on_values)
+        self._optimiser = step_rows(self._optimiser, optim, self.rows, row_slopes(f, gradient), on_values)
 
     def set_rows(self, rows: Floats, classes: Ints) -> None:
         """Replace the rows of some classes (m, d + 1), and reset the moments."""
@@ -131,7 +131,7 @@ def row_slopes(f: Floats, gradient: Floats) -> Floats:
     return slopes
 
 
-def stepped(
+def step_rows(
     optimiser: ArrayOptimiser | None, optim: Optim, values: Floats, slopes: Floats, more: Floats | None
 ) -> ArrayOptimiser:
     """Take one step on `values`, in place, down both gradients; make a new optimiser unless the old one fits."""

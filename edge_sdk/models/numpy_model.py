@@ -24,7 +24,7 @@ from edge_sdk.models.checks import (
     lacks,
     require,
 )
-from edge_sdk.models.cosine_head import CosineHead, head_of
+from edge_sdk.models.cosine_head import CosineHead, make_head
 from edge_sdk.models.linear_head import LinearHead
 from edge_sdk.objectives import (
     HeadTerm,
@@ -150,7 +150,7 @@ class NumpyModel(HeadModel):
     ) -> None:
         """Take samples (c, h, w) = `input_shape` from `preprocess`; head: of logits, or of scaled cosines."""
         width = prod(input_shape)
-        layer = head_of(head, width, classes, seed)
+        layer = make_head(head, width, classes, seed)
         spec = ModelSpec(
             name=name,
             runtime="numpy",

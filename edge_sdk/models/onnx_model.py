@@ -8,7 +8,7 @@ from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import Preprocess
 from edge_sdk.models.base import ModelSpec
 from edge_sdk.models.checks import check_width
-from edge_sdk.models.cosine_head import head_of
+from edge_sdk.models.cosine_head import make_head
 from edge_sdk.models.feature_cache import FeatureCache
 from edge_sdk.models.numpy_model import BY_SLOPE, HeadModel
 from edge_sdk.models.onnx_session import OnnxFile, OnnxSession
@@ -38,7 +38,7 @@ class OnnxModel(HeadModel):
         its description).  Raises ModelError where the file does not load or does not give (n, d).
         """
         session = OnnxSession(extractor, name=name, input_shape=input_shape)
-        layer = head_of(head, session.width, classes, seed)
+        layer = make_head(head, session.width, classes, seed)
         spec = ModelSpec(
             name=name,
             runtime="onnx",

@@ -18,6 +18,6 @@ def check_device(name: str, where: str) -> None:
         raise UsageError(f"{where}: {name}, but this machine has {found}; use cpu")
 
 
-def described(name: str) -> str:
+def device_name(name: str) -> str:
     """Return a description of an existing device."""
     return f"{name} ({torch.cuda.get_device_name(name)})" if name.startswith("cuda") else name

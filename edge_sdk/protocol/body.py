@@ -51,7 +51,7 @@ class PackedField:
     """The crc32 of all parts in a row."""
 
 
-def pack_field(plain: Any) -> PackedField:
+def pack_value(plain: Any) -> PackedField:
     """Pack a plain value once, for use in many bodies."""
     parts = tuple(joined_parts(pack(plain)))
     return PackedField(parts, sum(map(len, parts)), functools.reduce(lambda crc, part: crc32(part, crc), parts, 0))

@@ -112,7 +112,7 @@ def encode(
 
 def pack_field(message: Message, field: str) -> PackedField:
     """Encode one field of a message, so that many messages with the same value can share the bytes."""
-    return body.pack_field(schema.to_plain(message)[field])
+    return body.pack_value(schema.to_plain(message)[field])
 
 
 def _header(length: int, stamp: Stamp, flags: int) -> bytes:

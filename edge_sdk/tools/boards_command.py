@@ -12,7 +12,7 @@ from edge_sdk.boards.profiles import Board, Link
 from edge_sdk.boards.table import render_boards
 from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.tools.measure.link import measure_link
-from edge_sdk.tools.measure.profile import measure_board, to_toml
+from edge_sdk.tools.measure.profile import measure_board, profile_toml
 
 
 def command(args: argparse.Namespace) -> int:
@@ -41,11 +41,11 @@ def _measure(args: argparse.Namespace) -> int:
         profiles.append(measure_link(f"{name}-link", args.broker, f"doctor-{secrets.token_hex(6)}"))
     for profile in profiles:
         if args.write is None:
-            sys.stdout.write(to_toml(profile))
+            sys.stdout.write(profile_toml(profile))
             continue
         file = args.write / f"{profile.name}.toml"
         try:
-            file.write_text(to_toml(profile), encoding="utf-8")
+            file.write_text(profile_toml(profile), encoding="utf-8")
         except OSError as error:
             raise StoreError(f"{file}: cannot be written ({error.strerror}); give --write another folder") from None
         sys.stdout.write(f'{file}: in a [[fleet]] row, write {type(profile).__name__.lower()} = "{file.name}"\n')

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, overload
 
-from coordinator.config import Settings, load_toml, read_settings, read_table
+from coordinator.config import Settings, load_toml, read_section, read_settings
 from edge_sdk.boards.profiles import SUFFIX, load_board, load_link
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.schema import Count, Integer, Real, Text
@@ -211,9 +211,9 @@ def parse(tables: Mapping[str, Any], file: Path) -> Config:
         )
     if federation.roster:
         raise UsageError(f"{file}: federation.roster: a simulated fleet names its own devices; leave it out")
-    scenario = read_table(ScenarioTable, tables.get("scenario", {}), "scenario", file)
+    scenario = read_section(ScenarioTable, tables.get("scenario", {}), "scenario", file)
     scenario.check(f"{file}: scenario")
-    faults = asdict(read_table(FaultsTable, tables.get("faults", {}), "faults", file))
+    faults = asdict(read_section(FaultsTable, tables.get("faults", {}), "faults", file))
     seed = faults.pop("seed")
     return Config(
         file=file,
@@ -235,14 +235,14 @@ def parse(tables: Mapping[str, Any], file: Path) -> Config:
 def _fleet(rows: Any, file: Path, seed: int) -> tuple[FleetRow, ...]:
     if not isinstance(rows, list):
         raise UsageError(f"{file}: fleet: write [[fleet]], once for each kind of device")
-    fleet = tuple(_with_files(read_table(FleetRow, row, f"fleet[{i}]", file), file) for i, row in enumerate(rows))
+    fleet = tuple(_with_files(read_section(FleetRow, row, f"fleet[{i}]", file), file) for i, row in enumerate(rows))
     for i, row in enumerate(fleet):
         _check_row(row, f"{file}: fleet[{i}]", seed)
     return fleet
 
 
 def _data(plain: Any, file: Path) -> DataTable:
-    table = read_table(DataTable, plain, "data", file)
+    table = read_section(DataTable, plain, "data", file)
     needed = {"digits": None, "npz": "path", "folder": "path"}.get(table.source, "root")
     if needed and not getattr(table, needed):
         what = "file" if table.source == "npz" else "folder"
@@ -258,13 +258,13 @@ def _data(plain: Any, file: Path) -> DataTable:
 
 
 def _run(plain: Any, file: Path) -> RunTable:
-    table = read_table(RunTable, plain, "run", file)
+    table = read_section(RunTable, plain, "run", file)
     table.check(f"{file}: run")
     return table
 
 
 def _partition(plain: Any, file: Path) -> PartitionTable:
-    table = read_table(PartitionTable, plain, "partition", file)
+    table = read_section(PartitionTable, plain, "partition", file)
     if table.file is not None:
         for key in ("kind", "export"):
             if key in plain:

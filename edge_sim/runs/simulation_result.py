@@ -40,18 +40,18 @@ def simulation_result(
         metrics={**known.metrics, **baseline},
         standalone_history=standalone.history if standalone else (),
         memory=memory,
-        versions={**known.versions, "device": _described(fleet.device)},
+        versions={**known.versions, "device": _device_name(fleet.device)},
         data={"name": fleet.dataset.name, "sha256": fleet.dataset.sha256},
     )
 
 
-def _described(device: str) -> str:
+def _device_name(device: str) -> str:
     """Describe where models computed; a GPU with its name."""
     if device == CPU:
         return device
-    from edge_sdk.models.torch_device import described
+    from edge_sdk.models.torch_device import device_name
 
-    return described(device)
+    return device_name(device)
 
 
 def _on_the_boards(history: tuple[RoundResult, ...]) -> tuple[RoundResult, ...]:

@@ -16,7 +16,7 @@ from edge_sdk.errors import StoreError, TransportError, UsageError
 from edge_sdk.tools.measure import loads, machine, profile
 from edge_sdk.tools.measure.fit import Speed, Timed, fit, typical_factor
 from edge_sdk.tools.measure.link import measure_link
-from edge_sdk.tools.measure.profile import to_toml
+from edge_sdk.tools.measure.profile import profile_toml
 
 TRUE = Speed(train_flops_per_s=2e9, infer_flops_per_s=5e9, memory_bytes_per_s=3e8, call_s=2e-4)
 EFFORTS = [
@@ -88,8 +88,8 @@ def test_what_the_machine_says_of_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["rpi4", "rpi-zero-2w", "x86"])
 def test_a_profile_reads_back_as_it_is(name: str) -> None:
-    assert parse_board(to_toml(load_board(name)), "again") == load_board(name)
-    assert parse_link(to_toml(load_link("wifi")), "again") == load_link("wifi")
+    assert parse_board(profile_toml(load_board(name)), "again") == load_board(name)
+    assert parse_link(profile_toml(load_link("wifi")), "again") == load_link("wifi")
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def broker() -> Iterator[str]:
 @pytest.mark.broker
 def test_a_link_is_measured_through_a_broker(broker: str) -> None:
     link = measure_link("lab", broker, "doctor-0123456789ab")
-    assert parse_link(to_toml(link), "lab.toml") == link
+    assert parse_link(profile_toml(link), "lab.toml") == link
     assert 0 < link.latency_s < 1
     assert link.up_bytes_per_s == link.down_bytes_per_s > 1e4
     assert link.verified == {

@@ -33,7 +33,7 @@ def some_logits(seed: int = 0, samples: int = SAMPLES) -> np.ndarray:
 
 
 def fresh(seed: int = 1) -> object:
-    return discriminator.DiscriminatorState(discriminator.initial_weights(CLASSES, DEVICES, seed))
+    return discriminator.DiscriminatorState(discriminator.initial_discriminator(CLASSES, DEVICES, seed))
 
 
 def u(state, f: np.ndarray) -> np.ndarray:
@@ -42,12 +42,12 @@ def u(state, f: np.ndarray) -> np.ndarray:
 
 
 def test_shapes_are_those_of_the_paper() -> None:
-    shapes = [w.shape for w in discriminator.initial_weights(10, 20, 0)]
+    shapes = [w.shape for w in discriminator.initial_discriminator(10, 20, 0)]
     assert shapes == [(32, 10), (32,), (265, 32), (265,), (20, 265), (20,)]
 
 
 def test_weights_follow_the_seed() -> None:
-    one, same, other = (discriminator.initial_weights(CLASSES, DEVICES, seed) for seed in (1, 1, 2))
+    one, same, other = (discriminator.initial_discriminator(CLASSES, DEVICES, seed) for seed in (1, 1, 2))
     assert all(np.array_equal(a, b) for a, b in zip(one, same, strict=True))
     assert not np.array_equal(one[0], other[0])
 

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from edge_sdk.methods import torch_fedgen as generators  # noqa: E402
 from edge_sdk.methods.base import NoState, OnDevice  # noqa: E402
-from edge_sdk.methods.fedgen import _STREAM, FedGen, Params, layer_shapes, loss, mean_head  # noqa: E402
+from edge_sdk.methods.fedgen import _STREAM, FedGen, Params, generator_shapes, loss, mean_head  # noqa: E402
 from edge_sdk.methods.job import Job  # noqa: E402
 from edge_sdk.methods.registry import method_of  # noqa: E402
 from edge_sdk.methods.requests import ReadHead, ReadWeights  # noqa: E402
@@ -95,9 +95,9 @@ def test_what_keeps_features_apart() -> None:
 def test_the_generator_learns_what_a_head_calls_each_class() -> None:
     rng = np.random.default_rng(1)
     header = rng.normal(size=(3, 5)).astype(np.float32)
-    shapes = layer_shapes(spec_of("fedgen", feature_dim=4), Params(noise_dim=8, hidden=32))
+    shapes = generator_shapes(spec_of("fedgen", feature_dim=4), Params(noise_dim=8, hidden=32))
     how = generators.GeneratorTraining(steps=200, batch=32, rate=0.01, diversity=1.0)
-    layers = generators.initial_weights(shapes, rng)
+    layers = generators.initial_generator(shapes, rng)
     layers = generators.trained(layers, header, np.array([0.5, 0, 0.5]), how, rng)
     made = generators.made(layers, np.array([0, 2]), 50, 3, rng)  # (2, 50, 4)
     called = (made @ header[:, :-1].T + header[:, -1]).argmax(axis=2)  # (2, 50)
@@ -156,8 +156,8 @@ def test_a_run_is_its_naive_twin(pictures: Path) -> None:
     tables["method"] = {"start": "equal", "alpha": 2.0, "diversity": 0.5, "generator_rate": 0.05, **sizes}
     run = fleets.Run(configs.parse(tables, Path("test.toml")))
     devices, seed = run.fleet.devices, run.fleet.federation.spec.seed
-    shapes = layer_shapes(run.fleet.federation.spec, Params(noise_dim=3, hidden=8))
-    generator = Generator(generators.initial_weights(shapes, np.random.default_rng([seed, _STREAM])))
+    shapes = generator_shapes(run.fleet.federation.spec, Params(noise_dim=3, hidden=8))
+    generator = Generator(generators.initial_generator(shapes, np.random.default_rng([seed, _STREAM])))
     mean = torch.tensor(devices[0].kit.model(None).head_rows())
     counts = [len(device.data.train) for device in devices]
     labels = np.bincount(np.concatenate([device.data.train.y for device in devices]), minlength=fleets.CLASSES)

@@ -72,7 +72,7 @@ def test_fedmd(pictures: Path, params: dict[str, Any], train: dict[str, Any]) ->
 def test_fedal(pictures: Path, params: dict[str, Any], train: dict[str, Any]) -> None:
     run = prepared(pictures, "fedal", {"max_devices": DEVICES, **params}, train)
     spec = run.fleet.federation.spec
-    layers = torch_discriminator.initial_weights(spec.classes, DEVICES, spec.seed)
+    layers = torch_discriminator.initial_discriminator(spec.classes, DEVICES, spec.seed)
     discriminator = twins.Discriminator([torch.from_numpy(layer) for layer in layers], dict(spec.params))
     copies = [twins.Twin.of(run, device) for device in run.devices]
     begun = [copy.rows for copy in copies]

@@ -6,7 +6,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from edge_sdk.protocol.body import array_bytes, joined_parts, pack, pack_field
+from edge_sdk.protocol.body import array_bytes, joined_parts, pack, pack_value
 
 
 @pytest.mark.parametrize("count", [1, 65_535, 65_536, 2**20, 2**20 + 1])
@@ -18,7 +18,7 @@ def test_bytes_of_any_length_beside_other_values(count: int) -> None:
 
 def test_what_is_ready_stands_for_its_value_wherever_it_is() -> None:
     value = {"rows": ["f4", [2], bytes(8)]}
-    packed = pack_field(value)
+    packed = pack_value(value)
     assert b"".join(joined_parts(pack({"a": packed, "b": [packed, 1.5]}))) == msgpack.packb(
         {"a": value, "b": [value, 1.5]}
     )

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from pathlib import Path
 
-from coordinator.config import load_toml, read_table
+from coordinator.config import load_toml, read_section
 from edge_sdk.protocol.encodings import ENCODINGS
 from edge_sdk.protocol.knowledge import kinds
 from edge_sdk.protocol.messages import EncodingSpec
@@ -32,6 +32,6 @@ def test_the_encodings():
 def test_the_example(tmp_path):
     file = tmp_path / "federation.toml"
     file.write_text(re.search(r"```toml\n(.*?)```", PAGE, re.DOTALL)[1])
-    assert read_table(EncodingSpec, load_toml(file)["encoding"], "encoding", file) == EncodingSpec(
+    assert read_section(EncodingSpec, load_toml(file)["encoding"], "encoding", file) == EncodingSpec(
         logits="int8-row", class_rows="f16"
     )

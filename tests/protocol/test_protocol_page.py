@@ -227,7 +227,7 @@ def test_the_example_of_long_frames():
     frame = bytes(20_000)
     shape = packets.ChunkLayout(packets.set_id(frame), len(frame), packets.MIN_CHUNK_BYTES)
     assert packets.pack_chunk(shape, 1, frame) == header + frame[packets.MIN_CHUNK_BYTES :]
-    assert packets.unpack(want) == packets.ChunkRequest(shape, ((0, 0),))
+    assert packets.unpack_packet(want) == packets.ChunkRequest(shape, ((0, 0),))
 
 
 def test_how_the_public_set_is_fetched_is_what_the_code_does():

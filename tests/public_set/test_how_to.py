@@ -83,12 +83,12 @@ def test_a_coordinator_without_a_set_serves_none(tmp_path: Path) -> None:
 
 def test_serve_is_yes_or_no(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"lab\.toml: public\.serve: expected true or false, found .maybe."):
-        config.read_table(config.PublicTable, {"path": "a", "serve": "maybe"}, "public", tmp_path / "lab.toml")
+        config.read_section(config.PublicTable, {"path": "a", "serve": "maybe"}, "public", tmp_path / "lab.toml")
 
 
 def test_the_page_says_what_the_code_does(capsys: pytest.CaptureFixture[str]) -> None:
     for example in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL):
-        config.read_table(config.PublicTable, tomllib.loads(example)["public"], "public", Path("x.toml"))
+        config.read_section(config.PublicTable, tomllib.loads(example)["public"], "public", Path("x.toml"))
     with pytest.raises(SystemExit):
         cli.main(["device", "--help"])
     said = " ".join(capsys.readouterr().out.split())

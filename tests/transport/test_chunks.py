@@ -45,7 +45,7 @@ class Clock:
 
 
 def chunk(index: int, layout: ChunkLayout = SHAPE, frame: bytes = FRAME) -> Chunk:
-    found = packets.unpack(packets.pack_chunk(layout, index, frame))
+    found = packets.unpack_packet(packets.pack_chunk(layout, index, frame))
     assert isinstance(found, Chunk)
     return found
 
@@ -69,7 +69,7 @@ def test_a_packet_byte_by_byte() -> None:
 def test_a_want_names_at_most_1024_ranges_and_comes_back_as_it_was() -> None:
     layout = ChunkLayout(bytes(16), 5000 * MIN_CHUNK_BYTES, MIN_CHUNK_BYTES)
     ranges = tuple((2 * n, 2 * n) for n in range(2000))
-    assert packets.unpack(packets.pack_request(layout, ranges)) == ChunkRequest(layout, ranges[:1024])
+    assert packets.unpack_packet(packets.pack_request(layout, ranges)) == ChunkRequest(layout, ranges[:1024])
 
 
 @given(st.data())
@@ -78,13 +78,13 @@ def test_a_damaged_packet_is_refused_and_never_misread(data: st.DataObject) -> N
     at = data.draw(st.integers(4, HEADER_BYTES + 50))
     packet[at] ^= data.draw(st.integers(1, 255))
     with pytest.raises(RemoteProtocolError):
-        packets.unpack(bytes(packet))
+        packets.unpack_packet(bytes(packet))
 
 
 @given(st.binary(max_size=200))
 def test_whatever_follows_the_magic_raises_nothing_else(rest: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
-        packets.unpack(packets.MAGIC + rest)
+        packets.unpack_packet(packets.MAGIC + rest)
 
 
 def forged(*fields: int, body: bytes = b"", kind: int = 1) -> bytes:
@@ -114,7 +114,7 @@ def forged(*fields: int, body: bytes = b"", kind: int = 1) -> bytes:
 )
 def test_a_packet_that_lies(packet: bytes, message: str) -> None:
     with pytest.raises(RemoteProtocolError, match=message):
-        packets.unpack(packet)
+        packets.unpack_packet(packet)
 
 
 # --- putting together
@@ -448,7 +448,7 @@ def test_a_set_that_is_never_completed_is_told_and_asked_for_on_the_devices_topi
     item = box.next()
     assert item is not None
     assert item.topic == DOWN_WANT
-    assert packets.unpack(item.payload) == ChunkRequest(SHAPE, ((1, 5),))
+    assert packets.unpack_packet(item.payload) == ChunkRequest(SHAPE, ((1, 5),))
     [rejected] = link.check_timeouts(GIVE_UP_S)
     assert (rejected.topic, rejected.kind) == (UP, "incomplete")
 

@@ -87,7 +87,7 @@ def fit_report(speed: Speed, samples: Sequence[Timed]) -> list[str]:
     return [*lines, f"typical error of the fit: a factor of {typical_factor(speed, samples):.2f}"]
 
 
-def to_toml(profile: Board | Link) -> str:
+def profile_toml(profile: Board | Link) -> str:
     """A profile as the TOML that reads back as it is; fields at their default are left out.  Raises MissingExtra."""
     return toml.dumps(to_table(profile))
 

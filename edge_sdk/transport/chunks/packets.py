@@ -106,7 +106,7 @@ def pack_request(layout: ChunkLayout, ranges: Sequence[ChunkRange]) -> bytes:
     return _pack(_REQUEST, layout, len(named), memoryview(b"".join(_RANGE.pack(*each) for each in named)))
 
 
-def unpack(payload: bytes) -> Chunk | ChunkRequest:
+def unpack_packet(payload: bytes) -> Chunk | ChunkRequest:
     """Read a packet.  Raises RemoteProtocolError for a payload that breaks the layout above."""
     if len(payload) < HEADER_BYTES:
         raise RemoteProtocolError("chunk", f"packet of {len(payload)} bytes, its header alone has {HEADER_BYTES}")

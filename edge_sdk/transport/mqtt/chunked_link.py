@@ -22,7 +22,7 @@ class ChunkedLink:
     def receive(self, topic: str, payload: bytes, now_s: float) -> Incoming | Rejected | None:
         """Process a packet; returns the frame that it completes, or what is wrong with it, or None."""
         try:
-            packet = packets.unpack(payload)
+            packet = packets.unpack_packet(payload)
             if isinstance(packet, ChunkRequest):
                 self._send_queue.requeue_chunks(packet)
                 return None

@@ -204,7 +204,7 @@ def _fitted(asked: DeviceRequest, request: Fit, loss: float, finite: bool) -> De
     try:
         divergence.check_loss(report, steps - 1)
         if not finite:
-            divergence.check_weights(asked.bench.model)
+            divergence.check_weights_finite(asked.bench.model)
     except Diverged as error:
         return error
     return report
