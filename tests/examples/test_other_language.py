@@ -18,7 +18,7 @@ from coordinator.ledger import Ledger
 from coordinator.serving.server import Server
 from edge_sdk.agent import Agent
 from edge_sdk.app import App
-from edge_sdk.methods.registry import load_method
+from edge_sdk.methods.registry import method_of
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.transport.mqtt.transport import MqttTransport
 
@@ -110,7 +110,7 @@ def test_it_teaches_two_numpy_devices_and_survives_a_kill(broker, tmp_path, monk
     server = Server(
         spec=ready.spec,
         policy=ready.policy,
-        method=load_method("fedmd")(),
+        method=method_of(ready.spec),
         transport=MqttTransport(broker.url, "coordinator-digits", manual_ack=True, seed=1),
         ledger=Ledger(None),
     )
@@ -168,7 +168,7 @@ def test_it_leaves_a_federation_that_it_cannot_serve(broker, tmp_path, samples, 
     server = Server(
         spec=ready.spec,
         policy=ready.policy,
-        method=load_method("fedmd")(),
+        method=method_of(ready.spec),
         transport=MqttTransport(broker.url, "coordinator-digits", manual_ack=True, seed=1),
         ledger=Ledger(None),
     )
