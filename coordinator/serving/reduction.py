@@ -7,6 +7,7 @@ from typing import Any
 
 from coordinator.ledger import Ledger, Slots
 from edge_sdk.methods.base import Method
+from edge_sdk.methods.job import has_instruments
 from edge_sdk.protocol import codec, storage
 from edge_sdk.protocol.codec import Limits
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -54,18 +55,24 @@ class Reduction:
         contribution = Contribution(number=number, samples=samples, knowledge=upload.knowledge, before=earlier)
         self._aggregate = self.method.add(self._aggregate, contribution)
 
-    def finish(self, place: ExchangeId, contributors: tuple[str, ...], numbers: Mapping[str, int]) -> None:
+    def finish(
+        self, place: ExchangeId, contributors: tuple[str, ...], numbers: Mapping[str, int]
+    ) -> Mapping[str, float]:
         """Let the method reduce the exchange, after slots that are now too old are taken out of the aggregate.
 
-        numbers: by device.  Raises EdgeError if the method cannot reduce; then nothing has changed.
+        numbers: by device.  Returns the method's instruments.  Raises EdgeError if the method cannot reduce; then
+        nothing has changed.
         """
         aggregate = self._aggregate
         too_old = [device for device in self._too_old(place.round) if device not in contributors]
         for device, earlier in [(device, self._slot(device)) for device in too_old]:
             expired = Contribution(number=numbers[device], samples=0, knowledge={}, before=earlier)
             aggregate = self.method.add(aggregate, expired)
-        self.state = self.method.finish(self._spec, self.state, ExchangeId(place.round, place.exchange), aggregate)
+        before, self.state = self.state, self.method.finish(self._spec, self.state, place, aggregate)
         self._aggregate = self.method.zero()
+        if not aggregate.answered or not has_instruments(self._spec, place.round):
+            return {}
+        return self.method.instruments(self._spec, before, self.state, place, aggregate)
 
     def slots_after(self, round_: int) -> Slots | None:
         """How the end of a round changes the slots; None: the method has none."""

@@ -15,7 +15,7 @@ device's own body under the new prototypes.  The first prototypes are made in fe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -161,6 +161,22 @@ class FedNH(Averaging[Params]):
         rows = state.prototypes.rows.astype(np.float64)  # (k, d)
         rows[classes] = moved(rows[classes], targets, self.params.rho)
         return State(weights, every_class(rows))
+
+    def instruments(
+        self, spec: FederationSpec, before: State, after: State, at: ExchangeId, uploads: MixedSum
+    ) -> Mapping[str, float]:
+        """Measure how far the prototypes turned, and how close two of them are."""
+        return prototype_instruments(*(state.prototypes.rows.astype(np.float64) for state in (before, after)))
+
+
+def prototype_instruments(before: Doubles, after: Doubles) -> dict[str, float]:
+    """Return the mean angle by which prototypes turned in a round, in degrees, and the largest cosine of two of them.
+
+    before, after: unit rows of all classes (k, d).
+    """
+    turned = np.degrees(np.arccos(np.clip((before * after).sum(axis=1), -1, 1)))  # (k,)
+    between = after @ after.T - 2 * np.eye(len(after))  # (k, k), below -1 on the diagonal
+    return {"prototype_turn_degrees": float(turned.mean()), "prototype_cosine_max": float(between.max())}
 
 
 def head_from_prototypes(prototypes: ClassRows) -> tuple[Ints, Floats]:

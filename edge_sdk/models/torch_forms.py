@@ -76,6 +76,10 @@ class StatefulForm(ABC):
     def extra_flops(self, term: Any) -> int:
         """Return the floating-point operations of one step for one sample, beyond those of a training pass."""
 
+    def instruments(self) -> Mapping[str, float]:
+        """Return what the form did in its last step, by name."""
+        return {}
+
     @abstractmethod
     def arrays(self) -> Mapping[str, NDArray[Any]]:
         """Return everything that a restart needs."""
@@ -131,6 +135,14 @@ class Forms:
     def extra_flops(self, objective: Objective, samples: int) -> int:
         """Return the floating-point operations for this number of samples, beyond those of a training pass."""
         return samples * sum(self._of(term).extra_flops(term) for term in objective if term.on == "own")
+
+    def instruments(self, objective: Objective) -> Mapping[str, float]:
+        """Return what the objective's stateful forms did in their last step, by name."""
+        found: dict[str, float] = {}
+        for term in objective:
+            if term.on == "own":
+                found |= self._of(term).instruments()
+        return found
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the state of the forms, by name."""
