@@ -16,6 +16,7 @@ from edge_sdk.device.exchange import RoundReport
 from edge_sdk.errors import EdgeError, UsageError
 from edge_sdk.loading import error_text, load_function
 from edge_sdk.models.base import Model
+from edge_sdk.plugins import plugin_faults
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.transport.mqtt.tls import TlsFiles
 
@@ -100,6 +101,8 @@ def run_device(
     agent.on_update(lambda report: _print_round(name, report))
     spec = parts.model.spec
     _say(f"{name}: {spec.name} ({spec.runtime}), {len(parts.data.train)} samples, joining {federation}")
+    for fault in plugin_faults():
+        _say(f"{name}: {fault}; a federation that needs it refuses this device")
     signal.signal(signal.SIGTERM, lambda _number, _frame: agent.stop())
     agent.run()
     _say(f"{name}: {'the federation is complete' if agent.over else 'stopped; start again to go on from here'}")

@@ -153,7 +153,10 @@ def registered(base: type, tag: str) -> type[Any]:
     cls = registry.load(group, tag, f"{base.__name__.lower()} kind")
     if not (isinstance(cls, type) and issubclass(cls, base) and vars(cls).get("__wire_tag__") == tag):
         where = registry.value(group, tag)
-        raise UsageError(f"{base.__name__.lower()} kind {tag!r}: {where} is no {base.__name__} with @wire({tag!r})")
+        raise UsageError(
+            f"{base.__name__.lower()} kind {tag!r}: {where} is no {base.__name__} with @wire({tag!r}); "
+            f"{registry.remedy(group, tag)}"
+        )
     return cls
 
 

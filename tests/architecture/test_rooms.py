@@ -29,7 +29,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "edge_sdk.boards": {"edge_sdk.protocol"},
     "edge_sdk.transport": {"edge_sdk.protocol"},
     "edge_sdk.device": {*NEUTRAL, *DEVICE},
-    "edge_sdk.tools": {*NEUTRAL, *DEVICE, "edge_sdk.device"},
+    "edge_sdk.tools": {*NEUTRAL, *DEVICE, "edge_sdk.device", "edge_sdk.plugins"},
     "coordinator.rounds": {"edge_sdk.protocol", "edge_sdk.reductions"},
     "coordinator.record": {*NEUTRAL},
     "coordinator.broker": set(),

@@ -239,13 +239,18 @@ class Point:
 @pytest.fixture
 def installed(monkeypatch):
     """Only these methods are registered."""
+    real = importlib.metadata.entry_points
 
     def forget() -> None:
         registry.points.cache_clear()
         registry.load.cache_clear()
 
     def install(*points: Point) -> None:
-        monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: points)
+        monkeypatch.setattr(
+            importlib.metadata,
+            "entry_points",
+            lambda group: points if group == "edge_sdk.methods" else real(group=group),
+        )
         forget()
 
     yield install
