@@ -13,8 +13,8 @@ from pathlib import Path
 from edge_sdk.agent import Agent
 from edge_sdk.data import LocalData
 from edge_sdk.device.exchange import RoundReport
-from edge_sdk.errors import EdgeError, UsageError
-from edge_sdk.loading import error_text, load_function
+from edge_sdk.errors import EdgeError, MissingExtra, UsageError
+from edge_sdk.loading import error_text, load_function, user_place
 from edge_sdk.models.base import Model
 from edge_sdk.plugins import plugin_faults
 from edge_sdk.public_set.samples import PublicSet
@@ -40,8 +40,10 @@ def load_app(name: str) -> App:
     factory = load_function(name, "--app ", example="my_app:make")
     try:
         app = factory()
-    except EdgeError:
+    except MissingExtra:
         raise
+    except EdgeError as error:
+        raise UsageError(f"--app {name!r}{user_place(error)}: {error}") from error
     except Exception as error:
         raise UsageError(f"--app {name!r}: the factory failed with {error_text(error)}") from error
     if not isinstance(app, App):
