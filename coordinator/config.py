@@ -302,23 +302,21 @@ def chosen_method(settings: Settings) -> Method[Any]:
         if isinstance(value, dict) and key not in known:
             raise UsageError(f"{file}: [method.{key}]: no such method; registered are {', '.join(known)}")
         if isinstance(value, dict) and key != name:
-            _check_other(key, value, file)
+            _method(key, file).read(value, f"{file}: method.{key}.")
     own: dict[str, Scalar] = table[name] if isinstance(table.get(name), dict) else {}
+    method = _method(name, file)
     for key in flat:
         if key in own:
             raise UsageError(f"{file}: method.{key}: stands in [method.{name}], too; set method.{name}.{key}")
+    return method(method.read({**flat, **own}, f"{file}: method.", dict.fromkeys(own, f"{file}: method.{name}.")))
+
+
+def _method(name: str, file: Path) -> type[Method[Any]]:
+    """The method of this name.  Raises UsageError."""
     try:
-        return load_method(name).under({**flat, **own})
+        return load_method(name)
     except UsageError as error:
         raise UsageError(f"{file}: {error}") from None
-
-
-def _check_other(name: str, table: Mapping[str, Any], file: Path) -> None:
-    """Raise UsageError for wrong parameters of a method that is not run."""
-    try:
-        load_method(name).read(table)
-    except UsageError as error:
-        raise UsageError(f"{file}: [method.{name}]: {error}") from None
 
 
 def public_set(settings: Settings) -> PublicSet | None:

@@ -13,6 +13,7 @@ Evolution: new fields have defaults, unknown fields are skipped, and a tag or a 
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -34,6 +35,7 @@ from edge_sdk.protocol.leaves import (
     Integer,
     Packed,
     Plain,
+    Range,
     Real,
     Tensor,
     Text,
@@ -195,6 +197,7 @@ _NO_PATH = ""
 
 
 _CODECS: dict[Any, _Pair] = {}
+_WORD = re.compile(r"[a-z_0-9-]+")
 _SIMPLE: Mapping[type, object] = {bool: Boolean(), int: Integer(-(2**63)), float: Real(), str: Text(), bytes: Blob()}
 
 
@@ -212,7 +215,11 @@ def _make_codec(annotation: Any) -> _Pair:
     if origin is Annotated:
         if isinstance(args[1], Items):
             return _sized(_codec(args[0]), args[1])
+        if isinstance(args[1], Range):
+            return leaf(args[1].rule(args[0]))
         return coded(args[1]) if isinstance(args[1], Coded) else leaf(args[1])
+    if origin is typing.Literal:
+        return leaf(Text(pattern="|".join(each if _WORD.fullmatch(each) else re.escape(each) for each in args)))
     if origin in (typing.Union, types.UnionType):
         return _union(args)
     if origin is tuple:

@@ -139,7 +139,7 @@ MISTAKES = {
     "parameter of a wrong type": (
         "public_batch = 8",
         "public_batch = 8.5",
-        "method.public_batch: expected an integer, found 8.5",
+        "method.public_batch: expected an integer from 1 to 65536, found 8.5",
     ),
     "parameter out of range": (
         "public_batch = 8",
@@ -149,7 +149,7 @@ MISTAKES = {
     "parameter in a sub-table": (
         "public_batch = 8",
         "[method.fedmd]\ntarget = 'mine'",
-        "method.target: expected by-form or leave-one-out or all, found 'mine'",
+        "method.fedmd.target: expected by-form or leave-one-out or all, found 'mine'",
     ),
     "parameter in two places": (
         "public_batch = 8",
@@ -471,9 +471,7 @@ def test_what_python_leaves_out_is_left_out(tmp_path):
 
 
 def test_parameters_of_a_method_that_is_not_run_are_checked_too(folder):
-    assert "[method.fedprox]: method.muu: fedprox has no" in simulated(
-        folder / "federation.toml", "method.fedprox.muu=1"
-    )
+    assert "method.fedprox.muu: fedprox has no" in simulated(folder / "federation.toml", "method.fedprox.muu=1")
 
 
 EVERYTHING = """

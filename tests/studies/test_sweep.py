@@ -164,7 +164,7 @@ def test_labels_are_file_names_and_differ_where_settings_do():
     [
         (("train.nope=1,2",), ("fedmd",), "train.nope: unknown key"),
         (("train.learning_rate=-1,0.1",), ("fedmd",), "train.learning_rate"),
-        (("method.fedmd.nope=1",), ("fedmd",), "method.nope: fedmd has no such parameter"),
+        (("method.fedmd.nope=1",), ("fedmd",), "method.fedmd.nope: fedmd has no such parameter"),
         (("method.fedal.tau=2,0",), ("fedal",), "tau"),
         (("method.tau=1,2",), ("fedal",), "name the method, as in method.NAME.tau"),
         (("method.fedal.tau=1,2",), ("fedmd",), "fedal is not among --methods fedmd"),
