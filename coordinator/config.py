@@ -137,8 +137,12 @@ def load_toml(path: Path, overrides: Sequence[str] = ()) -> TomlTable:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read: {error}") from None
+    except IsADirectoryError:
+        raise UsageError(f"{path}: is a folder; name a federation's TOML file") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: is not UTF-8 text, and so no TOML file ({error.reason})") from None
     tables = toml.loads(text, str(path))
     for override in overrides:
         _override(tables, override)

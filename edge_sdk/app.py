@@ -19,6 +19,7 @@ from edge_sdk.models.base import Model
 from edge_sdk.plugins import plugin_faults
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.transport.mqtt.tls import TlsFiles
+from edge_sdk.transport.mqtt.url import parse_broker_url
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -83,6 +84,7 @@ def run_device(
     None: state/ID.  public: an npz file with the public set, in place of the app's own or of fetching one.  Raises
     Refused, RunFailed, StoreError or UsageError.
     """
+    parse_broker_url(broker)  # a mistake in it is reported before the app is loaded
     name = identity or _host_name()
     given = PublicSet.load(public) if public is not None else None
     parts = load_app(app)

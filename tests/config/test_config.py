@@ -292,9 +292,9 @@ def test_a_fleet_that_is_one_table(folder):
 
 def test_files_that_cannot_be_read(tmp_path):
     assert simulated(tmp_path / "none.toml") == f"{tmp_path / 'none.toml'}: no such file"
-    assert "cannot be read" in simulated(tmp_path)
+    assert "is a folder" in simulated(tmp_path)
     (tmp_path / "latin.toml").write_bytes('[federation]\nname = "Zürich"'.encode("latin-1"))
-    assert "cannot be read" in simulated(tmp_path / "latin.toml")
+    assert "UTF-8" in simulated(tmp_path / "latin.toml")
 
 
 # -- one file, several methods --------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ def test_conditions_alone_need_no_validation_part(config, tmp_path):
 
 
 def test_a_key_for_one_method_changes_that_method_alone(config):
-    found = axes.read_axes(["method.fedal.tau=2,4", RATE], ("fedal", "fedmd"))
+    found = axes.read_axes(["method.fedal.tau=2,4", RATE])
     assert len(axes.choices(found, "fedal")) == 4
     assert axes.choices(found, "fedmd") == [{"train.learning_rate": 0.05}, {"train.learning_rate": 0.2}]
     changed = planned_runs.trial_config(config, "fedal", 0, {"method.fedal.tau": 4})
