@@ -20,7 +20,7 @@ FORMS = ("edge_sdk.torch_terms", "edge_sdk.stacked_terms")
 
 
 def _load_handler(name: str) -> Handler:
-    found = registry.load(REQUESTS, name, "request handler")
+    found = registry.load_entry(REQUESTS, name, "request handler")
     if not isinstance(found, Handler) or found.request.__name__ != name:
         where = registry.value(REQUESTS, name)
         raise UsageError(
@@ -30,7 +30,7 @@ def _load_handler(name: str) -> Handler:
 
 
 def _load_form(group: str) -> Callable[[str], Any]:
-    return lambda name: registry.load(group, name, f"form in {group} of the loss term")
+    return lambda name: registry.load_entry(group, name, f"form in {group} of the loss term")
 
 
 LOADERS: Mapping[str, Callable[[str], Any]] = {

@@ -141,7 +141,7 @@ def handler_of(kind: type[Request]) -> Handler:
     where = registry.value(REQUESTS, name)
     if not where:
         raise UsageError(f"nothing serves the request {name}: register its handler in the entry points {REQUESTS}")
-    found = registry.load(REQUESTS, name, "request handler")
+    found = registry.load_entry(REQUESTS, name, "request handler")
     if not isinstance(found, Handler) or found.request is not kind:
         raise UsageError(
             f"request handler {name!r}: {where} does not serve {kind.__module__}.{name}; "

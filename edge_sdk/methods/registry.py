@@ -21,7 +21,7 @@ def load_method(name: str) -> type[Method[Any]]:
     if not registry.value(METHODS, name):
         known = ", ".join(registry.names(METHODS)) or "none"
         raise UsageError(f"federation.method: no method {name!r}; registered are {known}")
-    found = registry.load(METHODS, name, "method")
+    found = registry.load_entry(METHODS, name, "method")
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise UsageError(
             f"method {name!r}: {registry.value(METHODS, name)} is no class derived from edge_sdk.methods.Method; "

@@ -27,7 +27,7 @@ def terms() -> Mapping[str, type[Term]]:
 
 def load_term(name: str) -> type[Term]:
     """Return a registered term.  Raises an EdgeError, in one line, if it does not load or is not a term."""
-    found = registry.load(TERMS, name, "loss term")
+    found = registry.load_entry(TERMS, name, "loss term")
     if not (isinstance(found, type) and issubclass(found, Term) and getattr(found, "name", "") == name):
         wrong = f"{registry.value(TERMS, name)} is no edge_sdk.objectives.Term with this name"
     elif (found.on == "head") != issubclass(found, HeadTerm):
@@ -51,4 +51,4 @@ def form_of(group: str, kind: type[Term]) -> Any:
     """
     if terms().get(kind.name) is not kind or not registry.value(group, kind.name):
         return None
-    return registry.load(group, kind.name, f"form in {group} of the loss term")
+    return registry.load_entry(group, kind.name, f"form in {group} of the loss term")

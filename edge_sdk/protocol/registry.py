@@ -47,7 +47,7 @@ def remedy(group: str, name: str) -> str:
 
 
 @functools.cache
-def load(group: str, name: str, what: str) -> Any:
+def load_entry(group: str, name: str, what: str) -> Any:
     """Load the object that is registered under a name.  what: its kind in words, for the error.
 
     Raises UsageError, in one line that says what to do, if nothing is registered, two packages claim the name, or it

@@ -152,7 +152,7 @@ def _group_of(annotation: object) -> str:
 def registered(base: type, tag: str) -> type[Any]:
     """The class that stands for an open base under this tag.  Raises UsageError, in one line, where there is none."""
     group = _group_of(base)
-    cls = registry.load(group, tag, f"{base.__name__.lower()} kind")
+    cls = registry.load_entry(group, tag, f"{base.__name__.lower()} kind")
     if not (isinstance(cls, type) and issubclass(cls, base) and vars(cls).get("__wire_tag__") == tag):
         where = registry.value(group, tag)
         raise UsageError(

@@ -243,7 +243,7 @@ def installed(monkeypatch):
 
     def forget() -> None:
         registry.points.cache_clear()
-        registry.load.cache_clear()
+        registry.load_entry.cache_clear()
 
     def install(*points: Point) -> None:
         monkeypatch.setattr(

@@ -89,6 +89,6 @@ def test_the_same_registration_seen_twice_is_one(register: Register) -> None:
 def test_what_nobody_registers_is_named_with_what_there_is(register: Register) -> None:
     register("a.group", {"one": OURS, "two": OURS})
     with pytest.raises(UsageError, match=r"no thing 'three'; registered are one, two"):
-        registry.load("a.group", "three", "thing")
+        registry.load_entry("a.group", "three", "thing")
     with pytest.raises(UsageError, match="registered are none"):
-        registry.load("another.group", "one", "thing")
+        registry.load_entry("another.group", "one", "thing")
