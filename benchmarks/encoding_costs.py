@@ -28,7 +28,7 @@ from edge_sdk.protocol.encodings import DEFAULT_ENCODING, ENCODINGS
 from edge_sdk.protocol.knowledge import PublicLogits
 from edge_sdk.protocol.messages import EncodingSpec, Upload
 from edge_sdk.protocol.transforms import Encode
-from edge_sim.config import settings as configs
+from edge_sim.config.settings import parse
 
 ROOT = Path(__file__).parents[1]
 DEMO = ROOT / "edge_sim" / "demo.toml"
@@ -89,7 +89,7 @@ def _run(method: str, encoding: str, seed: int, rounds: int) -> dict[str, Any]:
         "run.standalone=false",
         *(f"encoding.{kind}={encoding}" for kind in KINDS[method]),
     ]
-    told = summary(edge_sim.run(configs.parse(load_toml(DEMO, settings), DEMO)))
+    told = summary(edge_sim.run(parse(load_toml(DEMO, settings), DEMO)))
     metric = JUDGED_BY.get(method)
     return {
         "method": method,

@@ -33,8 +33,8 @@ from edge_sdk.errors import UsageError
 from edge_sdk.protocol import storage
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.clock.virtual_fleet import VirtualFleet
-from edge_sim.config import settings as configs
-from edge_sim.fleet import fleet as fleets
+from edge_sim.config import settings
+from edge_sim.fleet.fleet import build_fleet
 
 DEMO = ROOT / "edge_sim" / "demo.toml"
 SEEDS = (0, 1, 2)
@@ -195,10 +195,10 @@ SECTIONS: dict[str, tuple[str, Callable[[], Table]]] = {
 # -- pieces ---------------------------------------------------------------------------------------------------------
 
 
-def _demo(*, rounds: int, method: str = "fedal", seed: int = 0, standalone: bool = False) -> configs.Config:
+def _demo(*, rounds: int, method: str = "fedal", seed: int = 0, standalone: bool = False) -> settings.Config:
     overrides = [f"federation.rounds={rounds}", f"federation.method={method}", f"federation.seed={seed}"]
     overrides.append(f"run.standalone={str(standalone).lower()}")
-    return configs.parse(load_toml(DEMO, overrides), DEMO)
+    return settings.parse(load_toml(DEMO, overrides), DEMO)
 
 
 def _outcome(method: str, bad: Faults, seed: int) -> tuple[tuple[bytes, ...], int]:
@@ -209,8 +209,8 @@ def _outcome(method: str, bad: Faults, seed: int) -> tuple[tuple[bytes, ...], in
         "data": {"public": 300},
         "fleet": [{"count": 6, "model": "softmax"}],
     }
-    config = configs.parse(tables, Path("faults.toml"))
-    fleet = VirtualFleet(fleets.build_fleet(config), ledger=Ledger(None), faults=bad, faults_seed=seed)
+    config = settings.parse(tables, Path("faults.toml"))
+    fleet = VirtualFleet(build_fleet(config), ledger=Ledger(None), faults=bad, faults_seed=seed)
     fleet.run()
     updates = fleet.server.record.updates
     models = tuple(device.agent.bench.model.state_bytes() for device in fleet.devices)

@@ -19,7 +19,7 @@ import edge_sim
 from coordinator.config import load_toml
 from coordinator.report.summary import summary
 from coordinator.serving.outcome import versions
-from edge_sim.config import settings as configs
+from edge_sim.config.settings import parse
 
 ROOT = Path(__file__).parents[1]
 DEMO = ROOT / "edge_sim" / "demo.toml"
@@ -72,7 +72,7 @@ def _run(method: str, family: str, overrides: Sequence[str]) -> dict[str, float]
     tables: dict[str, Any] = load_toml(DEMO, [*settings, *overrides])
     if family:
         tables["fleet"] = [{"count": tables["federation"]["devices"], "model": family}]
-    metrics: dict[str, float] = summary(edge_sim.run(configs.parse(tables, DEMO)))["metrics"]
+    metrics: dict[str, float] = summary(edge_sim.run(parse(tables, DEMO)))["metrics"]
     return metrics
 
 

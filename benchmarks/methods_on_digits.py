@@ -21,7 +21,7 @@ from coordinator.record.units import human_bytes
 from coordinator.report.run_files import read_run, write_run
 from edge_sdk.methods.registry import load_method, method_names
 from edge_sdk.protocol.knowledge import ClassRows, Slot, Weights
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.runs.runner import run
 
 SEEDS = (0, 1, 2)
@@ -94,7 +94,7 @@ def _result(name: str, params: Mapping[str, Any], seed: int, file: Path) -> Resu
     if not (folder / "summary.json").exists():
         overrides = [f"federation.method={name}", f"federation.seed={seed}", "run.standalone=false"]
         overrides += [f"method.{key}={_toml(value)}" for key, value in params.items()]
-        config = configs.load(file, overrides)
+        config = settings.load_config(file, overrides)
         print(label, flush=True)
         write_run(run(config), to_toml(config.tables), folder)
     return read_run(folder)

@@ -20,8 +20,8 @@ from edge_sdk.errors import RunFailed
 from edge_sdk.protocol import storage
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.clock.virtual_fleet import VirtualFleet
-from edge_sim.config import settings as configs
-from edge_sim.fleet import fleet as fleets
+from edge_sim.config import settings
+from edge_sim.fleet.fleet import Fleet, build_fleet
 
 STORM = Faults(drop=0.2, duplicate=0.2, delay=0.5, delay_s=3.0)
 CUTS = 8
@@ -73,7 +73,7 @@ def run(method: str, seed: int = 0, faults: Faults | None = None, cuts: int = 0)
 
 
 @functools.cache
-def _built(method: str) -> fleets.Fleet:
+def _built(method: str) -> Fleet:
     tables: dict[str, Any] = {
         "federation": {"name": "storm", "method": method, "rounds": 4, "devices": 6, "deadline_s": 10_000.0},
         "method": PARAMS.get(method, {}),
@@ -82,7 +82,7 @@ def _built(method: str) -> fleets.Fleet:
     }
     if method in ("fedproto", "fedssa"):
         tables["federation"]["feature_dim"] = 64
-    return fleets.build_fleet(configs.parse(tables, Path("storm.toml")))
+    return build_fleet(settings.parse(tables, Path("storm.toml")))
 
 
 @functools.cache

@@ -137,8 +137,12 @@ def load_toml(path: Path, overrides: Sequence[str] = ()) -> TomlTable:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read: {error}") from None
+    except IsADirectoryError:
+        raise UsageError(f"{path}: is a folder; name a federation's TOML file") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: is not UTF-8 text, and so no TOML file ({error.reason})") from None
     tables = toml.loads(text, str(path))
     for override in overrides:
         _override(tables, override)
@@ -302,23 +306,21 @@ def chosen_method(settings: Settings) -> Method[Any]:
         if isinstance(value, dict) and key not in known:
             raise UsageError(f"{file}: [method.{key}]: no such method; registered are {', '.join(known)}")
         if isinstance(value, dict) and key != name:
-            _check_other(key, value, file)
+            _method(key, file).read(value, f"{file}: method.{key}.")
     own: dict[str, Scalar] = table[name] if isinstance(table.get(name), dict) else {}
+    method = _method(name, file)
     for key in flat:
         if key in own:
             raise UsageError(f"{file}: method.{key}: stands in [method.{name}], too; set method.{name}.{key}")
+    return method(method.read({**flat, **own}, f"{file}: method.", dict.fromkeys(own, f"{file}: method.{name}.")))
+
+
+def _method(name: str, file: Path) -> type[Method[Any]]:
+    """The method of this name.  Raises UsageError."""
     try:
-        return load_method(name).under({**flat, **own})
+        return load_method(name)
     except UsageError as error:
         raise UsageError(f"{file}: {error}") from None
-
-
-def _check_other(name: str, table: Mapping[str, Any], file: Path) -> None:
-    """Raise UsageError for wrong parameters of a method that is not run."""
-    try:
-        load_method(name).read(table)
-    except UsageError as error:
-        raise UsageError(f"{file}: [method.{name}]: {error}") from None
 
 
 def public_set(settings: Settings) -> PublicSet | None:

@@ -42,6 +42,7 @@ from edge_sdk.methods.registry import method_of
 from edge_sdk.transport.mqtt import pace as pacing
 from edge_sdk.transport.mqtt.tls import TlsFiles
 from edge_sdk.transport.mqtt.transport import MqttTransport
+from edge_sdk.transport.mqtt.url import parse_broker_url
 
 LEDGER = Path("checkpoint") / "ledger.db"
 
@@ -72,6 +73,7 @@ def run_coordinator(
     trace: bool,
 ) -> int:
     """Serve a federation until it is over; returns the exit code."""
+    parse_broker_url(broker)  # a mistake in it is reported before anything is opened
     toml.check_writer()
     tables = load_toml(file, overrides)  # kept as it is, with the sections that only a simulation reads
     settings = read_settings(tables, file)

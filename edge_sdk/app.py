@@ -13,11 +13,13 @@ from pathlib import Path
 from edge_sdk.agent import Agent
 from edge_sdk.data import LocalData
 from edge_sdk.device.exchange import RoundReport
-from edge_sdk.errors import EdgeError, UsageError
-from edge_sdk.loading import error_text, load_function
+from edge_sdk.errors import EdgeError, MissingExtra, UsageError
+from edge_sdk.loading import error_text, load_function, user_place
 from edge_sdk.models.base import Model
+from edge_sdk.plugins import plugin_faults
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.transport.mqtt.tls import TlsFiles
+from edge_sdk.transport.mqtt.url import parse_broker_url
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,8 +41,10 @@ def load_app(name: str) -> App:
     factory = load_function(name, "--app ", example="my_app:make")
     try:
         app = factory()
-    except EdgeError:
+    except MissingExtra:
         raise
+    except EdgeError as error:
+        raise UsageError(f"--app {name!r}{user_place(error)}: {error}") from error
     except Exception as error:
         raise UsageError(f"--app {name!r}: the factory failed with {error_text(error)}") from error
     if not isinstance(app, App):
@@ -80,6 +84,7 @@ def run_device(
     None: state/ID.  public: an npz file with the public set, in place of the app's own or of fetching one.  Raises
     Refused, RunFailed, StoreError or UsageError.
     """
+    parse_broker_url(broker)  # a mistake in it is reported before the app is loaded
     name = identity or _host_name()
     given = PublicSet.load(public) if public is not None else None
     parts = load_app(app)
@@ -100,6 +105,8 @@ def run_device(
     agent.on_update(lambda report: _print_round(name, report))
     spec = parts.model.spec
     _say(f"{name}: {spec.name} ({spec.runtime}), {len(parts.data.train)} samples, joining {federation}")
+    for fault in plugin_faults():
+        _say(f"{name}: {fault}; a federation that needs it refuses this device")
     signal.signal(signal.SIGTERM, lambda _number, _frame: agent.stop())
     agent.run()
     _say(f"{name}: {'the federation is complete' if agent.over else 'stopped; start again to go on from here'}")

@@ -14,8 +14,9 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
-from edge_sdk.errors import EdgeError
+from edge_sdk.errors import EdgeError, UsageError
 from edge_sdk.version import __version__
 
 INTERRUPTED = 130
@@ -62,9 +63,17 @@ def commands() -> list[Subcommand]:
     return [point.load() for point in sorted(points, key=lambda point: point.name)]
 
 
+class OneLineParser(argparse.ArgumentParser):
+    """A parser whose error is one line: argparse's own shows the usage of the command before it."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print what is wrong with the arguments, and exit with code 2."""
+        self.exit(UsageError.exit_code, f"{self.prog}: {' '.join(message.split())}; see {self.prog} --help\n")
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    top = argparse.ArgumentParser(
+    top = OneLineParser(
         prog="edge-sdk",
         description="Devices with different models exchange knowledge in place of data and weights.",
         epilog="first steps: edge-sdk methods; edge-sdk simulate --help",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import site
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +34,10 @@ def load_function(name: str, where: str, example: str) -> Callable[..., Any]:
     try:
         found = getattr(importlib.import_module(module_name), function_name)
     except ModuleNotFoundError as error:
-        why = f"no module {error.name} (looked in {here} and the environment)"
+        if module_name.endswith(".py") and (Path(here) / module_name).is_file():
+            meant = f"{module_name.removesuffix('.py')}:{function_name}"
+            raise UsageError(f"{where}{name!r}: expected MODULE:FUNCTION; write {meant}") from None
+        why = f"no module {error.name}{user_place(error)} (looked in {here} and the environment)"
         raise UsageError(f"{where}{name!r} does not import: {why}") from error
     except (Exception, SystemExit) as error:  # a module of the user's may raise anything
         raise UsageError(f"{where}{name!r} does not import: {error_text(error)}") from error
@@ -42,7 +48,34 @@ def load_function(name: str, where: str, example: str) -> Callable[..., Any]:
 
 
 def error_text(error: BaseException) -> str:
-    """An error of the user's own code, on one line, with the file and line where it was raised."""
+    """An error of the user's own code, on one line, with the last line of that code that led to it."""
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"{type(error).__name__}: {one_line(' '.join(text.split()))}{user_place(error)}"
+
+
+def user_place(error: BaseException) -> str:
+    """Return ` at FILE:LINE` for the last line of the user's own code that led to an error; empty: there is none.
+
+    The user's own code is what lies neither in this project, nor in an installed package, nor in Python itself.
+    """
     frames = traceback.extract_tb(error.__traceback__)
-    place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    return f"{type(error).__name__}: {one_line(' '.join(str(error).split()))}{place}"
+    places = [(frame.filename, frame.lineno) for frame in frames]
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        places.append((error.filename, error.lineno))
+    own = [f" at {Path(file).name}:{line}" for file, line in places if not _is_foreign(file)]
+    return own[-1] if own else ""
+
+
+def _is_foreign(file: str) -> bool:
+    path = Path(file).resolve()
+    return file.startswith("<") or any(folder in path.parents for folder in _foreign_folders())
+
+
+@functools.cache
+def _foreign_folders() -> frozenset[Path]:
+    """Return the folders of this project's packages, of installed packages and of Python's library."""
+    project = Path(__file__).resolve().parents[1]
+    ours = [project / name for name in ("edge_sdk", "coordinator", "edge_sim", "firmware_profiles")]
+    library = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")]
+    folders = [*ours, *library, *site.getsitepackages(), site.getusersitepackages()]
+    return frozenset(Path(str(folder)).resolve() for folder in folders)

@@ -76,7 +76,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def register(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, Mapping[str, str]], None]]:
     """A function (group, {name: "MODULE:OBJECT"}) that stands for a package with these entry points, beside our own."""
     real, extra = importlib.metadata.entry_points, list[importlib.metadata.EntryPoint]()
-    caches = (registry.points, registry.load, objectives.terms, objectives.form_of)
+    caches = (registry.points, registry.load_entry, objectives.terms, objectives.form_of)
 
     def forget() -> None:
         for each in caches:

@@ -25,9 +25,9 @@ from coordinator.report.plots import draw_comparison
 from coordinator.report.progress import Progress
 from coordinator.report.tables import show_table
 from edge_sdk.errors import EdgeError
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.config.settings import Config
-from edge_sim.fleet import fleet as fleets
+from edge_sim.fleet.fleet import build_fleet
 from edge_sim.studies.compare import lines
 from edge_sim.studies.planned_runs import Setting, plan, run_missing
 
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         overrides.append(f"federation.rounds={args.rounds}")
     try:
         for alpha in args.alphas.split(","):
-            config = configs.load(FILE, [*overrides, f"partition.alpha={float(alpha)}"])
+            config = settings.load_config(FILE, [*overrides, f"partition.alpha={float(alpha)}"])
             if args.export is not None:
                 export(config, args.export)
                 return 0
@@ -87,7 +87,7 @@ def setting(config: Config, method: str) -> Setting:
 def export(config: Config, folder: Path) -> None:
     """The public set for the coordinator, and each device's samples, as files to copy to the boards."""
     folder.mkdir(parents=True, exist_ok=True)
-    fleet = fleets.build_fleet(config)
+    fleet = build_fleet(config)
     if fleet.dataset.public is not None:
         np.savez_compressed(folder / "fedal-pi-public.npz", public=fleet.dataset.public.samples)
     for device in fleet.devices:

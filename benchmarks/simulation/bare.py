@@ -21,9 +21,9 @@ from task import DEVICE, RATE, ROUNDS, now_s, tables, tell
 from torch import Tensor, nn
 
 from edge_sdk.methods.job import Job
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.engines.torch_gpu import use_exact_arithmetic
-from edge_sim.fleet import fleet as fleets
+from edge_sim.fleet.fleet import build_fleet
 
 
 class Device:
@@ -116,8 +116,8 @@ def main() -> None:
     method, fleet_name, count, *npz = sys.argv[1:]
     torch.set_num_threads(1)
     use_exact_arithmetic()
-    config = configs.parse(tables(method, fleet_name, int(count), npz="".join(npz)), configs.Path("bench"))
-    fleet = fleets.build_fleet(config)
+    config = settings.parse(tables(method, fleet_name, int(count), npz="".join(npz)), settings.Path("bench"))
+    fleet = build_fleet(config)
     classes, names = fleet.dataset.classes, FLEETS[fleet_name]
     devices: list[Device] = []
     for number, device in enumerate(fleet.devices):

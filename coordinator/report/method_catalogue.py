@@ -11,7 +11,7 @@ from typing import Any
 from coordinator.record import remarks
 from coordinator.report import message_sizes
 from edge_sdk.methods.base import Method
-from edge_sdk.methods.registry import load_method, method_names
+from edge_sdk.methods.registry import load_method, method_fault, method_names
 from edge_sdk.protocol.knowledge import Slot
 from edge_sdk.protocol.schema import tag_of
 from edge_sdk.protocol.transforms import encodings_for
@@ -22,12 +22,13 @@ def command(args: argparse.Namespace) -> int:
     """Carry out the command `edge-sdk methods`."""
     rows = describe_methods()
     sys.stdout.write((json.dumps(rows, indent=2) if args.json else catalogue_text(rows)) + "\n")
+    sys.stderr.write("".join(f"edge-sdk methods: {fault}\n" for fault in map(method_fault, method_names()) if fault))
     return 0
 
 
 def describe_methods() -> list[dict[str, Any]]:
-    """One row for each registered method."""
-    return [_row(load_method(name)()) for name in method_names()]
+    """One row for each registered method that loads."""
+    return [_row(load_method(name)()) for name in method_names() if not method_fault(name)]
 
 
 def _row(method: Method[Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ This package may import `edge_sdk.protocol` and `errors`. It imports nothing tha
 method.
 """
 
-from coordinator.rounds.machine import ROUND_MACHINE, advance, next_due_s, resumed
+from coordinator.rounds.machine import ROUND_MACHINE, advance_rounds, resumed, rounds_due_s
 from coordinator.rounds.state import (
     Broken,
     DeviceRefused,
@@ -58,7 +58,7 @@ __all__ = [
     "RoundTransition",
     "SendReceipt",
     "Withheld",
-    "advance",
-    "next_due_s",
+    "advance_rounds",
     "resumed",
+    "rounds_due_s",
 ]

@@ -406,7 +406,7 @@ ROUND_MACHINE: StateMachine[RoundState] = StateMachine(
 )
 
 
-def advance(state: RoundState, event: RoundEvent) -> RoundTransition:
+def advance_rounds(state: RoundState, event: RoundEvent) -> RoundTransition:
     """The next state and the commands to carry out, in order.  Pure: same input, same output."""
     return ROUND_MACHINE.advance(state, event)
 
@@ -425,7 +425,7 @@ def resumed(
     return RoundState(policy=policy, place=place, folded=folded, asked=asked, answered=answered)
 
 
-def next_due_s(state: RoundState) -> float | None:
+def rounds_due_s(state: RoundState) -> float | None:
     """The time in s at which the next RoundTick can change something; None: only another event can."""
     if state.phase is RoundPhase.COLLECTING:
         return min(state.due_s, state.retry_at_s) if state.waited_for else state.due_s

@@ -51,7 +51,7 @@ class RoundQueue:
 
     def next_due_s(self) -> float | None:
         """The time in s at which `tick` can next change something; None: only another event can."""
-        return rounds.next_due_s(self.state) if self._again_s is None else self._again_s
+        return rounds.rounds_due_s(self.state) if self._again_s is None else self._again_s
 
     def feed(self, *events: rounds.RoundEvent, now_s: float) -> None:
         """Give these events to the machine one by one; while a command waits for the disk, they wait behind it."""
@@ -87,7 +87,7 @@ class RoundQueue:
             if self._commands:
                 self._carry_out_first(now_s)
             else:
-                self.state, commands = rounds.advance(self.state, self._events.popleft())
+                self.state, commands = rounds.advance_rounds(self.state, self._events.popleft())
                 self._commands.extend(commands)
 
     def _carry_out_first(self, now_s: float) -> None:

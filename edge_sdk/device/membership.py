@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge_sdk.device import divergence
+from edge_sdk.device.workbench import handler_of
 from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.methods.base import Method
 from edge_sdk.methods.registry import method_of
+from edge_sdk.methods.vocabulary import requests_of
 from edge_sdk.models.base import ModelSpec
 from edge_sdk.protocol import codec, transforms
 from edge_sdk.protocol.codec import Limits
@@ -105,6 +107,8 @@ def join(welcome: Welcome, own: ModelSpec, *, shares_weights: bool) -> Membershi
     spec = welcome.spec
     try:
         method = method_of(spec)
+        for request in requests_of(type(method)):
+            handler_of(request)
     except UsageError as error:
         raise RemoteProtocolError("knowledge", f"{error}: install or upgrade this device's SDK") from None
     if method.digest != spec.contract:

@@ -160,7 +160,7 @@ class Participant:
 
     def next_due_s(self) -> float | None:
         """Return the time in seconds at which `tick` can next have something to do; None: it has nothing to do."""
-        dues_s = (session.next_due_s(self.session), self._fetch_due_s(), self._save_again_s)
+        dues_s = (session.session_due_s(self.session), self._fetch_due_s(), self._save_again_s)
         return min((due_s for due_s in dues_s if due_s is not None), default=None)
 
     def handle(self, event: TransportEvent, now_s: float) -> None:
@@ -191,7 +191,7 @@ class Participant:
         """Do what is due at this time: send again, save again, request public blocks."""
         if self._save_again_s is not None and now_s >= self._save_again_s:
             self.finish_work(now_s)
-        due_s = session.next_due_s(self.session)
+        due_s = session.session_due_s(self.session)
         if due_s is not None and now_s >= due_s:
             self._feed(session.SessionTick(now_s))
         due_s = self._fetch_due_s()
@@ -280,7 +280,7 @@ class Participant:
     # -- commands out -----------------------------------------------------------------------------------------------
 
     def _feed(self, event: session.SessionEvent) -> None:
-        self.session, commands = session.advance(self.session, event)
+        self.session, commands = session.advance_session(self.session, event)
         for command in commands:
             self._carry_out(command)
 

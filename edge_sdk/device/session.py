@@ -391,12 +391,12 @@ SESSION_MACHINE: StateMachine[SessionState] = StateMachine(
 )
 
 
-def advance(state: SessionState, event: SessionEvent) -> SessionTransition:
+def advance_session(state: SessionState, event: SessionEvent) -> SessionTransition:
     """Return the next state and the commands to carry out, in order.  Pure: the same input gives the same output."""
     return SESSION_MACHINE.advance(state, event)
 
 
-def next_due_s(state: SessionState) -> float | None:
+def session_due_s(state: SessionState) -> float | None:
     """Return the time in seconds at which the next SessionTick can matter; None: no tick can."""
     if state.linked and state.phase in (
         SessionPhase.JOINING,

@@ -18,7 +18,7 @@ from edge_sdk.data import LocalData
 from edge_sdk.device.meter import Meter
 from edge_sdk.errors import EdgeError, ModelError, UsageError
 from edge_sdk.methods.job import Job
-from edge_sdk.methods.requests import Handler, Private, Request, Source
+from edge_sdk.methods.requests import REQUESTS, Handler, Private, Request, Source
 from edge_sdk.models.base import Model
 from edge_sdk.protocol import registry
 from edge_sdk.protocol.knowledge import ClassRows
@@ -27,8 +27,6 @@ from edge_sdk.public_set.samples import PublicSet
 
 INFERENCE_BATCH = 256
 """The number of samples between two pauses, when a whole data set passes through the model."""
-REQUESTS = "edge_sdk.requests"
-"""The entry-point group of handlers, each under the name of the class of requests that it serves."""
 
 
 @dataclass
@@ -143,9 +141,12 @@ def handler_of(kind: type[Request]) -> Handler:
     where = registry.value(REQUESTS, name)
     if not where:
         raise UsageError(f"nothing serves the request {name}: register its handler in the entry points {REQUESTS}")
-    found = registry.load(REQUESTS, name, "request handler")
+    found = registry.load_entry(REQUESTS, name, "request handler")
     if not isinstance(found, Handler) or found.request is not kind:
-        raise UsageError(f"request handler {name!r}: {where} does not serve {kind.__module__}.{name}")
+        raise UsageError(
+            f"request handler {name!r}: {where} does not serve {kind.__module__}.{name}; "
+            f"{registry.remedy(REQUESTS, name)}"
+        )
     return found
 
 

@@ -22,7 +22,6 @@ import numpy as np
 
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.errors import EmptyRound, MissingExtra, RemoteProtocolError
-from edge_sdk.methods import params as parameters
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Evaluate, Fit, Private, Request
 from edge_sdk.objectives import CrossEntropy, Objective, Optim
@@ -32,6 +31,7 @@ from edge_sdk.protocol.knowledge import ClassRows, LogitGradients, Payload, Publ
 from edge_sdk.protocol.messages import FederationSpec, Scalar
 from edge_sdk.protocol.public_batch import batch_digest
 from edge_sdk.protocol.schema import tag_of, wire
+from edge_sdk.protocol.toml_table import NO_KEYS, read_table, to_table
 from edge_sdk.protocol.wires import Exchange
 from edge_sdk.reductions import Bag, Contribution
 
@@ -211,9 +211,13 @@ class Method(Generic[P]):
     # -- parameters -------------------------------------------------------------------------------------------------
 
     @classmethod
-    def read(cls, table: Mapping[str, Scalar]) -> P:
-        """Read parameters from a table.  Raises UsageError for an unknown or missing key, or an impossible value."""
-        return parameters.read(cls.params_type, table, cls.name)
+    def read(cls, table: Mapping[str, Scalar], prefix: str = "method.", elsewhere: Mapping[str, str] = NO_KEYS) -> P:
+        """Read parameters from a table; prefix, elsewhere: what messages put before a key (`read_table`).
+
+        Raises UsageError for an unknown or missing key, or an impossible value.
+        """
+        unknown = f"{cls.name} has no such parameter"
+        return read_table(cls.params_type, table, prefix, unknown_key=unknown, elsewhere=elsewhere)
 
     @classmethod
     def under(cls, table: Mapping[str, Scalar]) -> Self:
@@ -223,7 +227,7 @@ class Method(Generic[P]):
     @property
     def table(self) -> dict[str, Scalar]:
         """All parameters and their values."""
-        return parameters.as_table(self.params)
+        return to_table(self.params, defaults=True)
 
     @property
     def digest(self) -> bytes:
@@ -233,7 +237,7 @@ class Method(Generic[P]):
         two versions with different defaults have different digests.
         """
         rows = [(_described(row.down), _described(row.up)) for row in self.every_exchange]
-        table = sorted(parameters.as_table(self.read(self.table)).items())  # read again: 1 and 1.0 are the same
+        table = sorted(to_table(self.read(self.table), defaults=True).items())  # read again: 1 and 1.0 are the same
         return hashlib.sha256(repr((self.name, rows, table)).encode()).digest()[:16]
 
     @property

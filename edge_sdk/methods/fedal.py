@@ -322,7 +322,7 @@ def _adversarial(params: object) -> TypeGuard[Params]:
 def first_discriminator(params: Params, spec: FederationSpec) -> tuple[Floats, ...]:
     """Return seeded weights and biases in turn, flattened.  Raises UsageError if the compute device is missing."""
     module = torch_part("torch_fedal", "FedAL's discriminator")
-    module.check_device(params.device)
+    module.check_discriminator_device(params.device)
     return tuple(
         layer.reshape(-1) for layer in module.initial_discriminator(spec.classes, params.max_devices, spec.seed)
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.base import Method
+from edge_sdk.methods.vocabulary import check_registered
 from edge_sdk.protocol import registry
 from edge_sdk.protocol.messages import FederationSpec
 
@@ -13,16 +14,30 @@ METHODS = "edge_sdk.methods"
 
 
 def load_method(name: str) -> type[Method[Any]]:
-    """The method that is registered under a name.  Raises UsageError with the known names."""
+    """The method that is registered under a name, with everything that it uses registered, too.
+
+    Raises UsageError, in one line: with the known names, or with what is broken or was not registered.
+    """
     if not registry.value(METHODS, name):
         known = ", ".join(registry.names(METHODS)) or "none"
         raise UsageError(f"federation.method: no method {name!r}; registered are {known}")
-    found = registry.load(METHODS, name, "method")
+    found = registry.load_entry(METHODS, name, "method")
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise UsageError(
-            f"method {name!r}: {registry.value(METHODS, name)} is no class derived from edge_sdk.methods.Method"
+            f"method {name!r}: {registry.value(METHODS, name)} is no class derived from edge_sdk.methods.Method; "
+            f"{registry.remedy(METHODS, name)}"
         )
+    check_registered(found)
     return found
+
+
+def method_fault(name: str) -> str:
+    """Return why a registered method cannot be used, in one line; empty: it can."""
+    try:
+        load_method(name)
+    except UsageError as error:
+        return str(error)
+    return ""
 
 
 def method_of(spec: FederationSpec) -> Method[Any]:

@@ -18,6 +18,9 @@ from edge_sdk.objectives import Objective, Optim
 from edge_sdk.objectives.optim import Part
 from edge_sdk.protocol.knowledge import ClassRows
 
+REQUESTS = "edge_sdk.requests"
+"""The entry-point group of handlers, each under the name of the class of requests that it serves."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Private:

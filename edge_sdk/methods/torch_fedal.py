@@ -35,7 +35,7 @@ class DiscriminatorTraining:
     device: str
 
 
-def check_device(name: str) -> None:
+def check_discriminator_device(name: str) -> None:
     """Raise UsageError unless this machine has the device: cpu or cuda:N."""
     torch_device.check_device(name, "method.device")
 

@@ -6,6 +6,7 @@ A form is faster than the mathematics and equal to it to 1e-5.  It is registered
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from edge_sdk.arrays import Ints
-from edge_sdk.errors import Unsupported, UsageError
+from edge_sdk.errors import EdgeError, Unsupported, UsageError
 from edge_sdk.models.base import Batches
 from edge_sdk.models.torch_anatomy import Anatomy
 from edge_sdk.models.torch_arrays import array_of, to_tensor
@@ -169,14 +170,19 @@ def _form(kind: type[Term]) -> Any:
     form = form_of(TORCH_FORMS, kind)
     stateful = isinstance(form, type) and issubclass(form, StatefulForm)
     if form is not None and stateful != (kind.on == "own"):
-        raise UsageError(f"loss term {kind.name!r}: a term on `own`, and no other, has a StatefulForm in {TORCH_FORMS}")
+        raise UsageError(
+            f"loss term {kind.name!r}: a term on `own`, and no other, has a StatefulForm in {TORCH_FORMS}; "
+            "uninstall its package or mend it"
+        )
     return form
 
 
 def _own_forms() -> Iterator[tuple[str, type[StatefulForm]]]:
-    """Return the registered forms of terms on `own`, by the name of the term."""
+    """Return the registered forms of terms on `own`, by the name of the term, without those that do not load."""
     for name in sorted(names_on("own")):
-        form = _form(terms()[name])
+        form = None
+        with contextlib.suppress(EdgeError):
+            form = _form(terms()[name])
         if form is not None:
             yield name, form
 

@@ -28,7 +28,7 @@ from edge_sdk.objectives.on_logits import (
 )
 from edge_sdk.objectives.on_weights import Proximal
 from edge_sdk.objectives.optim import Optim
-from edge_sdk.objectives.registered import form_of, names_on, terms
+from edge_sdk.objectives.registered import TERMS, form_of, load_term, names_on, terms
 from edge_sdk.objectives.softmax import NORM_FLOOR, log_softmax, norms, softmax
 from edge_sdk.objectives.whole import (
     Objective,
@@ -45,6 +45,7 @@ __all__ = [
     "HEAD",
     "LABELS",
     "NORM_FLOOR",
+    "TERMS",
     "WEIGHTS",
     "BalancedCrossEntropy",
     "ClassContrast",
@@ -72,6 +73,7 @@ __all__ = [
     "at_step",
     "feature_gradient",
     "form_of",
+    "load_term",
     "log_softmax",
     "logit_gradient",
     "names_on",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Mapping
 from typing import Any
 
-from edge_sdk.errors import UsageError
+from edge_sdk.errors import EdgeError, UsageError
 from edge_sdk.objectives.base import On, Term
 from edge_sdk.objectives.on_head import HeadTerm
 from edge_sdk.protocol import registry
@@ -16,18 +17,24 @@ TERMS = "edge_sdk.terms"
 
 @functools.cache
 def terms() -> Mapping[str, type[Term]]:
-    """Return the registered terms by name.  Raises UsageError, in one line, if one does not load or is not a term."""
-    return {name: _term(name) for name in registry.names(TERMS)}
-
-
-def _term(name: str) -> type[Term]:
-    found = registry.load(TERMS, name, "loss term")
-    if not (isinstance(found, type) and issubclass(found, Term) and found.name == name):
-        where = registry.value(TERMS, name)
-        raise UsageError(f"loss term {name!r}: {where} is no edge_sdk.objectives.Term with this name")
-    if (found.on == "head") != issubclass(found, HeadTerm):
-        raise UsageError(f"loss term {name!r}: a term on the head, and no other, is an edge_sdk.objectives.HeadTerm")
+    """Return the registered terms by name, without those that do not load: only what needs such a term may fail."""
+    found = {}
+    for name in registry.names(TERMS):
+        with contextlib.suppress(EdgeError):
+            found[name] = load_term(name)
     return found
+
+
+def load_term(name: str) -> type[Term]:
+    """Return a registered term.  Raises an EdgeError, in one line, if it does not load or is not a term."""
+    found = registry.load_entry(TERMS, name, "loss term")
+    if not (isinstance(found, type) and issubclass(found, Term) and getattr(found, "name", "") == name):
+        wrong = f"{registry.value(TERMS, name)} is no edge_sdk.objectives.Term with this name"
+    elif (found.on == "head") != issubclass(found, HeadTerm):
+        wrong = "a term on the head, and no other, is an edge_sdk.objectives.HeadTerm"
+    else:
+        return found
+    raise UsageError(f"loss term {name!r}: {wrong}; {registry.remedy(TERMS, name)}")
 
 
 def names_on(*on: On) -> frozenset[str]:
@@ -44,4 +51,4 @@ def form_of(group: str, kind: type[Term]) -> Any:
     """
     if terms().get(kind.name) is not kind or not registry.value(group, kind.name):
         return None
-    return registry.load(group, kind.name, f"form in {group} of the loss term")
+    return registry.load_entry(group, kind.name, f"form in {group} of the loss term")

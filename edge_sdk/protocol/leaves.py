@@ -49,12 +49,14 @@ class Integer:
 
     low: int = 0
     high: int = 2**63 - 1
+    note: str = ""
+    """What a message adds to the range."""
 
     @property
     def words(self) -> str:
         """What is allowed, for an error message."""
         if self.high < _LARGEST:
-            return f"an integer from {self.low} to {self.high}"
+            return f"an integer from {self.low} to {self.high}{self.note}"
         return "an integer" if self.low <= -_LARGEST else f"an integer of at least {self.low}"
 
 
@@ -64,6 +66,8 @@ class Real:
 
     low: float = -math.inf
     high: float = math.inf
+    note: str = ""
+    """What a message adds to the range."""
 
     @property
     def words(self) -> str:
@@ -73,7 +77,25 @@ class Real:
         low = "above 0" if self.low == ABOVE_0 else f"from {self.low:.10g}"
         if math.isinf(self.high):
             return f"a number {low}" if self.low == ABOVE_0 else f"a number of at least {self.low:.10g}"
-        return f"a number {low} to {'below 1' if self.high == BELOW_1 else f'{self.high:.10g}'}"
+        return f"a number {low} to {'below 1' if self.high == BELOW_1 else f'{self.high:.10g}'}{self.note}"
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers that a parameter may take, integers or not as its type says: `tau: Annotated[int, Range(1, 9)] = 5`.
+
+    Messages of the protocol use Integer and Real.
+    """
+
+    low: float
+    high: float = 2**31 - 1
+    paper: str = ""
+    """The value that the paper takes; shown to users who give another one."""
+
+    def rule(self, kind: object) -> Integer | Real:
+        """Return the rule for a field of type int or float."""
+        note = f" (the paper takes {self.paper})" if self.paper else ""
+        return Integer(int(self.low), int(self.high), note) if kind is int else Real(self.low, self.high, note)
 
 
 @dataclass(frozen=True)
@@ -142,7 +164,7 @@ def _integer(rule: Integer) -> tuple[Encoder, Decoder]:
         if type(value) is not int:
             raise wrong_type(path, words, value)
         if not low <= value <= high:
-            allowed = "an integer below 2^63" if value > _LARGEST else words
+            allowed = "an integer below 2^63" if value > _LARGEST and high == _LARGEST else words
             raise RemoteProtocolError("schema", f"{path}: expected {allowed}")
         return value
 

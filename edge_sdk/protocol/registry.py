@@ -10,6 +10,8 @@ from typing import Any
 from edge_sdk.errors import EdgeError, UsageError
 from edge_sdk.protocol.leaves import one_line
 
+OWN_PACKAGE = "edge-sdk"
+
 
 @functools.cache
 def points(group: str) -> Mapping[str, Sequence[importlib.metadata.EntryPoint]]:
@@ -32,21 +34,40 @@ def value(group: str, name: str) -> str:
     return found[0].value if found else ""
 
 
+def package(point: importlib.metadata.EntryPoint) -> str:
+    """Return the name of the package that registers an entry point, or of its module if no metadata name a package."""
+    distribution = getattr(point, "dist", None)
+    return distribution.name if distribution is not None else point.value.partition(":")[0].partition(".")[0]
+
+
+def remedy(group: str, name: str) -> str:
+    """Return what a user can do about the entry point of a name that does not work."""
+    owner = package(points(group)[name][0])
+    return f"install {OWN_PACKAGE} again" if owner == OWN_PACKAGE else f"uninstall {owner} or mend it"
+
+
 @functools.cache
-def load(group: str, name: str, what: str) -> Any:
+def load_entry(group: str, name: str, what: str) -> Any:
     """Load the object that is registered under a name.  what: its kind in words, for the error.
 
-    Raises UsageError, in one line, if nothing is registered, two packages claim the name, or it does not load.
+    Raises UsageError, in one line that says what to do, if nothing is registered, two packages claim the name, or it
+    does not load.
     """
     found = points(group).get(name, ())
     if not found:
         raise UsageError(f"no {what} {name!r}; registered are {', '.join(names(group)) or 'none'}")
     if len(found) > 1:
-        claims = " and ".join(point.value for point in found)
-        raise UsageError(f"{what} {name!r} is registered twice, by {claims}: uninstall one of the packages")
+        claims = " and ".join(f"{point.value} (package {package(point)})" for point in found)
+        others = " or ".join(sorted({package(point) for point in found} - {OWN_PACKAGE}))
+        raise UsageError(f"{what} {name!r} is registered twice, by {claims}; uninstall {others}")
     try:
         return found[0].load()
     except EdgeError:
         raise
-    except Exception as error:  # a module of another package may raise anything
-        raise UsageError(f"{what} {name!r}: {found[0].value} does not load: {one_line(str(error))}") from error
+    except (Exception, SystemExit) as error:  # a module of another package may raise anything
+        kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
+        why = f"{kind}{one_line(' '.join(str(error).split()))}".removesuffix(": ")
+        raise UsageError(
+            f"{what} {name!r}: {found[0].value} does not load: {why} (entry point of {group}, package "
+            f"{package(found[0])}); {remedy(group, name)}"
+        ) from error

@@ -13,6 +13,7 @@ Evolution: new fields have defaults, unknown fields are skipped, and a tag or a 
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -34,6 +35,7 @@ from edge_sdk.protocol.leaves import (
     Integer,
     Packed,
     Plain,
+    Range,
     Real,
     Tensor,
     Text,
@@ -150,10 +152,13 @@ def _group_of(annotation: object) -> str:
 def registered(base: type, tag: str) -> type[Any]:
     """The class that stands for an open base under this tag.  Raises UsageError, in one line, where there is none."""
     group = _group_of(base)
-    cls = registry.load(group, tag, f"{base.__name__.lower()} kind")
+    cls = registry.load_entry(group, tag, f"{base.__name__.lower()} kind")
     if not (isinstance(cls, type) and issubclass(cls, base) and vars(cls).get("__wire_tag__") == tag):
         where = registry.value(group, tag)
-        raise UsageError(f"{base.__name__.lower()} kind {tag!r}: {where} is no {base.__name__} with @wire({tag!r})")
+        raise UsageError(
+            f"{base.__name__.lower()} kind {tag!r}: {where} is no {base.__name__} with @wire({tag!r}); "
+            f"{registry.remedy(group, tag)}"
+        )
     return cls
 
 
@@ -192,6 +197,7 @@ _NO_PATH = ""
 
 
 _CODECS: dict[Any, _Pair] = {}
+_WORD = re.compile(r"[a-z_0-9-]+")
 _SIMPLE: Mapping[type, object] = {bool: Boolean(), int: Integer(-(2**63)), float: Real(), str: Text(), bytes: Blob()}
 
 
@@ -209,7 +215,11 @@ def _make_codec(annotation: Any) -> _Pair:
     if origin is Annotated:
         if isinstance(args[1], Items):
             return _sized(_codec(args[0]), args[1])
+        if isinstance(args[1], Range):
+            return leaf(args[1].rule(args[0]))
         return coded(args[1]) if isinstance(args[1], Coded) else leaf(args[1])
+    if origin is typing.Literal:
+        return leaf(Text(pattern="|".join(each if _WORD.fullmatch(each) else re.escape(each) for each in args)))
     if origin in (typing.Union, types.UnionType):
         return _union(args)
     if origin is tuple:

@@ -17,25 +17,35 @@ from edge_sdk.protocol import schema
 from edge_sdk.protocol.leaves import one_line
 
 T = TypeVar("T")
+NO_KEYS: Mapping[str, str] = {}
 MOST_QUOTED = 80
 """The number of characters of a value that a message quotes."""
 
 
-def read_table(cls: type[T], table: Mapping[str, Any], prefix: str, unknown_key: str = "unknown key") -> T:
+def read_table(
+    cls: type[T],
+    table: Mapping[str, Any],
+    prefix: str,
+    *,
+    unknown_key: str = "unknown key",
+    elsewhere: Mapping[str, str] = NO_KEYS,
+) -> T:
     """Read a table as a dataclass; missing keys have their defaults.
 
     prefix: what a message puts before the key, such as `FILE: train.`.  unknown_key: the message for an unknown key.
-    Raises UsageError, in one line with the key, what is allowed and what was found.
+    elsewhere: the prefix of each key that the user wrote at another place.  Raises UsageError, in one line with the
+    key, what is allowed and what was found.
     """
     known = sorted(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]  # only given dataclasses
     for key in table:
         if key not in known:
-            raise UsageError(f"{prefix}{key}: {unknown_key}; {allowed(key, known)}")
+            raise UsageError(f"{elsewhere.get(key, prefix)}{key}: {unknown_key}; {allowed(key, known)}")
     try:
         return schema.from_plain(cls, dict(table))
     except RemoteProtocolError as error:
-        problem = str(error).removeprefix(cls.__name__).lstrip(".: ")
-        raise UsageError(f"{prefix}{_with_value(problem, table)}") from None
+        problem = _with_value(str(error).removeprefix(cls.__name__).lstrip(".: "), table)
+        key = re.split(r"[^a-zA-Z0-9_]", problem, maxsplit=1)[0]
+        raise UsageError(f"{elsewhere.get(key, prefix)}{problem}") from None
 
 
 def to_table(value: object, *, defaults: bool = False) -> dict[str, Any]:

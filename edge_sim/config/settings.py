@@ -193,7 +193,7 @@ class Config(Settings):
         return tuple(f"device-{i:0{width}d}" for i in range(len(self.rows)))
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read and check a file.  Raises UsageError, whose one line names the file, the key and what is allowed."""
     file = Path(path)
     return parse(load_toml(file, overrides), file)

@@ -16,9 +16,8 @@ from edge_sdk.errors import UsageError
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.transport.base import Transport
 from edge_sim.byzantine import agent_for
-from edge_sim.config import settings as configs
-from edge_sim.fleet import fleet as fleets
-from edge_sim.fleet.fleet import Device, Fleet
+from edge_sim.config import settings
+from edge_sim.fleet.fleet import Device, Fleet, build_fleet, needs_torch
 from edge_sim.replay.device import Make
 from edge_sim.replay.history import History
 
@@ -55,8 +54,8 @@ def maker_of(header: Header, past: History, device: str, app: str | None, public
 
 def _fleet(header: Header) -> Fleet:
     """Build the fleet of a simulated run; torch computes in one thread, as it did in that run."""
-    fleet = fleets.build_fleet(configs.parse(header.tables, Path(header.file)))
-    if any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
+    fleet = build_fleet(settings.parse(header.tables, Path(header.file)))
+    if any(needs_torch(device.kit.family) for device in fleet.devices):
         from edge_sim.engines.torch_threads import use_one_thread  # torch only where a device has it
 
         use_one_thread()
@@ -101,8 +100,8 @@ def _real(app: App, federation: str, device: str) -> Make:
 
 def _rounding(header: Header, device: Device) -> str:
     """Explain why a single device may round differently than in the run; empty: it does not."""
-    table = configs.parse(header.tables, Path(header.file)).run
-    if not header.virtual or table.engine == "exact" or not fleets.needs_torch(device.kit.family):
+    table = settings.parse(header.tables, Path(header.file)).run
+    if not header.virtual or table.engine == "exact" or not needs_torch(device.kit.family):
         return ""
     names = table.stacked
     if names is None and table.engine != "cohort":

@@ -18,7 +18,7 @@ from coordinator.report.run_files import write_run
 from coordinator.report.run_table import run_table
 from coordinator.report.summary import summary
 from coordinator.report.tables import show_table
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.runs import run_folder
 from edge_sim.config.settings import Config
 from edge_sim.engines.choice import resolve_engine
@@ -31,7 +31,7 @@ def command(args: argparse.Namespace) -> int:
     """Run the federation in its folder, or resume the run that the folder holds."""
     if args.engine:
         args.overrides.append(f"run.engine={args.engine}")
-    config = configs.load(args.file, args.overrides)
+    config = settings.load_config(args.file, args.overrides)
     default = Path("runs") / config.federation.name
     out = args.out or (default if args.resume else run_folder.unused(default))
     if args.resume and run_folder.is_over(out, config):
@@ -46,7 +46,7 @@ def command(args: argparse.Namespace) -> int:
 def _simulate_in(out: Path, config: Config, args: argparse.Namespace) -> int:
     if not args.resume:
         check_new(out)
-    if args.broker != "memory" and configs.troubled(config):
+    if args.broker != "memory" and settings.troubled(config):
         sys.stderr.write(
             "edge-sdk: [scenario] and what [[fleet]] rows have to bear are for the memory broker: left out\n"
         )

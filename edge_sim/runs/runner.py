@@ -18,11 +18,11 @@ from coordinator.serving import final_prototypes
 from coordinator.trace.log import TraceWriter, keeping
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.mqtt.url import parse_broker_url
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.engines import choice
 from edge_sim.fleet import feasible
 from edge_sim.runs import garbage_collection, late_start, run_folder, unused_settings
-from edge_sim.fleet import fleet as fleets
+from edge_sim.fleet.fleet import Fleet, build_fleet, export_partition, needs_torch, rebuilt
 from edge_sim.clock.checkpoint import Checkpoints
 from edge_sim.config.settings import Config
 from edge_sim.engines.memory import MIB, peak_bytes
@@ -69,7 +69,7 @@ def run_in(
     resume: bool = False,
     observer: ObserverFor = lambda _label: None,
     trace: bool = False,
-    fleet: fleets.Fleet | None = None,
+    fleet: Fleet | None = None,
 ) -> Result:
     """Run a federation in a folder that the caller has claimed, and that holds the state of a resumed run.
 
@@ -79,7 +79,7 @@ def run_in(
         check_broker(broker)
         if out is not None and not resume:
             run_folder.check_new(out)
-        fleet = fleet or fleets.build_fleet(parsed)
+        fleet = fleet or build_fleet(parsed)
         parsed, _ = choice.resolve_engine(parsed, fleet, out)
         return _run_in(out, parsed, fleet, broker, resume=resume, observer=observer, trace=trace)
 
@@ -87,7 +87,7 @@ def run_in(
 def _run_in(
     out: Path | None,
     parsed: Config,
-    fleet: fleets.Fleet,
+    fleet: Fleet,
     broker: str,
     *,
     resume: bool,
@@ -98,11 +98,11 @@ def _run_in(
         feasible.check_feasible(fleet, parsed.run.stacked or ())
     if out is not None:
         run_folder.keep_settings(out, parsed)
-    fleets.export_partition(parsed, fleet)
+    export_partition(parsed, fleet)
     begun_s, start_s = time.monotonic(), time.time()
     wanted = parsed.run.standalone and parsed.federation.method != "local"
     alone_in = out / "standalone" if out else None
-    standalone = _standalone(configs.alone(parsed), fleet, alone_in, observer) if wanted else None
+    standalone = _standalone(settings.alone(parsed), fleet, alone_in, observer) if wanted else None
     folder = out or Path("runs") / parsed.federation.name
     memory = NOTHING
     virtual_time = broker == "memory"
@@ -139,7 +139,7 @@ def check_broker(broker: str) -> None:
         raise UsageError(f"--broker {broker}: mosquitto is not on PATH; install it, or use embedded")
 
 
-def _standalone(alone: Config, fleet: fleets.Fleet, folder: Path | None, observer: ObserverFor) -> Result:
+def _standalone(alone: Config, fleet: Fleet, folder: Path | None, observer: ObserverFor) -> Result:
     """Return the result of the devices alone; it is read where an earlier part of this run left it in the folder.
 
     fleet: the fleet of the federation, whose data the devices alone use, too.
@@ -154,8 +154,8 @@ def _standalone(alone: Config, fleet: fleets.Fleet, folder: Path | None, observe
     return found
 
 
-def _alone(alone: Config, federated: fleets.Fleet, observer: ObserverFor) -> Result:
-    fleet = fleets.rebuilt(federated, alone)
+def _alone(alone: Config, federated: Fleet, observer: ObserverFor) -> Result:
+    fleet = rebuilt(federated, alone)
     begun_s = time.monotonic()
     virtual, memory = _in_memory(alone, fleet, None, observer("alone"), resume=False)
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual.clock.now_s}
@@ -164,7 +164,7 @@ def _alone(alone: Config, federated: fleets.Fleet, observer: ObserverFor) -> Res
 
 def _in_memory(
     config: Config,
-    fleet: fleets.Fleet,
+    fleet: Fleet,
     out: Path | None,
     observer: RunObserver | None,
     *,
@@ -174,7 +174,7 @@ def _in_memory(
     """Run the federation in virtual time; return its fleet at the end, and the memory that the run took."""
     checkpoints = Checkpoints(out / "checkpoint") if out else None
     ledger, stores, state = checkpoints.load() if checkpoints and resume else (Ledger(None), {}, None)
-    if any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
+    if any(needs_torch(device.kit.family) for device in fleet.devices):
         from edge_sim.engines.torch_gpu import use_exact_arithmetic  # torch only where a device has it
         from edge_sim.engines.torch_threads import use_one_thread  # torch only where a device has it
 
@@ -207,5 +207,5 @@ def _parsed(config: Config | Mapping[str, Any] | str | Path) -> Config:
     if isinstance(config, Config):
         return config
     if isinstance(config, Mapping):
-        return configs.parse({**config}, Path("config"))
-    return configs.load(config)
+        return settings.parse({**config}, Path("config"))
+    return settings.load_config(config)

@@ -9,7 +9,7 @@ from typing import Any
 
 from coordinator.config import chosen_method
 from edge_sdk.errors import UsageError
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.config.settings import Config
 
 NAMED = 3
@@ -19,7 +19,7 @@ NAMED = 3
 def check_same_world(kept: Path, config: Config) -> None:
     """Raise UsageError, with the first differences, where a run with the settings in `kept` cannot resume with
     `config`."""
-    before, now = settings_by_key(configs.load(kept)), settings_by_key(config)
+    before, now = settings_by_key(settings.load_config(kept)), settings_by_key(config)
     differ = [key for key in before if key in now and before[key] != now[key]]
     if not differ:
         return

@@ -44,18 +44,22 @@ class Axis:
         return name if section == "method" else ""
 
 
-def read_axes(texts: Sequence[str], methods: Sequence[str]) -> tuple[Axis, ...]:
+def read_axes(texts: Sequence[str]) -> tuple[Axis, ...]:
     """Read the axes of `--over KEY=V1,V2 ...`.  Raises UsageError."""
     axes = tuple(map(_axis, texts))
-    for axis in axes:
-        if axis.method and axis.method not in methods:
-            raise UsageError(f"--over {axis.key}: {axis.method} is not among --methods {','.join(methods)}")
     for key in {axis.key for axis in axes}:
         if sum(axis.key == key for axis in axes) > 1:
             raise UsageError(f"--over {key}: stands there twice; give all values at once, as in {key}=1,2,3")
     if not axes:
         raise UsageError("--over: give one key at least, such as --over train.learning_rate=0.01,0.05")
     return axes
+
+
+def check_axes_methods(axes: Sequence[Axis], methods: Sequence[str]) -> None:
+    """Raise UsageError for an axis of a method that is not compared."""
+    for axis in axes:
+        if axis.method and axis.method not in methods:
+            raise UsageError(f"--over {axis.key}: {axis.method} is not among --methods {','.join(methods)}")
 
 
 def conditions(axes: Sequence[Axis]) -> list[Setting]:

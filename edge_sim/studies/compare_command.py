@@ -14,13 +14,13 @@ from coordinator.report.plots import draw_comparison
 from coordinator.report.progress import Progress
 from coordinator.report.tables import show_table
 from edge_sdk.errors import MissingExtra
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.studies.compare import compare
 
 
 def command(args: argparse.Namespace) -> int:
     """Run the missing runs, and show the comparison."""
-    config = configs.load(args.file, args.overrides)
+    config = settings.load_config(args.file, args.overrides)
     out = args.out or Path("runs") / f"{config.federation.name}-compare"
     try:
         seeds = args.seeds or (config.federation.seed,)

@@ -19,9 +19,9 @@ from coordinator.report.compare import ALONE, Trial
 from coordinator.report.run_files import read_run, write_run
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.registry import method_names
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.config.settings import Config
-from edge_sim.fleet import fleet as fleets
+from edge_sim.fleet.fleet import build_fleet
 from edge_sim.runs import run_folder
 from edge_sim.runs.runner import ObserverFor, run
 
@@ -96,14 +96,14 @@ def trial_config(config: Config, method: str, seed: int, setting: Setting = FILE
     own = config.federation.method
     tables = with_setting(config.tables, {**setting, "run.standalone": False, "federation.seed": seed})
     if method == ALONE:
-        return configs.alone(configs.parse(tables, config.file))
+        return settings.alone(settings.parse(tables, config.file))
     tables["federation"]["method"] = method
     given: Mapping[str, Any] = tables.get("method", {})
     flat = {key: value for key, value in given.items() if not isinstance(value, dict)} if method == own else {}
     flat = {key: value for key, value in flat.items() if f"method.{method}.{key}" not in setting}
     inner = {key: value for key, value in given.items() if isinstance(value, dict) and key == method}
     tables["method"] = {**flat, **inner}
-    return configs.parse(tables, config.file)
+    return settings.parse(tables, config.file)
 
 
 def with_setting(tables: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
@@ -164,7 +164,7 @@ def _check_settings(one_of_each: Sequence[PlannedRun]) -> None:
     """Read all settings and build every kind of model, before the first run takes hours."""
     kinds = set()
     for planned in one_of_each:
-        for device in fleets.build_fleet(planned.config).devices:
+        for device in build_fleet(planned.config).devices:
             kind = (device.kit.family, device.kit.size, device.kit.feature_dim, device.kit.classes)
             if kind not in kinds:
                 kinds.add(kind)
@@ -176,7 +176,7 @@ def _finished(planned: PlannedRun, out: Path) -> bool:
     folder = out / planned.folder
     if not run_folder.finished(folder):
         return False
-    kept = configs.load(folder / run_folder.KEPT)
+    kept = settings.load_config(folder / run_folder.KEPT)
     if replace(kept, file=planned.config.file) != planned.config:
         raise UsageError(f"{folder}: holds a run with other settings; give --out another folder, or remove this one")
     return True

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from coordinator.report.plots import draw_comparison
 from coordinator.report.progress import Progress
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.studies.compare_command import say_drawn
 from edge_sim.studies.gain_plots import draw_gains
 from edge_sim.studies.planned_runs import label
@@ -19,7 +19,7 @@ from edge_sim.studies.sweep_table import sweep_text
 
 def command(args: argparse.Namespace) -> int:
     """Run the missing runs of the grid, and show what every method chose."""
-    config = configs.load(args.file, args.overrides)
+    config = settings.load_config(args.file, args.overrides)
     out = args.out or Path("runs") / f"{config.federation.name}-sweep"
     methods, seeds = args.methods or (config.federation.method,), args.seeds or (config.federation.seed,)
     try:

@@ -24,9 +24,9 @@ from edge_sdk.models.torch_seed import seeded
 from edge_sdk.objectives import CrossEntropy
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sim.clock.virtual_fleet import VirtualFleet
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.engines.torch_threads import use_one_thread
-from edge_sim.fleet import fleet as fleets
+from edge_sim.fleet.fleet import Device, build_fleet
 
 HERE = Path(__file__).parent
 CLASSES, POINTS, ROUNDS, WIDTH = 6, 1000, 40, 64
@@ -59,7 +59,7 @@ def net(classes: int, _shape: tuple[int, ...], seed: int, preprocess: Preprocess
 def trained(tables: Mapping[str, Any], method: str, epochs: int) -> Trained:
     """Run the federation; then let the two devices whose samples differ most train on by themselves."""
     tables = {**tables, "federation": {**tables["federation"], "method": method}}
-    virtual = VirtualFleet(fleets.build_fleet(configs.parse(tables, HERE / "federation.toml")), ledger=Ledger(None))
+    virtual = VirtualFleet(build_fleet(settings.parse(tables, HERE / "federation.toml")), ledger=Ledger(None))
     virtual.run()
     virtual.server.close()
     model = virtual.devices[0].agent.bench.model  # the closing Assign brought it to everybody
@@ -83,7 +83,7 @@ def most_unlike(counts: Sequence[tuple[int, ...]]) -> tuple[int, int]:
     return int(first), int(second)
 
 
-def train_on(model: TorchModel, device: fleets.Device, spec: FederationSpec, epochs: int) -> None:
+def train_on(model: TorchModel, device: Device, spec: FederationSpec, epochs: int) -> None:
     """Some epochs on a device's own samples, as a round would begin; a head that is fixed stays fixed."""
     samples = len(device.data.train)
     job = Job(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import pytest
 from import_graph import import_graph
@@ -29,7 +29,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "edge_sdk.boards": {"edge_sdk.protocol"},
     "edge_sdk.transport": {"edge_sdk.protocol"},
     "edge_sdk.device": {*NEUTRAL, *DEVICE},
-    "edge_sdk.tools": {*NEUTRAL, *DEVICE, "edge_sdk.device"},
+    "edge_sdk.tools": {*NEUTRAL, *DEVICE, "edge_sdk.device", "edge_sdk.plugins"},
     "coordinator.rounds": {"edge_sdk.protocol", "edge_sdk.reductions"},
     "coordinator.record": {*NEUTRAL},
     "coordinator.broker": set(),
@@ -53,6 +53,13 @@ MAY_IMPORT: Mapping[str, set[str]] = {
 }
 OWN_WORDS = {"Params", "State", "DeviceState"}
 """Each method's file has its own, by these names: a reader finds the same parts in every paper."""
+
+SAME_PART: Mapping[str, str] = {
+    "command": "the function that carries out a sub-command, named by its entry point",
+    "main": "the entry point of a program",
+    "loss": "the loss of a method's file, as its paper writes it",
+}
+"""The functions that several files define under one name, and why: a reader finds the same part in each."""
 
 
 def room_of(module: str) -> str:
@@ -92,12 +99,34 @@ def test_a_room_says_what_lives_in_it_and_what_it_may_import(room: str) -> None:
     assert "import" in said
 
 
-def test_a_public_class_or_type_has_one_name() -> None:
-    places = defaultdict(list)
-    for path, source in sources():
+def defined_twice(files: Iterable[tuple[str, str]], *kinds: type[ast.stmt]) -> set[str]:
+    """The public names of classes, types or functions that two files define."""
+    places = defaultdict(set)
+    for path, source in files:
         for node in ast.parse(source).body:
-            if isinstance(node, ast.ClassDef):
-                places[node.name].append(path)
-            elif isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == "TypeAlias":
-                places[ast.unparse(node.target)].append(path)
-    assert {name: where for name, where in places.items() if len(where) > 1 and name[0] != "_"}.keys() <= OWN_WORDS
+            if isinstance(node, kinds) and isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                places[node.name].add(path)
+            elif isinstance(node, kinds) and ast.unparse(getattr(node, "annotation", node)) == "TypeAlias":
+                places[ast.unparse(node.target)].add(path)  # type: ignore[attr-defined]  # an AnnAssign
+    return {name for name, where in places.items() if len(where) > 1 and name[0] != "_"}
+
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def test_a_public_class_or_type_has_one_name() -> None:
+    assert defined_twice(sources(), ast.ClassDef, ast.AnnAssign) <= OWN_WORDS
+
+
+def test_a_public_function_has_one_name() -> None:
+    assert defined_twice(sources(), *FUNCTIONS) <= SAME_PART.keys()
+
+
+def test_a_planted_second_function_is_found() -> None:
+    files = [
+        ("a.py", "def load():\n    pass"),
+        ("b.py", "async def load():\n    pass"),
+        ("c.py", "class A:\n    x = 1"),
+    ]
+    assert defined_twice(files, *FUNCTIONS) == {"load"}
+    assert not defined_twice(files[1:], *FUNCTIONS)

@@ -25,8 +25,8 @@ class Model:
 
     def feed(self, event: session.SessionEvent) -> tuple[session.SessionCommand, ...]:
         before, shown = self.state, repr(self.state)
-        after, commands = session.advance(before, event)
-        assert session.advance(before, event) == (after, commands), "not a function of its input"
+        after, commands = session.advance_session(before, event)
+        assert session.advance_session(before, event) == (after, commands), "not a function of its input"
         assert repr(before) == shown, "changed its input"
         if isinstance(event, session.WorkDone) and before.phase is SessionPhase.WORKING:
             self.stored.add(before.exchange_id)
@@ -74,7 +74,7 @@ class Model:
         return self.feed(session.CoordinatorSeen(epoch, over, reason, self.now_s))
 
     def wait_until_due(self) -> tuple[session.SessionCommand, ...]:
-        due_s = session.next_due_s(self.state)
+        due_s = session.session_due_s(self.state)
         assert due_s is not None
         self.now_s = max(self.now_s, due_s)
         return self.feed(session.SessionTick(self.now_s))
@@ -122,13 +122,13 @@ def check_step(
             assert command.reason == after.reason
     if isinstance(event, session.Assigned):
         _check_assigned(before, event, after, commands)
-    due_s = session.next_due_s(after)
+    due_s = session.session_due_s(after)
     if (
         after.phase in (SessionPhase.JOINING, SessionPhase.FETCHING, SessionPhase.IDLE, SessionPhase.REPORTING)
         and after.linked
     ):
         assert due_s is not None
-        assert session.advance(after, session.SessionTick(due_s))[1], "a tick that is due does nothing"
+        assert session.advance_session(after, session.SessionTick(due_s))[1], "a tick that is due does nothing"
     else:
         assert due_s is None, "wakes for nothing"
 

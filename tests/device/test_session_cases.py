@@ -50,11 +50,11 @@ def receipted(round_: int = 1) -> Model:
 
 def test_a_clean_session_command_by_command():
     model = Model()
-    assert session.next_due_s(model.state) is None
+    assert session.session_due_s(model.state) is None
     assert model.link() == (SayHello(),)
     assert model.welcome() == ()
     assert model.assign(0) == (StartWork((0, 0)),)
-    assert session.next_due_s(model.state) is None
+    assert session.session_due_s(model.state) is None
     assert model.work_done() == (SendUpload((0, 0)),)
     assert model.receipt(0) == (ForgetUpload((0, 0)),)
     assert model.assign(1, closing=True) == (StartWork((1, 0)),)
@@ -84,7 +84,7 @@ def test_a_device_that_hears_nothing_says_hello_now_and_then():
         model.welcome()  # answered: the next one is due as long after it
     model.now_s += 10
     model.welcome()
-    assert session.next_due_s(model.state) == model.now_s + IDLE_HELLO_S
+    assert session.session_due_s(model.state) == model.now_s + IDLE_HELLO_S
 
 
 def test_a_tick_before_its_time_does_nothing():
@@ -144,7 +144,7 @@ def test_an_upload_is_sent_again_until_it_is_receipted_and_in_the_end_with_a_hel
     assert model.state.retry_wait_s == RESEND_MOST_S
     assert model.receipt(1) == (ForgetUpload((1, 0)),)
     assert model.state.phase is SessionPhase.IDLE
-    assert session.next_due_s(model.state) == 180 + IDLE_HELLO_S
+    assert session.session_due_s(model.state) == 180 + IDLE_HELLO_S
 
 
 @pytest.mark.parametrize("phase", [SessionPhase.WORKING, SessionPhase.REPORTING])
@@ -203,7 +203,7 @@ def test_a_newer_assign_supersedes_whatever_the_device_is_doing(phase, newer):
 def test_the_same_assign_gets_the_stored_upload():
     model = at(SessionPhase.REPORTING)
     assert model.assign(1) == (SendUpload((1, 0)),)
-    assert session.next_due_s(model.state) == 4.0  # the coordinator cannot hurry the retries
+    assert session.session_due_s(model.state) == 4.0  # the coordinator cannot hurry the retries
 
 
 def test_the_same_assign_does_not_disturb_the_work():
@@ -219,7 +219,7 @@ def test_the_same_assign_after_a_receipt_gets_the_stored_upload_again():
     model.now_s = 7.0
     assert model.assign(1) == (SendUpload((1, 0)),)
     assert model.state.phase is SessionPhase.REPORTING
-    assert session.next_due_s(model.state) == 11.0
+    assert session.session_due_s(model.state) == 11.0
     assert model.receipt(1) == (ForgetUpload((1, 0)),)
 
 
@@ -239,7 +239,7 @@ def test_nothing_is_due_while_the_link_is_down_and_all_is_said_when_it_is_back(p
     model = at(phase)
     assert model.feed(session.LinkDown()) == ()
     assert model.state.phase is phase
-    assert session.next_due_s(model.state) is None
+    assert session.session_due_s(model.state) is None
     assert model.feed(session.SessionTick(1e6)) == ()
     assert model.seen(2) == ()  # heard before the link broke
     model.now_s = 1e6
@@ -252,7 +252,7 @@ def test_nothing_is_due_while_the_link_is_down_and_all_is_said_when_it_is_back(p
         SessionPhase.WORKING: None,
         SessionPhase.REPORTING: 4.0,
     }[phase]
-    assert session.next_due_s(model.state) == (None if due_s is None else 1e6 + due_s)
+    assert session.session_due_s(model.state) == (None if due_s is None else 1e6 + due_s)
 
 
 def test_work_that_ends_while_the_link_is_down_is_sent_when_it_is_back():
@@ -260,7 +260,7 @@ def test_work_that_ends_while_the_link_is_down_is_sent_when_it_is_back():
     model.feed(session.LinkDown())
     model.work_done()
     assert model.state.phase is SessionPhase.REPORTING
-    assert session.next_due_s(model.state) is None
+    assert session.session_due_s(model.state) is None
     assert model.link() == (SayHello(), SendUpload((1, 0)))
 
 
@@ -344,4 +344,4 @@ def test_a_refusal_ends_the_session(phase):
     assert model.state.phase is SessionPhase.REFUSED
     for event in (session.LinkUp(9.0), session.Welcomed(1, 9.0), session.Assigned((9, 0), False, 9.0)):  # noqa: FBT003  # closing
         assert model.feed(event) == ()
-    assert session.next_due_s(model.state) is None
+    assert session.session_due_s(model.state) is None

@@ -31,7 +31,7 @@ def play(model: Model, script: bytes) -> None:
         elif kind < 150:
             model.now_s += what / 4
             model.feed(session.SessionTick(model.now_s))
-        elif kind < 160 and session.next_due_s(model.state) is not None:
+        elif kind < 160 and session.session_due_s(model.state) is not None:
             model.wait_until_due()
         elif kind < 200:
             model.link()

@@ -41,4 +41,4 @@ def test_an_address_is_taken_from_the_command_line(pictures: Path, tmp_path: Pat
     args = cli.parser().parse_args(shlex.split(command))
     file = tmp_path / str(args.file)
     file.write_text(to_toml(fleets.tables(pictures)), encoding="utf-8")
-    assert configs.load(file, args.overrides).run.ray_address == "10.0.0.1:6379"
+    assert configs.load_config(file, args.overrides).run.ray_address == "10.0.0.1:6379"

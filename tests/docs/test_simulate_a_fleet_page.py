@@ -45,7 +45,7 @@ def test_every_key_is_read() -> None:
 
 
 def test_the_example_is_what_the_page_says() -> None:
-    config = configs.load(EXAMPLE)
+    config = configs.load_config(EXAMPLE)
     boards = {row.board: row.count for row in config.fleet}
     assert boards == {"rpi4": 40, "rpi-zero-2w": 30, "jetson-nano": 20, "jetson-orin-nano": 10}
     assert {row.link for row in config.fleet} == {"wifi", "lte-cat1", None}
@@ -56,7 +56,7 @@ def test_the_example_is_what_the_page_says() -> None:
 @pytest.mark.torch
 def test_the_example_runs_and_repeats() -> None:
     pytest.importorskip("torch")
-    one, two = (run(configs.load(EXAMPLE, FEW)) for _ in range(2))
+    one, two = (run(configs.load_config(EXAMPLE, FEW)) for _ in range(2))
     assert one.completed
     assert one.history == two.history
     assert one.devices == two.devices

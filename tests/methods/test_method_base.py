@@ -50,26 +50,26 @@ def test_an_unknown_key_lists_the_known_ones():
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("tau", "5", "an integer, found '5'"),
-        ("tau", True, "an integer, found True"),
-        ("tau", 5.0, "an integer, found 5.0"),
+        ("tau", "5", "an integer from 1 to 1000, found '5'"),
+        ("tau", True, "an integer from 1 to 1000, found True"),
+        ("tau", 5.0, "an integer from 1 to 1000, found 5.0"),
         ("tau", 0, "an integer from 1 to 1000, found 0"),
         ("tau", -1, "an integer from 1 to 1000, found -1"),
         ("tau", 10**400, "an integer from 1 to 1000"),
-        ("temperature", math.nan, "a finite number, found nan"),
-        ("temperature", math.inf, "a finite number, found inf"),
-        ("temperature", "1", "a finite number, found '1'"),
-        ("temperature", True, "a finite number, found True"),
-        ("temperature", 10**400, "a finite number, found 1000"),
+        ("temperature", math.nan, "a number from 0.01 to 100, found nan"),
+        ("temperature", math.inf, "a number from 0.01 to 100, found inf"),
+        ("temperature", "1", "a number from 0.01 to 100, found '1'"),
+        ("temperature", True, "a number from 0.01 to 100, found True"),
+        ("temperature", 10**400, "a number from 0.01 to 100, found 1000"),
         ("temperature", 0.0, "a number from 0.01 to 100, found 0.0"),
-        ("temperature", -1, "a number from 0.01 to 100, found -1.0"),
+        ("temperature", -1, "a number from 0.01 to 100, found -1"),
         ("target", "everyone", "leave-one-out or all, found 'everyone'"),
-        ("target", 1, "a string, found 1"),
+        ("target", 1, "leave-one-out or all, found 1"),
         ("device", True, "a string, found True"),
         ("device", "gpu", "cpu or cuda:N, found 'gpu'"),
         ("device", "cuda:", "cpu or cuda:N"),
         ("device", "cuda:²", "cpu or cuda:N"),
-        ("device", "cpu\n", "cpu or cuda:N"),
+        ("device", "cpu\n", "at most 256 printable characters"),
     ],
 )
 def test_a_value_that_cannot_be_meant_is_refused(key, value, expected):
@@ -101,7 +101,7 @@ class BareMethod(Method[Bare]):
 
 def test_types_are_checked_even_where_nothing_else_is_said():
     assert BareMethod.read({"steps": 3, "rate": 1}) == Bare(3, 1.0)
-    assert refused(BareMethod) == "method.steps: missing, and bare has no default for it"
+    assert refused(BareMethod) == "method.steps: missing"
     assert refused(BareMethod, steps="3") == "method.steps: expected an integer, found '3'"
     assert refused(BareMethod, steps=3, verbose=1) == "method.verbose: expected true or false, found 1"
     assert refused(BareMethod, steps=3, rate=math.nan) == "method.rate: expected a finite number, found nan"
@@ -239,13 +239,18 @@ class Point:
 @pytest.fixture
 def installed(monkeypatch):
     """Only these methods are registered."""
+    real = importlib.metadata.entry_points
 
     def forget() -> None:
         registry.points.cache_clear()
-        registry.load.cache_clear()
+        registry.load_entry.cache_clear()
 
     def install(*points: Point) -> None:
-        monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: points)
+        monkeypatch.setattr(
+            importlib.metadata,
+            "entry_points",
+            lambda group: points if group == "edge_sdk.methods" else real(group=group),
+        )
         forget()
 
     yield install

@@ -13,7 +13,7 @@ from model_suite import ADAM, BATCH, CLASSES, OPTIMS, SHAPE, batches
 from edge_sdk import objectives
 from edge_sdk.arrays import Floats
 from edge_sdk.data import Preprocess
-from edge_sdk.errors import Unsupported, UsageError
+from edge_sdk.errors import Unsupported
 from edge_sdk.models.base import Model
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import Seen, Term, names_on, terms
@@ -123,8 +123,11 @@ class Strange(Nowhere):
     name: ClassVar[str] = "strange"
 
 
-def test_a_form_that_does_not_go_with_its_term_is_one_clear_line(register: Callable[[str, Any], None]) -> None:
+def test_a_form_that_does_not_go_with_its_term_spoils_no_other(register: Callable[[str, Any], None]) -> None:
     register("edge_sdk.terms", {"strange": f"{__name__}:Strange"})
     register(TORCH_FORMS, {"strange": "edge_sdk.models.torch_terms:cross_entropy_loss"})
-    with pytest.raises(UsageError, match="'strange': a term on `own`, and no other, has a StatefulForm"):
-        torch_mlp()
+    model = torch_mlp()
+    assert "strange" not in model.spec.terms
+    assert "data-free" in model.spec.terms
+    with pytest.raises(Unsupported, match="cannot minimise 'strange'"):
+        model.fit(batches(1), (Strange(),), ADAM)

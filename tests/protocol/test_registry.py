@@ -12,7 +12,7 @@ import pytest
 from edge_sdk.arrays import Floats
 from edge_sdk.errors import UsageError
 from edge_sdk.models.numpy_model import NumpyModel
-from edge_sdk.objectives import CrossEntropy, On, Seen, Term, form_of, names_on, terms
+from edge_sdk.objectives import CrossEntropy, On, Seen, Term, form_of, load_term, names_on, terms
 from edge_sdk.protocol import registry
 
 Register = Callable[[str, Mapping[str, str]], None]
@@ -60,15 +60,25 @@ def test_a_term_of_another_package_is_one_of_all(register: Register) -> None:
         ("huber", "edge_sdk.objectives:Huber", "loss term 'huber': edge_sdk.objectives:Huber does not load"),
         ("huber", OURS, "loss term 'huber': .* is no edge_sdk.objectives.Term with this name"),
         ("huber", "edge_sdk.objectives:softmax", "is no edge_sdk.objectives.Term"),
-        ("proximal", OURS, "loss term 'proximal' is registered twice, by .*Proximal and .*CrossEntropy: uninstall one"),
+        (
+            "proximal",
+            OURS,
+            "loss term 'proximal' is registered twice, by .*Proximal .* and .*CrossEntropy .*; uninstall",
+        ),
         ("on-the-head", f"{__name__}:OnTheHead", "is an edge_sdk.objectives.HeadTerm"),
     ],
 )
-def test_a_broken_term_is_one_clear_line(register: Register, name: str, value: str, message: str) -> None:
+def test_a_broken_term_is_one_clear_line_and_spoils_no_other(
+    register: Register, name: str, value: str, message: str
+) -> None:
     register("edge_sdk.terms", {name: value})
     with pytest.raises(UsageError, match=message) as caught:
-        NumpyModel(3, (1, 2, 2), seed=0)
+        load_term(name)
     assert "\n" not in str(caught.value)
+    assert "uninstall" in str(caught.value)
+    known = NumpyModel(3, (1, 2, 2), seed=0).spec.terms
+    assert name not in known
+    assert "cross-entropy" in known
 
 
 def test_the_same_registration_seen_twice_is_one(register: Register) -> None:
@@ -79,6 +89,6 @@ def test_the_same_registration_seen_twice_is_one(register: Register) -> None:
 def test_what_nobody_registers_is_named_with_what_there_is(register: Register) -> None:
     register("a.group", {"one": OURS, "two": OURS})
     with pytest.raises(UsageError, match=r"no thing 'three'; registered are one, two"):
-        registry.load("a.group", "three", "thing")
+        registry.load_entry("a.group", "three", "thing")
     with pytest.raises(UsageError, match="registered are none"):
-        registry.load("another.group", "one", "thing")
+        registry.load_entry("another.group", "one", "thing")

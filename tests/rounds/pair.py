@@ -101,15 +101,15 @@ class Device:
         return self.state.phase in (session.SessionPhase.DONE, session.SessionPhase.REFUSED)
 
     def feed(self, event: session.SessionEvent) -> None:
-        self.state, commands = session.advance(self.state, event)
+        self.state, commands = session.advance_session(self.state, event)
         for command in commands:
             self._carry_out(command)
-        due_s, power = session.next_due_s(self.state), self.power
+        due_s, power = session.session_due_s(self.state), self.power
         if due_s is not None:
             self.pair.at(due_s, lambda: self._tick(power))
 
     def _tick(self, power: int) -> None:
-        due_s = session.next_due_s(self.state)
+        due_s = session.session_due_s(self.state)
         if power == self.power and due_s is not None and self.pair.now_s >= due_s:
             self.feed(session.SessionTick(self.pair.now_s))
 
@@ -194,12 +194,12 @@ class Coordinator:
         self._wake()
 
     def _wake(self) -> None:
-        due_s = rounds.next_due_s(self.model.state)
+        due_s = rounds.rounds_due_s(self.model.state)
         if due_s is not None:
             self.pair.at(due_s, self._tick)
 
     def _tick(self) -> None:
-        due_s = rounds.next_due_s(self.model.state)
+        due_s = rounds.rounds_due_s(self.model.state)
         if due_s is not None and self.pair.now_s >= due_s:
             self.feed(rounds.RoundTick(self.pair.now_s))
 

@@ -56,8 +56,8 @@ class Model:
 
     def feed(self, event: rounds.RoundEvent) -> tuple[rounds.RoundCommand, ...]:
         before, shown = self.state, repr(self.state)
-        after, commands = rounds.advance(before, event)
-        assert rounds.advance(before, event) == (after, commands), "not a function of its input"
+        after, commands = rounds.advance_rounds(before, event)
+        assert rounds.advance_rounds(before, event) == (after, commands), "not a function of its input"
         assert repr(before) == shown, "changed its input"
         check_state(after)
         check_step(before, event, after, commands)
@@ -102,11 +102,11 @@ class Model:
 
     def tick(self) -> tuple[rounds.RoundCommand, ...]:
         """As the server does it: only when one is due."""
-        due_s = rounds.next_due_s(self.state)
+        due_s = rounds.rounds_due_s(self.state)
         return self.feed(rounds.RoundTick(self.now_s)) if due_s is not None and self.now_s >= due_s else ()
 
     def wait_until_due(self) -> tuple[rounds.RoundCommand, ...]:
-        due_s = rounds.next_due_s(self.state)
+        due_s = rounds.rounds_due_s(self.state)
         assert due_s is not None, f"nothing would ever happen: {self.state}"
         self.now_s = max(self.now_s, due_s)
         return self.feed(rounds.RoundTick(self.now_s))
@@ -168,9 +168,9 @@ def check_state(state: RoundState) -> None:
     assert ExchangeId(0, 0) <= state.place <= ExchangeId(state.policy.rounds, 0)
     assert state.place.exchange < state.policy.exchanges
     if state.phase in OVER:
-        assert rounds.next_due_s(state) is None
+        assert rounds.rounds_due_s(state) is None
     if state.phase is RoundPhase.COLLECTING:
-        assert rounds.next_due_s(state) is not None
+        assert rounds.rounds_due_s(state) is not None
 
 
 def check_step(

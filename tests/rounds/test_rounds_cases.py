@@ -77,7 +77,7 @@ def test_a_device_that_joins_twice_counts_once():
     model = Model(policy(2, 2))
     assert model.join("a") == model.join("a") == ()
     assert model.state.phase is RoundPhase.GATHERING
-    assert rounds.next_due_s(model.state) is None
+    assert rounds.rounds_due_s(model.state) is None
 
 
 def test_the_rest_have_the_join_grace_from_the_quorum_on():
@@ -85,10 +85,10 @@ def test_the_rest_have_the_join_grace_from_the_quorum_on():
     model.join("a")
     model.now_s = 10.0
     model.join("b")
-    assert rounds.next_due_s(model.state) == 10.0 + GRACE_S
+    assert rounds.rounds_due_s(model.state) == 10.0 + GRACE_S
     model.now_s = 13.0
     model.join("c")  # one more does not push the moment back
-    assert rounds.next_due_s(model.state) == 10.0 + GRACE_S
+    assert rounds.rounds_due_s(model.state) == 10.0 + GRACE_S
     assert model.wait(1.9) == ()
     assert model.wait(0.1) == (Invite(("a", "b", "c"), ExchangeId(0, 0), DEADLINE_S),)
 
@@ -98,10 +98,10 @@ def test_the_grace_begins_anew_when_the_quorum_was_lost():
     model.join("a")
     model.join("b")
     model.leave("b")
-    assert rounds.next_due_s(model.state) is None
+    assert rounds.rounds_due_s(model.state) is None
     model.now_s = 100.0
     model.join("b")
-    assert rounds.next_due_s(model.state) == 100.0 + GRACE_S
+    assert rounds.rounds_due_s(model.state) == 100.0 + GRACE_S
 
 
 def test_no_grace_opens_at_the_next_tick():
@@ -117,7 +117,7 @@ def test_the_run_opens_when_the_last_expected_device_will_not_come(event):
     model.join("a")
     model.join("b")
     assert model.feed(event) == ()
-    assert rounds.next_due_s(model.state) == 0.0
+    assert rounds.rounds_due_s(model.state) == 0.0
     assert model.wait(0.0) == (Invite(("a", "b"), ExchangeId(0, 0), DEADLINE_S),)
 
 
@@ -477,21 +477,21 @@ def test_after_a_restart_a_round_whose_end_was_not_on_record_ends():
 
 def test_after_a_restart_the_closing_exchange_does_not_wait_for_those_who_answered_it():
     model = restarted(3, 3, ExchangeId(2, 0), "ab")
-    assert rounds.next_due_s(model.state) is None
+    assert rounds.rounds_due_s(model.state) is None
     assert model.join("c") == (Invite(("c",), ExchangeId(2, 0), DEADLINE_S),)
     assert model.answer("c")[1:] == (Fold("c", ExchangeId(2, 0), sent("c", ExchangeId(2, 0))), EndRun(""))
 
 
 def test_after_a_restart_a_complete_closing_exchange_needs_nobody():
     model = restarted(2, 1, ExchangeId(2, 0), "ab")
-    assert rounds.next_due_s(model.state) == 0.0
+    assert rounds.rounds_due_s(model.state) == 0.0
     assert model.wait(0.0) == (EndRun(""),)
 
 
 def test_after_a_restart_a_closing_exchange_with_a_quorum_waits_the_grace_for_the_rest():
     model = restarted(3, 2, ExchangeId(2, 0), "ab")
     assert model.wait(100.0) == ()  # the first tick only starts the grace
-    assert rounds.next_due_s(model.state) == 100.0 + GRACE_S
+    assert rounds.rounds_due_s(model.state) == 100.0 + GRACE_S
     assert model.wait(GRACE_S) == (EndRun(""),)
 
 

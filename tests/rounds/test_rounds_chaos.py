@@ -61,7 +61,7 @@ def play(model: Model, script: bytes, *, leaving: bool) -> None:
         elif kind < 205:
             model.wait(what / 64)
         elif kind < 208:
-            model.wait_until_due() if rounds.next_due_s(model.state) is not None else model.tick()
+            model.wait_until_due() if rounds.rounds_due_s(model.state) is not None else model.tick()
         elif kind < 230:
             model.feed(rounds.Lost(device))
         elif kind < 240:

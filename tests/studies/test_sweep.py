@@ -134,7 +134,7 @@ def test_conditions_alone_need_no_validation_part(config, tmp_path):
 
 
 def test_a_key_for_one_method_changes_that_method_alone(config):
-    found = axes.read_axes(["method.fedal.tau=2,4", RATE], ("fedal", "fedmd"))
+    found = axes.read_axes(["method.fedal.tau=2,4", RATE])
     assert len(axes.choices(found, "fedal")) == 4
     assert axes.choices(found, "fedmd") == [{"train.learning_rate": 0.05}, {"train.learning_rate": 0.2}]
     changed = planned_runs.trial_config(config, "fedal", 0, {"method.fedal.tau": 4})
@@ -164,7 +164,7 @@ def test_labels_are_file_names_and_differ_where_settings_do():
     [
         (("train.nope=1,2",), ("fedmd",), "train.nope: unknown key"),
         (("train.learning_rate=-1,0.1",), ("fedmd",), "train.learning_rate"),
-        (("method.fedmd.nope=1",), ("fedmd",), "method.nope: fedmd has no such parameter"),
+        (("method.fedmd.nope=1",), ("fedmd",), "method.fedmd.nope: fedmd has no such parameter"),
         (("method.fedal.tau=2,0",), ("fedal",), "tau"),
         (("method.tau=1,2",), ("fedal",), "name the method, as in method.NAME.tau"),
         (("method.fedal.tau=1,2",), ("fedmd",), "fedal is not among --methods fedmd"),

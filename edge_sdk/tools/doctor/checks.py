@@ -10,6 +10,7 @@ from edge_sdk.tools.doctor import broker, disk, machine, packages
 from edge_sdk.tools.doctor.broker import BrokerObservation
 from edge_sdk.tools.doctor.finding import Check, CheckResult, CheckTarget, Finding, run_checks
 from edge_sdk.tools.doctor.packages import Requirement
+from edge_sdk.tools.doctor.plugins import plugin_checks
 from edge_sdk.tools.doctor.selftest import open_mqtt, run_selftest
 
 
@@ -49,7 +50,7 @@ def broker_checks(observed: BrokerObservation) -> tuple[Check, ...]:
 
 def run_all_checks(target: CheckTarget) -> tuple[CheckResult, ...]:
     """Run all checks.  Raises UsageError for a broker URL or TLS files that cannot be used."""
-    checks = (*MACHINE, *PACKAGES)
+    checks = (*MACHINE, *PACKAGES, *plugin_checks())
     if target.broker is not None:
         observed = run_selftest(target.broker, target.name, open_link=partial(open_mqtt, tls=target.tls))
         checks += broker_checks(observed)
