@@ -50,7 +50,7 @@ class Deployment:
         self.folder, self.out, self._broker = folder, folder / "run", broker
         tables = tables or fleets.tables(pictures, method, devices=3, **federation)
         self.fleet = sim_fleet.build_fleet(configs.parse(tables, Path("test.toml")))
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
         for device in self.fleet.devices:
             device.write(folder / "kits" / device.kit.id)
         self._write_federation(tables)
@@ -87,7 +87,7 @@ class Deployment:
 
     def _start(self, name: str, arguments: list[str], **environment: str) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
-            self._running[name] = subprocess.Popen(
+            self.running[name] = subprocess.Popen(
                 [sys.executable, "-m", "edge_sdk.cli", *arguments],
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
@@ -98,17 +98,17 @@ class Deployment:
 
     def end(self, name: str, signal: int) -> int:
         """Send a signal, and wait for the process; its exit code."""
-        process = self._running.pop(name)
+        process = self.running.pop(name)
         process.send_signal(signal)
         return process.wait(PATIENCE_S)
 
     def wait_for_round(self, round_: int) -> None:
         """Until the coordinator has said so."""
-        self._until(lambda: f" round {round_}/" in self.said("coordinator"), f"round {round_}")
+        self.until(lambda: f" round {round_}/" in self.said("coordinator"), f"round {round_}")
 
     def finish(self) -> dict[str, Any]:
         """Wait until every process has ended well; the summary."""
-        for name, process in self._running.items():
+        for name, process in self.running.items():
             try:
                 code = process.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
@@ -121,10 +121,10 @@ class Deployment:
         """The log of a process, of all its lives."""
         return (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
 
-    def _until(self, condition: Any, what: str) -> None:
+    def until(self, condition: Any, what: str) -> None:
         end_s = time.monotonic() + PATIENCE_S
         while not condition():
-            if time.monotonic() > end_s or any(process.poll() for process in self._running.values()):
+            if time.monotonic() > end_s or any(process.poll() for process in self.running.values()):
                 raise AssertionError(f"waited in vain for {what}\n{self._all_logs()}")
             time.sleep(0.01)
 
@@ -137,7 +137,7 @@ class Deployment:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for process in self._running.values():
+        for process in self.running.values():
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             process.wait()

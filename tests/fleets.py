@@ -21,7 +21,7 @@ from edge_sdk.models.base import ModelSpec
 from edge_sdk.models.predict_only import PredictOnly
 from edge_sdk.protocol import codec, storage
 from edge_sdk.protocol.codec import Limits
-from edge_sdk.protocol.messages import Message
+from edge_sdk.protocol.messages import Hello, Message
 from edge_sdk.transport.memory.hub import Faults, MemoryTransport
 from edge_sim.clock.virtual_fleet import VirtualFleet
 from edge_sim.config import settings as configs
@@ -155,6 +155,14 @@ class Run(VirtualFleet):
 
         self.hub.publish = listen  # type: ignore[method-assign]  # what a tap is
         return sent
+
+    def hello(self, number: int) -> Hello:
+        """What a device says of itself as it connects; before the run."""
+        sent = self.tap()
+        self.devices[number].connect()
+        while not (said := [message for message in sent if isinstance(message, Hello)]):
+            assert self.clock.step()
+        return said[0]
 
     @property
     def result(self) -> Result:

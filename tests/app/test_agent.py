@@ -221,7 +221,7 @@ def test_certificates_belong_to_a_brokers_address(tmp_path: Path) -> None:
         "data": edge_sdk.LocalData(train=part),
         "tls": edge_sdk.TlsFiles(ca=tmp_path / "ca.pem"),
     }
-    with pytest.raises(UsageError, match="set them on the transport"):
+    with pytest.raises(UsageError, match=r"^tls and cloud_safe .*transport$"):
         edge_sdk.Agent(broker=Hub().link("a"), **common)
     with pytest.raises(UsageError, match=r"ca\.pem cannot be read"):
         edge_sdk.Agent(broker="mqtts://lab", **common)
@@ -258,7 +258,7 @@ def test_what_apps_give_in_place_of_what_is_meant(wrong: dict[str, Any], message
 def test_samples_that_predict_cannot_take_are_named() -> None:
     agent = _agent(Hub(), "left")
     assert agent.predict(np.zeros((1, 8)).tolist()).shape == (1, CLASSES)
-    with pytest.raises(UsageError, match=r"samples of shape \(1, 9\): .* own data are \(n, 8\)"):
+    with pytest.raises(UsageError, match=r"^predict: .*\(1, 9\).*\(n, 8\)$"):
         agent.predict(np.zeros((1, 9), np.float32))
 
 

@@ -96,7 +96,7 @@ def test_a_profile_of_ones_own_is_a_file(tmp_path):
     (tmp_path / "tiny.toml").write_text(BOARD)
     assert load_board(str(tmp_path / "tiny.toml")).title == "A tiny board"
     (tmp_path / "string.toml").write_text(LINK.replace("latency_s", "latency"))
-    with pytest.raises(UsageError, match=r"string\.toml: latency: .*the unit is missing"):
+    with pytest.raises(UsageError, match=r"string\.toml: latency: .*unit.* latency_s$"):
         load_link(str(tmp_path / "string.toml"))
 
 
@@ -171,9 +171,9 @@ def test_a_wrong_link_is_named(old, new, words):
 
 @pytest.mark.parametrize("name", ["pi6", "", "../boards/rpi4", "rpi4.toml"])
 def test_an_unknown_name_is_answered_with_the_known_ones(name):
-    with pytest.raises(UsageError, match=r"rpi-zero-2w, rpi3, rpi4, rpi5, x86"):
+    with pytest.raises(UsageError, match=rf"^board '{name}': .*, rpi4, rpi5, x86"):
         load_board(name)
-    with pytest.raises(UsageError, match=r"ethernet, lte-cat1, wifi"):
+    with pytest.raises(UsageError, match=rf"^link '{name}': .*ethernet, lte-cat1, wifi"):
         load_link(name)
 
 

@@ -71,7 +71,7 @@ def test_a_model_for_a_runtime_that_the_board_has_not_is_named(pictures: Path, t
     (tmp_path / "onnx.toml").write_text(other)
     tables = fleets.tables(pictures, "local", 2)
     tables["fleet"] = [{"model": "softmax"}, {"model": "softmax", "board": "onnx.toml"}]
-    with pytest.raises(UsageError, match=r"device-01 .* softmax computes in numpy, .* rpi-onnx has onnx "):
+    with pytest.raises(UsageError, match=r"^fleet\.model: device-01 .*softmax.*numpy.*rpi-onnx.*onnx"):
         run(configs.parse(tables, tmp_path / "f.toml"))
 
 
@@ -80,7 +80,7 @@ def test_a_model_to_stack_that_nobody_has_is_named(pictures: Path, engine: str) 
     tables = fleets.tables(pictures, "fedmd", 2, rounds=1)
     tables["fleet"] = [{"count": 2, "model": "softmax"}]
     tables["run"] = {"engine": engine, "stacked": ["softmax", "nope"], "standalone": False}
-    with pytest.raises(UsageError, match=r"run\.stacked: .* 'nope'; it has softmax$"):
+    with pytest.raises(UsageError, match=r"^run\.stacked: .*'nope'; .*softmax$"):
         run(configs.parse(tables, Path("f.toml")))
     tables["run"]["stacked"] = ["softmax"]
     assert run(configs.parse(tables, Path("f.toml"))).completed
@@ -90,7 +90,7 @@ def test_a_model_to_stack_that_nobody_has_is_named(pictures: Path, engine: str) 
 def test_a_deadline_that_nobody_meets_is_told_before_the_first_round(pictures: Path, method: str) -> None:
     tables = fleets.tables(pictures, method, 2, deadline_s=0.005)
     tables["fleet"] = [{"model": "softmax"}, {"model": "softmax", "board": "x86"}]
-    with pytest.raises(UsageError, match=r"deadline_s: 0\.005 s, .* device-01 \(softmax on x86, ethernet\)"):
+    with pytest.raises(UsageError, match=r"deadline_s: 0\.005 s, .*device-01 .*x86"):
         run(configs.parse({**tables, "train": {"local_steps": 1000}}, Path("f.toml")))
     tables["federation"]["deadline_s"] = 60.0
     assert run(configs.parse(tables, Path("f.toml"))).completed

@@ -32,9 +32,7 @@ def test_the_link_of_an_own_board_lies_beside_the_board(pictures: Path, tmp_path
     (tmp_path / "boards" / "mine.toml").write_text(board)
     tables = fleets.tables(pictures, "local", 2, rounds=1)
     tables["fleet"] = [{"count": 2, "model": "softmax", "board": "boards/mine.toml"}]
-    with pytest.raises(
-        UsageError, match=r"fleet\[0\].board: .*boards/mine.toml: link: link '.*': cannot be read"
-    ) as caught:
+    with pytest.raises(UsageError, match=r"fleet\[0\]\.board: .*boards/mine\.toml: link: .*cannot") as caught:
         configs.parse(tables, tmp_path / "f.toml")
     assert str(tmp_path / "boards" / "link.toml") in str(caught.value)
     link = SHIPPED.joinpath("links/wifi.toml").read_text().replace('"wifi"', '"my-wifi"')
@@ -47,7 +45,7 @@ def test_an_own_board_with_an_unknown_link_is_named(pictures: Path, tmp_path: Pa
     (tmp_path / "mine.toml").write_text(board)
     tables = fleets.tables(pictures, "local", 1)
     tables["fleet"] = [{"model": "softmax", "board": "mine.toml"}]
-    with pytest.raises(UsageError, match=r"mine\.toml: link: link '5g': there is none"):
+    with pytest.raises(UsageError, match=r"fleet\[0\]\.board: .*mine\.toml: link: .*'5g'"):
         configs.parse(tables, tmp_path / "f.toml")
 
 

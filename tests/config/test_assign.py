@@ -37,7 +37,7 @@ def test_a_faster_board_runs_a_larger_model(speed: float, expected: str) -> None
 def test_a_board_takes_what_it_has_a_runtime_for() -> None:
     board = dataclasses.replace(RPI4, runtimes=("numpy", "onnx"), train_flops_per_s=1e12)
     assert model_of("board:softmax,onnx-random,cnn,resnet", board, 0, 0) == "onnx-random"
-    with pytest.raises(UsageError, match=r"rpi4 runs numpy, onnx .* \(mlp, cnn, resnet\)"):
+    with pytest.raises(UsageError, match=r"^fleet\.model: .*rpi4.*\(mlp, cnn, resnet\)"):
         model_of("board", board, 0, 0)
 
 
@@ -72,5 +72,5 @@ def test_a_fleet_row_may_leave_it_to_a_rule(pictures: Path) -> None:
     devices = fleet.build_fleet(configs.parse(plain, Path("f.toml"))).devices
     assert [device.kit.family for device in devices] == ["softmax", "onnx-random", "softmax", "softmax"]
     plain["fleet"][0]["model"] = "random:"
-    with pytest.raises(UsageError, match=r"f\.toml: fleet\[0\]\.model: no model family ''"):
+    with pytest.raises(UsageError, match=r"^f\.toml: fleet\[0\]\.model: .*family ''"):
         fleet.build_fleet(configs.parse(plain, Path("f.toml")))

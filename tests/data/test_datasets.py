@@ -228,13 +228,13 @@ def _other_zip(path):
 )
 def test_a_file_that_is_no_npz(tmp_path, make):
     make(tmp_path / "mine.npz")
-    with pytest.raises(UsageError, match=r"^data\.path: .*mine\.npz: not a readable npz file: ") as caught:
+    with pytest.raises(UsageError, match=r"^data\.path: .*mine\.npz: .*readable npz") as caught:
         load_dataset(DataTable(source="npz", path="mine.npz"), 0, tmp_path)
     assert "\n" not in str(caught.value)
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(UsageError, match=r"^data\.path: .*none\.npz: no such file$"):
+    with pytest.raises(UsageError, match=r"^data\.path: .*none\.npz: .*such file$"):
         load_dataset(DataTable(source="npz", path="none.npz"), 0, tmp_path)
 
 

@@ -49,7 +49,7 @@ def test_a_division_of_its_own_is_kept(tmp_path: Path) -> None:
     assert (len(whole.train), len(whole.test)) == (15, 6)
     np.testing.assert_array_equal(whole.test.x[:, 0, 0], [0, 1, 50, 51, 100, 101])
     paint(tmp_path / "test" / "dog" / "0.png", 0)
-    with pytest.raises(UsageError, match="test: dog: no such class in the training part; it has ant, bee, cat"):
+    with pytest.raises(UsageError, match=r"dog: .*class.* ant, bee, cat$"):
         folder.read_folder(tmp_path, None, 0.2, 0)
 
 
@@ -62,34 +62,34 @@ def test_one_picture_in_colour_makes_all_so(tmp_path: Path) -> None:
 
 def test_pictures_of_several_sizes_need_one(tmp_path: Path) -> None:
     paint(zoo(tmp_path) / "cat" / "wide.png", 70, size=(6, 9))
-    with pytest.raises(UsageError, match=r"wide\.png: 6 x 9 pixels, but 0\.png has 6 x 4; .* data\.image_size"):
+    with pytest.raises(UsageError, match=r"wide\.png: 6 x 9.*data\.image_size"):
         folder.read_folder(tmp_path, None, 0.2, 0)
     assert folder.read_folder(tmp_path, (3, 5), 0.2, 0).train.x.shape[1:] == (3, 5)
 
 
 def test_what_is_wrong_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"data\.path: .*absent: no such folder"):
+    with pytest.raises(UsageError, match=r"^data\.path: .*absent: .*such folder"):
         folder.read_folder(tmp_path / "absent", None, 0.2, 0)
     paint(tmp_path / "one" / "ant" / "0.png", 0)
-    with pytest.raises(UsageError, match="expected a sub-folder of pictures for each class, found ant"):
+    with pytest.raises(UsageError, match=r"one: .*each class, found ant$"):
         folder.read_folder(tmp_path / "one", None, 0.2, 0)
     zoo(tmp_path / "two")
     (tmp_path / "two" / "dog").mkdir()
-    with pytest.raises(UsageError, match=r"dog: holds no pictures \(\.bmp"):
+    with pytest.raises(UsageError, match=r"dog: .*no pictures \(\.bmp"):
         folder.read_folder(tmp_path / "two", None, 0.2, 0)
     (zoo(tmp_path / "three") / "ant" / "9.png").write_bytes(b"\x89PNG\r\n\x1a\n, cut off")
-    with pytest.raises(UsageError, match=r"9\.png: not a readable picture"):
+    with pytest.raises(UsageError, match=r"9\.png: not .*readable picture"):
         folder.read_folder(tmp_path / "three", None, 0.2, 0)
     paint(zoo(tmp_path / "four") / "ant" / "9.tif", 40_000, mode="I")
-    with pytest.raises(UsageError, match=r"9\.tif: more than 8 bits a value \(mode I"):
+    with pytest.raises(UsageError, match=r"9\.tif: .*8 bits.*\(mode I"):
         folder.read_folder(tmp_path / "four", None, 0.2, 0)
     zoo(tmp_path / "five", each=1)
-    with pytest.raises(UsageError, match=r"too few pictures of each class to hold 0\.2 of them out"):
+    with pytest.raises(UsageError, match=r"too few pictures.* 0\.2 "):
         folder.read_folder(tmp_path / "five", None, 0.2, 0)
 
 
 def test_without_pillow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     zoo(tmp_path)
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(MissingExtra, match=r"needs the package pillow: pip install 'edge-sdk\[sim\]'"):
+    with pytest.raises(MissingExtra, match=r"pillow: pip install 'edge-sdk\[sim\]'"):
         folder.read_folder(tmp_path, None, 0.2, 0)

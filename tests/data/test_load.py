@@ -70,7 +70,7 @@ def test_its_own_seed_counts_before_the_federations(file: Path) -> None:
 
 def test_a_federation_may_have_more_classes_than_the_data_and_not_fewer(file: Path) -> None:
     assert loaded(file, classes=5).classes == 5
-    with pytest.raises(UsageError, match=r"federation\.classes: 2, .* y_train .* label 2 at sample 80"):
+    with pytest.raises(UsageError, match=r"^federation\.classes: 2, .*y_train.*2.* 80"):
         loaded(file, classes=2)
 
 
@@ -143,7 +143,7 @@ def test_a_balanced_test_has_as_many_of_each_class(tmp_path: Path) -> None:
     assert [int(y[n]) for n in numbers(found.test.x)] == found.test.y.tolist()
     smaller = loaded(file, public=0, balance_test=True, test_samples=6)
     np.testing.assert_array_equal(np.bincount(smaller.test.y), [2, 2, 2])
-    with pytest.raises(UsageError, match=r"data\.test_samples: expected at most .* 9 .* found 10"):
+    with pytest.raises(UsageError, match=r"^data\.test_samples: .*9 .*found 10"):
         loaded(file, public=0, balance_test=True, test_samples=10)
     again, other = (loaded(file, seed, public=0, balance_test=True) for seed in (0, 1))
     assert numbers(again.test.x) == numbers(found.test.x) != numbers(other.test.x)

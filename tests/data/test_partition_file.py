@@ -127,10 +127,10 @@ def test_what_does_not_fit_is_refused(pictures: Path, exported: Path, change, me
 
 
 def test_files_that_cannot_be_read_or_written(pictures: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"partition\.file: .*absent\.json: no such file"):
+    with pytest.raises(UsageError, match=r"partition\.file: .*absent\.json: .*such file"):
         built(tmp_path, tables(pictures, file="absent.json"))
     (tmp_path / "torn.json").write_text('{"devices": {', encoding="utf-8")
     with pytest.raises(UsageError, match=r"torn\.json: not .* JSON"):
         built(tmp_path, tables(pictures, file="torn.json"))
-    with pytest.raises(UsageError, match=r"partition\.export: .* cannot be written"):
+    with pytest.raises(UsageError, match=r"partition\.export: .*part\.json: .*be written"):
         run(configs.parse(tables(pictures, kind="iid", export="torn.json/part.json"), tmp_path / "f.toml"))

@@ -79,7 +79,7 @@ def test_refuses_settings_without_meaning(wrong: dict[str, object]) -> None:
 def test_class_counts() -> None:
     data = LocalData(train=Samples(np.zeros((4, 2)), np.array([2, 0, 2, 2])))
     assert data.class_counts(4) == (1, 0, 3, 0)
-    with pytest.raises(UsageError, match="labels from 0 to 2"):
+    with pytest.raises(UsageError, match="from 0 to 2"):
         data.class_counts(2)
-    with pytest.raises(UsageError, match="3 samples but 2 labels"):
+    with pytest.raises(UsageError, match=r"3 samples .*2 labels"):
         Samples(np.zeros((3, 2)), np.zeros(2, np.int64))

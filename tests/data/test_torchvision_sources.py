@@ -128,10 +128,10 @@ def test_absent_files_are_named_on_one_line(tmp_path: Path, name: str) -> None:
 def test_a_damaged_file_is_told_from_an_absent_one(tmp_path: Path) -> None:
     write_idx_set(tmp_path / "MNIST/raw", ("train", "t10k"))
     (tmp_path / "MNIST/raw/t10k-labels-idx1-ubyte").write_bytes(b"\x00\x00\x08")
-    with pytest.raises(UsageError, match=r"a file of mnist is damaged \(.*\); get it anew"):
+    with pytest.raises(UsageError, match="mnist is damaged"):
         torch_sources.read_torchvision("mnist", tmp_path, "balanced")
     write_svhn(tmp_path)
-    with pytest.raises(UsageError, match="a file of svhn is damaged"):  # its checksum is not that of the real one
+    with pytest.raises(UsageError, match="svhn is damaged"):  # its checksum is not that of the real one
         torch_sources.read_torchvision("svhn", tmp_path, "balanced")
 
 
@@ -139,7 +139,7 @@ def test_a_damaged_file_is_told_from_an_absent_one(tmp_path: Path) -> None:
 def test_svhn_without_scipy_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_svhn(tmp_path)
     monkeypatch.setitem(importlib.import_module("sys").modules, "scipy.io", None)
-    with pytest.raises(MissingExtra, match=r"svhn needs the package scipy.*\[vision\]"):
+    with pytest.raises(MissingExtra, match=r"svhn needs .*scipy.*\[vision\]"):
         torch_sources.read_torchvision("svhn", tmp_path, "balanced")
 
 

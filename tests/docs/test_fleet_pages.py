@@ -21,6 +21,7 @@ def test_the_configuration_page_is_what_the_tables_say():
         "run docs/gen_configuration.py"
     )
     assert not re.search(r"\|  \|$", text, re.MULTILINE), "a key without words"
-    assert "| `quorum` | 1 to 10^6 |" in text
-    assert "| `optimiser` | `sgd`, `adam` | adam |" in text
-    assert "| `seed` | 0 to 2^32 - 1 | 0 |" in text
+    rows = {row[1]: row[2:4] for row in (re.split(r" *\| *", line) for line in text.splitlines()) if len(row) > 3}
+    assert rows["`quorum`"][0] == "1 to 10^6"
+    assert rows["`optimiser`"] == ["`sgd`, `adam`", "adam"]
+    assert rows["`seed`"] == ["0 to 2^32 - 1", "0"]

@@ -29,7 +29,7 @@ def refused(opener, path) -> str:
 @OPENERS
 def test_a_file_has_one_user(opener, tmp_path):
     first = opener(tmp_path / "state.db")
-    assert "another process is using it" in refused(opener, tmp_path / "state.db")
+    assert "another process" in refused(opener, tmp_path / "state.db")
     first.close()
     opener(tmp_path / "state.db").close()
 
@@ -39,14 +39,14 @@ def test_a_file_has_one_user(opener, tmp_path):
 def test_garbage_is_refused_and_left_alone(opener, tmp_path, garbage):
     path = tmp_path / "state.db"
     path.write_bytes(garbage)
-    assert "or it is damaged: move it away" in refused(opener, path)
+    assert "damaged: move it away" in refused(opener, path)
     assert path.read_bytes() == garbage
 
 
 @OPENERS
 def test_a_database_of_another_program_is_refused_and_left_alone(opener, tmp_path, foreign_database):
     before = foreign_database(tmp_path / "state.db")
-    assert "a database of another program" in refused(opener, tmp_path / "state.db")
+    assert "of another program" in refused(opener, tmp_path / "state.db")
     assert (tmp_path / "state.db").read_bytes() == before
 
 
@@ -79,7 +79,7 @@ def test_a_ledger_on_a_full_disk_keeps_what_it_has_and_goes_on_when_there_is_roo
     ledger.close_exchange(PLACE, ("a",), now=False)
     with small_disk(100_000):
         for _ in range(2):  # a fault of the disk is no state of ours
-            with pytest.raises(StoreError, match=r"ledger\.db: disk I/O error; check free space"):
+            with pytest.raises(StoreError, match=r"ledger\.db: .*I/O error; .*space"):
                 ledger.commit([Row(ExchangeId(0, 1), "b", bytes(200_000)), Row(ExchangeId(0, 1), "c", b"small")])
             assert not ledger.has(ExchangeId(0, 1), "c")
             assert ledger.uploads(PLACE) == {"a": b"first"}

@@ -152,12 +152,12 @@ def test_inference(fleet: configs.Config, cohort: Callable[[], CohortEngine], re
             np.testing.assert_allclose(other.rows, one.rows, atol=1e-5)
 
 
-def test_what_stacks(fleet: configs.Config, cohort: Callable[[], CohortEngine]) -> None:
+def test_what_stacks(fleet: configs.Config, cohort: Callable[[], CohortEngine], way: Any) -> None:
     stacking = cohort()
     run = fleets.Run(fleet)
     (one, *_) = asked(run, lambda *_: ClassMeans())
     assert stacking.stackable(one)
-    assert not CohortEngine(frozenset({"cnn"}), stacking=stacking._stacking).stackable(one)
+    assert not CohortEngine(frozenset({"cnn"}), stacking=way[2]()).stackable(one)
 
     def on_the_head(rng: np.random.Generator, _bench: Any, job: Job) -> Fit:
         return Fit(source=job.private_batches(1), objective=(term(terms.HeadMatch, rng, 0),), optim=OPTIM)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from edge_sdk.errors import RunFailed, StoreError, UsageError
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Evaluate
 from edge_sdk.transport.memory.hub import Faults
-from edge_sim.clock.computation_queue import Computation
+from edge_sim.clock.computation_queue import Computation, ComputationQueue
 from edge_sim.clock.virtual_fleet import VirtualDevice
 from edge_sim.config import settings as configs
 from edge_sim.config.settings import Config, RunTable
@@ -103,12 +104,14 @@ BAD_LINE = Faults(drop=0.05, duplicate=0.2, delay=0.2, delay_s=3.0, disconnect=0
 
 
 @pytest.mark.parametrize("method", ["fedproto", pytest.param("fedal", marks=pytest.mark.long)])
-def test_workers_compute_the_same_bits_on_a_bad_line_and_through_power_cuts(pictures: Path, method: str) -> None:
+def test_workers_compute_the_same_bits_on_a_bad_line_and_through_power_cuts(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
     chosen = config(pictures, method)
 
     def troubled(engine: Engine) -> fleets.Run:
         run = fleets.Run(chosen, faults=BAD_LINE, seed=3, engine=engine)
-        _cut_as_it_begins(run, run.devices[2])
+        _cut_as_it_begins(monkeypatch, run, run.devices[2])
         run.power_cut(run.devices[4].device.kit.id, 2.0, 5.0)
         return run.finished()
 
@@ -120,18 +123,17 @@ def test_workers_compute_the_same_bits_on_a_bad_line_and_through_power_cuts(pict
     assert summary(divided.result) == summary(alone.result)
 
 
-def _cut_as_it_begins(run: fleets.Run, device: VirtualDevice) -> None:
+def _cut_as_it_begins(patch: pytest.MonkeyPatch, run: fleets.Run, device: VirtualDevice) -> None:
     """Take a device's power at the very moment at which it was assigned work, when somebody may be computing for it."""
-    queue, cut = device._queue, []
-    add = queue.add
+    add, cut = ComputationQueue.add, []
 
-    def add_and_cut(computation: Computation) -> None:
-        add(computation)
+    def add_and_cut(queue: ComputationQueue, computation: Computation) -> None:
+        add(queue, computation)
         if computation.agent is device.agent and not cut:
             cut.append(True)
             run.power_cut(device.device.kit.id, run.clock.now_s, 4.0)
 
-    queue.add = add_and_cut  # type: ignore[method-assign]
+    patch.setattr(ComputationQueue, "add", add_and_cut)
 
 
 class Noting(RunObserver):
@@ -175,7 +177,7 @@ def test_what_was_lost_is_computed_anew(pictures: Path, lost: int) -> None:
 
 
 def test_what_is_lost_twice_ends_the_run(pictures: Path) -> None:
-    with pytest.raises(RunFailed, match=r"ended twice in one round: .* --resume"):
+    with pytest.raises(RunFailed, match=r"device-00 ended twice .*--resume"):
         fleets.Run(config(pictures, "fedproto"), engine=Unreliable(2, 3)).finished()
 
 
@@ -236,7 +238,7 @@ def test_a_worker_that_cannot_begin_says_why(pictures: Path, monkeypatch: pytest
     engine.ready()
     for each in asked:
         engine.begin(each)
-    with pytest.raises(RunFailed, match="a worker process could not begin: model 'nowhere:factory' does not import"):
+    with pytest.raises(RunFailed, match="'nowhere:factory' does not import"):
         engine.collect()
     engine.close()
 
@@ -258,7 +260,7 @@ def test_auto_says_and_keeps_what_it_found(pictures: Path, tmp_path: Path) -> No
     chosen, why = resolved(configs.parse(plain, Path("test.toml")), tmp_path)
     assert why.startswith(f"engine: {chosen.run.engine}")
     assert "mlp " in why
-    assert "ms a device and round" in why
+    assert re.search(r"mlp \d+\.\d+ ms", why)
     assert chosen.run.engine != "auto"
     assert configs.parse(chosen.tables, chosen.file).run == chosen.run  # as it is written down
     assert json.loads((tmp_path / choice.CHOICE_FILE).read_text())["engine"] == chosen.run.engine
@@ -276,13 +278,13 @@ def test_auto_leaves_torch_alone_where_nobody_has_it(pictures: Path) -> None:
     plain["run"]["engine"] = "auto"
     chosen, why = resolved(configs.parse(plain, Path("test.toml")))
     assert chosen.run.engine == "exact"
-    assert "no model here computes in torch" in why
+    assert "computes in torch" in why
 
 
 def test_an_unknown_engine_is_refused(pictures: Path) -> None:
     plain = fleets.tables(pictures, "fedmd")
     plain["run"]["engine"] = "quantum"
-    with pytest.raises(UsageError, match=r"run.engine.*exact or cohort or workers or ray or auto"):
+    with pytest.raises(UsageError, match=r"run\.engine: .*, found 'quantum'$"):
         configs.parse(plain, Path("test.toml"))
 
 

@@ -35,7 +35,7 @@ def runs_away(run: fleets.Run, rounds: tuple[int, ...], number: int = 2) -> None
 
     def fit(*args: object) -> FitReport:
         report = healthy(*args)
-        if agent._work.assign.round not in rounds:
+        if agent.session.exchange_id.round not in rounds:
             return report
         model.set_head_rows(np.arange(4), np.full_like(model.head_rows(), np.nan))
         return FitReport(steps=report.steps, loss=float("nan"))
@@ -75,7 +75,7 @@ def test_one_bad_round_is_undone_and_the_next_one_counts(pictures: Path, method:
     assert {place[0] for place, upload in mine.items() if upload.withheld} == {1}
     for (round_, _), upload in mine.items():
         if round_ == 1:
-            assert upload.withheld == "the loss was nan in step 1"
+            assert "loss was nan" in upload.withheld
             assert not upload.knowledge
             assert not upload.metrics
     assert {m.verdict for m in sent if isinstance(m, Receipt) and m.device == HOT} == {"accepted"}
@@ -139,7 +139,7 @@ def test_the_report_names_it(pictures: Path, tmp_path: Path) -> None:
     assert [device["withheld"] for device in found["per_device"]] == [0, 0, 2, 0, 0, 0]
     (warning,) = found["warnings"]
     assert warning.startswith(f"W17: {HOT} withheld 2 uploads")
-    assert "the loss was nan in step 1" in warning
+    assert "loss was nan" in warning
     assert "withheld" in (tmp_path / "devices.csv").read_text().splitlines()[0].split(",")
 
 
@@ -177,7 +177,8 @@ def test_it_ends_at_once_a_run_that_needs_it(pictures: Path) -> None:
     runs_away(run, (1,), number=3)
     run.finished()
     assert not run.result.completed
-    assert "round 1, exchange 0: the quorum of 5 cannot be reached: what device-02, device-03" in run.result.reason
+    for words in ("round 1, exchange 0: ", "quorum of 5", "device-02, device-03"):
+        assert words in run.result.reason
     assert run.clock.now_s < 1.0
 
 

@@ -99,7 +99,7 @@ def test_it_fetches_the_set_once_and_the_result_is_the_same(large: Path, broker:
         assert {each["id"]: each["accuracy"] for each in summary["per_device"]} == {
             each.id: each.accuracy for each in expected.devices
         }
-        assert "fetching the public set: 40 samples, 256" in deployment.said(lacking)
+        assert "public set: 40 samples, 256" in deployment.said(lacking)
         assert deployment.said(lacking).count("the public set is complete") == 1
     assert ear.frames == before
     assert {device for _, device in ear.frames} == {lacking}
@@ -128,12 +128,12 @@ def test_both_sides_are_killed_while_it_fetches(
         cache = folder / "state" / lacking / "public"
         for device in deployment.devices:
             deployment.start_device(device, public=device != lacking)
-        deployment._until(lambda: marks(cache) >= 5, "the first blocks")
+        deployment.until(lambda: marks(cache) >= 5, "the first blocks")
         assert deployment.end(lacking, signal.SIGKILL) == -signal.SIGKILL
         had = marks(cache)
         assert 5 <= had < BLOCKS
         deployment.start_device(lacking, public=False)
-        deployment._until(lambda: marks(cache) > had, "the next blocks")
+        deployment.until(lambda: marks(cache) > had, "the next blocks")
         assert deployment.end("coordinator", signal.SIGKILL) == -signal.SIGKILL
         assert marks(cache) < BLOCKS
         deployment.start_coordinator(resume=True)
@@ -147,6 +147,6 @@ def test_a_file_that_is_none_is_said_on_one_line(large: Path, broker: str, tmp_p
         device = deployment.devices[0]
         (tmp_path / "cut.npz").write_bytes((tmp_path / "kits" / device / "data.npz").read_bytes()[:5000])
         deployment.start_device(device, "--public", "cut.npz")
-        assert deployment._running.pop(device).wait(40.0) == 2
+        assert deployment.running.pop(device).wait(40.0) == 2
         assert deployment.said(device).startswith("edge-sdk: cut.npz: not a readable npz file: ")
         assert len(deployment.said(device).splitlines()) == 1

@@ -197,4 +197,4 @@ def test_a_coordinator_says_so_before_anybody_trains(
     monkeypatch.chdir(tmp_path)
     code = main(["coordinator", "lab.toml", "--broker", "mqtt://127.0.0.1:9", "--out", "file/run"])
     assert code == StoreError.exit_code
-    assert "check the folder's rights and free space" in capsys.readouterr().err.strip().splitlines()[-1]
+    assert "file/run/checkpoint/ledger.db: " in capsys.readouterr().err.strip().splitlines()[-1]

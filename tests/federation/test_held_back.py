@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import fleets
 import pytest
 
+from edge_sdk.durable import transaction
 from edge_sim.clock.interrupts import held_back
 from edge_sim.runs.runner import run
 
@@ -43,19 +47,19 @@ def test_in_the_midst_of_a_commit_it_loses_nothing(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The signal comes inside a transaction of the ledger; what is kept resumes to the very end of the whole run."""
-    from coordinator.ledger import Ledger
-
     tables = fleets.tables(pictures, "fedproto", feature_dim=fleets.WIDTH)
     whole = run(tables)
-    put, left = Ledger._fill_slots, [2]
+    left = [6]
 
-    def interrupted(*arguments: object) -> None:
-        left[0] -= 1
-        if left[0] == 0:
-            signal.raise_signal(signal.SIGINT)
-        put(*arguments)
+    @contextmanager
+    def interrupted(*arguments: Any) -> Iterator[None]:
+        with transaction(*arguments):
+            left[0] -= 1
+            if left[0] == 0:
+                signal.raise_signal(signal.SIGINT)
+            yield
 
-    monkeypatch.setattr(Ledger, "_fill_slots", interrupted)
+    monkeypatch.setattr("coordinator.ledger.transaction", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(tables, out=tmp_path / "run")
     again = run(tables, out=tmp_path / "run", resume=True)

@@ -78,7 +78,7 @@ def test_everybody_is_interrupted_and_goes_on(deployment: Deployment, expected: 
     assert deployment.end("coordinator", signal.SIGINT) == 130
     for device in deployment.devices:
         assert deployment.end(device, signal.SIGINT) == 130
-    assert "interrupted; go on with: edge-sdk coordinator federation.toml" in deployment.said("coordinator")
+    assert "go on with: edge-sdk coordinator" in deployment.said("coordinator")
     deployment.start_coordinator(resume=True)
     for device in deployment.devices:
         deployment.start_device(device)
@@ -141,7 +141,7 @@ def test_ctrl_c_and_resume(pictures: Path, tmp_path: Path, expected: dict[str, f
     assert "interrupted" in said
     with pytest.raises(UsageError, match="holds a run already"):
         run(file, broker="embedded:amqtt", out=out)
-    with pytest.raises(UsageError, match="keeps no state of device-00: the run was begun over a broker"):
+    with pytest.raises(UsageError, match=r"no state of device-00: .*--broker"):
         run(file, out=out, resume=True)
     result = run(file, broker="embedded:amqtt", out=out, resume=True)
     assert {device.id: device.accuracy for device in result.devices} == expected
@@ -163,5 +163,5 @@ def test_a_run_in_memory_is_not_resumed_over_a_broker(
         patch.setattr(VirtualClock, "step", stop)
         with pytest.raises(KeyboardInterrupt):
             run(fleets.tables(pictures), out=tmp_path / "run")
-    with pytest.raises(UsageError, match="keeps no state of device-00: the run was begun in memory"):
+    with pytest.raises(UsageError, match=r"no state of device-00: .*in memory"):
         run(fleets.tables(pictures), broker="embedded:amqtt", out=tmp_path / "run", resume=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,6 @@ from edge_sdk.protocol.messages import (
     CoordinatorStatus,
     DeviceStatus,
     FederationSpec,
-    Hello,
     Upload,
 )
 from edge_sdk.protocol.public_batch import batch_digest, batch_indices
@@ -99,9 +99,9 @@ def raw_upload(upload: Upload, values: np.ndarray) -> bytes:
 
 def framed(body: bytes) -> bytes:
     """A body with a correct header."""
-    header = bytearray(codec._header(len(body), codec.Stamp(), 0))
-    header[12:16] = codec._checksum(bytes(header), body).to_bytes(4, "little")
-    return bytes(header) + body
+    fields = [codec.MAGIC, codec.VERSION, 0, 0, len(body), 0, codec.UNSIGNED, 0, 0]
+    fields[5] = zlib.crc32(codec.HEADER.pack(*fields) + body)
+    return codec.HEADER.pack(*fields) + body
 
 
 def test_the_forger_here_can_make_honest_frames(rogue: Rogue) -> None:
@@ -189,9 +189,10 @@ def test_garbage_under_no_name(rogue: Rogue, clean: fleets.Run) -> None:
 def test_under_ever_new_names(rogue: Rogue, clean: fleets.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither illegal frames nor refused strangers fill the memory."""
     monkeypatch.setattr(run_record, "MAX_SENDERS", 3)
+    honest = fleets.Run(rogue.run.fleet).hello(0)
     for i in range(6):
         rogue.say(b"?", topic=topics.up("tiny", f"name-{i}", "upd"))
-        hello = replace(rogue.run.devices[0].agent._hello(), device=f"name-{i}")
+        hello = replace(honest, device=f"name-{i}")
         rogue.say(codec.encode(hello), topic=topics.up("tiny", f"name-{i}", "hello"))
     assert rogue.counted(clean) == {"unknown": {"magic": 12}}
     assert len(rogue.run.result.refused_devices) == 3
@@ -271,7 +272,6 @@ def test_a_farewell_that_was_recorded_earlier(rogue: Rogue, clean: fleets.Run) -
 
 def test_a_hello_in_a_devices_name(rogue: Rogue, clean: fleets.Run) -> None:
     """As the device itself would say it: welcomed again, and nothing else."""
-    hello = rogue.run.devices[3].agent._hello()
-    assert isinstance(hello, Hello)
+    hello = fleets.Run(rogue.run.fleet).hello(3)
     rogue.say(codec.encode(hello), topic=topics.up("tiny", VICTIM, "hello"))
     assert rogue.counted(clean) == {}

@@ -8,13 +8,13 @@ import fleets
 import pytest
 
 from coordinator.rounds import RoundPhase
-from edge_sdk.device.store import MemoryStore
+from edge_sdk.agent import Agent
+from edge_sdk.methods.fedal import DeviceState
+from edge_sdk.protocol import codec, storage
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.messages import Assign, CoordinatorStatus, Receipt, Upload
-from edge_sdk.transport.memory.hub import Hub
-from edge_sim.clock.computation_queue import ComputationQueue
-from edge_sim.clock.virtual_fleet import VirtualDevice
-from edge_sim.engines.base import ExactEngine
+from edge_sdk.protocol.messages import Assign, CoordinatorStatus, Receipt, Upload, Welcome
+from edge_sdk.transport.base import Connected, Incoming
+from edge_sdk.transport.memory.hub import Hub, MemoryTransport
 
 SLOW = "device-02"
 EXCHANGE_S = 3.0
@@ -111,24 +111,27 @@ def test_what_was_superseded_leaves_no_trace(pictures: Path, method: str) -> Non
     run, sent = superseded(pictures, method)
     done = set(places(sent, Upload, SLOW))
     (slow,) = [d for d in run.devices if d.device.kit.id == SLOW]
-    fresh = VirtualDevice(
-        slow.device, MemoryStore(), Hub(run.clock), run.clock, "tiny", queue=ComputationQueue(ExactEngine())
+    kit, public = slow.device.kit, slow.device.public
+    fresh = Agent(
+        federation="tiny",
+        broker=Hub().link(SLOW),
+        identity=SLOW,
+        model=kit.model(public),
+        data=slow.device.data,
+        public=public,
     )
-    welcome = next(m for m in sent if type(m).__name__ == "Welcome" and m.device == SLOW)
-    participant = fresh.agent
-    participant.serve = participant.bench.serve  # computed here, step by step
-    participant._join(welcome)
+    welcome = next(m for m in sent if isinstance(m, Welcome) and m.device == SLOW)
+    fresh.handle(Connected(), 0.0)
+    fresh.handle(Incoming("", codec.encode(welcome)), 0.0)
     for message in sent:
         if isinstance(message, Assign) and message.device == SLOW and (message.round, message.exchange) in done:
             done.remove((message.round, message.exchange))
-            participant._newest = (message, b"")
-            participant._start_work()
-            while not participant.work_slice():
+            fresh.handle(Incoming("", codec.encode(message)), 0.0)
+            while not fresh.work_slice():
                 pass
-            participant._learner.state, _ = participant._work.result
-            participant._work = None
+            fresh.finish_work(0.0)
     assert not done
-    assert participant.bench.model.state_bytes() == slow.agent.bench.model.state_bytes()
+    assert fresh.bench.model.state_bytes() == slow.agent.bench.model.state_bytes()
 
 
 def test_a_superseded_device_runs_the_local_stage_that_it_missed(pictures: Path) -> None:
@@ -138,7 +141,9 @@ def test_a_superseded_device_runs_the_local_stage_that_it_missed(pictures: Path)
     first = places(sent, Upload, SLOW)[0]
     assert first[1] > 0
     (slow,) = [d for d in run.devices if d.device.kit.id == SLOW]
-    assert slow.agent._learner.state.local_rounds == 4
+    start = slow.agent.store.round_start()
+    assert start is not None
+    assert storage.deserialise(DeviceState, start.method).local_rounds == 4
 
 
 def test_a_run_that_ends_while_a_device_computes_leaves_it_at_its_last_exchange(pictures: Path) -> None:
@@ -152,23 +157,23 @@ def test_a_run_that_ends_while_a_device_computes_leaves_it_at_its_last_exchange(
     assert slow.agent.bench.model.state_bytes() == begun
 
 
-def test_whoever_missed_the_end_is_told_when_it_asks(pictures: Path) -> None:
+def test_whoever_missed_the_end_is_told_when_it_asks(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The news that the run is over is lost on the way to a straggler: its next hello is answered with it."""
     run = run_with(pictures, 40.0)
-    publish, lost = run.hub._send_with_faults, []
+    arrive, lost = MemoryTransport.arrive, []
 
-    def carry(client, topic: str, frame: bytes, up_s: float) -> None:
+    def carry(client: MemoryTransport, event: Incoming) -> None:
         if (
             client.client_id == SLOW
-            and topic.endswith("/coord")
+            and event.topic.endswith("/coord")
             and run.server.rounds.phase is RoundPhase.DONE
             and not lost
         ):
-            lost.append(topic)
+            lost.append(event.topic)
             return
-        publish(client, topic, frame, up_s)
+        arrive(client, event)
 
-    run.hub._send_with_faults = carry
+    monkeypatch.setattr(MemoryTransport, "arrive", carry)
     run.finished()
     assert lost
     assert run.server.rounds.place == ExchangeId(4, 0)

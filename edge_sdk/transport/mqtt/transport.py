@@ -47,6 +47,8 @@ _log = logging.getLogger(__name__)
 MAX_FRAME_BYTES = 240 * 1024 * 1024
 _PACKET_OVERHEAD_BYTES = 1024
 """Room for the topic, the properties and the header of a chunk in one packet."""
+LEAST_PACKET_BYTES = MIN_CHUNK_BYTES + _PACKET_OVERHEAD_BYTES
+"""The smallest Maximum Packet Size of a broker that can be used."""
 _WAIT_S = 0.25
 _SESSION_EXPIRY_S = 3600
 _ANSWER_TIMEOUT_S = 10.0
@@ -269,8 +271,7 @@ class _Link:
         self._chunk_bytes = packet_bytes - _PACKET_OVERHEAD_BYTES
         if self._chunk_bytes >= MIN_CHUNK_BYTES:
             return True
-        least_bytes = MIN_CHUNK_BYTES + _PACKET_OVERHEAD_BYTES
-        self._end(reasons.packets_too_small(packet_bytes, least_bytes, self._settings.address))
+        self._end(reasons.packets_too_small(packet_bytes, LEAST_PACKET_BYTES, self._settings.address))
         return False
 
     def _on_subscribe(
