@@ -21,9 +21,12 @@ from laws import EQUIPMENT, check_merge_laws, spec_of, uploads
 
 from coordinator.report import message_sizes
 from coordinator.serving.equipment import ready_method
+from edge_sdk.device.meter import Meter
 from edge_sdk.errors import EmptyRound, UsageError
 from edge_sdk.methods.base import Method
 from edge_sdk.methods.registry import load_method, method_names
+from edge_sdk.models.base import ModelSpec
+from edge_sdk.objectives.optim import Part
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import payload_bytes
@@ -43,6 +46,7 @@ SMALL = {
 """Parameters that keep every registered method quick here."""
 NEEDS_BODY = ("fedper", "fedrep", "fedbabu", "fednh", "fedkf")
 NEEDS_TORCH = ("fedal", "feddf_al", "fedgen", *NEEDS_BODY)
+BATCH = 8
 MODEL = dict.fromkeys(NEEDS_BODY, "mlp")
 """Of methods that a softmax model, which is all head and differentiates nothing with respect to its inputs, cannot."""
 NAMES = method_names()
@@ -221,6 +225,46 @@ def test_a_device_that_comes_late_is_let_in(pictures: Path, name: str) -> None:
     assert run.result.completed
     assert run.begun["device-03"] > 0
     assert run.result.updates["refused"] == 0
+
+
+# -- local epochs ---------------------------------------------------------------------------------------------------
+
+TRAINED: dict[str, tuple[Part, ...]] = {
+    "fedrod": ("all", "head"),
+    "ditto": ("all", "all"),
+    "fedrep": ("body",),
+    "fedbabu": ("body",),
+    "fednh": ("body",),
+}
+"""The passes of training over the round's mini-batches, by the part that each trains; of other methods one over all."""
+NOTHING_BESIDE: dict[str, dict[str, Any]] = {"fedkf": {"gamma": 0.0}}
+"""Parameters of methods whose training steps compute more than the loss on the device's own samples."""
+
+
+@EVERY
+def test_with_local_epochs_a_round_trains_that_many(pictures: Path, name: str) -> None:
+    """The meters of two runs differ by the epochs, and by nothing else."""
+    if name not in BYTES:
+        pytest.skip("a method of another package, whose passes are not known here")
+    rounds, (few, many) = 2, (1, 3)
+    spent = [_trained_flops(pictures, name, epochs, rounds) for epochs in (few, many)]
+    for device, (flops, samples, spec) in spent[1].items():
+        meter = Meter()
+        batch = min(BATCH, samples)
+        more = -(-many * samples // batch) + few * -samples // batch
+        for part in TRAINED.get(name, ("all",)):
+            meter.trained(spec, batch, part)
+        assert flops - spent[0][device][0] == rounds * more * meter.train_flops
+
+
+def _trained_flops(pictures: Path, name: str, epochs: int, rounds: int) -> dict[str, tuple[int, int, ModelSpec]]:
+    """By device: what it trained, its samples, and its model."""
+    tables = made(pictures, name, rounds=rounds).tables
+    tables["method"] = {**tables.get("method", {}), **NOTHING_BESIDE.get(name, {})}
+    tables["train"] = {"batch_size": BATCH, "local_epochs": epochs, "learning_rate": 0.05}
+    run = fleets.Run(configs.parse(tables, Path("test.toml"))).finished()
+    benches = {each.device.kit.id: each.agent.bench for each in run.devices}
+    return {name: (b.meter.train_flops, len(b.data.train), b.model.spec) for name, b in benches.items()}
 
 
 # -- bytes ----------------------------------------------------------------------------------------------------------
