@@ -157,7 +157,7 @@ def test_whoever_missed_the_end_is_told_when_it_asks(pictures: Path) -> None:
     run = run_with(pictures, 40.0)
     publish, lost = run.hub._send_with_faults, []
 
-    def carry(client, topic: str, frame: bytes, up_s: float) -> None:
+    def carry(sender, client, topic: str, frame: bytes, up_s: float) -> None:
         if (
             client.client_id == SLOW
             and topic.endswith("/coord")
@@ -166,7 +166,7 @@ def test_whoever_missed_the_end_is_told_when_it_asks(pictures: Path) -> None:
         ):
             lost.append(topic)
             return
-        publish(client, topic, frame, up_s)
+        publish(sender, client, topic, frame, up_s)
 
     run.hub._send_with_faults = carry
     run.finished()

@@ -161,11 +161,11 @@ def test_a_refusal_that_is_lost_is_said_again(pictures: Path) -> None:
     sent = run.tap()
     publish, lost = run.hub._send_with_faults, []
 
-    def carry(client, topic: str, frame: bytes, up_s: float) -> None:
+    def carry(sender, client, topic: str, frame: bytes, up_s: float) -> None:
         if topic.endswith("device-01/join") and len(lost) < 3:
             lost.append(topic)
             return
-        publish(client, topic, frame, up_s)
+        publish(sender, client, topic, frame, up_s)
 
     run.hub._send_with_faults = carry
     run.finished()

@@ -6,7 +6,9 @@ package brings, that formula is not known here, and not asked for.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +32,7 @@ from edge_sdk.objectives.optim import Part
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import payload_bytes
-from edge_sdk.protocol.messages import Assign, FederationSpec, Upload
+from edge_sdk.protocol.messages import Assign, FederationSpec, Hello, Message, Receipt, Upload, Welcome
 from edge_sim.config import settings as configs
 
 SMALL = {
@@ -331,16 +333,10 @@ def test_bytes_are_those_of_the_formula(pictures: Path, name: str) -> None:
     run = fleets.Run(made(pictures, name, devices=2, held=S.k, rounds=S.r))
     sent = run.tap()
     run.finished()
-    up: dict[tuple[int, int], int] = {}  # by place: what is sent again counts once
-    down: dict[tuple[int, int], int] = {}
-    for message in sent:
-        if isinstance(message, (Upload, Assign)) and message.device == "device-00":
-            place = (message.round, message.exchange)
-            if isinstance(message, Upload):
-                up[place] = sum(map(payload_bytes, message.knowledge.values()))
-            else:
-                down[place] = sum(map(payload_bytes, message.down.values()))
-    assert (sum(up.values()), sum(down.values())) == tuple(4 * scalars for scalars in BYTES[name])
+    ours = [each for each in sent if isinstance(each, (Upload, Assign)) and each.device == "device-00"]
+    up = sum(sum(map(payload_bytes, each.knowledge.values())) for each in ours if isinstance(each, Upload))
+    down = sum(sum(map(payload_bytes, each.down.values())) for each in ours if isinstance(each, Assign))
+    assert (up, down) == tuple(4 * scalars for scalars in BYTES[name])
     rows = run.server.method.exchanges
     scale = int(name == "fednh")  # of its cosine head: one more weight
     sizes = message_sizes.Sizes(S.k, S.d, S.body + S.k * (S.d + 1) + scale if name in MODEL else S.p)
@@ -349,5 +345,38 @@ def test_bytes_are_those_of_the_formula(pictures: Path, name: str) -> None:
         * message_sizes.in_bytes(message_sizes.scalars(s for row in rows for s in getattr(row, way).values()), sizes)
         for way in ("up", "down")
     }
-    assert sum(up.values()) == listed["up"]
-    assert sum(down.values()) <= listed["down"] * (S.r + 1) // S.r  # the closing exchange brings something, too
+    assert up == listed["up"]
+    assert down <= listed["down"] * (S.r + 1) // S.r  # the closing exchange brings something, too
+
+
+@EVERY
+def test_each_message_is_sent_once_and_every_byte_counts_in_its_round(pictures: Path, name: str) -> None:
+    """Round 0 and joining included: bytes and scalars of the report are those of the frames on the wire."""
+    run = fleets.Run(made(pictures, name))
+    sent = run.tap_frames()
+    rounds = range(len(run.finished().result.history))
+    kinds = Counter((type(message), getattr(message, "device", ""), _place(message)) for message, _ in sent)
+    assert [kind for kind, times in kinds.items() if times > 1 and kind[0] in (Hello, *UP, *DOWN)] == []
+    for way, classes in (("up", (Hello, *UP)), ("down", (Welcome, *DOWN))):
+        counted = [(_place(message)[0], message, size) for message, size in sent if isinstance(message, classes)]
+        sizes = [sum(size for round_, _, size in counted if round_ == each) for each in rounds]
+        scalars = [sum(_numbers(message) for round_, message, _ in counted if round_ == each) for each in rounds]
+        assert [getattr(each, f"bytes_{way}") for each in run.result.history] == sizes
+        assert [getattr(each, f"scalars_{way}") for each in run.result.history] == scalars
+
+
+UP, DOWN = (Upload,), (Assign, Receipt)
+
+
+def _place(message: Message) -> tuple[int, int]:
+    """Round and exchange; what is said while joining counts in round 0."""
+    return getattr(message, "round", 0), getattr(message, "exchange", 0)
+
+
+def _numbers(message: Message) -> int:
+    """The scalars of knowledge, class ids and counts not included."""
+    if not isinstance(message, (Upload, Assign)):
+        return 0
+    payloads = (message.knowledge if isinstance(message, Upload) else message.down).values()
+    arrays = [getattr(each, field.name) for each in payloads for field in dataclasses.fields(each)]
+    return sum(each.size for each in arrays if isinstance(each, np.ndarray) and each.dtype.kind == "f")
