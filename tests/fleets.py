@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -147,14 +147,23 @@ class Run(VirtualFleet):
     def tap(self) -> list[Message]:
         """A list that fills with everything that is sent from now on."""
         sent: list[Message] = []
+        self._listen(lambda message, _: sent.append(message))
+        return sent
+
+    def tap_frames(self) -> list[tuple[Message, int]]:
+        """A list that fills with everything that is sent from now on, each message with its size in bytes."""
+        sent: list[tuple[Message, int]] = []
+        self._listen(lambda message, size: sent.append((message, size)))
+        return sent
+
+    def _listen(self, heard: Callable[[Message, int], None]) -> None:
         publish = self.hub.publish
 
         def listen(sender: MemoryTransport, topic: str, frame: bytes, *, retain: bool) -> None:
-            sent.append(codec.decode(frame, Limits(2**24, 2**24)).message)
+            heard(codec.decode(frame, Limits(2**24, 2**24)).message, len(frame))
             publish(sender, topic, frame, retain=retain)
 
         self.hub.publish = listen  # type: ignore[method-assign]  # what a tap is
-        return sent
 
     def hello(self, number: int) -> Hello:
         """What a device says of itself as it connects; before the run."""

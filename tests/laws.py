@@ -20,7 +20,16 @@ from edge_sdk.methods.registry import method_of
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, LogitGradients, Payload, PublicLogits, Slot, Weights
+from edge_sdk.protocol.knowledge import (
+    ClassRows,
+    HyperKnowledge,
+    LogitGradients,
+    Payload,
+    PublicLogits,
+    Scalars,
+    Slot,
+    Weights,
+)
 from edge_sdk.protocol.messages import FederationSpec, PublicSetSpec
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.reductions import Contribution
@@ -140,6 +149,8 @@ def awkward(rng: np.random.Generator, shape: tuple[int, ...], device: int) -> np
 
 
 def _payload(slot: Slot, rng: np.random.Generator, device: int) -> Payload:
+    if slot.kind is Scalars:
+        return Scalars(values=awkward(rng, (slot.numbers,), device))
     if slot.kind not in (PublicLogits, LogitGradients, Weights, ClassRows, HyperKnowledge):
         pytest.skip(f"{slot.kind.__name__} is a payload of another package: nothing here makes one up")
     if slot.kind is PublicLogits:
@@ -147,7 +158,7 @@ def _payload(slot: Slot, rng: np.random.Generator, device: int) -> Payload:
     if slot.kind is LogitGradients:
         return LogitGradients(values=awkward(rng, (slot.rows, CLASSES), device), batch=BATCH)
     if slot.kind is Weights:
-        values = awkward(rng, (NET.spec.parameters + slot.extra_columns,), device)
+        values = awkward(rng, (NET.spec.parameters,), device)
         return Weights(values=values, layout=NET.spec.layout, count=int(rng.integers(1, 100)))
     classes = np.arange(2, dtype=np.int32)
     counts = rng.integers(1, 100, 2).astype(np.int32)

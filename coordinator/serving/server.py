@@ -338,9 +338,9 @@ class Server:
             self._norms.begin(shared)
             common = self._sender.packed_common(self._chain.apply(shared), at, anybody=invite.devices[0])
             for device in invite.devices:
+                personal = self.reduction.personal(at, self.numbers[device])
+                self.record.travelled("down", {**shared, **personal})
                 if not self._sender.repeat(device, at):
-                    personal = self.reduction.personal(at, self.numbers[device])
-                    self.record.travelled("down", {**shared, **personal})
                     self._sender.assign(device, at, common, self._chain.apply(personal), invite.left_s)
         except LocalProtocolError as error:
             return Broken(f"round {at.round}: nothing legal to send: {error}")

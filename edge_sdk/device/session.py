@@ -256,6 +256,8 @@ def _coordinator_seen(state: SessionState, event: CoordinatorSeen) -> SessionTra
         return replace(state, phase=SessionPhase.DONE, reason=event.reason), (EndSession(event.reason),)
     if event.epoch == state.epoch or not state.linked:
         return state, ()
+    if state.phase is SessionPhase.JOINING and event.now_s < _answer_due_s(state):
+        return replace(state, retry_at_s=_answer_due_s(state), retry_wait_s=HELLO_FIRST_S), ()
     if state.phase is SessionPhase.REPORTING:
         return _retry_upload(state, event.now_s), (SayHello(), SendUpload(state.exchange_id))
     return _retry_hello(state, event.now_s), (SayHello(),)
@@ -320,6 +322,16 @@ def _tick_upload(state: SessionState, event: SessionTick) -> SessionTransition:
 # -- shared pieces --------------------------------------------------------------------------------------------------
 
 
+def _answer_due_s(state: SessionState) -> float:
+    """Return the time until which a joining device waits for the answer to its last Hello.
+
+    The status that a coordinator left on the broker arrives before its Welcome.  Another Hello in between would be
+    answered by a second Welcome and a second Assign.
+    """
+    said_at_s = state.retry_at_s - state.retry_wait_s
+    return said_at_s + HELLO_FIRST_S
+
+
 def _retry_hello(state: SessionState, now_s: float) -> SessionState:
     wait_s = min(max(HELLO_FIRST_S, state.retry_wait_s * 2), HELLO_MOST_S)
     if state.phase in (SessionPhase.IDLE, SessionPhase.FETCHING):
@@ -370,7 +382,8 @@ SESSION_MACHINE: StateMachine[SessionState] = StateMachine(
             CoordinatorSeen,
             (SAME, _D),
             _coordinator_seen,
-            "new epoch: sends Hello, or an upload without a receipt; end of the run: ends the session",
+            "new epoch: sends Hello, but not twice within a second, or an upload without a receipt; end of "
+            "the run: ends the session",
         ),
         Rule((_I,), Assigned, (_I, _W, _R), _assign, "newer: begins it; same: sends its upload again; older: ignored"),
         Rule((_W,), Assigned, (_W,), _assign, "newer: begins it instead; same or older: ignored"),

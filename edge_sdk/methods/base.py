@@ -412,5 +412,6 @@ def _described(roles: Mapping[str, Slot]) -> list[tuple[object, ...]]:
         + (("without-head",) if slot.without_head else ())
         + (("class-columns",) if slot.class_columns else ())
         + ((slot.times,) if slot.times > 1 else ())
+        + (("numbers", slot.numbers) if slot.numbers else ())
         for role, slot in sorted(roles.items())
     ]

@@ -61,12 +61,9 @@ class Job:
     def local_steps(self) -> int:
         """The number of mini-batches of private data in this round: as prescribed, or as the prescribed epochs need.
 
-        All mini-batches have one size, so the last one of the last epoch may reach into another permutation.
+        A method takes this number, and never reads the settings that it follows from.
         """
-        train = self.spec.train
-        if not train.local_epochs:
-            return train.local_steps
-        return -(-train.local_epochs * self.samples // min(train.batch_size, self.samples))
+        return self.spec.train.steps(self.samples)
 
     def private_batches(self, steps: int) -> Private:
         """Draw `steps` mini-batches (at least one) of private samples, epoch after epoch; the same for every method.

@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import registry
-from edge_sdk.protocol.encodings import ENCODINGS, FLAT_ENCODINGS
+from edge_sdk.protocol.encodings import DEFAULT_ENCODING, ENCODINGS, FLAT_ENCODINGS
 from edge_sdk.protocol.schema import (
     LATER,
     Blob,
     ClassIds,
     Counts,
     Digest,
+    Exact,
     Integer,
     Matrix,
     Shares,
@@ -62,6 +63,8 @@ class Expect:
     """The number of those scalars in the last layer: classes * (features + 1)."""
     layout: bytes = b""
     """The layout of the shared weights; empty: not agreed on."""
+    numbers: int = 0
+    """The count of plain numbers (for scalars); 0: not agreed on."""
     batch: bytes = b""
     """The digest of the public batch; empty: do not compare."""
     samples: int = 0
@@ -351,7 +354,32 @@ class Weights(Payload):
     def scalars(cls, slot: Slot) -> Mapping[str, int]:
         """Return the number of all weights, or of those in front of the last layer."""
         head = {"K d": -1, "K": -1} if slot.without_head else {}
-        return {"P": 1, "": slot.extra_columns, **head}
+        return {"P": 1, **head}
+
+
+@wire("scalars")
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scalars(Payload):
+    """A few plain numbers beside other knowledge, such as a loss; they are exact in every encoding."""
+
+    encodings: ClassVar[tuple[str, ...]] = (DEFAULT_ENCODING,)
+    values: Exact  # (n,)
+
+    def check(self, expect: Expect) -> None:
+        """Raise RemoteProtocolError unless there are as many numbers as the slot says, of a possible magnitude."""
+        if expect.numbers not in (0, self.values.size):
+            raise unfit(f"Scalars: {self.values.size} numbers, expected {expect.numbers}")
+        check_magnitude("Scalars", self.values)
+
+    @classmethod
+    def most_bytes(cls, expect: Expect) -> tuple[int, ...]:
+        """Return the bytes of the numbers."""
+        return (4 * expect.numbers,)
+
+    @classmethod
+    def scalars(cls, slot: Slot) -> Mapping[str, int]:
+        """Return the number of numbers."""
+        return {"": slot.numbers}
 
 
 def kinds() -> Mapping[str, type[Payload]]:
@@ -377,8 +405,7 @@ class Slot:
     rows: int = 0
     """The number of samples of the public batch, for kinds that have one."""
     extra_columns: int = 0
-    """The columns of class rows beyond the width of the features: 1 for header rows, whose last column is the bias;
-    for weights, the numbers after them."""
+    """The columns of class rows beyond the width of the features: 1 for header rows, whose last column is the bias."""
     without_head: bool = False
     """Whether the weights leave out those of the last layer."""
     probabilities: bool = False
@@ -387,6 +414,8 @@ class Slot:
     """The number of vectors in a class row, side by side, each as wide as the features."""
     class_columns: bool = False
     """Whether class rows have one more column for each class."""
+    numbers: int = 0
+    """The count of plain numbers, for Scalars."""
     remainder: bool = False
     """Whether class rows are of the classes that another slot beside it leaves out: both together have all classes."""
 
@@ -404,11 +433,12 @@ def _expected(slot: Slot, expect: Expect) -> Expect:
     """Return the expectation of a slot; cached, because it is the same for all devices of a kind in every exchange."""
     width = expect.feature_dim * slot.times + slot.columns(expect.classes) if expect.feature_dim else 0
     left_out = expect.head_count if slot.without_head else 0
-    count = expect.weight_count + slot.extra_columns - left_out if expect.weight_count else 0
+    count = expect.weight_count - left_out if expect.weight_count else 0
     return dataclasses.replace(
         expect,
         rows=slot.rows or expect.rows,
         feature_dim=width,
         weight_count=count,
+        numbers=slot.numbers,
         probabilities=slot.probabilities,
     )

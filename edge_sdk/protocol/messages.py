@@ -69,6 +69,15 @@ class TrainSpec:
     """Rounds between two measurements of what each loss term contributes; 0: never.  Rounds 2 and the last are always
     measured."""
 
+    def steps(self, samples: int) -> int:
+        """Return the mini-batches of a round on a device with this many samples, from local_steps or local_epochs.
+
+        All mini-batches have one size, so the last one of the last epoch may reach into another permutation.
+        """
+        if not self.local_epochs:
+            return self.local_steps
+        return -(-self.local_epochs * samples // min(self.batch_size, samples))
+
 
 Encoded = Annotated[str, Text(16, "|".join(ENCODINGS))]
 EncodedFlat = Annotated[str, Text(16, "|".join(FLAT_ENCODINGS))]

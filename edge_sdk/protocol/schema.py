@@ -55,6 +55,7 @@ __all__ = [
     "Count",
     "Counts",
     "Digest",
+    "Exact",
     "Id",
     "Integer",
     "Items",
@@ -99,6 +100,7 @@ Digest = Annotated[bytes, Blob(8, 32)]
 Matrix = Annotated[NDArray[np.float32], Coded(2)]  # (n, m)
 Vector = Annotated[NDArray[np.float32], Coded(1)]  # (n,)
 Shares = Annotated[NDArray[np.float32], Tensor(("f4", "f2"), 2)]  # (n, m)
+Exact = Annotated[NDArray[np.float32], Tensor(("f4",), 1)]  # (n,), never in another encoding
 ClassIds = Annotated[NDArray[np.int32], Tensor(("i4",), 1)]  # (m,)
 Counts = Annotated[NDArray[np.int32], Tensor(("i4",), 1)]  # (m,)
 

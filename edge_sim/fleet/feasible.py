@@ -146,10 +146,7 @@ def least_s(device: Device, spec: ModelSpec, federation: FederationSpec) -> floa
 
 def _steps(device: Device, federation: FederationSpec) -> int:
     """Return the number of mini-batches of a round, as Job.local_steps counts them."""
-    train, samples = federation.train, len(device.data.train)
-    if not train.local_epochs:
-        return train.local_steps
-    return -(-train.local_epochs * samples // min(train.batch_size, samples))
+    return federation.train.steps(len(device.data.train))
 
 
 def _sends_weights(federation: FederationSpec) -> bool:

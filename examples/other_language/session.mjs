@@ -27,15 +27,20 @@ export class Session {
   }
 
   connected(nowS) {
-    this.io.hello();
+    this.hello(nowS);
     this.wait(nowS, HELLO_FIRST_S);
     if (this.outbox) this.send(nowS);
+  }
+
+  hello(nowS) {
+    this.io.hello();
+    this.saidS = nowS;
   }
 
   tick(nowS) {
     if (this.over || nowS < this.dueS) return;
     const next = Math.min(2 * this.waitS, this.outbox ? RESEND_MOST_S : HELLO_MOST_S);
-    if (!this.outbox || next === RESEND_MOST_S) this.io.hello();
+    if (!this.outbox || next === RESEND_MOST_S) this.hello(nowS);
     if (this.outbox) this.io.upload(this.outbox);
     this.wait(nowS, this.joined && !this.outbox ? IDLE_HELLO_S : next);
   }
@@ -82,7 +87,9 @@ export class Session {
   seen({ state, epoch, reason }, nowS) {
     if (state === "lost") return;
     if (state !== "ready" && this.epoch >= 0 && epoch >= this.epoch) this.end(state === "failed" ? reason : "");
-    else if (epoch !== this.epoch) this.connected(nowS);
+    else if (epoch === this.epoch) return;
+    else if (this.joined || nowS >= this.saidS + HELLO_FIRST_S) this.connected(nowS);
+    else this.wait(this.saidS, HELLO_FIRST_S); // its Welcome may be on the way
   }
 
   send(nowS) {

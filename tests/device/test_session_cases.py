@@ -9,6 +9,7 @@ from session_model import Model
 
 from edge_sdk.device import session
 from edge_sdk.device.session import (
+    HELLO_FIRST_S,
     HELLO_MOST_S,
     IDLE_HELLO_S,
     RESEND_MOST_S,
@@ -288,9 +289,30 @@ def test_after_a_restart_with_an_empty_outbox_the_device_waits():
     assert model.assign(1, 1) == (ForgetUpload((1, 0)), StartWork((1, 1)))
 
 
+def test_the_status_that_a_coordinator_left_on_the_broker_is_no_reason_for_a_second_hello():
+    model = at(SessionPhase.JOINING)
+    said_at_s = model.now_s = 40.0
+    assert model.link() == (SayHello(),)
+    model.now_s += 0.2
+    assert model.seen(3) == ()
+    assert model.wait_until_due() == (SayHello(),)  # nobody had answered
+    assert model.now_s == said_at_s + HELLO_FIRST_S
+    assert model.welcome(3) == ()
+
+
+def test_a_coordinator_that_appears_between_two_hellos_is_greeted_at_once():
+    model = at(SessionPhase.JOINING)
+    for _ in range(4):
+        model.wait_until_due()
+    assert model.state.retry_wait_s > 2 * HELLO_FIRST_S
+    model.now_s += 1.5 * HELLO_FIRST_S
+    assert model.seen(3) == (SayHello(),)
+
+
 @pytest.mark.parametrize("phase", LIVE)
 def test_a_coordinator_that_came_back_is_greeted(phase):
     model = at(phase)
+    model.now_s = 2 * HELLO_FIRST_S
     upload = (SendUpload((1, 0)),) if phase is SessionPhase.REPORTING else ()
     if phase is not SessionPhase.JOINING:
         assert model.seen(1) == ()  # the one that welcomed us
@@ -318,6 +340,7 @@ def test_the_end_of_our_run_ends_the_session(phase, reason, epoch):
 def test_the_end_of_an_earlier_run_is_nothing_to_a_device_that_never_joined():
     model = at(SessionPhase.JOINING)
     for epoch in range(3):
+        model.now_s += 2 * HELLO_FIRST_S
         assert model.seen(epoch, over=True, reason="of last week") == (SayHello(),)
     assert model.state.phase is SessionPhase.JOINING
     assert model.welcome(1) == ()

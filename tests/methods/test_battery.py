@@ -6,7 +6,9 @@ package brings, that formula is not known here, and not asked for.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +23,16 @@ from laws import EQUIPMENT, check_merge_laws, spec_of, uploads
 
 from coordinator.report import message_sizes
 from coordinator.serving.equipment import ready_method
+from edge_sdk.device.meter import Meter
 from edge_sdk.errors import EmptyRound, UsageError
 from edge_sdk.methods.base import Method
 from edge_sdk.methods.registry import load_method, method_names
+from edge_sdk.models.base import ModelSpec
+from edge_sdk.objectives.optim import Part
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import payload_bytes
-from edge_sdk.protocol.messages import Assign, FederationSpec, Upload
+from edge_sdk.protocol.messages import Assign, FederationSpec, Hello, Message, Receipt, Upload, Welcome
 from edge_sim.config import settings as configs
 
 SMALL = {
@@ -43,6 +48,7 @@ SMALL = {
 """Parameters that keep every registered method quick here."""
 NEEDS_BODY = ("fedper", "fedrep", "fedbabu", "fednh", "fedkf")
 NEEDS_TORCH = ("fedal", "feddf_al", "fedgen", *NEEDS_BODY)
+BATCH = 8
 MODEL = dict.fromkeys(NEEDS_BODY, "mlp")
 """Of methods that a softmax model, which is all head and differentiates nothing with respect to its inputs, cannot."""
 NAMES = method_names()
@@ -223,6 +229,46 @@ def test_a_device_that_comes_late_is_let_in(pictures: Path, name: str) -> None:
     assert run.result.updates["refused"] == 0
 
 
+# -- local epochs ---------------------------------------------------------------------------------------------------
+
+TRAINED: dict[str, tuple[Part, ...]] = {
+    "fedrod": ("all", "head"),
+    "ditto": ("all", "all"),
+    "fedrep": ("body",),
+    "fedbabu": ("body",),
+    "fednh": ("body",),
+}
+"""The passes of training over the round's mini-batches, by the part that each trains; of other methods one over all."""
+NOTHING_BESIDE: dict[str, dict[str, Any]] = {"fedkf": {"gamma": 0.0}}
+"""Parameters of methods whose training steps compute more than the loss on the device's own samples."""
+
+
+@EVERY
+def test_with_local_epochs_a_round_trains_that_many(pictures: Path, name: str) -> None:
+    """The meters of two runs differ by the epochs, and by nothing else."""
+    if name not in BYTES:
+        pytest.skip("a method of another package, whose passes are not known here")
+    rounds, (few, many) = 2, (1, 3)
+    spent = [_trained_flops(pictures, name, epochs, rounds) for epochs in (few, many)]
+    for device, (flops, samples, spec) in spent[1].items():
+        meter = Meter()
+        batch = min(BATCH, samples)
+        more = -(-many * samples // batch) + few * -samples // batch
+        for part in TRAINED.get(name, ("all",)):
+            meter.trained(spec, batch, part)
+        assert flops - spent[0][device][0] == rounds * more * meter.train_flops
+
+
+def _trained_flops(pictures: Path, name: str, epochs: int, rounds: int) -> dict[str, tuple[int, int, ModelSpec]]:
+    """By device: what it trained, its samples, and its model."""
+    tables = made(pictures, name, rounds=rounds).tables
+    tables["method"] = {**tables.get("method", {}), **NOTHING_BESIDE.get(name, {})}
+    tables["train"] = {"batch_size": BATCH, "local_epochs": epochs, "learning_rate": 0.05}
+    run = fleets.Run(configs.parse(tables, Path("test.toml"))).finished()
+    benches = {each.device.kit.id: each.agent.bench for each in run.devices}
+    return {name: (b.meter.train_flops, len(b.data.train), b.model.spec) for name, b in benches.items()}
+
+
 # -- bytes ----------------------------------------------------------------------------------------------------------
 
 
@@ -287,16 +333,10 @@ def test_bytes_are_those_of_the_formula(pictures: Path, name: str) -> None:
     run = fleets.Run(made(pictures, name, devices=2, held=S.k, rounds=S.r))
     sent = run.tap()
     run.finished()
-    up: dict[tuple[int, int], int] = {}  # by place: what is sent again counts once
-    down: dict[tuple[int, int], int] = {}
-    for message in sent:
-        if isinstance(message, (Upload, Assign)) and message.device == "device-00":
-            place = (message.round, message.exchange)
-            if isinstance(message, Upload):
-                up[place] = sum(map(payload_bytes, message.knowledge.values()))
-            else:
-                down[place] = sum(map(payload_bytes, message.down.values()))
-    assert (sum(up.values()), sum(down.values())) == tuple(4 * scalars for scalars in BYTES[name])
+    ours = [each for each in sent if isinstance(each, (Upload, Assign)) and each.device == "device-00"]
+    up = sum(sum(map(payload_bytes, each.knowledge.values())) for each in ours if isinstance(each, Upload))
+    down = sum(sum(map(payload_bytes, each.down.values())) for each in ours if isinstance(each, Assign))
+    assert (up, down) == tuple(4 * scalars for scalars in BYTES[name])
     rows = run.server.method.exchanges
     scale = int(name == "fednh")  # of its cosine head: one more weight
     sizes = message_sizes.Sizes(S.k, S.d, S.body + S.k * (S.d + 1) + scale if name in MODEL else S.p)
@@ -305,5 +345,38 @@ def test_bytes_are_those_of_the_formula(pictures: Path, name: str) -> None:
         * message_sizes.in_bytes(message_sizes.scalars(s for row in rows for s in getattr(row, way).values()), sizes)
         for way in ("up", "down")
     }
-    assert sum(up.values()) == listed["up"]
-    assert sum(down.values()) <= listed["down"] * (S.r + 1) // S.r  # the closing exchange brings something, too
+    assert up == listed["up"]
+    assert down <= listed["down"] * (S.r + 1) // S.r  # the closing exchange brings something, too
+
+
+@EVERY
+def test_each_message_is_sent_once_and_every_byte_counts_in_its_round(pictures: Path, name: str) -> None:
+    """Round 0 and joining included: bytes and scalars of the report are those of the frames on the wire."""
+    run = fleets.Run(made(pictures, name))
+    sent = run.tap_frames()
+    rounds = range(len(run.finished().result.history))
+    kinds = Counter((type(message), getattr(message, "device", ""), _place(message)) for message, _ in sent)
+    assert [kind for kind, times in kinds.items() if times > 1 and kind[0] in (Hello, *UP, *DOWN)] == []
+    for way, classes in (("up", (Hello, *UP)), ("down", (Welcome, *DOWN))):
+        counted = [(_place(message)[0], message, size) for message, size in sent if isinstance(message, classes)]
+        sizes = [sum(size for round_, _, size in counted if round_ == each) for each in rounds]
+        scalars = [sum(_numbers(message) for round_, message, _ in counted if round_ == each) for each in rounds]
+        assert [getattr(each, f"bytes_{way}") for each in run.result.history] == sizes
+        assert [getattr(each, f"scalars_{way}") for each in run.result.history] == scalars
+
+
+UP, DOWN = (Upload,), (Assign, Receipt)
+
+
+def _place(message: Message) -> tuple[int, int]:
+    """Round and exchange; what is said while joining counts in round 0."""
+    return getattr(message, "round", 0), getattr(message, "exchange", 0)
+
+
+def _numbers(message: Message) -> int:
+    """The scalars of knowledge, class ids and counts not included."""
+    if not isinstance(message, (Upload, Assign)):
+        return 0
+    payloads = (message.knowledge if isinstance(message, Upload) else message.down).values()
+    arrays = [getattr(each, field.name) for each in payloads for field in dataclasses.fields(each)]
+    return sum(each.size for each in arrays if isinstance(each, np.ndarray) and each.dtype.kind == "f")

@@ -32,14 +32,16 @@ from edge_sdk.models.base import Batches
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import Optim, Proximal
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.knowledge import Weights
-from edge_sdk.protocol.messages import Assign, Hello, TrainSpec, Welcome
+from edge_sdk.protocol.knowledge import Scalars, Weights
+from edge_sdk.protocol.messages import Assign, Hello, TrainSpec, Upload, Welcome
+from edge_sdk.protocol.quantised import Quantised
 from edge_sdk.reductions import Contribution
 from edge_sdk.reductions.weighted_sum import MOST_COUNT, WeightedSum
 from edge_sim.config import settings as configs
 from edge_sim.fleet.fleet import Device
 
 LAYOUT = bytes(range(16))
+WEIGHTS = fleets.CLASSES * (fleets.WIDTH + 1)
 RATE = 0.1
 
 
@@ -135,15 +137,28 @@ def test_round_0_takes_the_first_device_or_the_mean_and_later_rounds_the_mean(
 )
 def test_the_step_of_qffl(q: float, expected: list[float]) -> None:
     """methods.md F.10: w = (1, 1), eta = .1, w' = (.8, 1) with F = .5 and (1, .6) with F = 2."""
-    rows = [np.array([0.8, 1, 0.5], np.float32), np.array([1, 0.6, 2], np.float32)]
-    np.testing.assert_allclose(stepped(np.ones(2, np.float32), rows, q, 0.1), expected, atol=1e-6)
+    rows = [np.array([0.8, 1], np.float32), np.array([1, 0.6], np.float32)]
+    np.testing.assert_allclose(stepped(np.ones(2, np.float32), rows, [0.5, 2], q, 0.1), expected, atol=1e-6)
 
 
 def test_qffl_of_no_loss_is_finite_and_of_no_rate_an_error() -> None:
-    rows = [np.array([0.8, 1, 0.0], np.float32)] * 2
-    assert np.isfinite(stepped(np.ones(2, np.float32), rows, 0.1, 0.1)).all()
+    rows = [np.array([0.8, 1], np.float32)] * 2
+    assert np.isfinite(stepped(np.ones(2, np.float32), rows, [0.0, 0.0], 0.1, 0.1)).all()
     with pytest.raises(RunFailed, match=r"train\.learning_rate"):
-        stepped(np.ones(2, np.float32), rows, 1, 0.0)
+        stepped(np.ones(2, np.float32), rows, [0.0, 0.0], 1, 0.0)
+
+
+def test_the_loss_of_qffl_is_exact_where_weights_travel_in_int8(pictures: Path) -> None:
+    tables = fleets.tables(pictures, "qffl", devices=3, rounds=2)
+    tables["encoding"] = {"weights": "int8-tensor"}
+    run = fleets.Run(configs.parse(tables, Path("test.toml")))
+    sent = run.tap()
+    run.finished()
+    losses = [each.knowledge["loss"] for each in sent if isinstance(each, Upload) and not each.closing]
+    assert len(losses) == 6
+    assert all(isinstance(each, Scalars) and each.values.dtype == np.float32 for each in losses)
+    quantised = [each.knowledge["weights"].values for each in sent if isinstance(each, Upload) and not each.closing]
+    assert all(isinstance(each, Quantised) and len(each.codes) == WEIGHTS for each in quantised)  # no loss among them
 
 
 def test_qffl_wants_plain_sgd() -> None:

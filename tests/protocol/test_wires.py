@@ -17,6 +17,7 @@ from edge_sdk.protocol.knowledge import (
     Expect,
     HyperKnowledge,
     PublicLogits,
+    Scalars,
     Slot,
     Weights,
     kinds,
@@ -79,6 +80,7 @@ def test_what_a_spec_fixes_is_expected():
 
 # -- limits ---------------------------------------------------------------------------------------------------------
 
+NUMBERS = 2048
 SIZES = Expect(classes=100, rows=2048, feature_dim=512, weight_count=1_000_000)
 
 
@@ -93,6 +95,8 @@ def filled(kind: type, rows_more: int = 0):
     if kind is HyperKnowledge:
         soft = np.full((classes, 100), 0.01, np.float32)
         return HyperKnowledge(classes=ids, features=np.ones((classes, 512), np.float32), soft=soft, counts=counts)
+    if kind is Scalars:
+        return Scalars(values=np.ones(NUMBERS + rows_more, np.float32))
     return kind(values=np.ones((2048 + rows_more, 100), np.float32), batch=bytes(32))
 
 
@@ -103,7 +107,7 @@ def upload(**knowledge) -> bytes:
 
 @pytest.mark.parametrize("kind", tuple(kinds().values()), ids=lambda kind: kind.__name__)
 def test_the_largest_payload_passes_and_one_row_more_does_not(kind):
-    slots = {"x": Slot(kind)}
+    slots = {"x": Slot(kind, numbers=NUMBERS)}
     limits = frame_limits((Exchange(up=slots), Exchange()), SIZES)
     largest = decode(upload(x=filled(kind)), limits).message
     check_roles(largest.knowledge, slots, SIZES)
@@ -114,7 +118,7 @@ def test_the_largest_payload_passes_and_one_row_more_does_not(kind):
 
 @pytest.mark.parametrize("kind", tuple(kinds().values()), ids=lambda kind: kind.__name__)
 def test_a_frame_may_be_larger_by_exactly_its_tensors(kind):
-    limits = frame_limits((Exchange(down={"x": Slot(kind)}),), SIZES)
+    limits = frame_limits((Exchange(down={"x": Slot(kind, numbers=NUMBERS)}),), SIZES)
     assert limits.frame_bytes - CONTROL_LIMITS.frame_bytes == payload_bytes(filled(kind))
 
 

@@ -66,6 +66,19 @@ def test_only_bytes_travel() -> None:
         pair.sender.send("t/b", bytearray(b"1"))  # type: ignore[arg-type]  # the fault under test
 
 
+def test_a_short_frame_does_not_overtake_a_long_one_of_the_same_sender() -> None:
+    pair = Pair()
+    pair.sender.transfer_s = lambda size, *, up: 0.1 * size if up else 0.0
+    slow, fast = b"n" * 30, b"m"
+    pair.sender.send("t/b", slow)
+    pair.sender.send("t/b", fast)
+    other = pair.hub.link("c")
+    other.connect([])
+    other.send("t/b", b"of another")
+    assert pair.pass_time() == [b"of another", slow, fast]
+    assert pair.clock.now_s == pytest.approx(3.0)
+
+
 def test_a_frame_takes_its_time_on_both_links() -> None:
     clock = VirtualClock()
     hub = Hub(clock)

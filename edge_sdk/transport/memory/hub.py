@@ -1,8 +1,9 @@
 """A broker inside this process, with faults: the transport of simulations and of most tests.
 
 Without a clock every frame arrives at once.  With a clock a frame takes time on the sender's and on the receiver's
-link.  Faults are drawn from a seed: a frame may be lost, duplicated or delayed (and so reordered), or its receiver
-may be disconnected for a while.
+link, and frames from one client to another arrive in the order in which they were sent, as over MQTT.  Faults are
+drawn from a seed: a frame may be lost, duplicated or delayed (and so reordered), or its receiver may be disconnected
+for a while.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class Hub:
         up_s = sender.transfer_s(len(frame), up=True)
         for client in self._subscribers_of(topic):
             if client.online:
-                self._send_with_faults(client, topic, frame, up_s)
+                self._send_with_faults(sender, client, topic, frame, up_s)
 
     def _subscribers_of(self, topic: str) -> tuple[MemoryTransport, ...]:
         """Return the subscribers, each once, in the order in which they were linked."""
@@ -116,7 +117,7 @@ class Hub:
         """Send the retained frames to a client that has come online."""
         for topic, frame in sorted(self._retained.items()):
             if client.wants(topic):
-                self._deliver_after(client, topic, frame, client.transfer_s(len(frame), up=False))
+                self._deliver(client, topic, frame, self._now_s + client.transfer_s(len(frame), up=False))
 
     def drop_link(self, client_id: str, for_s: float) -> None:
         """Break a client's connection for `for_s` seconds, or without a clock for a moment; its will is published."""
@@ -161,10 +162,13 @@ class Hub:
         if was_online and client.will is not None:
             self.publish(client, client.will.topic, client.will.frame, retain=True)
 
-    def _send_with_faults(self, client: MemoryTransport, topic: str, frame: bytes, up_s: float) -> None:
+    def _send_with_faults(
+        self, sender: MemoryTransport, client: MemoryTransport, topic: str, frame: bytes, up_s: float
+    ) -> None:
         faults = self.faults
         if faults is NO_FAULTS:
-            self._deliver_after(client, topic, frame, up_s + client.transfer_s(len(frame), up=False))
+            transfer_s = up_s + client.transfer_s(len(frame), up=False)
+            self._deliver(client, topic, frame, self._in_order_s(sender, client, transfer_s))
             return
         cut, lost, doubled, delayed, *shares = self._draws.draw(client.client_id, topic, frame)
         if cut < faults.disconnect:
@@ -177,14 +181,26 @@ class Hub:
         twice, held = doubled < faults.duplicate, delayed < faults.delay
         self.fault_counts.update(duplicate=twice, delay=held)
         for share in shares if twice else shares[:1]:
-            held_s = share * faults.delay_s if held else 0.0
-            self._deliver_after(client, topic, frame, up_s + client.transfer_s(len(frame), up=False) + held_s)
+            transfer_s = up_s + client.transfer_s(len(frame), up=False)
+            held_s = self._now_s + transfer_s + share * faults.delay_s
+            arrival_s = held_s if held else self._in_order_s(sender, client, transfer_s)
+            self._deliver(client, topic, frame, arrival_s)
 
-    def _deliver_after(self, client: MemoryTransport, topic: str, frame: bytes, delay_s: float) -> None:
+    def _in_order_s(self, sender: MemoryTransport, client: MemoryTransport, transfer_s: float) -> float:
+        """Return when a frame arrives that does not overtake an earlier one between the same two clients."""
+        earlier_s = client.last_arrivals_s.get(sender.client_id, 0.0)
+        client.last_arrivals_s[sender.client_id] = arrival_s = max(self._now_s + transfer_s, earlier_s)
+        return arrival_s
+
+    @property
+    def _now_s(self) -> float:
+        return self.clock.now_s if self.clock else 0.0
+
+    def _deliver(self, client: MemoryTransport, topic: str, frame: bytes, arrival_s: float) -> None:
         if self.clock is None:
             client.push(Incoming(topic, frame))
         else:
-            self.clock.at(self.clock.now_s + delay_s, lambda: client.arrive(Incoming(topic, frame)))
+            self.clock.at(arrival_s, lambda: client.arrive(Incoming(topic, frame)))
 
 
 class MemoryTransport:
@@ -198,6 +214,8 @@ class MemoryTransport:
         self.will: Will | None = None
         self.online = False
         self._connect_called, self._closed = False, False
+        self.last_arrivals_s: dict[str, float] = {}
+        """When the last frame of each sender arrives here, by client id, in virtual seconds."""
         self.on_event: Callable[[], None] = lambda: None
         """Called when there is an event to poll; a simulator wakes its participants with it."""
 
