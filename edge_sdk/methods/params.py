@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import re
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,6 +33,19 @@ Weighting: TypeAlias = Literal["samples", "uniform"]
 Start: TypeAlias = Literal["first", "equal"]
 """In round 0 nobody has weights of the federation yet.  `first`: the model of the contributor with the lowest number
 becomes everybody's; `equal`: all devices start from equal weights (one file, one seed), so that round 0 is averaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """The texts that a parameter may be: those that a pattern matches."""
+
+    pattern: str
+    what: str
+    """What the text names, for error messages."""
+
+
+ProxyFamily: TypeAlias = Annotated[str, Name(r"[\w.:-]{1,200}", "a model family or MODULE:FACTORY")]
+"""The family of the proxy in a simulated fleet (docs/reference/models.md)."""
 SlotAge: TypeAlias = Annotated[int, Range(0, paper="0: slots never expire")]
 """Rounds after which the upload of a device that stays away no longer counts; 0: never."""
 
@@ -77,6 +91,8 @@ def _checked(key: str, value: Scalar, wanted: Any) -> Scalar:
     if origin is Literal and value not in arguments:
         raise ValueError(f"{key}: expected {' or '.join(arguments)}, found {value!r}")
     for rule in arguments[1:] if origin is Annotated else ():
+        if isinstance(rule, Name) and not re.fullmatch(rule.pattern, str(value)):
+            raise ValueError(f"{key}: expected {rule.what}, found {value!r}")
         if isinstance(rule, Range) and not rule.low <= typing.cast("float", value) <= rule.high:
             number = "an integer" if kind is int else "a number"
             paper = f" (the paper takes {rule.paper})" if rule.paper else ""

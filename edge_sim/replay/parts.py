@@ -56,7 +56,7 @@ def maker_of(header: Header, past: History, device: str, app: str | None, public
 def _fleet(header: Header) -> Fleet:
     """Build the fleet of a simulated run; torch computes in one thread, as it did in that run."""
     fleet = fleets.build_fleet(configs.parse(header.tables, Path(header.file)))
-    if any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
+    if any(device.kit.needs_torch for device in fleet.devices):
         from edge_sim.engines.torch_threads import use_one_thread  # torch only where a device has it
 
         use_one_thread()
@@ -80,6 +80,7 @@ def _simulated(device: Device, federation: str, *, virtual: bool) -> Make:
             disclose_classes=True,
             share_weights=True,
             secret=kit.secret,
+            proxy=kit.proxy_model(device.public),
         )
 
     return switched_on
@@ -95,6 +96,7 @@ def _real(app: App, federation: str, device: str) -> Make:
         public=app.public,
         disclose_classes=app.disclose_classes,
         share_weights=app.share_weights,
+        proxy=app.proxy,
     )
     return lambda line, store: make(broker=line, state=store)
 
@@ -102,7 +104,7 @@ def _real(app: App, federation: str, device: str) -> Make:
 def _rounding(header: Header, device: Device) -> str:
     """Explain why a single device may round differently than in the run; empty: it does not."""
     table = configs.parse(header.tables, Path(header.file)).run
-    if not header.virtual or table.engine == "exact" or not fleets.needs_torch(device.kit.family):
+    if not header.virtual or table.engine == "exact" or not device.kit.needs_torch:
         return ""
     names = table.stacked
     if names is None and table.engine != "cohort":

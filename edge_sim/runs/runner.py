@@ -174,7 +174,7 @@ def _in_memory(
     """Run the federation in virtual time; return its fleet at the end, and the memory that the run took."""
     checkpoints = Checkpoints(out / "checkpoint") if out else None
     ledger, stores, state = checkpoints.load() if checkpoints and resume else (Ledger(None), {}, None)
-    if any(fleets.needs_torch(device.kit.family) for device in fleet.devices):
+    if any(device.kit.needs_torch for device in fleet.devices):
         from edge_sim.engines.torch_gpu import use_exact_arithmetic  # torch only where a device has it
         from edge_sim.engines.torch_threads import use_one_thread  # torch only where a device has it
 
