@@ -51,6 +51,8 @@ class Agent(Participant):
     state: a folder for what must survive a power cut, or any Store; None: it is kept in memory.  board: the name of
     the device's board, for reports.  disclose_classes: whether the coordinator may know the number of samples of each
     class.  share_weights: whether all weights of the model may leave the device, for methods that average them.
+    proxy: a second model, for methods that train one beside the device's own; its weights are shared, and those of the
+    own model then never are.
     secret: bytes from which noise is drawn, for simulations, whose noise must repeat; b"": those in `state`.  clock:
     returns the time in seconds.
 
@@ -75,6 +77,7 @@ class Agent(Participant):
         max_public_bytes: int = MAX_PUBLIC_BYTES,
         share_weights: bool = False,
         secret: bytes = b"",
+        proxy: Model | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         device = Path(identity).name
@@ -82,7 +85,7 @@ class Agent(Participant):
             raise UsageError(f"identity {str(identity)!r}: use a-z, 0-9 and -, at most 36 of them")
         if not DEVICE_ID.fullmatch(federation):
             raise UsageError(f"federation {federation!r}: use a-z, 0-9 and -, at most 36 of them")
-        _check_kinds(model, data, public)
+        _check_kinds(model, data, public, proxy)
         self._clock = clock
         self._on_round: list[Callable[[RoundReport], None]] = []
         self._on_update: list[Callable[[RoundReport], None]] = []
@@ -109,6 +112,7 @@ class Agent(Participant):
             max_public_bytes=max_public_bytes,
             share_weights=share_weights,
             secret=secret,
+            proxy=proxy,
         )
         self._retry_spread = random.Random(f"{federation}{device}{self.store.boot_epoch}")  # noqa: S311  # spreads retries
 
@@ -248,13 +252,15 @@ class Agent(Participant):
         return min(POLL_S, max(0.0, due_s - self._clock() + spread_s))
 
 
-def _check_kinds(model: object, data: object, public: object) -> None:
+def _check_kinds(model: object, data: object, public: object, proxy: object) -> None:
     """Raise UsageError for arguments that are often confused: a bare net, a pair of arrays, a path."""
-    if not isinstance(getattr(model, "spec", None), ModelSpec):
-        raise UsageError(
-            f"model: found {type(model).__name__}, which has no spec: "
-            "wrap it, as in edge_sdk.TorchModel(net, classes=10)"
-        )
+    models = {"model": model} if proxy is None else {"model": model, "proxy": proxy}
+    for name, given in models.items():
+        if not isinstance(getattr(given, "spec", None), ModelSpec):
+            raise UsageError(
+                f"{name}: found {type(given).__name__}, which has no spec: "
+                "wrap it, as in edge_sdk.TorchModel(net, classes=10)"
+            )
     if not isinstance(data, LocalData):
         raise UsageError(
             f"data: found {type(data).__name__}: give edge_sdk.LocalData(train=edge_sdk.Samples(x, y)) of numpy arrays"

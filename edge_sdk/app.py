@@ -34,6 +34,9 @@ class App:
     """Whether the coordinator may know how many samples of each class this device holds."""
     share_weights: bool = False
     """Whether all weights of the model may leave this device, for the methods that average them."""
+    proxy: Model | None = None
+    """A second model for the methods that train one beside the device's own: its weights are shared, and those of
+    `model` then never leave the device."""
 
 
 def load_app(name: str) -> App:
@@ -100,6 +103,7 @@ def run_device(
         disclose_classes=parts.disclose_classes,
         cloud_safe=cloud_safe,
         share_weights=parts.share_weights,
+        proxy=parts.proxy,
     )
     agent.on_link(lambda news: _say(f"{name}: {news}"))
     agent.on_update(lambda report: _print_round(name, report))

@@ -187,8 +187,8 @@ class Run(VirtualFleet):
 
     @property
     def model_bytes(self) -> dict[str, bytes]:
-        """Every device's model and optimiser."""
-        return {d.device.kit.id: d.agent.bench.model.state_bytes() for d in self.devices}
+        """Every device's model and optimiser, and those of its proxy if it has one."""
+        return {d.device.kit.id: d.agent.bench.state_bytes() for d in self.devices}
 
     @property
     def begun(self) -> dict[str, int]:

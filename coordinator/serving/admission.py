@@ -105,6 +105,7 @@ def _public_set(hello: Hello, spec: FederationSpec, method: Method[Any]) -> Refu
 
 _REMEDIES = {
     "weights": "; or, if its owner agrees, let weights leave: App(share_weights=True)",
+    "proxy": "; or give it a second model beside its own, whose weights are shared: App(proxy=...)",
     "cosine-head": '; or build it with head="cosine", as TorchModel, NumpyModel and OnnxModel can be',
 }
 """By the missing capability: a remedy that is as easy as bringing another model."""
@@ -161,14 +162,21 @@ def _encodings(hello: Hello, spec: FederationSpec, method: Method[Any]) -> Refus
 def _layout(hello: Hello, agreed: Hello | None, method: Method[Any]) -> RefusalReason | None:
     if not (method.shares_weights and method.same_layout) or agreed is None or hello.layout == agreed.layout:
         return None
+    if "proxy" in method.needs:
+        shared, remedy = "its proxy", f"bring the proxy of {agreed.device}"
+    else:
+        shared = f"its model {hello.model or ''}"
+        remedy = (
+            f"bring the model of {agreed.device}, {agreed.model or 'unnamed'}; or choose a method that does not share "
+            "weights (edge-sdk methods lists them)"
+        )
     return RefusalReason(
         "layout",
-        f"{hello.device}: its model {hello.model or ''} has {hello.weight_count} weights of layout "
+        f"{hello.device}: {shared} has {hello.weight_count} weights of layout "
         f"{(hello.layout or b'').hex()[:8]}, the federation {agreed.weight_count} of layout "
         f"{(agreed.layout or b'').hex()[:8]} (that of {agreed.device}, which came first): {method.name} averages "
         "weights one by one",
-        f"bring the model of {agreed.device}, {agreed.model or 'unnamed'}; or choose a method that does not share "
-        "weights (edge-sdk methods lists them)",
+        remedy,
     )
 
 

@@ -17,10 +17,12 @@ from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Source, serves
 from edge_sdk.models.base import Batches, FitReport
 from edge_sdk.models.cosine_head import scaled
-from edge_sdk.objectives import NORM_FLOOR, CrossEntropy, Seen, at_step, softmax
+from edge_sdk.objectives import NORM_FLOOR, Coupling, CrossEntropy, Seen, at_step, softmax
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights
 
 _T = TypeVar("_T")
+PROXY = requests.Request(of="proxy")
+"""A request about the proxy, to find its workbench."""
 Serving: TypeAlias = Generator[None, None, _T]
 """A running handler: it yields at pauses, and returns the answer."""
 
@@ -66,6 +68,45 @@ def serve_report(_bench: Workbench, _request: requests.Report, _job: Job) -> Non
     """Do nothing on the workbench: whoever drives the exchange keeps the values."""
 
 
+@serves(requests.FitBoth)
+def serve_fit_both(bench: Workbench, request: requests.FitBoth, job: Job) -> Serving[Coupling]:
+    """Take one step of each model between two pauses; both objectives are made before either model changes."""
+    proxy, coupling = bench.of(PROXY), request.coupling
+    for step, index in enumerate(request.source.indices):
+        own_seen, proxy_seen = (_said(each, request.source, index, coupling) for each in (bench, proxy))
+        objectives = coupling.objectives(own_seen, proxy_seen)
+        coupling = coupling.after(own_seen, proxy_seen)
+        rng = np.random.default_rng([job.spec.seed, job.round, job.exchange, job.number, step])
+        for each, objective, optim in zip(
+            (bench, proxy), objectives, (request.optim, request.proxy_optim), strict=True
+        ):
+            inputs, labels, private = each.source(request.source)
+            batches = Batches(
+                inputs=inputs,
+                labels=labels,
+                indices=index[None],
+                stochastic=private,
+                seed=int(rng.integers(2**31)),
+            )
+            report = each.model.fit(batches, objective, optim)
+            each.meter.trained(each.model.spec, len(index), "all", report.extra_flops)
+            divergence.check_loss(report, step)
+        yield
+    for each in (bench, proxy):
+        divergence.check_weights_finite(each.model)
+    return coupling
+
+
+def _said(bench: Workbench, source: Source, index: Ints, coupling: Coupling) -> Seen:
+    """Return what a model says of one mini-batch, as in inference; index: (b,)."""
+    inputs, labels, _ = bench.source(source)
+    found = None if labels is None else labels[index]
+    if coupling.on_features and {"features", "head-rows"} <= bench.model.spec.capabilities:
+        features = bench.features(inputs[index])  # (b, d)
+        return Seen(bench.model.head(features), found, features=features)
+    return Seen(bench.logits(inputs[index]), found)
+
+
 @serves(requests.Logits)
 def serve_logits(bench: Workbench, request: requests.Logits, _job: Job) -> Serving[Floats]:
     """Compute the logits batch by batch."""
@@ -93,7 +134,7 @@ def serve_class_means(bench: Workbench, request: requests.ClassMeans, _job: Job)
     found = []
     for part in slices(len(bench.samples)):
         x = bench.samples[part]
-        found.append(bench.features(x) if request.of == "features" else softmax(bench.logits(x)))
+        found.append(bench.features(x) if request.rows == "features" else softmax(bench.logits(x)))
         yield
     return bench.class_means(found)
 

@@ -22,16 +22,19 @@ def hello(
     shares_weights: bool,
     fetches_public: bool,
 ) -> Hello:
-    """Build the Hello of a device with this model and data; it has class counts only if the bench discloses them."""
-    model = bench.model.spec
+    """Build the Hello of a device with this model and data; it has class counts only if the bench discloses them.
+
+    The weights that it declares are those of the proxy, if there is one.  shares_weights: whether it declares any.
+    """
+    model, shared = bench.model.spec, bench.shared
     hidden = frozenset() if shares_weights else frozenset({"weights"})
     discloses_counts = bench.discloses_classes and model.classes <= MAX_DISCLOSED_CLASSES
     return Hello(
         federation=federation,
         device=device,
         sdk=__version__,
-        capabilities=tuple(sorted(model.capabilities - hidden)),
-        terms=tuple(sorted(model.terms)),
+        capabilities=tuple(sorted(bench.capabilities - hidden)),
+        terms=tuple(sorted(bench.terms)),
         classes=model.classes,
         feature_dim=model.feature_dim,
         samples=len(bench.data.train),
@@ -44,9 +47,9 @@ def hello(
         inert_terms=tuple(sorted(model.inert_terms)),
         encodings=tuple(name for name in ENCODINGS if name != DEFAULT_ENCODING),
         fetches_public=fetches_public,
-        weight_count=model.parameters if shares_weights else 0,
-        layout=model.layout if shares_weights else None,
-        batch_norm=model.batch_norm,
+        weight_count=shared.parameters if shares_weights else 0,
+        layout=shared.layout if shares_weights else None,
+        batch_norm=shared.batch_norm,
     )
 
 

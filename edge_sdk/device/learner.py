@@ -54,12 +54,12 @@ class Learner:
 
     def snapshot(self, round_: int) -> RoundStart:
         """Return the present state of model and method as the start of a round."""
-        return RoundStart(round_, self._bench.model.state_bytes(), storage.serialise(self.state))
+        return RoundStart(round_, self._bench.state_bytes(), storage.serialise(self.state))
 
     def restore(self, start: RoundStart) -> None:
         """Restore model and method to the start of a round."""
         with self.lock:
-            self._bench.model.load_state(start.model)
+            self._bench.load_state(start.model)
             self.state = storage.deserialise(self.membership.method.device_state, start.method)
 
     def skip_round(self, round_: int, reason: str) -> bool:
@@ -75,7 +75,6 @@ class Learner:
         measured: filled in if the method evaluates.  The computation raises Diverged when training diverges, and at
         once in a round that is skipped.
         """
-        model = self._bench.model.spec
         job = Job(
             spec=self.membership.spec,
             number=self.membership.welcome.number,
@@ -85,7 +84,7 @@ class Learner:
             samples=self.samples,
             class_counts=self._bench.class_counts,
             secret=self._secret,
-            learns=self.membership.method.learnt_by(model.capabilities, model.terms),
+            learns=self.membership.method.learnt_by(self._bench.capabilities, self._bench.terms),
         )
         return self._served(self.membership.method.step(self.state, assign.down, job), job, measured, serve)
 

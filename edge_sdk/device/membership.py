@@ -28,7 +28,7 @@ class Membership:
     method: Method[Any]
     """Under the federation's parameters."""
     expect: Expect
-    """The shapes and bounds that payloads must fit; for weights, those of this device's model."""
+    """The shapes and bounds that payloads must fit; for weights, those of the model that this device shares."""
     limits: Limits
     """The limits of the federation's frames."""
     chain: transforms.Chain
@@ -101,7 +101,8 @@ class Membership:
 def join(welcome: Welcome, own: ModelSpec, *, shares_weights: bool) -> Membership:
     """Load the method that a Welcome names, and check that both sides have the same version of it.
 
-    own: this device's model; shares_weights: whether its owner allows its weights to leave the device.  Raises
+    own: the model whose weights are shared, if any are: this device's own or its proxy; shares_weights: whether its
+    owner allows weights to leave the device.  Raises
     RemoteProtocolError if this device cannot take part.
     """
     spec = welcome.spec

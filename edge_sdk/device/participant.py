@@ -64,6 +64,7 @@ class Participant:
         max_public_bytes: int = MAX_PUBLIC_BYTES,
         share_weights: bool = False,
         secret: bytes = b"",
+        proxy: Model | None = None,
     ) -> None:
         """secret: the bytes from which noise is drawn, for simulations, whose noise must repeat; b"": the store's.
 
@@ -71,7 +72,10 @@ class Participant:
         """
         self.federation, self.device, self.board = federation, device, board
         self.bench = Workbench(model, data, public, discloses_classes=disclose_classes)
-        self._shares_weights = share_weights and "weights" in model.spec.capabilities
+        if proxy is not None:
+            self.bench.add_proxy(proxy)
+        self._shares_weights = proxy is not None or (share_weights and "weights" in model.spec.capabilities)
+        """Whether weights leave this device: those of the proxy if there is one, and then never the own model's."""
         self._secret = secret or store.secret
         self.model_lock = threading.RLock()
         """Held while the model changes; a thread that holds it sees the model as it is between two batches."""
@@ -377,7 +381,7 @@ class Participant:
 
     def _join(self, welcome: Welcome) -> Learner:
         """Begin to learn in the federation of a Welcome.  Raises RemoteProtocolError if this device cannot."""
-        joined = membership.join(welcome, self.bench.model.spec, shares_weights=self._shares_weights)
+        joined = membership.join(welcome, self.bench.shared, shares_weights=self._shares_weights)
         self._limits = joined.limits
         self.transport.accept_up_to(self._limits.frame_bytes)
         self._learner = learner = Learner(joined, self.bench, secret=self._secret, lock=self.model_lock)

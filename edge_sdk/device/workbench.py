@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats, Ints
-from edge_sdk.data import LocalData
+from edge_sdk.data import LocalData, Raw
 from edge_sdk.device.meter import Meter
-from edge_sdk.errors import EdgeError, ModelError, UsageError
+from edge_sdk.errors import EdgeError, ModelError, StoreError, UsageError
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import REQUESTS, Handler, Private, Request, Source
-from edge_sdk.models.base import Model
+from edge_sdk.models.base import Model, ModelSpec
 from edge_sdk.protocol import registry
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.schema import one_line
@@ -27,6 +27,8 @@ from edge_sdk.public_set.samples import PublicSet
 
 INFERENCE_BATCH = 256
 """The number of samples between two pauses, when a whole data set passes through the model."""
+_TWO_MODELS = b"\xff\xff\xff\xffproxy"
+"""Begins the saved state of two models; the state of one model never begins so (edge_sdk.models.base.pack_arrays)."""
 
 
 @dataclass
@@ -39,10 +41,16 @@ class Workbench:
     meter: Meter = field(default_factory=Meter)
     discloses_classes: bool = False
     """Whether metrics may disclose how many samples of each class there are."""
+    beside: Workbench | None = None
+    """The workbench of the device's own model, if this one is that of the proxy beside it."""
 
     def __post_init__(self) -> None:
         """Preprocess all data once: the arrays stay the same objects, so extractors can cache their features."""
-        preprocess = self.model.spec.preprocess
+        self.proxy: Workbench | None = None
+        """The workbench of the proxy beside the device's own model, on the same data; None: there is none."""
+        self.preprocessed: dict[int, Floats] = {}
+        """The samples after preprocessing, by the identity of the raw array, which `data` or `public` keeps."""
+        preprocess = self._preprocess
         self.samples = preprocess(self.data.train.x)  # (n, c, h, w)
         """The private training samples after preprocessing."""
         self.labels = self.data.train.y.astype(np.int64)  # (n,)
@@ -57,9 +65,77 @@ class Workbench:
         self.class_counts = self.data.class_counts(self.model.spec.classes)
         """The number of private training samples of each class."""
 
+    def add_proxy(self, model: Model) -> None:
+        """Put a second model beside the device's own: a proxy, whose weights are shared in place of the own model's.
+
+        Raises UsageError if it does not match the classes, or cannot train and share weights.
+        """
+        own, proxy = self.model.spec, model.spec
+        if proxy.classes != own.classes:
+            raise UsageError(
+                f"proxy: {proxy.name} tells {proxy.classes} classes apart, the device's own model {own.name} "
+                f"{own.classes}: give both the federation's classes"
+            )
+        missing = sorted({"logit-gradients", "weights"} - proxy.capabilities)
+        if missing:
+            raise UsageError(
+                f"proxy: {proxy.name} cannot do {', '.join(missing)}: a proxy is trained and its weights are shared"
+            )
+        self.proxy = Workbench(model, self.data, self.public, self.meter, self.discloses_classes, beside=self)
+
+    def of(self, request: Request) -> Workbench:
+        """Return the workbench of the model that a request is about.  Raises UsageError if there is no proxy."""
+        if request.of == "own" or self.beside is not None:
+            return self
+        if self.proxy is None:
+            raise UsageError("this method trains a proxy beside the device's own model, and there is none: give proxy=")
+        return self.proxy
+
+    @property
+    def shared(self) -> ModelSpec:
+        """The description of the model whose weights are shared: the proxy, if there is one."""
+        return self.proxy.model.spec if self.proxy is not None else self.model.spec
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """What the device's own model can do, with `proxy` in place of `weights` if there is a proxy."""
+        held = self.model.spec.capabilities
+        return held if self.proxy is None else held - {"weights"} | {"proxy"}
+
+    @property
+    def terms(self) -> frozenset[str]:
+        """The loss terms that can be minimised; if there is a proxy, by both models."""
+        return self.model.spec.terms if self.proxy is None else self.model.spec.terms & self.proxy.model.spec.terms
+
+    def state_bytes(self) -> bytes:
+        """Return the state of the model, or of both models."""
+        own = self.model.state_bytes()
+        if self.proxy is None:
+            return own
+        return b"".join((_TWO_MODELS, len(own).to_bytes(8, "little"), own, self.proxy.model.state_bytes()))
+
+    def load_state(self, state: bytes) -> None:
+        """Restore exactly what state_bytes gave.  Raises StoreError if it does not fit."""
+        if self.proxy is None:
+            self.model.load_state(state)
+            return
+        begin = len(_TWO_MODELS) + 8
+        if state[: len(_TWO_MODELS)] != _TWO_MODELS:
+            raise StoreError("the saved state is that of a device without a proxy: remove the state folder")
+        end = begin + int.from_bytes(state[begin - 8 : begin], "little")
+        self.model.load_state(state[begin:end])
+        self.proxy.model.load_state(state[end:])
+
+    def _preprocess(self, raw: Raw) -> Floats:
+        """Return samples as the model takes them; a proxy that takes the same as the own model has the same arrays."""
+        preprocess = self.model.spec.preprocess
+        if self.beside is not None and self.beside.model.spec.preprocess == preprocess:
+            return self.beside.preprocessed[id(raw)]
+        return self.preprocessed.setdefault(id(raw), preprocess(raw))
+
     def give(self, public: PublicSet) -> None:
         """Set a public set that arrives later.  Raises UsageError if it does not fit this device's model."""
-        samples = self.model.spec.preprocess(public.samples)  # (m, c, h, w)
+        samples = self._preprocess(public.samples)  # (m, c, h, w)
         if not np.isfinite(samples).all():
             raise UsageError("the public samples hold NaN or Inf after preprocessing; clean them first")
         if samples.shape[1:] != self.samples.shape[1:]:
@@ -68,6 +144,8 @@ class Workbench:
                 f"{self.samples.shape[1:]}; bring both to one size (edge_sdk.Preprocess)"
             )
         self.public, self._public = public, samples
+        if self.proxy is not None:
+            self.proxy.give(public)
 
     def _check(self) -> None:
         """Raise UsageError or ModelError for what would otherwise fail in the middle of a round."""
@@ -101,7 +179,7 @@ class Workbench:
         Raises Diverged where training leaves the model unfit to use, UsageError where no handler is registered for the
         request.
         """
-        return handler_of(type(request)).serve(self, request, job)
+        return handler_of(type(request)).serve(self.of(request), request, job)
 
     def class_means(self, parts: Sequence[Floats]) -> ClassRows:
         """Return the mean of each class over rows (n, d) of all private samples, in pieces of INFERENCE_BATCH."""

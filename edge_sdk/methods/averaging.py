@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import numpy as np
 
 from edge_sdk.methods.base import Caching, Down, Exchange, Method, OnDevice, Slot, Stage, Up
-from edge_sdk.methods.requests import ReadWeights, WriteWeights
+from edge_sdk.methods.requests import ModelRole, ReadWeights, WriteWeights
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import FederationSpec
@@ -64,6 +64,8 @@ class Averaging(Method[P]):
     reduction: type = Change
     body = False
     """Whether only the body is shared, and the weights of the last layer stay on the device."""
+    model: ModelRole = "own"
+    """The model whose weights are averaged: the device's own, or the proxy beside it."""
 
     def __init__(self, params: P | None = None) -> None:
         super().__init__(params)
@@ -77,11 +79,11 @@ class Averaging(Method[P]):
 
     def receive(self, device: OnDevice[Any]) -> Stage[None]:
         """Take over the mean."""
-        yield from write_weights(device, without_head=self.body)
+        yield from write_weights(device, without_head=self.body, of=self.model)
 
     def share(self, device: OnDevice[Any]) -> Stage[Up]:
         """Send the weights."""
-        return (yield from read_weights(device, self.weighting, without_head=self.body))
+        return (yield from read_weights(device, self.weighting, without_head=self.body, of=self.model))
 
     def begin(self, spec: FederationSpec) -> Any:
         """Start without weights: devices begin with their own."""
@@ -109,17 +111,21 @@ class Averaging(Method[P]):
         return changed(slots, change, layout)
 
 
-def write_weights(device: OnDevice[Any], role: str = "weights", *, without_head: bool = False) -> Stage[None]:
-    """Overwrite the model's weights, or those in front of the last layer, with the received ones, if there are any."""
+def write_weights(
+    device: OnDevice[Any], role: str = "weights", *, without_head: bool = False, of: ModelRole = "own"
+) -> Stage[None]:
+    """Overwrite a model's weights, or those in front of the last layer, with the received ones, if there are any."""
     weights = device.received(Weights, role)
     if weights is not None:
         # A view of the frame that they came in: megabytes that need not be there twice.
-        yield WriteWeights(np.asarray(weights.values, np.float32), without_head=without_head)
+        yield WriteWeights(np.asarray(weights.values, np.float32), without_head=without_head, of=of)
 
 
-def read_weights(device: OnDevice[Any], weighting: str, *, without_head: bool = False) -> Stage[Up]:
+def read_weights(
+    device: OnDevice[Any], weighting: str, *, without_head: bool = False, of: ModelRole = "own"
+) -> Stage[Up]:
     """Read the weights to send; include the number of samples only if the weighting needs it."""
-    weights: Weights = yield ReadWeights(without_head=without_head)
+    weights: Weights = yield ReadWeights(without_head=without_head, of=of)
     return {"weights": replace(weights, count=device.job.samples if weighting == "samples" else 1)}
 
 

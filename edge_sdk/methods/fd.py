@@ -75,7 +75,7 @@ class FD(Method[Params]):
 
     def share(self, device: OnDevice[Any]) -> Stage[Up]:
         """Send the mean prediction of each class."""
-        means: ClassRows = yield ClassMeans(of="probabilities")
+        means: ClassRows = yield ClassMeans("probabilities")
         return {"predictions": told(means, self.params.weighting)}
 
     def begin(self, spec: FederationSpec) -> State:

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias
 
-from edge_sdk.protocol.leaves import Range
+from edge_sdk.protocol.leaves import Range, Text
 
-__all__ = ["Range", "SlotAge", "Start", "Weighting"]
+__all__ = ["ProxyFamily", "Range", "SlotAge", "Start", "Weighting"]
 
 Weighting: TypeAlias = Literal["samples", "uniform"]
 """How devices are weighted in a mean: by their samples, or all equally."""
 Start: TypeAlias = Literal["first", "equal"]
 """In round 0 nobody has weights of the federation yet.  `first`: the model of the contributor with the lowest number
 becomes everybody's; `equal`: all devices start from equal weights (one file, one seed), so that round 0 is averaged."""
+
+
+ProxyFamily: TypeAlias = Annotated[str, Text(200, r"[\w.:-]+")]
+"""The family of the proxy in a simulated fleet, or MODULE:FACTORY (docs/reference/models.md)."""
 SlotAge: TypeAlias = Annotated[int, Range(0, paper="0: slots never expire")]
 """Rounds after which the upload of a device that stays away no longer counts; 0: never."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from edge_sdk.arrays import Floats, Ints
-from edge_sdk.objectives import Objective, Optim
+from edge_sdk.objectives import Coupling, Objective, Optim
 from edge_sdk.objectives.optim import Part
 from edge_sdk.protocol.knowledge import ClassRows
 
@@ -39,10 +39,15 @@ class Public:
 Source: TypeAlias = Private | Public
 
 
+ModelRole: TypeAlias = Literal["own", "proxy"]
+"""Which model a request is about: the device's own, or the proxy beside it, whose weights are shared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Request:
     """Something that a method asks its device to do: a frozen dataclass."""
 
-    __slots__ = ()
+    of: ModelRole = "own"
     computes: ClassVar[bool] = False
     """Whether it computes on the device's samples and, except for a Fit, leaves the model unchanged: a simulation
     may serve it in another process.  Other requests are served in the device's process."""
@@ -89,6 +94,20 @@ class Fit(Request):
     """The part of the model to train; the rest stays unchanged."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FitBoth(Request):
+    """Train the device's own model and the proxy together; answered with the coupling after the last mini-batch.
+
+    For each row of the source both models say what they see, then each takes one step on its own objective.
+    """
+
+    computes: ClassVar[bool] = True
+    source: Source
+    coupling: Coupling
+    optim: Optim
+    proxy_optim: Optim
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Logits(Request):
     """Answered with the logits of the source: f4 (steps, b, k)."""
@@ -109,11 +128,11 @@ class Features(Request):
 class ClassMeans(Request):
     """Answered with ClassRows: the mean of each class of the private data, as in inference, and its samples.
 
-    `of`: what is averaged, `features` (m, d) or `probabilities` (m, k), the softmax of the logits.
+    `rows`: what is averaged, `features` (m, d) or `probabilities` (m, k), the softmax of the logits.
     """
 
     computes: ClassVar[bool] = True
-    of: Literal["features", "probabilities"] = "features"
+    rows: Literal["features", "probabilities"] = "features"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from edge_sdk.objectives.base import FEATURES, HEAD, LABELS, WEIGHTS, Head, On, Seen, Shapes, Term, needed
 from edge_sdk.objectives.contrast import ClassContrast, ModelContrast
+from edge_sdk.objectives.coupling import Coupling
 from edge_sdk.objectives.on_features import PrototypeDistance, PrototypePull
 from edge_sdk.objectives.on_head import HeadLabels, HeadMatch, HeadProximal, HeadTerm
 from edge_sdk.objectives.on_logits import (
@@ -50,6 +51,7 @@ __all__ = [
     "BalancedCrossEntropy",
     "ClassContrast",
     "ClassTarget",
+    "Coupling",
     "CrossEntropy",
     "Distill",
     "Head",

@@ -327,6 +327,7 @@ class VirtualDevice:
             disclose_classes=True,
             share_weights=True,
             secret=self.device.kit.secret,
+            proxy=self.device.kit.proxy_model(self.device.public),
             clock=lambda: self._own.now_s,
         )
         self.agent.serve = partial(ask, self.agent.bench)

@@ -141,7 +141,7 @@ def job_at(spec: FederationSpec, number: int, round_: int, exchange: int, sample
 
 def ask(bench: Workbench, request: Request, job: Job) -> Generator[DeviceRequest, DeviceAnswer, Any]:
     """Yield a request to whoever runs the device, and return its answer; `partial(ask, bench)` is Participant.serve."""
-    answer = yield DeviceRequest(bench, request, job)
+    answer = yield DeviceRequest(bench.of(request), request, job)
     if isinstance(answer, Exception):
         raise answer
     if answer is LOST:

@@ -14,7 +14,7 @@ from edge_sim.config.settings import CPU, Config, RunTable
 from edge_sim.engines.base import Engine, ExactEngine, MethodWrapper, unchanged
 from edge_sim.engines.remote import ray_address
 from edge_sim.engines.remote.engine import RemoteEngine
-from edge_sim.fleet.fleet import Fleet, needs_torch
+from edge_sim.fleet.fleet import Fleet
 
 WORTH_S = 10.0
 """Worker processes take seconds to start: below this many seconds of computing they are not chosen."""
@@ -29,7 +29,7 @@ def open_engine(table: RunTable, fleet: Fleet) -> Engine:
         from edge_sim.engines.remote.ray_actor_pool import RayActorPool  # an extra, and slow to load
 
         return RemoteEngine(RayActorPool(table, fleet, address), frozenset(table.stacked or ()))
-    if not any(needs_torch(device.kit.family) for device in fleet.devices):
+    if not any(device.kit.needs_torch for device in fleet.devices):
         return ExactEngine()  # what does not load torch must not load it now
     from edge_sim.engines.torch_engines import cohort, workers  # torch only where a device has it
 
@@ -78,7 +78,7 @@ def _read(file: Path) -> Mapping[str, Any]:
 
 def _choice(config: Config, fleet: Fleet) -> tuple[dict[str, Any], str]:
     """Return the keys of [run] that are set, and in words why."""
-    if not any(needs_torch(device.kit.family) for device in fleet.devices):
+    if not any(device.kit.needs_torch for device in fleet.devices):
         return {"engine": "exact"}, "engine: exact (no model here computes in torch)"
     from edge_sim.engines.torch_engines import calibrated  # torch only where a device has it
 

@@ -25,7 +25,7 @@ from edge_sim.engines.stack.torch_parameter_rows import ParameterRows
 from edge_sim.engines.stack.torch_stack import Stacking
 from edge_sim.engines.stack.torch_vmap_stacking import VmapStacking
 from edge_sim.engines.torch_threads import use_one_thread
-from edge_sim.fleet.fleet import Device, Fleet, needs_torch
+from edge_sim.fleet.fleet import Device, Fleet
 
 _REPEATS = 3
 _A_FEW = 10
@@ -65,7 +65,7 @@ def calibrated(table: RunTable, fleet: Fleet) -> list[ModelTiming]:
     use_one_thread()
     kinds: dict[tuple[object, ...], list[Device]] = {}
     for device in fleet.devices:
-        if needs_torch(device.kit.family):
+        if device.kit.needs_torch:
             kit = device.kit
             kinds.setdefault((kit.family, kit.size, kit.feature_dim), []).append(device)
     return [_measured(fleet, devices, stacking(table)) for devices in kinds.values()]

@@ -44,11 +44,11 @@ def check_feasible(fleet: Fleet, stacked: Sequence[str] = ()) -> None:
 
     stacked: models that the run is to stack, by name; some device must have each.
     """
-    specs = dict(_specs(fleet))
+    specs, proxies = dict(_specs(fleet)), dict(_proxies(fleet))
     check_stacked(stacked, specs)
-    check_runtimes(fleet, specs)
-    check_memory(fleet, specs)
-    check_deadline(fleet, specs)
+    check_runtimes(fleet, specs, proxies)
+    check_memory(fleet, specs, proxies)
+    check_deadline(fleet, specs, proxies)
 
 
 def check_stacked(stacked: Sequence[str], specs: Mapping[str, ModelSpec]) -> None:
@@ -62,31 +62,43 @@ def check_stacked(stacked: Sequence[str], specs: Mapping[str, ModelSpec]) -> Non
         raise UsageError(f"run.stacked: no model of the fleet is called {unknown[0]!r}; it has {', '.join(names)}")
 
 
-def check_runtimes(fleet: Fleet, specs: dict[str, ModelSpec]) -> None:
-    """Raise UsageError where some device's board does not have the runtime that its model computes in.
+NO_PROXIES: Mapping[str, ModelSpec] = {}
 
-    specs: of each device's model, by device id.
+
+def check_runtimes(fleet: Fleet, specs: Mapping[str, ModelSpec], proxies: Mapping[str, ModelSpec] = NO_PROXIES) -> None:
+    """Raise UsageError where some device's board does not have the runtime that its model or proxy computes in.
+
+    specs, proxies: of each device's models, by device id.
     """
     for device in fleet.devices:
-        profile, runtime = profiles.load_board(device.kit.board), specs[device.kit.id].runtime
-        if runtime not in profile.runtimes:
-            raise UsageError(
-                f"fleet.model: {device.kit.id} cannot run the model: {device.kit.family} computes in {runtime}, and "
-                f"{profile.name} has {', '.join(profile.runtimes)} (runtimes in its profile); give it another model "
-                "or another board"
-            )
+        profile = profiles.load_board(device.kit.board)
+        for key, family, known in (
+            ("fleet.model", device.kit.family, specs),
+            ("method.proxy", device.kit.proxy, proxies),
+        ):
+            runtime = known[device.kit.id].runtime if device.kit.id in known else profile.runtimes[0]
+            if runtime not in profile.runtimes:
+                raise UsageError(
+                    f"{key}: {device.kit.id} cannot run the model: {family} computes in {runtime}, and "
+                    f"{profile.name} has {', '.join(profile.runtimes)} (runtimes in its profile); give it another "
+                    "model or another board"
+                )
 
 
-def check_memory(fleet: Fleet, specs: dict[str, ModelSpec]) -> None:
-    """Raise UsageError, with the numbers, where some device's memory is too small for its model.
+def check_memory(fleet: Fleet, specs: Mapping[str, ModelSpec], proxies: Mapping[str, ModelSpec] = NO_PROXIES) -> None:
+    """Raise UsageError, with the numbers, where some device's memory is too small for its model and its proxy.
 
-    specs: of each device's model, by device id.
+    specs, proxies: of each device's models, by device id.
     """
+    federation = fleet.federation.spec
+    needs = [
+        (device, memory_need(device, specs[device.kit.id], federation, proxies.get(device.kit.id)))
+        for device in fleet.devices
+    ]
     lacking = [
         (device, found)
-        for device in fleet.devices
-        if (found := memory_need(device, specs[device.kit.id], fleet.federation.spec)).total + SYSTEM_BYTES
-        > profiles.load_board(device.kit.board).ram_bytes
+        for device, found in needs
+        if found.total + SYSTEM_BYTES > profiles.load_board(device.kit.board).ram_bytes
     ]
     if not lacking:
         return
@@ -94,17 +106,24 @@ def check_memory(fleet: Fleet, specs: dict[str, ModelSpec]) -> None:
     profile = profiles.load_board(device.kit.board)
     others = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
     raise UsageError(
-        f"fleet: {device.kit.id}{others} cannot hold the model: {device.kit.family} on {profile.name} needs about "
+        f"fleet: {device.kit.id}{others} cannot hold the model: {_families(device)} on {profile.name} needs about "
         f"{_mib(found.total)} (weights, gradients, moments and a copy {_mib(found.model)}, activations of a batch "
         f"{_mib(found.activations)}, samples {_mib(found.data)}, runtime {_mib(found.runtime)}), and {_left(profile)}: "
         "give it a smaller model, fewer samples, a smaller train.batch_size or another board"
     )
 
 
-def check_deadline(fleet: Fleet, specs: dict[str, ModelSpec]) -> None:
+def _families(device: Device) -> str:
+    return f"{device.kit.family} beside the proxy {device.kit.proxy}" if device.kit.proxy else device.kit.family
+
+
+def check_deadline(fleet: Fleet, specs: Mapping[str, ModelSpec], proxies: Mapping[str, ModelSpec] = NO_PROXIES) -> None:
     """Raise UsageError where even the fastest device needs longer for a round's training than an exchange may take."""
     spec, deadline_s = fleet.federation.spec, fleet.federation.policy.deadline_s
-    times_s = {device.kit.id: least_s(device, specs[device.kit.id], spec) for device in fleet.devices}
+    times_s = {
+        device.kit.id: least_s(device, specs[device.kit.id], spec, proxies.get(device.kit.id))
+        for device in fleet.devices
+    }
     fastest = min(times_s, key=lambda name: times_s[name])
     if times_s[fastest] <= deadline_s:
         return
@@ -116,30 +135,39 @@ def check_deadline(fleet: Fleet, specs: dict[str, ModelSpec]) -> None:
     )
 
 
-def memory_need(device: Device, spec: ModelSpec, federation: FederationSpec) -> MemoryNeed:
-    """Estimate the memory for training one device's model from sizes, not from a run.
+def memory_need(
+    device: Device, spec: ModelSpec, federation: FederationSpec, proxy: ModelSpec | None = None
+) -> MemoryNeed:
+    """Estimate the memory for training one device's model, and its proxy if it has one, from sizes, not from a run.
 
-    It counts weights, gradients, the optimiser's moments, their copy from the round's start, and a message with them.
+    It counts weights, gradients, the optimiser's moments, their copy from the round's start, and a message with the
+    weights that are shared.  The two models take their steps one after the other.
     """
     moments = 2 if federation.train.optimiser == "adam" else int(federation.train.momentum > 0)
-    copies = 2 + moments + (1 + moments) + 2 * _sends_weights(federation)
+    copies = 2 + moments + (1 + moments)
+    both = [spec] if proxy is None else [spec, proxy]
+    sent = 2 * both[-1].parameters * _sends_weights(federation)
     return MemoryNeed(
-        runtime=RUNTIME_BYTES[spec.runtime],
-        model=_F4 * spec.parameters * copies,
-        activations=2 * spec.activation_bytes_per_sample * federation.train.batch_size,
+        runtime=max(RUNTIME_BYTES[each.runtime] for each in both),
+        model=_F4 * (copies * sum(each.parameters for each in both) + sent),
+        activations=2 * max(each.activation_bytes_per_sample for each in both) * federation.train.batch_size,
         data=sum(raw_bytes + _F4 * values for raw_bytes, values in _samples(device)),
     )
 
 
-def least_s(device: Device, spec: ModelSpec, federation: FederationSpec) -> float:
+def least_s(device: Device, spec: ModelSpec, federation: FederationSpec, proxy: ModelSpec | None = None) -> float:
     """Return the least time that a round's training and its messages take on a cold board, in seconds."""
     profile: Board = profiles.load_board(device.kit.board)
     link: Link = profiles.load_link(device.kit.link)
     meter = Meter()
-    meter.trained(spec, federation.train.batch_size, "all")
+    both = [spec] if proxy is None else [spec, proxy]
+    for each in both:
+        meter.trained(each, federation.train.batch_size, "all")
     trained_s = profile.compute_s(meter.train) * (_steps(device, federation) if spec.terms else 0)
     sent_bytes = (
-        _F4 * spec.parameters if _sends_weights(federation) and federation.encoding.weights == DEFAULT_ENCODING else 0
+        _F4 * both[-1].parameters
+        if _sends_weights(federation) and federation.encoding.weights == DEFAULT_ENCODING
+        else 0
     )
     return link.transfer_s(0, up=False) + trained_s + link.transfer_s(sent_bytes, up=True)
 
@@ -164,6 +192,19 @@ def _specs(fleet: Fleet) -> Iterator[tuple[str, ModelSpec]]:
         if kind not in known:
             known[kind] = kit.model(device.public).spec
         yield kit.id, known[kind]
+
+
+def _proxies(fleet: Fleet) -> Iterator[tuple[str, ModelSpec]]:
+    """Yield (device id, spec of its proxy) of the devices that have one; all of a kind have equal ones."""
+    known: dict[tuple[object, ...], ModelSpec] = {}
+    for device in fleet.devices:
+        kit = device.kit
+        kind = (kit.proxy, kit.size, kit.classes, kit.raw_shape)
+        if kit.proxy and kind not in known:
+            proxy = kit.proxy_model(device.public)
+            known |= {kind: proxy.spec} if proxy is not None else {}
+        if kind in known:
+            yield kit.id, known[kind]
 
 
 def _samples(device: Device) -> Iterator[tuple[int, int]]:

@@ -59,6 +59,14 @@ class Kit:
     head: HeadKind = "linear"
     device: str = CPU
     """Where a torch model computes: cpu or cuda:N."""
+    proxy: str = ""
+    """The family of the proxy beside the device's own model; empty: the method needs none."""
+    proxy_seed: int = 0
+
+    @property
+    def needs_torch(self) -> bool:
+        """Whether this device loads torch; over a broker, other devices run in processes without torch."""
+        return any(families.runtime(family) == "torch" for family in (self.family, self.proxy) if family)
 
     @property
     def secret(self) -> bytes:
@@ -82,15 +90,22 @@ class Kit:
 
     def model(self, public: PublicSet | None) -> Model:
         """Build a new model, the same for the same kit; extractors may be fitted on the public samples."""
+        return self._built(self.family, self.seed, public, self.feature_dim, self.head)
+
+    def proxy_model(self, public: PublicSet | None) -> Model | None:
+        """Build a new proxy, the same for the same kit, with features of its family's own width; None: it has none."""
+        return self._built(self.proxy, self.proxy_seed, public, 0, "linear") if self.proxy else None
+
+    def _built(self, family: str, seed: int, public: PublicSet | None, feature_dim: int, head: HeadKind) -> Model:
         return families.build_model(
-            self.family,
+            family,
             classes=self.classes,
             raw_shape=self.raw_shape,
             preprocess=self.preprocess,
-            seed=self.seed,
+            seed=seed,
             public=public.samples if public else None,
-            feature_dim=self.feature_dim,
-            head=self.head,
+            feature_dim=feature_dim,
+            head=head,
             device=self.device,
         )
 
@@ -257,12 +272,26 @@ class _Wanted:
     head: HeadKind
     equal_start: bool
     """Whether models of one family begin with the same weights, as some methods that share weights require."""
+    proxy: str
+    """The family of the proxy beside each device's own model; empty: the method needs none."""
 
 
 def _wanted(spec: FederationSpec) -> _Wanted:
-    return _Wanted(
-        "cosine" if "cosine-head" in method_of(spec).needs else "linear", spec.params.get("start") == "equal"
-    )
+    needs = method_of(spec).needs
+    proxy = str(spec.params.get("proxy", "")) if "proxy" in needs else ""
+    if proxy:
+        _check_proxy(proxy)
+    return _Wanted("cosine" if "cosine-head" in needs else "linear", spec.params.get("start") == "equal", proxy)
+
+
+def _check_proxy(family: str) -> None:
+    """Raise UsageError unless a family can be that of a proxy."""
+    try:
+        families.check_family(family)
+    except UsageError as error:
+        raise UsageError(f"method.proxy: {error}") from None
+    if families.runtime(family) == "onnx":
+        raise UsageError(f"method.proxy: the models of {family} share no weights; choose one of numpy or torch")
 
 
 def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _Wanted) -> Kit:
@@ -284,6 +313,8 @@ def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _
         feature_dim=row.feature_dim or config.federation.feature_dim,
         head=wanted.head,
         device=config.run.device,
+        proxy=wanted.proxy,
+        proxy_seed=int(np.random.default_rng([config.federation.seed, 9, start]).integers(2**31)),
     )
 
 
@@ -296,8 +327,3 @@ def hardware(device: Device) -> Hardware:
         battery_wh=conditions.battery_wh,
         charge_w=conditions.charge_w,
     )
-
-
-def needs_torch(family: str) -> bool:
-    """Whether a device of this family loads torch; over a broker, other devices run in processes without torch."""
-    return families.runtime(family) == "torch"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from edge_sdk.agent import Agent
 from edge_sdk.errors import EdgeError
-from edge_sim.fleet.fleet import needs_torch, read_device
+from edge_sim.fleet.fleet import read_device
 
 POLL_S = 0.05
 
@@ -24,7 +24,7 @@ def host_devices() -> int:
     """Run the devices until the federation is over, or until the parent process ends."""
     args = _arguments()
     devices = [read_device(folder) for folder in args.folder]
-    if any(needs_torch(device.kit.family) for device in devices):
+    if any(device.kit.needs_torch for device in devices):
         from edge_sim.engines.torch_gpu import use_exact_arithmetic  # a device without torch never loads it
         from edge_sim.engines.torch_threads import use_one_thread  # a device without torch never loads it
 
@@ -44,6 +44,7 @@ def host_devices() -> int:
                 disclose_classes=True,
                 share_weights=True,
                 secret=device.kit.secret,
+                proxy=device.kit.proxy_model(device.public),
             )
             for device, folder in zip(devices, args.folder, strict=True)
         ]

@@ -25,7 +25,7 @@ from coordinator.trace.log import TraceWriter
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.mqtt.transport import MqttTransport
 from edge_sim.config.settings import Config
-from edge_sim.fleet.fleet import Fleet, needs_torch
+from edge_sim.fleet.fleet import Fleet
 
 CONNECT_S = 60.0
 """Longest time until the broker answers."""
@@ -154,7 +154,7 @@ def _hosts(config: Config, fleet: Fleet, url: str, out: Path, tell: Callable[[st
 
 def groups(config: Config, fleet: Fleet) -> list[tuple[str, ...]]:
     """Return the ids of the devices of each process."""
-    heavy = [device.kit.id for device in fleet.devices if needs_torch(device.kit.family)]
-    light = [device.kit.id for device in fleet.devices if not needs_torch(device.kit.family)]
+    heavy = [device.kit.id for device in fleet.devices if device.kit.needs_torch]
+    light = [device.kit.id for device in fleet.devices if not device.kit.needs_torch]
     shared = [tuple(heavy[i :: config.run.processes]) for i in range(config.run.processes)]
     return [group for group in shared if group] + [(name,) for name in light]

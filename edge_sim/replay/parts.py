@@ -17,7 +17,7 @@ from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.transport.base import Transport
 from edge_sim.byzantine import agent_for
 from edge_sim.config import settings
-from edge_sim.fleet.fleet import Device, Fleet, build_fleet, needs_torch
+from edge_sim.fleet.fleet import Device, Fleet, build_fleet
 from edge_sim.replay.device import Make
 from edge_sim.replay.history import History
 
@@ -55,7 +55,7 @@ def maker_of(header: Header, past: History, device: str, app: str | None, public
 def _fleet(header: Header) -> Fleet:
     """Build the fleet of a simulated run; torch computes in one thread, as it did in that run."""
     fleet = build_fleet(settings.parse(header.tables, Path(header.file)))
-    if any(needs_torch(device.kit.family) for device in fleet.devices):
+    if any(device.kit.needs_torch for device in fleet.devices):
         from edge_sim.engines.torch_threads import use_one_thread  # torch only where a device has it
 
         use_one_thread()
@@ -79,6 +79,7 @@ def _simulated(device: Device, federation: str, *, virtual: bool) -> Make:
             disclose_classes=True,
             share_weights=True,
             secret=kit.secret,
+            proxy=kit.proxy_model(device.public),
         )
 
     return switched_on
@@ -94,6 +95,7 @@ def _real(app: App, federation: str, device: str) -> Make:
         public=app.public,
         disclose_classes=app.disclose_classes,
         share_weights=app.share_weights,
+        proxy=app.proxy,
     )
     return lambda line, store: make(broker=line, state=store)
 
@@ -101,7 +103,7 @@ def _real(app: App, federation: str, device: str) -> Make:
 def _rounding(header: Header, device: Device) -> str:
     """Explain why a single device may round differently than in the run; empty: it does not."""
     table = settings.parse(header.tables, Path(header.file)).run
-    if not header.virtual or table.engine == "exact" or not needs_torch(device.kit.family):
+    if not header.virtual or table.engine == "exact" or not device.kit.needs_torch:
         return ""
     names = table.stacked
     if names is None and table.engine != "cohort":

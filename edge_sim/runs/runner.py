@@ -22,7 +22,7 @@ from edge_sim.config import settings
 from edge_sim.engines import choice
 from edge_sim.fleet import feasible
 from edge_sim.runs import garbage_collection, late_start, run_folder, unused_settings
-from edge_sim.fleet.fleet import Fleet, build_fleet, export_partition, needs_torch, rebuilt
+from edge_sim.fleet.fleet import Fleet, build_fleet, export_partition, rebuilt
 from edge_sim.clock.checkpoint import Checkpoints
 from edge_sim.config.settings import Config
 from edge_sim.engines.memory import MIB, peak_bytes
@@ -174,7 +174,7 @@ def _in_memory(
     """Run the federation in virtual time; return its fleet at the end, and the memory that the run took."""
     checkpoints = Checkpoints(out / "checkpoint") if out else None
     ledger, stores, state = checkpoints.load() if checkpoints and resume else (Ledger(None), {}, None)
-    if any(needs_torch(device.kit.family) for device in fleet.devices):
+    if any(device.kit.needs_torch for device in fleet.devices):
         from edge_sim.engines.torch_gpu import use_exact_arithmetic  # torch only where a device has it
         from edge_sim.engines.torch_threads import use_one_thread  # torch only where a device has it
 

@@ -165,10 +165,11 @@ def _check_settings(one_of_each: Sequence[PlannedRun]) -> None:
     kinds = set()
     for planned in one_of_each:
         for device in build_fleet(planned.config).devices:
-            kind = (device.kit.family, device.kit.size, device.kit.feature_dim, device.kit.classes)
+            kind = (device.kit.family, device.kit.size, device.kit.feature_dim, device.kit.classes, device.kit.proxy)
             if kind not in kinds:
                 kinds.add(kind)
                 device.kit.model(device.public)
+                device.kit.proxy_model(device.public)
 
 
 def _finished(planned: PlannedRun, out: Path) -> bool:

@@ -44,6 +44,7 @@ SMALL = {
     "min_count": 1,
     "samples_per_class": 2,
     "generator_steps": 2,
+    "proxy": "softmax",
 }
 """Parameters that keep every registered method quick here."""
 NEEDS_BODY = ("fedper", "fedrep", "fedbabu", "fednh", "fedkf")
@@ -321,6 +322,7 @@ BYTES: dict[str, tuple[int, int]] = {
         S.r * S.p + (S.r - 1) * S.k * (SMALL["samples_per_class"] * S.d + ROW),
     ),
     "fedclassavg": (S.r * S.k * (S.d + 1 + ROW), (S.r - 1) * S.k * (S.d + 1 + ROW)),
+    "fml": (S.r * S.p, (S.r - 1) * S.p),
     "fd": (S.r * S.k * (S.k + ROW), (S.r - 1) * S.k * (S.k + ROW)),
 }
 

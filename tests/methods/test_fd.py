@@ -53,7 +53,7 @@ def test_an_exchange_of_fd() -> None:
     device = FakeDevice(means=MEANS)
     _, up = device.run(first_step({"targets": TARGETS}, job(SPEC, 1)))
     assert device.kinds == ["fit private: cross-entropy + class-target", "class means", "evaluate 2"]
-    assert device.requests[1].of == "probabilities"
+    assert device.requests[1].rows == "probabilities"
     term = device.requests[0].objective[1]
     assert isinstance(term, ClassTarget)
     assert (term.classes.tolist(), term.weight) == ([0], 0.5)

@@ -94,8 +94,8 @@ class RemoteEngine:
         return self._pool.pids
 
     def attach(self, number: int, bench: Workbench) -> None:
-        """Implement Engine."""
-        if self._pool.attach(number, bench):
+        """Implement Engine; workers have one model of a device, so devices with a proxy compute in this process."""
+        if bench.proxy is None and self._pool.attach(number, bench):
             # about proportional to what a round costs
             self._costs[number] = max(bench.model.spec.flops_per_sample, 1) * len(bench.data.train)
 

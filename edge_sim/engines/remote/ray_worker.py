@@ -19,7 +19,6 @@ from edge_sim.engines.base import DeviceRequest
 from edge_sim.engines.memory import peak_bytes
 from edge_sim.engines.remote.messages import WorkerSetup, to_pickle
 from edge_sim.engines.remote.worker import WorkerDevices
-from edge_sim.fleet.fleet import needs_torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +65,7 @@ class RayWorker:
             raise UsageError(f"edge-sdk {__version__} is installed there, {version} here; install the same everywhere")
         given: WorkerSetup = pickle.loads(setup)  # noqa: S301  # pickled by the simulation itself
         sys.path += [each for each in given.modules if each not in sys.path]
-        if any(needs_torch(device.kit.family) for device in given.devices):
+        if any(device.kit.needs_torch for device in given.devices):
             from edge_sim.engines.torch_threads import use_one_thread  # torch only where a device has it
 
             use_one_thread()

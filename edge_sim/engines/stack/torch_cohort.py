@@ -110,7 +110,7 @@ class CohortEngine(BatchEngine):
             steps = _steps_taken(model, request)
             return shape and (Fit, kind, shape, request.optim, request.part, type(request.source), steps)
         if isinstance(request, ClassMeans):
-            return ClassMeans, kind, request.of
+            return ClassMeans, kind, request.rows
         if isinstance(request, Logits):
             return Logits, kind, type(request.source), request.source.indices.shape
         return None
@@ -291,7 +291,7 @@ def _class_means(stacking: Stacking, asked: Sequence[DeviceRequest]) -> list[Dev
     for part in slices(max(sizes)):
         x = torch.from_numpy(_rows(asked, part)).to(stack.device)
         found = stack.forward(x, len(asked))
-        of_features = isinstance(asked[0].request, ClassMeans) and asked[0].request.of == "features"
+        of_features = isinstance(asked[0].request, ClassMeans) and asked[0].request.rows == "features"
         rows = found.features.cpu().numpy() if of_features else softmax(found.logits.cpu().numpy())
         for at, size in enumerate(sizes):
             if part.start < size:

@@ -1,0 +1,32 @@
+"""The base class of what two models make of one mini-batch when they learn from each other."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from edge_sdk.objectives.base import Seen
+from edge_sdk.objectives.whole import Objective
+
+
+class Coupling(ABC):
+    """Two objectives for one mini-batch, each made of what both models say of it: a frozen dataclass.
+
+    What the other model says is a constant in both objectives: no gradient passes from one model to the other.
+    """
+
+    __slots__ = ()
+    on_features: ClassVar[bool] = False
+    """Whether the objectives use features; they get those of a model that gives them."""
+
+    @abstractmethod
+    def objectives(self, own: Seen, proxy: Seen) -> tuple[Objective, Objective]:
+        """Return the objectives of the device's own model and of the proxy, for one step.
+
+        own, proxy: logits (b, k), labels (b,) and perhaps features (b, d), all before either model takes its step.
+        """
+
+    def after(self, own: Seen, proxy: Seen) -> Coupling:
+        """Return the coupling for the next mini-batch; one that learns nothing returns itself."""
+        del own, proxy
+        return self
