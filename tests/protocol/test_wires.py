@@ -80,7 +80,7 @@ def test_what_a_spec_fixes_is_expected():
 
 # -- limits ---------------------------------------------------------------------------------------------------------
 
-NUMBERS = 2048
+NUMBERS = 1_000_000
 SIZES = Expect(classes=100, rows=2048, feature_dim=512, weight_count=1_000_000)
 
 
