@@ -252,6 +252,7 @@ class Server:
             durable += [Persisted(each.device, each.place, each.upload, now_s) for each in group]
         except StoreError as error:
             self.observer.noted(str(error))
+            self._queue.hold(now_s)
         for each in arrived:
             each.incoming.acknowledge()
         self._queue.feed(*durable, now_s=now_s)
