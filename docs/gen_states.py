@@ -36,7 +36,8 @@ In each it collects uploads until all invited devices have answered, or until th
 the method aggregates them. After the last round a closing exchange sends the result to the devices, and their metrics
 back. An upload counts only once it is durable: the answer to `Received` is the command `Persist`, and only the event
 `Persisted` leads to the command `Fold`. Commands are carried out one after the other
-(`coordinator/rounds/queue.py`). A command that the disk refuses is tried again, and everything else waits behind it.
+(`coordinator/rounds/queue.py`). A command that the disk refuses is tried again, and everything else waits behind it;
+the clock of the round stands still meanwhile, and while uploads cannot be made durable.
 """
 
 

@@ -4,7 +4,7 @@ This package may import `edge_sdk.protocol` and `errors`. It imports nothing tha
 method.
 """
 
-from coordinator.rounds.machine import ROUND_MACHINE, advance_rounds, resumed, rounds_due_s
+from coordinator.rounds.machine import ROUND_MACHINE, advance_rounds, postponed, resumed, rounds_due_s
 from coordinator.rounds.state import (
     Broken,
     DeviceRefused,
@@ -59,6 +59,7 @@ __all__ = [
     "SendReceipt",
     "Withheld",
     "advance_rounds",
+    "postponed",
     "resumed",
     "rounds_due_s",
 ]

@@ -425,6 +425,12 @@ def resumed(
     return RoundState(policy=policy, place=place, folded=folded, asked=asked, answered=answered)
 
 
+def postponed(state: RoundState, by_s: float) -> RoundState:
+    """The state with all its times later by `by_s` seconds, in which the rounds could not go on."""
+    opens_at_s = None if state.opens_at_s is None else state.opens_at_s + by_s
+    return replace(state, due_s=state.due_s + by_s, retry_at_s=state.retry_at_s + by_s, opens_at_s=opens_at_s)
+
+
 def rounds_due_s(state: RoundState) -> float | None:
     """The time in s at which the next RoundTick can change something; None: only another event can."""
     if state.phase is RoundPhase.COLLECTING:

@@ -1,7 +1,8 @@
 """The queue of the round machine's commands, which are carried out in order.
 
 The machine gets an event only when all its earlier commands are carried out.  A command that the disk refuses stays at
-the head of the queue, and everything waits behind it until it is tried again.
+the head of the queue, and everything waits behind it until it is tried again.  Meanwhile the clock of the round stands
+still: nobody's upload could count.
 """
 
 from __future__ import annotations
@@ -37,12 +38,20 @@ class RoundQueue:
         self._events: deque[rounds.RoundEvent] = deque()
         """Events that wait until no command is left."""
         self._again_s: float | None = None
-        """When the command that the disk refused is tried again (s); None: no command waits for the disk."""
+        """When the disk is tried again (s); None: nothing waits for it."""
+        self._held_since_s = 0.0
+        """When the disk first refused what waits for it (s)."""
 
     @property
     def held(self) -> bool:
-        """Whether the first command waits for the disk, and all others wait behind it."""
+        """Whether the round waits for the disk."""
         return self._again_s is not None
+
+    def hold(self, now_s: float) -> None:
+        """Wait for the disk, which has refused what no command asked for: the uploads of a commit."""
+        if not self.held:
+            self._held_since_s = now_s
+        self._again_s = now_s + DISK_AGAIN_S
 
     @property
     def over(self) -> bool:
@@ -60,13 +69,12 @@ class RoundQueue:
             self._work(now_s)
 
     def tick(self, now_s: float) -> None:
-        """Try the command that waits for the disk again, or else tell the machine the time, if that is due."""
+        """Try the command that the disk refused again, or else tell the machine the time, if that is due."""
         due_s = self.next_due_s()
         if due_s is None or now_s < due_s:
             return
         if self.held:
-            self._again_s = None
-            self._work(now_s)
+            self._try_again(now_s)
         else:
             self.feed(rounds.RoundTick(now_s), now_s=now_s)
 
@@ -82,6 +90,16 @@ class RoundQueue:
         self._again_s = None
         self.feed(rounds.Broken(reason), now_s=now_s)
 
+    def _try_again(self, now_s: float) -> None:
+        since_s, self._again_s = self._held_since_s, None
+        if self._commands:
+            self._carry_out_first(now_s)
+        if self.held:
+            self._held_since_s = since_s
+            return
+        self.state = rounds.postponed(self.state, now_s - since_s)
+        self._work(now_s)
+
     def _work(self, now_s: float) -> None:
         while not self.held and (self._commands or self._events):
             if self._commands:
@@ -94,7 +112,7 @@ class RoundQueue:
         try:
             event = self._carry_out(self._commands[0], now_s)
         except StoreError as error:
-            self._again_s = now_s + DISK_AGAIN_S
+            self.hold(now_s)
             self._noted(f"{error}; the round waits, next try in {DISK_AGAIN_S:g} s")
             return
         self._commands.popleft()

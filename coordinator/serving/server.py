@@ -1,12 +1,10 @@
-"""The coordinator's loop: takes in frames, and carries out the commands of the rounds.
+"""The coordinator's loop: takes in frames, and gives the rounds what follows from them.
 
 `run` is the loop of a deployment; a simulator drives the same object through `handle`, `flush` and `tick`.
 
 checks.py checks frames and uploads; membership.py handles devices that join and leave; rounds/machine.py has the rules
-of a round, and rounds/queue.py orders its commands; aggregation.py adds up uploads; sender.py sends messages;
-restart.py computes the state at a start.
-
-A command that the disk refuses can be carried out again: each command writes to the disk first, and counts after that.
+of a round, and rounds/queue.py orders its commands; command_handler.py carries them out; aggregation.py adds up the
+uploads; sender.py sends messages; restart.py computes the state at a start.
 """
 
 from __future__ import annotations
@@ -15,43 +13,34 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 from coordinator.ledger import Ledger, Row
-from coordinator.record import remarks
 from coordinator.record.observer import RunObserver
 from coordinator.record.run_record import NO_WORK, FleetWork
 from coordinator.rounds import (
-    Broken,
-    Finished,
-    Fold,
-    Invite,
     Persist,
     Persisted,
     Policy,
     Received,
-    Reduce,
-    RoundCommand,
-    RoundDone,
     RoundEvent,
     RoundState,
     SendReceipt,
     Withheld,
 )
 from coordinator.rounds.queue import RoundQueue
-from coordinator.serving import admission, checks, restart
+from coordinator.serving import checks, restart
 from coordinator.serving.checks import UploadChecks
+from coordinator.serving.command_handler import Arrived, CommandHandler
 from coordinator.serving.device_registry import DeviceRegistry
 from coordinator.serving.membership import MembershipHandler
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.reduction import Reduction
 from coordinator.serving.run_warnings import RunWarnings
 from coordinator.serving.sender import Sender
-from coordinator.serving.update_norms import UpdateNorms
-from edge_sdk.errors import EdgeError, LocalProtocolError, RemoteProtocolError, StoreError, TransportError
+from edge_sdk.errors import RemoteProtocolError, StoreError, TransportError
 from edge_sdk.methods.base import Method
-from edge_sdk.protocol import storage, topics, transforms
+from edge_sdk.protocol import topics, transforms
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import FederationSpec, Hello, Upload
@@ -63,14 +52,6 @@ POLL_S = 0.5
 """The longest sleep of the loop, in seconds."""
 GROUP = 256
 """The most frames that share one commit."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Arrived:
-    """An upload and its frame: the object that the rounds pass on from Received to Fold."""
-
-    upload: Upload
-    incoming: Incoming
 
 
 class Server:
@@ -97,24 +78,36 @@ class Server:
         self.observer: RunObserver = observer or RunObserver()
         self._public_server = public_server
         """Serves the public set to devices that lack it; None: they must bring it."""
-        self._clock, self._work = clock, work
+        self._clock = clock
         self._limits = checks.limits(spec, method)
         self.transport.accept_up_to(self._limits.frame_bytes)
         self._chain = transforms.chain(spec)
         self._demands = UploadChecks(spec, method)
         self._warnings = RunWarnings(method, spec, policy)
-        self._norms = UpdateNorms()
         self._registry = DeviceRegistry(spec, method, self.roster, serving=public_server is not None)
         self.hellos: Mapping[str, Hello] = self._registry.hellos
         """The Hello of each device that takes part."""
         self.numbers: Mapping[str, int] = self._registry.numbers
         """The number of each device that takes part, or that is still fetching the public set."""
         self.reduction = Reduction(spec, method, ledger, self._limits, self._chain)
-        self._aggregation, standing = restart.standing(spec, policy, ledger, self._registry, self.reduction)
-        self._queue = RoundQueue(standing, self._carry_out, self._note)
-        self.record = self._aggregation.record
+        aggregation, standing = restart.standing(spec, policy, ledger, self._registry, self.reduction)
+        self.record = aggregation.record
         self.record.started_s = begun_s
         self._sender = Sender(spec, transport, epoch=lambda: ledger.epoch, sent=self.record.sent)
+        self._commands = CommandHandler(
+            spec=spec,
+            ledger=ledger,
+            registry=self._registry,
+            reduction=self.reduction,
+            aggregation=aggregation,
+            chain=self._chain,
+            sender=self._sender,
+            warnings=self._warnings,
+            observer=self.observer,
+            work=work,
+            state=lambda: self.rounds,
+        )
+        self._queue = RoundQueue(standing, self._commands.carry_out, self.observer.noted)
         self._membership = MembershipHandler(
             registry=self._registry,
             ledger=ledger,
@@ -126,8 +119,6 @@ class Server:
             welcomed=self._remind,
         )
         self._linked, self._link_fault = False, "it does not answer"
-        self._unwritten: list[Persist] = []
-        """Uploads that share the next commit."""
 
     # -- the loop of a deployment -----------------------------------------------------------------------------------
 
@@ -238,15 +229,21 @@ class Server:
         self.record.refused_frame(sender if self._registry.known(sender) else "unknown", kind)
         log.warning("refused a frame of %s: %s", sender, reason)
 
+    @property
+    def unwritten(self) -> list[Persist]:
+        """Uploads that share the next commit."""
+        return self._commands.unwritten
+
     def flush(self, now_s: float) -> None:
         """Make the waiting uploads durable with one sync, and then count them one after the other.
 
         If the disk refuses, the uploads are not answered, and the devices, which keep them, send them again.  They are
         acknowledged to the broker all the same, because it stops delivering after a few unacknowledged messages.
         """
-        if not self._unwritten:
+        if not self.unwritten:
             return
-        group, self._unwritten = self._unwritten, []
+        group = list(self.unwritten)
+        self.unwritten.clear()
         arrived = [cast("Arrived", each.upload) for each in group]
         durable: list[RoundEvent] = []
         try:
@@ -255,6 +252,7 @@ class Server:
             durable += [Persisted(each.device, each.place, each.upload, now_s) for each in group]
         except StoreError as error:
             self.observer.noted(str(error))
+            self._queue.hold(now_s)
         for each in arrived:
             each.incoming.acknowledge()
         self._queue.feed(*durable, now_s=now_s)
@@ -279,7 +277,7 @@ class Server:
             raise RemoteProtocolError("knowledge", f"{upload.device} has not joined")
         self.record.bytes_up[upload.device] += len(incoming.frame)
         if self.ledger.has(place, upload.device):
-            self._answer(SendReceipt(upload.device, place, "duplicate", ""))
+            self._commands.answer(SendReceipt(upload.device, place, "duplicate", ""))
             incoming.acknowledge()
             return
         if upload.withheld:
@@ -291,108 +289,19 @@ class Server:
                 upload = self.reduction.undone(upload)
                 self._demands.check(upload, hello, place, closing=self.rounds.closing)
             except RemoteProtocolError as error:
-                self._answer(SendReceipt(upload.device, place, "refused", one_line(str(error))))
+                self._commands.answer(SendReceipt(upload.device, place, "refused", one_line(str(error))))
                 raise
         arrived = Arrived(upload, incoming)
         self._queue.feed(Received(upload.device, place, arrived), now_s=now_s)
-        if not any(each.upload is arrived for each in self._unwritten[-1:]):
+        if not any(each.upload is arrived for each in self.unwritten[-1:]):
             incoming.acknowledge()
 
     def _take_withheld(self, upload: Upload, place: ExchangeId, now_s: float) -> None:
         """Handle the report of a device that withholds its upload because its training diverged."""
         if upload.knowledge or upload.closing:
-            self._answer(SendReceipt(upload.device, place, "refused", "withheld, and yet something to take"))
+            self._commands.answer(SendReceipt(upload.device, place, "refused", "withheld, and yet something to take"))
             raise RemoteProtocolError("knowledge", f"withheld {upload.withheld!r}, and yet something to take")
         self._queue.feed(Withheld(upload.device, place, upload.withheld), now_s=now_s)
-
-    def _note(self, message: str) -> None:
-        self.observer.noted(message)
-
-    # -- commands out -----------------------------------------------------------------------------------------------
-
-    def _carry_out(self, command: RoundCommand, now_s: float) -> RoundEvent | None:
-        """Carry out a command; returns the event that follows, if any.  Raises StoreError if the disk refuses."""
-        if isinstance(command, Invite):
-            return self._invite(command, now_s)
-        if isinstance(command, Reduce):
-            return self._reduce(command, now_s)
-        if isinstance(command, Persist):
-            self._unwritten.append(command)
-        elif isinstance(command, Fold):
-            self._fold(command, now_s)
-        elif isinstance(command, SendReceipt):
-            self._answer(command)
-        elif isinstance(command, RoundDone):
-            self._round_done(command.round, now_s)
-        else:
-            self._sender.announce("failed" if command.reason else "finished", command.reason)
-        return None
-
-    def _invite(self, invite: Invite, now_s: float) -> Broken | None:
-        if not self._registry.anybody_learns(self.rounds.members):
-            return Broken(admission.nobody_learns(self.rounds.members, self.method))
-        self.record.begun(now_s)
-        at = invite.place
-        try:
-            shared = self.reduction.common(at)
-            self._norms.begin(shared)
-            common = self._sender.packed_common(self._chain.apply(shared), at, anybody=invite.devices[0])
-            for device in invite.devices:
-                personal = self.reduction.personal(at, self.numbers[device])
-                self.record.travelled("down", {**shared, **personal})
-                if not self._sender.repeat(device, at):
-                    self._sender.assign(device, at, common, self._chain.apply(personal), invite.left_s)
-        except LocalProtocolError as error:
-            return Broken(f"round {at.round}: nothing legal to send: {error}")
-        return None
-
-    def _fold(self, fold: Fold, now_s: float) -> None:
-        upload = cast("Arrived", fold.upload).upload
-        self._aggregation.add(upload)
-        self._norms.add(fold.device, upload.knowledge)
-        self._answer(SendReceipt(fold.device, fold.place, "accepted", ""))
-        self.record.waiting.answered(fold.device, now_s)
-
-    def _answer(self, answer: SendReceipt) -> None:
-        """Count the verdict, and send the receipt."""
-        device, place, verdict, reason = answer.device, answer.place, answer.verdict, answer.reason
-        word = "stale" if verdict == "late" else verdict
-        self.record.updates[word] += 1
-        if verdict == "withheld":
-            self.observer.noted(f"{device} withheld its upload of round {place.round + 1}: {reason}")
-            self.record.diverged(device, reason)
-            verdict, reason = "accepted", ""  # so that the device does not send it again
-        elif verdict != "accepted":
-            self.record.refused_frame(device, word)
-        self._sender.receipt(device, place, verdict, reason)
-
-    def _reduce(self, reduce: Reduce, now_s: float) -> Finished | Broken:
-        self.record.waiting.closed(self.rounds.missing, now_s)  # only once: a disk wait counts for no device
-        try:
-            self.ledger.close_exchange(reduce.place, reduce.contributors, now=reduce.partial)
-            self._aggregation.close(reduce.place, reduce.contributors)
-        except StoreError:
-            raise
-        except EdgeError as error:
-            return Broken(str(error))
-        self._look_for_outliers(reduce.place)
-        return Finished(now_s)
-
-    def _look_for_outliers(self, place: ExchangeId) -> None:
-        """Name the devices whose update was far larger than the others' (W17)."""
-        for device, times in self._norms.close().items():
-            self.record.outlier(device, times)
-            self.observer.noted(remarks.far_larger(place.round, device, times))
-
-    def _round_done(self, round_: int, now_s: float) -> None:
-        slots = self.reduction.slots_after(round_)
-        if len(self.record.rounds) == round_:  # otherwise the disk refused the checkpoint, and this is another try
-            for warning in self._warnings.round_ended(self.record):
-                self.observer.noted(warning)
-            self.record.round_done(self._aggregation.contributors, self.rounds.policy.exchanges, now_s, self._work())
-        self.record.asked, self.record.answered = self.rounds.asked, self.rounds.answered
-        self.ledger.checkpoint(round_ + 1, storage.serialise(self.method_state), self.record.to_json(), slots)
-        self.observer.round_done(self.record.rounds[-1], self.spec.rounds, self.record)
 
     def _announce(self) -> None:
         """Announce the state of the run to devices that connect now or later."""

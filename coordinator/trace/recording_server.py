@@ -45,7 +45,7 @@ class TracedServer(Server):
 
     def flush(self, now_s: float) -> None:
         """Record the commit and make the waiting uploads durable, if there are any."""
-        if self._unwritten:
+        if self.unwritten:
             self._trace.write(Flushed(now_s))
             super().flush(now_s)
             self._tap.check()

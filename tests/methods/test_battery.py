@@ -235,6 +235,7 @@ def test_a_device_that_comes_late_is_let_in(pictures: Path, name: str) -> None:
 TRAINED: dict[str, tuple[Part, ...]] = {
     "fedrod": ("all", "head"),
     "ditto": ("all", "all"),
+    "fml": ("all", "all"),  # the device's own model and the proxy, which are of one kind here
     "fedrep": ("body",),
     "fedbabu": ("body",),
     "fednh": ("body",),

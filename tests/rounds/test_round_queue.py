@@ -140,3 +140,23 @@ def test_a_run_that_has_failed_says_so_although_the_disk_refuses() -> None:
     disk.queue.give_up("the devices are gone", 2.0)
     assert disk.queue.over
     assert disk.done == [EndRun(disk.queue.state.reason)]
+
+
+@pytest.mark.parametrize("kind", [Fold, None])
+def test_the_clock_stands_still_while_the_disk_refuses(disk: Disk, kind: type | None) -> None:
+    """A command or a commit is refused for longer than the deadline: whoever has not answered yet keeps its time."""
+    due_s, held_s = disk.queue.state.due_s, 4 * POLICY.deadline_s
+    if kind is None:
+        disk.queue.hold(1.0)
+        disk.queue.feed(*persisted("a"), now_s=1.0)
+    else:
+        disk.refuses = refuses(kind)
+        disk.queue.feed(*persisted("a"), now_s=1.0)
+        disk.queue.tick(1.0 + DISK_AGAIN_S)
+        disk.refuses = lambda _: False
+    disk.queue.tick(1.0 + held_s)
+    assert not disk.queue.held
+    assert disk.kinds() == [Fold]
+    assert disk.queue.state.due_s == due_s + held_s
+    disk.queue.feed(rounds.RoundTick(due_s + held_s - 1.0), now_s=due_s + held_s - 1.0)
+    assert disk.queue.state.misses == 0

@@ -1,0 +1,172 @@
+"""Carries out the commands of the rounds: invites devices, adds uploads up, reduces, answers, and records rounds.
+
+A command that the disk refuses can be carried out again: each command writes to the disk first, and counts after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from coordinator.ledger import Ledger
+from coordinator.record import remarks
+from coordinator.record.observer import RunObserver
+from coordinator.record.run_record import FleetWork
+from coordinator.rounds import (
+    Broken,
+    EndRun,
+    Finished,
+    Fold,
+    Invite,
+    Persist,
+    Reduce,
+    RoundCommand,
+    RoundDone,
+    RoundEvent,
+    RoundState,
+    SendReceipt,
+)
+from coordinator.serving import admission
+from coordinator.serving.aggregation import Aggregation
+from coordinator.serving.device_registry import DeviceRegistry
+from coordinator.serving.reduction import Reduction
+from coordinator.serving.run_warnings import RunWarnings
+from coordinator.serving.sender import Sender
+from coordinator.serving.update_norms import UpdateNorms
+from edge_sdk.errors import EdgeError, LocalProtocolError, RunFailed, StoreError
+from edge_sdk.protocol import storage
+from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.messages import FederationSpec, Upload
+from edge_sdk.protocol.transforms import Chain
+from edge_sdk.transport.base import Incoming
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrived:
+    """An upload and its frame: the object that the rounds pass on from Received to Fold."""
+
+    upload: Upload
+    incoming: Incoming
+
+
+class CommandHandler:
+    """Carries out each command of the rounds with the parts of a server."""
+
+    def __init__(
+        self,
+        *,
+        spec: FederationSpec,
+        ledger: Ledger,
+        registry: DeviceRegistry,
+        reduction: Reduction,
+        aggregation: Aggregation,
+        chain: Chain,
+        sender: Sender,
+        warnings: RunWarnings,
+        observer: RunObserver,
+        work: Callable[[], FleetWork],
+        state: Callable[[], RoundState],
+    ) -> None:
+        """work: what the fleet has computed so far.  state: the state of the rounds, after the command."""
+        self._spec, self._ledger, self._registry = spec, ledger, registry
+        self._reduction, self._aggregation, self._chain = reduction, aggregation, chain
+        self._sender, self._warnings, self._observer = sender, warnings, observer
+        self._work, self._state = work, state
+        self._record = aggregation.record
+        self._norms = UpdateNorms()
+        self.unwritten: list[Persist] = []
+        """Uploads that share the next commit."""
+        self._functions: Mapping[type[RoundCommand], Callable[[Any, float], RoundEvent | None]] = {
+            Invite: self._invite,
+            Persist: self._persist,
+            Fold: self._fold,
+            SendReceipt: self._receipt,
+            Reduce: self._reduce,
+            RoundDone: self._round_done,
+            EndRun: self._end_run,
+        }
+
+    def carry_out(self, command: RoundCommand, now_s: float) -> RoundEvent | None:
+        """Carry out a command; returns the event that follows, if any.  Raises StoreError if the disk refuses."""
+        try:
+            return self._functions[type(command)](command, now_s)
+        except RunFailed as error:
+            return Broken(str(error))
+
+    def answer(self, answer: SendReceipt) -> None:
+        """Count the verdict, and send the receipt."""
+        device, place, verdict, reason = answer.device, answer.place, answer.verdict, answer.reason
+        word = "stale" if verdict == "late" else verdict
+        self._record.updates[word] += 1
+        if verdict == "withheld":
+            self._observer.noted(f"{device} withheld its upload of round {place.round + 1}: {reason}")
+            self._record.diverged(device, reason)
+            verdict, reason = "accepted", ""  # so that the device does not send it again
+        elif verdict != "accepted":
+            self._record.refused_frame(device, word)
+        self._sender.receipt(device, place, verdict, reason)
+
+    def _invite(self, invite: Invite, now_s: float) -> Broken | None:
+        members = self._state().members
+        if not self._registry.anybody_learns(members):
+            return Broken(admission.nobody_learns(members, self._reduction.method))
+        self._record.begun(now_s)
+        at = invite.place
+        try:
+            shared = self._reduction.common(at)
+            self._norms.begin(shared)
+            common = self._sender.packed_common(self._chain.apply(shared), at, anybody=invite.devices[0])
+            for device in invite.devices:
+                personal = self._reduction.personal(at, self._registry.numbers[device])
+                self._record.travelled("down", {**shared, **personal})
+                if not self._sender.repeat(device, at):
+                    self._sender.assign(device, at, common, self._chain.apply(personal), invite.left_s)
+        except LocalProtocolError as error:
+            return Broken(f"round {at.round}: nothing legal to send: {error}")
+        return None
+
+    def _persist(self, persist: Persist, _now_s: float) -> None:
+        self.unwritten.append(persist)
+
+    def _fold(self, fold: Fold, now_s: float) -> None:
+        upload = cast("Arrived", fold.upload).upload
+        self._aggregation.add(upload)
+        self._norms.add(fold.device, upload.knowledge)
+        self.answer(SendReceipt(fold.device, fold.place, "accepted", ""))
+        self._record.waiting.answered(fold.device, now_s)
+
+    def _receipt(self, answer: SendReceipt, _now_s: float) -> None:
+        self.answer(answer)
+
+    def _reduce(self, reduce: Reduce, now_s: float) -> Finished | Broken:
+        self._record.waiting.closed(self._state().missing, now_s)  # only once: a disk wait counts for no device
+        try:
+            self._ledger.close_exchange(reduce.place, reduce.contributors, now=reduce.partial)
+            self._aggregation.close(reduce.place, reduce.contributors)
+        except StoreError:
+            raise
+        except EdgeError as error:
+            return Broken(str(error))
+        self._look_for_outliers(reduce.place)
+        return Finished(now_s)
+
+    def _look_for_outliers(self, place: ExchangeId) -> None:
+        """Name the devices whose update was far larger than the others' (W17)."""
+        for device, times in self._norms.close().items():
+            self._record.outlier(device, times)
+            self._observer.noted(remarks.far_larger(place.round, device, times))
+
+    def _round_done(self, done: RoundDone, now_s: float) -> None:
+        state, record = self._state(), self._record
+        slots = self._reduction.slots_after(done.round)
+        if len(record.rounds) == done.round:  # otherwise the disk refused the checkpoint, and this is another try
+            for warning in self._warnings.round_ended(record):
+                self._observer.noted(warning)
+            record.round_done(self._aggregation.contributors, state.policy.exchanges, now_s, self._work())
+        record.asked, record.answered = state.asked, state.answered
+        self._ledger.checkpoint(done.round + 1, storage.serialise(self._reduction.state), record.to_json(), slots)
+        self._observer.round_done(record.rounds[-1], self._spec.rounds, record)
+
+    def _end_run(self, end: EndRun, _now_s: float) -> None:
+        self._sender.announce("failed" if end.reason else "finished", end.reason)
