@@ -71,7 +71,8 @@ class Participant:
         """
         self.federation, self.device, self.board = federation, device, board
         self.bench = Workbench(model, data, public, discloses_classes=disclose_classes)
-        self._shares_weights = share_weights and "weights" in model.spec.capabilities
+        self.shares_weights = share_weights and "weights" in model.spec.capabilities
+        """Whether all weights of the model may leave this device."""
         self._secret = secret or store.secret
         self.model_lock = threading.RLock()
         """Held while the model changes; a thread that holds it sees the model as it is between two batches."""
@@ -346,7 +347,7 @@ class Participant:
             federation=self.federation,
             device=self.device,
             board=self.board,
-            shares_weights=self._shares_weights,
+            shares_weights=self.shares_weights,
             fetches_public=self._supply.fetches,
         )
 
@@ -377,7 +378,7 @@ class Participant:
 
     def _join(self, welcome: Welcome) -> Learner:
         """Begin to learn in the federation of a Welcome.  Raises RemoteProtocolError if this device cannot."""
-        joined = membership.join(welcome, self.bench.model.spec, shares_weights=self._shares_weights)
+        joined = membership.join(welcome, self.bench.model.spec, shares_weights=self.shares_weights)
         self._limits = joined.limits
         self.transport.accept_up_to(self._limits.frame_bytes)
         self._learner = learner = Learner(joined, self.bench, secret=self._secret, lock=self.model_lock)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import math
+import re
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -101,10 +102,10 @@ class BareMethod(Method[Bare]):
 
 def test_types_are_checked_even_where_nothing_else_is_said():
     assert BareMethod.read({"steps": 3, "rate": 1}) == Bare(3, 1.0)
-    assert refused(BareMethod) == "method.steps: missing, and bare has no default for it"
-    assert refused(BareMethod, steps="3") == "method.steps: expected an integer, found '3'"
-    assert refused(BareMethod, steps=3, verbose=1) == "method.verbose: expected true or false, found 1"
-    assert refused(BareMethod, steps=3, rate=math.nan) == "method.rate: expected a finite number, found nan"
+    assert refused(BareMethod).startswith("method.steps: missing")
+    assert re.match("method.steps: .*integer, found '3'$", refused(BareMethod, steps="3"))
+    assert re.match("method.verbose: .*true or false, found 1$", refused(BareMethod, steps=3, verbose=1))
+    assert re.match("method.rate: .*finite number, found nan$", refused(BareMethod, steps=3, rate=math.nan))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, True, None, "1", -0.1, 1.1, 10**400])
@@ -113,7 +114,7 @@ def test_a_range_refuses_what_is_not_in_it(value):
 
 
 def test_one_of_a_few_words():
-    assert refused(BareMethod, steps=1, word="other") == "method.word: expected this or that, found 'other'"
+    assert re.match("method.word: .*this or that, .*'other'$", refused(BareMethod, steps=1, word="other"))
 
 
 # -- digest ---------------------------------------------------------------------------------------------------------
@@ -262,11 +263,11 @@ def test_methods_are_found_by_name(installed):
     )
     assert load_method("good") is BareMethod
     assert method_names() == ("bare", "broken", "extra", "good")
-    with pytest.raises(UsageError, match="no method 'fedx'; registered are bare, broken, extra, good"):
+    with pytest.raises(UsageError, match=r"'fedx'; .*bare, broken, extra, good"):
         load_method("fedx")
-    with pytest.raises(UsageError, match="somewhere:bare is no class derived from"):
+    with pytest.raises(UsageError, match=r"somewhere:bare .*no class .*Method"):
         load_method("bare")
-    with pytest.raises(UsageError, match="somewhere:broken does not load: no module named torch_scatter"):
+    with pytest.raises(UsageError, match=r"somewhere:broken .*load: .*torch_scatter"):
         load_method("broken")
     with pytest.raises(MissingExtra, match="pip install"):
         load_method("extra")
@@ -274,5 +275,5 @@ def test_methods_are_found_by_name(installed):
 
 def test_no_method_at_all(installed):
     installed()
-    with pytest.raises(UsageError, match="no method 'good'; registered are none"):
+    with pytest.raises(UsageError, match=r"method 'good'; .*none"):
         load_method("good")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
@@ -128,7 +129,7 @@ def test_models_that_began_differently_get_no_slot() -> None:
 
 
 def test_an_age_out_of_range_is_one_line() -> None:
-    with pytest.raises(UsageError, match=r"^method.max_slot_age: expected an integer from 0"):
+    with pytest.raises(UsageError, match=r"^method\.max_slot_age: .*from 0 .*-1$"):
         FedAvg.read({"max_slot_age": -1})
 
 
@@ -159,7 +160,7 @@ def test_slots_without_room_are_warned_of() -> None:
     warning = remarks.slot_room(FedAvg(), 1000, 10**6, 10**9)
     assert warning is not None
     assert warning.startswith("W8: the slots of 1000 devices with 1,000,000 weights")
-    assert "take up to 8.0 GB; 1.0 GB are free" in warning
+    assert re.search("8.0 GB; 1.0 GB .*free", warning)
 
 
 # -- whole runs -----------------------------------------------------------------------------------------------------
@@ -259,8 +260,8 @@ def test_a_round_that_is_finished_twice_counts_once(pictures: Path, tmp_path: Pa
     def dies(*_: object) -> None:
         raise PowerCutError
 
-    round_done = first.server._round_done
-    first.server._round_done = lambda round_, now_s: dies() if round_ == 3 else round_done(round_, now_s)
+    checkpoint = first.server.ledger.checkpoint
+    first.server.ledger.checkpoint = lambda begun, *rest: dies() if begun == 4 else checkpoint(begun, *rest)
     with pytest.raises(PowerCutError):
         first.run()
     state = first.coordinator_bytes

@@ -110,7 +110,7 @@ class Nowhere(Term):
 def test_a_term_on_its_own_needs_a_form() -> None:
     model = torch_mlp()
     assert "data-free" in model.spec.terms
-    with pytest.raises(Unsupported, match="has no form in torch"):
+    with pytest.raises(Unsupported, match=r"'data-free' .*no form"):
         model.fit(batches(1), (Nowhere(),), ADAM)
     with pytest.raises(Unsupported, match="cannot minimise 'data-free'"):
         NumpyModel(CLASSES, SHAPE, seed=0).fit(batches(1), (Nowhere(),), ADAM)
@@ -126,5 +126,5 @@ class Strange(Nowhere):
 def test_a_form_that_does_not_go_with_its_term_is_one_clear_line(register: Callable[[str, Any], None]) -> None:
     register("edge_sdk.terms", {"strange": f"{__name__}:Strange"})
     register(TORCH_FORMS, {"strange": "edge_sdk.models.torch_terms:cross_entropy_loss"})
-    with pytest.raises(UsageError, match="'strange': a term on `own`, and no other, has a StatefulForm"):
+    with pytest.raises(UsageError, match=r"'strange': .*StatefulForm"):
         torch_mlp()
