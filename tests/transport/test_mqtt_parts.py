@@ -161,7 +161,7 @@ def test_only_refusals_that_stay_are_final(code: int, final: bool) -> None:
 def test_silence_and_hang_ups_in_words() -> None:
     assert "keep-alive" in reasons.connection_lost("Keep alive timeout", HERE, accepted=True).reason
     assert reasons.connection_lost("Unspecified error", HERE, accepted=True).reason == "broker closed the connection"
-    assert "is it an MQTT broker" in reasons.connection_lost("Unspecified error", HERE, accepted=False).reason
+    assert "an MQTT broker?" in reasons.connection_lost("Unspecified error", HERE, accepted=False).reason
     assert reasons.closed_by_broker(0, "Normal disconnection", "me").reason == "broker closed the connection"
     assert reasons.closed_by_broker(139, "Server shutting down", "me").reason.endswith("Server shutting down")
 
