@@ -56,11 +56,11 @@ def test_a_term_of_another_package_is_one_of_all(register: Register) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("huber", "no_such_package:Huber", "loss term 'huber': no_such_package:Huber does not load"),
-        ("huber", "edge_sdk.objectives:Huber", "loss term 'huber': edge_sdk.objectives:Huber does not load"),
-        ("huber", OURS, "loss term 'huber': .* is no edge_sdk.objectives.Term with this name"),
+        ("huber", "no_such_package:Huber", "'huber': no_such_package:Huber .*load"),
+        ("huber", "edge_sdk.objectives:Huber", "'huber': edge_sdk.objectives:Huber .*load"),
+        ("huber", OURS, "'huber': .*no edge_sdk.objectives.Term .*name"),
         ("huber", "edge_sdk.objectives:softmax", "is no edge_sdk.objectives.Term"),
-        ("proximal", OURS, "loss term 'proximal' is registered twice, by .*Proximal and .*CrossEntropy: uninstall one"),
+        ("proximal", OURS, "'proximal' .*twice, .*Proximal .*CrossEntropy"),
         ("on-the-head", f"{__name__}:OnTheHead", "is an edge_sdk.objectives.HeadTerm"),
     ],
 )

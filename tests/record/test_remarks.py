@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -79,11 +80,11 @@ def test_what_labels_tell_is_said_once(pictures: Path, method: str, times: int) 
 def test_a_threshold_that_most_devices_cannot_pass(nu: float, counts: list[tuple[int, ...]], warned: bool) -> None:
     found = load_method("fedhkd").under({"nu": nu}).population(counts)
     assert len(found) == warned
-    assert all(text.startswith("W1: the threshold nu = 0.6 leaves 2 of 3 devices") for text in found)
+    assert all(re.match("W1: .*nu = 0.6 .*2 of 3", text) for text in found)
 
 
 def test_the_threshold_is_told_of_a_run(pictures: Path) -> None:
     tables = fleets.tables(pictures, "fedhkd", devices=3)
     tables["method"] = {"nu": 0.9}
     run = fleets.Run(configs.parse(tables, Path("test.toml"))).finished()
-    assert any(text.startswith("W1: the threshold nu = 0.9 leaves 3 of 3") for text in run.result.warnings)
+    assert any(re.match("W1: .*nu = 0.9 .*3 of 3", text) for text in run.result.warnings)
