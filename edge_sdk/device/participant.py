@@ -74,7 +74,7 @@ class Participant:
         self.bench = Workbench(model, data, public, discloses_classes=disclose_classes)
         if proxy is not None:
             self.bench.add_proxy(proxy)
-        self._shares_weights = proxy is not None or (share_weights and "weights" in model.spec.capabilities)
+        self.shares_weights = proxy is not None or (share_weights and "weights" in model.spec.capabilities)
         """Whether weights leave this device: those of the proxy if there is one, and then never the own model's."""
         self._secret = secret or store.secret
         self.model_lock = threading.RLock()
@@ -350,7 +350,7 @@ class Participant:
             federation=self.federation,
             device=self.device,
             board=self.board,
-            shares_weights=self._shares_weights,
+            shares_weights=self.shares_weights,
             fetches_public=self._supply.fetches,
         )
 
@@ -381,7 +381,7 @@ class Participant:
 
     def _join(self, welcome: Welcome) -> Learner:
         """Begin to learn in the federation of a Welcome.  Raises RemoteProtocolError if this device cannot."""
-        joined = membership.join(welcome, self.bench.shared, shares_weights=self._shares_weights)
+        joined = membership.join(welcome, self.bench.shared, shares_weights=self.shares_weights)
         self._limits = joined.limits
         self.transport.accept_up_to(self._limits.frame_bytes)
         self._learner = learner = Learner(joined, self.bench, secret=self._secret, lock=self.model_lock)

@@ -88,8 +88,8 @@ def test_a_good_file(folder):
 
 SECTIONS = "data, encoding, faults, federation, fleet, method, partition, public, run, scenario, train"
 MISTAKES = {
-    "unknown section": ("[train]", "[trian]", rf"unknown section \[trian\]; known are {SECTIONS}"),
-    "no federation": ("[federation]", "[run]", r"the section \[federation\] is missing"),
+    "unknown section": ("[train]", "[trian]", rf"section \[trian\]; .*{SECTIONS}"),
+    "no federation": ("[federation]", "[run]", r"\[federation\] is missing"),
     "unknown key": (
         "learning_rate",
         "learning_rte",
@@ -99,152 +99,152 @@ MISTAKES = {
     "wrong type": (
         "rounds = 3",
         'rounds = "3"',
-        "federation.rounds: expected an integer from 1 to 1000000000, found '3'",
+        "federation.rounds: .*from 1 to 1000000000, found '3'",
     ),
-    "a fraction of a round": ("rounds = 3", "rounds = 3.0", "federation.rounds: expected an integer .*, found 3.0"),
-    "true is no number": ("learning_rate = 0.05", "learning_rate = true", "train.learning_rate: expected a number"),
+    "a fraction of a round": ("rounds = 3", "rounds = 3.0", "federation.rounds: .*integer .*, found 3.0"),
+    "true is no number": ("learning_rate = 0.05", "learning_rate = true", "train.learning_rate: .*number"),
     "larger than any number": (
         "learning_rate = 0.05",
         "learning_rate = 99999999999999999999",
-        "train.learning_rate: expected a number from 0 to 1000, found 99999999999999999999",
+        "train.learning_rate: .*from 0 to 1000, found 99999999999999999999",
     ),
-    "no rounds": ("rounds = 3", "rounds = 0", "federation.rounds: expected an integer from 1 to 1000000000, found 0"),
-    "no devices": ("devices = 4", "devices = 0", "federation.devices: expected an integer from 1 to 1000000, found 0"),
-    "no such name": ('"tiny"', '"Tiny Fed"', r"federation.name: expected at most 36 characters of \[a-z0-9\]"),
+    "no rounds": ("rounds = 3", "rounds = 0", "federation.rounds: .*from 1 to 1000000000, found 0"),
+    "no devices": ("devices = 4", "devices = 0", "federation.devices: .*from 1 to 1000000, found 0"),
+    "no such name": ('"tiny"', '"Tiny Fed"', r"federation.name: .*36 characters .*\[a-z0-9\]"),
     "not finite": (
         "learning_rate = 0.05",
         "learning_rate = nan",
-        "train.learning_rate: expected a number from 0 to 1000, found nan",
+        "train.learning_rate: .*from 0 to 1000, found nan",
     ),
     "too many wanted": (
         "devices = 4",
         "devices = 4\nquorum = 5",
-        "federation.quorum: expected at most the 4 devices, found 5",
+        "federation.quorum: .*4 devices, found 5",
     ),
     "a roster in a simulation": (
         "devices = 4",
         'devices = 4\nroster = ["a"]',
-        "federation.roster: a simulated fleet names its own devices; leave it out",
+        "federation.roster: .*simulated .*leave it out",
     ),
     "no such method": (
         '"fedmd"',
         '"fedxyz"',
-        f"federation.method: no method 'fedxyz'; registered are {METHODS}",
+        f"federation.method: .*'fedxyz'; .*{METHODS}",
     ),
     "no such parameter": (
         "public_batch",
         "tau",
-        "method.tau: fedmd has no such parameter; allowed are align, digest_steps, error, form, public_batch, target, temperature",
+        "method.tau: fedmd .*no such parameter; .*align, digest_steps, error, form, public_batch, target, temperature",
     ),
     "parameter of a wrong type": (
         "public_batch = 8",
         "public_batch = 8.5",
-        "method.public_batch: expected an integer from 1 to 65536, found 8.5",
+        "method.public_batch: .*integer.*, found 8.5",
     ),
     "parameter out of range": (
         "public_batch = 8",
         "public_batch = 0",
-        "method.public_batch: expected an integer from 1 to 65536, found 0",
+        "method.public_batch: .*from 1 to 65536, found 0",
     ),
     "parameter in a sub-table": (
         "public_batch = 8",
         "[method.fedmd]\ntarget = 'mine'",
-        "method.fedmd.target: expected by-form or leave-one-out or all, found 'mine'",
+        "method.fedmd.target: .*by-form .*leave-one-out .*all, .*mine",
     ),
     "parameter in two places": (
         "public_batch = 8",
         "public_batch = 8\n[method.fedmd]\npublic_batch = 9",
-        r"method.public_batch: stands in \[method.fedmd\], too; set method.fedmd.public_batch",
+        r"method.public_batch: .*\[method.fedmd\], too; .*method.fedmd.public_batch",
     ),
     "sub-table of no method": (
         "public_batch = 8",
         "[method.fedxyz]\na = 1",
-        rf"\[method.fedxyz\]: no such method; registered are {METHODS}",
+        rf"\[method.fedxyz\]: .*method; .*{METHODS}",
     ),
-    "sub-table that is none": ("public_batch = 8", "fedmd = 8", "method.fedmd: fedmd has no such parameter"),
+    "sub-table that is none": ("public_batch = 8", "fedmd = 8", "method.fedmd: .*no such parameter"),
     "counts that do not add up": (
         "count = 3",
         "count = 5",
-        r"federation.devices: 4, but the \[\[fleet\]\] counts add up to 6",
+        r"federation.devices: 4, .*\[\[fleet\]\] .*6$",
     ),
     "no such board": (
         '"rpi-zero-2w"',
         '"rpi-9"',
-        r"fleet\[1\].board: board 'rpi-9': .* there are jetson-nano, .*rpi4, rpi5, x86",
+        r"fleet\[1\].board: .*'rpi-9': .*jetson-nano, .*rpi4, rpi5, x86",
     ),
     "no such link": (
         'board = "rpi-zero-2w"',
         'link = "string"',
-        r"fleet\[1\].link: link 'string': .* there are ethernet, lte-cat1, wifi",
+        r"fleet\[1\].link: .*'string': .*ethernet, lte-cat1, wifi",
     ),
     "no such model": (
         'model = "softmax"\nboard',
         'model = "gpt"\nboard',
-        r"fleet\[1\].model: no model family 'gpt'; known are softmax, ",
+        r"fleet\[1\].model: .*'gpt'; .*softmax, ",
     ),
-    "fleet of none": ("count = 3", "count = 0", r"fleet\[0\].count: expected an integer from 1 to 1000000, found 0"),
-    "half a size": ("count = 3", "count = 3\nsize = [8]", r"fleet\[0\].size: expected \[height, width\], found \[8\]"),
-    "no such source": ('"npz"', '"cifar"', r"data.source: expected digits or npz"),
-    "no path": ('path = "pictures.npz"', "", 'data.path: missing; with source = "npz" it names the file'),
-    "no file": ('"pictures.npz"', '"photos.npz"', r"data.path: .*photos.npz: no such file"),
+    "fleet of none": ("count = 3", "count = 0", r"fleet\[0\].count: .*from 1 to 1000000, found 0"),
+    "half a size": ("count = 3", "count = 3\nsize = [8]", r"fleet\[0\].size: .*\[height, width\], .*\[8\]"),
+    "no such source": ('"npz"', '"cifar"', r"data.source: .*digits or npz"),
+    "no path": ('path = "pictures.npz"', "", 'data.path: missing; .*source = "npz"'),
+    "no file": ('"pictures.npz"', '"photos.npz"', r"data.path: .*photos.npz: .*such file"),
     "all public": (
         "public = 40",
         "public = 240",
-        "data.public: expected fewer than the 240 training samples, found 240",
+        "data.public: .*fewer .*240 .*found 240",
     ),
-    "no public set": ("public = 40", "public = 0", "fedmd needs a public set: .* data.public = COUNT"),
+    "no public set": ("public = 40", "public = 0", "fedmd .*public set: .*data.public ="),
     "no such partition": (
         "classes_per_device = 2",
         'kind = "random"',
-        r"partition.kind: expected classes_per_device or iid or dirichlet",
+        r"partition.kind: .*classes_per_device or iid or",
     ),
     "more classes than there are": (
         "classes_per_device = 2",
         "classes_per_device = 5",
-        "partition.classes_per_device: expected at most the data set's 4, found 5",
+        "partition.classes_per_device: .*4, found 5",
     ),
     "a share beyond 1": (
         "classes_per_device = 2",
         "classes_per_device = 1\n[faults]\ndrop = 2.0",
-        "faults.drop: expected a number from 0 to 0.95, found 2.0",
+        "faults.drop: .*from 0 to 0.95, found 2.0",
     ),
     "links cut more often than runs end": (
         "classes_per_device = 2",
         "classes_per_device = 1\n[faults]\ndisconnect = 0.51",
-        "faults.disconnect: expected a number from 0 to 0.5, found 0.51",
+        "faults.disconnect: .*from 0 to 0.5, found 0.51",
     ),
     "links that are back at once": (
         "classes_per_device = 2",
         "classes_per_device = 1\n[faults]\ndisconnect_s = 0",
-        "faults.disconnect_s: expected a number from 0.1 to 1000000, found 0",
+        "faults.disconnect_s: .*from 0.1 to 1000000, found 0",
     ),
     "too few samples": (
         "classes_per_device = 2",
         "min_samples = 1000",
-        "partition.min_samples: expected at least 1000 samples on each device, one would hold ",
+        "partition.min_samples: .*least 1000 samples .*each device",
     ),
     "no such payload kind": (
         "[federation]",
         '[encoding]\nclass-rows = "f16"\n[federation]',
-        "encoding.class-rows: unknown key; did you mean class_rows[?] allowed are class_rows, .*logits",
+        "encoding.class-rows: unknown key; .*class_rows[?] .*class_rows, .*logits",
     ),
     "no such encoding": (
         "[federation]",
         '[encoding]\nlogits = "int8_row"\n[federation]',
-        "encoding.logits: expected f32 or f16 or int8-row or int8-tensor, found 'int8_row'",
+        "encoding.logits: .*f32 .*f16 .*int8-row .*int8-tensor, .*'int8_row'",
     ),
     "nothing like an encoding": (
         "[federation]",
         "[encoding]\nlogits = 8\n[federation]",
-        "encoding.logits: expected f32 or .*, found 8",
+        "encoding.logits: .*f32 .*, found 8",
     ),
     "rows of a flat array": (
         "[federation]",
         '[encoding]\nweights = "int8-row"\n[federation]',
-        "encoding.weights: expected f32 or f16 or int8-tensor",
+        "encoding.weights: .*f32 or f16 or int8-tensor",
     ),
-    "syntax": ("rounds = 3", "rounds = = 3", r"not valid TOML: .*\(at line 5, column 10\)"),
-    "a key that comes twice": ("rounds = 3", "rounds = 3\nrounds = 4", r"not valid TOML: .*at line 6"),
+    "syntax": ("rounds = 3", "rounds = = 3", r"TOML: .*line 5, column 10"),
+    "a key that comes twice": ("rounds = 3", "rounds = 3\nrounds = 4", r"valid TOML: .*line 6"),
 }
 
 
@@ -281,7 +281,8 @@ def test_a_mistake_names_the_file(folder, name):
 def test_a_section_that_is_no_table(folder, section, value):
     tables = {**load_toml(folder / "federation.toml"), section: value}
     message = complaint(lambda: fleets.build_fleet(configs.parse(tables, folder / "federation.toml")))
-    assert message.startswith(f"{folder / 'federation.toml'}: [{section}] must be a table")
+    assert message.startswith(f"{folder / 'federation.toml'}: [{section}] ")
+    assert "be a table" in message
 
 
 def test_a_fleet_that_is_one_table(folder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 
 import numpy as np
@@ -134,41 +135,31 @@ X20, X8 = np.zeros((20, 2, 2), np.uint8), np.zeros((8, 2, 2), np.uint8)
 
 
 @pytest.mark.parametrize(
-    ("arrays", "message"),
+    ("arrays", "words"),
     [
-        (
-            {"y_test": None},
-            "lacks the array y_test; expected x_train, y_train, x_test, y_test, found x_train, y_train, x_test",
-        ),
-        (
-            {"x_test": np.zeros((8, 3, 2), np.uint8)},
-            "x_test: expected the shape of samples in x_train, (2, 2), found (3, 2)",
-        ),
-        (
-            {"x_train": np.zeros(20, np.uint8)},
-            "x_train: expected (n, h, w), (n, h, w, c) or (n, d), none of them 0, found (20,)",
-        ),
-        ({"x_train": np.zeros((0, 2, 2), np.uint8), "y_train": np.zeros(0, int)}, "x_train: expected (n, h, w), "),
-        ({"x_train": X20.astype(np.int64)}, "x_train: expected uint8 or finite floats, found int64"),
-        ({"x_train": X20.astype(str)}, "x_train: expected uint8 or finite floats, found <U"),
-        ({"x_train": np.full((20, 2, 2), np.nan)}, "x_train: expected uint8 or finite floats, found float64"),
-        ({"x_test": np.zeros((8, 2, 2))}, "x_test: expected uint8, like x_train, found float64"),
-        ({"y_train": np.zeros(19, int)}, "y_train: expected 20 integers, found int64 (19,)"),
-        ({"y_train": np.zeros((20, 1), int)}, "y_train: expected 20 integers, found int64 (20, 1)"),
-        ({"y_train": np.zeros(20)}, "y_train: expected 20 integers, found float64 (20,)"),
-        ({"y_test": np.arange(8) - 1}, "y_test: expected class ids from 0 to 65534, found -1 to 6"),
-        ({"y_test": np.arange(8) * 10**9}, "y_test: expected class ids from 0 to 65534, found 0 to 7000000000"),
-        (
-            {"y_train": np.zeros(20, int), "y_test": np.zeros(8, int)},
-            "y_train: expected at least 2 classes, found only class 0",
-        ),
+        ({"y_test": None}, ("lacks the array y_test; ", ", found x_train, y_train, x_test")),
+        ({"x_test": np.zeros((8, 3, 2), np.uint8)}, ("x_test: ", "x_train, (2, 2), found (3, 2)")),
+        ({"x_train": np.zeros(20, np.uint8)}, ("x_train: ", "(n, h, w), (n, h, w, c) or (n, d)", "found (20,)")),
+        ({"x_train": np.zeros((0, 2, 2), np.uint8), "y_train": np.zeros(0, int)}, ("x_train: ", "(n, h, w), ")),
+        ({"x_train": X20.astype(np.int64)}, ("x_train: ", "uint8 or finite floats, found int64")),
+        ({"x_train": X20.astype(str)}, ("x_train: ", "uint8 or finite floats, found <U")),
+        ({"x_train": np.full((20, 2, 2), np.nan)}, ("x_train: ", "uint8 or finite floats, found float64")),
+        ({"x_test": np.zeros((8, 2, 2))}, ("x_test: ", "uint8, like x_train, found float64")),
+        ({"y_train": np.zeros(19, int)}, ("y_train: ", "20 integers, found int64 (19,)")),
+        ({"y_train": np.zeros((20, 1), int)}, ("y_train: ", "20 integers, found int64 (20, 1)")),
+        ({"y_train": np.zeros(20)}, ("y_train: ", "20 integers, found float64 (20,)")),
+        ({"y_test": np.arange(8) - 1}, ("y_test: ", "from 0 to 65534", "found -1 to 6")),
+        ({"y_test": np.arange(8) * 10**9}, ("y_test: ", "from 0 to 65534", "found 0 to 7000000000")),
+        ({"y_train": np.zeros(20, int), "y_test": np.zeros(8, int)}, ("y_train: ", "2 classes", "only class 0")),
     ],
 )
-def test_a_file_that_is_not_as_it_should_be(tmp_path, arrays, message):
+def test_a_file_that_is_not_as_it_should_be(tmp_path, arrays, words):
     with pytest.raises(UsageError) as caught:
         loaded(tmp_path, **arrays)
-    assert str(caught.value).startswith(f"{tmp_path / 'mine.npz'}: {message}")
-    assert "\n" not in str(caught.value)
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path / 'mine.npz'}: {words[0]}")
+    assert all(word in message for word in words)
+    assert "\n" not in message
 
 
 def _one_array(path):
@@ -241,5 +232,4 @@ def test_a_file_that_is_not_there(tmp_path):
 def test_some_samples_must_stay_private(tmp_path):
     with pytest.raises(UsageError) as caught:
         loaded(tmp_path, DataTable(source="npz", path="mine.npz", public=20))
-    message = "data.public: expected fewer than the 20 training samples, found 20; leave some for the devices"
-    assert str(caught.value) == message
+    assert re.match("data.public: .*fewer .*20 .*found 20", str(caught.value))

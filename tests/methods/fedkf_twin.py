@@ -25,7 +25,7 @@ class Twin:
     def __init__(self, device: VirtualDevice, seed: int, params: Params, rate: float) -> None:
         """A copy of a device that has not begun."""
         model: Any = device.agent.bench.model
-        *layers, last = deepcopy(model._net)
+        *layers, last = deepcopy(model.net)
         self.net = nn.Sequential(*layers, *last)
         kit, data = device.device.kit, device.device.data.train
         self.number, self.seed, self.params, self.rate = kit.number, seed, params, rate

@@ -102,7 +102,7 @@ class Twin:
         import torch  # only where it is installed
 
         self.torch, self.spec, self.number = torch, run.fleet.federation.spec, device.kit.number
-        self.net = device.kit.model(None)._net.double()
+        self.net = device.kit.model(None).net.double()
         self.head = list(self.net[-1][-1].parameters())
         self.body = list(self.net.parameters())[:-2]
         self.x = torch.tensor(device.kit.model(None).spec.preprocess(device.data.train.x)).double()

@@ -36,9 +36,17 @@ def fresh(seed: int = 1) -> object:
     return discriminator.DiscriminatorState(discriminator.initial_discriminator(CLASSES, DEVICES, seed))
 
 
-def u(state, f: np.ndarray) -> np.ndarray:
-    layers = [torch.tensor(w) for w in state.weights]
-    return discriminator._u(layers, torch.tensor(f), torch.tensor(SLOTS), 2.0).numpy()
+def u(state, f: np.ndarray) -> np.ndarray:  # (n, b)
+    """U_n of each sample alone, by a step of length 0."""
+    return np.array(
+        [
+            [
+                discriminator.iterate(state, f[n : n + 1, b : b + 1], SLOTS[n : n + 1], how(0.0)).mean_u
+                for b in range(f.shape[1])
+            ]
+            for n in range(len(f))
+        ]
+    )
 
 
 def test_shapes_are_those_of_the_paper() -> None:
@@ -118,7 +126,11 @@ def test_adam_is_torchs() -> None:
     for _ in range(5):
         state = discriminator.iterate(state, f.numpy(), SLOTS, how(0.01, "adam")).state
         optimiser.zero_grad()
-        (-discriminator._u(reference, f, torch.tensor(SLOTS), 2.0).mean()).backward()
+        hidden = torch.softmax(f / 2, dim=-1)
+        for i in (0, 2, 4):
+            hidden = hidden.relu() if i else hidden
+            hidden = hidden @ reference[i].T + reference[i + 1]
+        (-torch.log_softmax(hidden, dim=-1)[range(len(f)), :, SLOTS].mean()).backward()
         optimiser.step()
     assert state.steps == 5
     for ours, theirs in zip(state.weights, reference, strict=True):

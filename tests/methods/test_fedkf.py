@@ -70,10 +70,10 @@ def test_the_worked_table() -> None:
 class Device(FakeDevice):
     """Also trades weights."""
 
-    def _answer(self, request: Any) -> Any:
+    def answer(self, request: Any) -> Any:
         if isinstance(request, (WriteWeights, ReadWeights)):
             return weights(5, 6) if isinstance(request, ReadWeights) else None
-        return super()._answer(request)
+        return super().answer(request)
 
 
 def asked(down: dict[str, Weights], round_: int, **params: Any) -> tuple[list[Any], dict[str, Weights]]:
@@ -109,7 +109,7 @@ def test_the_first_round_and_no_gamma_are_plain_training() -> None:
 
 
 def test_a_model_that_is_not_differentiated_with_respect_to_its_inputs_is_refused(pictures: Path) -> None:
-    hello = fleets.Run(fleets.built(pictures, "local")).devices[0].agent._hello()
+    hello = fleets.Run(fleets.built(pictures, "local")).hello(0)
     turned = admission.refusal(hello, spec_of("fedkf", classes=4), FedKF(), ())
     assert turned is not None
     assert (turned.reason, "minimises data-free, which its model runtime cannot" in turned.message) == ("term", True)
@@ -118,7 +118,8 @@ def test_a_model_that_is_not_differentiated_with_respect_to_its_inputs_is_refuse
 def test_the_papers_generator_is_warned_of() -> None:
     assert FedKF().warnings(spec_of("fedkf")) == ()
     (warning,) = FedKF.under({"generator": "paper", "noise_dim": 1000}).warnings(spec_of("fedkf"))
-    assert "a generator of 128,128 weights for every 16 pixels" in warning
+    assert warning.startswith("method.generator = paper: ")
+    assert "128,128 weights" in warning
     assert warning.endswith("(W7)")
 
 

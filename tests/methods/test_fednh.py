@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -126,12 +127,12 @@ def test_descent_finds_what_there_is_a_closed_form_for_and_beats_chance() -> Non
 
 
 def test_what_cannot_be_is_said() -> None:
-    with pytest.raises(UsageError, match=r'simplex gives no 5 different directions in 3 features; use "auto"'):
+    with pytest.raises(UsageError, match=r'^method\.initial: simplex .*5 .*3 .*"auto"'):
         FedNH.under({"initial": "simplex"}).begin(spec_of(FedNH, initial="simplex"))
-    with pytest.raises(UsageError, match="no 3 different directions in 1 features"):
+    with pytest.raises(UsageError, match=r"^method\.initial: auto .*3 .*1 features"):
         first_prototypes(3, 1, "auto", np.random.default_rng(0))
     (warning,) = FedNH().warnings(spec_of(FedNH))
-    assert warning.startswith(f"W9: {CLASSES} prototypes cannot all be equally far apart in {WIDTH} features")
+    assert re.match(f"W9: {CLASSES} prototypes .*{WIDTH} features", warning)
 
 
 # -- the update -----------------------------------------------------------------------------------------------------
@@ -257,5 +258,5 @@ def test_variants_on_the_device() -> None:
 
 
 def test_prototypes_that_are_no_directions_are_refused() -> None:
-    with pytest.raises(RemoteProtocolError, match=r"a length is off 1 by 0\.5"):
+    with pytest.raises(RemoteProtocolError, match=r"^prototypes: .*length .*0\.5"):
         asked({"prototypes": rows_of([0, 1], [[1, 0], [0, 1.5]])}, begun=True)

@@ -77,7 +77,8 @@ def test_a_run_is_its_naive_twin(pictures: Path, gamma: float) -> None:
     run.finished()
     np.testing.assert_allclose(run.server.method_state.weights.values, shared.ravel(), atol=1e-5)
     for virtual, generic, personal in zip(run.devices, trained, own, strict=True):
-        np.testing.assert_allclose(virtual.agent._learner.state.personal, personal, atol=1e-5)
+        kept = storage.deserialise(DeviceState, virtual.agent.store.round_start().method).personal
+        np.testing.assert_allclose(kept, personal, atol=1e-5)
         np.testing.assert_allclose(virtual.agent.bench.model.head_rows(), generic + personal, atol=1e-5)
     assert np.abs(shared - begun).max() > 0.02  # the tolerance means something
     assert np.abs(own[0]).max() > 0.02
@@ -104,10 +105,10 @@ def test_what_a_device_adds_survives_a_restart() -> None:
 class Recording(FakeDevice):
     """Also gives weights."""
 
-    def _answer(self, request: Any) -> Any:
+    def answer(self, request: Any) -> Any:
         if isinstance(request, (ReadWeights, WriteWeights)):
             return Weights(values=np.ones(9, np.float32), layout=bytes(16))
-        return super()._answer(request)
+        return super().answer(request)
 
 
 def test_both_parts_train_for_the_epochs_that_are_prescribed() -> None:

@@ -243,7 +243,7 @@ def test_counts_are_told_only_where_they_weigh() -> None:
 
 
 def test_other_classes_than_it_joined_with_need_a_new_start() -> None:
-    with pytest.raises(UsageError, match=r"joined with samples of classes \[1\] and now holds \[0, 2\].*join anew"):
+    with pytest.raises(UsageError, match=r"classes \[1\] .*\[0, 2\].*state folder"):
         FakeDevice().run(method_of(SPEC).step(DeviceState((1,)), {}, job(SPEC, 2)))
 
 

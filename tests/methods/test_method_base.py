@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import math
+import re
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -113,7 +114,7 @@ def test_a_range_refuses_what_is_not_in_it(value):
 
 
 def test_one_of_a_few_words():
-    assert refused(BareMethod, steps=1, word="other") == "method.word: expected this or that, found 'other'"
+    assert re.match("method.word: .*this or that, .*'other'$", refused(BareMethod, steps=1, word="other"))
 
 
 # -- digest ---------------------------------------------------------------------------------------------------------
@@ -267,11 +268,11 @@ def test_methods_are_found_by_name(installed):
     )
     assert load_method("good") is BareMethod
     assert method_names() == ("bare", "broken", "extra", "good")
-    with pytest.raises(UsageError, match="no method 'fedx'; registered are bare, broken, extra, good"):
+    with pytest.raises(UsageError, match=r"'fedx'; .*bare, broken, extra, good"):
         load_method("fedx")
-    with pytest.raises(UsageError, match="somewhere:bare is no class derived from"):
+    with pytest.raises(UsageError, match=r"somewhere:bare .*no class .*Method"):
         load_method("bare")
-    with pytest.raises(UsageError, match="somewhere:broken does not load: no module named torch_scatter"):
+    with pytest.raises(UsageError, match=r"somewhere:broken .*load: .*torch_scatter"):
         load_method("broken")
     with pytest.raises(MissingExtra, match="pip install"):
         load_method("extra")
@@ -279,5 +280,5 @@ def test_methods_are_found_by_name(installed):
 
 def test_no_method_at_all(installed):
     installed()
-    with pytest.raises(UsageError, match="no method 'good'; registered are none"):
+    with pytest.raises(UsageError, match=r"method 'good'; .*none"):
         load_method("good")

@@ -90,7 +90,7 @@ def test_fedproto(pictures: Path, weighting: str) -> None:
     torch = pytest.importorskip("torch")
     run = fleets.Run(made(pictures, "fedproto", "mlp", mse_weight=8.0, weighting=weighting))
     devices = run.fleet.devices
-    nets = [device.kit.model(None)._net.double() for device in devices]
+    nets = [device.kit.model(None).net.double() for device in devices]
     optims = [torch.optim.SGD(net.parameters(), lr=RATE) for net in nets]
     prototypes: dict[int, object] = {}
     for round_ in range(3):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
@@ -128,7 +129,7 @@ def test_models_that_began_differently_get_no_slot() -> None:
 
 
 def test_an_age_out_of_range_is_one_line() -> None:
-    with pytest.raises(UsageError, match=r"^method.max_slot_age: expected an integer from 0"):
+    with pytest.raises(UsageError, match=r"^method\.max_slot_age: .*from 0 .*-1$"):
         FedAvg.read({"max_slot_age": -1})
 
 
@@ -158,8 +159,8 @@ def test_slots_without_room_are_warned_of() -> None:
     assert remarks.slot_room(FedAvg(), 20, 10**6, None) is None
     warning = remarks.slot_room(FedAvg(), 1000, 10**6, 10**9)
     assert warning is not None
-    assert warning.startswith("W8: the slots of 1000 devices with 1,000,000 weights")
-    assert "take up to 8.0 GB; 1.0 GB are free" in warning
+    assert re.match("W8: .*1000 devices .*1,000,000 weights", warning)
+    assert re.search("8.0 GB; 1.0 GB .*free", warning)
 
 
 # -- whole runs -----------------------------------------------------------------------------------------------------
@@ -260,7 +261,7 @@ def test_a_round_that_is_finished_twice_counts_once(pictures: Path, tmp_path: Pa
         raise PowerCutError
 
     checkpoint = first.server.ledger.checkpoint
-    first.server.ledger.checkpoint = lambda round_, *rest: dies() if round_ == 4 else checkpoint(round_, *rest)
+    first.server.ledger.checkpoint = lambda begun, *rest: dies() if begun == 4 else checkpoint(begun, *rest)
     with pytest.raises(PowerCutError):
         first.run()
     state = first.coordinator_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import numpy as np
@@ -94,7 +95,7 @@ def test_what_is_no_picture_is_refused_at_join_or_where_it_shows() -> None:
     assert "data-free" not in TorchModel(flat, CLASSES, input_shape=(1, 1, 12)).spec.terms
     unknown = TorchModel(flat, CLASSES)
     assert "data-free" in unknown.spec.terms
-    with pytest.raises(ModelError, match=r"samples of shape \(1, 1, 12\): a generator makes up pictures"):
+    with pytest.raises(ModelError, match=r"\(1, 1, 12\): .*generator .*pictures"):
         unknown.fit(batches(shape=(1, 1, 12)), (CrossEntropy(), term_for(unknown)), SGD)
     headless = nn.Sequential(nn.Flatten(), nn.Linear(64, CLASSES), nn.Softplus())
     assert "data-free" in model_of().spec.terms
@@ -109,7 +110,7 @@ def test_a_runtime_that_cannot_says_so() -> None:
 
 
 def test_a_teacher_of_another_size_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"carries a teacher of \(3,\), the model has"):
+    with pytest.raises(ModelError, match=r"'data-free': .*\(3,\).*model"):
         model_of().fit(batches(), (CrossEntropy(), DataFree(teacher=np.zeros(3, np.float32))), SGD)
 
 
@@ -164,8 +165,8 @@ def test_samples_that_are_made_up_touch_no_running_statistics() -> None:
     objective = (CrossEntropy(), term_for(full))
     plain.fit(batches(steps=1), (CrossEntropy(),), SGD)
     full.fit(batches(steps=1), objective, SGD)
-    for name, values in plain._net.named_buffers():
-        assert torch.equal(values, dict(full._net.named_buffers())[name])
+    for name, values in plain.net.named_buffers():
+        assert torch.equal(values, dict(full.net.named_buffers())[name])
     assert (plain.weights() != full.weights()).any()
     full.fit(batches(steps=3), objective, SGD)  # in training mode again after each step on fakes
     assert np.isfinite(full.weights()).all()
@@ -202,7 +203,7 @@ def test_a_generator_larger_than_the_model_is_warned_of(caplog: pytest.LogCaptur
             parameter_count(Generator(Plan("board", 8, (1, 8, 8)))) > model.spec.parameters
         )
         model.fit(batches(), (CrossEntropy(), term_for(model, generator="paper")), SGD)
-    assert "W7: the generator (paper, noise_dim 32) has" in caplog.text
+    assert re.search(r"W7: .*\(paper, noise_dim 32\)", caplog.text)
 
 
 # -- a restart ------------------------------------------------------------------------------------------------------
@@ -256,5 +257,5 @@ def test_a_net_without_features_does_not_take_up_a_generator() -> None:
     model = model_of()
     model.fit(batches(), (CrossEntropy(), term_for(model)), SGD)
     other = TorchModel(nn.Sequential(nn.Flatten(), nn.Unflatten(1, (64,)), nn.Softmax(1)), 64)
-    with pytest.raises(StoreError, match="does not fit this model"):
+    with pytest.raises(StoreError, match=r"does not fit .*'steps'"):
         other.load_state(model.state_bytes())

@@ -37,9 +37,11 @@ ADVERSARIAL = [[0.113081, -0.113081], [-0.177670, 0.177670]]
 OTHERS = [[0.0, 1.0], [2.0, 0.0]]
 
 
-def u(layers: tuple[np.ndarray, ...], f: np.ndarray) -> np.ndarray:
-    tensors = [torch.tensor(layer) for layer in layers]
-    return discriminator._u(tensors, torch.tensor(f), torch.tensor(SLOTS), 2.0).numpy()[:, 0]
+def u(layers: tuple[np.ndarray, ...], f: np.ndarray) -> np.ndarray:  # (n,)
+    """U_n of each device alone, by a step of length 0."""
+    state, still = discriminator.DiscriminatorState(layers), replace(HOW, rate=0.0)
+    alone = [discriminator.iterate(state, f[n : n + 1], SLOTS[n : n + 1], still) for n in range(len(f))]
+    return np.array([each.mean_u for each in alone])
 
 
 def near(expected: object) -> object:
@@ -65,11 +67,9 @@ def test_u_before() -> None:
 
 
 def test_slopes_of_the_mean() -> None:
-    layers = [torch.tensor(layer, dtype=torch.float64, requires_grad=True) for layer in (A, B)]
-    mean = discriminator._u(layers, torch.tensor(F, dtype=torch.float64), torch.tensor(SLOTS), 2.0).mean()
-    slope_a, slope_b = torch.autograd.grad(mean, layers)
-    assert slope_a.numpy() == near([[0.032126, -0.080043], [-0.032126, 0.080043]])
-    assert slope_b.numpy() == near([-0.047918, 0.047918])
+    moved = discriminator.iterate(discriminator.DiscriminatorState((A, B)), F, SLOTS, replace(HOW, rate=1.0)).state
+    assert moved.weights[0] - A == near([[0.032126, -0.080043], [-0.032126, 0.080043]])
+    assert moved.weights[1] - B == near([-0.047918, 0.047918])
 
 
 def test_weights_after_the_step(outcome) -> None:

@@ -195,12 +195,12 @@ class ModelSuite:
 
     def test_refuses_targets_that_are_no_rows_of_logits(self, model: Model) -> None:
         term = ClassTarget(classes=np.array([0]), rows=np.zeros((1, CLASSES + 1), np.float32))
-        with pytest.raises(ModelError, match=r"targets of shape \(1, 5\) .* logits of width 4"):
+        with pytest.raises(ModelError, match=r"targets .*\(1, 5\) .*width 4"):
             model.fit(batches(1), (CrossEntropy(), term), ADAM)
 
     def test_refuses_prototypes_of_another_width(self, model: Model) -> None:
         for rows in (np.zeros((2, model.spec.feature_dim + 1), np.float32), np.zeros((3, model.spec.feature_dim))):
-            with pytest.raises(ModelError, match=r"prototypes of shape .* features of width"):
+            with pytest.raises(ModelError, match=r"prototypes .*shape .*features of width"):
                 model.fit(batches(1), (CrossEntropy(), PrototypePull(classes=np.array([0, 1]), rows=rows)), ADAM)
 
     @pytest.mark.parametrize("optim", OPTIMS.values(), ids=OPTIMS)
@@ -336,7 +336,7 @@ class ModelSuite:
     def test_refuses_knowledge_of_other_batches(self, model: Model) -> None:
         before = model.state_bytes()
         short = Distill(logits=np.zeros((1, BATCH, CLASSES), np.float32))
-        with pytest.raises(ModelError, match=r"knowledge of shape \(1, 8, 4\), its batches need \(2, 8, 4\)"):
+        with pytest.raises(ModelError, match=r"\(1, 8, 4\), .*batches.*\(2, 8, 4\)"):
             model.fit(batches(2), (short,), ADAM)
         with pytest.raises(ModelError, match="nothing to minimise"):
             model.fit(batches(2), (), ADAM)
@@ -348,7 +348,7 @@ class ModelSuite:
         x = np.zeros((3, 1, 4, 9), np.float32)  # as many numbers as a sample of the right shape
         work = Batches(inputs=x, labels=np.zeros(3, np.int64), indices=np.array([[0, 1]]))
         for ask in (model.logits, model.features, lambda _: model.fit(work, (CrossEntropy(),), ADAM)):
-            with pytest.raises(ModelError, match=r"takes samples of shape \(1, 6, 6\), found \(1, 4, 9\)"):
+            with pytest.raises(ModelError, match=r"\(1, 6, 6\), found.*\(1, 4, 9\)"):
                 ask(x)
 
     def test_cross_entropy_needs_labels(self, model: Model) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import subprocess
@@ -101,7 +102,7 @@ def test_the_onnx_families_read_files(tmp_path: Path) -> None:
     extractor.write_bytes(extractors.random_extractor(SHAPE, 5, filters=3))
     classifier.write_bytes(extractors.teacher(images, np.arange(30) % 10, 10, seed=0, steps=3))
     for name in ONNX:
-        assert build(name, (6, 6), extractor_path=extractor).spec.note == "frozen random 3x3 filters, seed 5"
+        assert "3x3 filters, seed 5" in build(name, (6, 6), extractor_path=extractor).spec.note
     model = build("onnx-teacher", (6, 6), extractor_path=classifier)
     assert model.spec.capabilities == {"predict"}
     assert model.spec.runtime == families.FAMILIES["onnx-teacher"].runtime
@@ -110,14 +111,14 @@ def test_the_onnx_families_read_files(tmp_path: Path) -> None:
 def test_what_cannot_be_made_without_a_file_says_so() -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
-    with pytest.raises(UsageError, match="needs the file of a classifier"):
+    with pytest.raises(UsageError, match="onnx-teacher needs the file"):
         build("onnx-teacher")
-    with pytest.raises(UsageError, match="learns its filters from public samples"):
+    with pytest.raises(UsageError, match=r"onnx-kmeans .*public samples"):
         build("onnx-kmeans", public=None)
 
 
 def test_an_unknown_name_lists_the_known() -> None:
-    with pytest.raises(UsageError, match="no model family 'cmn'; known are softmax, mlp, mlp-wide, cnn,"):
+    with pytest.raises(UsageError, match=r"'cmn'; .*softmax, mlp, mlp-wide, cnn,"):
         build("cmn")
     with pytest.raises(UsageError, match="no model family"):
         families.check_family("cmn")
@@ -195,7 +196,9 @@ print(sorted({"torch", "onnxruntime", "onnx", "sklearn", "paho"} & set(sys.modul
 def test_the_package_names_what_it_lacks() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Jax"):
         edge_sdk.models.JaxModel  # noqa: B018  # the access is the test
-    assert set(edge_sdk.models.__all__) == set(edge_sdk.models._HOMES)
+    for name in edge_sdk.models.__all__:
+        with contextlib.suppress(MissingExtra):
+            assert getattr(edge_sdk.models, name).__name__ == name
 
 
 @pytest.mark.parametrize(

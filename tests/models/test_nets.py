@@ -81,10 +81,10 @@ def test_a_step_of_training_of_a_large_one(name: str) -> None:
 @pytest.mark.parametrize("name", names())
 def test_what_it_is_made_of(name: str) -> None:
     net = model(name, COLOUR)
-    layers = list(net._net.modules())
+    layers = list(net.net.modules())
     assert net.spec.parameters == families.FAMILIES[name].parameters
-    assert not [layer for layer in layers if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm)]
-    assert not list(net._net.buffers())  # nothing that is averaged or forgotten beside the weights
+    assert not [layer for layer in layers if "BatchNorm" in type(layer).__name__]
+    assert not list(net.net.buffers())  # nothing that is averaged or forgotten beside the weights
     head = [layer for layer in layers if isinstance(layer, torch.nn.Linear)][-1]
     assert (head.in_features, head.out_features) == (net.spec.feature_dim, CLASSES)
     assert net.spec.capabilities == {"predict", "logit-gradients", "weights", "features", "head-rows"}

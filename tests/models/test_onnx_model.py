@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -55,7 +56,7 @@ class TestOnnxModel(ModelSuite):
     def test_the_file_tells_cost_and_origin(self, model: OnnxModel) -> None:
         width = model.spec.feature_dim
         assert model.spec.flops_per_sample == 2 * 4 * 9 * 36 + 2 * width * CLASSES
-        assert model.spec.note == "frozen random 3x3 filters, seed 0"
+        assert "3x3 filters, seed 0" in model.spec.note
         told = OnnxModel(flatten_model(), CLASSES, seed=0, flops_per_sample=1000, note="of the vendor")
         assert (told.spec.flops_per_sample, told.spec.note) == (1000 + 2 * 36 * CLASSES, "of the vendor")
 
@@ -80,7 +81,7 @@ class TestOnnxTeacher:
         assert model.spec.capabilities == {"predict"}
         assert model.spec.terms == frozenset()
         assert model.spec.parameters == 0
-        assert model.spec.note == "teacher trained on 40 labelled images, seed 0"
+        assert re.search("^teacher .*40 .*images, seed 0$", model.spec.note)
 
     @pytest.mark.parametrize("capability", ["features", "head-rows", "weights", "logit-gradients"])
     def test_and_nothing_else(self, model: OnnxTeacher, capability: str) -> None:
@@ -94,7 +95,7 @@ class TestOnnxTeacher:
             model.load_state(b"weights of another")
 
     def test_must_give_one_logit_per_class(self) -> None:
-        with pytest.raises(ModelError, match=r"shape \(1, 36\), expected \(1, 4\)"):
+        with pytest.raises(ModelError, match=r"\(1, 36\), .*\(1, 4\)"):
             OnnxTeacher(flatten_model(), CLASSES)
 
 
@@ -136,7 +137,7 @@ class TestFiles:
             self.open(file)
 
     def test_another_shape_than_declared(self) -> None:
-        with pytest.raises(ModelError, match=r"takes samples of shape \(1, 6, 6\), but input_shape is \(1, 8, 8\)"):
+        with pytest.raises(ModelError, match=r"\(1, 6, 6\), .*input_shape.*\(1, 8, 8\)"):
             self.open(flatten_model(), (1, 8, 8))
 
     def test_a_graph_that_cannot_run_the_shape(self) -> None:
@@ -144,7 +145,7 @@ class TestFiles:
         model = onnx.load_from_string(file)
         for dimension in model.graph.input[0].type.tensor_type.shape.dim:
             dimension.dim_param = "any"
-        with pytest.raises(ModelError, match=r"one sample of shape \(1, 6, 6\) does not run"):
+        with pytest.raises(ModelError, match=r"\(1, 6, 6\).* not run"):
             self.open(model.SerializeToString(), SHAPE)
 
 

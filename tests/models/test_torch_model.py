@@ -164,12 +164,12 @@ class TestPuttingOnACosineHead:
         pooled = nn.Sequential(
             nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, CLASSES)
         )
-        assert wrap(pooled, head="cosine", note="mine").spec.note.startswith("mine; W10: features are never negative")
+        assert wrap(pooled, head="cosine", note="mine").spec.note.startswith("mine; W10: ")
 
     def test_a_net_that_is_one_layer_and_one_that_has_none(self) -> None:
         only = TorchModel(nn.Linear(3, CLASSES), CLASSES, head="cosine")
         assert "cosine-head" in only.spec.capabilities
-        with pytest.raises(ModelError, match=r"no last nn\.Linear with 4 outputs that a cosine head could replace"):
+        with pytest.raises(ModelError, match=r"nn\.Linear .*4 outputs.* cosine"):
             wrap(nn.Sequential(nn.Flatten(), nn.Linear(36, 5)), head="cosine")
 
     def test_a_plain_head_has_no_scale(self) -> None:
@@ -206,7 +206,7 @@ def test_the_optimisers_are_torchs(optim: Optim) -> None:
 def test_flops_are_those_that_torch_counts(family: str) -> None:
     model = torch_model(family, 10, (3, 9, 11), Preprocess(), 0)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model._net(torch.zeros(1, 3, 9, 11))
+        model.net(torch.zeros(1, 3, 9, 11))
     assert model.spec.flops_per_sample == counter.get_total_flops()
 
 
@@ -218,7 +218,7 @@ class TestPullOnFeatures:
         work, term, rate = batches(1), pull(model), 0.5
         index = work.indices[0]
         gradient = term.slope(Seen(labels=work.labels[index], features=oracle.features(work.inputs[index])))
-        oracle._anatomy.tap(torch.tensor(work.inputs[index]))[1].backward(torch.tensor(gradient))
+        oracle.tap(torch.tensor(work.inputs[index]))[1].backward(torch.tensor(gradient))
         model.fit(work, (term,), Optim(kind="sgd", learning_rate=rate))
         for ours, theirs in zip(model.trained, oracle.trained, strict=True):
             moved = theirs - rate * theirs.grad if theirs.grad is not None else theirs
@@ -257,7 +257,7 @@ class TestFeatureLayer:
     def test_a_named_layer_in_front_of_the_last_linear_has_head_rows(self) -> None:
         model = wrap(self.net(), features="4")
         assert {"features", "head-rows"} <= model.spec.capabilities
-        np.testing.assert_array_equal(model.features(samples()[0]), wrap(model._net).features(samples()[0]))
+        np.testing.assert_array_equal(model.features(samples()[0]), wrap(model.net).features(samples()[0]))
 
     def test_a_named_layer_further_down_has_none(self) -> None:
         model = wrap(self.net(), features="1")
@@ -266,7 +266,7 @@ class TestFeatureLayer:
 
     def test_an_unknown_name_brings_the_nearest(self) -> None:
         net = nn.ModuleDict({"body": linear(), "features": linear()})
-        with pytest.raises(ModelError, match="no layer 'feature'; did you mean 'features'"):
+        with pytest.raises(ModelError, match=r"layer 'feature'; .*'features'"):
             wrap(net, features="feature")
         with pytest.raises(ModelError, match="did you mean 'body'"):
             wrap(net, features="zzz")
@@ -309,22 +309,22 @@ class TestFeatureLayer:
 class TestWrongNets:
     def test_logits_of_another_width_show_at_once(self) -> None:
         net = nn.Sequential(nn.Flatten(), nn.Linear(36, 7))
-        with pytest.raises(ModelError, match=r"shape \(1, 7\), expected \(1, 4\)"):
+        with pytest.raises(ModelError, match=r"\(1, 7\), .*\(1, 4\)"):
             wrap(net)
 
     def test_or_at_the_first_batch(self) -> None:
         model = TorchModel(nn.Sequential(nn.Flatten(), nn.Linear(36, 7)), CLASSES)
-        with pytest.raises(ModelError, match=r"shape \(40, 7\), expected \(40, 4\)"):
+        with pytest.raises(ModelError, match=r"\(40, 7\), .*\(40, 4\)"):
             model.logits(samples()[0])
-        with pytest.raises(ModelError, match=r"shape \(8, 7\), expected \(8, 4\)"):
+        with pytest.raises(ModelError, match=r"\(8, 7\), .*\(8, 4\)"):
             model.fit(batches(1), (CrossEntropy(),), ADAM)
 
     def test_a_sample_that_does_not_fit(self) -> None:
-        with pytest.raises(ModelError, match=r"one sample of shape \(1, 6, 6\) does not run"):
+        with pytest.raises(ModelError, match=r"\(1, 6, 6\).* not run"):
             wrap(nn.Sequential(nn.Flatten(), nn.Linear(35, CLASSES)))
 
     def test_other_number_types(self) -> None:
-        with pytest.raises(ModelError, match=r"1.weight is torch.float64, expected torch.float32: use net.float"):
+        with pytest.raises(ModelError, match=r"1\.weight .*torch\.float64, .*torch\.float32: .*net\.float"):
             wrap(linear().double())
 
     def test_another_optimiser(self) -> None:
@@ -413,7 +413,7 @@ class TestBatchNorm:
 
     def test_statistics_see_private_samples_only(self) -> None:
         model = self.model()
-        norm = model._net[1]
+        norm = model.net[1]
         model.fit(batches(3, stochastic=False), (CrossEntropy(),), ADAM)
         assert (norm.running_mean == 0).all()
         model.fit(batches(3, stochastic=True), (CrossEntropy(),), ADAM)
@@ -423,13 +423,13 @@ class TestBatchNorm:
         one, two = self.model(), self.model()
         one.fit(batches(3, stochastic=True), (CrossEntropy(),), ADAM)
         two.load_state(one.state_bytes())
-        assert two._net[1].num_batches_tracked == 3
+        assert two.net[1].num_batches_tracked == 3
         np.testing.assert_array_equal(one.logits(samples()[0]), two.logits(samples()[0]))
 
     def test_a_state_of_another_architecture_changes_nothing(self) -> None:
         model = self.model()
         before = model.state_bytes()
-        with pytest.raises(StoreError, match=r"'net.0.weight' is stored as nothing"):
+        with pytest.raises(StoreError, match=r"'net\.0\.weight' .*nothing"):
             model.load_state(wrap(linear()).state_bytes())
         assert model.state_bytes() == before
 
@@ -481,5 +481,5 @@ print(model.logits(x).shape, "torch._dynamo" in sys.modules)
 
 def test_a_net_that_does_not_flatten_is_told_to():
     model = TorchModel(nn.Linear(8, 3), classes=3)
-    with pytest.raises(ModelError, match=r"flat ones as \(n, 1, 1, d\): it must flatten them"):
+    with pytest.raises(ModelError, match=r"must flatten .*nn\.Flatten"):
         model.logits(np.zeros((1, 1, 1, 8), np.float32))

@@ -132,7 +132,7 @@ def test_a_verifier_that_raises_has_not_verified():
 
 
 def test_a_signature_of_the_wrong_length_is_our_own_fault():
-    with pytest.raises(LocalProtocolError, match="64 bytes, this one 32"):
+    with pytest.raises(LocalProtocolError, match=r"64 bytes, .*32"):
         encode(BYE, STAMP, sign=lambda _signed: bytes(32))
 
 
@@ -199,7 +199,7 @@ def test_a_tensor_that_must_not_arrive_does_not_leave(values):
 
 
 def test_only_messages_travel():
-    with pytest.raises(LocalProtocolError, match="FederationSpec is not a message"):
+    with pytest.raises(LocalProtocolError, match=r"FederationSpec is not .*message"):
         encode(SPEC)
 
 
@@ -207,7 +207,7 @@ def test_a_subclass_does_not_travel_under_the_tag_of_its_parent():
     class Longer(Bye):
         pass
 
-    with pytest.raises(LocalProtocolError, match="Longer is not a message"):
+    with pytest.raises(LocalProtocolError, match=r"Longer is not .*message"):
         encode(Longer(**ADDRESS))
     with pytest.raises(LocalProtocolError, match="Longer is not registered"):
         tag_of(Longer)
@@ -355,7 +355,7 @@ def test_a_class_may_check_itself(monkeypatch):
                 raise ValueError("low is above high")
 
     assert from_plain(Range, to_plain(Range(1, 2))) == Range(1, 2)
-    with pytest.raises(RemoteProtocolError, match="Range: low is above high"):
+    with pytest.raises(RemoteProtocolError, match=r"Range: low .*above high"):
         from_plain(Range, {"low": 2, "high": 1})
 
 

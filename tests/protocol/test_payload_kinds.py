@@ -114,12 +114,12 @@ def test_the_settings_know_its_encoding() -> None:
 
 
 def test_what_is_not_registered_neither_leaves_nor_arrives(register: Register) -> None:
-    with pytest.raises(LocalProtocolError, match="Other may not stand here"):
+    with pytest.raises(LocalProtocolError, match=r"Other .*not registered .*edge_sdk\.payloads"):
         encode(upload(Other(shares=SHARES)))
     register(PAYLOADS, {"test-other": f"{__name__}:Other"})
     frame = encode(upload(Other(shares=SHARES)))
     register(PAYLOADS, {"test-other": "another_package:Other"})
-    with pytest.raises(RemoteProtocolError, match="payload kind 'test-other' is registered twice"):
+    with pytest.raises(RemoteProtocolError, match=r"'test-other' .*twice"):
         decode(frame)
     with pytest.raises(UsageError, match="registered twice"):
         kinds()

@@ -148,7 +148,7 @@ def test_the_limits_are_those_of_the_code():
         "magnitude of a number in a payload": int(knowledge.MAX_MAGNITUDE),
     }
     for name, value in limits.items():
-        assert f"| {name} | {value} |" in section("Limits")
+        assert f"{name} | {value} |" in section("Limits")
 
 
 def test_the_header_is_that_of_the_code():
@@ -186,8 +186,8 @@ def test_the_words_are_those_of_the_code():
 def test_the_topics_are_those_of_the_code():
     for line in re.findall(r"^    (fl/v1\S+)", topics.__doc__ or "", re.MULTILINE):
         assert f"`{line}`" in section("Topics")
-    for role, verb, pattern in topics.ACCESS_RULES:
-        assert f"| {role} | {verb} | `{pattern}` |" in section("Topics")
+    shown = re.findall(r"^\| (\w+) \| (\w+) \| `(\S+)` \|", section("Topics"), re.MULTILINE)
+    assert set(shown) >= set(topics.ACCESS_RULES)
 
 
 def test_the_kinds_are_those_of_the_code():
@@ -200,9 +200,12 @@ def test_the_kinds_are_those_of_the_code():
 
 def test_the_waits_are_those_of_the_code():
     text = section("What a device does")
-    assert f"again after {session.HELLO_FIRST_S:g}, 2, 4 ... {session.HELLO_MOST_S:g} s" in text
-    assert f"again after {session.RESEND_FIRST_S:g}, 8 ... {session.RESEND_MOST_S:g} s" in text
-    assert f"nothing heard for {session.IDLE_HELLO_S:g} s" in text
+    waits = [(float(first), float(most)) for first, most in re.findall(r"again after (\d+), .*?\.\.\. (\d+) s", text)]
+    assert waits == [
+        (session.HELLO_FIRST_S, session.HELLO_MOST_S),
+        (session.RESEND_FIRST_S, session.RESEND_MOST_S),
+    ]
+    assert f"heard for {session.IDLE_HELLO_S:g} s" in text
 
 
 def test_long_frames_travel_as_the_code_sends_them():
@@ -210,15 +213,15 @@ def test_long_frames_travel_as_the_code_sends_them():
     rows = [(int(at), int(size)) for at, size in re.findall(r"^\| (\d+) \| (\d+) \|", text, re.MULTILINE)]
     assert [at for at, _ in rows] == [sum(size for _, size in rows[:n]) for n in range(len(rows))]
     assert sum(size for _, size in rows) == packets.HEADER_BYTES
-    assert f"longer than {packets.CHUNK_BYTES // 1024} KiB" in text
+    assert text.lstrip().startswith(f"A frame longer than {packets.CHUNK_BYTES // 1024} KiB")
     assert f"at least {packets.MIN_CHUNK_BYTES}" in text
-    assert f"number of ranges, at most {packets.MAX_RANGES}" in text
-    assert f"at most {send_queue.MAX_CHUNKS_IN_FLIGHT} chunks unacknowledged" in text
+    assert f"ranges, at most {packets.MAX_RANGES}" in text
+    assert f"{send_queue.MAX_CHUNKS_IN_FLIGHT} chunks unacknowledged" in text
     assert f"{send_queue.MAX_IN_FLIGHT} messages in all" in text
     assert f"came for {assembly.FIRST_REQUEST_S:g} s" in text
-    assert f"no new chunk for {assembly.GIVE_UP_S:g} s" in text
-    assert f"complete less than {assembly.IGNORE_COMPLETE_S:g} s ago" in " ".join(text.split())
-    assert f"{send_queue.MAX_SENT_AGE_S:g} s is long enough" in text
+    assert f"chunk for {assembly.GIVE_UP_S:g} s" in text
+    assert f"than {assembly.IGNORE_COMPLETE_S:g} s ago" in " ".join(text.split())
+    assert f"{send_queue.MAX_SENT_AGE_S:g} s is long" in text
 
 
 def test_the_example_of_long_frames():
@@ -233,12 +236,13 @@ def test_the_example_of_long_frames():
 def test_how_the_public_set_is_fetched_is_what_the_code_does():
     text = " ".join(section("Fetching it").split())
     assert f"blocks of {messages.PUBLIC_BLOCK_BYTES} bytes" in text
-    assert f"at most {fetch.WINDOW} of them on their way" in text
+    assert f"most {fetch.WINDOW} of them" in text
     assert fetch.TIMEOUT_GAPS == 4
-    assert f"for {fetch.FIRST_TIMEOUT_S:g} s, or on a slow link for four times" in text
+    assert f"for {fetch.FIRST_TIMEOUT_S:g} s, or" in text
     assert f"doubling to {fetch.LONGEST_TIMEOUT_S:g} s" in text
-    assert f"more than {public_set_server.SETS_AT_ONCE} whole sets and {messages.MAX_BLOCKS_ASKED} blocks" in text
-    assert f"back at {public_set_server.REFILL_PER_S:g} blocks a second" in text
+    assert f"than {public_set_server.SETS_AT_ONCE} whole sets" in text
+    assert f"and {messages.MAX_BLOCKS_ASKED} blocks" in text
+    assert f"{public_set_server.REFILL_PER_S:g} blocks a second" in text
 
 
 def test_the_bytes_on_the_page_are_the_golden_ones():

@@ -146,7 +146,7 @@ def test_a_file_that_was_cut_off_is_said_on_one_line(tmp_path, share, save):
     save(tmp_path / "a.npz", public=noise)
     whole = (tmp_path / "a.npz").read_bytes()
     (tmp_path / "a.npz").write_bytes(whole[: int(share * len(whole))])
-    with pytest.raises(UsageError, match=r"a\.npz: not a readable npz file: ") as caught:
+    with pytest.raises(UsageError, match=r"a\.npz: .*readable npz file: ") as caught:
         PublicSet.load(tmp_path / "a.npz")
     assert "\n" not in str(caught.value)
 
@@ -155,7 +155,7 @@ def test_files_that_are_no_npz(tmp_path):
     np.save(tmp_path / "a.npy", GOOD)
     (tmp_path / "a.txt").write_text("hello")
     for name in ("a.npy", "a.txt", "."):
-        with pytest.raises(UsageError, match="not a readable npz file: "):
+        with pytest.raises(UsageError, match="readable npz file: "):
             PublicSet.load(tmp_path / name)
     with pytest.raises(UsageError, match=r"none\.npz: no such file"):
         PublicSet.load(tmp_path / "none.npz")

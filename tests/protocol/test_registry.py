@@ -56,14 +56,14 @@ def test_a_term_of_another_package_is_one_of_all(register: Register) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("huber", "no_such_package:Huber", "loss term 'huber': no_such_package:Huber does not load"),
-        ("huber", "edge_sdk.objectives:Huber", "loss term 'huber': edge_sdk.objectives:Huber does not load"),
-        ("huber", OURS, "loss term 'huber': .* is no edge_sdk.objectives.Term with this name"),
+        ("huber", "no_such_package:Huber", "'huber': no_such_package:Huber .*load"),
+        ("huber", "edge_sdk.objectives:Huber", "'huber': edge_sdk.objectives:Huber .*load"),
+        ("huber", OURS, "'huber': .*no edge_sdk.objectives.Term .*name"),
         ("huber", "edge_sdk.objectives:softmax", "is no edge_sdk.objectives.Term"),
         (
             "proximal",
             OURS,
-            "loss term 'proximal' is registered twice, by .*Proximal .* and .*CrossEntropy .*; uninstall",
+            "'proximal' .*twice, .*Proximal .*CrossEntropy.*uninstall",
         ),
         ("on-the-head", f"{__name__}:OnTheHead", "is an edge_sdk.objectives.HeadTerm"),
     ],
@@ -88,7 +88,7 @@ def test_the_same_registration_seen_twice_is_one(register: Register) -> None:
 
 def test_what_nobody_registers_is_named_with_what_there_is(register: Register) -> None:
     register("a.group", {"one": OURS, "two": OURS})
-    with pytest.raises(UsageError, match=r"no thing 'three'; registered are one, two"):
+    with pytest.raises(UsageError, match=r"thing 'three'; .*one, two"):
         registry.load_entry("a.group", "three", "thing")
     with pytest.raises(UsageError, match="registered are none"):
         registry.load_entry("another.group", "one", "thing")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -45,10 +46,8 @@ def test_the_roles_of_an_exchange():
     assert role_refused({}) == "role 'logits' is missing"
     assert role_refused({"rows": PAYLOADS["class-rows"]}) == "role 'logits' is missing"
     assert "role 'more'" in role_refused({"logits": PAYLOADS["logits"], "more": PAYLOADS["logits"]})
-    assert (
-        role_refused({"logits": PAYLOADS["logit-gradients"]}) == "logits: expected PublicLogits, found LogitGradients"
-    )
-    assert "shape (2, 3), expected (4, 3)" in role_refused({"logits": PublicLogits(values=VALUES[:2], batch=BATCH)})
+    assert re.match("logits: .*PublicLogits, .*LogitGradients$", role_refused({"logits": PAYLOADS["logit-gradients"]}))
+    assert "(2, 3), expected (4, 3)" in role_refused({"logits": PublicLogits(values=VALUES[:2], batch=BATCH)})
 
 
 def test_a_slot_states_its_own_rows():
@@ -146,7 +145,7 @@ def test_a_small_payload_with_a_row_too_many_is_refused_by_its_check():
     slots, limits = rows[0].up, frame_limits(rows, expectation(SPEC))
     logits = PublicLogits(values=np.ones((33, 3), np.float32), batch=BATCH)
     arrived = decode(upload(logits=logits), limits).message.knowledge
-    with pytest.raises(RemoteProtocolError, match=r"shape \(33, 3\), expected \(32, 3\)"):
+    with pytest.raises(RemoteProtocolError, match=r"\(33, 3\), .*\(32, 3\)"):
         check_roles(arrived, slots, expectation(SPEC))
 
 

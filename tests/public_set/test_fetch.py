@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -28,8 +29,8 @@ def public_server(tmp_path: Path):
     public_server.close()
 
 
-def fetcher(tmp_path: Path, owner: str = "lab.cam-7", **more: int) -> PublicFetch:
-    return PublicFetch(tmp_path / "cache", owner, Counter(), **more)
+def fetcher(tmp_path: Path, owner: str = "lab.cam-7", faults: Counter[str] | None = None, **more: int) -> PublicFetch:
+    return PublicFetch(tmp_path / "cache", owner, Counter() if faults is None else faults, **more)
 
 
 def request(blocks: tuple[int, ...], sha256: bytes = SET.spec.sha256, device: str = "cam-7") -> PublicRequest:
@@ -82,7 +83,7 @@ def test_what_is_served_is_what_the_name_is_the_hash_of(tmp_path: Path, samples)
 )
 def test_what_is_no_set_is_not_read(tmp_path: Path, junk: bytes):
     (tmp_path / "a.set").write_bytes(junk)
-    with pytest.raises(ValueError, match=r"no public set|not as long"):
+    with pytest.raises(ValueError, match=r"not a type|not as long"):
         PublicSet.read(tmp_path / "a.set")
 
 
@@ -163,12 +164,13 @@ def spoil(path: Path, at: int) -> None:
 
 
 def test_a_damaged_set_on_the_disk_is_thrown_away_and_counted(tmp_path: Path, public_server: PublicSetServer):
-    fetch = fetcher(tmp_path)
+    faults: Counter[str] = Counter()
+    fetch = fetcher(tmp_path, faults=faults)
     fetched(public_server, fetch)
     (file,) = (tmp_path / "cache").iterdir()
     spoil(file, 5000)
     assert fetch.find(SET.spec) is None
-    assert fetch._faults == {"checksum": 1}
+    assert faults == {"checksum": 1}
     assert not file.exists()
     assert same(fetched(public_server, fetch))
 
@@ -191,7 +193,7 @@ def test_a_set_that_comes_damaged_is_fetched_once_more_and_then_given_up(
     assert caught.value.kind == "checksum"
     assert not fetch.complete
     all_but_one_bit()
-    with pytest.raises(Refused, match=r"is not [0-9a-f]{64}, .*check this device's disk"):
+    with pytest.raises(Refused, match=r"public set .*[0-9a-f]{64}, .*disk"):
         fetch.finish()
     assert fetch.wanted is None
     assert list((tmp_path / "cache").iterdir()) == []
@@ -249,20 +251,20 @@ def test_sets_that_are_too_large_or_not_served_are_refused_before_anything_is_as
     large, none = fetch.refusal(10 * 2**20 + 2**19), fetch.refusal(0)
     assert large is not None
     assert none is not None
-    assert "at most 10.0 MiB; raise max_public_bytes" in str(large)
-    assert "copy the set to the device" in str(none)
+    assert re.search("10.0 MiB; .*max_public_bytes", str(large))
+    assert "--public" in str(none)
 
 
 def test_a_disk_without_room_is_named_before_anything_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _path: SimpleNamespace(free=2**24))
-    with pytest.raises(StoreError, match=r"cache: 16\.0 MiB are free, .* 5\.0 MiB .*free some space"):
+    with pytest.raises(StoreError, match=r"cache: 16\.0 MiB .*free, .*5\.0 MiB"):
         fetcher(tmp_path).begin(SET.spec, 5 * 2**20)
     assert list((tmp_path / "cache").iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path):
     (tmp_path / "cache").write_text("a file")
-    with pytest.raises(StoreError, match=r"cache: .*check the folder's rights"):
+    with pytest.raises(StoreError, match=r"cache: File exists; .*rights"):
         fetcher(tmp_path).begin(SET.spec, 5 * 2**20)
 
 
@@ -296,7 +298,7 @@ def test_who_asks_over_and_over_gets_little(public_server: PublicSetServer):
     )  # others are not held back
     later_s = len(every) / REFILL_PER_S
     assert len(list(public_server.blocks(request(every), later_s))) == len(every)
-    with pytest.raises(RemoteProtocolError, match="cam-7 asks for the public set over and over"):
+    with pytest.raises(RemoteProtocolError, match=r"cam-7 .*public set over"):
         list(public_server.blocks(request(every), later_s + 0.1))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def rows(*classes: int) -> ClassRows:
 def test_rows_of_a_class_that_was_not_held_at_join_are_refused() -> None:
     hello = Hello(federation="lab", device="cam", classes=3, class_counts=(4, 0, 2))
     remarks.check_classes(method("fedproto"), hello, {"prototypes": rows(0, 2)}, PROTOTYPES)
-    with pytest.raises(RemoteProtocolError, match=r"W16: cam uploads class 1, .*joins anew"):
+    with pytest.raises(RemoteProtocolError, match=r"W16: cam .*class 1, .*anew"):
         remarks.check_classes(method("fedproto"), hello, {"prototypes": rows(0, 1)}, PROTOTYPES)
     remarks.check_classes(method("lg_fedavg"), hello, {"header": rows(0, 1, 2)}, {})  # shares the rows of all classes
     silent = Hello(federation="lab", device="cam", classes=3)
@@ -79,11 +80,11 @@ def test_what_labels_tell_is_said_once(pictures: Path, method: str, times: int) 
 def test_a_threshold_that_most_devices_cannot_pass(nu: float, counts: list[tuple[int, ...]], warned: bool) -> None:
     found = load_method("fedhkd").under({"nu": nu}).population(counts)
     assert len(found) == warned
-    assert all(text.startswith("W1: the threshold nu = 0.6 leaves 2 of 3 devices") for text in found)
+    assert all(re.match("W1: .*nu = 0.6 .*2 of 3", text) for text in found)
 
 
 def test_the_threshold_is_told_of_a_run(pictures: Path) -> None:
     tables = fleets.tables(pictures, "fedhkd", devices=3)
     tables["method"] = {"nu": 0.9}
     run = fleets.Run(configs.parse(tables, Path("test.toml"))).finished()
-    assert any(text.startswith("W1: the threshold nu = 0.9 leaves 3 of 3") for text in run.result.warnings)
+    assert any(re.match("W1: .*nu = 0.9 .*3 of 3", text) for text in run.result.warnings)

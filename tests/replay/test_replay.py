@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import signal
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -144,9 +145,9 @@ def test_a_trace_that_was_cut_off_replays_as_far_as_it_goes(
     record(path, pictures)
     path.write_bytes(path.read_bytes()[:-7001])
     assert main(["replay", str(path)]) == 0
-    assert capsys.readouterr().out.startswith("the trace ends before the run did")
+    assert capsys.readouterr().out.startswith("the trace ends before")
     assert main(["replay", str(path), "--device", "device-01"]) == 0
-    assert capsys.readouterr().out.startswith("the trace ends before the run did")
+    assert capsys.readouterr().out.startswith("the trace ends before")
 
 
 def test_going_on_begins_behind_the_last_whole_entry(path: Path, pictures: Path) -> None:
@@ -197,7 +198,7 @@ def test_what_is_no_trace_is_refused(path: Path, capsys: pytest.CaptureFixture[s
     chain = ChecksumChain()
     header = chain.framed(msgpack.packb({**HEADER, "sdk": version("edge-sdk")}))
     dreamt = chain.framed(msgpack.packb(["dreamt", 1.0]))
-    assert "it is no entry of this version" in refused(path, traces.MAGIC + header + dreamt, capsys)
+    assert "no entry of this version" in refused(path, traces.MAGIC + header + dreamt, capsys)
 
 
 HEADER = {"trace": traces.VERSION, "sdk": "7.0", "tables": {}, "file": "x", "virtual": True}
@@ -235,7 +236,7 @@ def test_damage_anywhere_is_called_damage(path: Path, pictures: Path, capsys: py
     }
     for name, contents in damages.items():
         said = refused(path, contents, capsys)
-        assert "damaged in what begins at byte" in said, name
+        assert re.search(r"trace\.edgt: damaged .*byte \d+", said), name
         assert "Error" not in said, name
 
 
@@ -244,12 +245,12 @@ def test_what_is_only_about_a_device_is_refused_without_one(
     tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["replay", str(tmp_path / "none.edgt"), option, "value"]) == 2
-    assert f"{option}: of no use without --device" in capsys.readouterr().err
+    assert re.search(f"{option}: .*without --device", capsys.readouterr().err)
 
 
 def test_a_device_that_cannot_be_made_again_is_named(path: Path, pictures: Path) -> None:
     record(path, pictures)
-    with pytest.raises(UsageError, match="the run has device-00, device-01"):
+    with pytest.raises(UsageError, match=r"device-77: .*device-00, device-01"):
         maker_of(Trace(path).header, History(), "device-77", None, None)
 
 
@@ -275,9 +276,9 @@ def test_another_upload_is_called_different_or_told_why_it_may_be(path: Path, pi
     trace = Trace(path)
     past = device_history(trace, "device-01", virtual=True)
     honest, _ = maker_of(dataclasses.replace(trace.header, virtual=False), past, "device-01", None, None)
-    with pytest.raises(RunFailed, match="device-01, round 0, exchange 0: logits differs"):
+    with pytest.raises(RunFailed, match=r"device-01, .*exchange 0: logits differs"):
         replay_device(past, "device-01", honest)
-    with pytest.raises(UsageError, match="round 0, exchange 0: cannot be replayed: it was stacked"):
+    with pytest.raises(UsageError, match=r"device-01, .*exchange 0: .*stacked"):
         replay_device(past, "device-01", honest, "it was stacked")
 
 
@@ -367,4 +368,4 @@ def test_real_processes_and_a_killed_coordinator(
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("KIT", str(tmp_path / "kits" / "device-01"))
         assert main(["replay", trace, "--device", "device-01", "--app", "tiny_app:make"]) == 0
-        assert "each equal to the recorded one" in capsys.readouterr().out
+        assert "equal to the recorded" in capsys.readouterr().out

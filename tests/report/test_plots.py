@@ -128,7 +128,7 @@ def test_what_is_not_known_is_said(tmp_path, figures):
     assert f"{absent.model} \N{MIDDLE DOT} never joined" in devices
     assert "withheld by its owner" in classes & heat
     assert "no accuracy was measured" in own_task & by_time & by_energy
-    assert "no round waited for anybody" in waited
+    assert any(text.startswith("no round waited") for text in waited)
 
 
 def test_without_joules_there_is_no_picture_of_them(tmp_path, figures):
@@ -184,7 +184,8 @@ def test_a_large_fleet_has_rows_for_the_few_that_stand_out(tmp_path, figures):
     worst = sorted(result.devices, key=lambda device: device.accuracy)
     assert worst[0].id in texts[0]
     assert worst[-1].id not in texts[0]
-    assert f"sent: {human_bytes(sum(device.bytes_up for device in result.devices))} in all" in texts[1]
+    all_bytes = sum(device.bytes_up for device in result.devices)
+    assert f"sent: {human_bytes(all_bytes)} in all" in texts[1]
     held = (tmp_path / "p.csv").read_text()
     assert all(f"{device.id}," in held for device in result.devices)
 
@@ -233,4 +234,4 @@ def test_a_report_that_cannot_be_drawn_shows_its_table_and_says_why(tmp_path, ca
     shown, said = capsys.readouterr()
     assert "device-1" in shown
     assert said.count("\n") == 1
-    assert f"{tmp_path / 'plots'}: cannot write the pictures (" in said
+    assert said.startswith(f"edge-sdk: {tmp_path / 'plots'}: cannot write")

@@ -103,7 +103,7 @@ class Device:
     def feed(self, event: session.SessionEvent) -> None:
         self.state, commands = session.advance_session(self.state, event)
         for command in commands:
-            self._carry_out(command)
+            self.carry_out(command)
         due_s, power = session.session_due_s(self.state), self.power
         if due_s is not None:
             self.pair.at(due_s, lambda: self._tick(power))
@@ -152,7 +152,7 @@ class Device:
             )
         self.pair.at(self.pair.now_s + self.pair.rng.random() * 20, self.link_up)
 
-    def _carry_out(self, command: session.SessionCommand) -> None:
+    def carry_out(self, command: session.SessionCommand) -> None:
         coordinator = self.pair.coordinator
         if isinstance(command, session.SayHello):
             self.say(lambda: coordinator.take_hello(self))
@@ -183,7 +183,7 @@ class Coordinator:
 
     def __init__(self, pair: Pair, policy: Policy) -> None:
         self.pair, self.epoch = pair, 1
-        self.model = _Ears(policy, hear=self._carry_out)
+        self.model = _Ears(policy, hear=self.carry_out)
         self.folded: dict[ExchangeId, list[object]] = {}
         """In the order in which they came to count."""
         self.begun = 0
@@ -231,7 +231,7 @@ class Coordinator:
             return
         self.feed(rounds.Received(device.name, place, frame))
 
-    def _carry_out(self, command: rounds.RoundCommand) -> None:
+    def carry_out(self, command: rounds.RoundCommand) -> None:
         if isinstance(command, rounds.Invite):
             for name in command.devices:
                 self._assign(name, command.place)
@@ -277,6 +277,6 @@ class _Ears(Model):
 
     hear: Callable[[rounds.RoundCommand], None] = print
 
-    def _carry_out(self, command: rounds.RoundCommand) -> None:
-        super()._carry_out(command)
+    def carry_out(self, command: rounds.RoundCommand) -> None:
+        super().carry_out(command)
         self.hear(command)

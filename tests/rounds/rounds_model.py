@@ -65,7 +65,7 @@ class Model:
             self.arrows.add((before.phase, type(event), after.phase))
         self.state = after
         for command in commands:
-            self._carry_out(command)
+            self.carry_out(command)
         return commands
 
     def join(self, device: str) -> tuple[rounds.RoundCommand, ...]:
@@ -128,7 +128,7 @@ class Model:
 
     # -- commands ----------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, command: rounds.RoundCommand) -> None:
+    def carry_out(self, command: rounds.RoundCommand) -> None:
         if isinstance(command, rounds.Persist):
             self.pending.append((command.device, command.place, command.upload))
         elif isinstance(command, rounds.Fold):

@@ -144,7 +144,7 @@ def test_a_checkpoint_that_fails_leaves_the_one_before(
             raise OSError("no space left on device")
 
         patch.setattr(checkpoint, "_copy", full)
-        with pytest.raises(StoreError, match="no space left on device; check free space"):
+        with pytest.raises(StoreError, match=r"checkpoint\.new: no space left"):
             run(fleets.tables(pictures), out=out, resume=True)
     same(run(fleets.tables(pictures), out=out, resume=True), whole["fedmd"])
 
@@ -163,7 +163,7 @@ def test_a_kill_between_the_two_renames(
 def test_only_the_same_run_can_be_resumed(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "run"
     interrupted(pictures, out, monkeypatch)
-    with pytest.raises(UsageError, match=r"federation\.seed was 7, is 8"):
+    with pytest.raises(UsageError, match=r"federation\.seed .*7, is 8"):
         run(fleets.tables(pictures, seed=8), out=out, resume=True)
     with pytest.raises(UsageError, match="holds nothing to resume"):
         run(fleets.tables(pictures), out=tmp_path / "other", resume=True)
@@ -176,5 +176,5 @@ def test_a_run_over_a_broker_is_not_resumed_in_memory(
     out = tmp_path / "run"
     interrupted(pictures, out, monkeypatch)
     shutil.move(out / "checkpoint" / "device-02.db", tmp_path)
-    with pytest.raises(UsageError, match="keeps no state of device-02: the run was begun over a broker"):
+    with pytest.raises(UsageError, match=r"checkpoint: .*device-02: .*--broker"):
         run(fleets.tables(pictures), out=out, resume=True)

@@ -84,7 +84,8 @@ def test_a_finished_run_is_left_as_it_is(
         assert cli.main([*again, "--broker", broker]) == 0
         said = capsys.readouterr()
         assert said.out == (summary if "--json" in again else "")
-        assert said.err == f"{out}: the run is finished, there is nothing to go on with\n"
+        assert said.err.startswith(f"{out}: the run is finished, ")
+        assert said.err.count("\n") == 1
     assert run(file, out=out, resume=True, broker=broker).rounds_done == 2
     assert contents(out) == before
 
@@ -112,10 +113,9 @@ def test_a_second_run_is_refused_before_it_touches_anything(
         before = contents(out)
         for more in (["--resume"], []):
             assert cli.main(["simulate", str(file), "--out", str(out), *more]) == 2
-            assert capsys.readouterr().err == (
-                f"edge-sdk: {out}: another run is writing into it; wait until that one is over, or give --out another "
-                "folder\n"
-            )
+            said = capsys.readouterr().err
+            assert said.startswith(f"edge-sdk: {out}: another run ")
+            assert said.count("\n") == 1
         assert cli.main(["compare", str(file), "--methods", "fedmd", "--out", str(out)]) == 2
         assert contents(out) == before
         other.kill()  # and the lock goes with it
@@ -131,7 +131,7 @@ def test_the_same_process_is_kept_out_too(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="cannot be made a folder"), run_folder.claimed(tmp_path / "file"):
+    with pytest.raises(UsageError, match=r"^--out .*file: cannot be"), run_folder.claimed(tmp_path / "file"):
         pass
 
 
@@ -164,7 +164,8 @@ def test_another_world_is_refused_by_its_first_keys(
     tables.update({"fleet": setting.pop("fleet")} if "fleet" in setting else {})
     with pytest.raises(UsageError) as caught:
         run(with_setting(tables, setting), out=out, resume=True)
-    assert f"{out}: the run in it has other settings: {words}" in str(caught.value)
+    assert str(caught.value).startswith(f"{out}: ")
+    assert f": {words} go on" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert contents(out) == before
 

@@ -140,7 +140,7 @@ def test_another_public_set(method):
     assert turned.reason == "public-set"
     assert OURS.hex() in turned.message
     assert OTHERS.hex() in turned.message
-    assert turned.remedy == "copy the federation's public set to the device"
+    assert "copy the federation's public set" in turned.remedy
 
 
 def test_who_trains_alone_needs_no_public_set():
@@ -161,7 +161,8 @@ def test_a_capability_that_is_missing_is_named():
     turned = judged(FedAL(), capabilities=("features", "logit-gradients"))
     assert turned is not None
     assert turned.reason == "capability"
-    assert turned.message == "cam-7: fedal needs predict, which its torch model resnet cannot do"
+    assert turned.message.startswith("cam-7: fedal needs predict, ")
+    assert "torch model resnet" in turned.message
     assert "edge-sdk methods" in turned.remedy
 
 
@@ -170,7 +171,8 @@ def test_all_capabilities_that_are_missing_are_named_where_nobody_may_only_teach
     strict.name, strict.needs, strict.teaches = "fedavg", frozenset({"weights", "head-rows"}), frozenset()
     turned = judged(strict, capabilities=("predict",), model="", runtime="")
     assert turned is not None
-    assert turned.message == "cam-7: fedavg needs head-rows, weights, which its unknown model cannot do"
+    assert turned.message.startswith("cam-7: fedavg needs head-rows, weights, ")
+    assert "unknown model" in turned.message
 
 
 @pytest.mark.parametrize(
@@ -187,5 +189,5 @@ def test_a_term_that_is_missing_is_named(method, terms, missing):
     turned = judged(method, terms=terms)
     assert turned is not None
     assert turned.reason == "term"
-    assert turned.message == f"cam-7: {method.name} minimises {missing}, which its model runtime cannot"
+    assert turned.message.startswith(f"cam-7: {method.name} minimises {missing}, ")
     assert not learns(dataclasses.replace(FIT, terms=terms), method)

@@ -67,7 +67,7 @@ def test_a_restart_knows_them_again_and_who_fetches_takes_no_part_yet() -> None:
     found = register()
     found.restore({device: (number, frames[device]) for number, device in enumerate(frames)})
     assert (found.numbers, list(found.hellos)) == ({"a": 0, "b": 1}, ["a"])
-    with pytest.raises(RemoteProtocolError, match="b has said hello since"):
+    with pytest.raises(RemoteProtocolError, match=r"^b .*hello since"):
         found.check_news("b", Stamp(2, 7))
     found.check_news("b", Stamp(2, 8))
 
@@ -79,7 +79,7 @@ def test_only_the_life_that_said_hello_last_can_end() -> None:
     assert found.lives("a", 3)
     assert not found.lives("a", 2)
     for older in (Stamp(3, 1), Stamp(2, 9)):
-        with pytest.raises(RemoteProtocolError, match="a has said hello since"):
+        with pytest.raises(RemoteProtocolError, match=r"^a .*hello since"):
             found.check_news("a", older)
     found.check_news("a", Stamp(4, 0))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def test_a_run_names_it_and_counts_it(pictures: Path) -> None:
     loud = replace(loud, data=LocalData(train=train, test=loud.data.test))
     run = fleets.Run(replace(fleet, devices=(*fleet.devices[:3], loud, *fleet.devices[4:]))).finished()
     (warning,) = run.result.warnings
-    assert "updates of device-03 had norms of up to" in warning
+    assert re.search("device-03 .*norms .*median", warning)
     assert run.result.updates["accepted"] == 6 * 4
     again = RunRecord.from_json(run.server.record.to_json())
     assert again.outliers == run.server.record.outliers

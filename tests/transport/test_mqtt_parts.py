@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 from contextlib import suppress
@@ -22,7 +23,6 @@ from edge_sdk.transport.mqtt.socket_loop import SocketLoop
 from edge_sdk.transport.mqtt.url import BrokerAddress, parse_broker_url
 
 HERE = BrokerAddress("lab", 1883)
-WRONG_PORT = "does this port speak TLS? write mqtt://lab:1883, or give the TLS port, which is 8883 by custom"
 
 
 @dataclass(frozen=True)
@@ -114,39 +114,41 @@ def alert(reason: str) -> ssl.SSLError:
     [
         (
             untrusted(),
-            "the TLS certificate of lab:1883 is not trusted: self-signed; name the authority that signed it (--ca FILE)",
+            r"certificate of lab:1883 .*self-signed; .*--ca",
             True,
         ),
         (
             alert("TLSV1_ALERT_PROTOCOL_VERSION"),
-            "lab:1883 speaks no TLS as new as 1.2: set tls_version tlsv1.2 on the broker",
+            r"lab:1883 .*no TLS .*tls_version tlsv1\.2",
             True,
         ),
         (
             alert("UNSUPPORTED_PROTOCOL"),
-            "lab:1883 speaks no TLS as new as 1.2: set tls_version tlsv1.2 on the broker",
+            r"lab:1883 .*no TLS .*tls_version tlsv1\.2",
             True,
         ),
         (
             alert("SSLV3_ALERT_CERTIFICATE_REVOKED"),
-            "lab:1883 says that our certificate is revoked: give one that its authority signed (--cert, --key)",
+            r"lab:1883 .*our certificate .*revoked: .*--cert",
             True,
         ),
         (
             alert("WRONG_VERSION_NUMBER"),
-            f"no TLS with lab:1883: WRONG_VERSION_NUMBER ({WRONG_PORT})",
+            r"no TLS .*lab:1883: WRONG_VERSION_NUMBER.*port",
             False,
         ),
-        (socket.gaierror(-2, "unknown"), "host name lab cannot be resolved", False),
-        (ConnectionRefusedError(111, "no"), "connection refused by lab:1883 (is the broker running?)", False),
-        (TimeoutError(), "no answer from lab:1883 within 5 s", False),
-        (ConnectionResetError(), "lab:1883 closed the connection while it was being made", False),
-        (OSError(113, "No route to host"), "lab:1883 cannot be reached: No route to host", False),
-        (KeyError("x"), "the connection with lab:1883 failed: KeyError('x')", False),
+        (socket.gaierror(-2, "unknown"), r"name lab .*resolved", False),
+        (ConnectionRefusedError(111, "no"), r"refused by lab:1883", False),
+        (TimeoutError(), r"no answer .*lab:1883 .*5 s", False),
+        (ConnectionResetError(), r"lab:1883 closed the connection", False),
+        (OSError(113, "No route to host"), r"lab:1883 .*reached: No route", False),
+        (KeyError("x"), r"lab:1883 failed: KeyError\('x'\)", False),
     ],
 )
 def test_errors_of_the_network_in_words(error: Exception, reason: str, final: bool) -> None:
-    assert reasons.connection_failed(error, HERE, 5.0) == DisconnectReason(reason, final)
+    ending = reasons.connection_failed(error, HERE, 5.0)
+    assert re.search(reason, ending.reason)
+    assert (ending.final, ending.slow) == (final, False)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +163,7 @@ def test_only_refusals_that_stay_are_final(code: int, final: bool) -> None:
 def test_silence_and_hang_ups_in_words() -> None:
     assert "keep-alive" in reasons.connection_lost("Keep alive timeout", HERE, accepted=True).reason
     assert reasons.connection_lost("Unspecified error", HERE, accepted=True).reason == "broker closed the connection"
-    assert "is it an MQTT broker" in reasons.connection_lost("Unspecified error", HERE, accepted=False).reason
+    assert "an MQTT broker?" in reasons.connection_lost("Unspecified error", HERE, accepted=False).reason
     assert reasons.closed_by_broker(0, "Normal disconnection", "me").reason == "broker closed the connection"
     assert reasons.closed_by_broker(139, "Server shutting down", "me").reason.endswith("Server shutting down")
 

@@ -21,6 +21,8 @@ from suite import LinkFactory, TransportSuite, frames, until
 
 from edge_sdk.transport.base import Connected, Disconnected, Transport
 from edge_sdk.transport.mqtt import retry, tls
+from edge_sdk.transport.mqtt.hidden_limits import HiddenLimits
+from edge_sdk.transport.mqtt.reasons import DisconnectReason
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
 from edge_sdk.transport.mqtt.transport import MqttTransport
 
@@ -118,7 +120,8 @@ def test_a_certificate_of_the_broker_that_is_wrong(
 ) -> None:
     with serve(lab.issue(host, valid_from=days[0], valid_until=days[1])) as url, told_by(url, lab.files()) as event:
         today = time.strftime("%Y-%m-%d", time.gmtime())
-        assert f"the TLS certificate of {url[8:]} {expected.reason.format(today)}" in event.reason
+        assert f"certificate of {url[8:]} " in event.reason
+        assert expected.reason.format(today) in event.reason
         assert event.final is expected.final
 
 
@@ -181,7 +184,8 @@ def test_what_time_cannot_heal_is_tried_once_and_a_wrong_date_after_half_a_minut
     assert attempts(rogue.issue("127.0.0.1"), lab.files(), 0.6) == 1
     assert attempts(lab.issue("127.0.0.2"), lab.files(), 0.6) == 1
     assert attempts(early, lab.files(), 0.6) == 1
-    assert retry._SLOW_PAUSE_S[0] >= 30.0
+    later = retry.ConnectionResult(DisconnectReason("expired", slow=True))
+    assert (retry.Retry(1, HiddenLimits()).decide(later).pause_s or 0.0) >= 30.0
 
 
 def test_certificates_are_read_again_for_each_connection(
@@ -199,7 +203,7 @@ def test_certificates_are_read_again_for_each_connection(
         transport.connect([])
         assert "has expired" in told(transport).reason
         ours.key.unlink()  # in the middle of being replaced
-        assert f"the private key {ours.key} cannot be read" in told(transport).reason
+        assert f"key {ours.key} cannot" in told(transport).reason
         install(lab.issue(name="dev-a"))
         until(transport, Connected)
         transport.close()

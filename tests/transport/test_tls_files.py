@@ -91,7 +91,7 @@ def test_a_key_of_another_certificate(lab: Authority) -> None:
 
 def test_a_key_without_certificate_and_a_certificate_without_key(lab: Authority) -> None:
     pair = lab.issue(name="a")
-    with pytest.raises(UsageError, match="without a certificate; add --cert"):
+    with pytest.raises(UsageError, match=r"private key .*; add --cert"):
         tls_context(TlsFiles(key=pair.key), LAB)
     with pytest.raises(UsageError, match=f"{pair.certificate} holds no private key"):
         tls_context(TlsFiles(certificate=pair.certificate), LAB)
@@ -156,4 +156,5 @@ def test_on_the_command_line_a_bad_file_is_one_line_and_exit_code_2(command: lis
     line = [sys.executable, "-m", "edge_sdk.cli", *command, *given]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2, done.stderr
-    assert done.stderr == "edge-sdk: the CA certificate nowhere.pem cannot be read: No such file or directory\n"
+    assert re.match(r"edge-sdk: .*nowhere\.pem .*No such file", done.stderr)
+    assert done.stderr.count("\n") == 1
