@@ -25,6 +25,7 @@ from edge_sdk.methods.averaging import DOWN, Averaging, AveragingState
 from edge_sdk.methods.base import Exchange, OnDevice, Slot, Stage, Up
 from edge_sdk.methods.params import Range, Start
 from edge_sdk.methods.requests import MeanLoss, ReadWeights
+from edge_sdk.objectives import optim_of
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import FederationSpec
@@ -78,7 +79,7 @@ class QFFL(Averaging[Params]):
         ups = list(uploads.payloads(Weights, "weights").values())
         rows = [up.values for up in ups]
         if state.weights is not None:
-            values = stepped(state.weights.values, rows, self.params.q, spec.train.learning_rate)
+            values = stepped(state.weights.values, rows, self.params.q, optim_of(spec, at.round).learning_rate)
         else:
             values = rows[0][:-1] if self.params.start == "first" else mean_in_order(row[:-1] for row in rows)
         return replace(state, weights=Weights(values=values, layout=ups[0].layout))
