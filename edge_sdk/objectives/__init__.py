@@ -28,8 +28,9 @@ from edge_sdk.objectives.on_logits import (
     LogitMatch,
 )
 from edge_sdk.objectives.on_weights import Proximal
-from edge_sdk.objectives.optim import Optim
+from edge_sdk.objectives.optim import Optim, optim_of, schedule_of
 from edge_sdk.objectives.registered import TERMS, form_of, load_term, names_on, terms
+from edge_sdk.objectives.schedule import Schedule
 from edge_sdk.objectives.softmax import NORM_FLOOR, log_softmax, norms, softmax
 from edge_sdk.objectives.whole import (
     Objective,
@@ -69,6 +70,7 @@ __all__ = [
     "PrototypeDistance",
     "PrototypePull",
     "Proximal",
+    "Schedule",
     "Seen",
     "Shapes",
     "Term",
@@ -83,6 +85,8 @@ __all__ = [
     "norms",
     "objective_loss",
     "on_features",
+    "optim_of",
+    "schedule_of",
     "softmax",
     "terms",
     "weight_gradient",

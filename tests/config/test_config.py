@@ -103,6 +103,26 @@ MISTAKES = {
     ),
     "a fraction of a round": ("rounds = 3", "rounds = 3.0", "federation.rounds: .*integer .*, found 3.0"),
     "true is no number": ("learning_rate = 0.05", "learning_rate = true", "train.learning_rate: .*number"),
+    "a schedule without its factor": (
+        "[train]",
+        '[train]\nschedule = "step"',
+        "train.schedule_factor: missing, .*schedule = 'step'",
+    ),
+    "a step of no length": (
+        "[train]",
+        '[train]\nschedule = "step"\nschedule_factor = 0.5',
+        "train.schedule_every_rounds: missing",
+    ),
+    "a floor above the rate": (
+        "[train]",
+        '[train]\nschedule = "cosine"\nschedule_floor = 0.5',
+        "train.schedule_floor: expected at most the learning_rate, 0.05, found 0.5",
+    ),
+    "a schedule that ends too early": (
+        "[train]",
+        '[train]\nschedule = "cosine"\nschedule_rounds = 2',
+        "train.schedule: 'cosine' .* 0 from round 2 of 3",
+    ),
     "larger than any number": (
         "learning_rate = 0.05",
         "learning_rate = 99999999999999999999",
