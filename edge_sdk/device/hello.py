@@ -47,6 +47,7 @@ def hello(
         weight_count=model.parameters if shares_weights else 0,
         layout=model.layout if shares_weights else None,
         batch_norm=model.batch_norm,
+        test_samples=len(bench.data.local_test or ()),
     )
 
 

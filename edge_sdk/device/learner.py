@@ -13,7 +13,7 @@ from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import Diverged
 from edge_sdk.methods.base import Step
 from edge_sdk.methods.job import Job
-from edge_sdk.methods.requests import Evaluate, Request
+from edge_sdk.methods.requests import Evaluate, MeasuredModel, Request
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Assign
@@ -24,13 +24,18 @@ WorkSlices: TypeAlias = Generator[Any, Any, tuple[Any, Mapping[str, Payload]]]
 """The computation of an exchange, which pauses between batches; it returns the method's new state and the upload."""
 
 
-@dataclass
-class ExchangeMetrics:
-    """The metrics of an evaluation within an exchange."""
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The metrics of one model."""
 
     rounds_done: int = 0
     """The number of completed rounds that the metrics describe."""
     metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+NO_EVALUATION = Evaluation()
+ExchangeMetrics: TypeAlias = dict[MeasuredModel, Evaluation]
+"""The evaluations within an exchange: the newest of each model."""
 
 
 class Learner:
@@ -100,11 +105,11 @@ class Learner:
                 return state, knowledge
             result = yield from serve(request, job)
             if isinstance(request, Evaluate):
-                measured.rounds_done, measured.metrics = request.rounds_done, result
+                measured[request.model] = Evaluation(request.rounds_done, result)
 
     def recompute(self, assign: Assign) -> None:
         """Compute an exchange from beginning to end without pauses."""
-        slices = self.slices(assign, ExchangeMetrics(), self._bench.serve)
+        slices = self.slices(assign, {}, self._bench.serve)
         try:
             while True:
                 next(slices)
