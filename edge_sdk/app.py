@@ -117,8 +117,12 @@ def run_device(
 
 
 def _print_round(name: str, report: RoundReport) -> None:
+    if "accuracy" in report.personal_metrics:
+        own = report.personal_metrics["accuracy"]
+        _say(f"{name}: round {report.personal_round}, accuracy {own:.1%} of its own model after training")
     if "accuracy" in report.metrics:
-        _say(f"{name}: round {report.metrics_round}, accuracy {report.metrics['accuracy']:.1%}")
+        which = " of the global model" if report.global_model else ""
+        _say(f"{name}: round {report.metrics_round}, accuracy {report.metrics['accuracy']:.1%}{which}")
 
 
 def _say(line: str) -> None:

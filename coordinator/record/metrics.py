@@ -11,11 +11,25 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from edge_sdk.methods.requests import MeasuredModel
+
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
 """The quantiles over devices that a summary contains."""
-CURVES = ("accuracy", "local_accuracy", "pm_v", "pm_l")
-"""Accuracies kept for every device and round: on the shared test, on its own task, and FedNH's PM(V) and PM(L), which
-`edge_sdk.device.evaluation.personalised_accuracies` computes."""
+PREFIXES: Mapping[MeasuredModel, str] = {"personal": "", "global": "global_", "active": "active_"}
+"""What stands before the names of a model's figures."""
+CURVES = (
+    "accuracy",
+    "local_accuracy",
+    "pm_v",
+    "pm_l",
+    "global_accuracy",
+    "global_local_accuracy",
+    "active_accuracy",
+    "active_local_accuracy",
+)
+"""Accuracies kept for every device and round: of its personal model, of the global model, and of the mean over the
+round's devices where the global model is a mean over all cached ones.  On the shared test, on the device's own task;
+`pm_v` and `pm_l` are FedNH's (edge_sdk.device.evaluation.personalised_accuracies)."""
 TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 """Mean accuracies for which a summary gives the rounds, bytes and time to reach them."""
 
@@ -39,9 +53,8 @@ class Point(NamedTuple):
 def averaged_performance(accuracy: Mapping[str, float], samples: Mapping[str, int]) -> float:
     """AMP, FedKF Definition 1: sum_k p_k a_k with p_k = |D'_k| / sum_j |D'_j|.
 
-    D'_k is the test part of device k.  A device tells how many samples it trains on, not how many it tests on.  All
-    devices split their data in the same shares, so both give the same p_k up to rounding.  If no device tells its
-    count, all have the same weight.
+    D'_k is the test part of device k.  samples: its size; the training samples of a device without such a part.  If no
+    device tells either, all have the same weight.
     """
     weights = {device: samples.get(device, 0) for device in accuracy}
     total = sum(weights.values())
@@ -66,9 +79,9 @@ def worst_performance(accuracy: Mapping[str, float]) -> float:
 def global_model(accuracy: Mapping[str, float]) -> float | None:
     """GM, FedNH's section on evaluation metrics: the accuracy of the global model on the balanced test.
 
-    accuracy: on the shared test (`data.balance_test` makes it balanced), by device, of a method whose devices measure
-    the averaged model as it arrives.  Then all of them measure the same model, and GM is the value that they
-    share.  There is none if their values differ (tests of their own, or running statistics that stay on each device).
+    accuracy: of the global model on the shared test (`data.balance_test` makes it balanced), by device.  All of them
+    measure the same model, and GM is the value that they share.  There is none if their values differ (tests of their
+    own, or running statistics that stay on each device).
     """
     found = set(accuracy.values())
     return found.pop() if len(found) == 1 else None
@@ -83,15 +96,18 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[low] + (place - low) * (ordered[high] - ordered[low])
 
 
-def over_devices(accuracy: Mapping[str, float], samples: Mapping[str, int]) -> dict[str, float]:
-    """AMP, FM, WLP, the standard deviation (population) and the quantiles over devices; empty without devices."""
+def over_devices(accuracy: Mapping[str, float], samples: Mapping[str, int], *, every: bool = True) -> dict[str, float]:
+    """AMP, FM, WLP, the standard deviation (population) and the quantiles over devices; empty without devices.
+
+    every: whether all devices are there; FM and WLP, which are about all of them, are left out otherwise.
+    """
     if not accuracy:
         return {}
     values = list(accuracy.values())
+    whole = {"fm": fairness(accuracy), "wlp": worst_performance(accuracy)} if every else {}
     return {
         "amp": averaged_performance(accuracy, samples),
-        "fm": fairness(accuracy),
-        "wlp": worst_performance(accuracy),
+        **whole,
         "sd": statistics.pstdev(values),
         **{f"q{round(100 * share)}": quantile(values, share) for share in SHARES},
     }

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coordinator.record.insight import Insight
-from coordinator.record.metrics import Point, global_model, over_devices
+from coordinator.record.metrics import PREFIXES, Point, global_model, over_devices
+from edge_sdk.methods.requests import MeasuredModel
 
 VERDICTS = ("accepted", "duplicate", "stale", "refused", "withheld")
 """The verdicts on uploads."""
@@ -35,13 +36,16 @@ class DeviceResult:
     joined: bool = True
     """False for a device of a simulation that never joined or was refused; whether it learns is then unknown."""
     samples: int = 0
+    test_samples: int = 0
+    """Samples of its own test part; 0: it has none, or did not tell."""
     class_counts: tuple[int, ...] = ()
     """Samples per class; empty if the owner withholds them."""
     accuracy: float | None = None
+    """The accuracy of its personal model on the shared test."""
     standalone_accuracy: float | None = None
     """The accuracy after the same training on its own data alone."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """All other values of its newest evaluation, by name."""
+    """All other values of its newest evaluations, by name; those of the global model begin with `global_`."""
     bytes_up: int = 0
     bytes_down: int = 0
     rounds_done: int = 0
@@ -69,13 +73,21 @@ class RoundResult:
     round: int
     """The number of the round, 1 for the first; rounds are completed in this order."""
     accuracy: Mapping[str, float] = field(default_factory=dict)
-    """Accuracies by device id; only devices that were evaluated after this round."""
+    """Accuracies of personal models by device id; only devices that were evaluated after this round."""
     local_accuracy: Mapping[str, float] = field(default_factory=dict)
     """Accuracies on each device's own task: its own test part, or the test samples of the classes that it holds."""
     pm_v: Mapping[str, float] = field(default_factory=dict)
     """FedNH's PM(V) by device id, for devices whose owners disclose their classes."""
     pm_l: Mapping[str, float] = field(default_factory=dict)
     """FedNH's PM(L), for the same devices."""
+    global_accuracy: Mapping[str, float] = field(default_factory=dict)
+    """Accuracies of the global model by device id, where the method has one."""
+    global_local_accuracy: Mapping[str, float] = field(default_factory=dict)
+    """The same on each device's own task."""
+    active_accuracy: Mapping[str, float] = field(default_factory=dict)
+    """Accuracies of the mean over the round's devices, where the global model is the mean over all cached ones."""
+    active_local_accuracy: Mapping[str, float] = field(default_factory=dict)
+    """The same on each device's own task."""
     instruments: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """What the method did: name -> device id, or "" for the coordinator -> value."""
     contributors: int = 0
@@ -97,6 +109,11 @@ class RoundResult:
     """The device that this round waited for longest; empty if it waited for none."""
     waited_s: float = 0.0
     """Seconds that the round waited for that device."""
+
+    def of(self, model: MeasuredModel, name: str = "accuracy") -> Mapping[str, float]:
+        """Return accuracies of a model by device id; name: one without the model's prefix."""
+        found: Mapping[str, float] = getattr(self, PREFIXES[model] + name)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +149,9 @@ class Result:
     versions: Mapping[str, str] = field(default_factory=dict)
     transport: str = "memory"
     one_model: bool = False
-    """Whether all devices may measure one averaged model.  A GM exists only then, and only if all values agree."""
+    """Whether the global model is the same on all devices.  A GM exists only then, and only if all values agree."""
+    models: tuple[MeasuredModel, ...] = ("personal",)
+    """The models that were measured."""
     reason: str = ""
     """Why the run ended early; empty if it did not."""
     insight: Insight | None = field(default=None, compare=False)
@@ -163,15 +182,20 @@ class Result:
         return {device: value for device, value in accuracy.items() if device in learners}
 
     def own_task(self, accuracy: Mapping[str, float]) -> dict[str, float]:
-        """AMP, FM, WLP and quantiles over the learning devices.  accuracy: by device id."""
-        return over_devices(self.learned(accuracy), {device.id: device.samples for device in self.devices})
+        """AMP, FM, WLP and quantiles over the learning devices; FM and WLP only if all of them were measured.
+
+        accuracy: by device id.
+        """
+        weights = {device.id: device.test_samples or device.samples for device in self.devices}
+        found = self.learned(accuracy)
+        return over_devices(found, weights, every=len(found) == len(self.learners))
 
     def gm(self, accuracy: Mapping[str, float]) -> float | None:
         """FedNH's GM from accuracies by device id; None if the devices did not measure one model."""
         return global_model(self.learned(accuracy)) if self.one_model else None
 
-    def points(self) -> list[Point]:
-        """One Point for each round with measured accuracies: their mean, and what was spent by its end."""
+    def points(self, model: MeasuredModel = "personal") -> list[Point]:
+        """One Point for each round with accuracies of a model: their mean, and what was spent by its end."""
         found, spent_bytes, time_s, flops, device_s, device_j = [], 0, 0.0, 0, 0.0, 0.0
         for entry in self.history:
             spent_bytes += entry.bytes_up + entry.bytes_down
@@ -179,7 +203,7 @@ class Result:
             flops += entry.device_flops
             device_s += entry.device_s
             device_j += entry.device_j
-            learned = self.learned(entry.accuracy)
+            learned = self.learned(entry.of(model))
             if learned:
                 mean = statistics.fmean(learned.values())
                 per_device = spent_bytes / max(1, len(self.devices))

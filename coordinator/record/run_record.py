@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coordinator.record.instruments import ByName
-from coordinator.record.metrics import CURVES
+from coordinator.record.metrics import CURVES, PREFIXES
 from coordinator.record.result import RoundResult
 from coordinator.record.waiting import Waiting
+from edge_sdk.methods.requests import MeasuredModel
 from edge_sdk.protocol.knowledge import ByClass, Payload
 
 MISSED_SHARE = 0.1
@@ -30,6 +31,11 @@ TOTALS = ("wall_s", "bytes_up", "bytes_down", "scalars_up", "scalars_down", "dev
 def _scalars(payload: Payload) -> int:
     arrays = (getattr(payload, each.name) for each in fields(payload))
     return sum(array.size for array in arrays if isinstance(array, np.ndarray) and array.dtype.kind == "f")
+
+
+def _model(name: str) -> MeasuredModel:
+    """Return the model that the name of a figure is about."""
+    return next((model for model, prefix in PREFIXES.items() if prefix and name.startswith(prefix)), "personal")
 
 
 class FleetWork(NamedTuple):
@@ -66,11 +72,17 @@ class RunRecord:
     """Number of completed rounds -> device -> accuracy."""
     local_accuracy: dict[int, dict[str, float]] = field(default_factory=dict)
     """Accuracies on each device's own task, with the same keys."""
+    global_accuracy: dict[int, dict[str, float]] = field(default_factory=dict)
+    """Accuracies of the global model; the fields without a prefix are about each device's personal model."""
+    global_local_accuracy: dict[int, dict[str, float]] = field(default_factory=dict)
+    active_accuracy: dict[int, dict[str, float]] = field(default_factory=dict)
+    """Accuracies of the mean over the round's devices, where the global model is a mean over all cached ones."""
+    active_local_accuracy: dict[int, dict[str, float]] = field(default_factory=dict)
     pm_v: dict[int, dict[str, float]] = field(default_factory=dict)
     """FedNH's PM(V), by rounds and device; `pm_l` is its PM(L)."""
     pm_l: dict[int, dict[str, float]] = field(default_factory=dict)
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
-    """All other values of each device's newest evaluation: device -> name -> value."""
+    """All other values of each device's newest evaluations: device -> name with the model's prefix -> value."""
     instruments: dict[int, ByName] = field(default_factory=dict)
     """What the method did: number of the round, from 1 -> name -> device, or COORDINATOR -> value."""
     rounds: list[RoundResult] = field(default_factory=list)
@@ -114,13 +126,21 @@ class RunRecord:
     def __post_init__(self) -> None:
         self._closed = _Totals(**{name: sum(getattr(entry, name) for entry in self.rounds) for name in TOTALS})
 
-    def measured(self, device: str, rounds: int, metrics: Mapping[str, float]) -> None:
-        """Note a device's own evaluation."""
+    def measured(
+        self, device: str, rounds: int, metrics: Mapping[str, float], model: MeasuredModel = "personal"
+    ) -> None:
+        """Note an evaluation of a model on a device."""
+        if not metrics or rounds <= 0:
+            return
+        named = {PREFIXES[model] + name: value for name, value in metrics.items()}
         for name in CURVES:
-            if name in metrics and rounds > 0:
-                getattr(self, name).setdefault(rounds, {})[device] = metrics[name]
-        if metrics and rounds > 0:
-            self.metrics[device] = {name: value for name, value in metrics.items() if name != "accuracy"}
+            if name in named:
+                getattr(self, name).setdefault(rounds, {})[device] = named[name]
+        named.pop("accuracy", None)
+        self.metrics[device] = {
+            **{name: value for name, value in self.metrics.get(device, {}).items() if _model(name) != model},
+            **named,
+        }
 
     def instrument(self, round_: int, source: str, values: Mapping[str, float]) -> None:
         """Note instruments of a device or the coordinator; a later exchange of the round replaces an earlier one."""
@@ -265,7 +285,9 @@ class RunRecord:
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> RunRecord:
         """Restore what `to_json` returned."""
-        curves: dict[str, Any] = {name: {int(r): dict(found) for r, found in plain[name].items()} for name in CURVES}
+        curves: dict[str, Any] = {
+            name: {int(r): dict(found) for r, found in plain.get(name, {}).items()} for name in CURVES
+        }
         return cls(
             **curves,
             metrics={device: dict(found) for device, found in plain["metrics"].items()},

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from coordinator.record.result import Result
 from coordinator.report.summary import summary
+from edge_sdk.methods.requests import MeasuredModel
 
 ALONE = "alone"
 """The name of the line in which devices train on their own data and exchange nothing."""
@@ -18,7 +19,6 @@ ALONE = "alone"
 ACCURACIES: Mapping[str, tuple[str, str]] = {
     "mean": ("accuracy", "mean"),
     "worst": ("accuracy", "worst"),
-    "gm": ("accuracy", "gm"),
     "amp": ("own_task", "amp"),
     "fm": ("own_task", "fm"),
     "wlp": ("own_task", "wlp"),
@@ -26,8 +26,18 @@ ACCURACIES: Mapping[str, tuple[str, str]] = {
     "pm_v": ("metrics", "pm_v_mean"),
     "pm_l": ("metrics", "pm_l_mean"),
     "validation_accuracy": ("metrics", "validation_accuracy_mean"),
+    "gm": ("accuracy", "gm"),
+    **{
+        f"{model}_{key}": (f"{model}_model.{part}", key)
+        for model in ("global", "active")
+        for part, keys in (("accuracy", ("mean", "worst")), ("own_task", ("amp", "fm", "wlp")))
+        for key in keys
+    },
+    "global_local_accuracy": ("metrics", "global_local_accuracy_mean"),
+    "global_validation_accuracy": ("metrics", "global_validation_accuracy_mean"),
 }
-"""The accuracies that runs are compared by: name -> part and key of the run's summary."""
+"""The accuracies that runs are compared by: name -> part and key of the run's summary.  Those of shared models are `gm`
+and the ones with a prefix, all others are of personal models."""
 CONFIDENCE = 0.95
 _HALVINGS = 80
 """Number of halvings of an angle below pi/2, enough for all digits of a float."""
@@ -41,6 +51,8 @@ class Trial:
     result: Result
     folder: str = ""
     """Its run directory, relative to the comparison's."""
+    model: MeasuredModel = "personal"
+    """The model whose curves are wanted."""
 
     @cached_property
     def whole(self) -> Mapping[str, Any]:
@@ -50,14 +62,20 @@ class Trial:
     def accuracy(self, figure: str) -> float | None:
         """Return one of ACCURACIES; None where it is unknown, as for a run that ended early."""
         part, key = ACCURACIES[figure]
-        found: float | None = self.whole[part].get(key)
-        return found if self.result.completed else None
+        found: Any = self.whole
+        for name in (*part.split("."), key):
+            found = found.get(name, {})
+        return found if isinstance(found, float) and self.result.completed else None
 
     def curve(self) -> dict[int, list[float]]:
-        """Round -> accuracies of the learning devices, for rounds that measured any."""
-        learners = self.result.learners
-        rounds = {r.round: [v for device, v in r.accuracy.items() if device in learners] for r in self.result.history}
+        """Round -> accuracies of the model on the learning devices, for rounds that measured any."""
+        rounds = {entry.round: [*self.result.learned(entry.of(self.model)).values()] for entry in self.result.history}
         return {number: values for number, values in rounds.items() if values}
+
+    @property
+    def learners(self) -> int:
+        """The number of devices that could be measured."""
+        return len(self.result.learners)
 
 
 @dataclass(frozen=True)
@@ -76,6 +94,15 @@ class MethodRuns:
         """Return a field of metrics.Point at the time a target was reached; None unless every seed reached it."""
         reached = [trial.whole["to_target"].get(target, {}).get(figure) for trial in self.trials]
         return None if None in reached else spread_of(reached)
+
+    def of(self, model: MeasuredModel, name: str) -> MethodRuns:
+        """Return the same runs under another name, for the curves of a model."""
+        return MethodRuns(name, tuple(replace(trial, model=model) for trial in self.trials))
+
+    @property
+    def models(self) -> frozenset[MeasuredModel]:
+        """The models that were measured."""
+        return frozenset(model for trial in self.trials for model in trial.result.models)
 
     def over_seeds(self, figure: Callable[[Trial], float | None]) -> Spread | None:
         """The mean and deviation of a figure over the seeds that have it."""
@@ -135,6 +162,26 @@ class Comparison:
         """The methods without the devices alone, or these where there is nothing else."""
         names = tuple(line.method for line in self.lines)
         return tuple(name for name in names if name != ALONE) or names
+
+    def of_shared_models(self) -> Comparison | None:
+        """Return a comparison of the models that devices share; None where no method has one.
+
+        Every method keeps its place, so that its line has the same style; lines of active means follow.
+        """
+        if not any("global" in line.models for line in self.lines):
+            return None
+        means = [line.of("active", f"{line.method}, ACA") for line in self.lines if "active" in line.models]
+        return replace(self, lines=(*(line.of("global", line.method) for line in self.lines), *means))
+
+    @property
+    def shown_models(self) -> frozenset[MeasuredModel]:
+        """The models whose curves the lines are."""
+        return frozenset(trial.model for line in self.lines for trial in line.trials)
+
+    @property
+    def one_run(self) -> bool:
+        """Whether all lines are of a single run, or of its devices alone."""
+        return len(self.seeds) == 1 and len({trial.result.method for line in self.lines for trial in line.trials}) == 1
 
     def difference(self, line: MethodRuns, figure: str) -> Spread | None:
         """Return the line's figure minus the baseline's, paired by seed: both had the same data and private steps."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from coordinator.record.units import human_bytes, human_flops, human_joules, percent, printable
-from coordinator.report.compare import Comparison, MethodRuns
+from coordinator.report.compare import ALONE, Comparison, MethodRuns
 from coordinator.report.drawing import (
     DOT,
     FAINT,
@@ -27,7 +27,6 @@ from coordinator.report.drawing import (
     heading,
     height_for_names,
     label_lines,
-    line_style,
     line_styles,
     picture,
     round_axis,
@@ -59,6 +58,8 @@ class RoundPoint(NamedTuple):
     mean: float
     low: float
     high: float
+    measured: int
+    """The devices that were measured, in the seed that has fewest."""
 
 
 class OwnTaskPoint(NamedTuple):
@@ -67,8 +68,9 @@ class OwnTaskPoint(NamedTuple):
     method: str
     round: int
     amp: float
-    fm: float
-    wlp: float
+    fm: float | None
+    """None, like wlp, where not all devices were measured."""
+    wlp: float | None
 
 
 class DevicePoint(NamedTuple):
@@ -113,17 +115,20 @@ AnyPoint = TypeVar("AnyPoint", RoundPoint, OwnTaskPoint, SpentPoint)
 
 
 def accuracy_by_round(comparison: Comparison, path: Path) -> None:
-    """Draw the mean accuracy of the learning devices by round: a line per method, with a band where lines are few.
+    """Draw the mean accuracy over the learning devices by round: a line per method, with a band where lines are few.
 
-    A single method under a single seed has a thin line for each device, too.
+    A single run has a thin line for each device, too.
     """
     points = _by_method(comparison, round_points)
     _write(path, RoundPoint, points)
     banded = sum(map(bool, points.values())) <= MOST_BANDS
-    alone = len(comparison.methods) == len(comparison.seeds) == 1
-    words = f"{words_for(comparison)}{DOT}line: mean of those measured{DOT}{_band_words(comparison, banded=banded)}"
+    alone = comparison.one_run and "personal" in comparison.shown_models
+    counted = _measured_words(comparison, points)
+    words = f"{_model_words(comparison)}{DOT}line: mean {counted}{DOT}{_band_words(comparison, banded=banded)}"
     tall_in = HEIGHT_IN if len(points) <= MOST_AT_ENDS else height_for_names(len(points))
-    with picture(path, WIDTH_IN, tall_in, "Accuracy by round", words + f"{DOT}thin: each device" * alone) as figure:
+    with picture(
+        path, WIDTH_IN, tall_in, "Accuracy by round", words + f"{DOT}thin: each device's own" * alone
+    ) as figure:
         axes = figure.add_subplot()
         if alone:
             _draw_devices(axes, comparison)
@@ -137,7 +142,8 @@ def own_task_by_round(comparison: Comparison, path: Path) -> None:
     """AMP, FM and WLP on the devices' own tasks by round, one panel each."""
     points = _by_method(comparison, own_task_points)
     _write(path, OwnTaskPoint, points)
-    subtitle = f"{words_for(comparison)}{DOT}on the devices' own tasks{_over_seeds(comparison)}"
+    counted = _measured_words(comparison, _by_method(comparison, round_points))
+    subtitle = f"{_model_words(comparison)}{DOT}on the devices' own tasks, {counted}{_over_seeds(comparison)}"
     with picture(path, WIDTH_IN, 3 * _PANEL_IN, "AMP, FM and WLP by round", subtitle) as figure:
         if not any(points.values()):
             draw_nothing(figure.add_subplot(), UNMEASURED)
@@ -145,14 +151,44 @@ def own_task_by_round(comparison: Comparison, path: Path) -> None:
         panels = figure.subplots(len(OWN_TASK), 1, sharex=True)
         for axes, (key, name) in zip(panels, OWN_TASK, strict=True):
             for (method, row), style in _styled(points):
-                values = [getattr(point, key) for point in row]
-                draw_line(axes, [point.round for point in row], values, style, short(method))
+                known = [point for point in row if getattr(point, key) is not None]
+                if known:
+                    values = [getattr(point, key) for point in known]
+                    draw_line(axes, [point.round for point in known], values, style, short(method))
             round_axis(axes)
             axes.set_xlabel("round" if key == OWN_TASK[-1][0] else "")
             axes.set_ylabel(name, color=INK, fontweight="bold")
             if key != "fm":
                 axes.yaxis.set_major_formatter(tick_percent)
         figure.legend(handles=panels[0].get_lines(), loc="outside right center", labelcolor="linecolor")
+
+
+def global_accuracy_by_round(comparison: Comparison, path: Path) -> None:
+    """Draw the accuracy of the models that devices share."""
+    _draw_shared(comparison, path, accuracy_by_round)
+
+
+def global_own_task_by_round(comparison: Comparison, path: Path) -> None:
+    """Draw AMP, FM and WLP of the models that devices share."""
+    _draw_shared(comparison, path, own_task_by_round)
+
+
+def global_accuracy_by_bytes(comparison: Comparison, path: Path) -> None:
+    """Draw the accuracy of the models that devices share against bytes."""
+    _draw_shared(comparison, path, accuracy_by_bytes)
+
+
+def _draw_shared(comparison: Comparison, path: Path, draw: Callable[[Comparison, Path], None]) -> None:
+    shared = comparison.of_shared_models()
+    if shared is not None:
+        draw(shared, path)
+
+
+def shared_drawings(comparison: Comparison) -> tuple[Callable[[Comparison, Path], None], ...]:
+    """Return the functions that draw models that devices share, where a method has one."""
+    if comparison.of_shared_models() is None:
+        return ()
+    return (global_accuracy_by_round, global_own_task_by_round, global_accuracy_by_bytes)
 
 
 def accuracy_by_bytes(comparison: Comparison, path: Path) -> None:
@@ -187,7 +223,9 @@ def accuracy_of_devices(comparison: Comparison, path: Path) -> None:
     found: dict[str, list[float]] = {}
     for point in points:
         found.setdefault(point.method, []).append(point.accuracy)
-    subtitle = f"{words_for(comparison)}{DOT}box: quartiles{DOT}whiskers: worst to best{DOT}dots: newest of each device"
+    subtitle = (
+        f"{_model_words(comparison)}{DOT}box: quartiles{DOT}whiskers: worst to best{DOT}dots: newest of each device"
+    )
     tall_in = max(HEIGHT_IN / 2, 1.2 + _BOX_IN * len(found))
     with picture(path, WIDTH_IN, tall_in, "Accuracy of the devices", subtitle) as figure:
         axes = figure.add_subplot()
@@ -210,7 +248,7 @@ def accuracy_for_its_cost(comparison: Comparison, path: Path) -> None:
     write_points(path, CostPoint._fields, (point._asdict() for point in points))
     most = max([point.device_flops or 0 for point in points], default=0)
     area = f"{DOT}area: computing of all devices, at most {human_flops(most)}" if most else ""
-    subtitle = f"{words_for(comparison)}{DOT}newest of each device{area}"
+    subtitle = f"{_model_words(comparison)}{DOT}newest of each device{area}"
     with picture(path, WIDTH_IN, height_for_names(len(points)), "Accuracy for its cost", subtitle) as figure:
         axes = figure.add_subplot()
         if not points:
@@ -228,7 +266,8 @@ def accuracy_for_its_cost(comparison: Comparison, path: Path) -> None:
 
 def words_for(comparison: Comparison) -> str:
     """Return the first words of every subtitle, which say what was compared."""
-    return heading(comparison.example, comparison.methods, comparison.seeds)
+    methods = (comparison.example.method,) if comparison.one_run else comparison.methods
+    return heading(comparison.example, methods, comparison.seeds)
 
 
 # -- points -------------------------------------------------------------------------------------------------------
@@ -249,22 +288,30 @@ def round_points(line: MethodRuns) -> list[RoundPoint]:
             low, high = mean - deviation, mean + deviation
         else:
             low, high = min(curves[0][number]), max(curves[0][number])
-        found.append(RoundPoint(line.method, number, mean, low, high))
+        found.append(RoundPoint(line.method, number, mean, low, high, min(len(curve[number]) for curve in curves)))
     return found
 
 
 def own_task_points(line: MethodRuns) -> list[OwnTaskPoint]:
     """Return the means over the seeds for each round that all seeds measured."""
     curves = [
-        {entry.round: found for entry in trial.result.history if (found := trial.result.own_task(entry.local_accuracy))}
+        {
+            entry.round: found
+            for entry in trial.result.history
+            if (found := trial.result.own_task(entry.of(trial.model, "local_accuracy")))
+        }
         for trial in line.trials
     ]
     return [
-        OwnTaskPoint(
-            line.method, number, *(statistics.fmean([curve[number][key] for curve in curves]) for key, _ in OWN_TASK)
-        )
+        OwnTaskPoint(line.method, number, *(_mean([curve[number].get(key) for curve in curves]) for key, _ in OWN_TASK))  # type: ignore[arg-type]  # AMP is always there
         for number in _shared(curves)
     ]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean; None if a value is not known."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if len(known) == len(values) else None
 
 
 def device_points(comparison: Comparison) -> Iterator[DevicePoint]:
@@ -278,7 +325,7 @@ def device_points(comparison: Comparison) -> Iterator[DevicePoint]:
 
 def spent_points(line: MethodRuns) -> list[SpentPoint]:
     """Return accuracy and costs so far for each round that all seeds measured."""
-    curves = [{point.round: point for point in trial.result.points()} for trial in line.trials]
+    curves = [{point.round: point for point in trial.result.points(trial.model)} for trial in line.trials]
     return [
         SpentPoint(
             line.method,
@@ -352,9 +399,9 @@ def _draw_lines(
 
 
 def _draw_devices(axes: Axes, comparison: Comparison) -> None:
-    """A thin line for each learning device of the only method."""
-    (line,) = (line for line in comparison.lines if line.method == comparison.methods[0])
-    result, style = line.trials[0].result, line_style(1)
+    """A thin line for the personal model of each learning device of the only run."""
+    line = next(line for line in comparison.lines if line.method != ALONE and line.trials[0].model == "personal")
+    result, style = line.trials[0].result, line_styles(each.method for each in comparison.lines)[line.method]
     alpha = max(0.15, min(0.6, 1.6 / math.sqrt(max(len(result.learners), 1))))
     for device in sorted(result.learners):
         measured = [(entry.round, entry.accuracy[device]) for entry in result.history if device in entry.accuracy]
@@ -368,6 +415,29 @@ def _band_words(comparison: Comparison, *, banded: bool) -> str:
     return f"{'band' if banded else 'in the CSV'}: {band}"
 
 
+def _model_words(comparison: Comparison) -> str:
+    """The first words of a subtitle, and which models are shown; lines of several models say it in their names."""
+    shown = comparison.shown_models
+    which = (
+        f"{DOT}the devices' own models"
+        if shown == {"personal"}
+        else ""
+        if "personal" in shown
+        else f"{DOT}global models"
+    )
+    return f"{words_for(comparison)}{which}"
+
+
+def _measured_words(comparison: Comparison, points: Mapping[str, Sequence[RoundPoint]]) -> str:
+    """Describe over how many devices a point is a mean: all, or the least and the most of the learning ones."""
+    counts = [point.measured for row in points.values() for point in row]
+    every = max([trial.learners for line in comparison.lines for trial in line.trials], default=0)
+    if not counts or min(counts) == every:
+        return f"over all {every} devices"
+    span = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    return f"over the {span} of {every} devices that were measured"
+
+
 def _over_seeds(comparison: Comparison) -> str:
     """Describe how a line combines several seeds; empty for one seed."""
     return f", mean over {len(comparison.seeds)} seeds" if len(comparison.seeds) > 1 else ""
@@ -377,7 +447,8 @@ def _by_cost(comparison: Comparison, path: Path, title: str, key: str, bottom: C
     points = _by_method(comparison, spent_points)
     _write(path, SpentPoint, points)
     known = {method: [point for point in row if getattr(point, key)] for method, row in points.items()}
-    subtitle = f"{words_for(comparison)}{DOT}mean of those measured, by evaluated round{_over_seeds(comparison)}"
+    counted = _measured_words(comparison, _by_method(comparison, round_points))
+    subtitle = f"{_model_words(comparison)}{DOT}mean {counted}, by evaluated round{_over_seeds(comparison)}"
     with picture(path, WIDTH_IN, height_for_names(len(points)), title, subtitle) as figure:
         _draw_lines(figure.add_subplot(), known, (key, "mean"), bottom, beside=True)
 

@@ -14,6 +14,7 @@ from coordinator.report.curve_plots import (
     accuracy_of_devices,
     cost_drawings,
     own_task_by_round,
+    shared_drawings,
     words_for,
 )
 from coordinator.report.device_plots import (
@@ -26,6 +27,7 @@ from coordinator.report.device_plots import (
 from coordinator.report.drawing import draw_each, pictures_in
 from coordinator.report.insight_plots import MethodInsight, draw_insights
 from coordinator.report.instrument_plots import instrument_drawings
+from edge_sdk.methods.requests import MeasuredModel
 
 
 def draw_run(result: Result, directory: str | os.PathLike[str]) -> list[Path]:
@@ -42,9 +44,11 @@ def draw_run(result: Result, directory: str | os.PathLike[str]) -> list[Path]:
     )
     only = Comparison((MethodRuns(result.method, (Trial(result.seed, result),)),), result.method)
     with pictures_in(directory) as folder:
-        paths = draw_each(_with_alone(only), (accuracy_by_round,), folder)
+        models = _by_model(only)
+        paths = draw_each(_with_alone(models), (accuracy_by_round,), folder)
         paths += draw_each(result, by_device, folder)
-        paths += draw_each(only, (own_task_by_round, *cost_drawings(only), *instrument_drawings(only)), folder)
+        paths += draw_each(models, (own_task_by_round, *cost_drawings(only)), folder)
+        paths += draw_each(only, instrument_drawings(only), folder)
         return paths + draw_insights(_insights(only), words_for(only), folder)
 
 
@@ -59,6 +63,7 @@ def draw_comparison(comparison: Comparison, directory: str | os.PathLike[str]) -
         accuracy_of_devices,
         *cost_drawings(comparison),
         accuracy_for_its_cost,
+        *shared_drawings(comparison),
         *instrument_drawings(comparison),
     )
     with pictures_in(directory) as folder:
@@ -69,12 +74,21 @@ def draw_comparison(comparison: Comparison, directory: str | os.PathLike[str]) -
 
 def _with_alone(only: Comparison) -> Comparison:
     """The comparison of a run with a line for its devices alone, where they trained alone, too."""
-    (line,) = only.lines
-    (trial,) = line.trials
+    (trial,) = only.lines[0].trials
     if not trial.result.standalone_history:
         return only
     alone = dataclasses.replace(trial.result, history=trial.result.standalone_history)
-    return dataclasses.replace(only, lines=(MethodRuns(ALONE, (Trial(trial.seed, alone),)), line))
+    return dataclasses.replace(only, lines=(MethodRuns(ALONE, (Trial(trial.seed, alone),)), *only.lines))
+
+
+def _by_model(only: Comparison) -> Comparison:
+    """The comparison of a run with a line for each model that was measured."""
+    (line,) = only.lines
+    if line.models == {"personal"}:
+        return only
+    names: tuple[tuple[MeasuredModel, str], ...] = (("personal", "own models"), ("global", "global"), ("active", "ACA"))
+    found = [line.of(model, f"{line.method}, {name}") for model, name in names if model in line.models]
+    return dataclasses.replace(only, lines=tuple(found))
 
 
 def _insights(comparison: Comparison) -> list[MethodInsight]:

@@ -17,8 +17,9 @@ import csv
 import io
 import json
 import os
+import statistics
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -26,18 +27,28 @@ from typing import Any
 import numpy as np
 
 from coordinator.record.insight import Insight
-from coordinator.record.metrics import CURVES, SHARES
+from coordinator.record.metrics import CURVES, PREFIXES, SHARES
 from coordinator.record.result import METERED, DeviceResult, Result, RoundResult, spread
 from coordinator.report import text_files
 from coordinator.report.summary import SUMMARY_VERSION, summary
 from coordinator.report.text_files import csv_text
 from edge_sdk.errors import StoreError, UsageError
+from edge_sdk.methods.requests import MeasuredModel
 
 INSIGHT = "insight.npz"
 OWN_TASK = ("amp", "fm", "wlp", "sd", *(f"q{round(100 * share)}" for share in SHARES))
 """Columns of measures over the devices' own tasks."""
 PERSONAL = ("pm_v", "pm_l")
 """FedNH's measures, whose columns are means over the learning devices."""
+SHARED: tuple[MeasuredModel, ...] = ("global", "active")
+"""The models that devices share; their columns have the model's prefix."""
+SHARED_FIGURES = ("gm", "mean", "measured", "amp", "fm", "wlp")
+"""Figures of a shared model: `gm` where all devices measured one model, means, and measures of its own tasks."""
+SHARED_COLUMNS: Mapping[MeasuredModel, Mapping[str, str]] = {
+    model: {name: "gm" if (model, name) == ("global", "gm") else PREFIXES[model] + name for name in SHARED_FIGURES}
+    for model in SHARED
+}
+"""The column of each figure."""
 COUNTS = ("contributors", "exchanges", "bytes_up", "bytes_down", "scalars_up", "scalars_down", "device_flops")
 SECONDS = ("wall_s", "virtual_s", "device_s", "waited_s")
 ROUND_COSTS = tuple(f"device_{of}" for of in METERED)
@@ -48,10 +59,11 @@ ROUND_COLUMNS = (
     "accuracy_min",
     "accuracy_max",
     "accuracy_std",
+    "measured",
     "standalone_mean",
-    "gm",
     *OWN_TASK,
     *(f"{name}_mean" for name in PERSONAL),
+    *(column for model in SHARED for column in SHARED_COLUMNS[model].values()),
     *COUNTS,
     *SECONDS,
     "device_j",
@@ -67,10 +79,12 @@ DEVICE_COLUMNS = (
     "learns",
     "joined",
     "samples",
+    "test_samples",
     "classes",
     "class_counts",
     "accuracy",
     "standalone_accuracy",
+    "global_accuracy",
     "bytes_up",
     "bytes_down",
     "rounds_done",
@@ -159,8 +173,9 @@ def _round_rows(result: Result) -> Iterable[dict[str, object]]:
         yield {
             "round": entry.round,
             **{f"accuracy_{key}": federated[key] for key in ("mean", "min", "max", "std") if federated},
+            "measured": len(result.learned(entry.accuracy)),
             "standalone_mean": spread(list(result.learned(standalone).values())).get("mean"),
-            "gm": result.gm(entry.accuracy),
+            **dict(_shared_cells(result, entry)),
             **{key: own_task.get(key) for key in OWN_TASK},
             **{f"{key}_mean": spread([*result.learned(getattr(entry, key)).values()]).get("mean") for key in PERSONAL},
             **{key: getattr(entry, key) for key in (*COUNTS, *SECONDS, "device_j", "waited_for")},
@@ -168,11 +183,23 @@ def _round_rows(result: Result) -> Iterable[dict[str, object]]:
         }
 
 
+def _shared_cells(result: Result, entry: RoundResult) -> Iterator[tuple[str, object]]:
+    """The cells of the models that devices share, where they were measured."""
+    for model in SHARED:
+        found = result.learned(entry.of(model))
+        if not found:
+            continue
+        own_task = result.own_task(entry.of(model, "local_accuracy"))
+        cells = {"gm": result.gm(found), "mean": statistics.fmean(found.values()), "measured": len(found), **own_task}
+        yield from ((column, cells.get(name)) for name, column in SHARED_COLUMNS[model].items())
+
+
 def _device_rows(result: Result) -> Iterable[dict[str, object]]:
     unknown: dict[str, object] = {METERED[of]: None for of in METERED.keys() - result.metered}
     for device in result.devices:
         yield {
-            **{name: getattr(device, name) for name in DEVICE_COLUMNS},
+            **{name: getattr(device, name, None) for name in DEVICE_COLUMNS},
+            "global_accuracy": device.metrics.get("global_accuracy"),
             "learns": int(device.learns),
             "joined": int(device.joined),
             "classes": " ".join(map(str, device.classes)),
@@ -257,6 +284,7 @@ def _result(whole: Mapping[str, Any], rounds: list[dict[str, str]], measured: li
         encoding=whole.get("encoding", {}),  # older runs do not have it
         memory=whole.get("memory", {}),  # older runs do not have it
         one_model=whole.get("one_model", False),
+        models=tuple(whole.get("models", ("personal",))),  # older runs do not have it
         **{
             key: whole[key]
             for key in (

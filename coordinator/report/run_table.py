@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from coordinator.record import remarks
 from coordinator.record.result import DeviceResult, Result
@@ -21,6 +22,7 @@ COLUMNS = (
     Column("alone", right=True),
     Column("federated", right=True),
     Column("gain", right=True, signed=True),
+    Column("global", right=True, optional=8),
     Column("sent", right=True, optional=5),
     Column("received", right=True, optional=4),
 )
@@ -31,9 +33,12 @@ WORTH_TELLING_S = 1.0
 
 
 def run_table(result: Result) -> Table:
-    """A row for each device in the order of their numbers, a row of means, and below it all that a reader must know."""
+    """A row for each device in the order of their numbers, a row of means, and below it all that a reader must know.
+
+    The columns `alone`, `federated` and `gain` are about each device's own, personal model.
+    """
     devices = sorted(result.devices, key=lambda device: device.number)
-    return Table(
+    table = Table(
         columns=COLUMNS,
         rows=tuple(map(_row, devices)),
         last=_mean_row(result),
@@ -41,6 +46,7 @@ def run_table(result: Result) -> Table:
         notes=tuple(_notes(result)),
         everything="devices.csv",
     )
+    return table if "global" in result.models else table.without(("global",))
 
 
 def _notes(result: Result) -> list[str]:
@@ -82,6 +88,7 @@ def _row(device: DeviceResult) -> tuple[str, ...]:
         _percent(device.standalone_accuracy),
         _percent(device.accuracy),
         _gain(device.standalone_accuracy, device.accuracy),
+        _percent(device.metrics.get("global_accuracy")),
         human_bytes(device.bytes_up),
         human_bytes(device.bytes_down),
     )
@@ -94,8 +101,9 @@ def _runtime(device: DeviceResult) -> str:
 
 
 def _mean_row(result: Result) -> tuple[str, ...]:
-    accuracy = summary(result)["accuracy"]
-    alone, federated = accuracy.get("standalone_mean"), accuracy.get("mean")
+    whole = summary(result)
+    alone, federated = (whole["accuracy"].get(key) for key in ("standalone_mean", "mean"))
+    common = _percent(_global_mean(whole))
     samples, sent, received = (
         statistics.fmean(values) if values else 0.0
         for values in (
@@ -104,7 +112,7 @@ def _mean_row(result: Result) -> tuple[str, ...]:
             [device.bytes_down for device in result.devices],
         )
     )
-    figures = (f"{samples:.0f}", _percent(alone), _percent(federated), _gain(alone, federated))
+    figures = (f"{samples:.0f}", _percent(alone), _percent(federated), _gain(alone, federated), common)
     return ("mean", "", "", "", "", *figures, human_bytes(sent), human_bytes(received))
 
 
@@ -128,16 +136,25 @@ def _verdict(result: Result) -> str:
     whole = summary(result)
     alone, federated = whole["accuracy"].get("standalone_mean"), whole["accuracy"].get("mean")
     if federated is None:
-        accuracy = "no device was evaluated"
+        accuracy = "no device's own model was evaluated" if "global" in result.models else "no device was evaluated"
     elif alone is None:
-        accuracy = f"mean accuracy {percent(federated)}"
+        accuracy = f"mean accuracy {percent(federated)} of the devices' own models"
     else:
-        accuracy = f"mean accuracy {percent(alone)} alone -> {percent(federated)} federated"
+        accuracy = f"mean accuracy of the devices' own models {percent(alone)} alone -> {percent(federated)} federated"
         accuracy += f" ({_gain(alone, federated)} points)"
+    common = _global_mean(whole)
+    if common is not None:
+        accuracy += f"; global model {percent(common)}"
     sent, received = (human_bytes(whole["bytes"][f"{way}_total"]) for way in ("up", "down"))
     parts = [accuracy, f"{sent} sent, {received} received", *_times(whole["time"])]
     refused = [f"{count} {verdict}" for verdict, count in whole["updates"].items() if verdict != "accepted" and count]
     return "; ".join(parts + ([f"uploads not taken: {', '.join(refused)}"] if refused else []))
+
+
+def _global_mean(whole: Mapping[str, Any]) -> float | None:
+    """The mean accuracy of the global model over the devices that measured it; None where there is none."""
+    found: float | None = whole.get("global_model", {}).get("accuracy", {}).get("mean")
+    return found
 
 
 def _local(result: Result) -> list[str]:
@@ -151,16 +168,23 @@ def _local(result: Result) -> list[str]:
 
 
 def _own_task(result: Result) -> list[str]:
-    """The measures of FedKF, and those of FedNH where devices disclose their class counts."""
-    found = summary(result)["own_task"]
-    if not found:
-        return []
-    words = [f"AMP {percent(found['amp'])}", f"FM {found['fm']:.4f}", f"WLP {percent(found['wlp'])}"]
-    gm = summary(result)["accuracy"].get("gm")
-    words += [f"GM {percent(gm)}"] if gm is not None else []
+    """The measures of FedKF for each model, and those of FedNH where devices disclose their class counts."""
+    whole = summary(result)
     personal = (("PM(V)", "pm_v_mean"), ("PM(L)", "pm_l_mean"))
+    words = _measures(whole["own_task"])
     words += [f"{name} {percent(result.metrics[key])}" for name, key in personal if key in result.metrics]
-    return [f"own tasks: {', '.join(words)}"]
+    rows = [("own models", words)]
+    for model, name in (("global", "global model"), ("active", "mean of the last round's devices (ACA)")):
+        found = whole.get(f"{model}_model", {"own_task": {}, "accuracy": {}})
+        gm = found["accuracy"].get("gm")
+        rows.append((name, _measures(found["own_task"]) + ([f"GM {percent(gm)}"] if gm is not None else [])))
+    return [f"{name} on own tasks: {', '.join(words)}" for name, words in rows if words]
+
+
+def _measures(own_task: Mapping[str, float]) -> list[str]:
+    """AMP, FM and WLP as far as they are known."""
+    ways = (("amp", "AMP", percent), ("fm", "FM", "{:.4f}".format), ("wlp", "WLP", percent))
+    return [f"{name} {say(own_task[key])}" for key, name, say in ways if key in own_task]
 
 
 def _times(time: dict[str, float]) -> list[str]:

@@ -7,8 +7,9 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from coordinator.record.metrics import TARGETS, Point, to_target
+from coordinator.record.metrics import PREFIXES, TARGETS, Point, to_target
 from coordinator.record.result import METERED, VERDICTS, DeviceResult, Result, RoundResult, spread
+from edge_sdk.methods.requests import MeasuredModel
 
 SUMMARY_VERSION = 1
 
@@ -25,10 +26,11 @@ def summary(result: Result) -> dict[str, Any]:
         "devices": len(result.devices),
         "completed": result.completed,
         "reason": result.reason,
-        "accuracy": _accuracy(result.devices)
-        | _known([("gm", result.gm(_known((d.id, d.accuracy) for d in result.devices)))]),
+        "accuracy": _accuracy(result.devices) | _known([("gm", result.gm(_newest(result, "global_accuracy")))]),
+        "models": list(result.models),
         "one_model": result.one_model,
-        "own_task": result.own_task(_own_accuracies(result.devices)),
+        "own_task": result.own_task(_newest(result, "local_accuracy")),
+        **{f"{model}_model": _model(result, model) for model in result.models if model != "personal"},
         "metrics": _known(result.metrics.items()),
         "bytes": _bytes(result.devices),
         "scalars": {
@@ -36,6 +38,7 @@ def summary(result: Result) -> dict[str, Any]:
         },
         "work": _work(result),
         "to_target": _to_target(result.points()),
+        **({"global_to_target": _to_target(result.points("global"))} if "global" in result.models else {}),
         "exchange": _exchange(result.history),
         "time": _known(result.time.items()),
         "memory": _known(result.memory.items()),
@@ -81,8 +84,18 @@ def _bytes(devices: Sequence[DeviceResult]) -> dict[str, float]:
     return totals | {"up_per_device_round": up / device_rounds, "down_per_device_round": down / device_rounds}
 
 
-def _own_accuracies(devices: Sequence[DeviceResult]) -> dict[str, float]:
-    return _known((device.id, device.metrics.get("local_accuracy")) for device in devices)
+def _model(result: Result, model: MeasuredModel) -> dict[str, Any]:
+    """Figures of a shared model over the devices that learn, on the shared test and on their own tasks."""
+    found = _newest(result, f"{PREFIXES[model]}accuracy")
+    return {
+        "accuracy": spread([*result.learned(found).values()]) | _known([("gm", result.gm(found))]),
+        "own_task": result.own_task(_newest(result, f"{PREFIXES[model]}local_accuracy")),
+    }
+
+
+def _newest(result: Result, name: str) -> dict[str, float]:
+    """The newest figure of each device that has one."""
+    return _known((device.id, device.metrics.get(name)) for device in result.devices)
 
 
 def _work(result: Result) -> dict[str, float]:
@@ -124,6 +137,7 @@ def _device(device: DeviceResult) -> dict[str, Any]:
         "learns": device.learns,
         "joined": device.joined,
         "samples": device.samples,
+        **({"test_samples": device.test_samples} if device.test_samples else {}),
         **counts,
         **measured,
         "metrics": _known(device.metrics.items()),

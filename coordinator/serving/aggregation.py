@@ -32,8 +32,10 @@ class Aggregation:
             record.contributed[device] += 1
             if upload.exchange == self._last:
                 record.rounds_done[device] += 1
-        record.measured(device, upload.metrics_round, upload.metrics)
         record.instrument(upload.round + 1, device, upload.instruments)
+        arrived = self._reduction.method.arrives(closing=upload.closing)
+        record.measured(device, upload.metrics_round, upload.metrics, arrived)
+        record.measured(device, upload.personal_round, upload.personal_metrics)
         record.held(upload.knowledge)
         record.travelled("up", upload.knowledge)
 

@@ -19,7 +19,6 @@ from coordinator.rounds import RoundPhase
 from coordinator.serving import admission
 from coordinator.serving.server import Server
 from edge_sdk.methods.base import Method
-from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import Hello
 from edge_sdk.protocol.transforms import encodings_in_use
 
@@ -49,6 +48,7 @@ def device_result(server: Server, name: str) -> DeviceResult:
         note=_note(hello, server.method),
         learns=admission.learns(hello, server.method),
         samples=hello.samples,
+        test_samples=hello.test_samples,
         class_counts=hello.class_counts,
         accuracy=record.last_accuracy(name),
         metrics=record.metrics.get(name, {}),
@@ -80,20 +80,12 @@ def run_result(server: Server, devices: tuple[DeviceResult, ...], transport: str
         time=dict(time),
         versions=versions(),
         transport=transport,
-        one_model=one_model(server.method),
+        one_model=server.method.global_model and server.method.same_layout,
+        models=server.method.measured_models,
         encoding=encodings_in_use(spec, server.method.every_exchange),
         reason=server.rounds.reason,
     )
     return dataclasses.replace(found, warnings=(*found.warnings, *remarks.unmeasured(found)))
-
-
-def one_model(method: Method[Any]) -> bool:
-    """Whether devices may end with, and measure, one averaged model: the closing Assign brings weights to all of them.
-
-    If part of the model stays on the device, accuracies differ, and there is no GM (metrics.global_model).
-    """
-    closing = method.closing.down.values()
-    return method.same_layout and any(slot.kind is Weights for slot in closing)
 
 
 def means(metrics: Mapping[str, Mapping[str, float]], devices: Collection[str]) -> dict[str, float]:

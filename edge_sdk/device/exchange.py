@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from edge_sdk.device import divergence
-from edge_sdk.device.learner import ExchangeMetrics, Learner, ServeRequest, WorkSlices
+from edge_sdk.device.learner import NO_EVALUATION, Evaluation, ExchangeMetrics, Learner, ServeRequest, WorkSlices
 from edge_sdk.device.store import FinishedExchange, RoundStart, Store
 from edge_sdk.device.uplink import Uplink
 from edge_sdk.errors import Diverged, LocalProtocolError
@@ -29,9 +29,15 @@ class RoundReport:
     exchange: int
     closing: bool
     metrics: Mapping[str, float]
-    """What the device measured on its own data; empty if it did not measure in this exchange."""
+    """What the device measured of the global model, or of its own where the method has no global one; empty if it did
+    not measure in this exchange."""
     metrics_round: int
     """The number of completed rounds that the metrics describe."""
+    personal_metrics: Mapping[str, float] = field(default_factory=dict)
+    """What the device measured of its own model after training, where there is a global one, too."""
+    personal_round: int = 0
+    global_model: bool = False
+    """Whether `metrics` are of a model that all devices share."""
     withheld: str = ""
     """Why the device uploaded no knowledge and went back to its state before the round; empty: it did not."""
 
@@ -103,6 +109,7 @@ class OngoingExchange:
     def _upload(self, knowledge: Mapping[str, Payload]) -> Upload:
         """Build the upload; knowledge: after the federation's transforms."""
         assign, us = self.assign, self.learner.membership.welcome
+        shared, personal = self._evaluations()
         return Upload(
             federation=us.federation,
             device=us.device,
@@ -110,22 +117,35 @@ class OngoingExchange:
             exchange=assign.exchange,
             closing=assign.closing,
             samples=self.learner.samples,
-            metrics=self.measured.metrics,
-            metrics_round=self.measured.rounds_done,
+            metrics=shared.metrics,
+            metrics_round=shared.rounds_done,
+            personal_metrics=personal.metrics,
+            personal_round=personal.rounds_done,
             withheld="" if assign.closing else self.withheld,
             instruments=self.measured.instruments,
             knowledge=knowledge,
         )
 
+    def _evaluations(self) -> tuple[Evaluation, Evaluation]:
+        """Return the evaluations of the shared and of the personal model; one alone comes first."""
+        method, found = self.learner.membership.method, self.measured.evaluations
+        first = method.arrives(closing=self.assign.closing)
+        second = found.get("personal", NO_EVALUATION) if first != "personal" else NO_EVALUATION
+        return found.get(first, NO_EVALUATION), second
+
     def report(self) -> RoundReport:
         """Return the result for the callbacks of an app."""
-        assign, measured = self.assign, self.measured
+        assign = self.assign
+        shared, personal = self._evaluations()
         return RoundReport(
             round=assign.round,
             exchange=assign.exchange,
             closing=assign.closing,
-            metrics=measured.metrics,
-            metrics_round=measured.rounds_done,
+            metrics=shared.metrics,
+            metrics_round=shared.rounds_done,
+            personal_metrics=personal.metrics,
+            personal_round=personal.rounds_done,
+            global_model=self.learner.membership.method.global_model,
             withheld=self.withheld,
         )
 

@@ -50,6 +50,7 @@ def hello(
         weight_count=shared.parameters if shares_weights else 0,
         layout=shared.layout if shares_weights else None,
         batch_norm=shared.batch_norm,
+        test_samples=len(bench.data.local_test or ()),
     )
 
 

@@ -13,7 +13,7 @@ from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import Diverged
 from edge_sdk.methods.base import Step
 from edge_sdk.methods.job import Job
-from edge_sdk.methods.requests import Evaluate, Fit, Private, Report, Request, TermShares
+from edge_sdk.methods.requests import Evaluate, Fit, MeasuredModel, Private, Report, Request, TermShares
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Assign
@@ -24,15 +24,26 @@ WorkSlices: TypeAlias = Generator[Any, Any, tuple[Any, Mapping[str, Payload]]]
 """The computation of an exchange, which pauses between batches; it returns the method's new state and the upload."""
 
 
-@dataclass
-class ExchangeMetrics:
-    """The metrics of an evaluation within an exchange."""
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The metrics of one model."""
 
     rounds_done: int = 0
     """The number of completed rounds that the metrics describe."""
     metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+NO_EVALUATION = Evaluation()
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeMetrics:
+    """What a device measured within an exchange."""
+
+    evaluations: dict[MeasuredModel, Evaluation] = field(default_factory=dict)
+    """The newest evaluation of each model."""
     instruments: dict[str, float] = field(default_factory=dict)
-    """What the method did in this exchange, by name."""
+    """What the method did, by name."""
 
 
 class Learner:
@@ -101,13 +112,13 @@ class Learner:
                 return state, knowledge
             result = yield from serve(request, job)
             if isinstance(request, Evaluate):
-                measured.rounds_done, measured.metrics = request.rounds_done, result
+                measured.evaluations[request.model] = Evaluation(request.rounds_done, result)
             elif isinstance(request, Report):
-                measured.instruments |= request.values
+                measured.instruments.update(request.values)
             elif job.instruments and isinstance(request, Fit):
-                measured.instruments |= result.instruments
+                measured.instruments.update(result.instruments)
                 shares = (yield from serve(TermShares(fit=request), job)) if len(request.objective) > 1 else {}
-                measured.instruments |= {share_name(request, name): share for name, share in shares.items()}
+                measured.instruments.update({share_name(request, name): share for name, share in shares.items()})
 
     def recompute(self, assign: Assign) -> None:
         """Compute an exchange from beginning to end without pauses."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from edge_sdk.methods.base import Caching, Down, Exchange, Method, OnDevice, Slot, Stage, Up
-from edge_sdk.methods.requests import ModelRole, ReadWeights, WriteWeights
+from edge_sdk.methods.requests import MeasuredModel, ModelRole, ReadWeights, WriteWeights
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import FederationSpec
@@ -58,7 +58,7 @@ class Averaging(Method[P]):
 
     exchanges = (Exchange(down=DOWN, up=UP),)
     closing = Exchange(down=DOWN)
-    result: Literal["own", "shared"] = "shared"
+    global_model: bool = True
     needs = frozenset({"predict", "logit-gradients", "weights"})
     shares_weights = True
     reduction: type = Change
@@ -80,6 +80,10 @@ class Averaging(Method[P]):
     def receive(self, device: OnDevice[Any]) -> Stage[None]:
         """Take over the mean."""
         yield from write_weights(device, without_head=self.body, of=self.model)
+
+    def arrives(self, *, closing: bool) -> MeasuredModel:
+        """Return that the mean of the round arrives in rounds; the mean over slots only comes at the end."""
+        return "active" if self.caching and not closing else super().arrives(closing=closing)
 
     def share(self, device: OnDevice[Any]) -> Stage[Up]:
         """Send the weights."""

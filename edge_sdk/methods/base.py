@@ -23,7 +23,7 @@ import numpy as np
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.errors import EmptyRound, MissingExtra, RemoteProtocolError
 from edge_sdk.methods.job import Job
-from edge_sdk.methods.requests import Evaluate, Fit, Private, Request
+from edge_sdk.methods.requests import Evaluate, Fit, MeasuredModel, Private, Request
 from edge_sdk.objectives import CrossEntropy, Objective, Optim
 from edge_sdk.objectives.optim import Part
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -162,9 +162,12 @@ class Method(Generic[P]):
     """What travels in each exchange of a round.  The number of exchanges is constant over a run."""
     closing: Exchange = Exchange()
     """The exchange after the last round; its upload carries metrics only."""
-    result: Literal["own", "shared"] = "own"
-    """Which model is measured: `own`, a device's model after its last training; `shared`, the shared model as it
-    arrives."""
+    global_model: bool = False
+    """Whether one model is common to all devices (of an architecture).  It is measured as it arrives, before devices
+    train on it; the closing exchange brings the last one."""
+    personal_after: Literal["training", "arrival"] = "training"
+    """When a device's own, personal model is measured: after its training in the round, or when what the others know
+    has arrived and is taken in, where the method ends a round with that."""
     needs: frozenset[str] = frozenset({"predict", "logit-gradients"})
     """The capabilities that a model must have to learn."""
     teaches: frozenset[str] = frozenset()
@@ -268,12 +271,12 @@ class Method(Generic[P]):
         """Run one exchange: yield requests, receive their results, return the new state and the upload."""
         device: OnDevice[Any] = OnDevice(job=job, state=state, down=down)
         del down
-        own = self.result == "own"
-        if own and job.closing:
+        trained = self.personal_after == "training"
+        if job.closing and trained and not self.global_model:
             yield Evaluate(job.round)
             return state, {}
         up = yield from self.exchange(device)
-        if own and job.evaluates and job.exchange == len(self.exchanges) - 1:
+        if trained and job.evaluates and not job.closing and job.exchange == len(self.exchanges) - 1:
             yield Evaluate(job.round + 1)
         return device.state, up
 
@@ -281,7 +284,7 @@ class Method(Generic[P]):
         """Run the stages of a round that has one exchange, and return the upload."""
         job = device.job
         yield from self.receive(device)
-        if self.result == "shared" and job.evaluates_last:
+        if job.evaluates_last and (self.global_model or self.personal_after == "arrival"):
             yield from self.measure(device)
         if job.closing:
             return {}
@@ -296,8 +299,23 @@ class Method(Generic[P]):
         yield from ()
 
     def measure(self, device: OnDevice[Any]) -> Stage[None]:
-        """Measure the shared model, as the round before left it."""
+        """Measure what the round before left, as it arrived: the global model, or the personal one if there is none."""
+        yield Evaluate(device.job.round, model=self.arrives(closing=device.job.closing))
+
+    def measure_personal(self, device: OnDevice[Any]) -> Stage[None]:
+        """Measure the personal model of a device that is not asked to train; a simulation does this on a copy."""
         yield Evaluate(device.job.round)
+
+    def arrives(self, *, closing: bool) -> MeasuredModel:
+        """Return which model `measure` measures first, in a round or in the closing exchange."""
+        return "global" if self.global_model else "personal"
+
+    @property
+    def measured_models(self) -> tuple[MeasuredModel, ...]:
+        """Return the models that exist to be measured."""
+        if not self.global_model:
+            return ("personal",)
+        return ("personal", "global", "active") if self.caching else ("personal", "global")
 
     def train(self, device: OnDevice[Any]) -> Stage[None]:
         """Train on the device's own samples."""
@@ -325,6 +343,23 @@ class Method(Generic[P]):
     def down_to(self, state: Any, at: ExchangeId, number: int) -> Down:
         """Return what goes to one device in addition."""
         return {}
+
+    def shared_models(self, spec: FederationSpec, state: Any, number: int) -> Mapping[MeasuredModel, Up]:
+        """Return the knowledge that brings the shared models to a device if the run ends now, by model.
+
+        A model without knowledge does not exist yet.
+        """
+        if not self.global_model:
+            return {}
+        end, before = ExchangeId(spec.rounds, 0), ExchangeId(spec.rounds - 1, 0)
+        found: dict[MeasuredModel, Up] = {"global": self._brought(state, end, number)}
+        if self.caching:
+            found["active"] = self._brought(state, before, number)
+        return {model: knowledge for model, knowledge in found.items() if knowledge}
+
+    def _brought(self, state: Any, at: ExchangeId, number: int) -> Up:
+        knowledge = {**self.common(state, at), **self.personal(state, at, number)}
+        return {role: payload for role, payload in knowledge.items() if role in self.closing.down}
 
     def common(self, state: Any, at: ExchangeId) -> Up:
         """Return the knowledge that goes to all devices in this exchange, without empty roles."""

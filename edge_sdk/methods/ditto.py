@@ -6,7 +6,7 @@ Algorithm 1.
     train, share     w <- w^t, train CE, share w                       as in FedAvg
     personalise      train v on CE + (lambda / 2) |v - w^t|^2          on the same batches
 
-v is the device's personal model.  It predicts, it is measured, and it never leaves the device.  While w is trained, the
+The global model is w, the personal one v, which predicts and never leaves the device.  While w is trained, the
 generator holds v: memory holds one model, and copies of weights.
 """
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from edge_sdk.methods.averaging import DISCLOSES, Averaging
-from edge_sdk.methods.base import Exchange, OnDevice, Stage
+from edge_sdk.methods.base import OnDevice, Stage
 from edge_sdk.methods.params import Range, Start, Weighting
 from edge_sdk.methods.requests import ReadWeights, WriteWeights
 from edge_sdk.objectives import CrossEntropy, Proximal
@@ -42,8 +42,6 @@ class Ditto(Averaging[Params]):
     name = "ditto"
     title = "Ditto: FedAvg, and a model of each device's own near it"
     citation = "Li et al. 2021, ICML, arXiv:2012.04221"
-    closing = Exchange()
-    result = "own"
     terms = frozenset({"cross-entropy", "proximal"})
     discloses = DISCLOSES
 
@@ -53,6 +51,13 @@ class Ditto(Averaging[Params]):
         yield from super().receive(device)
         anchor: Weights = yield ReadWeights()
         device.kept = own, anchor
+
+    def measure(self, device: OnDevice[Any]) -> Stage[None]:
+        """Measure w^t; at the end go back to v, which is the device's result."""
+        yield from super().measure(device)
+        if device.job.closing:
+            own, _ = device.kept
+            yield WriteWeights(own.values)
 
     def personalise(self, device: OnDevice[Any]) -> Stage[None]:
         """Train v, near w^t."""

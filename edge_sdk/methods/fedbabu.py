@@ -4,7 +4,7 @@ Oh, Kim and Yun, "FedBABU: Toward Enhanced Representation for Federated Image Cl
 (arXiv:2106.06042), Algorithm 1.
 
     receive   the body, under the last layer that all devices draw from the federation's seed
-    measure   after tuning; then both are put back
+    measure   the global model as it is, the personal one after tuning; then both are put back
     train     CE(y, f(x)), the body alone
     share     the body
     reduce    the mean of bodies, as FedAvg's of whole models (averaging.py)
@@ -53,6 +53,7 @@ class FedBABU(Averaging[Params]):
     citation = "Oh et al. 2022, ICLR, arXiv:2106.06042"
     exchanges = (Exchange(down=BODY_DOWN, up=BODY_UP),)
     closing = Exchange(down=BODY_DOWN)
+    personal_after = "arrival"
     body = True
     needs = frozenset({"predict", "logit-gradients", "head-rows", "weights"})
     discloses = DISCLOSES_BODY
@@ -64,15 +65,20 @@ class FedBABU(Averaging[Params]):
         yield from super().receive(device)
 
     def measure(self, device: OnDevice[Any]) -> Stage[None]:
-        """Measure the tuned model.  At the end of the run the tuning is kept; before that it is undone."""
+        """Measure before and after tuning.  At the end of the run the tuning is kept; before that it is undone."""
+        yield from super().measure(device)
+        yield from self.measure_personal(device)
+        if not device.job.closing:
+            yield from self.receive(device)
+
+    def measure_personal(self, device: OnDevice[Any]) -> Stage[None]:
+        """Tune, and measure."""
         job, params = device.job, self.params
         if params.tune_steps:
             optim = replace(job.optim, learning_rate=params.tune_rate * job.optim.learning_rate)
             source = job.private_batches(params.tune_steps)
             yield Fit(source=source, objective=(CrossEntropy(),), optim=optim, part=params.tune)
         yield Evaluate(job.round)
-        if not job.closing:
-            yield from self.receive(device)
 
     def train(self, device: OnDevice[Any]) -> Stage[None]:
         """Train the body alone."""

@@ -132,8 +132,8 @@ class FedHKD(Averaging[Params]):
         self.discloses = f"{DISCLOSES}; {told}" if shares else told
         if noised:  # an upload does not tell which classes a device holds
             self.holders_wanted = 0
-        if not shares:  # weights need no permission; the result is the model after training
-            self.needs, self.shares_weights, self.result = self.needs - {"weights"}, False, "own"
+        if not shares:  # weights need no permission, and no model is shared
+            self.needs, self.shares_weights, self.global_model = self.needs - {"weights"}, False, False
 
     def warnings(self, spec: FederationSpec) -> tuple[str, ...]:
         """Return warnings W1 and W2."""

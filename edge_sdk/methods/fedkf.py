@@ -22,7 +22,7 @@ from edge_sdk.methods.averaging import DISCLOSES, DOWN, UP, Averaging, over_slot
 from edge_sdk.methods.base import Down, Exchange, OnDevice, Slot, Stage
 from edge_sdk.methods.fedkf_term import DataFree
 from edge_sdk.methods.params import Range, SlotAge, Start, Weighting
-from edge_sdk.methods.requests import Evaluate
+from edge_sdk.methods.requests import Evaluate, MeasuredModel
 from edge_sdk.objectives import CrossEntropy, Objective
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Weights
@@ -107,9 +107,13 @@ class FedKF(Averaging[Params]):
     def measure(self, device: OnDevice[Any]) -> Stage[None]:
         """Measure w^T, which is the result so far."""
         yield from write_weights(device, "teacher")
-        yield Evaluate(device.job.round)
+        yield Evaluate(device.job.round, model="global")
         if "teacher" in device.down:
             yield from write_weights(device)
+
+    def arrives(self, *, closing: bool) -> MeasuredModel:  # of Method
+        """Return that w^T, the mean over slots, is measured."""
+        return "global"
 
     def train(self, device: OnDevice[Any]) -> Stage[None]:
         """Train on equation 7; if no teacher was received, the two means are equal."""

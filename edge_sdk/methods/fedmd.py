@@ -97,7 +97,7 @@ class FedMD(Method[Params]):
     name = "fedmd"
     title = "FedMD: learn from the mean logits on public samples"
     citation = "Li and Wang 2019, arXiv:1910.03581"
-    result = "shared"
+    personal_after = "arrival"
     teaches = frozenset({"predict"})
     terms = frozenset({"cross-entropy", "distill"})
     needs_public_set = True

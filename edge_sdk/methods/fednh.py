@@ -9,8 +9,9 @@ Dai, Chen, Li, Heinecke, Sun and Xu, "Tackling Data Heterogeneity in Federated L
     reduce    the plain mean of bodies; W_c <- the direction of rho W_c + (1 - rho) times the devices' mean of class c,
               for each class c                                                              equation 4 and line 9
 
-What is measured is the model as it arrives, before it is trained on.  Where bodies stay on their devices that is each
-device's own body under the new prototypes.  The first prototypes are made in fednh_prototypes.py.
+The global model is the mean body under the new prototypes, the personal one a device's body after its training.  Where
+bodies stay on their devices there is no global model, and each device's own body is measured under the new prototypes.
+The first prototypes are made in fednh_prototypes.py.
 """
 
 from __future__ import annotations
@@ -112,6 +113,7 @@ class FedNH(Averaging[Params]):
         self.closing = Exchange(down=down)
         if not shares:  # weights need no permission, and architectures may differ
             self.needs, self.shares_weights, self.discloses = self.needs - {"weights"}, False, _TOLD
+            self.global_model, self.personal_after = False, "arrival"
 
     def warnings(self, spec: FederationSpec) -> tuple[str, ...]:
         """Return warning W9."""

@@ -38,7 +38,7 @@ class FedPer(Averaging[Params]):
     citation = "Arivazhagan et al. 2019, arXiv:1912.00818"
     exchanges = (Exchange(down=BODY_DOWN, up=BODY_UP),)
     closing = Exchange()
-    result = "own"
+    global_model = False
     body = True
     needs = frozenset({"predict", "logit-gradients", "head-rows", "weights"})
     discloses = DISCLOSES_BODY

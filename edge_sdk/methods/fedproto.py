@@ -58,7 +58,7 @@ class FedProto(Method[Params]):
     citation = "Tan et al. 2022, AAAI, arXiv:2105.00243"
     exchanges = (Exchange(down=DOWN, up={"prototypes": Slot(ClassRows)}),)
     closing = Exchange(down=DOWN)
-    result = "shared"
+    personal_after = "arrival"
     needs = frozenset({"predict", "logit-gradients", "features"})
     terms = frozenset({"cross-entropy", "prototype-pull"})
     same_width = True

@@ -41,7 +41,7 @@ class FedRep(Averaging[Params]):
     citation = "Collins et al. 2021, ICML, arXiv:2102.07078"
     exchanges = (Exchange(down=BODY_DOWN, up=BODY_UP),)
     closing = Exchange()
-    result = "own"
+    global_model = False
     body = True
     needs = frozenset({"predict", "logit-gradients", "head-rows", "weights"})
     discloses = DISCLOSES_BODY

@@ -6,8 +6,8 @@ Chen and Chao, "On Bridging Generic and Personalized Federated Learning for Imag
     train, share     (theta, G) <- mean, train CE(y, softmax(G R(x) + gamma log n)), share (theta, G)     equation 5
     personalise      train P on CE(y, softmax((G + P) R(x))), theta and G as they are                     equation 6
 
-G + P is one linear layer: the device's model has its rows, predicts with them, and is what is measured.  P is kept from
-round to round, and never leaves the device.
+G + P is one linear layer, with which the personal model predicts; the global model has G.  P is kept from round to
+round, and never leaves the device.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import numpy as np
 
 from edge_sdk.arrays import Floats
 from edge_sdk.methods.averaging import DISCLOSES, Averaging
-from edge_sdk.methods.base import Exchange, OnDevice, Stage
+from edge_sdk.methods.base import OnDevice, Stage
 from edge_sdk.methods.params import Range, Start, Weighting
-from edge_sdk.methods.requests import ReadHead, WriteHead
+from edge_sdk.methods.requests import ReadHead, ReadWeights, WriteHead, WriteWeights
 from edge_sdk.objectives import BalancedCrossEntropy, CrossEntropy
 from edge_sdk.protocol.schema import Matrix, wire
 
@@ -52,12 +52,22 @@ class FedRoD(Averaging[Params]):
     name = "fedrod"
     title = "FedRoD: FedAvg under a balanced loss, and a last layer of each device's own on top"
     citation = "Chen and Chao 2022, ICLR, arXiv:2107.00778"
-    closing = Exchange()
-    result = "own"
     needs = frozenset({"predict", "logit-gradients", "head-rows", "weights"})
     terms = frozenset({"cross-entropy", "balanced-cross-entropy"})
     discloses = DISCLOSES
     device_state = DeviceState
+
+    def receive(self, device: OnDevice[DeviceState]) -> Stage[None]:
+        """Take over the mean; at the end keep the personal model, which is the device's result."""
+        if device.job.closing:
+            device.kept = yield ReadWeights()
+        yield from super().receive(device)
+
+    def measure(self, device: OnDevice[DeviceState]) -> Stage[None]:
+        """Measure the mean; at the end go back to the personal model."""
+        yield from super().measure(device)
+        if device.job.closing:
+            yield WriteWeights(device.kept.values)
 
     def train(self, device: OnDevice[DeviceState]) -> Stage[None]:
         """Train the whole model on equation 5."""

@@ -37,6 +37,9 @@ class Public:
 
 
 Source: TypeAlias = Private | Public
+MeasuredModel: TypeAlias = Literal["personal", "global", "active"]
+"""A model whose accuracies are reported: `personal`, the device's own; `global`, the one that all devices share;
+`active`, the mean over the devices of a round, where the global model is the mean over all cached devices (FedKF)."""
 
 
 ModelRole: TypeAlias = Literal["own", "proxy"]
@@ -221,3 +224,5 @@ class Evaluate(Request):
     computes: ClassVar[bool] = True
     rounds_done: int
     prototypes: ClassRows | None = None
+    model: MeasuredModel = "personal"
+    """Which model that is."""

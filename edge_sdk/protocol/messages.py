@@ -173,6 +173,8 @@ class Hello:
     """A hash of the order and the shapes of the weights: the same for the same architecture."""
     batch_norm: bool = field(default=False, metadata=LATER)
     """Whether the model keeps running statistics of batches, which are not weights and stay on the device."""
+    test_samples: Count = field(default=0, metadata=LATER)
+    """The number of samples of the device's own test part; 0: it has none."""
 
 
 @wire("welcome")
@@ -231,11 +233,16 @@ class Upload:
     samples: Count = 0
     metrics: Annotated[Mapping[Word, float], Items()] = field(default_factory=FrozenDict)
     metrics_round: Count = 0
-    """The number of completed rounds that `metrics` describe; 0 if there are no metrics."""
+    """The number of completed rounds that `metrics` describe; 0 if there are no metrics.  They are of the global model,
+    or of the device's own where the method has no global one."""
     withheld: Line = field(default="", metadata=LATER)
     """Why the device sends no knowledge although the exchange needs some: its training diverged."""
     instruments: Annotated[Mapping[Word, float], Items()] = field(default_factory=FrozenDict, metadata=LATER)
     """What the method did on this device in this round, by name, such as each loss term's share of the gradient."""
+    personal_metrics: Annotated[Mapping[Word, float], Items()] = field(default_factory=FrozenDict, metadata=LATER)
+    """The same figures of the device's own model, where the method also has a global one."""
+    personal_round: Count = field(default=0, metadata=LATER)
+    """The number of completed rounds that `personal_metrics` describe."""
 
 
 @wire("receipt")

@@ -179,8 +179,10 @@ def _difference(made: Upload | None, recorded: Upload) -> str:
         own = made.knowledge.get(role)
         if own is None or storage.serialise(own) != storage.serialise(payload):
             return f"{role} differs from what was uploaded in the run"
-    if made.metrics != recorded.metrics:
-        return f"measured {dict(made.metrics)}, in the run {dict(recorded.metrics)}"
+    for name in ("metrics", "personal_metrics"):
+        own, told = getattr(made, name), getattr(recorded, name)
+        if own != told:
+            return f"measured {dict(own)}, in the run {dict(told)}"
     return f"of {made.samples} samples, in the run of {recorded.samples}"
 
 

@@ -33,7 +33,8 @@ def names(title, column=0):
 
 @pytest.fixture(scope="module")
 def result(pictures):
-    tables = fleets.tables(pictures, devices=3, rounds=1)
+    tables = fleets.tables(pictures, "fedavg", devices=3, rounds=2)
+    tables["method"] = {"cached": True}
     tables["data"]["split"] = [8, 1, 1]
     tables["run"]["standalone"] = True
     return run(configs.parse(tables, Path("f.toml")))
@@ -47,8 +48,12 @@ def test_every_figure_stands_where_the_page_says(result):
     assert documented.pop("to_target") == {f"{target:g}" for target in TARGETS}
     metrics = {name for name in whole["metrics"] if not name.startswith("standalone_")}
     assert documented.pop("metrics") == metrics
-    documented["accuracy"].remove("gm")  # fedmd's devices have models of their own
+    whole |= {f"{model}_model": {**found["accuracy"], **found["own_task"]} for model, found in shared_models(whole)}
     assert documented == {where: set(whole[where]) for where in documented}
+
+
+def shared_models(whole):
+    return [(model, whole[f"{model}_model"]) for model in ("global", "active")]
 
 
 def test_every_file_is_listed(result, tmp_path):
@@ -65,8 +70,8 @@ def test_every_picture_is_listed(result, tmp_path):
     for path in plots.draw_comparison(comparison(result), tmp_path / "compare"):
         drawn.setdefault(path.stem, set()).add("compare")
     rows = re.findall(r"^\| `(\w+)` \| ([a-z, ]+) \|", section("Pictures"), re.MULTILINE)
-    drawn |= {"prototype_cosines": {"run", "compare"}}  # fedmd has none: see test_insight
-    drawn |= {"instruments_by_round": {"run", "compare"}}  # fedmd has one loss term: see test_instruments
+    drawn |= {"prototype_cosines": {"run", "compare"}}  # fedavg has none: see test_insight
+    drawn |= {"instruments_by_round": {"run", "compare"}}  # fedavg has one loss term: see test_instruments
     assert {name: set(of.split(", ")) for name, of in rows} == {**drawn, "gain_KEY": {"sweep"}}
 
 
@@ -76,4 +81,4 @@ def test_the_sections_that_a_method_chooses_from_are_named():
 
 
 def comparison(result):
-    return Comparison((MethodRuns("fedmd", (Trial(0, result, "fedmd/seed-0"),)),), "fedmd")
+    return Comparison((MethodRuns("fedavg", (Trial(0, result, "fedavg/seed-0"),)),), "fedavg")

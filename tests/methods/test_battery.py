@@ -306,7 +306,7 @@ BYTES: dict[str, tuple[int, int]] = {
     "fedhkd": (S.r * (S.p + S.k * (S.d + S.k + ROW)), S.r * (S.p + S.k * (S.d + S.k + ROW))),
     "feddf": (S.r * S.p, S.r * S.p),
     "fedkf": (S.r * S.mlp, S.r * S.mlp),  # everybody answers: the two means are one
-    "ditto": (S.r * S.p, (S.r - 1) * S.p),
+    "ditto": (S.r * S.p, S.r * S.p),
     "feddf_al": (S.r * (S.p + S.tau * S.b * S.k), S.r * (S.p + 2 * S.tau * S.b * S.k)),
     "fedper": (S.r * S.body, (S.r - 1) * S.body),
     "qffl": (S.r * (S.p + 1), S.r * S.p),
@@ -317,7 +317,7 @@ BYTES: dict[str, tuple[int, int]] = {
     "fedbabu": (S.r * S.body, S.r * S.body),
     "fednh": (S.r * (S.body + 1 + S.k * (S.d + ROW)), S.r * (S.body + 1) + (S.r + 1) * S.k * (S.d + ROW)),
     "moon": (S.r * S.p, S.r * S.p),
-    "fedrod": (S.r * S.p, (S.r - 1) * S.p),
+    "fedrod": (S.r * S.p, S.r * S.p),
     "fedgen": (
         S.r * (S.p + S.k * (S.d + 1 + ROW)),
         S.r * S.p + (S.r - 1) * S.k * (SMALL["samples_per_class"] * S.d + ROW),

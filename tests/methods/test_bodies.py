@@ -14,7 +14,7 @@ from laws import spec_of
 from edge_sdk.methods.fedbabu import common_head
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.registry import load_method, method_of
-from edge_sdk.methods.requests import Fit, ReadHead
+from edge_sdk.methods.requests import Evaluate, Fit, ReadHead
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.reductions import Contribution
@@ -71,9 +71,21 @@ def test_fedrep_trains_the_head_first() -> None:
 def test_fedbabu_tunes_what_it_measures_and_nothing_else() -> None:
     took = ["ReadHead", "WriteHead", "WriteWeights"]
     assert kinds(asked("fedbabu", 0)) == ["ReadHead", "WriteHead", "fit body", "ReadWeights"]
-    assert kinds(asked("fedbabu", 1)) == [*took, "fit head", "Evaluate"]
-    assert kinds(asked("fedbabu", 1, tune="all", tune_steps=3))[3:] == ["fit all", "Evaluate"]
-    assert kinds(asked("fedbabu", 1, tune_steps=0))[3:] == ["Evaluate"]
+    assert kinds(asked("fedbabu", 1)) == [*took, "Evaluate", "fit head", "Evaluate"]
+    assert kinds(asked("fedbabu", 1, tune="all", tune_steps=3))[3:] == ["Evaluate", "fit all", "Evaluate"]
+    assert kinds(asked("fedbabu", 1, tune_steps=0))[3:] == ["Evaluate", "Evaluate"]
+    assert [each.model for each in asked("fedbabu", 1) if isinstance(each, Evaluate)] == ["global", "personal"]
+
+
+@pytest.mark.parametrize(
+    ("name", "own"), [("ditto", ["ReadWeights"]), ("fedrod", ["ReadWeights"]), ("fedavg", []), ("fedprox", [])]
+)
+def test_the_end_measures_the_global_model_and_keeps_a_personal_one(name: str, own: list[str]) -> None:
+    requests = asked(name, spec_of(load_method(name)).rounds)
+    measured = next(each for each in requests if isinstance(each, Evaluate))
+    assert measured.model == "global"
+    assert kinds(requests)[: len(own)] == own
+    assert kinds(requests)[-1] == ("WriteWeights" if own else "Evaluate")
 
 
 def test_a_head_for_all_is_a_function_of_the_seed() -> None:

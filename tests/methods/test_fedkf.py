@@ -84,9 +84,9 @@ def asked(down: dict[str, Weights], round_: int, **params: Any) -> tuple[list[An
 
 def test_a_device_measures_the_teacher_trains_the_student_and_shares_it() -> None:
     requests, sent = asked({"weights": weights(1, 2), "teacher": weights(3, 4)}, 2, gamma=0.5, adversarial=True)
-    first, measured, second, fit, read = requests
+    first, measured, second, fit, read, trained = requests
     assert (first.values.tolist(), second.values.tolist()) == ([3, 4], [1, 2])
-    assert isinstance(measured, Evaluate)
+    assert (measured.model, measured.rounds_done, trained.model, trained.rounds_done) == ("global", 2, "personal", 3)
     assert isinstance(read, ReadWeights)
     assert isinstance(fit, Fit)
     own, term = fit.objective
@@ -98,7 +98,7 @@ def test_a_device_measures_the_teacher_trains_the_student_and_shares_it() -> Non
 
 def test_where_the_means_are_one_it_is_the_teacher_too() -> None:
     requests, _ = asked({"weights": weights(1, 2)}, 2)
-    assert [type(each) for each in requests] == [WriteWeights, Evaluate, Fit, ReadWeights]
+    assert [type(each) for each in requests] == [WriteWeights, Evaluate, Fit, ReadWeights, Evaluate]
     assert requests[2].objective[1].teacher.tolist() == [1, 2]
 
 

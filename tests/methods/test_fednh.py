@@ -233,7 +233,15 @@ PROTOTYPES = rows_of([0, 1, 2], W0)
 def test_a_round_on_the_device() -> None:
     body = Weights(values=np.ones(2, np.float32), layout=bytes(16))
     requests, up = asked({"prototypes": PROTOTYPES, "weights": body}, begun=True, round_=0)
-    assert [type(each) for each in requests] == [SetScale, WriteHead, WriteWeights, Fit, ClassMeans, ReadWeights]
+    assert [type(each) for each in requests] == [
+        SetScale,
+        WriteHead,
+        WriteWeights,
+        Fit,
+        ClassMeans,
+        ReadWeights,
+        Evaluate,
+    ]
     assert requests[0] == SetScale(None, trains=True)
     assert requests[1].rows.shape == (3, 3)
     assert (requests[2].without_head, requests[3].part, requests[5].without_head) == (True, "body", True)

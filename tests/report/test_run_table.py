@@ -79,7 +79,7 @@ def small(**changes):
 
 
 def names():
-    return [column.name for column in COLUMNS]
+    return [column.name for column in COLUMNS if column.name != "global"]
 
 
 def cells(row):

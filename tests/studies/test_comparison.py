@@ -252,7 +252,7 @@ def test_a_comparison_without_any_accuracy_is_drawn_too(tmp_path):
     empty = Comparison((MethodRuns("alone", (bare,)), MethodRuns("fedal", (bare,))), "fedal")
     paths = plots.draw_comparison(empty, tmp_path)
     assert all(path.exists() for path in paths)
-    assert paths[0].with_suffix(".csv").read_text() == "method,round,mean,low,high\n"
+    assert paths[0].with_suffix(".csv").read_text() == "method,round,mean,low,high,measured\n"
 
 
 def test_every_line_looks_different():
@@ -323,7 +323,7 @@ def test_bands_that_could_not_be_told_apart_are_left_out(tmp_path, figures, coun
 
 def test_a_line_over_time_says_where_it_begins(tmp_path, figures):
     curve_plots.accuracy_by_time(comparison(), tmp_path / "p.png")
-    assert "by evaluated round" in figures[0].texts[1].get_text()
+    assert "all 2 devices" in figures[0].texts[1].get_text()
 
 
 def test_a_method_that_never_began_has_no_panel_and_no_row(tmp_path, figures):

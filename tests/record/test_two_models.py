@@ -1,0 +1,106 @@
+"""The global model and the devices' personal models: both are measured in a round, and reported apart."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from coordinator.record.run_record import RunRecord
+from coordinator.report.compare import Comparison, MethodRuns, Trial
+from coordinator.report.run_files import read_run, write_run
+from coordinator.report.run_table import run_table
+from coordinator.report.summary import summary
+from edge_sdk.methods.registry import load_method
+from edge_sim import run
+from edge_sim.config import settings as configs
+from tests import fleets as tiny
+
+GLOBAL = {
+    "fedavg", "fedprox", "fedkf", "fedgkd", "qffl", "moon", "fedhkd", "fednh", "feddf", "fedgen", "fedbabu", "ditto", "fedrod",
+}  # fmt: skip
+PERSONAL = {
+    "local", "fedmd", "fedmd_lf", "fedal", "feddf_al", "fedproto", "fedssa", "fd", "lg_fedavg", "fedclassavg", "fedper", "fedrep",
+}  # fmt: skip
+
+
+def result(pictures, method):
+    tables = tiny.tables(pictures, method, devices=3, rounds=3)
+    if method == "fedbabu":  # shares what is in front of the last layer
+        tables["fleet"][0]["model"] = "mlp"
+    return run(configs.parse(tables, Path("f.toml")))
+
+
+def rounds_csv(folder):
+    with (folder / "rounds.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("name", sorted(GLOBAL | PERSONAL))
+def test_which_models_a_method_has(name):
+    models = load_method(name)().measured_models
+    assert models[0] == "personal"
+    assert ("global" in models) is (name in GLOBAL)
+
+
+def test_parameters_decide_which_models_there_are():
+    assert load_method("fedhkd").under({"share_weights": False}).measured_models == ("personal",)
+    assert load_method("fednh").under({"share_body": False}).measured_models == ("personal",)
+    assert load_method("fedavg").under({"cached": True}).measured_models == ("personal", "global", "active")
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ditto", "fedrod", "fedbabu"])
+def test_both_models_are_measured_after_every_round(pictures, tmp_path, method):
+    found = result(pictures, method)
+    devices = {device.id for device in found.devices}
+    for entry in found.history:
+        assert set(entry.accuracy) == set(entry.global_accuracy) == devices
+        assert len(set(entry.global_accuracy.values())) == 1
+    assert any(entry.accuracy != entry.global_accuracy for entry in found.history)
+    write_run(found, "", tmp_path)
+    assert read_run(tmp_path) == found
+    rows = rounds_csv(tmp_path)
+    assert [row["global_measured"] for row in rows] == [row["measured"] for row in rows] == ["3"] * 3
+    assert all(row["gm"] and row["global_amp"] and row["amp"] for row in rows)
+
+
+def test_after_one_round_the_personal_model_is_that_of_the_devices_alone(pictures):
+    """In the first round FedAvg trains what `local` trains: the same steps from the same start."""
+    found = result(pictures, "fedavg")
+    alone = result(pictures, "local")
+    assert found.history[0].accuracy == alone.history[0].accuracy
+    assert alone.history[0].global_accuracy == {}
+
+
+def test_the_headline_compares_personal_models_and_names_the_global_one(pictures):
+    found = result(pictures, "fedavg")
+    whole = summary(found)
+    table = run_table(found)
+    personal, common = whole["accuracy"]["mean"], whole["global_model"]["accuracy"]["mean"]
+    assert f"{100 * personal:.1f} %" in table.headline
+    assert f"global model {100 * common:.1f} %" in table.headline
+    assert whole["accuracy"]["gm"] == common
+    assert "global" in [column.name for column in table.columns]
+    assert "global" not in [column.name for column in run_table(result(pictures, "fedmd")).columns]
+
+
+def test_a_comparison_has_the_global_models_apart(pictures):
+    runs = [MethodRuns(name, (Trial(0, result(pictures, name)),)) for name in ("fedmd", "fedavg")]
+    shared = Comparison(tuple(runs), "fedmd").of_shared_models()
+    assert shared is not None
+    assert [bool(line.trials[0].curve()) for line in shared.lines] == [False, True]
+    assert Comparison((runs[0],), "fedmd").of_shared_models() is None
+    assert runs[0].accuracy("gm") is None
+    assert runs[1].accuracy("gm").mean == runs[1].accuracy("global_mean").mean
+
+
+def test_figures_of_one_model_do_not_replace_those_of_the_other():
+    record = RunRecord()
+    record.measured("a", 2, {"accuracy": 0.5, "local_accuracy": 0.6, "pm_v": 0.7})
+    record.measured("a", 1, {"accuracy": 0.4, "local_accuracy": 0.3}, "global")
+    assert record.metrics["a"] == {
+        "local_accuracy": 0.6, "pm_v": 0.7, "global_accuracy": 0.4, "global_local_accuracy": 0.3,
+    }  # fmt: skip
+    record.measured("a", 3, {"accuracy": 0.9})
+    assert record.metrics["a"] == {"global_accuracy": 0.4, "global_local_accuracy": 0.3}
+    again = RunRecord.from_json(record.to_json())
+    assert (again.accuracy, again.global_accuracy) == ({2: {"a": 0.5}, 3: {"a": 0.9}}, {1: {"a": 0.4}})
