@@ -141,7 +141,7 @@ def test_ctrl_c_and_resume(pictures: Path, tmp_path: Path, expected: dict[str, f
     assert "interrupted" in said
     with pytest.raises(UsageError, match="holds a run already"):
         run(file, broker="embedded:amqtt", out=out)
-    with pytest.raises(UsageError, match=r"no state of device-00: .*--broker"):
+    with pytest.raises(UsageError, match=r"device-00: .*over a broker"):
         run(file, out=out, resume=True)
     result = run(file, broker="embedded:amqtt", out=out, resume=True)
     assert {device.id: device.accuracy for device in result.devices} == expected
@@ -163,5 +163,5 @@ def test_a_run_in_memory_is_not_resumed_over_a_broker(
         patch.setattr(VirtualClock, "step", stop)
         with pytest.raises(KeyboardInterrupt):
             run(fleets.tables(pictures), out=tmp_path / "run")
-    with pytest.raises(UsageError, match=r"no state of device-00: .*in memory"):
+    with pytest.raises(UsageError, match=r"device-00: .*in memory"):
         run(fleets.tables(pictures), broker="embedded:amqtt", out=tmp_path / "run", resume=True)

@@ -176,5 +176,5 @@ def test_a_run_over_a_broker_is_not_resumed_in_memory(
     out = tmp_path / "run"
     interrupted(pictures, out, monkeypatch)
     shutil.move(out / "checkpoint" / "device-02.db", tmp_path)
-    with pytest.raises(UsageError, match=r"checkpoint: .*device-02: .*--broker"):
+    with pytest.raises(UsageError, match=r"device-02: .*over a broker"):
         run(fleets.tables(pictures), out=out, resume=True)
