@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edge_sdk.errors import MissingExtra, UsageError
@@ -28,7 +28,21 @@ def dumps(tables: Mapping[str, Any]) -> str:
     check_writer()
     import tomli_w
 
-    return tomli_w.dumps(tables)
+    rows = {key: value for key, value in tables.items() if _are_flat_tables(value)}
+    parts = [tomli_w.dumps({key: value for key, value in tables.items() if key not in rows})]
+    for key, each in rows.items():
+        header = f"[{tomli_w.dumps({key: {}}).strip()}]\n"  # the key is quoted where it must be
+        parts += [header + tomli_w.dumps(row) for row in each]
+    return "\n".join(filter(None, parts))
+
+
+def _are_flat_tables(value: object) -> bool:
+    """Whether a value is a list of tables, each of which may have a [[header]] of its own, as tomli_w never writes."""
+    return (
+        isinstance(value, Sequence)
+        and bool(value)
+        and all(isinstance(row, Mapping) and not any(isinstance(v, Mapping) for v in row.values()) for row in value)
+    )
 
 
 def check_writer() -> None:
