@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from edge_sdk.durable import as_store_error, open_database, transaction
-from edge_sdk.methods.noise import SECRET_BYTES
+from edge_sdk.methods.job import SECRET_BYTES
 
 
 @dataclass(frozen=True, slots=True)

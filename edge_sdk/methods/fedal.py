@@ -8,9 +8,7 @@ equations 4-6 and Algorithm 1.  A round is a local stage and a transfer stage of
     coordinator    the mean of the others' logits for each device; one ascent step of the discriminator h on the
                    contributors, U_n = log softmax(h(softmax(f_n / E_D)))_n; and the gradient of U_n at f_n
 
-There are 1 + tau exchanges a round, for what the last iteration computes must come down, too.  Snapshots are kept as
-their logits on the batches to come, so no second model is held in memory.  In the first round the local less-forgetting
-term would anchor to a random network, and is left out.
+The rounds on the device are those of transfer.py; this file adds the discriminator.
 """
 
 from __future__ import annotations
@@ -18,26 +16,23 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, Protocol, TypeGuard, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.errors import RunFailed
-from edge_sdk.methods.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, check_batch, torch_part
+from edge_sdk.methods.base import Down, OnDevice, Slot, check_batch, torch_part
 from edge_sdk.methods.params import Range
-from edge_sdk.methods.requests import Fit, Logits, Public
-from edge_sdk.objectives import CrossEntropy, Distill, LessForgetting, LogitGradient, Term
+from edge_sdk.methods.transfer import DeviceState, Transfer, targets
+from edge_sdk.objectives import LogitGradient, Term
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import LogitGradients, PublicLogits
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.public_batch import batch_digest, batch_indices
-from edge_sdk.protocol.schema import Count, Matrix, Tensor, wire
-from edge_sdk.reductions import mean_in_order
+from edge_sdk.protocol.schema import Count, Tensor, wire
+from edge_sdk.reductions import Bag
 
-ROUND_TRIP_BUDGET = 5000
-"""Round trips above which a lock-step method gets a warning; the paper's longest runs are of that order."""
 Layer = Annotated[NDArray[np.float32], Tensor(("f4",), 1)]
 
 
@@ -75,43 +70,6 @@ class Params:
             raise ValueError(f"device: expected cpu or cuda:N, found {self.device!r}")
 
 
-class TransferParams(Protocol):
-    """The parameters that a transfer stage needs."""
-
-    @property
-    def tau(self) -> int:
-        """The number of iterations."""
-
-    @property
-    def public_batch(self) -> int:
-        """B: public samples per iteration."""
-
-    @property
-    def temperature(self) -> float:
-        """E: temperature of the KL terms."""
-
-    @property
-    def less_forgetting(self) -> float:
-        """The weight of the less-forgetting terms."""
-
-    @property
-    def target(self) -> str:
-        """Whose mean a device learns from."""
-
-
-T = TypeVar("T", bound=TransferParams)
-
-
-@wire("fedal-state")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceState:
-    """The progress of this device in the round."""
-
-    local_rounds: Count = 0
-    """The number of rounds whose local stage is done."""
-    snapshot: Matrix | None = None  # (tau * b, k): logits after the local stage, on all batches of the transfer stage
-
-
 @wire("fedal-feedback")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feedback:
@@ -134,173 +92,80 @@ class State:
     """The feedback by device number."""
 
 
-class Transfer(Method[T]):
-    """The rounds of FedAL, FedMD-LF (without discriminator) and FedDF-AL (which averages weights first).
+A = TypeVar("A", bound=Params)
 
-    A predict-only model uploads logits and does not train.
-    """
 
-    teaches = frozenset({"predict"})
-    terms = frozenset({"cross-entropy", "distill", "less-forgetting", "logit-gradient"})
-    needs_public_set = True
-    lock_step = True
-    discloses = "logits on the public samples, which can tell what the private samples are like"
-    cautions = (
-        "W4: tau = 1, at which the less-forgetting terms have no effect",
-        f"W5: more than {ROUND_TRIP_BUDGET} blocking round trips in a run",
-    )
-    device_state = DeviceState
-    before = 0
-    """The number of exchanges of a round before the first iteration."""
+class Adversarial(Transfer[A]):
+    """Adds to the transfer stage what the coordinator's discriminator sends."""
 
-    def __init__(self, params: T | None = None) -> None:
-        super().__init__(params)
-        self.exchanges = self.iterations()
+    terms = frozenset({*Transfer.terms, "logit-gradient"})
 
-    def iterations(self) -> tuple[Exchange, ...]:
-        """Return the exchanges: exchange i uploads logits of iteration i, and brings results of iteration i - 1."""
-        rows = self.params.public_batch
-        up = {"logits": Slot(PublicLogits, rows=rows)}
-        down = {"mean": Slot(PublicLogits, personal=True, optional=True, rows=rows)}
-        if "logit-gradient" in self.terms:
-            down["adversarial"] = Slot(LogitGradients, personal=True, optional=True, rows=rows)
-        between = [Exchange(down=down, up=up) for _ in range(self.params.tau - 1)]
-        return (Exchange(up=up), *between, Exchange(down=down))
+    def more_down(self) -> Mapping[str, Slot]:
+        """Return the gradient of U_n at the device's logits."""
+        return {"adversarial": Slot(LogitGradients, personal=True, optional=True, rows=self.params.public_batch)}
 
     def misfit(self, devices: int) -> str:
         """Check that each device has an output of the discriminator."""
-        if isinstance(self.params, Params) and devices > self.params.max_devices:
+        if devices > self.params.max_devices:
             return f"max_devices: {self.params.max_devices} slots for {devices} devices; each device needs one"
         return ""
 
-    def warnings(self, spec: FederationSpec) -> tuple[str, ...]:
-        """Return warnings W4 and W5."""
-        found = []
-        if self.params.tau == 1 and self.params.less_forgetting > 0:
-            found.append("W4: at tau = 1 the less-forgetting terms have no effect; use tau >= 2")
-        trips = self.params.tau * spec.rounds
-        if trips > ROUND_TRIP_BUDGET:
-            found.append(
-                f"W5: {trips} blocking round trips (at 200 ms each {trips * 0.2 / 60:.0f} min of waiting); "
-                "on slow links use fedmd, which needs one a round"
-            )
-        return tuple(found)
-
-    # -- on the device ----------------------------------------------------------------------------------------------
-
-    def exchange(self, device: OnDevice[DeviceState]) -> Stage[Up]:
-        """Run iteration i: learn from iteration i - 1, then compute logits on the batch of iteration i."""
-        params, job, iteration = self.params, device.job, device.job.exchange - self.before
-        if job.learns and device.state.local_rounds != job.round + 1:
-            yield from self.train(device)
-            device.state = DeviceState(local_rounds=job.round + 1)
-        if iteration < 0:
-            return (yield from self.share(device))
-        batches = self.public_batches(device)  # (tau, b)
-        if job.learns and device.state.snapshot is None and iteration < params.tau:
-            yield from self.receive(device)
-            after: Floats = yield Logits(Public(batches))  # (tau, b, k)
-            device.state = replace(device.state, snapshot=after.reshape(-1, after.shape[-1]))
-        if job.learns and iteration > 0:
-            yield from self.transfer(device, batches, done=iteration - 1)
-        if iteration == params.tau:
-            return {}
-        logits: Floats = (yield Logits(Public(batches[iteration][None])))[0]  # (b, k)
-        return {"logits": PublicLogits(values=logits, batch=batch_digest(job.spec, batches[iteration]))}
-
-    def public_batches(self, device: OnDevice[DeviceState]) -> Ints:
-        """The public batches P^{t,0..tau-1} of this round, each named by the exchange that uploads it: (tau, b)."""
-        spec, round_, size = device.job.spec, device.job.round, self.params.public_batch
-        exchanges = range(self.before, self.before + self.params.tau)
-        return np.stack([batch_indices(spec, round_, each, size) for each in exchanges])
-
-    def train(self, device: OnDevice[DeviceState]) -> Stage[None]:
-        """Run the local stage: once a round, also on a device that joins the round late."""
-        params, job = self.params, device.job
-        if not job.local_steps:
-            return
-        objective: list[Term] = [CrossEntropy()]
-        if job.round > 0 and params.less_forgetting > 0:
-            before: Floats = yield Logits(device.batches)
-            objective.append(
-                LessForgetting(logits=before, temperature=params.temperature, weight=params.less_forgetting)
-            )
-        yield Fit(source=device.batches, objective=tuple(objective), optim=job.optim)
-
-    def transfer(self, device: OnDevice[DeviceState], batches: Ints, *, done: int) -> Stage[None]:
-        """Take one step on the batch of iteration `done`; a device that missed that iteration skips the step."""
-        params, job = self.params, device.job
-        mean = device.received(PublicLogits, "mean")
+    def terms_received(self, device: OnDevice[DeviceState], batch: Ints) -> tuple[Term, ...]:
+        """Return the terms of equation 6 that came: imitate the others, deceive the discriminator."""
+        came = super().terms_received(device, batch)
         adversarial = device.received(LogitGradients, "adversarial")
-        for came in (mean, adversarial):
-            if came is not None:
-                check_batch(came, job.spec, batches[done])
-        if device.state.snapshot is None or (mean is None and adversarial is None):
-            return
-        snapshot = device.state.snapshot.reshape(params.tau, params.public_batch, -1)[done]  # (b, k)
-        objective = transfer_loss(params, snapshot, mean, adversarial)
-        yield Fit(source=Public(batches[done : done + 1]), objective=objective, optim=job.optim)
-
-    # -- on the coordinator -----------------------------------------------------------------------------------------
-
-    def begin(self, spec: FederationSpec) -> Any:
-        """Return a seeded discriminator with one output for each slot, if the method has a discriminator."""
-        return State(discriminator=first_discriminator(self.params, spec)) if _adversarial(self.params) else State()
-
-    def down_to(self, state: Any, at: ExchangeId, number: int) -> Down:
-        """Send the feedback of the iteration before; none in the first exchange or to a device that missed it."""
-        feedback = state.feedback.get(str(number)) if at.exchange > 0 else None
-        return {} if feedback is None else {"mean": feedback.mean, "adversarial": feedback.adversarial}
-
-    def reduce(self, spec: FederationSpec, state: Any, at: ExchangeId, uploads: Any) -> Any:
-        """Compute one iteration of the transfer stage; the last exchange of a round only confirms."""
-        if at.exchange == self.params.tau:
-            return replace(state, feedback={})
-        ups: dict[int, PublicLogits] = uploads.payloads(PublicLogits, "logits")
-        means = targets(ups, self.params.target)
-        gradients: dict[int, LogitGradients] = {}
-        if _adversarial(self.params):
-            state, gradients = discriminated(state, ups, self.params, spec)
-        feedback = {str(each): Feedback(mean=means.get(each), adversarial=gradients.get(each)) for each in ups}
-        return replace(state, feedback=feedback)
+        if adversarial is None:
+            return came
+        check_batch(adversarial, device.job.spec, batch)
+        gradient = adversarial.values.astype(np.float32)[None]  # (1, b, k)
+        return (*came, LogitGradient(gradient=gradient, weight=self.params.adversarial))
 
 
-class FedAL(Transfer[Params]):
-    """Adds the discriminator to the transfer stage."""
+class FedAL(Adversarial[Params]):
+    """Trains the discriminator on the coordinator, in each iteration of the transfer stage."""
 
     name = "fedal"
     title = "FedAL: logits, an adversarial discriminator, less forgetting"
     citation = "Han, Shi and Huang 2024, IEEE JSAC, FedAL"
 
+    def begin(self, spec: FederationSpec) -> State:
+        """Return a seeded discriminator with one output for each slot."""
+        return first_state(self.params, spec)
 
-def transfer_loss(
-    params: TransferParams, snapshot: Floats, mean: PublicLogits | None, adversarial: LogitGradients | None
-) -> tuple[Term, ...]:
-    """Return equation 6 on one batch: imitate the others, deceive the discriminator, do not forget; snapshot (b, k)."""
-    terms: list[Term] = []
-    if params.less_forgetting > 0:
-        before = snapshot[None]  # (1, b, k)
-        terms.append(LessForgetting(logits=before, temperature=params.temperature, weight=params.less_forgetting))
-    if mean is not None:
-        terms.append(Distill(logits=mean.values.astype(np.float32)[None], temperature=params.temperature))
-    if adversarial is not None and isinstance(params, Params):
-        terms.append(LogitGradient(gradient=adversarial.values.astype(np.float32)[None], weight=params.adversarial))
-    return tuple(terms)
+    def down_to(self, state: State, at: ExchangeId, number: int) -> Down:
+        """Send the feedback of the iteration before; none in the first exchange or to a device that missed it."""
+        return feedback_to(state, at.exchange, number)
+
+    def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Bag) -> State:
+        """Compute one iteration of the transfer stage; the last exchange of a round only confirms."""
+        return after_iteration(self.params, spec, state, at.exchange, uploads)
 
 
-def targets(ups: Mapping[int, PublicLogits], target: str) -> dict[int, PublicLogits]:
-    """Return the target of each contributor: the mean of the others (equations 4-6), or the mean of all (line 15)."""
-    batch, others = next(iter(ups.values())).batch, len(ups) - 1
-    if target == "all":
-        mean = PublicLogits(values=mean_in_order(up.values for up in ups.values()), batch=batch, contributors=len(ups))
-        return dict.fromkeys(ups, mean)
-    if not others:
-        return {}  # no other device exists
-    total = np.sum([up.values for up in ups.values()], axis=0, dtype=np.float64)  # (b, k), in number order
-    return {
-        number: PublicLogits(values=((total - up.values) / others).astype(np.float32), batch=batch, contributors=others)
-        for number, up in ups.items()
-    }
+# -- the coordinator's half -----------------------------------------------------------------------------------------
+
+
+def first_state(params: Params, spec: FederationSpec) -> State:
+    """Return a seeded discriminator; none if the adversarial term has no weight."""
+    return State(discriminator=first_discriminator(params, spec)) if params.adversarial > 0 else State()
+
+
+def feedback_to(state: State, iteration: int, number: int) -> Down:
+    """Return the feedback for one device in an iteration, which is of the iteration before."""
+    feedback = state.feedback.get(str(number)) if iteration > 0 else None
+    return {} if feedback is None else {"mean": feedback.mean, "adversarial": feedback.adversarial}
+
+
+def after_iteration(params: Params, spec: FederationSpec, state: State, iteration: int, uploads: Bag) -> State:
+    """Return the state after an iteration: means of logits, and a step of the discriminator."""
+    if iteration == params.tau:
+        return replace(state, feedback={})
+    ups = uploads.payloads(PublicLogits, "logits")
+    means = targets(ups, params.target)
+    gradients: dict[int, LogitGradients] = {}
+    if params.adversarial > 0:
+        state, gradients = train_discriminator(state, ups, params, spec)
+    feedback = {str(each): Feedback(mean=means.get(each), adversarial=gradients.get(each)) for each in ups}
+    return replace(state, feedback=feedback)
 
 
 def clip(gradients: Floats, most: float) -> Floats:
@@ -315,10 +180,6 @@ def clip(gradients: Floats, most: float) -> Floats:
 # -- the discriminator; its torch part is torch_fedal.py --------------------------------------------------------------
 
 
-def _adversarial(params: object) -> TypeGuard[Params]:
-    return isinstance(params, Params) and params.adversarial > 0
-
-
 def first_discriminator(params: Params, spec: FederationSpec) -> tuple[Floats, ...]:
     """Return seeded weights and biases in turn, flattened.  Raises UsageError if the compute device is missing."""
     module = torch_part("torch_fedal", "FedAL's discriminator")
@@ -328,7 +189,7 @@ def first_discriminator(params: Params, spec: FederationSpec) -> tuple[Floats, .
     )
 
 
-def discriminated(
+def train_discriminator(
     state: State, ups: Mapping[int, PublicLogits], params: Params, spec: FederationSpec
 ) -> tuple[State, dict[int, LogitGradients]]:
     """Lines 16-18 of Algorithm 1: train the discriminator by one step, and differentiate U_n for each contributor."""
@@ -340,7 +201,7 @@ def discriminated(
         )
     logits = np.stack([up.values.astype(np.float32) for up in ups.values()])  # (n, b, k)
     before = module.DiscriminatorState(state.discriminator, state.moments, state.steps)
-    outcome = module.ascended(before, logits, slots, params, spec.classes)
+    outcome = module.ascent_step(before, logits, slots, params, spec.classes)
     now = outcome.state
     after = replace(state, discriminator=now.weights, moments=now.moments, steps=now.steps, mean_u=outcome.mean_u)
     gradients = clip(outcome.gradients, params.gradient_clip)

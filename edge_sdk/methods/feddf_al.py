@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, cast
 
-from edge_sdk.methods import averaging, fedal
+from edge_sdk.methods import averaging, fedal, transfer
 from edge_sdk.methods.base import Down, Exchange, OnDevice, Slot, Stage, Up
 from edge_sdk.methods.params import Range, Start, Weighting
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -81,7 +81,7 @@ class Groups:
         return Groups(sums, {**self.members, **other.members}, self.bag.merge(other.bag))
 
 
-class FedDFAL(fedal.Transfer[Params]):
+class FedDFAL(fedal.Adversarial[Params]):
     """Runs one exchange of weights, then the exchanges of FedAL."""
 
     name = "feddf_al"
@@ -101,37 +101,34 @@ class FedDFAL(fedal.Transfer[Params]):
         mean = {"weights": Slot(Weights, personal=True, optional=True)}
         return (Exchange(up=averaging.UP), Exchange(down=mean, up=first.up), *rest)
 
-    def share(self, device: OnDevice[fedal.DeviceState]) -> Stage[Up]:
+    def share(self, device: OnDevice[transfer.DeviceState]) -> Stage[Up]:
         """Send the weights after the local stage."""
         return (yield from averaging.read_weights(device, self.params.weighting))
 
-    def receive(self, device: OnDevice[fedal.DeviceState]) -> Stage[None]:
+    def receive(self, device: OnDevice[transfer.DeviceState]) -> Stage[None]:
         """Take over the mean of the device's architecture."""
         yield from averaging.write_weights(device)
 
     def begin(self, spec: FederationSpec) -> State:
         """Return FedAL's seeded discriminator."""
-        return State(transfer=super().begin(spec))
+        return State(transfer=fedal.first_state(self.params, spec))
 
     def down_to(self, state: State, at: ExchangeId, number: int) -> Down:
         """Send the mean of the device's architecture, then the feedback of each iteration."""
         if at.exchange == 1:
             layout = state.members.get(str(number))
             return {} if layout is None else {"weights": state.means[layout]}
-        return super().down_to(state.transfer, _iteration(at), number)
+        return fedal.feedback_to(state.transfer, at.exchange - self.before, number)
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Groups) -> State:
         """Divide each sum, or run one iteration of FedAL, after which the means have gone out."""
         if at.exchange:
-            return State(transfer=super().reduce(spec, state.transfer, _iteration(at), uploads.bag), begun=state.begun)
+            iteration = at.exchange - self.before
+            after = fedal.after_iteration(self.params, spec, state.transfer, iteration, uploads.bag)
+            return State(transfer=after, begun=state.begun)
         means = {
             layout: total.mean() if layout in state.begun else total.start(self.params.start)
             for layout, total in uploads.sums.items()
         }
         begun = tuple(sorted({*state.begun, *means}))
         return State(transfer=state.transfer, means=means, members=uploads.members, begun=begun)
-
-
-def _iteration(at: ExchangeId) -> ExchangeId:
-    """Return the exchange as FedAL numbers it: FedAL's first exchange is the second one here."""
-    return ExchangeId(at.round, at.exchange - 1)

@@ -27,7 +27,7 @@ from edge_sdk.arrays import Doubles
 from edge_sdk.methods import fedhkd_privacy
 from edge_sdk.methods.averaging import DISCLOSES, DOWN, UP, Averaging
 from edge_sdk.methods.base import Down, Exchange, OnDevice, Slot, Stage, Up
-from edge_sdk.methods.noise import gaussian
+from edge_sdk.methods.fedhkd_noise import gaussian
 from edge_sdk.methods.params import Range, Start, Weighting
 from edge_sdk.methods.requests import HyperMeans
 from edge_sdk.objectives import CrossEntropy, HeadMatch, Objective, PrototypeDistance

@@ -136,8 +136,8 @@ class FedKF(Averaging[Params]):
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Change) -> State:
         """Compute both means; in the first round give all devices a common start."""
         student = self.mean(uploads.now, state.student)
-        slots_ = self.slots_after(state.slots, at, uploads, student.layout)
-        return State(student=student, rounds=state.rounds, slots=slots_)
+        slots_now = self.slots_after(state.slots, at, uploads, student.layout)
+        return State(student=student, rounds=state.rounds, slots=slots_now)
 
 
 def loss(teacher: Weights | None, params: Params) -> Objective:

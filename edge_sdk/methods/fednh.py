@@ -159,9 +159,9 @@ class FedNH(Averaging[Params]):
         """Compute the mean body, and move the prototypes."""
         weights = self.mean(uploads.weights, state.weights) if self.params.share_body else None
         ups = list(uploads.rest.payloads(ClassRows, "means").values())
-        classes, targets = (by_counts if self.params.update == "counts" else as_printed)(ups)
+        classes, targets = (by_counts if self.params.update == "counts" else mean_of_all)(ups)
         rows = state.prototypes.rows.astype(np.float64)  # (k, d)
-        rows[classes] = moved(rows[classes], targets, self.params.rho)
+        rows[classes] = updated_prototypes(rows[classes], targets, self.params.rho)
         return State(weights, every_class(rows))
 
     def instruments(
@@ -190,8 +190,11 @@ def head_from_prototypes(prototypes: ClassRows) -> tuple[Ints, Floats]:
     return prototypes.classes.astype(np.int64), np.hstack([rows, np.zeros((len(rows), 1), np.float32)])
 
 
-def as_printed(ups: Sequence[ClassRows]) -> tuple[NDArray[np.int32], Doubles]:
-    """Compute equation 4 with alpha = 1 / |S|: classes (m,), and the sum of means over the number of uploads (m, d)."""
+def mean_of_all(ups: Sequence[ClassRows]) -> tuple[NDArray[np.int32], Doubles]:
+    """Compute the target of equation 4 with alpha = 1 / |S|, S all devices of the round, holders of the class or not.
+
+    Returns classes (m,), and the sum of their means over the number of uploads (m, d).
+    """
     mean = mean_over_holders([told(up, "uniform") for up in ups])  # counts are now numbers of holders
     return mean.classes, mean.rows * (mean.counts / len(ups))[:, None]
 
@@ -203,7 +206,7 @@ def by_counts(ups: Sequence[ClassRows]) -> tuple[NDArray[np.int32], Doubles]:
     return mean.classes, directions(mean.rows.astype(np.float64))
 
 
-def moved(before: Doubles, targets: Doubles, rho: float) -> Doubles:
+def updated_prototypes(before: Doubles, targets: Doubles, rho: float) -> Doubles:
     """Return the direction of rho W + (1 - rho) target for each row (m, d); W itself if that sum has no direction."""
     after = directions(rho * before + (1 - rho) * targets)
     there = (targets != 0).any(axis=1) & (after != 0).any(axis=1)  # (m,)

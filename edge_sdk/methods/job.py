@@ -11,6 +11,9 @@ from edge_sdk.methods.requests import Private
 from edge_sdk.objectives import Optim, optim_of
 from edge_sdk.protocol.messages import FederationSpec
 
+SECRET_BYTES = 32
+"""The length of a device's secret, from which it draws noise."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats
 from edge_sdk.methods.fedal import Params
-from edge_sdk.methods.torch_threads import one_thread
 from edge_sdk.models import torch_device
+from edge_sdk.models.torch_threads import one_thread
 
 HIDDEN = (32, 265)
 _ADAM_DECAY = (0.9, 0.999)
@@ -96,7 +96,7 @@ def iterate(state: DiscriminatorState, logits: Floats, slots: NDArray[np.int64],
     return Outcome(new, _numpy(gradient), float(after.mean().item()))
 
 
-def ascended(
+def ascent_step(
     flat: DiscriminatorState, logits: Floats, slots: NDArray[np.int64], params: Params, classes: int
 ) -> Outcome:
     """Run `iterate` on a discriminator with flat layers, as the coordinator keeps them."""

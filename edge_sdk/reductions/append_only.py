@@ -29,12 +29,12 @@ class AppendOnlyMap(Mapping[K, V], Generic[K, V]):
         """Return the map with one more entry; an existing key keeps its value."""
         if key in self:
             return self
-        grown: AppendOnlyMap[K, V] = AppendOnlyMap()
-        grown._shared, grown._length = self._shared, self._length + 1
-        if len(self._shared) > self._length:  # another version has grown from this one
-            grown._shared = dict(islice(self._shared.items(), self._length))
-        grown._shared[key] = self._length, value
-        return grown
+        longer: AppendOnlyMap[K, V] = AppendOnlyMap()
+        longer._shared, longer._length = self._shared, self._length + 1
+        if len(self._shared) > self._length:  # another version was made longer
+            longer._shared = dict(islice(self._shared.items(), self._length))
+        longer._shared[key] = self._length, value
+        return longer
 
     def __getitem__(self, key: K) -> V:
         at, value = self._shared[key]
@@ -59,9 +59,9 @@ class AppendOnlySet(AbstractSet[K], Generic[K]):
 
     def added(self, item: K) -> AppendOnlySet[K]:
         """Return the set with one more item."""
-        grown: AppendOnlySet[K] = AppendOnlySet()
-        grown._map = self._map.added(item, None)
-        return grown
+        longer: AppendOnlySet[K] = AppendOnlySet()
+        longer._map = self._map.added(item, None)
+        return longer
 
     def __contains__(self, item: object) -> bool:
         return item in self._map

@@ -1,4 +1,4 @@
-"""Models that live in a slab's rows: the same model, wherever its parameters lie."""
+"""Models whose parameters lie in the rows of a buffer: they are the same models as before."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def with_a_frozen_layer() -> nn.Sequential:
 def test_weights_in_a_row_are_those_of_the_model(net: type[nn.Sequential], flat: bool) -> None:
     model, settled = (TorchModel(net(), 3, input_shape=(1, 2, 2)) for _ in range(2))
     before = settled.weights()
-    slab = ParameterBuffer(row_bytes(settled, kinds=0))
-    move_into_row(settled, slab.memory, fresh=True)
+    buffer = ParameterBuffer(row_bytes(settled, kinds=0))
+    move_into_row(settled, buffer.memory, fresh=True)
     assert (settled.flat is not None) == flat
     np.testing.assert_array_equal(settled.weights(), before)
     values = np.arange(model.spec.parameters, dtype=np.float32)
@@ -44,4 +44,4 @@ def test_weights_in_a_row_are_those_of_the_model(net: type[nn.Sequential], flat:
         np.testing.assert_array_equal(each.weights(), values)
     for there, own in zip(settled.trained, model.trained, strict=True):
         torch.testing.assert_close(there.detach(), own.detach(), rtol=0, atol=0)
-    slab.close()
+    buffer.close()

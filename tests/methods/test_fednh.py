@@ -14,7 +14,7 @@ from laws import CLASSES, WIDTH, spec_of
 from method_specs import rows_of
 
 from edge_sdk.errors import EmptyRound, RemoteProtocolError, UsageError
-from edge_sdk.methods.fednh import DeviceState, FedNH, State, moved
+from edge_sdk.methods.fednh import DeviceState, FedNH, State, updated_prototypes
 from edge_sdk.methods.fednh_prototypes import first_prototypes
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.registry import method_of
@@ -158,7 +158,7 @@ def test_prototypes_stay_directions_between_the_old_and_the_new(seed: int, rho: 
     rng = np.random.default_rng(seed)
     before, targets = rng.normal(size=(2, 6, 4))
     before /= np.linalg.norm(before, axis=1, keepdims=True)
-    after = moved(before, targets, rho)
+    after = updated_prototypes(before, targets, rho)
     np.testing.assert_allclose(np.linalg.norm(after, axis=1), 1, atol=1e-12)
     assert (
         (after * before).sum(axis=1)

@@ -13,12 +13,11 @@ from edge_sdk.methods.registry import load_method, method_names
 from edge_sdk.protocol import storage
 
 AVERAGED = ("weights", "rounds", "slots")
-FEDAL = ("discriminator", "moments", "steps", "mean_u", "feedback")
 COORDINATOR = {
     "local": (),
     "fd": ("targets", "everybody", "rounds", "answered"),
-    "fedal": FEDAL,
-    "fedmd_lf": FEDAL,
+    "fedal": ("discriminator", "moments", "steps", "mean_u", "feedback"),
+    "fedmd_lf": ("means",),
     "feddf": ("models", "members"),
     "feddf_al": ("transfer", "means", "members", "begun"),
     "fedgen": ("weights", "generator", "generated", "rounds"),

@@ -189,7 +189,7 @@ def _value(reference: Any, timeout_s: float | None = None) -> Any:
     except RayTaskError as error:
         raise RunFailed(f"a Ray worker stopped: {one_line(str(error.cause))}") from error
     except RayError as error:
-        raise RunFailed(f"Ray: {one_line(str(error))}; when that is mended, go on with --resume") from error
+        raise RunFailed(f"Ray: {one_line(str(error))}; when that is repaired, go on with --resume") from error
 
 
 def connect(address: str, workers: int) -> bool:

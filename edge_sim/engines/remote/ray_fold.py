@@ -73,7 +73,7 @@ class RayFoldedMethod:
         try:
             packed: list[bytes] = ray.get(list(aggregate.sums))
         except RayError as error:
-            raise RunFailed(f"Ray: {one_line(str(error))}; when that is mended, go on with --resume") from error
+            raise RunFailed(f"Ray: {one_line(str(error))}; when that is repaired, go on with --resume") from error
         parts = [pickle.loads(each) for each in packed]  # noqa: S301  # packed by our own tasks
         rest = reduce(self._method.add, aggregate.waiting, self._method.zero())
         return self._method.finish(spec, state, at, reduce(self._method.merge, parts, rest))

@@ -1,4 +1,4 @@
-"""Noise that cannot be predicted without the device's secret, and that is the same for the same values.
+"""FedHKD's noise: it cannot be predicted without the device's secret, and is the same for the same values.
 
 The secret and the values determine the noise.  So a round that is computed again after a crash uploads the same bits,
 and nobody can average the noise away.  Different values get different noise, in every round.
@@ -11,8 +11,8 @@ import hashlib
 import numpy as np
 
 from edge_sdk.arrays import Doubles
+from edge_sdk.methods.job import SECRET_BYTES
 
-SECRET_BYTES = 32
 _DOMAIN = b"edge-sdk noise 1"
 
 
