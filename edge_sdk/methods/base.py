@@ -62,9 +62,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 M = TypeVar("M", bound="Method[Any]")
 
-CAPABILITIES = ("predict", "logit-gradients", "features", "head-rows", "weights", "cosine-head")
+CAPABILITIES = ("predict", "logit-gradients", "features", "head-rows", "head-weights", "weights", "cosine-head")
 """What a model can do: give logits; train on a gradient at its logits; give features; trade the rows of its last
-layer; trade all of its weights; compare directions in its last layer."""
+layer with their bias; trade them without bias; trade all of its weights; compare directions in its last layer."""
 
 Up: TypeAlias = Mapping[str, Payload]
 """Knowledge by role."""
