@@ -13,6 +13,7 @@ from edge_sdk import toml
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.base import Method
 from edge_sdk.methods.registry import load_method, method_names
+from edge_sdk.objectives import schedule_of
 from edge_sdk.protocol import registry, toml_table
 from edge_sdk.protocol.encodings import ENCODINGS
 from edge_sdk.protocol.frozen_dict import FrozenDict
@@ -219,6 +220,7 @@ def federation(settings: Settings, *, classes: int | None = None, public: Public
     known_classes = classes if classes is not None else table.classes
     if known_classes is None:
         raise UsageError(f"{file}: federation.classes: missing, and there is no data set here that would tell")
+    _check_schedule(settings)
     method = chosen_method(settings)
     misfit = method.misfit(table.devices)
     if misfit:
@@ -265,6 +267,25 @@ def federation(settings: Settings, *, classes: int | None = None, public: Public
         seed=table.seed,
     )
     return Federation(spec, policy, tuple(sorted(table.roster)))
+
+
+def _check_schedule(settings: Settings) -> None:
+    """Raise UsageError for a schedule that lacks a setting, or whose learning rate is zero before the last round."""
+    train, where, rounds = settings.train, f"{settings.file}: train.", settings.federation.rounds
+    for key, schedules in {"factor": ("step", "exponential"), "every_rounds": ("step",)}.items():
+        if train.schedule in schedules and getattr(train, f"schedule_{key}") is None:
+            raise UsageError(f"{where}schedule_{key}: missing, and schedule = {train.schedule!r} has no default for it")
+    if train.schedule != "constant" and train.schedule_floor > train.learning_rate:
+        raise UsageError(
+            f"{where}schedule_floor: expected at most the learning_rate, {train.learning_rate:.10g}, "
+            f"found {train.schedule_floor:.10g}"
+        )
+    zero = schedule_of(train, rounds).first_zero(rounds) if train.learning_rate else None
+    if zero is not None:
+        raise UsageError(
+            f"{where}schedule: {train.schedule!r} gives a learning rate of 0 from round {zero} of {rounds} on; "
+            "raise schedule_floor, or let it fall more slowly"
+        )
 
 
 def _encodings(table: Any, file: Path) -> EncodingSpec:

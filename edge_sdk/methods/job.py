@@ -8,7 +8,7 @@ import numpy as np
 
 from edge_sdk.arrays import Ints
 from edge_sdk.methods.requests import Private
-from edge_sdk.objectives import Optim
+from edge_sdk.objectives import Optim, optim_of
 from edge_sdk.protocol.messages import FederationSpec
 
 
@@ -33,9 +33,8 @@ class Job:
 
     @property
     def optim(self) -> Optim:
-        """The optimiser that the federation prescribes."""
-        train = self.spec.train
-        return Optim(kind=train.optimiser, learning_rate=train.learning_rate, momentum=train.momentum)
+        """The optimiser that the federation prescribes in this round."""
+        return optim_of(self.spec, self.round)
 
     @property
     def evaluates(self) -> bool:

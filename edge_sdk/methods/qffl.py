@@ -25,6 +25,7 @@ from edge_sdk.methods.averaging import DOWN, UP, Averaging, AveragingState
 from edge_sdk.methods.base import Exchange, OnDevice, Slot, Stage, Up
 from edge_sdk.methods.params import Range, Start
 from edge_sdk.methods.requests import MeanLoss
+from edge_sdk.objectives import optim_of
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Scalars, Weights
 from edge_sdk.protocol.messages import FederationSpec
@@ -80,7 +81,7 @@ class QFFL(Averaging[Params]):
         rows = [up.values for up in ups]
         if state.weights is not None:
             losses = [float(each.values[0]) for each in uploads.payloads(Scalars, "loss").values()]
-            values = stepped(state.weights.values, rows, losses, self.params.q, spec.train.learning_rate)
+            values = stepped(state.weights.values, rows, losses, self.params.q, optim_of(spec, at.round).learning_rate)
         else:
             values = rows[0] if self.params.start == "first" else mean_in_order(rows)
         return replace(state, weights=Weights(values=values, layout=ups[0].layout))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.models.base import COSINE_SCALE, NORM_LEAST, Model
 from edge_sdk.models.checks import check_state, require
-from edge_sdk.models.linear_head import ArrayOptimiser, LinearHead, row_slopes, step_rows
+from edge_sdk.models.linear_head import ArrayOptimiser, LinearHead, clipped, row_slopes, step_values, with_more
 from edge_sdk.models.optim import unpack_optim
 from edge_sdk.objectives import Optim
 from edge_sdk.objectives.optim import Part
@@ -59,14 +59,19 @@ class CosineHead(LinearHead):
         directions = unit(self.rows[:, :-1])
         along = (at_linear * directions).sum(axis=1, keepdims=True)  # (k, 1)
         on_rows, on_scale = (None, None) if on_values is None else np.split(on_values, [self.rows.size])
+        gradients = {}
         if part != "body":
             across = np.zeros_like(self.rows)
             across[:, :-1] = self.scale * (at_linear - along * directions) / _lengths(self.rows[:, :-1])
-            self._optimiser = step_rows(self._optimiser, optim, self.rows, across, on_rows)
+            gradients["rows"] = with_more(across, on_rows)
         if part != "head" and self._scale_trains:
-            self._scale_optimiser = step_rows(
-                self._scale_optimiser, optim, self.scale, np.array([along.sum()], np.float32), on_scale
-            )
+            gradients["scale"] = with_more(np.array([along.sum()], np.float32), on_scale)
+        gradients = dict(zip(gradients, clipped(optim, [*gradients.values()]), strict=True))
+        if "rows" in gradients:
+            self._optimiser = step_values(self._optimiser, optim, self.rows, gradients["rows"], self._decayed())
+        if "scale" in gradients:
+            no_decay = np.zeros(1, np.float32)
+            self._scale_optimiser = step_values(self._scale_optimiser, optim, self.scale, gradients["scale"], no_decay)
 
     def set_rows(self, rows: Floats, classes: Ints) -> None:
         """Replace the directions of some classes (m, d + 1), and reset the moments."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.models.checks import check_state
-from edge_sdk.models.optim import BETA1, BETA2, EPSILON, adam_scales, moment_count, pack_optim, unpack_optim
+from edge_sdk.models.optim import CLIP_EPSILON, EPSILON, adam_scales, moment_count, pack_optim, unpack_optim
 from edge_sdk.objectives import Optim
 from edge_sdk.objectives.optim import Part
 
@@ -20,17 +21,21 @@ class ArrayOptimiser:
 
     def __init__(self, optim: Optim, shape: tuple[int, ...]) -> None:
         self.optim = optim
+        """The settings of the next step; moments go on while it `continues` those that they were made with."""
         self.steps = 0
         self.moments = [np.zeros(shape, np.float32) for _ in range(moment_count(optim))]
 
-    def step(self, values: Floats, gradient: Floats) -> None:
-        """Change `values` in place."""
+    def step(self, values: Floats, gradient: Floats, decayed: Floats) -> None:
+        """Change `values` in place; decayed: 1 where weight decay is for them, else 0."""
         self.steps += 1
+        if self.optim.weight_decay:
+            share = 1 if self.optim.decay_all else decayed
+            gradient = gradient + np.float32(self.optim.weight_decay) * share * values
         if self.optim.kind == "adam":
             first, second = self.moments
-            first += (gradient - first) * (1 - BETA1)
-            second *= BETA2
-            second += (1 - BETA2) * gradient * gradient
+            first += (gradient - first) * (1 - self.optim.beta1)
+            second *= self.optim.beta2
+            second += (1 - self.optim.beta2) * gradient * gradient
             rate, root = adam_scales(self.optim, self.steps)
             values -= rate * first / (np.sqrt(second) / root + EPSILON)
             return
@@ -88,7 +93,15 @@ class LinearHead:
         """
         if part == "body":
             return
-        self._optimiser = step_rows(self._optimiser, optim, self.rows, row_slopes(f, gradient), on_values)
+        slopes = with_more(row_slopes(f, gradient), on_values)
+        (slopes,) = clipped(optim, [slopes])
+        self._optimiser = step_values(self._optimiser, optim, self.rows, slopes, self._decayed())
+
+    def _decayed(self) -> Floats:
+        """Return 1 for weights and 0 for the bias: (d + 1,)."""
+        share: Floats = np.ones(self.rows.shape[1], np.float32)
+        share[-1] = 0
+        return share
 
     def set_rows(self, rows: Floats, classes: Ints) -> None:
         """Replace the rows of some classes (m, d + 1), and reset the moments."""
@@ -131,11 +144,26 @@ def row_slopes(f: Floats, gradient: Floats) -> Floats:
     return slopes
 
 
-def step_rows(
-    optimiser: ArrayOptimiser | None, optim: Optim, values: Floats, slopes: Floats, more: Floats | None
+def with_more(slopes: Floats, more: Floats | None) -> Floats:
+    """Return the sum of both gradients; more: flat, None: zero."""
+    return slopes if more is None else slopes + more.reshape(slopes.shape)
+
+
+def clipped(optim: Optim, gradients: Sequence[Floats]) -> Sequence[Floats]:
+    """Return the gradients of all that a step trains, shortened together to the norm that is allowed."""
+    if not optim.clip_norm:
+        return gradients
+    norm = math.sqrt(sum(float(np.square(each).sum()) for each in gradients))
+    share = np.float32(min(1.0, optim.clip_norm / (norm + CLIP_EPSILON)))
+    return [each * share for each in gradients]
+
+
+def step_values(
+    optimiser: ArrayOptimiser | None, optim: Optim, values: Floats, gradient: Floats, decayed: Floats
 ) -> ArrayOptimiser:
-    """Take one step on `values`, in place, down both gradients; make a new optimiser unless the old one fits."""
-    if optimiser is None or optimiser.optim != optim:
+    """Take one step on `values`, in place; make a new optimiser unless the old one's moments fit."""
+    if optimiser is None or not optim.continues(optimiser.optim):
         optimiser = ArrayOptimiser(optim, values.shape)
-    optimiser.step(values, slopes if more is None else slopes + more.reshape(slopes.shape))
+    optimiser.optim = optim
+    optimiser.step(values, gradient, decayed)
     return optimiser

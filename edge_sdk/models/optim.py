@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.objectives import Optim
 
-BETA1 = 0.9
-BETA2 = 0.999
 EPSILON = 1e-8
-"""Adam's constants (Kingma and Ba 2015), as in torch."""
+"""Adam's epsilon (Kingma and Ba 2015), as in torch."""
+CLIP_EPSILON = 1e-6
+"""Added to a gradient's norm that clipping divides by, as in torch.nn.utils.clip_grad_norm_."""
 
 _KINDS = ("sgd", "adam")
+_USUAL_BETAS = (Optim().beta1, Optim().beta2)
 
 
 def moment_count(optim: Optim) -> int:
@@ -29,16 +30,23 @@ def moment_count(optim: Optim) -> int:
 
 def adam_scales(optim: Optim, steps: int) -> tuple[float, float]:
     """Return (step size, divisor of the second moment's root): the bias corrections after `steps` steps."""
-    return optim.learning_rate / (1 - BETA1**steps), float((1 - BETA2**steps) ** 0.5)
+    return optim.learning_rate / (1 - optim.beta1**steps), float((1 - optim.beta2**steps) ** 0.5)
 
 
 def pack_optim(optim: Optim) -> NDArray[np.float64]:
-    """Pack the settings for storage beside the moments: (3,)."""
-    return np.array([_KINDS.index(optim.kind), optim.learning_rate, optim.momentum], np.float64)
+    """Pack for storage what the moments were made with: (3,), or (5,) with other betas than the usual ones.
+
+    Decay and clipping are not stored, as moments go on without them.
+    """
+    betas = (optim.beta1, optim.beta2)
+    more = () if betas == _USUAL_BETAS else betas
+    return np.array([_KINDS.index(optim.kind), optim.learning_rate, optim.momentum, *more], np.float64)
 
 
 def unpack_optim(packed: NDArray[Any]) -> Optim:
     """Return what pack_optim stored.  Raises StoreError for anything else."""
-    if packed.shape != (3,) or packed.dtype != np.float64 or packed[0] not in range(len(_KINDS)):
+    if packed.shape not in ((3,), (5,)) or packed.dtype != np.float64 or packed[0] not in range(len(_KINDS)):
         raise StoreError("saved model state holds no known optimiser: remove the state folder")
-    return Optim(kind=_KINDS[int(packed[0])], learning_rate=float(packed[1]), momentum=float(packed[2]))
+    kind, learning_rate, momentum, *betas = packed.tolist()
+    beta1, beta2 = betas or _USUAL_BETAS
+    return Optim(kind=_KINDS[int(kind)], learning_rate=learning_rate, momentum=momentum, beta1=beta1, beta2=beta2)

@@ -90,6 +90,16 @@ def _may_draw(module: nn.Module) -> bool:
     return "Dropout" in kind.__name__ or isinstance(module, nn.RReLU) or bool(getattr(module, "dropout", 0))
 
 
+def decayed_parameters(net: nn.Module) -> list[bool]:
+    """Return which trainable parameters weight decay is for, in order of registration.
+
+    Biases, the scale of a cosine head and most parameters of normalisation are scalars or vectors; LayerNorm may have
+    others.
+    """
+    of_norms = {id(p) for m in net.modules() if "Norm" in type(m).__name__ for p in m.parameters(recurse=False)}
+    return [p.dim() > 1 and id(p) not in of_norms for p in net.parameters() if p.requires_grad]
+
+
 def _last_linear(net: nn.Module, classes: int) -> nn.Linear | None:
     """Return the last nn.Linear in order of registration, if it gives one number per class."""
     found = [module for module in net.modules() if isinstance(module, nn.Linear)]

@@ -34,11 +34,11 @@ except ImportError as error:
 
 from torch import Tensor, nn
 
-from edge_sdk.models.torch_anatomy import Anatomy, Tap, draws_random_numbers, survey
+from edge_sdk.models.torch_anatomy import Anatomy, Tap, decayed_parameters, draws_random_numbers, survey
 from edge_sdk.models.torch_arrays import Views, array_of, overwrite, to_tensor
 from edge_sdk.models.torch_cosine import TorchCosineHead, cosine_remark, held, linear_rows, with_cosine_head, write_rows
 from edge_sdk.models.torch_forms import Forms, Host, Pass
-from edge_sdk.models.torch_optim import TorchOptimiser
+from edge_sdk.models.torch_optim import Moments, TorchOptimiser
 from edge_sdk.models.torch_seed import seeded
 
 _CHUNK = 256
@@ -85,6 +85,8 @@ class TorchModel:
         self._input_shape = input_shape
         self.trained = [p for p in net.parameters() if p.requires_grad]
         """Its trainable parameters, in order of registration."""
+        self.decayed = decayed_parameters(net)
+        """Which of them weight decay is for, unless a federation decays all."""
         self.flat: Tensor | None = None
         """All trainable parameters as one (p,), if they lie one after the other in memory."""
         self._named: dict[str, Tensor] = {f"net.{name}": p for name, p in net.named_parameters()}
@@ -233,7 +235,7 @@ class TorchModel:
         arrays = unpack_arrays(state)
         optimiser = None
         if "optim" in arrays:
-            optimiser = TorchOptimiser(unpack_optim(arrays["optim"]), self.trained)
+            optimiser = self.optimiser_after(unpack_optim(arrays["optim"]))
         forms = self._forms.like(arrays)
         check_state(arrays, self._arrays(optimiser, forms))
         with torch.no_grad():
@@ -271,9 +273,17 @@ class TorchModel:
             return seeded(batches.seed, self._device)
         return nullcontext()
 
+    def optimiser_after(
+        self, optim: Optim, moments: Moments | None = None, steps: NDArray[np.int64] | None = None
+    ) -> TorchOptimiser:
+        """Return an optimiser of this model that goes on from moments after `steps` steps; None: from none."""
+        return TorchOptimiser(optim, self.trained, moments, steps, decayed=self.decayed)
+
     def _optimiser_for(self, optim: Optim) -> TorchOptimiser:
-        if self.optimiser is None or self.optimiser.optim != optim:
-            self.optimiser = TorchOptimiser(optim, self.trained)
+        if self.optimiser is None or not optim.continues(self.optimiser.optim):
+            self.optimiser = self.optimiser_after(optim)
+        elif self.optimiser.optim != optim:
+            self.optimiser = self.optimiser_after(optim, self.optimiser.moments, self.optimiser.steps)
         return self.optimiser
 
     def _trained(self, part: Part) -> list[bool]:

@@ -27,8 +27,9 @@ from edge_sdk.objectives.on_logits import (
     LogitMatch,
 )
 from edge_sdk.objectives.on_weights import Proximal
-from edge_sdk.objectives.optim import Optim
+from edge_sdk.objectives.optim import Optim, optim_of, schedule_of
 from edge_sdk.objectives.registered import form_of, names_on, terms
+from edge_sdk.objectives.schedule import Schedule
 from edge_sdk.objectives.softmax import NORM_FLOOR, log_softmax, norms, softmax
 from edge_sdk.objectives.whole import (
     Objective,
@@ -66,6 +67,7 @@ __all__ = [
     "PrototypeDistance",
     "PrototypePull",
     "Proximal",
+    "Schedule",
     "Seen",
     "Shapes",
     "Term",
@@ -79,6 +81,8 @@ __all__ = [
     "norms",
     "objective_loss",
     "on_features",
+    "optim_of",
+    "schedule_of",
     "softmax",
     "terms",
     "weight_gradient",

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
+
+from edge_sdk.objectives.schedule import Schedule, ScheduleKind
+from edge_sdk.protocol.messages import FederationSpec, TrainSpec
 
 Part: TypeAlias = Literal["all", "body", "head"]
 """What a fit trains: the whole model, what stands in front of its last layer, or its last layer."""
@@ -11,10 +14,57 @@ Part: TypeAlias = Literal["all", "body", "head"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optim:
-    """The optimiser's settings; its moments belong to the model and persist between fits."""
+    """The optimiser's settings; its moments belong to the model and persist between fits.
+
+    A step clips the gradient, then adds the decay, then moves, as torch.optim after torch.nn.utils.clip_grad_norm_.
+    """
 
     kind: str = "adam"
-    """The optimiser: sgd or adam (beta 0.9, 0.999, epsilon 1e-8)."""
+    """The optimiser: sgd or adam (epsilon 1e-8)."""
     learning_rate: float = 1e-3
     momentum: float = 0.0
     """The momentum of sgd."""
+    beta1: float = 0.9
+    beta2: float = 0.999
+    """The decay of adam's first and second moment."""
+    weight_decay: float = 0.0
+    """The gradient gains this times the weights (L2, as in torch.optim.SGD and Adam)."""
+    decay_all: bool = False
+    """Whether biases, parameters of normalisation and the scale of a cosine head decay, too."""
+    clip_norm: float = 0.0
+    """The L2 norm to which a longer gradient over all trained parameters is shortened; 0: no clipping."""
+
+    def continues(self, before: Optim) -> bool:
+        """Return whether moments that `before` made go on under these settings: the learning rate may have changed."""
+        return self._of_moments == before._of_moments
+
+    @property
+    def _of_moments(self) -> tuple[object, ...]:
+        return self.kind, self.momentum, self.beta1, self.beta2
+
+
+def schedule_of(train: TrainSpec, rounds: int) -> Schedule:
+    """Return the schedule of the devices' learning rate in a federation of this number of rounds."""
+    return Schedule(
+        kind=cast("ScheduleKind", train.schedule),
+        first=train.learning_rate,
+        factor=1.0 if train.schedule_factor is None else train.schedule_factor,
+        every_rounds=train.schedule_every_rounds or 1,
+        rounds=train.schedule_rounds or rounds,
+        floor=train.schedule_floor,
+    )
+
+
+def optim_of(spec: FederationSpec, round_: int) -> Optim:
+    """Return the optimiser that a federation prescribes in a round; the closing exchange has the last round's."""
+    train = spec.train
+    return Optim(
+        kind=train.optimiser,
+        learning_rate=schedule_of(train, spec.rounds).rate(min(round_, spec.rounds - 1)),
+        momentum=train.momentum,
+        beta1=train.beta1,
+        beta2=train.beta2,
+        weight_decay=train.weight_decay,
+        decay_all=train.decay_all,
+        clip_norm=train.clip_norm,
+    )

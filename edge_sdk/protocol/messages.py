@@ -16,6 +16,7 @@ from typing import Annotated, TypeAlias
 from edge_sdk.protocol.encodings import DEFAULT_ENCODING, ENCODINGS, FLAT_ENCODINGS
 from edge_sdk.protocol.frozen_dict import FrozenDict
 from edge_sdk.protocol.knowledge import Payload
+from edge_sdk.protocol.leaves import BELOW_1
 from edge_sdk.protocol.schema import LATER, Blob, Count, Digest, Id, Integer, Items, Line, Packed, Real, Text, wire
 
 PROTOCOL_VERSION = 1
@@ -54,7 +55,7 @@ class TrainSpec:
     optimiser: Annotated[str, Text(16, "sgd|adam")] = "adam"
     """The optimiser; a device keeps its moments from round to round, until a method overwrites weights."""
     learning_rate: Annotated[float, Real(0.0, 1e3)] = 1e-3
-    """The same in every round."""
+    """The learning rate of the first round, and of all others unless `schedule` says something else."""
     momentum: Annotated[float, Real(0.0, 1.0)] = 0.0
     """The momentum of sgd; adam does not use it."""
     batch_size: Annotated[int, Integer(1, 65536)] = 32
@@ -65,6 +66,27 @@ class TrainSpec:
     """Passes over the private data per round, in place of local_steps; 0: local_steps counts."""
     evaluate_every: Annotated[int, Integer(1, 10**6)] = 1
     """Rounds between two evaluations on the device; the last round is always evaluated."""
+    schedule: Annotated[str, Text(16, "constant|step|exponential|cosine")] = field(default="constant", metadata=LATER)
+    """How the learning rate changes from round to round: times schedule_factor after every schedule_every_rounds
+    rounds (step) or after each round (exponential), or along half a cosine down to schedule_floor (cosine)."""
+    schedule_factor: Annotated[float, Real(0.0, 1.0)] | None = field(default=None, metadata=LATER)
+    """The factor of step and exponential, which need one."""
+    schedule_every_rounds: Annotated[int, Integer(1, 10**9)] | None = field(default=None, metadata=LATER)
+    """Rounds between two steps of step, which needs it."""
+    schedule_rounds: Annotated[int, Integer(1, 10**9)] | None = field(default=None, metadata=LATER)
+    """Rounds in which cosine comes down to the floor; default: all rounds of the federation."""
+    schedule_floor: Annotated[float, Real(0.0, 1e3)] = field(default=0.0, metadata=LATER)
+    """The least learning rate of a schedule."""
+    weight_decay: Annotated[float, Real(0.0, 1e3)] = field(default=0.0, metadata=LATER)
+    """The gradient of a weight gains this times the weight (L2)."""
+    decay_all: bool = field(default=False, metadata=LATER)
+    """Whether biases, parameters of normalisation and the scale of a cosine head decay, too."""
+    clip_norm: Annotated[float, Real(0.0, 1e9)] = field(default=0.0, metadata=LATER)
+    """The L2 norm to which a longer gradient over all trained parameters is shortened; 0: no clipping."""
+    beta1: Annotated[float, Real(0.0, BELOW_1)] = field(default=0.9, metadata=LATER)
+    """The decay of adam's first moment."""
+    beta2: Annotated[float, Real(0.0, BELOW_1)] = field(default=0.999, metadata=LATER)
+    """The decay of adam's second moment."""
 
     def steps(self, samples: int) -> int:
         """Return the mini-batches of a round on a device with this many samples, from local_steps or local_epochs.

@@ -13,7 +13,7 @@ import torch
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.methods.requests import Fit
 from edge_sdk.models.optim import moment_count
-from edge_sdk.objectives import CrossEntropy, Optim
+from edge_sdk.objectives import CrossEntropy, optim_of
 from edge_sim.config.settings import CPU, RunTable
 from edge_sim.engines.base import BatchEngine, DeviceRequest, ExactEngine, job_at
 from edge_sim.engines.model_timing import ModelTiming
@@ -54,8 +54,7 @@ def workers(table: RunTable, fleet: Fleet) -> RemoteEngine:
 
 def parameter_rows(table: RunTable, fleet: Fleet) -> ParameterRows:
     """Return memory for weights and the moments of the federation's optimiser; above the table's cap it is on disk."""
-    train = fleet.federation.spec.train
-    optim = Optim(kind=train.optimiser, learning_rate=train.learning_rate, momentum=train.momentum)
+    optim = optim_of(fleet.federation.spec, 0)
     spill = None if table.memory_bytes is None else Path(tempfile.gettempdir())
     device = None if table.device == CPU else torch.device(table.device)
     return ParameterRows(moment_count(optim), spill, table.memory_bytes or 0, device)

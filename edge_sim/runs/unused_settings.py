@@ -5,8 +5,10 @@ They may be intended: one file may serve several engines, and the end of a run i
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
+from edge_sdk.protocol.messages import TrainSpec
 from edge_sim.config.settings import Config, RunTable
 from edge_sim.config.scenario import ScenarioTable
 
@@ -20,11 +22,22 @@ USED_BY = {
 """Keys of [run] that only some engines read."""
 INSTEAD = {"memory_bytes": ", which keeps weights in memory"}
 """What engines do that do not read the key."""
+OF_TRAINING = {
+    "momentum": ("optimiser", ("sgd",)),
+    "beta1": ("optimiser", ("adam",)),
+    "beta2": ("optimiser", ("adam",)),
+    "schedule_factor": ("schedule", ("step", "exponential")),
+    "schedule_every_rounds": ("schedule", ("step",)),
+    "schedule_rounds": ("schedule", ("cosine",)),
+    "schedule_floor": ("schedule", ("step", "exponential", "cosine")),
+    "decay_all": ("weight_decay", ()),
+}
+"""Keys of [train] that count only with some values of another key, or with any but its default."""
 
 
 def unused_settings(config: Config, ended_s: float) -> tuple[str, ...]:
     """Return one line for each setting without effect.  ended_s: virtual time at the end of the run."""
-    return (*_unread(config.run), *_never_came(config.scenario, ended_s))
+    return (*_unread(config.run), *_without_effect(config.train), *_never_came(config.scenario, ended_s))
 
 
 def _unread(run: RunTable) -> Iterator[str]:
@@ -32,6 +45,17 @@ def _unread(run: RunTable) -> Iterator[str]:
         if getattr(run, key) and run.engine not in (*engines, "auto"):
             used = f'"{run.engine}"{INSTEAD.get(key, "")}'
             yield f"run.{key}: of no use with run.engine = {used}; {' or '.join(engines)} would read it"
+
+
+def _without_effect(train: TrainSpec) -> Iterator[str]:
+    usual = TrainSpec()
+    for key, (by, values) in OF_TRAINING.items():
+        chosen = getattr(train, by)
+        counts = chosen in values if values else chosen != getattr(usual, by)
+        if getattr(train, key) != getattr(usual, key) and not counts:
+            yield f"train.{key}: of no use with train.{by} = {json.dumps(chosen)}" + (
+                f"; {' or '.join(values)} would read it" if values else ""
+            )
 
 
 def _never_came(scenario: ScenarioTable, ended_s: float) -> Iterator[str]:

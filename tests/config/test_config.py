@@ -93,7 +93,7 @@ MISTAKES = {
     "unknown key": (
         "learning_rate",
         "learning_rte",
-        "train.learning_rte: unknown key; did you mean learning_rate[?] allowed are batch_size, evaluate_every, learning_rate, local_epochs, local_steps, ",
+        "train.learning_rte: unknown key; did you mean learning_rate[?] allowed are batch_size, beta1, .*learning_rate, local_epochs, local_steps, ",
     ),
     "missing key": ("rounds = 3", "", "federation.rounds: missing"),
     "wrong type": (
@@ -103,6 +103,26 @@ MISTAKES = {
     ),
     "a fraction of a round": ("rounds = 3", "rounds = 3.0", "federation.rounds: expected an integer .*, found 3.0"),
     "true is no number": ("learning_rate = 0.05", "learning_rate = true", "train.learning_rate: expected a number"),
+    "a schedule without its factor": (
+        "[train]",
+        '[train]\nschedule = "step"',
+        "train.schedule_factor: missing, .*schedule = 'step'",
+    ),
+    "a step of no length": (
+        "[train]",
+        '[train]\nschedule = "step"\nschedule_factor = 0.5',
+        "train.schedule_every_rounds: missing",
+    ),
+    "a floor above the rate": (
+        "[train]",
+        '[train]\nschedule = "cosine"\nschedule_floor = 0.5',
+        "train.schedule_floor: expected at most the learning_rate, 0.05, found 0.5",
+    ),
+    "a schedule that ends too early": (
+        "[train]",
+        '[train]\nschedule = "cosine"\nschedule_rounds = 2',
+        "train.schedule: 'cosine' .* 0 from round 2 of 3",
+    ),
     "larger than any number": (
         "learning_rate = 0.05",
         "learning_rate = 99999999999999999999",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,41 @@ KINDS = (
     terms.HeadMatch,
     terms.Proximal,
 )  # and two that do not stack
+
+
+RECIPES = {
+    "decay": Optim(kind="sgd", learning_rate=0.1, weight_decay=0.3),
+    "decay of all": Optim(kind="sgd", learning_rate=0.1, momentum=0.5, weight_decay=0.3, decay_all=True),
+    "clipped": Optim(kind="sgd", learning_rate=0.1, clip_norm=0.5),
+    "all at once": Optim(learning_rate=2e-4, beta1=0.5, beta2=0.9, weight_decay=0.1, clip_norm=0.5),
+}
+"""The rate of adam is small, because it divides a gradient near 0 by its own length, and so enlarges rounding."""
+
+
+@pytest.mark.parametrize("optim", RECIPES.values(), ids=RECIPES)
+def test_fits_under_every_recipe(fleet: configs.Config, cohort: Callable[[], CohortEngine], optim: Optim) -> None:
+    """Devices with unlike numbers of steps, in two rounds at different rates: each clips its own gradient."""
+
+    def request(rng: np.random.Generator, _bench: Any, job: Job) -> Fit:
+        steps = STEPS - job.number % 2
+        source = type(job.private_batches(1))(rng.integers(0, job.samples, (steps, B)))
+        weight = 1.0 + job.number  # steep for some: their gradients alone are shortened
+        return Fit(source=source, objective=(terms.CrossEntropy(weight=weight),), optim=optim)
+
+    found = []
+    for engine in (ExactEngine(), cohort()):
+        run = fleets.Run(fleet)
+        for share in (1.0, 0.25):
+            requests = [
+                replace(
+                    each, request=replace(each.request, optim=replace(optim, learning_rate=share * optim.learning_rate))
+                )
+                for each in asked(run, request)
+            ]
+            engine.serve(requests)
+        found.append([device.agent.bench.model.weights() for device in run.devices])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(other, one, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -42,6 +42,14 @@ OPTIMS = {
     "momentum": Optim(kind="sgd", learning_rate=0.05, momentum=0.9),
     "adam": ADAM,
 }
+RECIPES = {
+    **OPTIMS,
+    "decay": Optim(kind="sgd", learning_rate=0.1, weight_decay=0.3),
+    "decay of all": Optim(kind="sgd", learning_rate=0.05, momentum=0.9, weight_decay=0.3, decay_all=True),
+    "clipped": Optim(kind="sgd", learning_rate=0.1, clip_norm=0.3),
+    "all at once": Optim(learning_rate=0.01, beta1=0.5, beta2=0.9, weight_decay=0.1, decay_all=True, clip_norm=0.3),
+}
+"""With decay, clipping and other betas, too."""
 
 
 def samples(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -243,7 +251,7 @@ class ModelSuite:
         directions = [each / np.linalg.norm(each) for each in (model.head_rows(), rows)]
         np.testing.assert_allclose(*directions, atol=1e-6)
 
-    @pytest.mark.parametrize("optim", OPTIMS.values(), ids=OPTIMS)
+    @pytest.mark.parametrize("optim", RECIPES.values(), ids=RECIPES)
     def test_resumes_to_the_bit(self, optim: Optim) -> None:
         straight, resumed = self.make(1), self.make(2)
         straight.fit(batches(3), (CrossEntropy(),), optim)

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from cosine_suite import SCALE, CosineSuite
 from model_suite import BATCH, CLASSES, SHAPE, ModelSuite, WeightSuite, samples
 
+from edge_sdk.errors import StoreError
 from edge_sdk.models.linear_head import LinearHead
 from edge_sdk.models.numpy_model import NumpyModel
+from edge_sdk.models.optim import pack_optim, unpack_optim
 from edge_sdk.objectives import CrossEntropy, Optim, Seen, logit_gradient
 
 
@@ -40,6 +43,16 @@ def test_one_sgd_step_by_hand() -> None:
     pull = np.eye(CLASSES)[labels] - 1 / CLASSES  # (b, k)
     expected = 0.5 * pull.T @ np.column_stack([f, np.ones(BATCH)]) / BATCH
     np.testing.assert_allclose(head.rows, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("beta2", [0.999, 0.9])
+def test_stored_settings_are_read_back(beta2: float) -> None:
+    optim = Optim(learning_rate=0.01, beta2=beta2)
+    packed = pack_optim(optim)
+    assert packed.shape == ((3,) if beta2 == 0.999 else (5,))  # three numbers, as states have that lack the betas
+    assert unpack_optim(packed) == optim
+    with pytest.raises(StoreError, match="remove the state folder"):
+        unpack_optim(packed[:2])
 
 
 def test_the_first_adam_step_has_the_size_of_the_learning_rate() -> None:

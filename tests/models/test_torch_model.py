@@ -13,6 +13,7 @@ from model_suite import (
     BATCH,
     CLASSES,
     OPTIMS,
+    RECIPES,
     SHAPE,
     ModelSuite,
     WeightSuite,
@@ -32,7 +33,7 @@ from edge_sdk.objectives import CrossEntropy, HeadMatch, LogitGradient, Optim, P
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from torch import nn  # noqa: E402  # only where torch is installed
+from torch import Tensor, nn  # noqa: E402  # only where torch is installed
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402  # likewise
 
 from edge_sdk.models.torch_cosine import TorchCosineHead, Unit  # noqa: E402  # likewise
@@ -84,7 +85,7 @@ class TestAgainstNumpy:
         ours.set_head_rows(np.arange(CLASSES), oracle.head_rows())
         return ours, oracle
 
-    @pytest.mark.parametrize("optim", OPTIMS.values(), ids=OPTIMS)
+    @pytest.mark.parametrize("optim", RECIPES.values(), ids=RECIPES)
     @pytest.mark.parametrize("name", objectives(1))
     def test_five_steps_of_every_term(self, name: str, optim: Optim) -> None:
         ours, oracle = self.pair()
@@ -94,6 +95,16 @@ class TestAgainstNumpy:
         assert one.loss == pytest.approx(two.loss, abs=1e-5)
         np.testing.assert_allclose(ours.head_rows(), oracle.head_rows(), atol=1e-5)
         assert np.abs(ours.head_rows() - self.pair()[1].head_rows()).max() > 1e-3
+
+    @pytest.mark.parametrize("optim", RECIPES.values(), ids=RECIPES)
+    def test_moments_go_on_at_another_rate(self, optim: Optim) -> None:
+        ours, oracle = self.pair()
+        slow = replace(optim, learning_rate=optim.learning_rate / 4)
+        for model in (ours, oracle):
+            model.fit(batches(3), (CrossEntropy(),), optim)
+            model.load_state(model.state_bytes())
+            model.fit(batches(3, seed=1), (CrossEntropy(),), slow)
+        np.testing.assert_allclose(ours.head_rows(), oracle.head_rows(), atol=1e-5)
 
     def test_same_predictions_features_and_cost(self) -> None:
         ours, oracle = self.pair()
@@ -120,7 +131,7 @@ class TestCosineAgainstNumpy:
         return np.concatenate([rows[:, :-1].ravel(), rows[:, -1], values[-1:]])
 
     @pytest.mark.parametrize("part", ["all", "body", "head"])
-    @pytest.mark.parametrize("optim", OPTIMS.values(), ids=OPTIMS)
+    @pytest.mark.parametrize("optim", RECIPES.values(), ids=RECIPES)
     @pytest.mark.parametrize("name", ["cross-entropy", "all"])
     def test_five_steps(self, name: str, optim: Optim, part: str) -> None:
         ours, oracle = self.pair()
@@ -182,24 +193,71 @@ class TestPuttingOnACosineHead:
         assert np.linalg.norm(wrap(net, head="cosine").head_rows()[0]) == pytest.approx(3.0)
 
 
-@pytest.mark.parametrize("optim", OPTIMS.values(), ids=OPTIMS)
+@pytest.mark.parametrize("optim", RECIPES.values(), ids=RECIPES)
 def test_the_optimisers_are_torchs(optim: Optim) -> None:
+    """Also after the learning rate changed: the moments go on."""
     parameters = [torch.randn(3, 4, generator=torch.Generator().manual_seed(i)) for i in range(2)]
     copies = [p.clone().requires_grad_() for p in parameters]
-    ours = TorchOptimiser(optim, parameters)
-    if optim.kind == "adam":
-        theirs = torch.optim.Adam(copies, lr=optim.learning_rate)
-    else:
-        theirs = torch.optim.SGD(copies, lr=optim.learning_rate, momentum=optim.momentum)
+    ours, theirs = TorchOptimiser(optim, parameters, decayed=[True, False]), torchs(optim, copies[:1], copies[1:])
     generator = torch.Generator().manual_seed(9)
-    for _ in range(20):
+    for step in range(20):
+        if step == 10:
+            slow = replace(optim, learning_rate=optim.learning_rate / 4)
+            ours = TorchOptimiser(slow, parameters, ours.moments, ours.steps, decayed=[True, False])
+            for group in theirs.param_groups:
+                group["lr"] = slow.learning_rate
         gradients = [torch.randn(3, 4, generator=generator) for _ in parameters]
         ours.step(gradients)
-        for copy, gradient in zip(copies, gradients, strict=True):
-            copy.grad = gradient.clone()
-        theirs.step()
-    for mine, torchs in zip(parameters, copies, strict=True):
-        torch.testing.assert_close(mine, torchs.detach(), atol=1e-6, rtol=1e-6)
+        take_torchs_step(optim, theirs, copies, gradients)
+    for mine, other in zip(parameters, copies, strict=True):
+        torch.testing.assert_close(mine, other.detach(), atol=1e-6, rtol=1e-5)
+
+
+def torchs(optim: Optim, decayed: list[Tensor], spared: list[Tensor]) -> torch.optim.Optimizer:
+    """torch's own optimiser under these settings; spared: parameters that do not decay, unless all do."""
+    groups = [
+        {"params": decayed, "weight_decay": optim.weight_decay},
+        {"params": spared, "weight_decay": optim.weight_decay if optim.decay_all else 0.0},
+    ]
+    if optim.kind == "adam":
+        return torch.optim.Adam(groups, lr=optim.learning_rate, betas=(optim.beta1, optim.beta2))
+    return torch.optim.SGD(groups, lr=optim.learning_rate, momentum=optim.momentum)
+
+
+def take_torchs_step(
+    optim: Optim, theirs: torch.optim.Optimizer, parameters: list[Tensor], gradients: list[Tensor]
+) -> None:
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient.clone()
+    if optim.clip_norm:
+        torch.nn.utils.clip_grad_norm_(parameters, optim.clip_norm)
+    theirs.step()
+
+
+@pytest.mark.parametrize("optim", RECIPES.values(), ids=RECIPES)
+def test_fits_of_a_net_are_torchs(optim: Optim) -> None:
+    """A net with normalisation, fitted in two rounds at different rates, and put away and read in between."""
+
+    def net() -> nn.Sequential:
+        torch.manual_seed(3)
+        return nn.Sequential(nn.LayerNorm(SHAPE), nn.Flatten(), nn.Linear(36, 5), nn.Tanh(), nn.Linear(5, CLASSES))
+
+    ours, again, oracle = wrap(net()), wrap(net()), net()
+    work, slow = batches(6), replace(optim, learning_rate=optim.learning_rate / 4)
+    ours.fit(replace(work, indices=work.indices[:3]), (CrossEntropy(),), optim)
+    again.load_state(ours.state_bytes())
+    again.fit(replace(work, indices=work.indices[3:]), (CrossEntropy(),), slow)
+    theirs = torchs(
+        optim, [oracle[2].weight, oracle[4].weight], [*oracle[0].parameters(), oracle[2].bias, oracle[4].bias]
+    )
+    for step, index in enumerate(work.indices):
+        for group in theirs.param_groups:
+            group["lr"] = (optim if step < 3 else slow).learning_rate
+        loss = nn.functional.cross_entropy(oracle(torch.tensor(work.inputs[index])), torch.tensor(work.labels[index]))
+        parameters = list(oracle.parameters())
+        take_torchs_step(optim, theirs, parameters, list(torch.autograd.grad(loss, parameters)))
+    for mine, other in zip(again.trained, oracle.parameters(), strict=True):
+        torch.testing.assert_close(mine, other, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("family", ["mlp", "mlp-wide", "cnn", "cnn-wide", "resnet"])

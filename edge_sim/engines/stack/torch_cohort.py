@@ -142,7 +142,7 @@ class CohortEngine(BatchEngine):
 def _steps_taken(model: object, request: Fit) -> bytes:
     """Return the steps of the optimiser that a fit continues, as bytes; empty: the fit begins with a new one."""
     optimiser = model.optimiser if isinstance(model, TorchModel) else None
-    goes_on = optimiser is not None and optimiser.optim == request.optim and optimiser.moments
+    goes_on = optimiser is not None and request.optim.continues(optimiser.optim) and optimiser.moments
     return optimiser.steps.tobytes() if optimiser is not None and goes_on else b""
 
 
@@ -240,9 +240,9 @@ class _StackedOptimiser:
     """The optimisers of a stack's devices, all of which have taken the same number of steps."""
 
     def __init__(self, models: Sequence[TorchModel], optim: Optim, stack: Stack) -> None:
-        self._optim, self._weights = optim, stack.weights
+        self._optim, self._weights, self._decayed = optim, stack.weights, models[0].decayed
         own = [each.optimiser for each in models]
-        goes_on = [each for each in own if each is not None and each.optim == optim]
+        goes_on = [each for each in own if each is not None and optim.continues(each.optim)]
         self._begun = goes_on[0].steps if len(goes_on) == len(models) else np.zeros(len(stack.weights), np.int64)
         self._moments = TorchOptimiser(optim, stack.weights).moments
         if len(goes_on) == len(models):
@@ -252,7 +252,7 @@ class _StackedOptimiser:
     @contextmanager
     def step(self, count: int, step: int) -> Iterator[ApplyGradient]:
         """Yield the function that takes gradients, then step the first `count` devices.  step: of this fit, from 0."""
-        if not self._moments:
+        if not (self._moments or self._optim.clip_norm or self._optim.weight_decay):
             yield self._descend
             return
         gradients = [torch.empty(0)] * len(self._weights)
@@ -263,7 +263,8 @@ class _StackedOptimiser:
         yield note
         moments = [[each[:count] for each in kind] for kind in self._moments]
         weights = [each.detach()[:count] for each in self._weights]
-        TorchOptimiser(self._optim, weights, moments, self._begun + step).step(gradients)
+        begun = self._begun + step
+        TorchOptimiser(self._optim, weights, moments, begun, decayed=self._decayed, stacked=True).step(gradients)
 
     def _descend(self, at: int, gradient: Tensor, inputs: Tensor | None) -> None:
         """Step one weight by plain gradient descent, at once and in place."""
@@ -277,7 +278,7 @@ class _StackedOptimiser:
         """Give each model its optimiser."""
         for at, (model, taken) in enumerate(zip(models, steps, strict=True)):
             moments = [[each[at].clone() for each in kind] for kind in self._moments]
-            model.optimiser = TorchOptimiser(self._optim, model.trained, moments, self._begun + taken)
+            model.optimiser = model.optimiser_after(self._optim, moments, self._begun + taken)
 
 
 # -- inference ------------------------------------------------------------------------------------------------------

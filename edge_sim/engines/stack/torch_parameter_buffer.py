@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edge_sdk.models.torch_model import TorchModel
-from edge_sdk.models.torch_optim import Moments, TorchOptimiser
+from edge_sdk.models.torch_optim import Moments
 from edge_sdk.objectives import Optim
 
 _ALIGNED = 64
@@ -96,7 +96,7 @@ def use_moments_in_row(
     optim: None: the model has no optimiser.  steps: steps taken, of each parameter.  kinds: of moments in the row.
     """
     moments = _moments(model, row, kinds)
-    model.optimiser = None if optim is None else TorchOptimiser(optim, model.trained, moments, steps.copy())
+    model.optimiser = None if optim is None else model.optimiser_after(optim, moments, steps.copy())
 
 
 def _moments(model: TorchModel, row: Tensor, kinds: int) -> Moments:
