@@ -36,7 +36,7 @@ SETTINGS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("fedbabu", {"tune_rate": 0.01}),
     ("fedssa", {"fusion": "literal"}),
     ("fedssa", {"cached": True}),
-    ("fedssa", {"mu0": 0.0, "takes": "all"}),
+    ("fedssa", {"mu0": 0.0, "takes": "all", "down": "all"}),
     ("fedssa", {"mu0": 0.0, "takes": "seen"}),
 )
 """Rows of methods with other settings; every method also has a row with its defaults."""

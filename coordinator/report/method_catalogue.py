@@ -130,6 +130,6 @@ def _needs(row: Mapping[str, Any]) -> str:
 def _weights(row: Mapping[str, Any]) -> str:
     if row["shares_weights"]:
         return "leave the device" + ("; one architecture" if row["same_layout"] else "; averaged by architecture")
-    if "head-rows" in row["needs"]:
+    if {"head-rows", "head-weights"} & set(row["needs"]):
         return "of the last layer leave the device, the others never"
     return "never leave the device"

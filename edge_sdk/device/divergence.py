@@ -30,7 +30,7 @@ def check_weights_finite(model: Model) -> None:
     held = model.spec.capabilities
     if "weights" in held:
         _check("weights", model.weights(), math.inf)
-    elif "head-rows" in held:
+    elif "head-weights" in held or "head-rows" in held:
         _check("last layer", model.head_rows(), math.inf)
 
 

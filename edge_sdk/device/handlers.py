@@ -198,15 +198,19 @@ def serve_write_weights(bench: Workbench, request: requests.WriteWeights, _job: 
 
 
 @serves(requests.ReadHead)
-def serve_read_head(bench: Workbench, _request: requests.ReadHead, _job: Job) -> Floats:
+def serve_read_head(bench: Workbench, request: requests.ReadHead, _job: Job) -> Floats:
     """Return a copy of the head rows."""
-    return bench.model.head_rows()
+    rows = bench.model.head_rows()
+    return rows if request.bias else rows[:, :-1].copy()
 
 
 @serves(requests.WriteHead)
 def serve_write_head(bench: Workbench, request: requests.WriteHead, _job: Job) -> None:
     """Write the rows of these classes."""
-    bench.model.set_head_rows(request.classes, request.rows)
+    rows = request.rows
+    if rows.shape[1] == bench.model.spec.feature_dim:
+        rows = np.hstack([rows, bench.model.head_rows()[request.classes, -1:]])
+    bench.model.set_head_rows(request.classes, rows)
 
 
 @serves(requests.SetScale)

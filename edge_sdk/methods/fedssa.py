@@ -11,15 +11,15 @@ Learning", IJCAI 2024, Algorithm 1.
 
 Equation 4 lacks the division, and multiplies the rows by 1 + mu^t in every round; it is there as fusion = "literal".
 Rows of other classes, unless takes = "all", and the extractor stay the device's own.  A class that nobody brings in a
-round keeps its row, on which the paper is silent.  Round 0 begins with a random header, the same for all devices; where
-no feature width is agreed on there is none.
+round keeps its row, on which the paper is silent.  Round 0 begins with a random header, the same for all devices, which
+each draws from the federation's seed; where no feature width is agreed on there is none.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal, cast
 
 import numpy as np
@@ -33,7 +33,7 @@ from edge_sdk.objectives import NORM_FLOOR
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, Payload, Weights
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.schema import Count, Packed, wire
+from edge_sdk.protocol.schema import Count, Items, Packed, wire
 from edge_sdk.reductions import MOST, Bag, Change, SlotSum, carried_over, changed, mean_over_holders
 
 MOST_INFLATION = 10.0
@@ -59,11 +59,21 @@ class Params:
     takes: Literal["seen", "all"] = "seen"
     """Which received rows a device takes in: those of the classes that it has `seen`, or `all`.  With mu0 = 0, `all`
     is case A of the paper's Table 3, and `seen` case B."""
+    down: Literal["seen", "all"] = "seen"
+    """Which rows are sent to a device: those of the classes that it brought before, or `all`, as in Algorithm 1, which
+    the same frame brings to everybody.  A device that brought nothing yet gets every row that anybody has trained."""
+    bias: bool = True
+    """Whether rows have their bias as last column.  If false it stays on the device, and heads without bias take
+    part."""
     cached: bool = False
     """Whether the mean covers the newest rows of every device ever seen, as in the paper's code, not those of one
     round."""
     max_slot_age: SlotAge = 0
     """With `cached`: rounds after which the rows of a device that stays away no longer count; 0: never."""
+
+    def __post_init__(self) -> None:
+        if self.takes == "all" and self.down != "all":
+            raise ValueError(f"down: expected all where takes is all, found {self.down!r}")
 
 
 @wire("fedssa-state")
@@ -72,6 +82,9 @@ class DeviceState:
     """C_k: the classes that this device joined with; empty before its first exchange."""
 
     classes: Annotated[tuple[int, ...], Packed(65535)] = ()
+
+
+ClassSet = Annotated[tuple[int, ...], Packed(65535)]
 
 
 @wire("fedssa-coordinator-state")
@@ -85,6 +98,8 @@ class State:
     model."""
     slots: SlotSum | None = None
     """The slots with `cached`: for each class the weighted sum of its rows, and the sum of the weights."""
+    seen: Annotated[Mapping[str, ClassSet], Items(0, 2**20)] = field(default_factory=dict)
+    """With `down` = seen: the classes of the rows that each device brought, by its number."""
 
 
 class FedSSA(Method[Params]):
@@ -93,12 +108,6 @@ class FedSSA(Method[Params]):
     name = "fedssa"
     title = "FedSSA: the last layer's rows of the classes that a device holds, averaged by class"
     citation = "Yi et al. 2024, IJCAI, FedSSA"
-    exchanges = (
-        Exchange(
-            down={"header": Slot(ClassRows, optional=True, extra_columns=1)},
-            up={"header": Slot(ClassRows, extra_columns=1)},
-        ),
-    )
     needs = frozenset({"predict", "logit-gradients", "head-rows"})
     same_width = True
     holders_wanted = 3
@@ -108,7 +117,13 @@ class FedSSA(Method[Params]):
 
     def __init__(self, params: Params | None = None) -> None:
         super().__init__(params)
-        self.caching = Caching(first_round=0, max_age=self.params.max_slot_age) if self.params.cached else None
+        params = self.params
+        rows = Slot(ClassRows, extra_columns=int(params.bias))
+        down = {"header": replace(rows, optional=True, personal=params.down == "seen")}
+        self.exchanges = (Exchange(down=down, up={"header": rows}),)
+        self.caching = Caching(first_round=0, max_age=params.max_slot_age) if params.cached else None
+        if not params.bias:
+            self.needs = (self.needs - {"head-rows"}) | {"head-weights"}
 
     def warnings(self, spec: FederationSpec) -> tuple[str, ...]:
         """Return warning W11."""
@@ -129,10 +144,10 @@ class FedSSA(Method[Params]):
                 "remove its state folder to join anew"
             )
         device.state = DeviceState(tuple(held.tolist()))
-        header = device.received(ClassRows, "header")
+        header = self.received_header(device)
         if header is None:
             return
-        own: Floats = yield ReadHead()  # (k, d + 1)
+        own: Floats = yield ReadHead(self.params.bias)  # (k, d + 1), or (k, d)
         taken = np.isin(header.classes, held) | (self.params.takes == "all")
         classes = header.classes[taken].astype(np.int64)
         if len(classes):
@@ -140,24 +155,42 @@ class FedSSA(Method[Params]):
                 yield Report(header_instruments(header.rows[taken], own[classes], self.params, device.job.round))
             yield WriteHead(classes, fused(header.rows[taken], own[classes], self.params, device.job.round))
 
+    def received_header(self, device: OnDevice[DeviceState]) -> ClassRows | None:
+        """Return the header that came; rows that do not come because nobody has trained them are the drawn ones."""
+        header, spec = device.received(ClassRows, "header"), device.job.spec
+        if self.params.down == "all" or not spec.feature_dim:
+            return header
+        drawn = random_header(spec, bias=self.params.bias)
+        return drawn if header is None else carried_over(drawn, header)
+
     def share(self, device: OnDevice[DeviceState]) -> Stage[Up]:
         """Send the rows of the classes held, with numbers of samples only if the weighting needs them."""
         held = device.job.classes
-        rows: Floats = yield ReadHead()
+        rows: Floats = yield ReadHead(self.params.bias)
         by_samples = self.params.weighting == "samples"
         counts = np.array(device.job.class_counts)[held] if by_samples else np.ones(len(held))
         return {"header": ClassRows(classes=held.astype(np.int32), rows=rows[held], counts=counts.astype(np.int32))}
 
     def begin(self, spec: FederationSpec) -> State:
         """Start with a random header of all classes."""
-        return State(header=random_header(spec) if spec.feature_dim else None, rounds=spec.rounds)
+        header = random_header(spec, bias=self.params.bias) if spec.feature_dim else None
+        return State(header=header, rounds=spec.rounds)
 
     def down(self, state: State, at: ExchangeId) -> Down:
         """Send the rows of all classes, as in Algorithm 1; each device uses those of its own classes."""
-        return {"header": state.header} if at.round < state.rounds else {}
+        return {"header": state.header} if self.params.down == "all" and at.round < state.rounds else {}
+
+    def down_to(self, state: State, at: ExchangeId, number: int) -> Down:
+        """Send the rows of the classes that this device brought, or of all classes that anybody brought."""
+        if self.params.down == "all" or at.round == state.rounds or state.header is None:
+            return {}
+        classes = state.seen.get(str(number)) or sorted(set().union(*state.seen.values()))
+        return {"header": chosen(state.header, classes) if classes else None}
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Bag) -> State:
         """Compute the mean over the holders of each class; with `cached`, over the newest rows of all past holders."""
+        if self.params.down == "seen":
+            state = replace(state, seen=seen_after(state.seen, uploads))
         if not self.params.cached:
             now = mean_over_holders(list(uploads.payloads(ClassRows, "header").values()))
             return replace(state, header=carried_over(state.header, now))
@@ -194,13 +227,30 @@ def inflation(params: Params, rounds: int) -> float:
     return math.exp(sum(math.log1p(mu(params, t)) for t in range(min(rounds, params.t_stable))))
 
 
-def random_header(spec: FederationSpec) -> ClassRows:
-    """Draw weights and bias from U(-1/sqrt d, 1/sqrt d), like the devices' own last layers."""
+def chosen(header: ClassRows, classes: Collection[int]) -> ClassRows:
+    """Return the rows of these classes."""
+    there = np.isin(header.classes, list(classes))
+    return ClassRows(classes=header.classes[there], rows=header.rows[there], counts=header.counts[there])
+
+
+def seen_after(seen: Mapping[str, tuple[int, ...]], uploads: Bag) -> dict[str, tuple[int, ...]]:
+    """Return the classes that each device brought so far, by its number, ascending."""
+    after = dict(seen)
+    for number, rows in uploads.payloads(ClassRows, "header").items():
+        after[str(number)] = tuple(sorted({*after.get(str(number), ()), *rows.classes.tolist()}))
+    return after
+
+
+def random_header(spec: FederationSpec, *, bias: bool = True) -> ClassRows:
+    """Draw weights and bias from U(-1/sqrt d, 1/sqrt d), like the devices' own last layers.
+
+    A device draws the same header as the coordinator, so that it need not be sent.
+    """
     rng = np.random.default_rng([spec.seed, _HEADER_STREAM])
     bound = spec.feature_dim**-0.5
     rows = rng.uniform(-bound, bound, (spec.classes, spec.feature_dim + 1)).astype(np.float32)
     classes = np.arange(spec.classes, dtype=np.int32)
-    return ClassRows(classes=classes, rows=rows, counts=np.ones(spec.classes, np.int32))
+    return ClassRows(classes=classes, rows=rows if bias else rows[:, :-1].copy(), counts=np.ones_like(classes))
 
 
 def slots_after(slots: SlotSum | None, uploads: Bag, classes: int) -> SlotSum:

@@ -153,15 +153,17 @@ class HyperMeans(Request):
 
 @dataclass(frozen=True, slots=True)
 class ReadHead(Request):
-    """Answered with the rows of the last layer, the bias as last column: f4 (k, d + 1)."""
+    """Answered with the rows of the last layer, the bias as last column: f4 (k, d + 1), or (k, d) without it."""
+
+    bias: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WriteHead(Request):
-    """Overwrite the rows of some classes."""
+    """Overwrite the rows of some classes; without a bias in `rows` the biases stay as they are."""
 
     classes: Ints  # (m,)
-    rows: Floats  # (m, d + 1)
+    rows: Floats  # (m, d + 1), or (m, d)
 
 
 @dataclass(frozen=True, slots=True)

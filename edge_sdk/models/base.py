@@ -113,7 +113,7 @@ class Model(Protocol):
         """Take one optimiser step per row of `batches.indices`; other parts keep their values and moments."""
 
     def head_rows(self) -> Floats:
-        """Return the last layer's weights with the bias as last column: (k, d + 1)."""
+        """Return the last layer's weights with the bias as last column, 0 in a layer without one: (k, d + 1)."""
 
     def set_head_rows(self, classes: Ints, rows: Floats) -> None:
         """Overwrite the rows of some classes: classes (m,), rows (m, d + 1); optimiser moments are reset."""

@@ -156,7 +156,8 @@ class NumpyModel(HeadModel):
             runtime="numpy",
             classes=classes,
             feature_dim=width,
-            capabilities=layer.abilities | {"predict", "logit-gradients", "features", "head-rows", "weights"},
+            capabilities=layer.abilities
+            | {"predict", "logit-gradients", "features", "head-rows", "head-weights", "weights"},
             terms=names_on(*BY_SLOPE),
             inert_terms=names_on("features"),
             preprocess=preprocess or Preprocess(),

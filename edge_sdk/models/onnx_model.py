@@ -44,7 +44,7 @@ class OnnxModel(HeadModel):
             runtime="onnx",
             classes=classes,
             feature_dim=session.width,
-            capabilities=layer.abilities | {"predict", "logit-gradients", "features", "head-rows"},
+            capabilities=layer.abilities | {"predict", "logit-gradients", "features", "head-rows", "head-weights"},
             terms=names_on(*BY_SLOPE),
             inert_terms=names_on("features"),
             preprocess=preprocess or Preprocess(),

@@ -54,7 +54,7 @@ def linear_rows(head: nn.Linear) -> Tensor:
 def write_rows(head: nn.Linear, index: Tensor, rows: Tensor) -> None:
     """Overwrite the rows of some classes: index (m,), rows (m, d + 1); a cosine head's bias stays 0."""
     head.weight[index] = rows[:, :-1]
-    if not isinstance(head, TorchCosineHead):
+    if head.bias is not None and not isinstance(head, TorchCosineHead):
         head.bias[index] = rows[:, -1]
 
 

@@ -49,7 +49,7 @@ class TorchModel:
     """Any net in torch; what it can do follows from what it is made of.
 
     Features are the output of the layer named `features`, or the input of the last nn.Linear; a net without either has
-    none to give.  Head rows are those of the last nn.Linear, if it has a bias and turns the features into the logits.
+    none to give.  Head rows are those of the last nn.Linear, if it turns the features into the logits.
     A net without trainable parameters only predicts.
     """
 
@@ -180,16 +180,22 @@ class TorchModel:
         )
 
     def head_rows(self) -> Floats:
-        """Return the rows (k, d + 1), a copy.  Raises Unsupported without a linear head that has a bias."""
-        head = self._head_with_bias()
-        return np.concatenate([array_of(linear_rows(head)), array_of(head.bias)[:, None]], axis=1)
+        """Return the rows (k, d + 1), a copy; the last column is 0 in a head without bias.
+
+        Raises Unsupported without a linear head.
+        """
+        head = self._linear_head()
+        rows = array_of(linear_rows(head))
+        bias = np.zeros(len(rows), np.float32) if head.bias is None else array_of(head.bias)
+        return np.concatenate([rows, bias[:, None]], axis=1)
 
     def set_head_rows(self, classes: Ints, rows: Floats) -> None:
         """Overwrite the rows of some classes: classes (m,), rows (m, d + 1), and reset the moments.
 
-        In a cosine head, lengths and biases of rows have no effect.  Raises ModelError for other shapes.
+        In a cosine head, lengths and biases of rows have no effect; a head without bias leaves the last column out.
+        Raises ModelError for other shapes.
         """
-        head = self._head_with_bias()
+        head = self._linear_head()
         check_rows(self.spec, classes, rows)
         index = torch.tensor(classes, dtype=torch.int64, device=self._device)
         write_rows(head, index, to_tensor(rows, self._device))
@@ -295,14 +301,14 @@ class TorchModel:
 
     def _of_head(self) -> set[int]:
         """Return the weight and the bias of the last layer, by identity."""
-        head = self._head_with_bias()
+        require(self.spec, "head-rows")
+        head = self._linear_head()
         return {id(head.weight), id(head.bias)}
 
     def _labels(self, labels: Ints | None, index: Ints) -> Tensor | None:
         return None if labels is None else torch.tensor(labels[index], dtype=torch.int64, device=self._device)
 
-    def _head_with_bias(self) -> nn.Linear:
-        require(self.spec, "head-rows")
+    def _linear_head(self) -> nn.Linear:
         if self._anatomy.head is None:
             raise lacks(self.spec, "head-rows")
         return self._anatomy.head
@@ -345,6 +351,7 @@ def _capabilities(anatomy: Anatomy, *, trains: bool) -> frozenset[str]:
         "weights": trains,
         "features": anatomy.tap is not None,
         "head-rows": anatomy.head is not None and anatomy.head.bias is not None,
+        "head-weights": anatomy.head is not None,
         "cosine-head": isinstance(anatomy.head, TorchCosineHead),
     }
     return frozenset(capability for capability, given in has.items() if given)

@@ -300,7 +300,7 @@ BYTES: dict[str, tuple[int, int]] = {
     "fedmd": (S.r * S.b * S.k, S.r * S.b * S.k),
     "fedal": (S.r * S.tau * S.b * S.k, 2 * S.r * S.tau * S.b * S.k),
     "fedproto": (S.r * S.k * (S.d + ROW), S.r * S.k * (S.d + ROW)),
-    "fedssa": (S.r * S.k * (S.d + 1 + ROW), S.r * S.k * (S.d + 1 + ROW)),
+    "fedssa": (S.r * S.k * (S.d + 1 + ROW), (S.r - 1) * S.k * (S.d + 1 + ROW)),  # devices draw the first header
     "fedavg": (S.r * S.p, S.r * S.p),
     "fedprox": (S.r * S.p, S.r * S.p),
     "fedhkd": (S.r * (S.p + S.k * (S.d + S.k + ROW)), S.r * (S.p + S.k * (S.d + S.k + ROW))),

@@ -19,7 +19,7 @@ from edge_sdk.methods.requests import Fit, WriteHead
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, payload_bytes
-from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.protocol.messages import FederationSpec, Upload
 from edge_sdk.protocol.wires import expectation, frame_limits
 from edge_sdk.reductions import Contribution
 from edge_sdk.reductions.class_rows import mean_over_holders
@@ -103,7 +103,7 @@ def test_rows_of_other_classes_stay_local_through_the_client_half() -> None:
     ids=["fused", "case A of Table 3"],
 )
 def test_all_rows_are_taken_in_where_asked_for(mu0: float, third: list[float]) -> None:
-    spec = spec_of("fedssa", feature_dim=2, takes="all", mu0=mu0)
+    spec = spec_of("fedssa", feature_dim=2, takes="all", down="all", mu0=mu0)
     device = FakeDevice(head=[[1, 0, 0.1], [0, 1, 0], [7, 7, 7]])
     device.run(first_step({"header": HEADER}, job(spec, 1, class_counts=(4, 5, 0))))
     (write,) = [request for request in device.requests if isinstance(request, WriteHead)]
@@ -224,10 +224,62 @@ def test_the_private_steps_are_those_of_local_training() -> None:
 
 
 def test_without_a_header_or_with_rows_of_others_only_nothing_is_overwritten() -> None:
+    spec = spec_of("fedssa", feature_dim=2, down="all")
     for down in ({}, {"header": rows_of([1], [[1, 1, 1]])}):
         device = FakeDevice()
-        device.run(first_step(down, job(SPEC, 0)))
+        device.run(first_step(down, job(spec, 0)))
         assert not any(kind.startswith("write") for kind in device.kinds)
+
+
+@pytest.mark.parametrize("down", [{}, {"header": rows_of([2], [[1, 1, 1]])}], ids=["nothing", "another class"])
+def test_a_row_that_nobody_trained_is_drawn_as_the_coordinator_draws_it(down: dict[str, ClassRows]) -> None:
+    spec = spec_of("fedssa", feature_dim=2, mu0=0.0)
+    device = FakeDevice()
+    device.run(first_step(down, job(spec, 0, class_counts=(4, 5, 0))))
+    (write,) = [request for request in device.requests if isinstance(request, WriteHead)]
+    assert write.classes.tolist() == [0, 1]
+    np.testing.assert_array_equal(write.rows, method_of(spec).begin(spec).header.rows[:2])
+
+
+def test_a_device_gets_the_rows_of_the_classes_that_it_brought() -> None:
+    state, at = finished(SPEC, method_of(SPEC).begin(SPEC), {0: A, 7: B}), ExchangeId(1, 0)
+    method = method_of(SPEC)
+    assert method.common(state, at) == {}
+    sent = {number: method.personal(state, at, number)["header"].classes.tolist() for number in (0, 7, 3)}
+    assert sent == {0: [0, 1], 7: [0, 2], 3: [0, 1, 2]}  # 3 brought nothing yet
+    np.testing.assert_array_equal(method.personal(state, at, 7)["header"].rows, state.header.rows[[0, 2]])
+    state = finished(SPEC, state, {0: B})
+    assert method.personal(state, at, 0)["header"].classes.tolist() == [0, 1, 2]
+    assert method.personal(state, ExchangeId(SPEC.rounds, 0), 0) == {}
+
+
+def test_seen_and_all_lead_to_the_same_models(pictures: Path) -> None:
+    """Also where a device answers late and another not at all in a round."""
+    runs = []
+    for down in ("seen", "all"):
+        tables = fleets.tables(pictures, "fedssa", devices=5, rounds=5, participants=3)
+        tables["method"] = {"down": down}
+        runs.append(fleets.Run(configs.parse(tables, Path("test.toml"))).finished())
+    assert runs[0].model_bytes == runs[1].model_bytes
+    assert sum(each.scalars_down for each in runs[0].result.history) < 0.7 * sum(
+        each.scalars_down for each in runs[1].result.history
+    )
+
+
+@pytest.mark.torch
+def test_heads_without_bias_take_part_and_their_bias_does_not_travel(pictures: Path) -> None:
+    tables = fleets.tables(pictures, "fedssa", devices=3, rounds=3)
+    tables["method"] = {"bias": False}
+    tables["fleet"] = [{"count": 2, "model": "unbiased:model"}, {"count": 1, "model": "softmax"}]
+    run = fleets.Run(configs.parse(tables, Path("test.toml")))
+    sent = run.tap()
+    run.finished()
+    assert run.result.completed
+    rows = [each.knowledge["header"].rows for each in sent if isinstance(each, Upload) and not each.closing]
+    assert {each.shape for each in rows} == {(2, fleets.WIDTH)}
+    tables["method"] = {}
+    refused = fleets.Run(configs.parse(tables, Path("test.toml"))).finished()
+    assert {each["reason"] for each in refused.result.refused_devices} == {"capability"}
 
 
 def test_closing_measures_the_trained_model_as_it_is() -> None:
@@ -251,9 +303,10 @@ def test_other_classes_than_it_joined_with_need_a_new_start() -> None:
 
 
 def test_round_0_begins_with_a_random_header_of_all_classes_from_the_seed() -> None:
-    one, two = method_of(SPEC).begin(SPEC), method_of(SPEC).begin(SPEC)
+    spec = spec_of("fedssa", feature_dim=2, down="all")
+    one, two = method_of(spec).begin(spec), method_of(spec).begin(spec)
     assert one == two
-    header = FedSSA().common(one, ExchangeId(0, 0))["header"]
+    header = method_of(spec).common(one, ExchangeId(0, 0))["header"]
     assert (header.classes.tolist(), header.rows.shape) == ([0, 1, 2], (3, 3))
     assert 0 < np.abs(header.rows).max() <= 2**-0.5
     assert FedSSA().common(FedSSA().begin(spec_of("fedssa")), ExchangeId(0, 0)) == {}
@@ -266,8 +319,8 @@ def test_the_closing_exchange_brings_nothing() -> None:
 def test_bytes_are_those_of_the_table() -> None:
     """K = 10, d = 500: K (d + 1) numbers of 4 bytes each way, 2 (d + 1) for two classes; beside them 4 bytes of class
     id and 4 of count each, which the kind always carries."""
-    spec = spec_of("fedssa", classes=10, feature_dim=500)
-    header = FedSSA().common(method_of(spec).begin(spec), ExchangeId(0, 0))["header"]
+    spec = spec_of("fedssa", classes=10, feature_dim=500, down="all")
+    header = method_of(spec).common(method_of(spec).begin(spec), ExchangeId(0, 0))["header"]
     assert header.rows.nbytes == 20_040
     assert header.rows[:2].nbytes == 4_008
     assert payload_bytes(header) == 20_040 + 10 * (4 + 4)
@@ -275,12 +328,36 @@ def test_bytes_are_those_of_the_table() -> None:
     assert limits.frame_bytes - frame_limits((), expectation(spec)).frame_bytes == payload_bytes(header)
 
 
+def test_of_a_hundred_classes_a_device_gets_the_ten_that_it_holds() -> None:
+    """The paper counts 10 rows of 500 numbers each way, 20 kB, of a head of 200 kB."""
+    spec = spec_of("fedssa", classes=100, feature_dim=500, bias=False)
+    method, held = method_of(spec), list(range(30, 40))
+    state = finished(spec, method.begin(spec), {0: rows_of(held, np.ones((10, 500)))})
+    (header,) = method.personal(state, ExchangeId(1, 0), 0).values()
+    assert header.rows.nbytes == 20_000
+    assert state.header.rows.nbytes == 200_000
+
+
 @pytest.mark.parametrize(
-    "table", [{"mu0": 1.1}, {"t_stable": 0}, {"fusion": "sum"}, {"weighting": "mean"}, {"takes": "own"}, {"cached": 1}]
+    "table",
+    [
+        {"mu0": 1.1},
+        {"t_stable": 0},
+        {"fusion": "sum"},
+        {"weighting": "mean"},
+        {"takes": "own"},
+        {"cached": 1},
+        {"down": "own"},
+    ],
 )
 def test_impossible_parameters_are_refused(table: dict[str, object]) -> None:
     with pytest.raises(UsageError, match=f"method.{next(iter(table))}"):
         FedSSA.read(table)
+
+
+def test_rows_of_all_classes_can_only_be_taken_in_where_they_come() -> None:
+    with pytest.raises(UsageError, match=r"^method\.down: expected all where takes is all, found 'seen'$"):
+        FedSSA.read({"takes": "all"})
 
 
 def test_mu_falls_to_nothing_and_never_rises() -> None:

@@ -57,7 +57,7 @@ def softmax_step(rows: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
 
 @pytest.mark.parametrize(("fusion", "takes"), [("convex", "seen"), ("literal", "seen"), ("convex", "all")])
 def test_fedssa(pictures: Path, fusion: str, takes: str) -> None:
-    run = fleets.Run(made(pictures, "fedssa", "softmax", fusion=fusion, mu0=0.8, takes=takes))
+    run = fleets.Run(made(pictures, "fedssa", "softmax", fusion=fusion, mu0=0.8, takes=takes, down=takes))
     devices = run.fleet.devices
     start = FedSSA().begin(run.fleet.federation.spec).header
     header = {int(label): row.astype(np.float64) for label, row in zip(start.classes, start.rows, strict=True)}

@@ -27,7 +27,7 @@ COORDINATOR = {
     "fedmd": ("mean", "numbers"),
     "fednh": ("weights", "prototypes"),
     "fedproto": ("prototypes",),
-    "fedssa": ("header", "rounds", "slots"),
+    "fedssa": ("header", "rounds", "slots", "seen"),
     "lg_fedavg": ("header", "rounds"),
     "fedclassavg": ("header", "rounds"),
 }

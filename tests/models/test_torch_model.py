@@ -352,11 +352,16 @@ class TestFeatureLayer:
         check_unsupported(model, "features")
         check_unsupported(model, "head-rows")
 
-    def test_a_head_without_bias_has_no_rows_to_trade(self) -> None:
+    def test_a_head_without_bias_trades_rows_without_bias(self) -> None:
         model = wrap(nn.Sequential(nn.Flatten(), nn.Linear(36, CLASSES, bias=False)))
         x, _ = samples()
         np.testing.assert_allclose(model.head(model.features(x)), model.logits(x), atol=1e-6)
-        check_unsupported(model, "head-rows")
+        assert "head-rows" not in model.spec.capabilities
+        assert "head-weights" in model.spec.capabilities
+        rows = np.arange(2 * 37, dtype=np.float32).reshape(2, 37)
+        model.set_head_rows(np.array([0, 2]), rows)
+        assert model.head_rows()[[0, 2], :-1].tolist() == rows[:, :-1].tolist()
+        assert not model.head_rows()[:, -1].any()
 
     def test_without_an_input_shape_the_last_linear_is_trusted(self) -> None:
         model = TorchModel(self.net(), CLASSES)
@@ -393,7 +398,7 @@ class TestWrongNets:
 class TestFrozenParts:
     def test_a_frozen_net_only_predicts(self) -> None:
         model = wrap(linear().requires_grad_(requires_grad=False))
-        assert model.spec.capabilities == {"predict", "features", "head-rows"}
+        assert model.spec.capabilities == {"predict", "features", "head-rows", "head-weights"}
         assert model.spec.terms == frozenset()
         check_unsupported(model, "logit-gradients")
         check_unsupported(model, "weights")
