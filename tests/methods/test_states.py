@@ -19,6 +19,7 @@ COORDINATOR = {
     "fd": ("targets", "everybody", "rounds", "answered"),
     "fedal": FEDAL,
     "fedmd_lf": FEDAL,
+    "creff": ("weights", "features", "classifier", "rounds"),
     "feddf": ("models", "members"),
     "feddf_al": ("transfer", "means", "members", "begun"),
     "fedgen": ("weights", "generator", "generated", "rounds"),
@@ -43,7 +44,7 @@ DEVICE = {
     "fedssa": ("classes",),
 }
 """Of all others: nothing."""
-TORCH = ("fedal", "feddf_al", "fedgen")
+TORCH = ("fedal", "feddf_al", "fedgen", "creff")
 EVERY = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.torch] * (name in TORCH)) for name in method_names()]
 )
