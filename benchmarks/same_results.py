@@ -27,7 +27,7 @@ from edge_sdk.cli import main as edge_sdk
 METHODS = (
     "local", "fedmd", "fedmd_lf", "fedal", "feddf", "feddf_al", "fedproto", "fedssa", "fedhkd", "fedkf", "fednh",
     "fedavg", "fedprox", "fedper", "fedbabu", "fedrep", "ditto", "fedgkd", "qffl", "moon", "fedclassavg", "fedgen",
-    "fedrod", "fd", "lg_fedavg", "fml",
+    "fedrod", "fd", "lg_fedavg", "fml", "creff",
 )
 # fmt: on
 OVER_BROKER = ("fedmd", "fedal", "fedproto", "fedssa", "fedavg", "fml")

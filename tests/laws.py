@@ -162,7 +162,8 @@ def _payload(slot: Slot, rng: np.random.Generator, device: int) -> Payload:
         return Weights(values=values, layout=NET.spec.layout, count=int(rng.integers(1, 100)))
     classes = np.arange(2, dtype=np.int32)
     counts = rng.integers(1, 100, 2).astype(np.int32)
-    rows = awkward(rng, (2, WIDTH + slot.extra_columns), device)
+    width = CLASSES * (WIDTH + 1) if slot.class_times else WIDTH + slot.extra_columns
+    rows = awkward(rng, (2, width), device)
     if slot.probabilities:
         rows = rng.dirichlet(np.ones(CLASSES), 2).astype(np.float32)
     if slot.kind is ClassRows:

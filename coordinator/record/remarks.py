@@ -35,7 +35,8 @@ def check_classes(
     if not (method.holders_wanted and hello.class_counts):
         return
     for role, payload in knowledge.items():
-        if isinstance(payload, ByClass) and not slots[role].class_columns:
+        sums = slots[role].class_columns and not slots[role].class_times  # of which no class can be told
+        if isinstance(payload, ByClass) and not sums:
             strange = [int(each) for each in payload.classes if not hello.class_counts[each]]
             if strange:
                 raise RemoteProtocolError(

@@ -14,7 +14,7 @@ from edge_sdk.protocol import knowledge
 from edge_sdk.protocol.knowledge import Slot
 
 SCALAR_BYTES = 4
-SYMBOLS = ("P", "K d", "K K", "K", "")
+SYMBOLS = ("P", "K K d", "K d", "K K", "K", "")
 """The terms of a formula, in their order; the last one is a plain number."""
 
 
@@ -54,5 +54,5 @@ def formula(coefficients: Mapping[str, int]) -> str:
 def in_bytes(coefficients: Mapping[str, int], sizes: Sizes = EXAMPLE) -> int:
     """The value of the formula in bytes."""
     k, d = sizes.classes, sizes.feature_dim
-    values = {"P": sizes.weights, "K d": k * d, "K K": k * k, "K": k, "": 1}
+    values = {"P": sizes.weights, "K K d": k * k * d, "K d": k * d, "K K": k * k, "K": k, "": 1}
     return SCALAR_BYTES * sum(count * values[symbol] for symbol, count in coefficients.items())

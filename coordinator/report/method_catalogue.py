@@ -128,6 +128,8 @@ def _needs(row: Mapping[str, Any]) -> str:
 
 
 def _weights(row: Mapping[str, Any]) -> str:
+    if "proxy" in row["needs"]:
+        return "of the proxy leave the device, the own model's never"
     if row["shares_weights"]:
         return "leave the device" + ("; one architecture" if row["same_layout"] else "; averaged by architecture")
     if {"head-rows", "head-weights"} & set(row["needs"]):

@@ -158,6 +158,25 @@ def serve_hyper_means(bench: Workbench, request: requests.HyperMeans, _job: Job)
     )
 
 
+@serves(requests.HeadGradients)
+def serve_head_gradients(bench: Workbench, request: requests.HeadGradients, _job: Job) -> Serving[ClassRows]:
+    """Sum (softmax(W h + b) - onehot(y)) (h, 1) of each class in f8, and divide once."""
+    classes, at, counts = bench.by_class  # (m,), (n,), (m,)
+    layer = request.layer.astype(np.float64)
+    sums = np.zeros((len(classes), *layer.shape))  # (m, k, d + 1)
+    for part in slices(len(bench.samples)):
+        h = bench.features(bench.samples[part]).astype(np.float64)
+        h = np.concatenate([h, np.ones((len(h), 1))], axis=1)  # (b, d + 1)
+        errors = softmax(h @ layer.T)  # (b, k)
+        errors[np.arange(len(h)), bench.labels[part]] -= 1
+        for each in np.unique(at[part]):
+            own = at[part] == each
+            sums[each] += errors[own].T @ h[own]
+        yield
+    rows = (sums / counts[:, None, None]).reshape(len(classes), -1).astype(np.float32)
+    return ClassRows(classes=classes.astype(np.int32), rows=rows, counts=counts.astype(np.int32))
+
+
 def shortened(rows: Floats, most: float) -> Floats:
     """Return rows (n, d), with those longer than `most` shortened to that length."""
     if most == np.inf:

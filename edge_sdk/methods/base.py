@@ -456,6 +456,7 @@ def _described(roles: Mapping[str, Slot]) -> list[tuple[object, ...]]:
         + (("probabilities",) if slot.probabilities else ())
         + (("without-head",) if slot.without_head else ())
         + (("class-columns",) if slot.class_columns else ())
+        + (("class-times",) if slot.class_times else ())
         + ((slot.times,) if slot.times > 1 else ())
         + (("numbers", slot.numbers) if slot.numbers else ())
         for role, slot in sorted(roles.items())

@@ -151,6 +151,18 @@ class HyperMeans(Request):
     """Longer features are shortened to this L2 norm before they are averaged; predictions are of the whole feature."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class HeadGradients(Request):
+    """Answered with ClassRows: the mean gradient of the cross-entropy of each class at a given last layer.
+
+    It takes one pass over the private data, as in inference.  A row is the gradient of all rows of the last layer, side
+    by side, each with the bias as last column: (m, k (d + 1)).
+    """
+
+    computes: ClassVar[bool] = True
+    layer: Floats  # (k, d + 1)
+
+
 @dataclass(frozen=True, slots=True)
 class ReadHead(Request):
     """Answered with the rows of the last layer, the bias as last column: f4 (k, d + 1), or (k, d) without it."""

@@ -282,7 +282,8 @@ class ClassRows(ByClass):
         """Return the numbers for all classes; a remainder slot's rows count in the slot beside it."""
         if slot.remainder:
             return {}
-        wide = {"K K": 1} if slot.probabilities else {"K d": slot.times, "K K": int(slot.class_columns)}
+        vectors = {"K K d" if slot.class_times else "K d": slot.times, "K K": int(slot.class_columns)}
+        wide = {"K K": 1} if slot.probabilities else vectors
         return {**wide, "K": slot.extra_columns + _BESIDE_ROWS}
 
 
@@ -416,6 +417,8 @@ class Slot:
     """Whether class rows have one more column for each class."""
     numbers: int = 0
     """The count of plain numbers, for Scalars."""
+    class_times: bool = False
+    """Whether class rows have `times` vectors for each class."""
     remainder: bool = False
     """Whether class rows are of the classes that another slot beside it leaves out: both together have all classes."""
 
@@ -431,7 +434,8 @@ class Slot:
 @functools.lru_cache(maxsize=2**12)
 def _expected(slot: Slot, expect: Expect) -> Expect:
     """Return the expectation of a slot; cached, because it is the same for all devices of a kind in every exchange."""
-    width = expect.feature_dim * slot.times + slot.columns(expect.classes) if expect.feature_dim else 0
+    times = slot.times * (expect.classes if slot.class_times else 1)
+    width = expect.feature_dim * times + slot.columns(expect.classes) if expect.feature_dim else 0
     left_out = expect.head_count if slot.without_head else 0
     count = expect.weight_count - left_out if expect.weight_count else 0
     return dataclasses.replace(

@@ -18,6 +18,7 @@ COORDINATOR = {
     "fd": ("targets", "everybody", "rounds", "answered"),
     "fedal": ("discriminator", "moments", "steps", "mean_u", "feedback"),
     "fedmd_lf": ("means",),
+    "creff": ("weights", "features", "classifier", "rounds"),
     "feddf": ("models", "members"),
     "feddf_al": ("transfer", "means", "members", "begun"),
     "fedgen": ("weights", "generator", "generated", "rounds"),
@@ -42,7 +43,7 @@ DEVICE = {
     "fedssa": ("classes",),
 }
 """Of all others: nothing."""
-TORCH = ("fedal", "feddf_al", "fedgen")
+TORCH = ("fedal", "feddf_al", "fedgen", "creff")
 EVERY = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.torch] * (name in TORCH)) for name in method_names()]
 )

@@ -1,0 +1,168 @@
+"""CReFF: FedAvg, and a last layer that the coordinator trains anew on features made to match the devices' gradients.
+
+Shang et al., "Federated Learning on Heterogeneous and Long-Tailed Data via Classifier Re-Training with Federated
+Features", IJCAI 2022 (arXiv:2204.13399), Algorithm 1.  (W, b): the last layer that was trained anew.
+
+    receive   w <- w^t; of each class held the mean gradient of CE(y, W h + b) at (W, b) over the device's samples
+    train     CE(y, f(x)) from w^t, with FedAvg's own last layer
+    share     w, and the gradients
+    reduce    w as in FedAvg; the federated features learn to have the gradients that devices have; (W, b) is trained
+              on these features from a new start                            torch_creff.py
+
+The result is the extractor of w^{t+1} under (W, b); the next round goes on with FedAvg's own last layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+
+from edge_sdk.arrays import Floats
+from edge_sdk.methods.averaging import DISCLOSES, DOWN, UP, Averaging, write_weights
+from edge_sdk.methods.base import Down, Exchange, OnDevice, Slot, Stage, Up, told, torch_part
+from edge_sdk.methods.params import Range, Start, Weighting
+from edge_sdk.methods.requests import HeadGradients, ReadHead, WriteHead
+from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.knowledge import ClassRows, Weights
+from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.protocol.schema import Count, Matrix, wire
+from edge_sdk.reductions import MixedSum, mean_over_holders
+
+_STREAM = 0x63726566
+"""Separates these draws from the draws of devices, whose seeds end in their number."""
+WHAT = "CReFF's last layer"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """Hyper-parameters of CReFF; the defaults are those of the authors' code."""
+
+    features_per_class: Annotated[int, Range(1, 10_000, paper="100")] = 100
+    """M, the number of federated features of each class."""
+    match_steps: Annotated[int, Range(0, 100_000, paper="100")] = 100
+    """Steps in each round that bring the features' gradients to those of the devices."""
+    feature_rate: Annotated[float, Range(0, 100, paper="0.1")] = 0.1
+    """The learning rate of these steps (SGD)."""
+    retrain_epochs: Annotated[int, Range(1, 100_000, paper="300")] = 300
+    """Passes over the federated features that train the last layer anew in each round."""
+    retrain_rate: Annotated[float, Range(0, 100, paper="0.01")] = 0.01
+    """The learning rate of the last layer (SGD)."""
+    retrain_batch: Annotated[int, Range(1, 65536, paper="32")] = 32
+    """The number of federated features in a mini-batch."""
+    weighting: Weighting = "samples"
+    """The mean of weights over devices: by their `samples` or `uniform`."""
+    start: Start = "first"
+    """Round 0: `first`, the lowest-numbered contributor's model is everybody's start; `equal`: all start alike."""
+
+
+@wire("creff-coordinator-state")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """The weights w^t, the federated features, and the last layer that was trained on them."""
+
+    weights: Weights | None = None
+    features: Matrix  # (k M, d), class by class
+    classifier: Matrix  # (k, d + 1), bias last
+    rounds: Count
+
+
+class CReFF(Averaging[Params]):
+    """Averages weights, and trains the last layer again on the coordinator."""
+
+    name = "creff"
+    title = "CReFF: FedAvg, and a last layer trained anew on features that match the devices' gradients"
+    citation = "Shang et al. 2022, IJCAI, arXiv:2204.13399"
+    needs = frozenset({"predict", "logit-gradients", "features", "head-rows", "weights"})
+    same_width = True
+    holders_wanted = 1
+    discloses = f"{DISCLOSES}; which classes the device holds, and of each the mean gradient at the last layer, whose\
+ direction is that of its mean feature"
+    reduction = MixedSum
+    exchanges = (
+        Exchange(
+            down={**DOWN, "classifier": Slot(ClassRows, optional=True, extra_columns=1)},
+            up={**UP, "gradients": Slot(ClassRows, optional=True, class_times=True, class_columns=True)},
+        ),
+    )
+    closing = Exchange(down=exchanges[0].down)
+
+    def receive(self, device: OnDevice[Any]) -> Stage[None]:
+        """Take over the mean, and ask for the gradients at the last layer that came with it."""
+        yield from write_weights(device)
+        classifier = device.received(ClassRows, "classifier")
+        if classifier is not None and not device.job.closing:
+            device.kept = yield HeadGradients(classifier.rows.astype(np.float32))
+
+    def measure(self, device: OnDevice[Any]) -> Stage[None]:
+        """Measure the mean under the last layer that was trained anew; after round 0 there is none yet."""
+        classifier = device.received(ClassRows, "classifier")
+        if classifier is None or device.job.round < 2:
+            yield from super().measure(device)
+            return
+        own: Floats = yield ReadHead()  # (k, d + 1)
+        yield WriteHead(classifier.classes.astype(np.int64), classifier.rows.astype(np.float32))
+        yield from super().measure(device)
+        if not device.job.closing:
+            yield WriteHead(np.arange(len(own)), own)
+
+    def share(self, device: OnDevice[Any]) -> Stage[Up]:
+        """Send the weights, and the gradients if a last layer had come to take them at."""
+        gradients: ClassRows | None = device.kept
+        rows = {"gradients": told(gradients, "uniform")} if gradients is not None else {}
+        return {**(yield from super().share(device)), **rows}
+
+    def begin(self, spec: FederationSpec) -> State:
+        """Start with features from N(0, 1) and a random last layer."""
+        torch_part("torch_creff", WHAT)  # raises MissingExtra now
+        rng = np.random.default_rng([spec.seed, _STREAM])
+        count = spec.classes * self.params.features_per_class
+        features = rng.normal(size=(count, spec.feature_dim)).astype(np.float32)
+        return State(features=features, classifier=random_layer(spec, rng), rounds=spec.rounds)
+
+    def down(self, state: State, at: ExchangeId) -> Down:
+        """Send the weights and the last layer, from the second round on."""
+        if state.weights is None:
+            return {}
+        classes = np.arange(len(state.classifier), dtype=np.int32)
+        rows = ClassRows(classes=classes, rows=state.classifier, counts=np.ones(len(classes), np.int32))
+        return {"weights": state.weights, "classifier": rows}
+
+    def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: MixedSum) -> State:
+        """Average the weights; match the features to the mean gradients, and train the last layer on them."""
+        weights = self.mean(uploads.weights, state.weights)
+        ups = list(uploads.rest.payloads(ClassRows, "gradients").values())
+        if not ups:
+            return State(weights=weights, features=state.features, classifier=state.classifier, rounds=state.rounds)
+        params, module, mean = self.params, torch_part("torch_creff", WHAT), mean_over_holders(ups)
+        gradients = mean.rows.reshape(len(mean.classes), *state.classifier.shape)  # (m, k, d + 1)
+        features = module.matched(
+            state.features.reshape(spec.classes, params.features_per_class, -1),
+            state.classifier,
+            mean.classes,
+            gradients,
+            steps=params.match_steps,
+            rate=params.feature_rate,
+        )  # (k, M, d)
+        rng = np.random.default_rng([spec.seed, _STREAM, at.round])
+        classifier = module.retrained(
+            random_layer(spec, rng),
+            features,
+            epochs=params.retrain_epochs,
+            rate=params.retrain_rate,
+            batch=params.retrain_batch,
+            rng=rng,
+        )
+        return State(
+            weights=weights,
+            features=features.reshape(len(state.features), -1),
+            classifier=classifier,
+            rounds=state.rounds,
+        )
+
+
+def random_layer(spec: FederationSpec, rng: np.random.Generator) -> Floats:
+    """Draw weights and bias from U(-1/sqrt d, 1/sqrt d): (k, d + 1)."""
+    bound = spec.feature_dim**-0.5
+    return rng.uniform(-bound, bound, (spec.classes, spec.feature_dim + 1)).astype(np.float32)
