@@ -27,15 +27,16 @@ Serving: TypeAlias = Generator[None, None, _T]
 @serves(requests.Fit)
 def serve_fit(bench: Workbench, request: requests.Fit, job: Job) -> Serving[FitReport]:
     """Take one step between two pauses; each step has its own seed."""
-    inputs, labels, private = bench.source(request.source)
+    _, _, private = bench.source(request.source)
     indices = request.source.indices
     report = FitReport(steps=0, loss=0.0)
     for step in range(len(indices)):
         rng = np.random.default_rng([job.spec.seed, job.round, job.exchange, job.number, step])
+        inputs, labels, index = bench.batch(request.source, step, job)
         batches = Batches(
             inputs=inputs,
             labels=labels,
-            indices=indices[step : step + 1],
+            indices=index[None],
             stochastic=private,
             seed=int(rng.integers(2**31)),
         )
@@ -48,21 +49,21 @@ def serve_fit(bench: Workbench, request: requests.Fit, job: Job) -> Serving[FitR
 
 
 @serves(requests.Logits)
-def serve_logits(bench: Workbench, request: requests.Logits, _job: Job) -> Serving[Floats]:
+def serve_logits(bench: Workbench, request: requests.Logits, job: Job) -> Serving[Floats]:
     """Compute the logits batch by batch."""
-    return (yield from _answers(bench, request.source, bench.logits))
+    return (yield from _answers(bench, request.source, job, bench.logits))
 
 
 @serves(requests.Features)
-def serve_features(bench: Workbench, request: requests.Features, _job: Job) -> Serving[Floats]:
+def serve_features(bench: Workbench, request: requests.Features, job: Job) -> Serving[Floats]:
     """Compute the features batch by batch."""
-    return (yield from _answers(bench, request.source, bench.features))
+    return (yield from _answers(bench, request.source, job, bench.features))
 
 
-def _answers(bench: Workbench, source: Source, answer: Callable[[Floats], Floats]) -> Serving[Floats]:
-    inputs, _, _ = bench.source(source)
+def _answers(bench: Workbench, source: Source, job: Job, answer: Callable[[Floats], Floats]) -> Serving[Floats]:
     steps = []
-    for chosen in source.indices:
+    for step in range(len(source.indices)):
+        inputs, _, chosen = bench.batch(source, step, job)
         steps.append(answer(inputs[chosen]))
         yield
     return np.stack(steps)  # (steps, b, k), or d
