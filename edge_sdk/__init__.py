@@ -13,7 +13,7 @@ from edge_sdk.version import __version__
 if TYPE_CHECKING:
     from edge_sdk.agent import Agent
     from edge_sdk.app import App
-    from edge_sdk.data import LocalData, Preprocess, Samples
+    from edge_sdk.data import Augment, LocalData, Preprocess, Samples
     from edge_sdk.device.exchange import RoundReport
     from edge_sdk.errors import EdgeError
     from edge_sdk.models import Model, ModelSpec, NumpyModel, OnnxModel, OnnxTeacher, TorchModel
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Agent": "edge_sdk.agent",
     "App": "edge_sdk.app",
+    "Augment": "edge_sdk.data",
     "EdgeError": "edge_sdk.errors",
     "LocalData": "edge_sdk.data",
     "Model": "edge_sdk.models",
@@ -41,6 +42,7 @@ _HOME = {
 __all__ = [
     "Agent",
     "App",
+    "Augment",
     "EdgeError",
     "LocalData",
     "Model",

@@ -1,4 +1,4 @@
-"""A device's own data, and the preprocessing that turns raw samples into the input of its model."""
+"""A device's own data, the preprocessing of its raw samples, and random changes of its training pictures."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats, Ints
@@ -13,6 +14,8 @@ from edge_sdk.errors import UsageError
 
 Raw = NDArray[Any]
 """Samples as they were recorded, u1 or f4, with shape (n, h, w), (n, h, w, c) or flat (n, d)."""
+_AUGMENT_STREAM = 11
+"""Keeps these random numbers apart from others with the same seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +31,13 @@ class Preprocess:
     """1 or 3: grey samples are repeated, colour samples are averaged; None keeps the channels."""
     scale: float = 1.0
     """A factor for the raw values, applied first (1/255 for bytes)."""
-    mean: float = 0.0
-    """Subtracted after scaling."""
-    std: float = 1.0
-    """The divisor after that."""
+    mean: float | tuple[float, ...] = 0.0
+    """Subtracted after scaling; one number, or one for each channel."""
+    std: float | tuple[float, ...] = 1.0
+    """The divisor after that, likewise."""
 
     def __post_init__(self) -> None:
-        if self.std <= 0:
+        if not np.greater(self.std, 0).all():
             raise UsageError(f"preprocess std {self.std}: expected a number above 0")
         if self.channels not in (None, 1, 3):
             raise UsageError(f"preprocess channels {self.channels}: expected 1 (grey) or 3 (colour)")
@@ -60,8 +63,21 @@ class Preprocess:
         x = _with_channels(x, self.channels)
         if self.size is not None and x.shape[2:] != self.size:
             x = _resize(x, self.size)
-        out: Floats = np.ascontiguousarray((x * np.float32(self.scale) - np.float32(self.mean)) / np.float32(self.std))
+        mean, std = self._by_channel("mean", x.shape[1]), self._by_channel("std", x.shape[1])
+        out: Floats = np.ascontiguousarray((x * np.float32(self.scale) - mean) / std)
         return out
+
+    def black(self, channels: int) -> Floats:
+        """Return what the raw value 0 becomes in each channel of the model's input: (c,)."""
+        zero = -self._by_channel("mean", channels) / self._by_channel("std", channels)  # (1 or c, 1, 1)
+        return np.broadcast_to(zero.ravel(), (channels,))
+
+    def _by_channel(self, name: str, channels: int) -> Floats:
+        """Return mean or std as (c, 1, 1), or (1, 1, 1) where one number is for all."""
+        values: Floats = np.array(getattr(self, name), np.float32).reshape(-1, 1, 1)
+        if len(values) not in (1, channels):
+            raise UsageError(f"preprocess {name}: {len(values)} numbers for samples with {channels} channels")
+        return values
 
 
 def _with_channels(x: Floats, channels: int | None) -> Floats:
@@ -106,6 +122,53 @@ class Samples:
         return len(self.y)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Augment:
+    """How the pictures of private mini-batches are changed; measurements see the pictures as they are.
+
+    Raises UsageError for a negative number of pixels.
+    """
+
+    crop_pixels: int = 0
+    """Pictures are padded with black by this many pixels on each side, and a window of the old size is cut out."""
+    flip: bool = False
+    """Whether half of the pictures, at random, are mirrored left to right."""
+
+    def __post_init__(self) -> None:
+        if self.crop_pixels < 0:
+            raise UsageError(f"augment crop_pixels {self.crop_pixels}: expected 0 or more")
+
+    def misfit(self, shape: tuple[int, ...]) -> str:
+        """Return why raw samples of a shape, (d,), (h, w) or (h, w, c), cannot be changed so; empty: they can."""
+        if len(shape) < 2:
+            return f"flat samples of shape {shape} have no height and width to crop or flip"
+        if self.crop_pixels >= min(shape[:2]):
+            return f"crop_pixels: expected fewer than the {min(shape[:2])} of the pictures, found {self.crop_pixels}"
+        return ""
+
+    def __call__(self, x: Floats, black: Floats, rng: np.random.Generator) -> Floats:
+        """Return changed pictures: x (b, c, h, w), black (c,), the value of black in each channel -> (b, c, h, w)."""
+        if self.crop_pixels:
+            x = self._cropped(x, black, rng)
+        if self.flip:
+            x = np.where(rng.random(len(x))[:, None, None, None] < 0.5, x[..., ::-1], x)
+        return x
+
+    def _cropped(self, x: Floats, black: Floats, rng: np.random.Generator) -> Floats:
+        by, (b, c, h, w) = self.crop_pixels, x.shape
+        padded = np.empty((b, c, h + 2 * by, w + 2 * by), np.float32)
+        padded[...] = black[:, None, None]
+        padded[:, :, by:-by, by:-by] = x
+        top, left = rng.integers(0, 2 * by + 1, (2, b))
+        windows = sliding_window_view(padded, (h, w), axis=(2, 3))  # (b, c, 2 by + 1, 2 by + 1, h, w)
+        return windows[np.arange(b), :, top, left]
+
+
+def augment_draws(seed: int, number: int, round_: int, step: int) -> np.random.Generator:
+    """Return the random numbers for one step of one device: the same in every engine and under every method."""
+    return np.random.default_rng([seed, round_, number, step, _AUGMENT_STREAM])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LocalData:
     """The data of one device.  None of it ever leaves the device."""
@@ -118,6 +181,14 @@ class LocalData:
     local_test: Samples | None = None
     """Own samples that are not trained on; measured as `local_accuracy`.  None: it is the accuracy on those samples of
     `test` whose class the device trains on."""
+    augment: Augment | None = None
+    """How private mini-batches are changed at random before the model is trained on them; None: not at all.  Raises
+    UsageError where the samples are no pictures."""
+
+    def __post_init__(self) -> None:
+        misfit = self.augment.misfit(self.train.x.shape[1:]) if self.augment else ""
+        if misfit:
+            raise UsageError(f"augment: {misfit}")
 
     def class_counts(self, classes: int) -> tuple[int, ...]:
         """Return the number of training samples of each class.  Raises UsageError for a label outside 0..classes-1."""

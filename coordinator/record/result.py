@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from coordinator.record.insight import Insight
 from coordinator.record.metrics import PREFIXES, Point, global_model, over_devices
@@ -142,8 +143,8 @@ class Result:
     """Times in seconds by name: wall_s, virtual_s, start_s (since 1970)."""
     memory: Mapping[str, float] = field(default_factory=dict)
     """The key peak_mib is the largest resident memory of a simulation in MiB, worker processes included."""
-    data: Mapping[str, str] = field(default_factory=dict)
-    """The name and sha256 of the data set."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """The name and sha256 of the data set, and how its samples are normalised and augmented, if they are."""
     encoding: Mapping[str, str] = field(default_factory=dict)
     """The encoding of each payload kind that the method sends: tag -> encoding."""
     versions: Mapping[str, str] = field(default_factory=dict)

@@ -44,13 +44,13 @@ def serve_fit(bench: Workbench, request: requests.Fit, job: Job) -> Serving[FitR
 
 def batches_of_step(bench: Workbench, source: Source, job: Job, step: int) -> Batches:
     """Return the mini-batch of one step of a fit, with the step's seed."""
-    inputs, labels, private = bench.source(source)
+    inputs, labels, index = bench.batch(source, step, job)
     rng = np.random.default_rng([job.spec.seed, job.round, job.exchange, job.number, step])
     return Batches(
         inputs=inputs,
         labels=labels,
-        indices=source.indices[step : step + 1],
-        stochastic=private,
+        indices=index[None],
+        stochastic=isinstance(source, requests.Private),
         seed=int(rng.integers(2**31)),
     )
 
@@ -72,24 +72,15 @@ def serve_report(_bench: Workbench, _request: requests.Report, _job: Job) -> Non
 def serve_fit_both(bench: Workbench, request: requests.FitBoth, job: Job) -> Serving[Coupling]:
     """Take one step of each model between two pauses; both objectives are made before either model changes."""
     proxy, coupling = bench.of(PROXY), request.coupling
-    for step, index in enumerate(request.source.indices):
-        own_seen, proxy_seen = (_said(each, request.source, index, coupling) for each in (bench, proxy))
+    for step in range(len(request.source.indices)):
+        both = [(each, batches_of_step(each, request.source, job, step)) for each in (bench, proxy)]
+        own_seen, proxy_seen = (_said(each, batches, coupling) for each, batches in both)
         objectives = coupling.objectives(own_seen, proxy_seen)
         coupling = coupling.after(own_seen, proxy_seen)
-        rng = np.random.default_rng([job.spec.seed, job.round, job.exchange, job.number, step])
-        for each, objective, optim in zip(
-            (bench, proxy), objectives, (request.optim, request.proxy_optim), strict=True
-        ):
-            inputs, labels, private = each.source(request.source)
-            batches = Batches(
-                inputs=inputs,
-                labels=labels,
-                indices=index[None],
-                stochastic=private,
-                seed=int(rng.integers(2**31)),
-            )
+        optims = (request.optim, request.proxy_optim)
+        for (each, batches), objective, optim in zip(both, objectives, optims, strict=True):
             report = each.model.fit(batches, objective, optim)
-            each.meter.trained(each.model.spec, len(index), "all", report.extra_flops)
+            each.meter.trained(each.model.spec, batches.indices.size, "all", report.extra_flops)
             divergence.check_loss(report, step)
         yield
     for each in (bench, proxy):
@@ -97,32 +88,32 @@ def serve_fit_both(bench: Workbench, request: requests.FitBoth, job: Job) -> Ser
     return coupling
 
 
-def _said(bench: Workbench, source: Source, index: Ints, coupling: Coupling) -> Seen:
-    """Return what a model says of one mini-batch, as in inference; index: (b,)."""
-    inputs, labels, _ = bench.source(source)
-    found = None if labels is None else labels[index]
+def _said(bench: Workbench, batches: Batches, coupling: Coupling) -> Seen:
+    """Return what a model says of one mini-batch, as in inference."""
+    (index,) = batches.indices
+    inputs, found = batches.inputs[index], None if batches.labels is None else batches.labels[index]
     if coupling.on_features and {"features", "head-rows"} <= bench.model.spec.capabilities:
-        features = bench.features(inputs[index])  # (b, d)
+        features = bench.features(inputs)  # (b, d)
         return Seen(bench.model.head(features), found, features=features)
-    return Seen(bench.logits(inputs[index]), found)
+    return Seen(bench.logits(inputs), found)
 
 
 @serves(requests.Logits)
-def serve_logits(bench: Workbench, request: requests.Logits, _job: Job) -> Serving[Floats]:
+def serve_logits(bench: Workbench, request: requests.Logits, job: Job) -> Serving[Floats]:
     """Compute the logits batch by batch."""
-    return (yield from _answers(bench, request.source, bench.logits))
+    return (yield from _answers(bench, request.source, job, bench.logits))
 
 
 @serves(requests.Features)
-def serve_features(bench: Workbench, request: requests.Features, _job: Job) -> Serving[Floats]:
+def serve_features(bench: Workbench, request: requests.Features, job: Job) -> Serving[Floats]:
     """Compute the features batch by batch."""
-    return (yield from _answers(bench, request.source, bench.features))
+    return (yield from _answers(bench, request.source, job, bench.features))
 
 
-def _answers(bench: Workbench, source: Source, answer: Callable[[Floats], Floats]) -> Serving[Floats]:
-    inputs, _, _ = bench.source(source)
+def _answers(bench: Workbench, source: Source, job: Job, answer: Callable[[Floats], Floats]) -> Serving[Floats]:
     steps = []
-    for chosen in source.indices:
+    for step in range(len(source.indices)):
+        inputs, _, chosen = bench.batch(source, step, job)
         steps.append(answer(inputs[chosen]))
         yield
     return np.stack(steps)  # (steps, b, k), or d

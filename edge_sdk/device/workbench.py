@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats, Ints
-from edge_sdk.data import LocalData, Raw
+from edge_sdk.data import LocalData, Raw, augment_draws
 from edge_sdk.device.meter import Meter
 from edge_sdk.errors import EdgeError, ModelError, StoreError, UsageError
 from edge_sdk.methods.job import Job
@@ -203,6 +203,19 @@ class Workbench:
     def count_inference(self, samples: int) -> None:
         """Count one inference batch of this number of samples."""
         self.meter.inferred(self.model.spec, samples)
+
+    def batch(self, source: Source, step: int, job: Job) -> tuple[Floats, Ints | None, Ints]:
+        """Return one mini-batch: samples (n, c, h, w), labels (n,) if any, and which of them are in it (b,).
+
+        Private samples are changed as the device's data says; they are the same for every request of a round.
+        """
+        inputs, labels, private = self.source(source)
+        index, augment = source.indices[step], self.data.augment
+        if not private or augment is None:
+            return inputs, labels, index
+        black = self.model.spec.preprocess.black(inputs.shape[1])
+        x = augment(inputs[index], black, augment_draws(job.spec.seed, job.number, job.round, step))
+        return x, None if labels is None else labels[index], np.arange(len(index))
 
     def source(self, source: Source) -> tuple[Floats, Ints | None, bool]:
         """Return samples (n, c, h, w), labels (n,) if any, and whether they are private.  Raises UsageError."""

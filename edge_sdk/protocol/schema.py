@@ -295,7 +295,10 @@ def _mapping(key: Any, item: Any) -> _Pair:
 
 
 def _union(options: tuple[Any, ...]) -> _Pair:
-    """Handle `None | X`, unions of simple types, and unions of registered classes, which are sent with their tag."""
+    """Handle `None | X`, unions of simple types and a record, and unions of registered classes.
+
+    Registered classes are sent with their tag.
+    """
     optional = type(None) in options
     rest = [option for option in options if option is not type(None)]
     if all(dataclasses.is_dataclass(option) for option in rest) and len(rest) > 1:
@@ -303,7 +306,7 @@ def _union(options: tuple[Any, ...]) -> _Pair:
     elif len(rest) == 1:
         inner = _codec(rest[0])
     else:
-        inner = _scalar_union(rest)
+        inner = _mixed_union(rest)
     if not optional:
         return inner
     inner_encode, inner_decode = inner
@@ -367,16 +370,33 @@ def _open(base: type) -> _Pair:
     return encode, decode
 
 
-def _scalar_union(options: list[Any]) -> _Pair:
-    """Handle unions of bool, int, float and str; the exact type that msgpack returns tells them apart."""
-    by_type = {option: _codec(option)[1] for option in options}
+def _mixed_union(options: list[Any]) -> _Pair:
+    """Handle unions of bool, int, float, str and one record; the exact type that msgpack returns tells them apart."""
+    encoders = {_type(option): _codec(option)[0] for option in options}
+    decoders = {dict if dataclasses.is_dataclass(option) else _type(option): _codec(option)[1] for option in options}
 
-    def check(value: Plain, path: str) -> Any:
+    def encode(value: Any, path: str) -> Plain:
+        return chosen(encoders, value, path)(value, path)
+
+    def decode(value: Plain, path: str) -> Any:
+        return chosen(decoders, value, path)(value, path)
+
+    def chosen(by_type: Mapping[type, _Coder], value: Any, path: str) -> _Coder:
         if type(value) not in by_type:
-            raise wrong_type(path, " or ".join(sorted(t.__name__ for t in by_type)), value)
-        return by_type[type(value)](value, path)
+            raise wrong_type(path, " or ".join(sorted(_NAMES.get(t, t.__name__) for t in by_type)), value)
+        return by_type[type(value)]
 
-    return check, check
+    return encode, decode
+
+
+_NAMES: Mapping[type, str] = {dict: "a map"}
+_Coder = Callable[[Any, str], Any]
+
+
+def _type(option: Any) -> type:
+    """Return the type whose values an annotation describes."""
+    found: type = typing.get_args(option)[0] if typing.get_origin(option) is Annotated else option
+    return found
 
 
 def _default(field: dataclasses.Field[Any]) -> object:

@@ -65,6 +65,8 @@ def _changed(value: object, field: dataclasses.Field[Any]) -> bool:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
+    if dataclasses.is_dataclass(value):
+        return to_table(value)
     return dict(value) if isinstance(value, Mapping) else value
 
 

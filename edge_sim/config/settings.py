@@ -11,7 +11,7 @@ from typing import Annotated, Any, overload
 from coordinator.config import Settings, load_toml, read_section, read_settings
 from edge_sdk.boards.profiles import SUFFIX, load_board, load_link
 from edge_sdk.errors import UsageError
-from edge_sdk.protocol.schema import Count, Integer, Real, Text
+from edge_sdk.protocol.schema import Count, Integer, Items, Real, Text
 from edge_sdk.protocol.toml_table import to_table
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.config import model_rules
@@ -26,6 +26,30 @@ SampleCount = Annotated[int, Integer(1, 10**9)]
 """A number of samples."""
 CPU = "cpu"
 """The torch device that every machine has."""
+
+
+_Numbers = Annotated[tuple[Annotated[float, Real(-1e9, 1e9)], ...], Items(1, 4)]
+_Deviations = Annotated[tuple[Annotated[float, Real(1e-9, 1e9)], ...], Items(1, 4)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Normalise:
+    """The numbers that inputs are brought to unit scale with, one for each channel, or one for all."""
+
+    mean: _Numbers
+    """Subtracted from values that `scale` has brought to about [0, 1]."""
+    std: _Deviations
+    """The divisor after that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AugmentTable:
+    """How private training pictures are changed at random (edge_sdk.Augment)."""
+
+    crop_pixels: Annotated[int, Integer(0, 64)] = 0
+    """Padding with black on each side, of which a window of the old size is cut out."""
+    flip: bool = False
+    """Whether half of the pictures are mirrored left to right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +79,10 @@ class DataTable:
     """Shares of each device's own samples to train on, to validate on and to test on."""
     scale: Annotated[float, Real(1e-9, 1e9)] | None = None
     """Factor that brings raw values to about [0, 1]; default by data set and dtype."""
+    normalise: Annotated[str, Text(8, "none|fit")] | Normalise = "none"
+    """Numbers for each channel that inputs are brought to unit scale with: given, or those of the training samples."""
+    augment: AugmentTable | None = None
+    """Random changes of private training pictures; default: none."""
     seed: Seed | None = None
     """Seed of the draws of this section; default: the federation's."""
 

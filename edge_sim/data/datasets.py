@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.arrays import Ints
-from edge_sdk.data import Samples
+from edge_sdk.data import Augment, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.public_set.samples import PublicSet
 from edge_sim.config.settings import DataTable
 from edge_sim.data.draw import draw_equally, draw_evenly
+from edge_sim.data.normalise import Scaling, far_from_unit_scale, scaling_of
 from edge_sim.data.sources import digits, npz
 from edge_sim.data.sources import folder as pictures
 from edge_sim.data.sources.base import SourceData
@@ -40,9 +41,18 @@ class Dataset:
     classes: int
     scale: float
     """Factor that brings raw values to about [0, 1]."""
+    scaling: Scaling
+    """What scaled values are brought to unit scale with."""
+    augment: Augment | None
+    """Random changes of private training pictures."""
     sha256: str
     seed: int
     """The seed of all draws made here."""
+
+    @property
+    def remark(self) -> str:
+        """Return a warning where inputs are far from unit scale and are not normalised; empty: none."""
+        return "" if self.scaling.mean else far_from_unit_scale(self.private.x, self.scale)
 
     @property
     def raw_shape(self) -> tuple[int, ...]:
@@ -75,8 +85,12 @@ def load_dataset(table: DataTable, seed: int, folder: Path, classes: int | None 
             f"data.public: expected fewer than the {len(y)} training samples, found {table.public}; "
             "leave some for the devices"
         )
+    augment = Augment(**asdict(table.augment)) if table.augment else None
+    if misfit := augment.misfit(x.shape[1:]) if augment else "":
+        raise UsageError(f"data.augment: {misfit}")
     order = np.random.default_rng([seed, 2]).permutation(len(y))
     chosen, rest = np.sort(order[: table.public]), np.sort(order[table.public :])
+    scale = whole.scale if table.scale is None else table.scale
     return Dataset(
         name=whole.name,
         private=Samples(x[rest], y[rest]),
@@ -87,7 +101,9 @@ def load_dataset(table: DataTable, seed: int, folder: Path, classes: int | None 
         public_labels=y[chosen] if table.public else None,
         test=test,
         classes=classes or found,
-        scale=whole.scale if table.scale is None else table.scale,
+        scale=scale,
+        scaling=scaling_of(table.normalise, x[rest], scale),
+        augment=augment,
         sha256=_sha256(x, y, test.x, test.y),
         seed=seed,
     )

@@ -18,7 +18,7 @@ from coordinator.config import federation as read_federation
 from coordinator.serving.equipment import Equipment
 from edge_sdk.arrays import Ints
 from edge_sdk.boards.profiles import load_board, load_link
-from edge_sdk.data import LocalData, Preprocess, Samples
+from edge_sdk.data import Augment, LocalData, Preprocess, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.registry import method_of
 from edge_sdk.models.base import Model
@@ -62,6 +62,9 @@ class Kit:
     proxy: str = ""
     """The family of the proxy beside the device's own model; empty: the method needs none."""
     proxy_seed: int = 0
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    """What scaled samples are brought to unit scale with, in each channel; empty: they are not."""
 
     @property
     def needs_torch(self) -> bool:
@@ -86,7 +89,7 @@ class Kit:
     @property
     def preprocess(self) -> Preprocess:
         """Preprocessing from this run's raw samples to the inputs of this device's model."""
-        return SharedPreprocess(size=self.size, scale=self.scale)
+        return SharedPreprocess(size=self.size, scale=self.scale, mean=self.mean or 0.0, std=self.std or 1.0)
 
     def model(self, public: PublicSet | None) -> Model:
         """Build a new model, the same for the same kit; extractors may be fitted on the public samples."""
@@ -130,17 +133,22 @@ class Device:
         if self.public is not None:
             arrays |= {"public": self.public.samples}
         np.savez(folder / "data.npz", **arrays)
-        (folder / "kit.json").write_text(json.dumps(asdict(self.kit)), encoding="utf-8")
+        plain = {"kit": asdict(self.kit), "augment": self.data.augment and asdict(self.data.augment)}
+        (folder / "kit.json").write_text(json.dumps(plain), encoding="utf-8")
 
 
 def read_device(folder: Path) -> Device:
     """Read what Device.write has written."""
     plain = json.loads((folder / "kit.json").read_text(encoding="utf-8"))
-    size = plain["size"]
-    kit = Kit(**{**plain, "raw_shape": tuple(plain["raw_shape"]), "size": tuple(size) if size else None})
+    values: dict[str, Any] = {
+        key: tuple(each) if isinstance(each, list) else each for key, each in plain["kit"].items()
+    }
+    kit = Kit(**values)
+    augment = Augment(**plain["augment"]) if plain["augment"] else None
     with np.load(folder / "data.npz", allow_pickle=False) as arrays:
         parts = [part for part in PARTS if f"x_{part}" in arrays.files]
-        data = LocalData(**{part: Samples(arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in parts})
+        held = {part: Samples(arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in parts}
+        data = LocalData(train=held.pop("train"), augment=augment, **held)
         public = PublicSet(arrays["public"]) if "public" in arrays.files else None
     return Device(kit=kit, data=data, public=public)
 
@@ -262,7 +270,13 @@ def _local_data(config: Config, dataset: Dataset, part: Ints, number: int) -> Lo
     own = Samples(dataset.private.x[part], dataset.private.y[part])
     cuts = cut(own.y, config.data.split, np.random.default_rng([dataset.seed, 5, number]))
     train, validation, local_test = (Samples(own.x[each], own.y[each]) for each in cuts)
-    return LocalData(train=train, test=dataset.test, validation=validation or None, local_test=local_test or None)
+    return LocalData(
+        train=train,
+        test=dataset.test,
+        validation=validation or None,
+        local_test=local_test or None,
+        augment=dataset.augment,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +329,8 @@ def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _
         device=config.run.device,
         proxy=wanted.proxy,
         proxy_seed=int(np.random.default_rng([config.federation.seed, 9, start]).integers(2**31)),
+        mean=dataset.scaling.mean,
+        std=dataset.scaling.std,
     )
 
 

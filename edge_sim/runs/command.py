@@ -55,7 +55,7 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace) -> int:
         if args.broker == "memory":
             fleet = build_fleet(config)
             config, why = resolve_engine(config, fleet, out)
-            sys.stderr.write(f"{why}\n" if why else "")
+            sys.stderr.writelines(f"{line}\n" for line in (why, fleet.dataset.remark) if line)
         result = run_in(
             out,
             config,

@@ -125,7 +125,7 @@ def _run_in(
         if virtual_time
         else ()
     )
-    return replace(found, insight=seen, warnings=(*found.warnings, *left))
+    return replace(found, insight=seen, warnings=(*found.warnings, *left, *filter(None, [fleet.dataset.remark])))
 
 
 def check_broker(broker: str) -> None:

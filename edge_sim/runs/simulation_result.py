@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 from coordinator.record.result import DeviceResult, Result, RoundResult
 from coordinator.serving.outcome import device_result, run_result
 from coordinator.serving.server import Server
 from edge_sim.config.settings import CPU
+from edge_sim.data.datasets import Dataset
 from edge_sim.fleet.fleet import Device, Fleet
 from edge_sim.fleet.hardware import DeviceCost
 
@@ -41,8 +43,18 @@ def simulation_result(
         standalone_history=standalone.history if standalone else (),
         memory=memory,
         versions={**known.versions, "device": _device_name(fleet.device)},
-        data={"name": fleet.dataset.name, "sha256": fleet.dataset.sha256},
+        data=_data(fleet.dataset),
     )
+
+
+def _data(dataset: Dataset) -> Mapping[str, Any]:
+    """Describe the data set and what devices make of its samples, as far as that is not the default."""
+    found: dict[str, Any] = {"name": dataset.name, "sha256": dataset.sha256}
+    if dataset.scaling.mean:
+        found["normalise"] = {key: list(each) for key, each in dataclasses.asdict(dataset.scaling).items()}
+    if dataset.augment:
+        found["augment"] = dataclasses.asdict(dataset.augment)
+    return found
 
 
 def _device_name(device: str) -> str:

@@ -19,8 +19,9 @@ from edge_sdk.device.workbench import Workbench
 from edge_sdk.methods.requests import Evaluate
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.protocol.schema import Text
+from edge_sdk.protocol.toml_table import to_table
 from edge_sim.config import settings as configs
-from edge_sim.config.settings import DataTable, PartitionTable
+from edge_sim.config.settings import AugmentTable, DataTable, PartitionTable
 from edge_sim.data import partition_file
 from edge_sim.fleet import fleet
 
@@ -72,6 +73,13 @@ def test_every_key_stands_there_with_its_default(title: str, table: type) -> Non
     assert documented == [(field.name, shown(field.default)) for field in dataclasses.fields(table)]
 
 
+def test_every_key_of_augment_stands_there() -> None:
+    documented = [
+        (key.strip("`"), default) for key, default, _ in rows(PAGE, "| key of `augment` | default | what it says |")
+    ]
+    assert documented == [(field.name, shown(field.default)) for field in dataclasses.fields(AugmentTable)]
+
+
 def names(cells: list[str]) -> set[str]:
     return {name for cell in cells for name in re.findall(r"`([a-z0-9_-]+)`", cell)}
 
@@ -96,7 +104,11 @@ def test_examples_are_read(text: str) -> None:
         for key, value in table.items():
             found = getattr(getattr(parsed, name), key)
             expected = str(Path(value).resolve()) if key in ("path", "root", "file", "export") else value
-            assert found == (tuple(expected) if isinstance(expected, list) else expected)
+            assert plain(found) == (tuple(expected) if isinstance(expected, list) else expected)
+
+
+def plain(value: Any) -> Any:
+    return to_table(value) if dataclasses.is_dataclass(value) else value
 
 
 def test_there_are_examples() -> None:

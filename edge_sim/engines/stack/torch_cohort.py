@@ -226,8 +226,7 @@ def _batch(
     x = np.empty((len(asked), size, *first.shape[1:]), np.float32)
     y = np.zeros((len(asked), size), np.int64)
     for at, (each, request) in enumerate(zip(asked, requests, strict=True)):
-        inputs, labels, _ = each.bench.source(request.source)
-        index = request.source.indices[step]
+        inputs, labels, index = each.bench.batch(request.source, step, each.job)
         if len(index) < size:
             index = np.resize(index, size)
         np.take(inputs, index, axis=0, out=x[at])
