@@ -207,14 +207,11 @@ def test_a_device_whose_numbers_do_not_fit_withholds_them_and_says_why(
 
 
 def test_a_coordinator_whose_numbers_do_not_fit_ends_the_run_and_says_why(pictures: Path) -> None:
-    class Full:
-        def apply(self, _knowledge: object) -> dict[str, object]:
-            raise LocalProtocolError("mean: a number of 1e+06, f16 holds at most 65504: choose f32 or int8")
-
-        undo = dict
+    def full(_at: object) -> dict[str, object]:
+        raise LocalProtocolError("mean: a number of 1e+06, f16 holds at most 65504: choose f32 or int8")
 
     run = fleets.Run(built(pictures, "fedmd", "f32"))
-    run.server._chain = Full()
+    run.server.reduction.common = full
     run.run()
     assert not run.result.completed
     assert run.result.reason.startswith("round 0: nothing legal to send: mean: a number of 1e+06, f16 holds at most")
