@@ -64,11 +64,11 @@ class CommandHandler:
         chain: Chain,
         sender: Sender,
         warnings: RunWarnings,
-        observer: RunObserver,
+        observer: Callable[[], RunObserver],
         work: Callable[[], FleetWork],
         state: Callable[[], RoundState],
     ) -> None:
-        """work: what the fleet has computed so far.  state: the state of the rounds, after the command."""
+        """observer, work, state: return the observer, what the fleet has computed, and the state of the rounds."""
         self._spec, self._ledger, self._registry = spec, ledger, registry
         self._reduction, self._aggregation, self._chain = reduction, aggregation, chain
         self._sender, self._warnings, self._observer = sender, warnings, observer
@@ -100,7 +100,7 @@ class CommandHandler:
         word = "stale" if verdict == "late" else verdict
         self._record.updates[word] += 1
         if verdict == "withheld":
-            self._observer.noted(f"{device} withheld its upload of round {place.round + 1}: {reason}")
+            self._observer().noted(f"{device} withheld its upload of round {place.round + 1}: {reason}")
             self._record.diverged(device, reason)
             verdict, reason = "accepted", ""  # so that the device does not send it again
         elif verdict != "accepted":
@@ -155,18 +155,18 @@ class CommandHandler:
         """Name the devices whose update was far larger than the others' (W17)."""
         for device, times in self._norms.close().items():
             self._record.outlier(device, times)
-            self._observer.noted(remarks.far_larger(place.round, device, times))
+            self._observer().noted(remarks.far_larger(place.round, device, times))
 
     def _round_done(self, done: RoundDone, now_s: float) -> None:
         state, record = self._state(), self._record
         slots = self._reduction.slots_after(done.round)
         if len(record.rounds) == done.round:  # otherwise the disk refused the checkpoint, and this is another try
             for warning in self._warnings.round_ended(record):
-                self._observer.noted(warning)
+                self._observer().noted(warning)
             record.round_done(self._aggregation.contributors, state.policy.exchanges, now_s, self._work())
         record.asked, record.answered = state.asked, state.answered
         self._ledger.checkpoint(done.round + 1, storage.serialise(self._reduction.state), record.to_json(), slots)
-        self._observer.round_done(record.rounds[-1], self._spec.rounds, record)
+        self._observer().round_done(record.rounds[-1], self._spec.rounds, record)
 
     def _end_run(self, end: EndRun, _now_s: float) -> None:
         self._sender.announce("failed" if end.reason else "finished", end.reason)

@@ -70,7 +70,7 @@ class Reduction:
             aggregate = self.method.add(aggregate, expired)
         before, self.state = self.state, self.method.finish(self._spec, self.state, place, aggregate)
         self._aggregate = self.method.zero()
-        if not aggregate.answered or not has_instruments(self._spec, place.round):
+        if not contributors or not has_instruments(self._spec, place.round):
             return {}
         return self.method.instruments(self._spec, before, self.state, place, aggregate)
 

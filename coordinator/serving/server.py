@@ -81,7 +81,7 @@ class Server:
         self._clock = clock
         self._limits = checks.limits(spec, method)
         self.transport.accept_up_to(self._limits.frame_bytes)
-        self._chain = transforms.chain(spec)
+        chain = transforms.chain(spec)
         self._demands = UploadChecks(spec, method)
         self._warnings = RunWarnings(method, spec, policy)
         self._registry = DeviceRegistry(spec, method, self.roster, serving=public_server is not None)
@@ -89,7 +89,7 @@ class Server:
         """The Hello of each device that takes part."""
         self.numbers: Mapping[str, int] = self._registry.numbers
         """The number of each device that takes part, or that is still fetching the public set."""
-        self.reduction = Reduction(spec, method, ledger, self._limits, self._chain)
+        self.reduction = Reduction(spec, method, ledger, self._limits, chain)
         aggregation, standing = restart.standing(spec, policy, ledger, self._registry, self.reduction)
         self.record = aggregation.record
         self.record.started_s = begun_s
@@ -100,14 +100,14 @@ class Server:
             registry=self._registry,
             reduction=self.reduction,
             aggregation=aggregation,
-            chain=self._chain,
+            chain=chain,
             sender=self._sender,
             warnings=self._warnings,
-            observer=self.observer,
+            observer=lambda: self.observer,
             work=work,
             state=lambda: self.rounds,
         )
-        self._queue = RoundQueue(standing, self._commands.carry_out, self.observer.noted)
+        self._queue = RoundQueue(standing, self._commands.carry_out, self._note)
         self._membership = MembershipHandler(
             registry=self._registry,
             ledger=ledger,
@@ -302,6 +302,9 @@ class Server:
             self._commands.answer(SendReceipt(upload.device, place, "refused", "withheld, and yet something to take"))
             raise RemoteProtocolError("knowledge", f"withheld {upload.withheld!r}, and yet something to take")
         self._queue.feed(Withheld(upload.device, place, upload.withheld), now_s=now_s)
+
+    def _note(self, message: str) -> None:
+        self.observer.noted(message)
 
     def _announce(self) -> None:
         """Announce the state of the run to devices that connect now or later."""

@@ -224,10 +224,9 @@ def test_a_run_whose_workers_keep_dying_can_be_resumed(
     assert again["memory"]["peak_mib"] > 10
 
 
-def test_a_worker_that_cannot_begin_says_why(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_cannot_begin_says_why(pictures: Path) -> None:
     chosen = config(pictures, "fedproto")
     fleet = fleets.Run(chosen).fleet
-    monkeypatch.setattr("edge_sim.engines.remote.torch_process_pool.sys.path", ["/nowhere"])
     for device in fleet.devices:
         object.__setattr__(device.kit, "family", "nowhere:factory")
     engine = workers(fleet, 1)

@@ -70,13 +70,23 @@ class RayFoldedMethod:
 
     def finish(self, spec: FederationSpec, state: Any, at: ExchangeId, aggregate: PartialAggregates) -> Any:
         """Finish the exchange.  Raises RunFailed where Ray has lost a part for good."""
+        return self._method.finish(spec, state, at, self._whole(aggregate))
+
+    def instruments(
+        self, spec: FederationSpec, before: Any, after: Any, at: ExchangeId, aggregate: PartialAggregates
+    ) -> Mapping[str, float]:
+        """Read the method's instruments.  Raises RunFailed as `finish` does."""
+        return self._method.instruments(spec, before, after, at, self._whole(aggregate))
+
+    def _whole(self, aggregate: PartialAggregates) -> Any:
+        """Return the method's own aggregate of all parts."""
         try:
             packed: list[bytes] = ray.get(list(aggregate.sums))
         except RayError as error:
             raise RunFailed(f"Ray: {one_line(str(error))}; when that is repaired, go on with --resume") from error
         parts = [pickle.loads(each) for each in packed]  # noqa: S301  # packed by our own tasks
         rest = reduce(self._method.add, aggregate.waiting, self._method.zero())
-        return self._method.finish(spec, state, at, reduce(self._method.merge, parts, rest))
+        return reduce(self._method.merge, parts, rest)
 
 
 def fold_on_ray(method: Method[Any]) -> Method[Any]:
