@@ -91,11 +91,19 @@ class DataTable:
 class PartitionTable:
     """The section [partition]."""
 
-    kind: Annotated[str, Text(32, "classes_per_device|iid|dirichlet|quantity_skew|user")] = "classes_per_device"
+    kind: Annotated[
+        str,
+        Text(
+            32,
+            "classes_per_device|iid|dirichlet|dirichlet-per-device|dirichlet-equal|shards|quantity_skew|user",
+        ),
+    ] = "classes_per_device"
     classes_per_device: Annotated[int, Integer(1, 65535)] = 3
     alpha: Annotated[float, Real(1e-3, 1e6)] = 0.5
-    """Concentration of the Dirichlet distribution: of each class over devices (dirichlet), or of sizes
-    (quantity_skew)."""
+    """Concentration of the Dirichlet distribution: of each class over devices (dirichlet), of each device's mix of
+    classes (dirichlet-per-device, dirichlet-equal), or of sizes (quantity_skew)."""
+    shards_per_device: Annotated[int, Integer(1, 65535)] = 2
+    """Pieces of the samples sorted by class that each device gets (shards)."""
     min_samples: SampleCount = 4
     seed: Seed | None = None
     """Seed of the partition; default: the federation's."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,12 @@ def partition(
         parts = [np.sort(part) for part in np.array_split(rng.permutation(len(y)), devices)]
     elif table.kind == "dirichlet":
         parts = _dirichlet(table, y, devices, rng)
+    elif table.kind == "dirichlet-per-device":
+        parts = _dirichlet_per_device(table, y, devices, rng)
+    elif table.kind == "dirichlet-equal":
+        parts = _dirichlet_equal(table.alpha, y, devices, rng)
+    elif table.kind == "shards":
+        parts = _shards(table.shards_per_device, y, devices, rng)
     elif table.kind == "quantity_skew":
         parts = _quantity_skew(table, len(y), devices, rng)
     elif table.kind == "user":
@@ -69,23 +75,90 @@ def _classes_per_device(held: int, y: Ints, devices: int, classes: int, rng: np.
 
 DIRICHLET_TRIES = 1000
 """Number of draws without enough samples on every device after which the partition is reported as impossible."""
+LEAST_SHARE = 1e-12
+"""Added to each class's share in a mix, so that what nobody has a share of can be dealt out, too."""
 
 
 def _dirichlet(table: PartitionTable, y: Ints, devices: int, rng: np.random.Generator) -> list[Ints]:
     """Divide each class in shares drawn from Dirichlet(alpha); draw again until every device has enough samples."""
-    for _ in range(DIRICHLET_TRIES):
+
+    def draw() -> list[Ints]:
         pieces: list[list[Ints]] = [[] for _ in range(devices)]
         for k in np.unique(y):
             samples = rng.permutation(np.flatnonzero(y == k))
-            cuts = (np.cumsum(rng.dirichlet([table.alpha] * devices))[:-1] * len(samples)).astype(np.int64)
-            for own, share in zip(pieces, np.split(samples, cuts), strict=True):
-                own.append(share)
-        if min(sum(map(len, own)) for own in pieces) >= table.min_samples:
-            return [np.sort(np.concatenate(own)) for own in pieces]
+            _divide(samples, rng.dirichlet([table.alpha] * devices), pieces)
+        return [np.sort(np.concatenate(own)) for own in pieces]
+
+    return _until_enough(draw, table, devices)
+
+
+def _dirichlet_per_device(table: PartitionTable, y: Ints, devices: int, rng: np.random.Generator) -> list[Ints]:
+    """Draw each device's mix of classes from Dirichlet(alpha), and divide each class in proportion to the mixes."""
+
+    def draw() -> list[Ints]:
+        classes = np.unique(y)
+        mixes = rng.dirichlet([table.alpha] * len(classes), devices) + LEAST_SHARE  # (devices, classes)
+        pieces: list[list[Ints]] = [[] for _ in range(devices)]
+        for at, k in enumerate(classes):
+            _divide(rng.permutation(np.flatnonzero(y == k)), mixes[:, at] / mixes[:, at].sum(), pieces)
+        return [np.sort(np.concatenate(own)) for own in pieces]
+
+    return _until_enough(draw, table, devices)
+
+
+def _divide(samples: Ints, shares: NDArray[np.float64], pieces: Sequence[list[Ints]]) -> None:
+    """Add each device's share of the samples of one class to its pieces; shares (devices,) add up to 1."""
+    cuts = (np.cumsum(shares)[:-1] * len(samples)).astype(np.int64)
+    for own, share in zip(pieces, np.split(samples, cuts), strict=True):
+        own.append(share)
+
+
+def _until_enough(draw: Callable[[], list[Ints]], table: PartitionTable, devices: int) -> list[Ints]:
+    """Draw until every device has partition.min_samples.  Raises UsageError."""
+    for _ in range(DIRICHLET_TRIES):
+        parts = draw()
+        if min(map(len, parts)) >= table.min_samples:
+            return parts
     raise UsageError(
         f"partition.alpha: no draw of Dirichlet({table.alpha}) gave each of {devices} devices {table.min_samples} "
         "samples; raise it, or lower min_samples or the number of devices"
     )
+
+
+def _dirichlet_equal(alpha: float, y: Ints, devices: int, rng: np.random.Generator) -> list[Ints]:
+    """Draw each device's mix of classes from Dirichlet(alpha); sizes differ by one sample at most.
+
+    Devices choose in random order; where a class is used up, they go on with the others of their mix, and the last
+    ones take what is left.
+    """
+    classes = np.unique(y)
+    left = [list(rng.permutation(np.flatnonzero(y == k))) for k in classes]
+    sizes = [len(part) for part in np.array_split(np.arange(len(y)), devices)]
+    mixes = rng.dirichlet([alpha] * len(classes), devices) + LEAST_SHARE  # (devices, classes)
+    parts: list[Ints] = [np.zeros(0, np.int64)] * devices
+    for device in rng.permutation(devices):
+        own: list[int] = []
+        while len(own) < sizes[device]:
+            there = np.array([len(samples) for samples in left])
+            shares = np.where(there > 0, mixes[device], 0)
+            counts = np.minimum(rng.multinomial(sizes[device] - len(own), shares / shares.sum()), there)
+            for samples, count in zip(left, counts, strict=True):
+                own += [samples.pop() for _ in range(count)]
+        parts[device] = np.sort(np.array(own, np.int64))
+    return parts
+
+
+def _shards(held: int, y: Ints, devices: int, rng: np.random.Generator) -> list[Ints]:
+    """Sort the samples by class, cut them into equal shards, and deal out `held` of them to each device."""
+    if devices * held > len(y):
+        raise UsageError(
+            f"partition.shards_per_device: {len(y)} samples cannot be cut into {held} shards for each of "
+            f"{devices} devices"
+        )
+    order = rng.permutation(len(y))
+    shards = np.array_split(order[np.argsort(y[order], kind="stable")], devices * held)
+    dealt = rng.permutation(devices * held).reshape(devices, held)
+    return [np.sort(np.concatenate([shards[at] for at in own])) for own in dealt]
 
 
 def _quantity_skew(table: PartitionTable, count: int, devices: int, rng: np.random.Generator) -> list[Ints]:

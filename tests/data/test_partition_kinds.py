@@ -13,7 +13,16 @@ from edge_sdk.errors import UsageError
 from edge_sim.config.settings import PartitionTable
 from edge_sim.data.partition import partition
 
-KINDS = ("iid", "dirichlet", "classes_per_device", "quantity_skew", "user")
+KINDS = (
+    "iid",
+    "dirichlet",
+    "dirichlet-per-device",
+    "dirichlet-equal",
+    "shards",
+    "classes_per_device",
+    "quantity_skew",
+    "user",
+)
 CLASSES = 4
 
 
@@ -106,3 +115,34 @@ def test_what_cannot_be_dealt_is_refused(rule: PartitionTable, devices: int, mes
 def test_users_must_be_known() -> None:
     with pytest.raises(UsageError, match=r'"user" .* user_train'):
         partition(table("user"), labels(40), 4, CLASSES, 0)
+
+
+@pytest.mark.parametrize("alpha", [0.01, 0.5, 100.0])
+def test_devices_of_one_size_with_mixes_of_their_own(alpha: float) -> None:
+    y = labels(1003)
+    parts = partition(table("dirichlet-equal", alpha=alpha), y, 10, CLASSES, 0)
+    assert sorted(map(len, parts)) == [100] * 7 + [101] * 3
+    largest = (counts(y, parts) / np.array([[len(part)] for part in parts])).max(axis=1)
+    assert np.median(largest) > 0.95 if alpha < 0.1 else True
+    assert largest.max() < 0.45 if alpha > 10 else True
+
+
+def test_mixes_for_each_device_serve_more_devices_than_classes() -> None:
+    """Where each class alone is divided, a small alpha gives it to one device, and most devices have nothing."""
+    y = labels(2000)
+    parts = partition(table("dirichlet-per-device", alpha=0.01, min_samples=4), y, 20, CLASSES, 0)
+    held = counts(y, parts)
+    assert np.median(held.max(axis=1) / held.sum(axis=1)) > 0.95
+    with pytest.raises(UsageError, match=r"partition\.alpha: .* 20 devices"):
+        partition(table("dirichlet", alpha=0.01, min_samples=4), y, 20, CLASSES, 0)
+    even = counts(y, partition(table("dirichlet-per-device", alpha=1e5), y, 4, CLASSES, 0))
+    assert np.abs(even - 125).max() <= 5
+
+
+def test_shards_hold_neighbouring_samples_of_the_sorted_set() -> None:
+    y = labels(400)
+    parts = partition(table("shards", shards_per_device=2), y, 10, CLASSES, 0)
+    assert {len(part) for part in parts} == {40}
+    assert ((counts(y, parts) > 0).sum(axis=1) <= 2).all()  # 20 shards of 20, five in each class of 100
+    with pytest.raises(UsageError, match=r"partition\.shards_per_device: 400 samples"):
+        partition(table("shards", shards_per_device=50), y, 10, CLASSES, 0)
