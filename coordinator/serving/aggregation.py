@@ -44,5 +44,5 @@ class Aggregation:
 
     def close(self, place: ExchangeId, contributors: tuple[str, ...]) -> None:
         """Let the method reduce an exchange.  Raises EdgeError if it cannot; then nothing has changed."""
-        self._reduction.finish(place, contributors, self._registry.numbers)
+        self._reduction.finish(place, contributors, self._registry.numbers, self._registry.samples)
         self.contributors = len(contributors)

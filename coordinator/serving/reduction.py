@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from coordinator.ledger import Ledger, Slots
-from edge_sdk.methods.base import Method
+from edge_sdk.methods.base import Method, Registered
 from edge_sdk.protocol import codec, storage
 from edge_sdk.protocol.codec import Limits
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -54,11 +54,15 @@ class Reduction:
         contribution = Contribution(number=number, samples=samples, knowledge=upload.knowledge, before=earlier)
         self._aggregate = self.method.add(self._aggregate, contribution)
 
-    def finish(self, place: ExchangeId, contributors: tuple[str, ...], numbers: Mapping[str, int]) -> None:
+    def finish(
+        self, place: ExchangeId, contributors: tuple[str, ...], numbers: Mapping[str, int], samples: Mapping[str, int]
+    ) -> None:
         """Let the method reduce the exchange, after slots that are now too old are taken out of the aggregate.
 
-        numbers: by device.  Raises EdgeError if the method cannot reduce; then nothing has changed.
+        numbers, samples: by device, of all that have joined.  Raises EdgeError if the method cannot reduce; then
+        nothing has changed.
         """
+        self.method.registered = Registered(len(numbers), sum(samples[device] for device in numbers))
         aggregate = self._aggregate
         too_old = [device for device in self._too_old(place.round) if device not in contributors]
         for device, earlier in [(device, self._slot(device)) for device in too_old]:
