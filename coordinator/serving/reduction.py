@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from coordinator.ledger import Ledger, Slots
-from edge_sdk.methods.base import Method
+from edge_sdk.methods.base import Method, Registered
 from edge_sdk.methods.job import has_instruments
 from edge_sdk.protocol import codec, storage
 from edge_sdk.protocol.codec import Limits
@@ -56,13 +56,15 @@ class Reduction:
         self._aggregate = self.method.add(self._aggregate, contribution)
 
     def finish(
-        self, place: ExchangeId, contributors: tuple[str, ...], numbers: Mapping[str, int]
+        self, place: ExchangeId, contributors: tuple[str, ...], numbers: Mapping[str, int], samples: Mapping[str, int]
     ) -> Mapping[str, float]:
         """Let the method reduce the exchange, after slots that are now too old are taken out of the aggregate.
 
-        numbers: by device.  Returns the method's instruments.  Raises EdgeError if the method cannot reduce; then
+        numbers, samples: by device, of all that have joined.  Returns the method's instruments.  Raises EdgeError if
+        the method cannot reduce; then
         nothing has changed.
         """
+        self.method.registered = Registered(len(numbers), sum(samples[device] for device in numbers))
         aggregate = self._aggregate
         too_old = [device for device in self._too_old(place.round) if device not in contributors]
         for device, earlier in [(device, self._slot(device)) for device in too_old]:

@@ -47,6 +47,7 @@ __all__ = [
     "Nets",
     "NoState",
     "OnDevice",
+    "Registered",
     "Slot",
     "Stage",
     "Step",
@@ -138,6 +139,15 @@ class OnDevice(Generic[S]):
             yield Fit(source=self.batches, objective=objective, optim=self.job.optim, part=part)
 
 
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The devices that have joined a federation so far."""
+
+    devices: int = 0
+    samples: int = 0
+    """The private training samples that they declared, all together."""
+
+
 class Nets(Protocol):
     """Models of the devices' architectures on the coordinator, with the public samples that they are run on."""
 
@@ -220,6 +230,8 @@ class Method(Generic[P]):
         self.params: P = self.params_type() if params is None else params
         self.nets: Nets | None = None
         """The models that a method with `runs_nets` gets on the coordinator, before the first round."""
+        self.registered = Registered()
+        """The devices that have joined, on the coordinator, whenever it reduces."""
 
     # -- parameters -------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ Nothing came in round 0, which is plain training.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -60,6 +60,9 @@ class Params:
     """Round 0: `first`, the lowest-numbered contributor's model is everybody's start; `equal`: all start alike."""
     max_slot_age: SlotAge = 0
     """Rounds after which the upload of a device that stays away no longer counts; 0: never."""
+    slots: Literal["seen", "all"] = "seen"
+    """Whose slots are in w^T: those of devices that answered, as in the code, or of `all` devices that have joined, as
+    in the paper, where a slot begins with w_0.  Here w_0 is the first mean, from which everybody goes on."""
 
 
 @wire("fedkf-coordinator-state")
@@ -70,6 +73,10 @@ class State:
     student: Weights | None = None
     rounds: Count
     slots: SlotSum | None = None
+    first: Weights | None = None
+    """With `slots` = all: w_0, with which a slot begins."""
+    unseen: Count = 0
+    """With `slots` = all: what the devices without an upload in a slot weigh together."""
 
 
 class FedKF(Averaging[Params]):
@@ -118,7 +125,7 @@ class FedKF(Averaging[Params]):
     def train(self, device: OnDevice[Any]) -> Stage[None]:
         """Train on equation 7; if no teacher was received, the two means are equal."""
         teacher = device.received(Weights, "teacher" if "teacher" in device.down else "weights")
-        yield from device.fit(loss(teacher, self.params))
+        yield from device.fit(loss(teacher, self.params, device.job.spec.train.batch_size))
 
     def begin(self, spec: FederationSpec) -> State:
         """Start without weights: devices begin with their own."""
@@ -126,7 +133,7 @@ class FedKF(Averaging[Params]):
 
     def down(self, state: State, at: ExchangeId) -> Down:
         """Send both means, or one if they are equal; at the end send the mean over all slots."""
-        teacher = over_slots(state.slots, state.student)
+        teacher = self.teacher(state)
         if state.student is None or teacher is None or at.round == state.rounds:
             return {"weights": teacher}
         if np.array_equal(state.student.values, teacher.values):
@@ -137,17 +144,33 @@ class FedKF(Averaging[Params]):
         """Compute both means; in the first round give all devices a common start."""
         student = self.mean(uploads.now, state.student)
         slots_now = self.slots_after(state.slots, at, uploads, student.layout)
-        return State(student=student, rounds=state.rounds, slots=slots_now)
+        after = State(student=student, rounds=state.rounds, slots=slots_now)
+        if self.params.slots == "seen":
+            return after
+        joined = self.registered.samples if self.params.weighting == "samples" else self.registered.devices
+        seen = slots_now.count if slots_now else 0
+        return replace(after, first=state.first or student, unseen=max(joined - seen, 0))
+
+    def teacher(self, state: State) -> Weights | None:
+        """Return w^T: the mean over slots, in which a device without an upload counts with w_0."""
+        if not state.slots or not state.unseen or state.first is None:
+            return over_slots(state.slots, state.student)
+        total = state.slots.sum().add(0, replace(state.first, count=state.unseen))
+        return Weights(values=total.mean_values(), layout=state.slots.layout)
 
 
-def loss(teacher: Weights | None, params: Params) -> Objective:
-    """Return equation 7; before the first mean there is no teacher, and its term is left out."""
+def loss(teacher: Weights | None, params: Params, samples: int = 0) -> Objective:
+    """Return equation 7; before the first mean there is no teacher, and its term is left out.
+
+    samples: B, the noise vectors of a step, also on a device with fewer samples of its own; 0: as many as it trains on.
+    """
     if teacher is None or params.gamma == 0:
         return (CrossEntropy(),)
     imitation = DataFree(
         teacher=np.asarray(teacher.values, np.float32),
         generator=params.generator,
         noise_dim=params.noise_dim,
+        samples=samples,
         rate=params.generator_rate,
         certain=params.certain,
         active=params.active,

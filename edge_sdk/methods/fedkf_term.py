@@ -23,8 +23,8 @@ class DataFree(Term):
     """KL(softmax(teacher(x_G)) || softmax(f(x_G))) on samples x_G of a generator (FedKF eq. 5).
 
     The teacher is a model of the same architecture, given by its weights.  At each step the generator takes one step on
-    `generator_loss` through the frozen teacher, and then makes as many samples as there are in the mini-batch.  Only a
-    runtime that differentiates a net with respect to its inputs can do this.
+    `generator_loss` through the frozen teacher, and then makes B samples.  Only a runtime that differentiates a net
+    with respect to its inputs can do this.
 
     Its value and its slope are functions of `Seen.own`: the logits of the teacher and of the net for these samples,
     (b, k) and (b, k).
@@ -36,6 +36,8 @@ class DataFree(Term):
     generator: str = "board"
     """The generator's size: `board` or `paper`."""
     noise_dim: int = 32
+    samples: int = 0
+    """B, the noise vectors of a step; 0: as many as there are samples in the mini-batch."""
     rate: float = 1e-3
     """The learning rate of the generator's Adam."""
     certain: float = 0.1

@@ -103,14 +103,14 @@ class Imitation(StatefulForm):
         return host.anatomy.tap is not None and (host.input_shape is None or is_picture(host.input_shape))
 
     def loss(self, term: DataFree, batches: Batches) -> Loss:
-        """Return weight KL(teacher || net) on as many samples as the mini-batch has, after a generator step."""
+        """Return weight KL(teacher || net) on generated samples, after a generator step."""
         maker = self.take_up(term, batches.inputs, batches.seed)
         draws = torch.Generator().manual_seed(batches.seed + 1)  # other numbers than those that seed a new generator
 
         def imitate(done: Pass, _step: int) -> Tensor:
             if self._net.training:
                 self._net.eval()  # after the real batch, which needs training mode
-            noise = torch.randn((len(done.logits), term.noise_dim), generator=draws).to(self._device)
+            noise = torch.randn((term.samples or len(done.logits), term.noise_dim), generator=draws).to(self._device)
             return term.weight * divergence(*self.step(term, maker, noise))
 
         return imitate
@@ -170,10 +170,11 @@ class Imitation(StatefulForm):
         loss, logits = self._last
         return {"generator_loss": loss.item(), **looks_of(logits)}
 
-    def extra_flops(self, term: DataFree) -> int:
+    def extra_flops(self, term: DataFree, batch: int) -> int:
         """Count the generator (forward, backward, forward), the teacher (the same) and the net."""
         generator = self.maker.flops_per_sample if self.maker else 0
-        return 4 * generator + (10 if term.adversarial else 7) * self.host.anatomy.cost.flops
+        each = 4 * generator + (10 if term.adversarial else 7) * self.host.anatomy.cost.flops
+        return (term.samples or batch) * each
 
     def _made(self, maker: Maker, noise: Tensor) -> Tensor:
         """Return samples in the value range of the device's own: (b, z) -> (b, c, h, w)."""

@@ -37,9 +37,10 @@ class Plan:
 class Generator(nn.Module):
     """Noise (b, z) -> pictures (b, c, h, w) in [0, 1]: a linear layer, then a map whose sides are doubled twice.
 
-    `paper` is the generator of DAFL (Chen et al. 2019), which FedKF takes, with a sigmoid at its end: 8.42 M parameters
-    for 32 x 32 in colour and 1000 numbers of noise.  `board` is the same with an eighth of the channels.  The generator
-    always normalises by the batch that it makes, and keeps no running statistics.
+    The paper takes DCGAN's generator (Radford, Metz and Chintala, ICLR 2016, arXiv:1511.06434).  Its code has that of
+    DAFL (Chen et al., ICCV 2019, arXiv:1904.01186), a DCGAN with upsampling, and this is `paper`, with a sigmoid at its
+    end: 8.42 M parameters for 32 x 32 in colour and 1000 numbers of noise.  `board` is the same with an eighth of the
+    channels.  The generator always normalises by the batch that it makes, and keeps no running statistics.
     """
 
     def __init__(self, plan: Plan) -> None:

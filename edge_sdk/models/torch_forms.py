@@ -74,8 +74,8 @@ class StatefulForm(ABC):
         """Return the term's loss in one fit; batches: those of the fit."""
 
     @abstractmethod
-    def extra_flops(self, term: Any) -> int:
-        """Return the floating-point operations of one step for one sample, beyond those of a training pass."""
+    def extra_flops(self, term: Any, batch: int) -> int:
+        """Return the floating-point operations of a step on a mini-batch of this size, beyond a training pass."""
 
     def instruments(self) -> Mapping[str, float]:
         """Return what the form did in its last step, by name."""
@@ -133,9 +133,9 @@ class Forms:
             self._stateful[term.name] = form(self.host)
         return self._stateful[term.name]
 
-    def extra_flops(self, objective: Objective, samples: int) -> int:
-        """Return the floating-point operations for this number of samples, beyond those of a training pass."""
-        return samples * sum(self._of(term).extra_flops(term) for term in objective if term.on == "own")
+    def extra_flops(self, objective: Objective, steps: int, batch: int) -> int:
+        """Return the floating-point operations of so many steps, beyond those of training passes."""
+        return steps * sum(self._of(term).extra_flops(term, batch) for term in objective if term.on == "own")
 
     def instruments(self, objective: Objective) -> Mapping[str, float]:
         """Return what the objective's stateful forms did in their last step, by name."""

@@ -171,7 +171,7 @@ class TorchModel:
                 labels = self._labels(batches.labels, index)
                 loss = loss_of(Pass(logits, features, labels, self._anatomy.head, self.trained), step)
                 optimiser.step(_gradients(loss, self.trained, trained))
-        extra_flops = self._forms.extra_flops(objective, batches.indices.size)
+        extra_flops = self._forms.extra_flops(objective, *batches.indices.shape)
         return FitReport(
             steps=len(batches.indices),
             loss=loss.item(),

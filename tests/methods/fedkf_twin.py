@@ -22,8 +22,9 @@ from edge_sim.clock.virtual_fleet import VirtualDevice
 class Twin:
     """One device with an mlp, whose features are what its last layer is given."""
 
-    def __init__(self, device: VirtualDevice, seed: int, params: Params, rate: float) -> None:
+    def __init__(self, device: VirtualDevice, seed: int, params: Params, rate: float, *, noise_vectors: int) -> None:
         """A copy of a device that has not begun."""
+        self.noise_vectors = noise_vectors
         model: Any = device.agent.bench.model
         *layers, last = deepcopy(model.net)
         self.net = nn.Sequential(*layers, *last)
@@ -44,7 +45,7 @@ class Twin:
             draw = int(np.random.default_rng([self.seed, round_, 0, self.number, step]).integers(2**31))
             loss = cross_entropy(self.net(self.x[batch]), self.y[batch])
             if teacher is not None and self.params.gamma:
-                loss = loss + self.params.gamma * self.knowledge(teacher, draw, len(batch))
+                loss = loss + self.params.gamma * self.knowledge(teacher, draw, self.noise_vectors)
             parameters = list(self.net.parameters())
             with torch.no_grad():
                 for parameter, slope in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):

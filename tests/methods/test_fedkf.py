@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from method_specs import FakeDevice, first_step, job, spec_of
 
 from coordinator.record.metrics import averaged_performance, worst_performance
 from coordinator.serving import admission
+from edge_sdk.methods.base import Registered
 from edge_sdk.methods.fedkf import FedKF
 from edge_sdk.methods.fedkf_term import DataFree
 from edge_sdk.methods.job import Job
@@ -74,6 +76,43 @@ class Device(FakeDevice):
         if isinstance(request, (WriteWeights, ReadWeights)):
             return weights(5, 6) if isinstance(request, ReadWeights) else None
         return super().answer(request)
+
+
+@pytest.mark.parametrize(("weighting", "expected"), [("samples", [1.0, -0.2]), ("uniform", [4 / 3, 0.0])])
+def test_slots_of_all_devices_begin_at_the_first_weights(weighting: str, expected: list[float]) -> None:
+    """methods.md C.6, as the paper has it: w_0 = 0, and the third device of 60 samples has not answered."""
+    spec = spec_of("fedkf", start="equal", slots="all", weighting=weighting)
+    counts = (10, 30) if weighting == "samples" else (1, 1)
+    method = method_of(spec)
+    method.registered = Registered(devices=3, samples=100)
+    state = replace(method.begin(spec), first=weights(0, 0))
+    ups = (up(1, weights(1, 1, count=counts[0])), up(2, weights(3, -1, count=counts[1])))
+    state = method.finish(spec, state, ExchangeId(0, 0), reduce(method.add, ups, method.zero()))
+    down = method.common(state, ExchangeId(1, 0))
+    np.testing.assert_allclose(down["teacher"].values, expected, atol=1e-6)
+    ups = (up(3, weights(4, 2, count=60 if weighting == "samples" else 1)),)
+    state = method.finish(spec, state, ExchangeId(1, 0), reduce(method.add, ups, method.zero()))
+    assert state.unseen == 0
+
+
+@pytest.mark.torch
+def test_in_a_run_devices_that_were_never_asked_hold_the_teacher_back(pictures: Path) -> None:
+    runs = []
+    for slots in ("seen", "all"):
+        tables = fleets.tables(pictures, "fedkf", devices=6, rounds=3, participants=2)
+        tables["method"] = {"slots": slots, "gamma": 0.0}
+        tables["fleet"][0]["model"] = "mlp"
+        runs.append(fleets.Run(configs.parse(tables, Path("test.toml"))).finished())
+    seen, everybody = (run.server.method_state for run in runs)
+    assert everybody.student.values.tobytes() == seen.student.values.tobytes()
+    declared = sum(hello.samples for hello in runs[1].server.hellos.values())
+    assert everybody.unseen == declared - everybody.slots.count > 0
+    method = runs[1].server.method
+    behind = [
+        np.linalg.norm(each.values - everybody.first.values)
+        for each in (method.teacher(seen), method.teacher(everybody))
+    ]
+    assert behind[1] < behind[0]
 
 
 def asked(down: dict[str, Weights], round_: int, **params: Any) -> tuple[list[Any], dict[str, Weights]]:
@@ -211,7 +250,10 @@ def test_a_run_is_its_literal_twin(pictures: Path, params: dict[str, Any]) -> No
 
     run = made(pictures, gamma=30.0, **params)
     spec = run.fleet.federation.spec
-    twins = [Twin(virtual, spec.seed, FedKF.read(spec.params), RATE) for virtual in run.devices]
+    twins = [
+        Twin(virtual, spec.seed, FedKF.read(spec.params), RATE, noise_vectors=spec.train.batch_size)
+        for virtual in run.devices
+    ]
     shared, counts = None, [len(twin.y) for twin in twins]
     for round_ in range(3):
         trained = []

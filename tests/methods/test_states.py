@@ -24,7 +24,7 @@ COORDINATOR = {
     "fedgen": ("weights", "generator", "generated", "rounds"),
     "fedgkd": ("models", "rounds", "slots"),
     "fedhkd": ("weights", "hyper", "ages", "rounds"),
-    "fedkf": ("student", "rounds", "slots"),
+    "fedkf": ("student", "rounds", "slots", "first", "unseen"),
     "fedmd": ("mean", "numbers"),
     "fednh": ("weights", "prototypes"),
     "fedproto": ("prototypes",),

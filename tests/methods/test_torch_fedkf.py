@@ -193,6 +193,8 @@ def test_its_cost_is_told() -> None:
     )
     assert adversarial - plain == 3 * model.spec.flops_per_sample * 12
     assert plain > 7 * model.spec.flops_per_sample * 12
+    more = model.fit(batches(), (CrossEntropy(), term_for(model, samples=12)), SGD).extra_flops
+    assert more == 2 * plain
 
 
 def test_a_generator_larger_than_the_model_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:

@@ -47,6 +47,7 @@ class RayFoldedMethod:
     def __init__(self, method: Method[Any]) -> None:
         """method: one that is registered on the cluster as here."""
         self._method = method
+        self.registered = method.registered
         self._fold = ray.remote(fold).options(num_cpus=FOLD_CPUS)
 
     def __getattr__(self, name: str) -> Any:
@@ -85,6 +86,7 @@ class RayFoldedMethod:
         except RayError as error:
             raise RunFailed(f"Ray: {one_line(str(error))}; when that is repaired, go on with --resume") from error
         parts = [pickle.loads(each) for each in packed]  # noqa: S301  # packed by our own tasks
+        self._method.registered = self.registered
         rest = reduce(self._method.add, aggregate.waiting, self._method.zero())
         return reduce(self._method.merge, parts, rest)
 
