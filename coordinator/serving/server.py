@@ -333,6 +333,7 @@ class Server:
             return Broken(admission.nobody_learns(self.rounds.members, self.method))
         self.record.begun(now_s)
         at = invite.place
+        self.observer.opened(at, invite.devices)
         try:
             shared = self.reduction.common(at)
             self._norms.begin(shared)
