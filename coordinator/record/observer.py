@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from coordinator.record.result import RoundResult
 from coordinator.record.run_record import RunRecord
+from edge_sdk.protocol.exchange_id import ExchangeId
 
 
 class RunObserver:
@@ -14,6 +17,9 @@ class RunObserver:
 
     def turned_away(self, device: str, message: str) -> None:
         """A device was refused."""
+
+    def opened(self, at: ExchangeId, devices: Collection[str]) -> None:
+        """An exchange opens for these devices; others may follow."""
 
     def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:
         """A round is complete; the run has `of` rounds."""
@@ -37,6 +43,11 @@ class ObserverGroup(RunObserver):
         """Pass it on."""
         for observer in self._observers:
             observer.turned_away(device, message)
+
+    def opened(self, at: ExchangeId, devices: Collection[str]) -> None:
+        """Pass it on."""
+        for observer in self._observers:
+            observer.opened(at, devices)
 
     def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:
         """Pass it on."""

@@ -147,6 +147,17 @@ class RunRecord:
         for name, value in values.items():
             self.instruments.setdefault(round_, {}).setdefault(name, {})[source] = value
 
+    def stands(self, device: str, rounds: int) -> bool:
+        """Note that a device's personal model has the figures that were measured last; return whether there are any."""
+        names = [name for name in CURVES if _model(name) == "personal"]
+        earlier = {number for name in names for number, found in getattr(self, name).items() if device in found}
+        last = max((number for number in earlier if number < rounds), default=0)
+        for name in names:
+            value = getattr(self, name).get(last, {}).get(device)
+            if value is not None:
+                getattr(self, name).setdefault(rounds, {})[device] = value
+        return bool(last)
+
     def held(self, knowledge: Mapping[str, Payload]) -> None:
         """Count the classes that an upload has rows for."""
         classes = {

@@ -86,7 +86,8 @@ def _by_model(only: Comparison) -> Comparison:
     (line,) = only.lines
     if line.models == {"personal"}:
         return only
-    names: tuple[tuple[MeasuredModel, str], ...] = (("personal", "own models"), ("global", "global"), ("active", "ACA"))
+    common = "global (OCA)" if "active" in line.models else "global"
+    names: tuple[tuple[MeasuredModel, str], ...] = (("personal", "own models"), ("global", common), ("active", "ACA"))
     found = [line.of(model, f"{line.method}, {name}") for model, name in names if model in line.models]
     return dataclasses.replace(only, lines=tuple(found))
 

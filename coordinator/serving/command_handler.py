@@ -113,6 +113,7 @@ class CommandHandler:
             return Broken(admission.nobody_learns(members, self._reduction.method))
         self._record.begun(now_s)
         at = invite.place
+        self._observer().opened(at, invite.devices)
         try:
             shared = self._reduction.common(at)
             self._norms.begin(shared)

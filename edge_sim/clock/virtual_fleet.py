@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from coordinator.ledger import Ledger
-from coordinator.record.observer import RunObserver
+from coordinator.record.observer import ObserverGroup, RunObserver
 from coordinator.record.run_record import NO_WORK, FleetWork
 from coordinator.serving.equipment import ready_method
 from coordinator.serving.public_set_server import PublicSetServer
@@ -31,6 +31,7 @@ from edge_sim.clock.clock import LocalClock, VirtualClock
 from edge_sim.clock.computation_queue import Computation, ComputationQueue
 from edge_sim.clock.interrupts import held_back
 from edge_sim.clock.scenario_faults import DeviceFaults, schedule_faults
+from edge_sim.clock.whole_fleet import WholeFleet
 from edge_sim.engines.base import Engine, ExactEngine, MethodWrapper, ask, unchanged
 from edge_sim.fleet.fleet import Device, Fleet, hardware
 from edge_sim.fleet.hardware import DeviceCost
@@ -67,6 +68,10 @@ class VirtualFleet:
         self._checkpoints = checkpoints
         self._queue = ComputationQueue(engine or ExactEngine(), (observer or RunObserver()).noted)
         self.devices: tuple[VirtualDevice, ...] = ()
+        self._whole_fleet = WholeFleet(
+            lambda: self.server, lambda: [(d.device.kit.number, d.agent) for d in self.devices], self._queue.settle
+        )
+        observer = ObserverGroup(*filter(None, (observer,)), self._whole_fleet)
         self._coordinator = VirtualCoordinator(
             fleet,
             ledger,
@@ -137,6 +142,7 @@ class VirtualFleet:
         except BaseException:
             self._save()
             raise
+        self._whole_fleet.complete()
 
     def _pass_time(self, between_events: Callable[[], None]) -> None:
         while not (self.server.over and self._all_over()):

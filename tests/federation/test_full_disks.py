@@ -24,7 +24,7 @@ class Notes(list[str]):
     def joined(self, *_: object) -> None:
         """Of no interest."""
 
-    turned_away = round_done = joined
+    turned_away = round_done = opened = joined
 
     def noted(self, message: str) -> None:
         self.append(message)

@@ -1,0 +1,203 @@
+"""Measures all devices of a simulation after every measured round, whoever was asked in it.
+
+A device that is asked measures itself, on the virtual clock.  All others are measured here, at no virtual cost, on
+copies of nothing but the model's state: the shared models as they would arrive, and a personal model that has changed
+since it was measured last.  A personal model that has not changed keeps its figures.  No device changes.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from typing import Any
+
+from coordinator.record.metrics import PREFIXES
+from coordinator.record.observer import RunObserver
+from coordinator.serving import admission
+from coordinator.serving.server import Server
+from edge_sdk.agent import Agent
+from edge_sdk.arrays import Floats
+from edge_sdk.device.meter import Meter
+from edge_sdk.device.workbench import Workbench
+from edge_sdk.methods.base import OnDevice
+from edge_sdk.methods.job import Job
+from edge_sdk.methods.registry import method_of
+from edge_sdk.methods.requests import Evaluate, MeasuredModel
+from edge_sdk.protocol import transforms
+from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.messages import FederationSpec
+
+
+class WholeFleet(RunObserver):
+    """An observer of the server that adds the figures of devices that were not asked."""
+
+    def __init__(
+        self,
+        server: Callable[[], Server],
+        devices: Callable[[], Sequence[tuple[int, Agent]]],
+        settle: Callable[[Agent], None],
+    ) -> None:
+        """devices: returns their numbers and agents.  settle: waits until nothing is computed on an agent's model."""
+        self._server, self._devices, self._settle = server, devices, settle
+        self._unchanged: set[str] = set()
+        """Devices whose personal model is the one that was measured last; after a resume all are measured again."""
+        self._asked: set[str] = set()
+        """Devices that were asked to train since this process began."""
+        self._open: tuple[int, Any] | None = None
+        """The measured round that asked devices are still measuring, and the coordinator's state after it."""
+
+    def opened(self, at: ExchangeId, devices: Collection[str]) -> None:
+        """Measure those who are not asked, when the first exchange of a round opens."""
+        if at.exchange:
+            return
+        server = self._server()
+        self.complete()
+        train, method = server.spec.train, server.method
+        closing = at.round == server.spec.rounds
+        if at.round and (closing or at.round % train.evaluate_every == 0):
+            self._open = at.round, server.method_state
+            told: set[MeasuredModel] = {method.arrives(closing=closing)}
+            told |= {"personal"} if method.personal_after == "arrival" else set()
+            self._measure(at.round, server.method_state, dict.fromkeys(devices, told))
+        self._asked |= set(devices)
+        self._unchanged -= set(devices)
+
+    def complete(self) -> None:
+        """Measure what asked devices did not tell, because they or their uploads were lost."""
+        if self._open is not None:
+            (rounds, state), self._open = self._open, None
+            self._measure(rounds, state, {})
+
+    def _measure(self, rounds: int, state: Any, told: Mapping[str, Collection[MeasuredModel]]) -> None:
+        """Add the missing figures of a round.
+
+        state: the coordinator's after the round; told: the models that asked devices measure themselves.
+        """
+        server = self._server()
+        method, shared, seen = method_of(server.spec), _Shared(), self._figures(rounds)
+        chain = transforms.chain(server.spec)
+        for number, agent in self._devices():
+            name, hello = agent.device, server.hellos.get(agent.device)
+            if hello is None or not admission.learns(hello, server.method):
+                continue
+            if name in seen["personal"] and method.personal_after == "training":
+                self._unchanged.add(name)
+            missing = [m for m in method.measured_models if name not in seen[m] and m not in told.get(name, ())]
+            if not missing:
+                continue
+            self._settle(agent)
+            measuring = _Measuring(agent, server.spec, number, rounds, shared)
+            if "personal" in missing:
+                self._measure_personal(measuring, name, rounds)
+            if missing == ["personal"]:
+                continue
+            for model, knowledge in method.shared_models(server.spec, state, number).items():
+                if model in missing:
+                    arrived = chain.undo(chain.apply(knowledge))
+                    server.record.measured(name, rounds, measuring.shared_model(model, arrived), model)
+
+    def _measure_personal(self, measuring: _Measuring, name: str, rounds: int) -> None:
+        record = self._server().record
+        lost = name in self._asked and not measuring.agent.begun  # its power was cut: its model is not back yet
+        if (name in self._unchanged or lost) and record.stands(name, rounds):
+            return
+        record.measured(name, rounds, measuring.personal_model())
+        self._unchanged.add(name)
+
+    def _figures(self, rounds: int) -> dict[MeasuredModel, Collection[str]]:
+        """The devices that have figures of a round, by model."""
+        record = self._server().record
+        return {
+            model: {
+                *getattr(record, f"{prefix}accuracy").get(rounds, {}),
+                *getattr(record, f"{prefix}local_accuracy").get(rounds, {}),
+            }
+            for model, prefix in PREFIXES.items()
+        }
+
+
+class _Shared:
+    """Logits of shared models on shared samples, so that equal models are asked once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[bytes, int, int], Floats] = {}
+
+    def logits(self, state: bytes, x: Floats, compute: Callable[[Floats], Floats]) -> Floats:
+        """Return the logits of samples (n, c, h, w), which stay where they are in memory, under a model's state."""
+        key = state, x.__array_interface__["data"][0], len(x)
+        if key not in self._known:
+            self._known[key] = compute(x)
+        return self._known[key]
+
+
+class _Measuring:
+    """Measures models on one device, with its data, without a trace on its model or its meter."""
+
+    def __init__(self, agent: Agent, spec: FederationSpec, number: int, rounds: int, shared: _Shared) -> None:
+        self.agent, self._shared = agent, shared
+        self._method = method_of(spec)
+        self._bench = copy.copy(agent.bench)
+        self._bench.meter = Meter()
+        self._job = Job(
+            spec=spec,
+            number=number,
+            round=rounds,
+            exchange=0,
+            closing=True,
+            samples=len(self._bench.data.train),
+            class_counts=self._bench.class_counts,
+            learns=True,
+        )
+
+    def personal_model(self) -> Mapping[str, float]:
+        """Measure the device's own model as it is."""
+        return self._undone(self._method.measure_personal(self._on_device({})))
+
+    def shared_model(self, model: MeasuredModel, knowledge: Mapping[str, Any]) -> Mapping[str, float]:
+        """Measure a shared model that this knowledge brings."""
+        return self._undone(self._arriving(model, knowledge))
+
+    def _arriving(self, model: MeasuredModel, knowledge: Mapping[str, Any]) -> Generator[Any, Any, None]:
+        yield from self._method.receive(self._on_device(knowledge))
+        yield Evaluate(self._job.round, model=model)
+
+    def _on_device(self, knowledge: Mapping[str, Any]) -> OnDevice[Any]:
+        return OnDevice(job=self._job, state=self._method.device_state(), down=knowledge)
+
+    def _undone(self, stage: Generator[Any, Any, None]) -> Mapping[str, float]:
+        """Serve the requests of a stage, return what its evaluation found, and restore the model."""
+        model = self._bench.model
+        before = model.state_bytes()
+        answer: Any = None
+        metrics: Mapping[str, float] = {}
+        try:
+            while True:
+                request = stage.send(answer)
+                answer = self._served(request)
+                if isinstance(request, Evaluate):
+                    metrics = answer
+        except StopIteration:
+            return metrics
+        finally:
+            if model.state_bytes() != before:
+                model.load_state(before)
+
+    def _served(self, request: Any) -> Any:
+        bench = self._bench
+        if isinstance(request, Evaluate):
+            bench = _sharing(bench, self._shared)
+        steps = bench.serve(request, self._job)
+        try:
+            while True:
+                next(steps)
+        except StopIteration as stop:
+            return stop.value
+
+
+def _sharing(bench: Workbench, shared: _Shared) -> Workbench:
+    """Return a workbench that asks its model only for logits that no equal model has given."""
+    found = copy.copy(bench)
+    state = hashlib.sha256(bench.model.state_bytes()).digest()
+    found.logits = lambda x: shared.logits(state, x, bench.model.logits)  # type: ignore[method-assign]  # of this copy
+    return found
