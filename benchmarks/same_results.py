@@ -27,10 +27,10 @@ from edge_sdk.cli import main as edge_sdk
 METHODS = (
     "local", "fedmd", "fedmd_lf", "fedal", "feddf", "feddf_al", "fedproto", "fedssa", "fedhkd", "fedkf", "fednh",
     "fedavg", "fedprox", "fedper", "fedbabu", "fedrep", "ditto", "fedgkd", "qffl", "moon", "fedclassavg", "fedgen",
-    "fedrod", "fd", "lg_fedavg", "fml", "creff",
+    "fedrod", "fd", "lg_fedavg", "fml", "creff", "fedkd",
 )
 # fmt: on
-OVER_BROKER = ("fedmd", "fedal", "fedproto", "fedssa", "fedavg", "fml")
+OVER_BROKER = ("fedmd", "fedal", "fedproto", "fedssa", "fedavg", "fml", "fedkd")
 PARAMETERS = {
     "fedal": {"tau": 2, "max_devices": 10, "public_batch": 16},
     "feddf_al": {"tau": 2, "max_devices": 10, "public_batch": 16},

@@ -30,6 +30,7 @@ from edge_sdk.protocol.knowledge import (
     Slot,
     Weights,
 )
+from edge_sdk.protocol.low_rank import LowRank, as_matrix, joined
 from edge_sdk.protocol.messages import FederationSpec, PublicSetSpec
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.reductions import Contribution
@@ -151,6 +152,9 @@ def awkward(rng: np.random.Generator, shape: tuple[int, ...], device: int) -> np
 def _payload(slot: Slot, rng: np.random.Generator, device: int) -> Payload:
     if slot.kind is Scalars:
         return Scalars(values=awkward(rng, (slot.numbers,), device))
+    if slot.kind is LowRank:
+        matrices = [as_matrix(shape) for shape in NET.spec.shapes]
+        return joined(matrices, [(0, awkward(rng, (a * b,), device)) for a, b in matrices], NET.spec.layout)
     if slot.kind not in (PublicLogits, LogitGradients, Weights, ClassRows, HyperKnowledge):
         pytest.skip(f"{slot.kind.__name__} is a payload of another package: nothing here makes one up")
     if slot.kind is PublicLogits:

@@ -19,6 +19,7 @@ from edge_sdk.models.base import Batches, FitReport
 from edge_sdk.models.cosine_head import scaled
 from edge_sdk.objectives import NORM_FLOOR, Coupling, CrossEntropy, Seen, at_step, softmax
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights
+from edge_sdk.protocol.low_rank import LowRank, as_matrix, factorised, joined
 
 _T = TypeVar("_T")
 PROXY = requests.Request(of="proxy")
@@ -92,10 +93,10 @@ def _said(bench: Workbench, batches: Batches, coupling: Coupling) -> Seen:
     """Return what a model says of one mini-batch, as in inference."""
     (index,) = batches.indices
     inputs, found = batches.inputs[index], None if batches.labels is None else batches.labels[index]
-    if coupling.on_features and {"features", "head-rows"} <= bench.model.spec.capabilities:
-        features = bench.features(inputs)  # (b, d)
+    features = bench.features(inputs) if coupling.on_features else None  # (b, d)
+    if features is not None and "head-rows" in bench.model.spec.capabilities:
         return Seen(bench.model.head(features), found, features=features)
-    return Seen(bench.logits(inputs), found)
+    return Seen(bench.logits(inputs), found, features=features)
 
 
 @serves(requests.Logits)
@@ -195,6 +196,30 @@ def serve_read_weights(bench: Workbench, request: requests.ReadWeights, _job: Jo
     if request.without_head:
         values = values[~bench.model.head_mask()]
     return Weights(values=values, layout=bench.model.spec.layout)
+
+
+@serves(requests.ReadChange)
+def serve_read_change(bench: Workbench, request: requests.ReadChange, _job: Job) -> Serving[LowRank]:
+    """Factorise the change array by array; a model that does not tell the shapes of its arrays counts as one vector."""
+    spec, values = bench.model.spec, bench.model.weights()
+    shapes = [as_matrix(shape) for shape in spec.shapes or ((values.size,),)]
+    change = values if request.base is None else values - request.base
+    found, begin = [], 0
+    for a, b in shapes:
+        array, begin = change[begin : begin + a * b].reshape(a, b), begin + a * b
+        if request.base is None:
+            found.append((0, array.ravel()))
+            continue
+        found.append(factorised(array, request.energy))
+        bench.meter.train_flops += _svd_flops(a, b)
+        yield
+    return joined(shapes, found, spec.layout)
+
+
+def _svd_flops(a: int, b: int) -> int:
+    """Return the operations of a thin singular value decomposition (Golub and Van Loan, R-SVD: 6 m n^2 + 20 n^3)."""
+    m, n = max(a, b), min(a, b)
+    return 6 * m * n**2 + 20 * n**3 if n > 1 else 0
 
 
 @serves(requests.WriteWeights)

@@ -98,9 +98,9 @@ class Workbench:
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What the device's own model can do, with `proxy` in place of `weights` if there is a proxy."""
+        """What the device's model can do; if there is a proxy, what both can, and `proxy` in place of `weights`."""
         held = self.model.spec.capabilities
-        return held if self.proxy is None else held - {"weights"} | {"proxy"}
+        return held if self.proxy is None else (held & self.proxy.capabilities) - {"weights"} | {"proxy"}
 
     @property
     def terms(self) -> frozenset[str]:

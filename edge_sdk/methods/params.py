@@ -18,7 +18,7 @@ Start: TypeAlias = Literal["first", "equal"]
 becomes everybody's; `equal`: all devices start from equal weights (one file, one seed), so that round 0 is averaged."""
 
 
-ProxyFamily: TypeAlias = Annotated[str, Text(200, r"[\w.:-]+")]
+ProxyFamily: TypeAlias = Annotated[str, Text(200, r"[\w.:-]+", "a model family or MODULE:FACTORY")]
 """The family of the proxy in a simulated fleet, or MODULE:FACTORY (docs/reference/models.md)."""
 SlotAge: TypeAlias = Annotated[int, Range(0, paper="0: slots never expire")]
 """Rounds after which the upload of a device that stays away no longer counts; 0: never."""

@@ -194,6 +194,17 @@ class ReadWeights(Request):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class ReadChange(Request):
+    """Answered with LowRank: how far all trainable scalars are from `base`, each matrix cut to a share of its energy.
+
+    Without a base it is answered with the scalars themselves, whole.
+    """
+
+    base: Floats | None  # (p,)
+    energy: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class WriteWeights(Request):
     """Overwrite all trainable scalars, or those in front of the last layer; the optimiser's moments are reset."""
 

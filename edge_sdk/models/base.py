@@ -21,7 +21,7 @@ from edge_sdk.objectives.optim import Part
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """The description of a model; it travels in Hello (except preprocess and cost)."""
+    """The description of a model; it travels in Hello (except preprocess, shapes and cost)."""
 
     name: str
     runtime: str
@@ -38,6 +38,8 @@ class ModelSpec:
     preprocess: Preprocess = field(default_factory=Preprocess)
     parameters: int = 0
     """The number of trainable scalars."""
+    shapes: tuple[tuple[int, ...], ...] = ()
+    """The shapes of the arrays of trainable scalars, in the order of the weights; empty: not told."""
     layout: bytes = b""
     """Identifies the order and shapes of the trainable scalars, 16 bytes; empty: they cannot be shared."""
     batch_norm: bool = False

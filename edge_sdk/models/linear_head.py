@@ -70,6 +70,12 @@ class LinearHead:
         self.rows: Floats = rng.uniform(-bound, bound, (classes, features + 1)).astype(np.float32)
         self._optimiser: ArrayOptimiser | None = None
 
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Return the shapes of the arrays in `values`."""
+        beside = self.values().size - self.rows.size
+        return (self.rows.shape, (beside,)) if beside else (self.rows.shape,)
+
     def features(self, f: Floats) -> Floats:
         """Return the features as they are multiplied by the rows: (n, d) -> (n, d)."""
         return f

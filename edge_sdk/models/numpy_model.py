@@ -162,6 +162,7 @@ class NumpyModel(HeadModel):
             inert_terms=names_on("features"),
             preprocess=preprocess or Preprocess(),
             parameters=layer.values().size,
+            shapes=layer.shapes,
             layout=layout_digest([(layer.kind, layer.rows.shape)]),
             flops_per_sample=2 * width * classes,
             activation_bytes_per_sample=4 * classes,

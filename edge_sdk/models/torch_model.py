@@ -106,6 +106,7 @@ class TorchModel:
             inert_terms=_inert_terms(self._anatomy, self.trained),
             preprocess=preprocess or Preprocess(),
             parameters=sum(p.numel() for p in self.trained),
+            shapes=tuple(tuple(p.shape) for p in self.trained),
             layout=_layout(net) if self.trained else b"",
             batch_norm=any(getattr(layer, "running_mean", None) is not None for layer in net.modules()),
             flops_per_sample=self._anatomy.cost.flops,

@@ -20,6 +20,7 @@ from edge_sdk.objectives import (
     ClassTarget,
     CrossEntropy,
     Distill,
+    FeatureMatch,
     HeadLabels,
     HeadMatch,
     HeadProximal,
@@ -67,6 +68,19 @@ def logit_match_loss(term: LogitMatch, device: torch.device) -> Loss:
     targets = to_tensor(term.logits, device)  # (steps, b, k)
     error = nnf.mse_loss if term.error == "squared" else nnf.l1_loss
     return lambda done, step: term.weight * error(done.logits, targets[step])
+
+
+def feature_match_loss(term: FeatureMatch, device: torch.device) -> Loss:
+    """(W R(x) - t)^2."""
+    targets = to_tensor(term.targets, device)  # (steps, b, m)
+    projection = None if term.projection is None else to_tensor(term.projection, device)  # (m, d)
+
+    def match(done: Pass, step: int) -> Tensor:
+        features = needed(done.features, FEATURES)
+        seen = features if projection is None else features @ projection.T
+        return term.weight * nnf.mse_loss(seen, targets[step])
+
+    return match
 
 
 def prototype_pull_loss(term: PrototypePull, device: torch.device) -> Loss:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from edge_sdk.objectives.base import FEATURES, HEAD, LABELS, WEIGHTS, Head, On, Seen, Shapes, Term, needed
 from edge_sdk.objectives.contrast import ClassContrast, ModelContrast
 from edge_sdk.objectives.coupling import Coupling
-from edge_sdk.objectives.on_features import PrototypeDistance, PrototypePull
+from edge_sdk.objectives.on_features import FeatureMatch, PrototypeDistance, PrototypePull
 from edge_sdk.objectives.on_head import HeadLabels, HeadMatch, HeadProximal, HeadTerm
 from edge_sdk.objectives.on_logits import (
     BalancedCrossEntropy,
@@ -55,6 +55,7 @@ __all__ = [
     "Coupling",
     "CrossEntropy",
     "Distill",
+    "FeatureMatch",
     "Head",
     "HeadLabels",
     "HeadMatch",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
 
 from edge_sdk.objectives.base import Seen
 from edge_sdk.objectives.whole import Objective
@@ -16,8 +15,11 @@ class Coupling(ABC):
     """
 
     __slots__ = ()
-    on_features: ClassVar[bool] = False
-    """Whether the objectives use features; they get those of a model that gives them."""
+
+    @property
+    def on_features(self) -> bool:
+        """Whether the objectives use features, which both models must give."""
+        return False
 
     @abstractmethod
     def objectives(self, own: Seen, proxy: Seen) -> tuple[Objective, Objective]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -11,6 +11,45 @@ from edge_sdk.arrays import Floats, Ints
 from edge_sdk.objectives.base import FEATURES, On, Seen, Shapes, Term, needed
 from edge_sdk.objectives.by_class import misfit, rows_of
 from edge_sdk.objectives.softmax import norms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FeatureMatch(Term):
+    """The mean over b m of (W R(x) - t)^2: features towards another model's (FedKD); W = I if not given."""
+
+    name: ClassVar[str] = "feature-match"
+    on: ClassVar[On] = "features"
+    targets: Floats  # (steps, b, m)
+    projection: Floats | None = None  # (m, d)
+    weight: float = 1.0
+
+    def value(self, seen: Seen) -> float:
+        """Return the mean square."""
+        return float(self.weight * np.mean(self._gaps(seen) ** 2))
+
+    def slope(self, seen: Seen) -> Floats:
+        """Return 2 W^T (W R(x) - t), over b m."""
+        gaps = self._gaps(seen)
+        back = gaps if self.projection is None else gaps @ self.projection
+        out: Floats = back * np.float32(2 * self.weight / gaps.size)
+        return out
+
+    def _gaps(self, seen: Seen) -> Floats:
+        features = needed(seen.features, FEATURES)
+        found = features if self.projection is None else features @ self.projection.T
+        return np.asarray(found - self.targets[seen.step])
+
+    def at(self, steps: slice) -> Term:
+        """Keep the targets of these steps."""
+        return replace(self, targets=self.targets[steps])
+
+    def misfit(self, shapes: Shapes) -> str:
+        """Check that there is a target for each sample of each step, as wide as what it is compared with."""
+        wide = (shapes.feature_dim, shapes.feature_dim) if self.projection is None else self.projection.shape
+        expected = (shapes.steps, shapes.batch, wide[0])
+        if self.targets.shape == expected and wide[1] == shapes.feature_dim:
+            return ""
+        return f"carries targets of shape {self.targets.shape}, its batches need {expected}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

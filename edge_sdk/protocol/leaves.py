@@ -104,6 +104,8 @@ class Text:
 
     most: int = 256
     pattern: str = PRINTABLE
+    what: str = ""
+    """What the text names, for error messages; empty: they quote the pattern."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +199,7 @@ def _text(rule: Text) -> tuple[Encoder, Decoder]:
     if choice:
         expected = " or ".join(words)
     elif rule.pattern == PRINTABLE:
-        expected = f"at most {rule.most} printable characters"
+        expected = rule.what or f"at most {rule.most} printable characters"
     else:
         expected = f"at most {rule.most} characters of {rule.pattern}"
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_sdk.objectives import ClassContrast, HeadLabels, HeadProximal, ModelContrast, Seen, Term
+from edge_sdk.objectives import ClassContrast, FeatureMatch, HeadLabels, HeadProximal, ModelContrast, Seen, Shapes, Term
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -39,6 +40,27 @@ def test_slopes_on_features_are_those_of_the_values(seed: int) -> None:
         expected = differences(lambda f, term=term: term.value(Seen(labels=labels, features=f)), z)
         np.testing.assert_allclose(found, expected, atol=1e-5)
         np.testing.assert_allclose((found * z).sum(axis=1), 0, atol=1e-6)  # a longer feature has the same direction
+
+
+@settings(deadline=None)
+@given(SEEDS)
+def test_slopes_of_a_match_are_those_of_its_value(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    z, targets, wide = rng.normal(size=(5, 4)), rng.normal(size=(1, 5, 4)), rng.normal(size=(1, 5, 3))
+    for term in (
+        FeatureMatch(targets=targets, weight=0.7),
+        FeatureMatch(targets=wide, projection=rng.normal(size=(3, 4)), weight=0.7),
+    ):
+        expected = differences(lambda f, term=term: term.value(Seen(features=f)), z)
+        np.testing.assert_allclose(term.slope(Seen(features=z)), expected, atol=1e-5)
+
+
+def test_a_match_of_other_sizes_does_not_fit() -> None:
+    shapes = Shapes(steps=1, batch=5, classes=3, feature_dim=4, parameters=0)
+    fits = FeatureMatch(targets=np.zeros((1, 5, 3)), projection=np.zeros((3, 4)))
+    assert fits.misfit(shapes) == ""
+    for other in (replace(fits, projection=None), replace(fits, projection=np.zeros((3, 2)))):
+        assert "targets of shape (1, 5, 3)" in other.misfit(shapes)
 
 
 @settings(deadline=None)

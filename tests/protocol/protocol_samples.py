@@ -10,6 +10,7 @@ import numpy as np
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Limits, Stamp
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, LogitGradients, PublicLogits, Scalars, Weights
+from edge_sdk.protocol.low_rank import LowRank
 from edge_sdk.protocol.messages import (
     Assign,
     Bye,
@@ -55,6 +56,13 @@ PAYLOADS = {
     ),
     "scalars": Scalars(values=np.array([0.125, -3.0], np.float32)),
     "weights": Weights(values=VALUES.reshape(-1), layout=bytes(range(16))),
+    "low-rank": LowRank(
+        heights=np.array([2, 2], np.int32),
+        widths=np.array([5, 1], np.int32),
+        ranks=np.array([1, 0], np.int32),
+        values=VALUES.reshape(-1)[:10],
+        layout=bytes(range(16)),
+    ),
 }
 
 CODED = {

@@ -20,9 +20,8 @@ def test_the_keys_and_what_they_may_be():
     rows = re.findall(r"^\| `(\w+)` \| .* \| ((?:`[a-z0-9-]+`(?:, )?)+) \|$", PAGE, re.MULTILINE)
     allowed = {tag_of(kind).replace("-", "_"): encodings_for(kind) for kind in kinds().values() if kind.coded}
     assert {key: tuple(re.findall(r"`(.*?)`", names)) for key, names in rows} == allowed
-    assert [key for key, _ in rows] == [
-        field.name for field in dataclasses.fields(EncodingSpec) if field.name != "others"
-    ]
+    fields = [field.name for field in dataclasses.fields(EncodingSpec) if field.name != "others"]
+    assert [key for key, _ in rows][: len(fields)] == fields
 
 
 def test_the_encodings():

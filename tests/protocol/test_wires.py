@@ -24,6 +24,7 @@ from edge_sdk.protocol.knowledge import (
     kinds,
     payload_bytes,
 )
+from edge_sdk.protocol.low_rank import MAX_ARRAYS, LowRank
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.protocol.wires import Exchange, check_roles, expectation, frame_limits
 
@@ -89,6 +90,13 @@ def filled(kind: type, rows_more: int = 0):
     ids, counts = np.arange(classes, dtype=np.int32), np.full(classes, 2**31 - 1, np.int32)
     if kind is Weights:
         return Weights(values=np.ones(1_000_000 + rows_more, np.float32), layout=bytes(16))
+    if kind is LowRank:
+        shapes = np.ones(MAX_ARRAYS + rows_more, np.int32)
+        shapes[0] = 1_000_000 - MAX_ARRAYS + 1
+        values = np.ones(1_000_000 + rows_more, np.float32)
+        return LowRank(
+            heights=shapes, widths=np.ones_like(shapes), ranks=np.zeros_like(shapes), values=values, layout=bytes(16)
+        )
     if kind is ClassRows:
         return ClassRows(classes=ids, rows=np.ones((classes, 512), np.float32), counts=counts)
     if kind is HyperKnowledge:

@@ -175,7 +175,7 @@ def test_the_command_prints_a_table_draws_and_exits_with_0(file, tmp_path, capsy
     assert [line.split()[0] for line in shown.out.splitlines()[2:5]] == ["alone", "fedmd", "fedal"]
     assert re.search(r"^fedal, seed 7 .*round 2/2", shown.err, re.MULTILINE)
     kinds = [path.suffix for path in (out / "plots").iterdir()]
-    assert {kind: kinds.count(kind) for kind in kinds} == {".csv": 9, ".png": 9, ".svg": 9}
+    assert {kind: kinds.count(kind) for kind in kinds} == {".csv": 10, ".png": 10, ".svg": 10}
     assert (out / "table.tex").read_text().count(r"\\") == 4
     assert cli.main([*arguments, "--json"]) == 0
     whole = json.loads(capsys.readouterr().out)
