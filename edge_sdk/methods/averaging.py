@@ -64,8 +64,6 @@ class Averaging(Method[P]):
     reduction: type = Change
     body = False
     """Whether only the body is shared, and the weights of the last layer stay on the device."""
-    model: ModelRole = "own"
-    """The model whose weights are averaged: the device's own, or the proxy beside it."""
 
     def __init__(self, params: P | None = None) -> None:
         super().__init__(params)
@@ -79,7 +77,7 @@ class Averaging(Method[P]):
 
     def receive(self, device: OnDevice[Any]) -> Stage[None]:
         """Take over the mean."""
-        yield from write_weights(device, without_head=self.body, of=self.model)
+        yield from write_weights(device, without_head=self.body, of=self.global_of)
 
     def arrives(self, *, closing: bool) -> MeasuredModel:
         """Return that the mean of the round arrives in rounds; the mean over slots only comes at the end."""
@@ -87,7 +85,7 @@ class Averaging(Method[P]):
 
     def share(self, device: OnDevice[Any]) -> Stage[Up]:
         """Send the weights."""
-        return (yield from read_weights(device, self.weighting, without_head=self.body, of=self.model))
+        return (yield from read_weights(device, self.weighting, without_head=self.body, of=self.global_of))
 
     def begin(self, spec: FederationSpec) -> Any:
         """Start without weights: devices begin with their own."""

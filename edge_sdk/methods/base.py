@@ -23,7 +23,7 @@ import numpy as np
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.errors import EmptyRound, MissingExtra, RemoteProtocolError
 from edge_sdk.methods.job import Job
-from edge_sdk.methods.requests import Evaluate, Fit, MeasuredModel, Private, Request
+from edge_sdk.methods.requests import Evaluate, Fit, MeasuredModel, ModelRole, Private, Request
 from edge_sdk.objectives import CrossEntropy, Objective, Optim
 from edge_sdk.objectives.optim import Part
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -184,6 +184,8 @@ class Method(Generic[P]):
     global_model: bool = False
     """Whether one model is common to all devices (of an architecture).  It is measured as it arrives, before devices
     train on it; the closing exchange brings the last one."""
+    global_of: ModelRole = "own"
+    """Which of the device's models the global model arrives in: its own, or the proxy beside it."""
     personal_after: Literal["training", "arrival"] = "training"
     """When a device's own, personal model is measured: after its training in the round, or when what the others know
     has arrived and is taken in, where the method ends a round with that."""
@@ -321,7 +323,8 @@ class Method(Generic[P]):
 
     def measure(self, device: OnDevice[Any]) -> Stage[None]:
         """Measure what the round before left, as it arrived: the global model, or the personal one if there is none."""
-        yield Evaluate(device.job.round, model=self.arrives(closing=device.job.closing))
+        model = self.arrives(closing=device.job.closing)
+        yield Evaluate(device.job.round, model=model, of="own" if model == "personal" else self.global_of)
 
     def measure_personal(self, device: OnDevice[Any]) -> Stage[None]:
         """Measure the personal model of a device that is not asked to train; a simulation does this on a copy."""

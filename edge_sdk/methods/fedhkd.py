@@ -169,7 +169,7 @@ class FedHKD(Averaging[Params]):
         params = self.params
         means: HyperKnowledge = yield HyperMeans(params.temperature)
         shared = (means.counts >= params.min_count) & (means.counts >= params.nu * device.job.samples)  # (m,)
-        return {"hyper": chosen(means, shared)} if shared.any() else {}
+        return {"hyper": rows_where(means, shared)} if shared.any() else {}
 
     def noised_sums(self, device: OnDevice[Any]) -> Stage[Up]:
         """Return the sums of features, predictions and samples for every class, each with noise."""
@@ -282,7 +282,7 @@ def carried(before: State, now: HyperKnowledge | None, rounds: int) -> tuple[Hyp
         if now is not None:
             kept &= ~np.isin(before.hyper.classes, now.classes)
         if kept.any():
-            parts.append((chosen(before.hyper, kept), ages[kept]))
+            parts.append((rows_where(before.hyper, kept), ages[kept]))
     if not parts:
         return None, ()
     order = np.argsort(np.concatenate([hyper.classes for hyper, _ in parts]))
@@ -292,6 +292,6 @@ def carried(before: State, now: HyperKnowledge | None, rounds: int) -> tuple[Hyp
     return every, tuple(np.concatenate([ages for _, ages in parts])[order].tolist())
 
 
-def chosen(hyper: HyperKnowledge, which: NDArray[np.bool_]) -> HyperKnowledge:
+def rows_where(hyper: HyperKnowledge, which: NDArray[np.bool_]) -> HyperKnowledge:
     """Return the hyper-knowledge of some of its classes."""
     return HyperKnowledge(**{name: getattr(hyper, name)[which] for name in _ARRAYS})

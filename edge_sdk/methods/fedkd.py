@@ -17,6 +17,7 @@ In round 0 whole proxies travel, from which everybody's start is made.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -26,7 +27,7 @@ from edge_sdk.arrays import Floats
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.methods.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up
 from edge_sdk.methods.params import ProxyFamily, Range, Start
-from edge_sdk.methods.requests import FitBoth, ReadChange, WriteWeights
+from edge_sdk.methods.requests import FitBoth, MeasuredModel, ReadChange, WriteWeights
 from edge_sdk.objectives import FEATURES, Coupling, CrossEntropy, Distill, FeatureMatch, Objective, Seen, needed
 from edge_sdk.protocol import transforms
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -78,7 +79,9 @@ class State:
     weights: Weights | None = None
     update: LowRank | None = None
     holders: Annotated[tuple[int, ...], Packed(10**6)] = ()
-    rounds: Count
+
+
+DOWN = {"update": Slot(LowRank, optional=True), "weights": Slot(Weights, personal=True, optional=True)}
 
 
 class FedKD(Method[Params]):
@@ -87,12 +90,10 @@ class FedKD(Method[Params]):
     name = "fedkd"
     title = "FedKD: FML with adaptive weights, matched features and compressed updates of the proxy"
     citation = "Wu et al. 2022, Nature Communications, arXiv:2108.13323"
-    exchanges = (
-        Exchange(
-            down={"update": Slot(LowRank, optional=True), "weights": Slot(Weights, personal=True, optional=True)},
-            up={"change": Slot(LowRank)},
-        ),
-    )
+    exchanges = (Exchange(down=DOWN, up={"change": Slot(LowRank)}),)
+    closing = Exchange(down=DOWN)
+    global_model = True
+    global_of = "proxy"
     needs = frozenset({"predict", "logit-gradients", "proxy"})
     terms = frozenset({"cross-entropy", "distill"})
     shares_weights = True
@@ -109,8 +110,6 @@ class FedKD(Method[Params]):
 
     def receive(self, device: OnDevice[DeviceState]) -> Stage[None]:
         """Bring the proxy to theta^t, and keep that."""
-        if device.job.closing:
-            return
         base = received_base(device)
         if base is not None:
             yield WriteWeights(base, of="proxy")
@@ -141,15 +140,19 @@ class FedKD(Method[Params]):
 
     def begin(self, spec: FederationSpec) -> State:
         """Start without weights."""
-        return State(rounds=spec.rounds)
+        return State()
 
     def down(self, state: State, at: ExchangeId) -> Down:
         """Send the update to everybody; it is of use to those who answered in the round before."""
-        return {"update": state.update} if at.round < state.rounds else {}
+        return {"update": state.update}
 
     def down_to(self, state: State, at: ExchangeId, number: int) -> Down:
         """Send theta^t whole to a device that cannot make it of the update."""
-        return {} if at.round >= state.rounds or number in state.holders else {"weights": state.weights}
+        return {} if number in state.holders else {"weights": state.weights}
+
+    def shared_models(self, spec: FederationSpec, state: State, number: int) -> Mapping[MeasuredModel, Up]:
+        """Return theta^t whole, which any device can take."""
+        return {} if state.weights is None else {"global": {"weights": state.weights}}
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Bag) -> State:
         """Average the changes, cut the mean, and follow it as devices do: from what travels."""
@@ -159,7 +162,9 @@ class FedKD(Method[Params]):
         if state.weights is None:
             values = mean if self.params.start == "equal" else expanded(ups[min(ups)]).astype(np.float32)
             return replace(state, weights=Weights(values=values, layout=any_up.layout))
-        update = cut(mean, [shape[:2] for shape in any_up.shapes], energy(self.params, spec, at.round), any_up.layout)
+        update = compressed(
+            mean, [shape[:2] for shape in any_up.shapes], energy(self.params, spec, at.round), any_up.layout
+        )
         chain = transforms.chain(spec)
         told = chain.undo(chain.apply({"update": update}))["update"]
         values = moved(state.weights.values, told)  # type: ignore[arg-type]  # a LowRank, as before
@@ -191,7 +196,7 @@ def energy(params: Params, spec: FederationSpec, round_: int) -> float:
     return params.energy_start + (params.energy_end - params.energy_start) * (round_ + 1) / spec.rounds
 
 
-def cut(values: Floats, matrices: list[tuple[int, int]], share: float, layout: bytes) -> LowRank:
+def compressed(values: Floats, matrices: list[tuple[int, int]], share: float, layout: bytes) -> LowRank:
     """Return flat weights as matrices of these shapes, each cut to a share of its energy."""
     ends = np.cumsum([a * b for a, b in matrices])[:-1]
     arrays = [part.reshape(shape) for part, shape in zip(np.split(values, ends), matrices, strict=True)]

@@ -185,7 +185,7 @@ class FedSSA(Method[Params]):
         if self.params.down == "all" or at.round == state.rounds or state.header is None:
             return {}
         classes = state.seen.get(str(number)) or sorted(set().union(*state.seen.values()))
-        return {"header": chosen(state.header, classes) if classes else None}
+        return {"header": rows_of_classes(state.header, classes) if classes else None}
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Bag) -> State:
         """Compute the mean over the holders of each class; with `cached`, over the newest rows of all past holders."""
@@ -227,7 +227,7 @@ def inflation(params: Params, rounds: int) -> float:
     return math.exp(sum(math.log1p(mu(params, t)) for t in range(min(rounds, params.t_stable))))
 
 
-def chosen(header: ClassRows, classes: Collection[int]) -> ClassRows:
+def rows_of_classes(header: ClassRows, classes: Collection[int]) -> ClassRows:
     """Return the rows of these classes."""
     there = np.isin(header.classes, list(classes))
     return ClassRows(classes=header.classes[there], rows=header.rows[there], counts=header.counts[there])

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from edge_sdk.methods.averaging import Averaging
-from edge_sdk.methods.base import Exchange, OnDevice, Stage
+from edge_sdk.methods.base import OnDevice, Stage
 from edge_sdk.methods.params import ProxyFamily, Range, Start, Weighting
 from edge_sdk.methods.requests import FitBoth
 from edge_sdk.objectives import Coupling, CrossEntropy, Distill, Objective, Seen
@@ -51,9 +51,7 @@ class FML(Averaging[Params]):
     name = "fml"
     title = "FML: a shared proxy beside each device's own model, and mutual learning of the two"
     citation = "Shen et al. 2020, arXiv:2006.16765"
-    closing = Exchange()
-    result = "own"
-    model = "proxy"
+    global_of = "proxy"
     needs = frozenset({"predict", "logit-gradients", "proxy"})
     terms = frozenset({"cross-entropy", "distill"})
     discloses = DISCLOSES_PROXY

@@ -199,9 +199,9 @@ def _text(rule: Text) -> tuple[Encoder, Decoder]:
     if choice:
         expected = " or ".join(words)
     elif rule.pattern == PRINTABLE:
-        expected = rule.what or f"at most {rule.most} printable characters"
+        expected = f"at most {rule.most} printable characters"
     else:
-        expected = f"at most {rule.most} characters of {rule.pattern}"
+        expected = rule.what or f"at most {rule.most} characters of {rule.pattern}"
 
     passed: set[str] = set()  # legal texts seen before: most texts are names that come with every frame
 

@@ -20,6 +20,8 @@ T = TypeVar("T")
 NO_KEYS: Mapping[str, str] = {}
 MOST_QUOTED = 80
 """The number of characters of a value that a message quotes."""
+MOST_LISTED = 12
+"""The most keys that a message lists beside one that was probably meant."""
 
 
 def read_table(
@@ -76,6 +78,8 @@ def allowed(key: str, known: Sequence[str]) -> str:
     if full:
         return f"the unit is missing from the name; write {' or '.join(full)}"
     close = difflib.get_close_matches(key, known, 1)
+    if close and len(known) > MOST_LISTED:
+        return f"did you mean {close[0]}?"
     meant = f"did you mean {close[0]}? " if close else ""
     return f"{meant}allowed are {', '.join(known) or 'none'}"
 

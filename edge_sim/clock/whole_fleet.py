@@ -139,6 +139,9 @@ class _Measuring:
         self._method = method_of(spec)
         self._bench = copy.copy(agent.bench)
         self._bench.meter = Meter()
+        if self._bench.proxy is not None:
+            self._bench.proxy = copy.copy(self._bench.proxy)
+            self._bench.proxy.meter = Meter()
         self._job = Job(
             spec=spec,
             number=number,
@@ -160,15 +163,14 @@ class _Measuring:
 
     def _arriving(self, model: MeasuredModel, knowledge: Mapping[str, Any]) -> Generator[Any, Any, None]:
         yield from self._method.receive(self._on_device(knowledge))
-        yield Evaluate(self._job.round, model=model)
+        yield Evaluate(self._job.round, model=model, of=self._method.global_of)
 
     def _on_device(self, knowledge: Mapping[str, Any]) -> OnDevice[Any]:
         return OnDevice(job=self._job, state=self._method.device_state(), down=knowledge)
 
     def _undone(self, stage: Generator[Any, Any, None]) -> Mapping[str, float]:
-        """Serve the requests of a stage, return what its evaluation found, and restore the model."""
-        model = self._bench.model
-        before = model.state_bytes()
+        """Serve the requests of a stage, return what its evaluation found, and restore the models."""
+        before = self._bench.state_bytes()
         answer: Any = None
         metrics: Mapping[str, float] = {}
         try:
@@ -180,11 +182,11 @@ class _Measuring:
         except StopIteration:
             return metrics
         finally:
-            if model.state_bytes() != before:
-                model.load_state(before)
+            if self._bench.state_bytes() != before:
+                self._bench.load_state(before)
 
     def _served(self, request: Any) -> Any:
-        bench = self._bench
+        bench = self._bench.of(request)
         if isinstance(request, Evaluate):
             bench = _sharing(bench, self._shared)
         steps = bench.serve(request, self._job)

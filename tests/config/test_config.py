@@ -93,7 +93,7 @@ MISTAKES = {
     "unknown key": (
         "learning_rate",
         "learning_rte",
-        "train.learning_rte: unknown key; did you mean learning_rate[?] allowed are batch_size, ",
+        "train.learning_rte: unknown key; did you mean learning_rate[?]",
     ),
     "missing key": ("rounds = 3", "", "federation.rounds: missing"),
     "wrong type": (

@@ -239,6 +239,7 @@ TRAINED: dict[str, tuple[Part, ...]] = {
     "fedrod": ("all", "head"),
     "ditto": ("all", "all"),
     "fml": ("all", "all"),  # the device's own model and the proxy, which are of one kind here
+    "fedkd": ("all", "all"),
     "fedrep": ("body",),
     "fedbabu": ("body",),
     "fednh": ("body",),
@@ -330,8 +331,8 @@ BYTES: dict[str, tuple[int, int]] = {
         S.r * S.p + (S.r - 1) * S.k * (S.k * (S.d + 1) + ROW),  # no gradients in the first round
         S.r * (S.p + S.k * (S.d + 1 + ROW)),
     ),
-    "fedkd": (S.r * (S.p + 3), (S.r - 1) * (S.p + 3)),  # the most: less where changes have a low rank; 3 for a shape
-    "fml": (S.r * S.p, (S.r - 1) * S.p),
+    "fedkd": (S.r * (S.p + 3), S.r * (S.p + 3)),  # the most: less where changes have a low rank; 3 for a shape
+    "fml": (S.r * S.p, S.r * S.p),
     "fd": (S.r * S.k * (S.k + ROW), (S.r - 1) * S.k * (S.k + ROW)),
 }
 

@@ -80,10 +80,21 @@ def test_a_run_is_its_naive_twin(pictures: Path) -> None:
         shared = np.average(trained, axis=0, weights=[len(device.data.train) for device in devices])
     run.finished()
     np.testing.assert_allclose(run.server.method_state.weights.values, shared, atol=1e-5)
-    for virtual, f, g in zip(run.devices, own, trained, strict=True):
+    for virtual, f in zip(run.devices, own, strict=True):
         np.testing.assert_allclose(virtual.agent.bench.model.weights(), _flat(f), atol=1e-5)
-        np.testing.assert_allclose(virtual.agent.bench.proxy.model.weights(), g, atol=1e-5)
+        np.testing.assert_allclose(virtual.agent.bench.proxy.model.weights(), shared, atol=1e-5)
     assert np.abs(shared - begun[0]).max() > 0.02  # the tolerance means something
+
+
+def test_both_models_are_measured(pictures: Path) -> None:
+    """The proxies are one global model, the own models are personal; devices that were not asked count, too."""
+    config = made(pictures)
+    tables = {**config.tables, "federation": {**config.tables["federation"], "participants": 2}}
+    run = fleets.Run(configs.parse(tables, Path("test.toml"))).finished()
+    last = run.result.history[-1]
+    assert len(set(last.global_accuracy.values())) == 1
+    assert len(last.accuracy) == len(last.global_accuracy) == 4
+    assert run.result.gm(last.global_accuracy) is not None
 
 
 def private(run: fleets.Run, device: sim_fleet.Device, round_: int) -> np.ndarray:

@@ -19,7 +19,7 @@ COORDINATOR = {
     "fedal": ("discriminator", "moments", "steps", "mean_u", "feedback"),
     "fedmd_lf": ("means",),
     "creff": ("weights", "features", "classifier", "rounds"),
-    "fedkd": ("weights", "update", "holders", "rounds"),
+    "fedkd": ("weights", "update", "holders"),
     "feddf": ("models", "members"),
     "feddf_al": ("transfer", "means", "members", "begun"),
     "fedgen": ("weights", "generator", "generated", "rounds"),
