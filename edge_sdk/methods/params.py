@@ -31,7 +31,8 @@ Weighting: TypeAlias = Literal["samples", "uniform"]
 """How devices are weighted in a mean: by their samples, or all equally."""
 Start: TypeAlias = Literal["first", "equal"]
 """In round 0 nobody has weights of the federation yet.  `first`: the model of the contributor with the lowest number
-becomes everybody's; `equal`: all devices start from equal weights (one file, one seed), so that round 0 is averaged."""
+becomes everybody's; `equal`: all devices start from equal weights (one file, one seed), so that round 0 is averaged.
+A federation whose devices start equal (`federation.start`) has `equal` as the default of every method's `start`."""
 SlotAge: TypeAlias = Annotated[int, Range(0, paper="0: slots never expire")]
 """Rounds after which the upload of a device that stays away no longer counts; 0: never."""
 
@@ -50,6 +51,11 @@ def read(params: type[P], table: Mapping[str, Scalar], method: str) -> P:
         return params(**{key: _checked(key, value, annotations[key]) for key, value in table.items()})
     except ValueError as error:  # raised here, or by the class in __post_init__
         raise UsageError(f"method.{error}") from None
+
+
+def has_start(params: type[Any]) -> bool:
+    """Return whether a method has the parameter `start`, and gives it its one meaning."""
+    return bool(_annotations(typing.cast("Any", params)).get("start") == Start)
 
 
 def as_table(params: Any) -> dict[str, Scalar]:

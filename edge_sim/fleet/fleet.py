@@ -221,10 +221,10 @@ def _federation(config: Config, dataset: Dataset) -> Federation:
 
 def _devices(config: Config, dataset: Dataset, spec: FederationSpec, data: Sequence[LocalData]) -> tuple[Device, ...]:
     """Return all devices.  data: samples of each device, by device number."""
-    wanted = _wanted(spec)
+    head = _head(spec)
     return tuple(
         Device(
-            kit=_kit(config, dataset, row, number, wanted),
+            kit=_kit(config, dataset, row, number, head),
             data=own,
             public=dataset.public,
             conditions=row,
@@ -264,23 +264,13 @@ def _local_data(config: Config, dataset: Dataset, part: Ints, number: int) -> Lo
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """Requirements of a method on the models."""
-
-    head: HeadKind
-    equal_start: bool
-    """Whether models of one family begin with the same weights, as some methods that share weights require."""
+def _head(spec: FederationSpec) -> HeadKind:
+    """Return the kind of head that the method needs."""
+    return "cosine" if "cosine-head" in method_of(spec).needs else "linear"
 
 
-def _wanted(spec: FederationSpec) -> _Wanted:
-    return _Wanted(
-        "cosine" if "cosine-head" in method_of(spec).needs else "linear", spec.params.get("start") == "equal"
-    )
-
-
-def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _Wanted) -> Kit:
-    profile, start = load_board(row.board), 0 if wanted.equal_start else number
+def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, head: HeadKind) -> Kit:
+    profile, start = load_board(row.board), 0 if config.federation.start == "equal" else number
     model = model_rules.model_of(row.model, profile, number, config.federation.seed)
     if row.feature_dim and not families.chooses_width(model):
         raise UsageError(f"fleet.feature_dim: the models of {model} have features of their own width; leave it out")
@@ -296,7 +286,7 @@ def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _
         scale=dataset.scale,
         size=(row.size[0], row.size[1]) if row.size else None,
         feature_dim=row.feature_dim or config.federation.feature_dim,
-        head=wanted.head,
+        head=head,
         device=config.run.device,
         mean=dataset.scaling.mean,
         std=dataset.scaling.std,
