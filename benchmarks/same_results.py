@@ -69,6 +69,7 @@ method = "{method}"
 rounds = 3
 devices = 6
 seed = 5
+start = "own"
 feature_dim = 64
 deadline_s = 60
 patience = 20

@@ -12,6 +12,7 @@ from coordinator.rounds import Policy
 from edge_sdk import toml
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.base import Method
+from edge_sdk.methods.params import has_start
 from edge_sdk.methods.registry import load_method, method_names
 from edge_sdk.objectives import schedule_of
 from edge_sdk.protocol import registry, toml_table
@@ -54,6 +55,9 @@ class FederationTable:
     """The number of classes; needed if no data set gives it."""
     seed: Annotated[int, Integer(0, 2**32 - 1)] = 0
     """The seed of all random draws: the same file gives the same run."""
+    start: Annotated[str, Text(8, "equal|own")] | None = None
+    """Whether all devices of one architecture begin with equal weights, or each with its own; default: equal in a
+    simulation, own in a deployment, where equal means that the owners gave all devices one file of weights."""
     roster: tuple[Id, ...] = ()
     """Ids of the devices that may join; empty: any device may join."""
     deadline_s: Annotated[float, Real(0.001, 1e7)] = 60.0
@@ -333,7 +337,12 @@ def chosen_method(settings: Settings) -> Method[Any]:
     for key in flat:
         if key in own:
             raise UsageError(f"{file}: method.{key}: stands in [method.{name}], too; set method.{name}.{key}")
-    return method(method.read({**flat, **own}, f"{file}: method.", dict.fromkeys(own, f"{file}: method.{name}.")))
+    values, start = {**flat, **own}, settings.federation.start
+    if start == "own" and values.get("start") == "equal":
+        raise UsageError(f"{file}: method.start: 'equal' contradicts federation.start = 'own'; change one of them")
+    if start == "equal" and has_start(method.params_type):
+        values = {"start": start, **values}
+    return method(method.read(values, f"{file}: method.", dict.fromkeys(own, f"{file}: method.{name}.")))
 
 
 def _method(name: str, file: Path) -> type[Method[Any]]:

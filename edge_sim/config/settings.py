@@ -253,7 +253,7 @@ def parse(tables: Mapping[str, Any], file: Path) -> Config:
     seed = faults.pop("seed")
     return Config(
         file=file,
-        federation=federation,
+        federation=replace(federation, start=federation.start or "equal"),
         method=shared.method,
         train=shared.train,
         encoding=shared.encoding,

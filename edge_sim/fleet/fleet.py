@@ -284,8 +284,6 @@ class _Wanted:
     """Requirements of a method on the models."""
 
     head: HeadKind
-    equal_start: bool
-    """Whether models of one family begin with the same weights, as some methods that share weights require."""
     proxy: str
     """The family of the proxy beside each device's own model; empty: the method needs none."""
 
@@ -295,7 +293,7 @@ def _wanted(spec: FederationSpec) -> _Wanted:
     proxy = str(spec.params.get("proxy", "")) if "proxy" in needs else ""
     if proxy:
         _check_proxy(proxy)
-    return _Wanted("cosine" if "cosine-head" in needs else "linear", spec.params.get("start") == "equal", proxy)
+    return _Wanted("cosine" if "cosine-head" in needs else "linear", proxy)
 
 
 def _check_proxy(family: str) -> None:
@@ -309,7 +307,7 @@ def _check_proxy(family: str) -> None:
 
 
 def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _Wanted) -> Kit:
-    profile, start = load_board(row.board), 0 if wanted.equal_start else number
+    profile, start = load_board(row.board), 0 if config.federation.start == "equal" else number
     model = model_rules.model_of(row.model, profile, number, config.federation.seed)
     if row.feature_dim and not families.chooses_width(model):
         raise UsageError(f"fleet.feature_dim: the models of {model} have features of their own width; leave it out")

@@ -47,7 +47,7 @@ STOP_S = {"bag": 23.0, "sum": 23.0, "slots": 31.0}
 def fleet_of(pictures: Path, kind: str) -> Fleet:
     """Three devices; a run begins when all have joined."""
     method, params, federation = KINDS[kind]
-    tables = fleets.tables(pictures, method, devices=3, **{"join_grace_s": 60.0, **federation})
+    tables = fleets.tables(pictures, method, devices=3, **{"start": "own", "join_grace_s": 60.0, **federation})
     tables["train"]["local_steps"] = 1
     return sim_fleets.build_fleet(configs.parse({**tables, "method": params}, Path("test.toml")))
 
