@@ -43,7 +43,7 @@ def run_table(result: Result) -> Table:
     unknown = {
         "global": "global" not in result.models,
         "steps": not any(device.steps for device in devices),
-        "alone steps": not any(device.standalone_steps for device in devices),
+        "alone steps": not any(device.steps and device.standalone_steps for device in devices),
     }
     table = Table(
         columns=COLUMNS,
