@@ -55,7 +55,7 @@ def main() -> None:
     file = out / "methods.toml"
     file.write_text(toml.group(1), encoding="utf-8")
     rows = [(name, {}) for name in method_names()] + list(SETTINGS)
-    cells = sorted((_row(name, params, file) for name, params in rows), key=lambda row: -float(row[1].split()[0]))
+    cells = sorted((_row(name, params, file) for name, params in rows), key=lambda row: -float(row[2].split()[0]))
     block = f"{BEGIN}\n{_table(cells)}\n{END}"
     written = re.sub(f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: block, page, flags=re.DOTALL)
     PAGE.write_text(written, encoding="utf-8")
@@ -71,7 +71,9 @@ def _row(name: str, params: Mapping[str, Any], file: Path) -> list[str]:
     rows = load_method(name).under(params).exchanges
     return [
         f"{name}{settings and ', '}{settings}",
+        _spread([_gm(result) for result in results]),
         f"{statistics.mean(means):.1f} ± {statistics.stdev(means):.1f}",
+        *(_spread([_metric(result, name) for result in results]) for name in ("pm_v", "pm_l")),
         f"{statistics.mean(owns):.1f}",
         f"{statistics.mean(worst):.1f} ± {statistics.stdev(worst):.1f}",
         human_bytes(round(up)),
@@ -112,6 +114,20 @@ def _mean(result: Result) -> float:
     return statistics.mean(_accuracies(result))
 
 
+def _gm(result: Result) -> float | None:
+    """The mean accuracy of the global model; None for a method without one."""
+    return _metric(result, "global_accuracy")
+
+
+def _metric(result: Result, name: str) -> float | None:
+    return result.metrics.get(f"{name}_mean")
+
+
+def _spread(values: list[float | None]) -> str:
+    known = [100 * value for value in values if value is not None]
+    return f"{statistics.mean(known):.1f} ± {statistics.stdev(known):.1f}" if known else ""
+
+
 def _own(result: Result) -> float:
     return statistics.mean(d.metrics["local_accuracy"] for d in result.devices if "local_accuracy" in d.metrics)
 
@@ -121,7 +137,8 @@ def _bytes(result: Result, way: str) -> float:
 
 
 def _table(rows: list[list[str]]) -> str:
-    head = ["method", "accuracy", "own", "worst device", "up / device-round", "down / device-round", "shares weights"]
+    head = ["method", "GM", "PM", "PM(V)", "PM(L)", "own", "worst device", "up / device-round", "down / device-round"]
+    head.append("shares weights")
     return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
 
 

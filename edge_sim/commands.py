@@ -35,6 +35,13 @@ def _simulate_arguments(parser: argparse.ArgumentParser) -> None:
 def _compare_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE.toml")
     _add_grid_options(parser, needs_methods=True, name="compare")
+    parser.add_argument(
+        "--metric",
+        default="mean",
+        metavar="NAME",
+        help="the accuracy that tables show: mean (of the devices' own models), worst, amp, fm, wlp, local_accuracy, "
+        "pm_v, pm_l, gm, global_amp and so on; see docs/reference/reports.md",
+    )
     parser.add_argument("--json", action="store_true", help="print compare.json instead of the table")
 
 
@@ -46,7 +53,7 @@ def _add_grid_options(parser: argparse.ArgumentParser, *, needs_methods: bool, n
         metavar="A,B,C",
         type=_names,
         help="methods to compare, each with its parameters from [method.NAME]; differences are to the first one, and "
-        "the devices alone are always there" + ("" if needs_methods else " (default: the file's own)"),
+        "the devices alone are there, too" + ("" if needs_methods else " (default: the file's own)"),
     )
     parser.add_argument(
         "--seeds", metavar="0,1,2", type=_seeds, help="seeds of data, models and batches (default: the file's own)"

@@ -58,6 +58,10 @@ class DeviceResult:
     """Joules that it drew from the start to the end of the run; 0 if it is not metered."""
     flops: int = 0
     """Floating-point operations, evaluations included; 0 if it is not metered."""
+    steps: int = 0
+    """Optimiser steps of all its training, on private and public samples; 0 if they are not metered."""
+    standalone_steps: int = 0
+    """The same of the device alone."""
     withheld: int = 0
     """Uploads that it withheld because its training diverged."""
 

@@ -239,8 +239,14 @@ class RunRecord:
         )
 
     def unclosed(self) -> dict[str, Any]:
-        """The counts of the open round as plain values; a restart would lose them."""
+        """The counts and figures of the open round as plain values; a restart would lose them."""
+        done = len(self.rounds)
         return {
+            "figures": {
+                name: {number: found for number, found in getattr(self, name).items() if number >= done}
+                for name in CURVES
+            },
+            "metrics": self.metrics,
             "bytes_up": dict(self.bytes_up),
             "bytes_down": dict(self.bytes_down),
             "scalars_down": self.scalars["down"],
@@ -252,6 +258,10 @@ class RunRecord:
         self.bytes_up, self.bytes_down = Counter(unclosed["bytes_up"]), Counter(unclosed["bytes_down"])
         self.scalars["down"] = unclosed["scalars_down"]
         self.waiting.restore(unclosed["waiting"])
+        for name, rounds in unclosed.get("figures", {}).items():  # older checkpoints do not have them
+            for number, found in rounds.items():
+                getattr(self, name).setdefault(int(number), {}).update(found)
+        self.metrics.update({device: {**found} for device, found in unclosed.get("metrics", {}).items()})
 
     def laggards(self) -> tuple[str, ...]:
         """The devices that missed more than a tenth of the exchanges since the run began."""

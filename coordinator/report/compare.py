@@ -136,6 +136,8 @@ class Comparison:
     lines: tuple[MethodRuns, ...]
     baseline: str
     """The method that the others are compared with: the first one asked for."""
+    metric: str = "mean"
+    """The one of ACCURACIES that tables show first."""
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -212,6 +214,7 @@ FIGURES: Mapping[str, Callable[[Trial], float | None]] = {
     "scalars_up": lambda trial: trial.whole["scalars"]["up_total"],
     "scalars_down": lambda trial: trial.whole["scalars"]["down_total"],
     "device_flops_per_round": lambda trial: trial.whole["work"].get("device_flops_per_round"),
+    "steps_per_device": lambda trial: trial.whole["work"].get("device_steps_mean"),
     "device_s_per_round": lambda trial: trial.whole["work"].get("device_s_per_round"),
 }
 """What a method costs: name -> how to read it from a run."""

@@ -29,6 +29,7 @@ def comparison_summary(comparison: Comparison) -> dict[str, Any]:
         "rounds": example.rounds,
         "seeds": list(comparison.seeds),
         "baseline": comparison.baseline,
+        "metric": comparison.metric,
         "completed": comparison.completed,
         "data": dict(example.data),
         "versions": dict(example.versions),
@@ -153,7 +154,7 @@ def read_comparison(folder: Path) -> Comparison:
         whole = json.loads(path.read_text(encoding="utf-8"))
         version = whole["version"]
         runs = {each["method"]: [(run["seed"], run["folder"]) for run in each["runs"]] for each in whole["methods"]}
-        baseline = str(whole["baseline"])
+        baseline, metric = str(whole["baseline"]), str(whole.get("metric", "mean"))  # older ones do not have it
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path}: does not read ({type(error).__name__}); run edge-sdk compare again") from None
     if version != COMPARISON_VERSION:
@@ -164,4 +165,5 @@ def read_comparison(folder: Path) -> Comparison:
             for method, found in runs.items()
         ),
         baseline=baseline,
+        metric=metric if metric in ACCURACIES else "mean",
     )

@@ -12,6 +12,7 @@ from coordinator.report.tables import UNKNOWN, Column, Table
 COSTS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("up_per_device_round", "up / device-round", human_bytes),
     ("down_per_device_round", "down / device-round", human_bytes),
+    ("steps_per_device", "steps / device", "{:.0f}".format),
     ("wall_s", "wall", human_seconds),
     ("virtual_s", "on the boards", human_seconds),
 )
@@ -30,13 +31,14 @@ SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
 
 def compare_table(comparison: Comparison) -> Table:
     """Return the table with a row for each line: accuracies in percent, paired differences in points, costs."""
-    base = comparison.baseline
+    base, shown = comparison.baseline, _figures(comparison)
     columns = (
         Column("method"),
-        Column("mean accuracy", right=True),
-        Column(f"mean - {base}", right=True),
-        Column("worst devices", right=True, optional=len(COSTS) + 2),
-        Column(f"worst - {base}", right=True, optional=len(COSTS) + 1),
+        *(
+            Column(name, right=True, optional=len(COSTS) + 2 * len(shown) - 2 * place - of if place else 0)
+            for place, (_, name, difference) in enumerate(shown)
+            for of, name in enumerate((name, f"{difference} - {base}"))
+        ),
         *(Column(name, right=True, optional=len(COSTS) - place) for place, (_, name, _) in enumerate(COSTS)),
     )
     return Table(
@@ -45,6 +47,16 @@ def compare_table(comparison: Comparison) -> Table:
         notes=tuple(_notes(comparison)),
         everything="methods.csv",
     )
+
+
+def _figures(comparison: Comparison) -> tuple[tuple[str, str, str], ...]:
+    """The accuracies that a table shows: name of the figure, heading, heading of its difference."""
+    metric = comparison.metric
+    if metric != "mean":
+        return ((metric, metric, metric),)
+    own = (("mean", "mean accuracy", "mean"), ("worst", "worst devices", "worst"))
+    shared = any("global" in line.models for line in comparison.lines)
+    return (*own, ("global_mean", "global model", "global")) if shared else own
 
 
 def latex_table(comparison: Comparison, caption: str = "") -> Table:
@@ -72,6 +84,7 @@ def _notes(comparison: Comparison) -> list[str]:
     lines = [
         count if len(seeds) > 1 else f"seed {seeds[0]} alone: give --seeds 0,1,2 for deviations",
         f"{pairs}; worst devices: the lowest tenth, one at least; accuracies: the newest of each device",
+        "accuracies without the word global are of the devices' own models after their training",
     ]
     for line in comparison.lines:
         for trial in line.trials:
@@ -86,7 +99,7 @@ def _notes(comparison: Comparison) -> list[str]:
 
 def _row(comparison: Comparison, line: MethodRuns) -> tuple[str, ...]:
     accuracies = []
-    for figure in ("mean", "worst"):
+    for figure, _, _ in _figures(comparison):
         difference = None if line.method == comparison.baseline else comparison.difference(line, figure)
         accuracies += [_spread(line.accuracy(figure)), _difference(difference)]
     costs = [(line.over_seeds(FIGURES[key]), say) for key, _, say in COSTS]

@@ -52,6 +52,7 @@ def _row(method: Method[Any]) -> dict[str, Any]:
         "runs_nets": method.runs_nets,
         "same_width": method.same_width,
         "shares_weights": method.shares_weights,
+        "models": list(method.measured_models),
         "same_layout": method.same_layout,
         "discloses": method.discloses,
         "warnings": list(remarks.cautions(method)),

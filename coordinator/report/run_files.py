@@ -90,6 +90,8 @@ DEVICE_COLUMNS = (
     "rounds_done",
     "withheld",
     *DEVICE_COSTS,
+    "steps",
+    "standalone_steps",
     "note",
 )
 ACCURACY_COLUMNS = ("round", "device", *CURVES, "standalone_accuracy")
@@ -200,6 +202,7 @@ def _device_rows(result: Result) -> Iterable[dict[str, object]]:
         yield {
             **{name: getattr(device, name, None) for name in DEVICE_COLUMNS},
             "global_accuracy": device.metrics.get("global_accuracy"),
+            **{name: getattr(device, name) or None for name in ("test_samples", "steps", "standalone_steps")},
             "learns": int(device.learns),
             "joined": int(device.joined),
             "classes": " ".join(map(str, device.classes)),

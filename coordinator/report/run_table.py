@@ -19,6 +19,8 @@ COLUMNS = (
     Column("runtime", optional=1),
     Column("classes", optional=6),
     Column("samples", right=True, optional=3),
+    Column("alone steps", right=True, optional=9),
+    Column("steps", right=True, optional=10),
     Column("alone", right=True),
     Column("federated", right=True),
     Column("gain", right=True, signed=True),
@@ -38,6 +40,11 @@ def run_table(result: Result) -> Table:
     The columns `alone`, `federated` and `gain` are about each device's own, personal model.
     """
     devices = sorted(result.devices, key=lambda device: device.number)
+    unknown = {
+        "global": "global" not in result.models,
+        "steps": not any(device.steps for device in devices),
+        "alone steps": not any(device.steps and device.standalone_steps for device in devices),
+    }
     table = Table(
         columns=COLUMNS,
         rows=tuple(map(_row, devices)),
@@ -46,7 +53,7 @@ def run_table(result: Result) -> Table:
         notes=tuple(_notes(result)),
         everything="devices.csv",
     )
-    return table if "global" in result.models else table.without(("global",))
+    return table.without([name for name, absent in unknown.items() if absent])
 
 
 def _notes(result: Result) -> list[str]:
@@ -85,6 +92,8 @@ def _row(device: DeviceResult) -> tuple[str, ...]:
         _runtime(device),
         _classes(device),
         str(device.samples),
+        str(device.standalone_steps),
+        str(device.steps),
         _percent(device.standalone_accuracy),
         _percent(device.accuracy),
         _gain(device.standalone_accuracy, device.accuracy),
@@ -112,7 +121,14 @@ def _mean_row(result: Result) -> tuple[str, ...]:
             [device.bytes_down for device in result.devices],
         )
     )
-    figures = (f"{samples:.0f}", _percent(alone), _percent(federated), _gain(alone, federated), common)
+    steps = [
+        f"{statistics.fmean(values) if values else 0.0:.0f}"
+        for values in (
+            [device.standalone_steps for device in result.devices],
+            [device.steps for device in result.devices],
+        )
+    ]
+    figures = (f"{samples:.0f}", *steps, _percent(alone), _percent(federated), _gain(alone, federated), common)
     return ("mean", "", "", "", "", *figures, human_bytes(sent), human_bytes(received))
 
 

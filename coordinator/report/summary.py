@@ -12,6 +12,8 @@ from coordinator.record.result import METERED, VERDICTS, DeviceResult, Result, R
 from edge_sdk.methods.requests import MeasuredModel
 
 SUMMARY_VERSION = 1
+COSTS = ("waited_s", *METERED.values(), "steps", "standalone_steps")
+"""Figures of a device that are left out where they are 0, because nobody metered them."""
 
 
 def summary(result: Result) -> dict[str, Any]:
@@ -104,6 +106,8 @@ def _work(result: Result) -> dict[str, float]:
     for key, (total, in_rounds) in result.work().items():
         found[f"device_{key}_total"] = total
         found[f"device_{key}_per_round"] = in_rounds / max(1, len(result.history))
+    learning = [device.steps for device in result.devices if device.learns and device.joined]
+    found["device_steps_mean"] = statistics.fmean(learning) if learning else 0.0
     return {name: value for name, value in found.items() if value}
 
 
@@ -144,6 +148,6 @@ def _device(device: DeviceResult) -> dict[str, Any]:
         "bytes_up": device.bytes_up,
         "bytes_down": device.bytes_down,
         "rounds_done": device.rounds_done,
-        **{name: value for name in ("waited_s", *METERED.values()) if (value := getattr(device, name))},
+        **{name: value for name in COSTS if (value := getattr(device, name))},
         "withheld": device.withheld,
     }

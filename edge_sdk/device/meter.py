@@ -34,6 +34,8 @@ class Meter:
     infer_bytes: int = 0
     train_calls: int = 0
     infer_calls: int = 0
+    steps: int = 0
+    """Optimiser steps, on private and on public samples."""
 
     def trained(self, spec: ModelSpec, samples: int, part: Part, extra_flops: int = 0) -> None:
         """Count one optimiser step on a batch; extra_flops: what the objective computed besides."""
@@ -41,6 +43,7 @@ class Meter:
         self.train_flops += flops + extra_flops
         self.train_bytes += moved_bytes
         self.train_calls += calls
+        self.steps += 1
 
     def inferred(self, spec: ModelSpec, samples: int) -> None:
         """Count one forward pass of a batch."""

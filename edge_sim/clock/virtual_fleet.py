@@ -358,15 +358,19 @@ class VirtualDevice:
         """Begin the work at once, and finish it at the time at which the board would."""
         self._computed = self.agent.begun
         agent, place, meter = self.agent, self.clock.place(), self.agent.meter
-        train, infer = meter.train, meter.infer
-        self._queue.add(Computation(agent, lambda: self._computed_all(agent, (train, infer), place)))
+        train, infer, steps = meter.train, meter.infer, meter.steps
+        self._queue.add(Computation(agent, lambda: self._computed_all(agent, (train, infer, steps), place)))
 
-    def _computed_all(self, agent: Agent, before: tuple[Effort, Effort], place: int) -> None:
-        """Finish a computation.  before: work of the meter until then.  place: reserved among that moment's events."""
+    def _computed_all(self, agent: Agent, before: tuple[Effort, Effort, int], place: int) -> None:
+        """Finish a computation.
+
+        before: work and steps of the meter until then.  place: reserved among that moment's events.
+        """
         if agent is not self.agent:
             return  # the board lost its power at this very moment
         begun = self._computed = agent.begun
         trained, inferred = agent.meter.train - before[0], agent.meter.infer - before[1]
+        self.hardware.stepped(agent.meter.steps - before[2])
         exchange = agent.session.exchange_id
         slow_factor = self.faults.slow_factor(exchange) if self.faults is not None else 1.0
         took_s = self.hardware.compute(

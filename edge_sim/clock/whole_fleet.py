@@ -20,7 +20,7 @@ from edge_sdk.agent import Agent
 from edge_sdk.arrays import Floats
 from edge_sdk.device.meter import Meter
 from edge_sdk.device.workbench import Workbench
-from edge_sdk.methods.base import OnDevice
+from edge_sdk.methods.base import Method, OnDevice
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.registry import method_of
 from edge_sdk.methods.requests import Evaluate, MeasuredModel
@@ -42,8 +42,8 @@ class WholeFleet(RunObserver):
         self._server, self._devices, self._settle = server, devices, settle
         self._unchanged: set[str] = set()
         """Devices whose personal model is the one that was measured last; after a resume all are measured again."""
-        self._asked: set[str] = set()
-        """Devices that were asked to train since this process began."""
+        self._round = -1
+        """The round that opened last."""
         self._open: tuple[int, Any] | None = None
         """The measured round that asked devices are still measuring, and the coordinator's state after it."""
 
@@ -52,15 +52,14 @@ class WholeFleet(RunObserver):
         if at.exchange:
             return
         server = self._server()
-        self.complete()
-        train, method = server.spec.train, server.method
-        closing = at.round == server.spec.rounds
-        if at.round and (closing or at.round % train.evaluate_every == 0):
-            self._open = at.round, server.method_state
-            told: set[MeasuredModel] = {method.arrives(closing=closing)}
-            told |= {"personal"} if method.personal_after == "arrival" else set()
-            self._measure(at.round, server.method_state, dict.fromkeys(devices, told))
-        self._asked |= set(devices)
+        if at.round != self._round:
+            self.complete()
+            self._round, every = at.round, server.spec.train.evaluate_every
+            closing = at.round == server.spec.rounds
+            if at.round and (closing or at.round % every == 0):
+                self._open = at.round, server.method_state
+                told = _told(server.method, closing=closing)
+                self._measure(at.round, server.method_state, dict.fromkeys(server.rounds.invited, told))
         self._unchanged -= set(devices)
 
     def complete(self) -> None:
@@ -99,8 +98,7 @@ class WholeFleet(RunObserver):
 
     def _measure_personal(self, measuring: _Measuring, name: str, rounds: int) -> None:
         record = self._server().record
-        lost = name in self._asked and not measuring.agent.begun  # its power was cut: its model is not back yet
-        if (name in self._unchanged or lost) and record.stands(name, rounds):
+        if name in self._unchanged and record.stands(name, rounds):
             return
         record.measured(name, rounds, measuring.personal_model())
         self._unchanged.add(name)
@@ -115,6 +113,14 @@ class WholeFleet(RunObserver):
             }
             for model, prefix in PREFIXES.items()
         }
+
+
+def _told(method: Method[Any], *, closing: bool) -> Collection[MeasuredModel]:
+    """The models that an asked device measures in an exchange before it trains."""
+    if not method.global_model:
+        return {"personal"} if closing or method.personal_after == "arrival" else ()
+    found: set[MeasuredModel] = {method.arrives(closing=closing)}
+    return found | {"personal"} if method.personal_after == "arrival" else found
 
 
 class _Shared:

@@ -156,8 +156,9 @@ class FaultsTable:
 class RunTable:
     """The section [run]."""
 
-    standalone: bool = True
-    """Also train every device alone, with the same private steps, as a comparison."""
+    standalone: Annotated[str, Text(16, "matched|every-round|off")] = "matched"
+    """Also train every device alone, as a comparison: `matched`, or true: in the rounds in which `participants` draws
+    it, with the same private steps; `every-round`: in all rounds; `off`, or false: not at all."""
     processes: Annotated[int, Integer(1, 64)] = 2
     """Number of processes that the torch devices share over a real broker; each other device has its own process."""
     engine: Annotated[str, Text(16, "exact|cohort|workers|ray|auto")] = "exact"
@@ -294,6 +295,8 @@ def _data(plain: Any, file: Path) -> DataTable:
 
 
 def _run(plain: Any, file: Path) -> RunTable:
+    if isinstance(plain, Mapping) and isinstance(plain.get("standalone"), bool):
+        plain = {**plain, "standalone": "matched" if plain["standalone"] else "off"}
     table = read_section(RunTable, plain, "run", file)
     table.check(f"{file}: run")
     return table
@@ -351,12 +354,16 @@ def troubled(config: Config) -> bool:
     return worse or config.scenario != ScenarioTable()
 
 
-def alone(config: Config) -> Config:
-    """Return the config with the same devices, data, seeds and private steps, without exchanges and without faults."""
-    everybody = replace(config.federation, method="local", participants=None, over_selection=False, quorum=None)
+def alone(config: Config, *, every_round: bool = False) -> Config:
+    """Return the config with the same devices, data, seeds and private steps, without exchanges and without faults.
+
+    The same participants are drawn in each round; every_round: all devices train in all rounds.
+    """
+    drawn = None if every_round else config.federation.participants
+    federation = replace(config.federation, method="local", participants=drawn, over_selection=False, quorum=None)
     return replace(
         config,
-        federation=everybody,
+        federation=federation,
         method={},
         fleet=tuple(replace(row, **asdict(IDEAL_CONDITIONS)) for row in config.fleet),
         faults=Faults(),

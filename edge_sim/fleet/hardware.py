@@ -11,11 +11,12 @@ J_PER_WH = 3600.0
 
 
 class DeviceCost(NamedTuple):
-    """What a run has cost one device: seconds of computing, joules and floating-point operations."""
+    """What a run has cost one device: seconds of computing, joules, floating-point operations and optimiser steps."""
 
     busy_s: float = 0.0
     energy_j: float = 0.0
     flops: int = 0
+    steps: int = 0
 
 
 @dataclass
@@ -23,6 +24,7 @@ class _Books:
     """Totals of a board over the whole run, power cuts included."""
 
     flops: int = 0
+    steps: int = 0
     computed_s: float = 0.0
     """Seconds of computing, including a computation that lasts until `busy_until_s`."""
     air_s: float = 0.0
@@ -87,6 +89,10 @@ class Hardware:
         self._busy_until_s = now_s + took_s
         return took_s
 
+    def stepped(self, steps: int) -> None:
+        """Count optimiser steps."""
+        self._books.steps += steps
+
     def throttled_s(self, cold_s: float, now_s: float) -> float:
         """Return the seconds that `cold_s` of computing take on the board as hot as it is, and add to its heat."""
         limit_s = self.board.throttles_after_s
@@ -107,7 +113,7 @@ class Hardware:
 
     def spent(self, now_s: float) -> DeviceCost:
         """Return all that the board has spent so far."""
-        return DeviceCost(self.busy_s(now_s), self.used_j(now_s), self._books.flops)
+        return DeviceCost(self.busy_s(now_s), self.used_j(now_s), self._books.flops, self._books.steps)
 
     def busy_s(self, now_s: float) -> float:
         """Seconds of computing so far."""

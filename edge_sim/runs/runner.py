@@ -100,9 +100,10 @@ def _run_in(
         run_folder.keep_settings(out, parsed)
     export_partition(parsed, fleet)
     begun_s, start_s = time.monotonic(), time.time()
-    wanted = parsed.run.standalone and parsed.federation.method != "local"
+    wanted = parsed.run.standalone != "off" and parsed.federation.method != "local"
+    alone = settings.alone(parsed, every_round=parsed.run.standalone == "every-round")
     alone_in = out / "standalone" if out else None
-    standalone = _standalone(settings.alone(parsed), fleet, alone_in, observer) if wanted else None
+    standalone = _standalone(alone, fleet, alone_in, observer) if wanted else None
     folder = out or Path("runs") / parsed.federation.name
     memory = NOTHING
     virtual_time = broker == "memory"

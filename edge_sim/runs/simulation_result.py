@@ -16,6 +16,8 @@ from edge_sim.fleet.fleet import Device, Fleet
 from edge_sim.fleet.hardware import DeviceCost
 
 NOTHING: Mapping[str, float] = MappingProxyType({})
+NOBODY = DeviceResult(id="", number=0)
+"""Stands for a device that did not train alone."""
 
 
 def simulation_result(
@@ -29,9 +31,9 @@ def simulation_result(
     spent: Mapping[str, DeviceCost] = MappingProxyType({}),
 ) -> Result:
     """Return everything that a report needs.  spent: cost by device id, where it was metered."""
-    alone = {device.id: device.accuracy for device in standalone.devices} if standalone else {}
+    alone = {device.id: device for device in standalone.devices} if standalone else {}
     devices = tuple(
-        _device(server, device, alone.get(device.kit.id), spent.get(device.kit.id, DeviceCost()))
+        _device(server, device, alone.get(device.kit.id, NOBODY), spent.get(device.kit.id, DeviceCost()))
         for device in fleet.devices
     )
     known = run_result(server, devices, transport, time)
@@ -71,7 +73,7 @@ def _on_the_boards(history: tuple[RoundResult, ...]) -> tuple[RoundResult, ...]:
     return tuple(dataclasses.replace(entry, virtual_s=entry.wall_s, wall_s=0.0) for entry in history)
 
 
-def _device(server: Server, device: Device, standalone_accuracy: float | None, spent: DeviceCost) -> DeviceResult:
+def _device(server: Server, device: Device, alone: DeviceResult, spent: DeviceCost) -> DeviceResult:
     kit = device.kit
     if kit.id in server.hellos:
         known = device_result(server, kit.id)
@@ -82,6 +84,7 @@ def _device(server: Server, device: Device, standalone_accuracy: float | None, s
         link=kit.link_name,
         samples=len(device.data.train),
         class_counts=device.data.class_counts(kit.classes),
-        standalone_accuracy=standalone_accuracy,
+        standalone_accuracy=alone.accuracy,
+        standalone_steps=alone.steps,
         **spent._asdict(),
     )

@@ -24,7 +24,9 @@ def command(args: argparse.Namespace) -> int:
     out = args.out or Path("runs") / f"{config.federation.name}-compare"
     try:
         seeds = args.seeds or (config.federation.seed,)
-        comparison = compare(config, args.methods, seeds, out, lambda label: Progress(label, brief=True))
+        comparison = compare(
+            config, args.methods, seeds, out, lambda label: Progress(label, brief=True), metric=args.metric
+        )
     except KeyboardInterrupt:
         sys.stderr.write(f"\ninterrupted; finished runs are kept in {out}: the same command goes on from them\n")
         raise

@@ -15,18 +15,16 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from coordinator.config import to_toml
-from coordinator.report.compare import ALONE, Trial
+from coordinator.report.compare import ACCURACIES, ALONE, Trial
 from coordinator.report.run_files import read_run, write_run
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.registry import method_names
+from edge_sdk.methods.registry import load_method, method_names
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
 from edge_sim.fleet.fleet import build_fleet
 from edge_sim.runs import run_folder
 from edge_sim.runs.runner import ObserverFor, run
 
-BASELINE_ONLY = frozenset({"local", ALONE})
-"""Names of the line of the devices alone, which is part of every comparison."""
 LONGEST_LABEL = 80
 
 Setting: TypeAlias = Mapping[str, Any]
@@ -50,15 +48,29 @@ class PlannedRun:
 
 
 def check_methods(methods: Sequence[str]) -> tuple[str, ...]:
-    """Return the methods to compare, each once, without the devices alone, which are added.  Raises UsageError."""
+    """Return the methods to compare, each once, without the line of the devices alone.  Raises UsageError."""
     known = method_names()
-    chosen = tuple(dict.fromkeys(name for name in methods if name not in BASELINE_ONLY))
+    chosen = tuple(dict.fromkeys(name for name in methods if name != ALONE))
     for name in chosen:
         if name not in known:
             raise UsageError(f"--methods {name}: no such method; registered are {', '.join(known)}")
     if not chosen:
-        raise UsageError("--methods: name one at least, such as fedmd,fedal; the devices alone are always compared")
+        raise UsageError("--methods: name one at least, such as fedmd,fedal; the devices alone are compared, too")
     return chosen
+
+
+def check_metric(config: Config, methods: Sequence[str], metric: str) -> None:
+    """Raise UsageError where a method of these cannot have the metric, one of ACCURACIES."""
+    if metric not in ACCURACIES:
+        raise UsageError(f"--metric {metric}: no such metric; there are {', '.join(ACCURACIES)}")
+    model = "global" if metric == "gm" else metric.split("_", maxsplit=1)[0]
+    for name in methods if model in ("global", "active") else ():
+        method = load_method(name).under(trial_config(config, name, config.federation.seed).method)
+        if model not in method.measured_models:
+            lacks = "no global model" if model == "global" else "no slots, and so no mean over the active devices"
+            raise UsageError(f"--metric {metric}: {name} has {lacks}; leave one of them out")
+    if metric.endswith("validation_accuracy") and not config.data.split[1]:
+        raise UsageError(f"--metric {metric}: data.split has no validation part: add --set data.split=[8,1,1]")
 
 
 def check_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
@@ -77,15 +89,21 @@ def plan(
 ) -> list[PlannedRun]:
     """Plan all runs seed by seed, so that an interrupted comparison is complete for its finished seeds.
 
-    settings: the settings of each method and of the devices alone, which are the first line.  Raises UsageError for a
-    setting that no run can have.
+    settings: the settings of each method and of the devices alone, which are the first line; it is left out where it
+    would repeat the method `local`.  Raises UsageError for a setting that no run can have.
     """
     return [
         PlannedRun(method, setting, seed, _folder(method, setting, seed), trial_config(config, method, seed, setting))
         for seed in seeds
-        for method in (ALONE, *methods)
+        for method in planned_lines(config, methods)
         for setting in settings(method)
     ]
+
+
+def planned_lines(config: Config, methods: Sequence[str]) -> tuple[str, ...]:
+    """Return the lines of a comparison: the methods, and before them the devices alone unless `local` is the same."""
+    same = "local" in methods and config.run.standalone != "every-round"
+    return tuple(methods) if same else (ALONE, *methods)
 
 
 def trial_config(config: Config, method: str, seed: int, setting: Setting = FILE_AS_IT_IS) -> Config:
@@ -96,7 +114,8 @@ def trial_config(config: Config, method: str, seed: int, setting: Setting = FILE
     own = config.federation.method
     tables = with_setting(config.tables, {**setting, "run.standalone": False, "federation.seed": seed})
     if method == ALONE:
-        return settings.alone(settings.parse(tables, config.file))
+        every_round = config.run.standalone == "every-round"
+        return settings.alone(settings.parse(tables, config.file), every_round=every_round)
     tables["federation"]["method"] = method
     given: Mapping[str, Any] = tables.get("method", {})
     flat = {key: value for key, value in given.items() if not isinstance(value, dict)} if method == own else {}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinator.report.compare import ALONE, Comparison, MethodRuns, Spread, Trial, spread_of
+from coordinator.report.compare import Comparison, MethodRuns, Spread, Trial, spread_of
 from coordinator.report.compare_files import RUN_COLUMNS, comparison_summary, plain_spreads, run_figures, write_files
 from coordinator.report.compare_table import latex_table
 from coordinator.report.tables import latex_text
@@ -26,6 +26,7 @@ from edge_sim.studies.planned_runs import (
     check_seeds,
     label,
     plan,
+    planned_lines,
     run_missing,
     trial_config,
 )
@@ -107,7 +108,8 @@ def sweep(
     trials: dict[tuple[str, str], list[Trial]] = {}
     for each in planned:
         trials.setdefault((each.method, label(each.setting)), []).append(each.trial(out))
-    found = Sweep(axes, tuple(_condition(axes, names, values, trials) for values in around))
+    shown = planned_lines(config, names)
+    found = Sweep(axes, tuple(_condition(axes, shown, names[0], values, trials) for values in around))
     write_sweep(found, out)
     return found
 
@@ -186,17 +188,21 @@ def _check_validation(config: Config, axes: Sequence[Axis], methods: Sequence[st
 
 
 def _condition(
-    axes: Sequence[Axis], methods: Sequence[str], values: Setting, trials: Mapping[tuple[str, str], list[Trial]]
+    axes: Sequence[Axis],
+    lines: Sequence[str],
+    baseline: str,
+    values: Setting,
+    trials: Mapping[tuple[str, str], list[Trial]],
 ) -> Condition:
     candidates = {
         method: [
             Candidate(MethodRuns(method, tuple(trials[method, label({**values, **setting})])), values, setting)
             for setting in choices(axes, method)
         ]
-        for method in (ALONE, *methods)
+        for method in lines
     }
     chosen = {method: choose(found) for method, found in candidates.items()}
-    comparison = Comparison(tuple(candidate.line for candidate in chosen.values()), methods[0])
+    comparison = Comparison(tuple(candidate.line for candidate in chosen.values()), baseline)
     return Condition(values, tuple(each for found in candidates.values() for each in found), chosen, comparison)
 
 

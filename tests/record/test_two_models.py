@@ -1,11 +1,14 @@
 """The global model and the devices' personal models: both are measured in a round, and reported apart."""
 
 import csv
+import dataclasses
 from pathlib import Path
 
 import pytest
 
+from coordinator.record.result import DeviceResult, Result
 from coordinator.record.run_record import RunRecord
+from coordinator.report import curve_plots
 from coordinator.report.compare import Comparison, MethodRuns, Trial
 from coordinator.report.run_files import read_run, write_run
 from coordinator.report.run_table import run_table
@@ -91,6 +94,44 @@ def test_a_comparison_has_the_global_models_apart(pictures):
     assert Comparison((runs[0],), "fedmd").of_shared_models() is None
     assert runs[0].accuracy("gm") is None
     assert runs[1].accuracy("gm").mean == runs[1].accuracy("global_mean").mean
+
+
+def test_below_all_devices_amp_alone_is_known(pictures, tmp_path):
+    """As over a broker, where only those who were asked measure themselves."""
+    whole = result(pictures, "fedmd")
+    last = whole.history[-1]
+    first = min(last.accuracy)
+    part = {name: {first: getattr(last, name)[first]} for name in ("accuracy", "local_accuracy")}
+    some = dataclasses.replace(whole, history=(*whole.history[:-1], dataclasses.replace(last, **part)))
+    assert {"fm", "wlp"} <= whole.own_task(last.local_accuracy).keys()
+    assert not {"fm", "wlp"} & some.own_task(part["local_accuracy"]).keys()
+    assert "amp" in some.own_task(part["local_accuracy"])
+    write_run(some, "", tmp_path)
+    rows = rounds_csv(tmp_path)
+    assert [row["measured"] for row in rows] == ["3", "3", "1"]
+    assert (rows[-1]["fm"], rows[-1]["wlp"]) == ("", "")
+    assert rows[0]["fm"]
+
+
+def test_the_subtitle_counts_the_devices_that_were_measured(pictures, tmp_path, figures):
+    whole = result(pictures, "fedmd")
+    first, *others = whole.history
+    one = dataclasses.replace(first, accuracy=dict([next(iter(first.accuracy.items()))]))
+    some = dataclasses.replace(whole, history=(one, *others))
+    comparison = Comparison((MethodRuns("fedmd", (Trial(0, some),)),), "fedmd")
+    curve_plots.accuracy_by_round(comparison, tmp_path / "p.png")
+    assert "1 to 3 of 3" in figures[0].texts[1].get_text()
+
+
+def test_amp_weighs_by_own_test_samples():
+    devices = (
+        DeviceResult(id="a", number=0, samples=10, test_samples=3),
+        DeviceResult(id="b", number=1, samples=1, test_samples=1),
+    )
+    found = Result(
+        federation="f", method="fedmd", seed=0, rounds=1, completed=True, rounds_done=1, devices=devices
+    )  # fmt: skip
+    assert found.own_task({"a": 1.0, "b": 0.0})["amp"] == 0.75
 
 
 def test_figures_of_one_model_do_not_replace_those_of_the_other():

@@ -178,3 +178,19 @@ def test_a_run_over_a_broker_is_not_resumed_in_memory(
     shutil.move(out / "checkpoint" / "device-02.db", tmp_path)
     with pytest.raises(UsageError, match=r"device-02: .*over a broker"):
         run(fleets.tables(pictures), out=out, resume=True)
+
+
+@pytest.mark.parametrize("steps", [25, 45, 60, 75, 90, 105])
+@pytest.mark.parametrize("method", ["fedavg", "lg_fedavg"])
+def test_devices_that_are_not_asked_have_the_same_figures(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, steps: int
+) -> None:
+    tables = fleets.tables(pictures, method, participants=2, rounds=5)
+    whole = run(tables)
+    stop_after(monkeypatch, steps, KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run(tables, out=tmp_path / "run")
+    found = run(tables, out=tmp_path / "run", resume=True)
+    same(found, whole)
+    assert [entry.local_accuracy for entry in found.history] == [entry.local_accuracy for entry in whole.history]
+    assert [entry.global_accuracy for entry in found.history] == [entry.global_accuracy for entry in whole.history]

@@ -136,7 +136,7 @@ def test_the_devices_alone_know_no_faults(pictures):
     ("methods", "message"),
     [
         (("fedmd", "nope"), "--methods nope: no such method; registered are .*fedmd"),
-        (("local",), "name one at least"),
+        (("alone",), "name one at least"),
         ((), "name one at least"),
     ],
 )
@@ -146,7 +146,7 @@ def test_methods_that_do_not_fit(methods, message):
 
 
 def test_names_count_once():
-    assert plans.check_methods(("fedal", "local", "fedmd", "fedal", "alone")) == ("fedal", "fedmd")
+    assert plans.check_methods(("fedal", "local", "fedmd", "fedal", "alone")) == ("fedal", "local", "fedmd")
     assert plans.check_seeds((3, 1, 3)) == (3, 1)
     with pytest.raises(UsageError, match="--seeds -1"):
         plans.check_seeds((0, -1))
