@@ -62,10 +62,10 @@ T = TypeVar("T")
 R = TypeVar("R")
 M = TypeVar("M", bound="Method[Any]")
 
-CAPABILITIES = ("predict", "logit-gradients", "features", "head-rows", "weights", "cosine-head", "proxy")
+CAPABILITIES = ("predict", "logit-gradients", "features", "head-rows", "weights", "cosine-head", "proxy", "width")
 """What a model can do: give logits; train on a gradient at its logits; give features; trade the rows of its last
 layer; trade all of its weights; compare directions in its last layer.  `proxy`: the device has a second model beside
-its own, whose weights it trades in place of the own model's."""
+its own, whose weights it trades in place of the own model's.  `width`: run its last block at a share of its width."""
 
 Up: TypeAlias = Mapping[str, Payload]
 """Knowledge by role."""
