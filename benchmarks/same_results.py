@@ -27,7 +27,7 @@ from edge_sdk.cli import main as edge_sdk
 METHODS = (
     "local", "fedmd", "fedmd_lf", "fedal", "feddf", "feddf_al", "fedproto", "fedssa", "fedhkd", "fedkf", "fednh",
     "fedavg", "fedprox", "fedper", "fedbabu", "fedrep", "ditto", "fedgkd", "qffl", "moon", "fedclassavg", "fedgen",
-    "fedrod", "fd", "lg_fedavg", "fml", "creff", "fedkd",
+    "fedrod", "fd", "lg_fedavg", "fml", "creff", "fedkd", "fedalign",
 )
 # fmt: on
 OVER_BROKER = ("fedmd", "fedal", "fedproto", "fedssa", "fedavg", "fml", "fedkd")
@@ -42,6 +42,8 @@ MACHINE = ("time", "versions", "memory", "out", "path")
 """Keys of summary.json that depend on the machine, or on where the run lies."""
 MIXED = ("local", "fedmd", "fedmd_lf", "fedal", "fedproto", "fedssa", "fd", "lg_fedavg", "fedclassavg")
 """Methods under which the devices of this fleet may have models of three architectures."""
+MODELS = {"fedalign": "resnet"}
+"""Models of methods that a cnn cannot take part in."""
 FAULTS = """
 [faults]
 drop = 0.1
@@ -54,7 +56,7 @@ seed = 3
 
 def federation(method: str, folder: Path, *, faults: bool) -> Path:
     """A federation of six devices as a TOML file."""
-    models = ("mlp", "cnn", "softmax") if method in MIXED else ("cnn",)
+    models = ("mlp", "cnn", "softmax") if method in MIXED else (MODELS.get(method, "cnn"),)
     rows = "".join(
         f'[[fleet]]\ncount = {6 // len(models)}\nmodel = "{model}"\nboard = "rpi4"\n'
         + ("power_cuts_per_day = 400\npower_cut_s = 20\n" if faults else "")

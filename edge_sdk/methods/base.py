@@ -72,10 +72,12 @@ CAPABILITIES = (
     "weights",
     "cosine-head",
     "proxy",
+    "width",
 )
 """What a model can do: give logits; train on a gradient at its logits; give features; trade the rows of its last
 layer with their bias; trade them without bias; trade all of its weights; compare directions in its last layer.
-`proxy`: the device has a second model beside its own, whose weights it trades in place of the own model's."""
+`proxy`: the device has a second model beside its own, whose weights it trades in place of the own model's.
+`width`: run its last block at a share of its width."""
 
 Up: TypeAlias = Mapping[str, Payload]
 """Knowledge by role."""

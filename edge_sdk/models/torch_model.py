@@ -40,6 +40,7 @@ from edge_sdk.models.torch_cosine import TorchCosineHead, cosine_remark, held, l
 from edge_sdk.models.torch_forms import Forms, Host, Pass
 from edge_sdk.models.torch_optim import Moments, TorchOptimiser
 from edge_sdk.models.torch_seed import seeded
+from edge_sdk.models.torch_width import last_switch
 
 _CHUNK = 256
 """Samples per inference pass; limits the activations (a small net at 28 x 28 has some 100 kB a sample)."""
@@ -101,7 +102,7 @@ class TorchModel:
             runtime="torch",
             classes=classes,
             feature_dim=self._anatomy.feature_dim,
-            capabilities=_capabilities(self._anatomy, trains=bool(self.trained)),
+            capabilities=_capabilities(net, self._anatomy, trains=bool(self.trained)),
             terms=self._forms.names() if self.trained else frozenset(),
             inert_terms=_inert_terms(self._anatomy, self.trained),
             preprocess=preprocess or Preprocess(),
@@ -345,7 +346,7 @@ def _layout(net: nn.Module) -> bytes:
     return layout_digest((name, tuple(p.shape)) for name, p in net.named_parameters() if p.requires_grad)
 
 
-def _capabilities(anatomy: Anatomy, *, trains: bool) -> frozenset[str]:
+def _capabilities(net: nn.Module, anatomy: Anatomy, *, trains: bool) -> frozenset[str]:
     has = {
         "predict": True,
         "logit-gradients": trains,
@@ -354,6 +355,7 @@ def _capabilities(anatomy: Anatomy, *, trains: bool) -> frozenset[str]:
         "head-rows": anatomy.head is not None and anatomy.head.bias is not None,
         "head-weights": anatomy.head is not None,
         "cosine-head": isinstance(anatomy.head, TorchCosineHead),
+        "width": trains and last_switch(net) is not None,
     }
     return frozenset(capability for capability, given in has.items() if given)
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from edge_sdk.data import Preprocess
 from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.models.torch_seed import seeded
+from edge_sdk.models.torch_width import WidthSwitch, narrowed
 from edge_sim.models import torch_paper_cnns, torch_resnets
 from edge_sim.models.model_types import HeadKind, InputShape
 
@@ -80,7 +81,7 @@ def _cnn(*channels: int, hidden: int = 0) -> Callable[[int, InputShape], nn.Modu
     return build
 
 
-class _Residual(nn.Module):
+class _Residual(WidthSwitch):
     """A block x + f(x) with two 3 x 3 convolutions and GroupNorm, which does not depend on other samples of a batch."""
 
     def __init__(self, depth: int, wide: int, stride: int) -> None:
@@ -95,7 +96,10 @@ class _Residual(nn.Module):
         self.short = nn.Identity() if (depth, stride) == (wide, 1) else nn.Conv2d(depth, wide, 1, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.relu(self.body(x) + self.short(x))
+        return self.at_width(x, 1.0)
+
+    def at_width(self, x: Tensor, share: float) -> Tensor:
+        return nn.functional.relu(narrowed(self.body, x, share) + self.short(x))
 
 
 def _resnet(classes: int, input_shape: InputShape) -> nn.Module:

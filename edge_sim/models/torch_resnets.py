@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from edge_sdk.models.torch_width import WidthSwitch, narrowed
 from edge_sim.models.model_types import InputShape
 
 WIDE_GROUPS = 8
@@ -17,7 +18,7 @@ TINY = 8
 """Pictures less high or wide than this shrink to one pixel, and a group of one value would become zero."""
 
 
-class _PostActivation(nn.Module):
+class _PostActivation(WidthSwitch):
     """A block relu(short(x) + f(x)) with two 3 x 3 convolutions in f (He et al., 2016)."""
 
     def __init__(self, depth: int, wide: int, stride: int, per_group: int) -> None:
@@ -33,10 +34,13 @@ class _PostActivation(nn.Module):
         self.short: nn.Module = nn.Identity() if same else nn.Conv2d(depth, wide, 1, stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.relu(self.body(x) + self.short(x))
+        return self.at_width(x, 1.0)
+
+    def at_width(self, x: Tensor, share: float) -> Tensor:
+        return nn.functional.relu(narrowed(self.body, x, share) + self.short(x))
 
 
-class _PreActivation(nn.Module):
+class _PreActivation(WidthSwitch):
     """A block short(x) + f(x) that normalises and activates before each convolution (Zagoruyko, Komodakis, 2016)."""
 
     def __init__(self, depth: int, wide: int, stride: int) -> None:
@@ -51,9 +55,11 @@ class _PreActivation(nn.Module):
         self.short = None if (depth, stride) == (wide, 1) else nn.Conv2d(depth, wide, 1, stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.at_width(x, 1.0)
+
+    def at_width(self, x: Tensor, share: float) -> Tensor:
         active: Tensor = self.enter(x)
-        body: Tensor = self.body(active)
-        return body + (x if self.short is None else self.short(active))
+        return narrowed(self.body, active, share) + (x if self.short is None else self.short(active))
 
 
 def _resnet8(classes: int, input_shape: InputShape) -> nn.Module:

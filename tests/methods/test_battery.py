@@ -51,9 +51,9 @@ SMALL = {
 }
 """Parameters that keep every registered method quick here."""
 NEEDS_BODY = ("fedper", "fedrep", "fedbabu", "fednh", "fedkf")
-NEEDS_TORCH = ("fedal", "feddf_al", "fedgen", "creff", *NEEDS_BODY)
+NEEDS_TORCH = ("fedal", "feddf_al", "fedgen", "creff", "fedalign", *NEEDS_BODY)
 BATCH = 8
-MODEL = dict.fromkeys(NEEDS_BODY, "mlp")
+MODEL = {**dict.fromkeys(NEEDS_BODY, "mlp"), "fedalign": "resnet"}
 """Of methods that a softmax model, which is all head and differentiates nothing with respect to its inputs, cannot."""
 NAMES = method_names()
 EVERY = pytest.mark.parametrize(
@@ -290,6 +290,7 @@ class Sizes:
     p: int = fleets.CLASSES * (fleets.WIDTH + 1)
     body: int = 64 * (fleets.SIDE**2 + 1) + fleets.WIDTH * (64 + 1)
     mlp: int = 64 * (fleets.SIDE**2 + 1) + fleets.WIDTH * (64 + 1) + fleets.CLASSES * (fleets.WIDTH + 1)
+    resnet: int = 160 + 4672 + 14496 + 33 * fleets.WIDTH + fleets.CLASSES * (fleets.WIDTH + 1)  # stem, blocks, layers
     b: int = 8
     r: int = 3
     tau: int = 2
@@ -327,6 +328,7 @@ BYTES: dict[str, tuple[int, int]] = {
         S.r * S.p + (S.r - 1) * S.k * (SMALL["samples_per_class"] * S.d + ROW),
     ),
     "fedclassavg": (S.r * S.k * (S.d + 1 + ROW), (S.r - 1) * S.k * (S.d + 1 + ROW)),
+    "fedalign": (S.r * S.resnet, S.r * S.resnet),
     "creff": (
         S.r * S.p + (S.r - 1) * S.k * (S.k * (S.d + 1) + ROW),  # no gradients in the first round
         S.r * (S.p + S.k * (S.d + 1 + ROW)),
@@ -359,7 +361,8 @@ def test_bytes_are_those_of_the_formula(pictures: Path, name: str) -> None:
     assert (up, down) == formula
     rows = run.server.method.exchanges
     scale = int(name == "fednh")  # of its cosine head: one more weight
-    sizes = message_sizes.Sizes(S.k, S.d, S.body + S.k * (S.d + 1) + scale if name in MODEL else S.p)
+    weights = {"softmax": S.p, "mlp": S.mlp + scale, "resnet": S.resnet}[MODEL.get(name, "softmax")]
+    sizes = message_sizes.Sizes(S.k, S.d, weights)
     listed = {
         way: S.r
         * message_sizes.in_bytes(message_sizes.scalars(s for row in rows for s in getattr(row, way).values()), sizes)
