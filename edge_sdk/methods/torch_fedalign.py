@@ -96,9 +96,9 @@ class Alignments(StatefulForm):
             self._handle.remove()
             self._handle = None
 
-    def extra_flops(self, term: Alignment) -> int:
+    def extra_flops(self, term: Alignment, batch: int) -> int:
         """Count a training pass of the block at its share; inner channels alone are cut, so it costs that share."""
-        return int(3 * term.width * self._block_flops)
+        return batch * int(3 * term.width * self._block_flops)
 
     def arrays(self) -> Mapping[str, NDArray[Any]]:
         """Return nothing."""

@@ -245,7 +245,7 @@ TRAINED: dict[str, tuple[Part, ...]] = {
     "fednh": ("body",),
 }
 """The passes of training over the round's mini-batches, by the part that each trains; of other methods one over all."""
-NOTHING_BESIDE: dict[str, dict[str, Any]] = {"fedkf": {"gamma": 0.0}}
+NOTHING_BESIDE: dict[str, dict[str, Any]] = {"fedkf": {"gamma": 0.0}, "fedalign": {"mu": 0.0}}
 """Parameters of methods whose training steps compute more than the loss on the device's own samples."""
 
 

@@ -177,10 +177,10 @@ def test_a_restart_in_the_middle_changes_no_bit() -> None:
 class Recording(FakeDevice):
     """Also gives weights."""
 
-    def _answer(self, request: Any) -> Any:
+    def answer(self, request: Any) -> Any:
         if isinstance(request, (ReadWeights, WriteWeights)):
             return Weights(values=np.ones(9, np.float32), layout=bytes(16))
-        return super()._answer(request)
+        return super().answer(request)
 
 
 @pytest.mark.parametrize(("mu", "terms"), [(0.45, ["cross-entropy", "alignment"]), (0.0, ["cross-entropy"])])
