@@ -13,7 +13,7 @@ from edge_sdk.methods.registry import load_method, method_names
 from edge_sdk.protocol import storage
 
 AVERAGED = ("weights", "rounds", "slots")
-FEDAL = ("discriminator", "moments", "steps", "mean_u", "feedback")
+FEDAL = ("discriminator", "moments", "steps", "mean_u", "seen", "feedback")
 COORDINATOR = {
     "local": (),
     "fd": ("targets", "everybody", "rounds", "answered"),
