@@ -387,7 +387,7 @@ class Server:
     def _round_done(self, round_: int, now_s: float) -> None:
         slots = self.reduction.slots_after(round_)
         if len(self.record.rounds) == round_:  # otherwise the disk refused the checkpoint, and this is another try
-            for warning in self._warnings.round_ended(self.record):
+            for warning in self._warnings.round_ended(self.record, self.method_state):
                 self.observer.noted(warning)
             self.record.round_done(self._aggregation.contributors, self.rounds.policy.exchanges, now_s, self._work())
         self.record.asked, self.record.answered = self.rounds.asked, self.rounds.answered

@@ -265,6 +265,10 @@ class Method(Generic[P]):
         """Return further warnings, given the samples of each class on the devices that disclose them."""
         return ()
 
+    def course(self, state: Any) -> tuple[str, ...]:
+        """Return the warnings that the state after a round gives reason for, each in the same words every time."""
+        return ()
+
     def learnt_by(self, capabilities: Collection[str], terms: Collection[str]) -> bool:
         """Return whether a model with these capabilities and terms can train; otherwise it can at most teach."""
         return self.needs <= set(capabilities) and self.terms <= set(terms)
