@@ -23,24 +23,19 @@ ADAM = {"discriminator_optimiser": "adam"}
 SETTINGS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("paper: SGD 1e-4", {"preset": "paper"}),
     ("SGD 1e-2", {"discriminator_optimiser": "sgd", "discriminator_rate": 1e-2}),
-    *((f"Adam {rate:g}", {**ADAM, "discriminator_rate": rate}) for rate in (1e-4, 3e-4, 1e-3, 3e-3)),
+    *((f"Adam {rate:g}", {**ADAM, "discriminator_rate": rate}) for rate in (1e-4, 3e-4, 1e-3)),
     ("Adam 1e-3, weight .1", {**ADAM, "discriminator_rate": 1e-3, "adversarial": 0.1}),
     ("Adam 1e-3, weight 5", {**ADAM, "discriminator_rate": 1e-3, "adversarial": 5.0}),
     *(
         (f"Adam 1e-3, ratio held at {ratio:g}", {**ADAM, "discriminator_rate": 1e-3, "held_ratio": ratio})
-        for ratio in (0.03, 0.1, 0.3, 1.0)
-    ),
-    ("Adam 1e-2, ratio held at 0.1", {**ADAM, "discriminator_rate": 1e-2, "held_ratio": 0.1}),
-    (
-        "Adam 1e-3, one layer of 64, ratio held at 0.1",
-        {**ADAM, "discriminator_rate": 1e-3, "held_ratio": 0.1, "discriminator_layers": "64"},
+        for ratio in (0.1, 0.3, 1.0)
     ),
     (
         "Adam 1e-3 falling to 0, ratio held at 0.1",
         {**ADAM, "discriminator_rate": 1e-3, "held_ratio": 0.1, "discriminator_schedule": "cosine"},
     ),
 )
-AGAIN = ("Adam 3e-4", "Adam 1e-3, weight .1", "Adam 1e-3, ratio held at 0.1", "Adam 1e-3, ratio held at 0.3")
+AGAIN = ("Adam 0.0003", "Adam 1e-3, ratio held at 0.3")
 """Settings that are run under the other seeds, too."""
 
 

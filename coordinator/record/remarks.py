@@ -1,4 +1,4 @@
-"""Texts for the operator of a run: warnings W1 to W18, and remarks on its devices."""
+"""Texts for the operator of a run: warnings W1 to W19, and remarks on its devices."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from coordinator.record import instruments
 from coordinator.record.result import Result
 from coordinator.record.units import human_bytes, printable
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.methods.base import Method
 from edge_sdk.protocol.knowledge import ByClass, Payload, Slot
-from edge_sdk.protocol.messages import Hello
+from edge_sdk.protocol.messages import FederationSpec, Hello
 
 LEAST_PARTICIPATION = 0.3
 """W3 is given below this share of a round's devices."""
@@ -179,6 +180,18 @@ def constant(metrics: Iterable[Mapping[str, float]], done: int, rounds: int) -> 
 
 EARLY_ROUNDS = 5
 """The rounds after which a model that learns no longer predicts a constant."""
+
+
+def without_effect(method: Method[Any], spec: FederationSpec, record_instruments: Mapping[int, Any]) -> tuple[str, ...]:
+    """Warning W19: the loss terms and other parts of a method that did nothing when they were measured last."""
+    found = instruments.newest(record_instruments)
+    terms = (
+        "the term {2} on {1} samples is {share:.1%} of the gradient, which has no effect; change its weight".format(
+            *name.split(".", 2), share=found[name]
+        )
+        for name in instruments.idle_terms(found)
+    )
+    return tuple(f"W19: {what}" for what in (*terms, *method.without_effect(spec, found)))
 
 
 def laggards(found: Collection[str]) -> tuple[str, ...]:

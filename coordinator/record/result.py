@@ -76,6 +76,8 @@ class RoundResult:
     """FedNH's PM(V) by device id, for devices whose owners disclose their classes."""
     pm_l: Mapping[str, float] = field(default_factory=dict)
     """FedNH's PM(L), for the same devices."""
+    instruments: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """What the method did: name -> device id, or "" for the coordinator -> value."""
     contributors: int = 0
     wall_s: float = 0.0
     virtual_s: float = 0.0

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from coordinator.record.instruments import ByName
 from coordinator.record.metrics import CURVES
 from coordinator.record.result import RoundResult
 from coordinator.record.waiting import Waiting
@@ -70,6 +71,8 @@ class RunRecord:
     pm_l: dict[int, dict[str, float]] = field(default_factory=dict)
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     """All other values of each device's newest evaluation: device -> name -> value."""
+    instruments: dict[int, ByName] = field(default_factory=dict)
+    """What the method did: number of the round, from 1 -> name -> device, or COORDINATOR -> value."""
     rounds: list[RoundResult] = field(default_factory=list)
     """The completed rounds, without accuracies, which may arrive a round later."""
     updates: Counter[str] = field(default_factory=Counter)
@@ -118,6 +121,11 @@ class RunRecord:
                 getattr(self, name).setdefault(rounds, {})[device] = metrics[name]
         if metrics and rounds > 0:
             self.metrics[device] = {name: value for name, value in metrics.items() if name != "accuracy"}
+
+    def instrument(self, round_: int, source: str, values: Mapping[str, float]) -> None:
+        """Note instruments of a device or the coordinator; a later exchange of the round replaces an earlier one."""
+        for name, value in values.items():
+            self.instruments.setdefault(round_, {}).setdefault(name, {})[source] = value
 
     def held(self, knowledge: Mapping[str, Payload]) -> None:
         """Count the classes that an upload has rows for."""
@@ -246,6 +254,7 @@ class RunRecord:
             "rounds_done",
             *CURVES,
             "metrics",
+            "instruments",
             "asked",
             "answered",
         )
@@ -260,6 +269,10 @@ class RunRecord:
         return cls(
             **curves,
             metrics={device: dict(found) for device, found in plain["metrics"].items()},
+            instruments={
+                int(number): {name: dict(values) for name, values in found.items()}
+                for number, found in plain.get("instruments", {}).items()
+            },
             rounds=[RoundResult(round=i, **books) for i, books in enumerate(plain["rounds"], 1)],
             updates=Counter(plain["updates"]),
             refused_frames={sender: Counter(kinds) for sender, kinds in plain["refused_frames"].items()},

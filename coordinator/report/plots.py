@@ -25,6 +25,7 @@ from coordinator.report.device_plots import (
 )
 from coordinator.report.drawing import draw_each, pictures_in
 from coordinator.report.insight_plots import MethodInsight, draw_insights
+from coordinator.report.instrument_plots import instrument_drawings
 
 
 def draw_run(result: Result, directory: str | os.PathLike[str]) -> list[Path]:
@@ -43,7 +44,7 @@ def draw_run(result: Result, directory: str | os.PathLike[str]) -> list[Path]:
     with pictures_in(directory) as folder:
         paths = draw_each(_with_alone(only), (accuracy_by_round,), folder)
         paths += draw_each(result, by_device, folder)
-        paths += draw_each(only, (own_task_by_round, *cost_drawings(only)), folder)
+        paths += draw_each(only, (own_task_by_round, *cost_drawings(only), *instrument_drawings(only)), folder)
         return paths + draw_insights(_insights(only), words_for(only), folder)
 
 
@@ -58,6 +59,7 @@ def draw_comparison(comparison: Comparison, directory: str | os.PathLike[str]) -
         accuracy_of_devices,
         *cost_drawings(comparison),
         accuracy_for_its_cost,
+        *instrument_drawings(comparison),
     )
     with pictures_in(directory) as folder:
         paths = draw_each(comparison, drawings, folder)

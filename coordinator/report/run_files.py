@@ -5,6 +5,7 @@
     rounds.csv        one row per round
     devices.csv       one row per device, for spreadsheets
     accuracy.csv      one row per round and evaluated device
+    instruments.csv   one row per round, instrument of the method and device; the coordinator's have no device
     insight.npz       the insight into the models at the end, for pictures
 
 Each file is replaced at once, so that a reader never sees half of it; summary.json comes last.
@@ -78,6 +79,7 @@ DEVICE_COLUMNS = (
     "note",
 )
 ACCURACY_COLUMNS = ("round", "device", *CURVES, "standalone_accuracy")
+INSTRUMENT_COLUMNS = ("round", "instrument", "device", "value")
 
 
 def write_run(result: Result, resolved_toml: str, directory: str | os.PathLike[str]) -> None:
@@ -91,6 +93,7 @@ def write_run(result: Result, resolved_toml: str, directory: str | os.PathLike[s
         "rounds.csv": csv_text(ROUND_COLUMNS, _round_rows(result)),
         "devices.csv": csv_text(DEVICE_COLUMNS, _device_rows(result)),
         "accuracy.csv": csv_text(ACCURACY_COLUMNS, _accuracy_rows(result)),
+        "instruments.csv": csv_text(INSTRUMENT_COLUMNS, _instrument_rows(result)),
         **({INSIGHT: insight_bytes(result.insight)} if result.insight is not None else {}),
         "summary.json": json.dumps(summary(result), indent=2, allow_nan=False) + "\n",
     }
@@ -115,7 +118,10 @@ def read_run(directory: str | os.PathLike[str]) -> Result:
     rounds = _read_table(folder / "rounds.csv", ROUND_COLUMNS)
     measured = _read_table(folder / "accuracy.csv", ACCURACY_COLUMNS)
     try:
-        return replace(_result(whole, rounds, measured), insight=read_insight(folder))
+        instruments = _read_instruments(folder)
+        found = _result(whole, rounds, measured)
+        history = tuple(replace(entry, instruments=instruments.get(entry.round, {})) for entry in found.history)
+        return replace(found, history=history, insight=read_insight(folder))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(
             f"{folder}: its files do not fit together ({type(error).__name__}: {error}); run it again"
@@ -173,6 +179,23 @@ def _device_rows(result: Result) -> Iterable[dict[str, object]]:
             "class_counts": " ".join(map(str, device.class_counts)),
             **unknown,
         }
+
+
+def _instrument_rows(result: Result) -> Iterable[dict[str, object]]:
+    for entry in result.history:
+        for name, by_source in sorted(entry.instruments.items()):
+            for source, value in sorted(by_source.items()):
+                yield {"round": entry.round, "instrument": name, "device": source, "value": value}
+
+
+def _read_instruments(folder: Path) -> dict[int, dict[str, dict[str, float]]]:
+    """Round -> instrument -> device -> value; empty for a run from before there were instruments."""
+    found: dict[int, dict[str, dict[str, float]]] = {}
+    path = folder / "instruments.csv"
+    for row in _read_table(path, INSTRUMENT_COLUMNS) if path.exists() else ():
+        by_name = found.setdefault(int(row["round"]), {})
+        by_name.setdefault(row["instrument"], {})[row["device"]] = float(row["value"])
+    return found
 
 
 def _accuracy_rows(result: Result) -> Iterable[dict[str, object]]:

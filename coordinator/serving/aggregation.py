@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coordinator.record.instruments import COORDINATOR
 from coordinator.record.run_record import RunRecord
 from coordinator.serving.device_registry import DeviceRegistry
 from coordinator.serving.reduction import Reduction
@@ -32,6 +33,7 @@ class Aggregation:
             if upload.exchange == self._last:
                 record.rounds_done[device] += 1
         record.measured(device, upload.metrics_round, upload.metrics)
+        record.instrument(upload.round + 1, device, upload.instruments)
         record.held(upload.knowledge)
         record.travelled("up", upload.knowledge)
 
@@ -44,5 +46,6 @@ class Aggregation:
 
     def close(self, place: ExchangeId, contributors: tuple[str, ...]) -> None:
         """Let the method reduce an exchange.  Raises EdgeError if it cannot; then nothing has changed."""
-        self._reduction.finish(place, contributors, self._registry.numbers, self._registry.samples)
+        found = self._reduction.finish(place, contributors, self._registry.numbers, self._registry.samples)
+        self.record.instrument(place.round + 1, COORDINATOR, found)
         self.contributors = len(contributors)

@@ -30,7 +30,9 @@ def round_results(server: Server) -> tuple[RoundResult, ...]:
     """The completed rounds, with the accuracies that devices reported for each."""
     record = server.record
     return tuple(
-        dataclasses.replace(entry, **{name: getattr(record, name).get(entry.round, {}) for name in CURVES})
+        dataclasses.replace(
+            entry, **{name: getattr(record, name).get(entry.round, {}) for name in (*CURVES, "instruments")}
+        )
         for entry in record.rounds
     )
 

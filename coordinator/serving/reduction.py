@@ -7,6 +7,7 @@ from typing import Any
 
 from coordinator.ledger import Ledger, Slots
 from edge_sdk.methods.base import Method, Registered
+from edge_sdk.methods.job import has_instruments
 from edge_sdk.protocol import codec, storage
 from edge_sdk.protocol.codec import Limits
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -56,11 +57,11 @@ class Reduction:
 
     def finish(
         self, place: ExchangeId, contributors: tuple[str, ...], numbers: Mapping[str, int], samples: Mapping[str, int]
-    ) -> None:
+    ) -> Mapping[str, float]:
         """Let the method reduce the exchange, after slots that are now too old are taken out of the aggregate.
 
-        numbers, samples: by device, of all that have joined.  Raises EdgeError if the method cannot reduce; then
-        nothing has changed.
+        numbers, samples: by device, of all that have joined.  Returns the method's instruments.  Raises EdgeError if
+        the method cannot reduce; then nothing has changed.
         """
         self.method.registered = Registered(len(numbers), sum(samples[device] for device in numbers))
         aggregate = self._aggregate
@@ -68,8 +69,11 @@ class Reduction:
         for device, earlier in [(device, self._slot(device)) for device in too_old]:
             expired = Contribution(number=numbers[device], samples=0, knowledge={}, before=earlier)
             aggregate = self.method.add(aggregate, expired)
-        self.state = self.method.finish(self._spec, self.state, ExchangeId(place.round, place.exchange), aggregate)
+        before, self.state = self.state, self.method.finish(self._spec, self.state, place, aggregate)
         self._aggregate = self.method.zero()
+        if not aggregate.answered or not has_instruments(self._spec, place.round):
+            return {}
+        return self.method.instruments(self._spec, before, self.state, place, aggregate)
 
     def slots_after(self, round_: int) -> Slots | None:
         """How the end of a round changes the slots; None: the method has none."""

@@ -16,7 +16,7 @@ class RunWarnings:
     """The warnings of one run.  Their texts are in remarks.py."""
 
     def __init__(self, method: Method[Any], spec: FederationSpec, policy: Policy) -> None:
-        self._method, self._policy = method, policy
+        self._method, self._spec, self._policy = method, spec, policy
         self._said = method.warnings(spec)
         """The warnings that are kept; those about devices and the record are computed anew at each call."""
 
@@ -33,6 +33,7 @@ class RunWarnings:
             *remarks.frozen(method, hellos),
             *remarks.diverged(record.withheld, record.why_withheld),
             *remarks.far_off(record.outliers),
+            *remarks.without_effect(method, self._spec, record.instruments),
             *remarks.laggards(record.laggards() if method.lock_step and everybody else ()),
         )
 

@@ -113,6 +113,7 @@ class OngoingExchange:
             metrics=self.measured.metrics,
             metrics_round=self.measured.rounds_done,
             withheld="" if assign.closing else self.withheld,
+            instruments=self.measured.instruments,
             knowledge=knowledge,
         )
 

@@ -10,6 +10,7 @@ import numpy as np
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.device import divergence
 from edge_sdk.device.evaluation import personalised_accuracies
+from edge_sdk.device.term_shares import term_shares
 from edge_sdk.device.workbench import Workbench, add_by_class, slices
 from edge_sdk.methods import requests
 from edge_sdk.methods.job import Job
@@ -27,24 +28,42 @@ Serving: TypeAlias = Generator[None, None, _T]
 @serves(requests.Fit)
 def serve_fit(bench: Workbench, request: requests.Fit, job: Job) -> Serving[FitReport]:
     """Take one step between two pauses; each step has its own seed."""
-    inputs, labels, private = bench.source(request.source)
     indices = request.source.indices
     report = FitReport(steps=0, loss=0.0)
     for step in range(len(indices)):
-        rng = np.random.default_rng([job.spec.seed, job.round, job.exchange, job.number, step])
-        batches = Batches(
-            inputs=inputs,
-            labels=labels,
-            indices=indices[step : step + 1],
-            stochastic=private,
-            seed=int(rng.integers(2**31)),
-        )
+        batches = batches_of_step(bench, request.source, job, step)
         report = bench.model.fit(batches, at_step(request.objective, step), request.optim, request.part)
         bench.meter.trained(bench.model.spec, indices.shape[1], request.part, report.extra_flops)
         divergence.check_loss(report, step)
         yield
     divergence.check_weights_finite(bench.model)
-    return FitReport(steps=len(indices), loss=report.loss)
+    return FitReport(steps=len(indices), loss=report.loss, instruments=report.instruments)
+
+
+def batches_of_step(bench: Workbench, source: Source, job: Job, step: int) -> Batches:
+    """Return the mini-batch of one step of a fit, with the step's seed."""
+    inputs, labels, private = bench.source(source)
+    rng = np.random.default_rng([job.spec.seed, job.round, job.exchange, job.number, step])
+    return Batches(
+        inputs=inputs,
+        labels=labels,
+        indices=source.indices[step : step + 1],
+        stochastic=private,
+        seed=int(rng.integers(2**31)),
+    )
+
+
+@serves(requests.TermShares)
+def serve_term_shares(bench: Workbench, request: requests.TermShares, job: Job) -> Mapping[str, float]:
+    """Measure each term on the fit's last mini-batch; not metered, because it is no part of the method."""
+    fit, last = request.fit, len(request.fit.source.indices) - 1
+    batches = batches_of_step(bench, fit.source, job, last)
+    return term_shares(bench.model, batches, at_step(fit.objective, last), fit.part)
+
+
+@serves(requests.Report)
+def serve_report(_bench: Workbench, _request: requests.Report, _job: Job) -> None:
+    """Do nothing on the workbench: whoever drives the exchange keeps the values."""
 
 
 @serves(requests.Logits)

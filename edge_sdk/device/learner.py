@@ -13,7 +13,7 @@ from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import Diverged
 from edge_sdk.methods.base import Step
 from edge_sdk.methods.job import Job
-from edge_sdk.methods.requests import Evaluate, Request
+from edge_sdk.methods.requests import Evaluate, Fit, Private, Report, Request, TermShares
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Assign
@@ -31,6 +31,8 @@ class ExchangeMetrics:
     rounds_done: int = 0
     """The number of completed rounds that the metrics describe."""
     metrics: Mapping[str, float] = field(default_factory=dict)
+    instruments: dict[str, float] = field(default_factory=dict)
+    """What the method did in this exchange, by name."""
 
 
 class Learner:
@@ -101,6 +103,12 @@ class Learner:
             result = yield from serve(request, job)
             if isinstance(request, Evaluate):
                 measured.rounds_done, measured.metrics = request.rounds_done, result
+            elif isinstance(request, Report):
+                measured.instruments |= request.values
+            elif job.instruments and isinstance(request, Fit):
+                measured.instruments |= result.instruments
+                shares = (yield from serve(TermShares(fit=request), job)) if len(request.objective) > 1 else {}
+                measured.instruments |= {share_name(request, name): share for name, share in shares.items()}
 
     def recompute(self, assign: Assign) -> None:
         """Compute an exchange from beginning to end without pauses."""
@@ -110,3 +118,8 @@ class Learner:
                 next(slices)
         except StopIteration as stop:
             self.state, _ = stop.value
+
+
+def share_name(fit: Fit, term: str) -> str:
+    """Return the instrument's name for a term's share in a fit on private or on public samples."""
+    return f"share.{'private' if isinstance(fit.source, Private) else 'public'}.{term}"

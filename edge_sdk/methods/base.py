@@ -370,6 +370,22 @@ class Method(Generic[P]):
         """Return the next state, given the uploads of an exchange from at least one device."""
         return state
 
+    def instruments(
+        self, spec: FederationSpec, before: Any, after: Any, at: ExchangeId, uploads: Any
+    ) -> Mapping[str, float]:
+        """Return what the coordinator's half did in an exchange, by name; before, after: the states around `reduce`.
+
+        The device's half reports its values by the request `Report`.
+        """
+        return {}
+
+    def without_effect(self, spec: FederationSpec, newest: Mapping[str, float]) -> tuple[str, ...]:
+        """Return a sentence for each part of the method that has no effect.
+
+        newest: the mean over devices of each instrument in the newest round that has it.
+        """
+        return ()
+
 
 def torch_part(name: str, what: str) -> ModuleType:
     """Import a module of this room that needs torch.  what: the feature that needs it, for the error message.

@@ -13,6 +13,7 @@ Devices get what the generator makes of the labels, not the generator.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
@@ -131,13 +132,7 @@ class FedGen(Averaging[Params]):
         rng = np.random.default_rng([spec.seed, _STREAM, at.round])
         shapes = generator_shapes(spec, params)
         layers = tuple(flat.reshape(shape) for flat, shape in zip(state.generator, shapes, strict=True))
-        how = module.GeneratorTraining(
-            steps=params.generator_steps,
-            batch=params.generator_batch,
-            rate=params.generator_rate,
-            diversity=params.diversity,
-        )
-        layers = module.trained(layers, header, counts / counts.sum(), how, rng)
+        layers = module.trained(layers, header, counts / counts.sum(), self.generator_training(), rng)
         held = np.flatnonzero(counts)  # (m,)
         features = module.made(layers, held, params.samples_per_class, spec.classes, rng)  # (m, n, d)
         generated = ClassRows(
@@ -145,6 +140,31 @@ class FedGen(Averaging[Params]):
         )
         flat_layers = tuple(layer.reshape(-1) for layer in layers)
         return State(weights=weights, generator=flat_layers, generated=generated, rounds=state.rounds)
+
+    def instruments(
+        self, spec: FederationSpec, before: State, after: State, at: ExchangeId, uploads: MixedSum
+    ) -> Mapping[str, float]:
+        """Measure the generator after its training."""
+        header, counts = mean_head(
+            uploads.rest, spec, only_first=before.weights is None and self.params.start == "first"
+        )
+        layers = tuple(
+            flat.reshape(shape)
+            for flat, shape in zip(after.generator, generator_shapes(spec, self.params), strict=True)
+        )
+        rng = np.random.default_rng([spec.seed, _STREAM, at.round, 1])  # other numbers than in training
+        module = torch_part("torch_fedgen", "FedGen's generator")
+        return dict(module.generator_figures(layers, header, counts / counts.sum(), self.generator_training(), rng))
+
+    def generator_training(self) -> Any:
+        """Return how the generator learns in a round."""
+        params = self.params
+        return torch_part("torch_fedgen", "FedGen's generator").GeneratorTraining(
+            steps=params.generator_steps,
+            batch=params.generator_batch,
+            rate=params.generator_rate,
+            diversity=params.diversity,
+        )
 
 
 def loss(params: Params, generated: ClassRows | None) -> Objective:

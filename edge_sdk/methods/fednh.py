@@ -15,7 +15,7 @@ device's own body under the new prototypes.  The first prototypes are made in fe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -102,7 +102,7 @@ class FedNH(Averaging[Params]):
     same_width = True
     holders_wanted = 1
     discloses = f"all weights in front of the last layer; {_TOLD}"
-    cautions = ("W9: more classes than features + 1", "W19: prototypes that come close together")
+    cautions = ("W9: more classes than features + 1", "W21: prototypes that come close together")
     device_state = DeviceState
     reduction = MixedSum
     body = True
@@ -145,13 +145,13 @@ class FedNH(Averaging[Params]):
         return None if keeps else params.scale
 
     def course(self, state: State) -> tuple[str, ...]:
-        """Return warning W19 if two prototypes have come close together."""
+        """Return warning W21 if two prototypes have come close together."""
         rows = state.prototypes.rows.astype(np.float64)
         cosines = rows @ rows.T - 2 * np.eye(len(rows))
         if len(rows) < 2 or cosines.max() < CLOSE:
             return ()
         text = (
-            f"W19: two prototypes have come closer than a cosine of {CLOSE}, and their classes are hardly told apart: "
+            f"W21: two prototypes have come closer than a cosine of {CLOSE}, and their classes are hardly told apart: "
             "lower method.scale or train.learning_rate, or set train.clip_norm = 10 as the authors' code does"
         )
         return (text,)
@@ -186,6 +186,22 @@ class FedNH(Averaging[Params]):
         rows = state.prototypes.rows.astype(np.float64)  # (k, d)
         rows[classes] = moved(rows[classes], targets, self.params.rho)
         return State(weights, every_class(rows))
+
+    def instruments(
+        self, spec: FederationSpec, before: State, after: State, at: ExchangeId, uploads: MixedSum
+    ) -> Mapping[str, float]:
+        """Measure how far the prototypes turned, and how close two of them are."""
+        return prototype_instruments(*(state.prototypes.rows.astype(np.float64) for state in (before, after)))
+
+
+def prototype_instruments(before: Doubles, after: Doubles) -> dict[str, float]:
+    """Return the mean angle by which prototypes turned in a round, in degrees, and the largest cosine of two of them.
+
+    before, after: unit rows of all classes (k, d).
+    """
+    turned = np.degrees(np.arccos(np.clip((before * after).sum(axis=1), -1, 1)))  # (k,)
+    between = after @ after.T - 2 * np.eye(len(after))  # (k, k), below -1 on the diagonal
+    return {"prototype_turn_degrees": float(turned.mean()), "prototype_cosine_max": float(between.max())}
 
 
 def warmed(scale: float, done: float) -> float:

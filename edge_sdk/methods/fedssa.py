@@ -28,7 +28,8 @@ from edge_sdk.arrays import Floats
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.base import Caching, Down, Exchange, Method, OnDevice, Slot, Stage, Up
 from edge_sdk.methods.params import Range, SlotAge
-from edge_sdk.methods.requests import ReadHead, WriteHead
+from edge_sdk.methods.requests import ReadHead, Report, WriteHead
+from edge_sdk.objectives import NORM_FLOOR
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, Payload, Weights
 from edge_sdk.protocol.messages import FederationSpec
@@ -150,6 +151,8 @@ class FedSSA(Method[Params]):
         taken = np.isin(header.classes, held) | (self.params.takes == "all")
         classes = header.classes[taken].astype(np.int64)
         if len(classes):
+            if device.job.instruments:
+                yield Report(header_instruments(header.rows[taken], own[classes], self.params, device.job.round))
             yield WriteHead(classes, fused(header.rows[taken], own[classes], self.params, device.job.round))
 
     def received_header(self, device: OnDevice[DeviceState]) -> ClassRows | None:
@@ -207,6 +210,16 @@ def fused(shared: Floats, own: Floats, params: Params, round_: int) -> Floats:
     share = mu(params, round_)
     scale = 1 + share if params.fusion == "convex" else 1.0
     return ((shared.astype(np.float64) + share * own) / scale).astype(np.float32)
+
+
+def header_instruments(shared: Floats, own: Floats, params: Params, round_: int) -> dict[str, float]:
+    """Return mu^t, and the mean cosine between the received rows and the device's own (m, d + 1)."""
+    a, b = shared.astype(np.float64), own.astype(np.float64)
+    lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)  # (m,)
+    return {
+        "mu": mu(params, round_),
+        "header_cosine": float(((a * b).sum(axis=1) / np.maximum(lengths, NORM_FLOOR)).mean()),
+    }
 
 
 def inflation(params: Params, rounds: int) -> float:

@@ -47,6 +47,11 @@ class Job:
         return self.closing or (self.round > 0 and self.round % self.spec.train.evaluate_every == 0)
 
     @property
+    def instruments(self) -> bool:
+        """Whether devices measure in this round what each loss term contributes to their gradients."""
+        return not self.closing and has_instruments(self.spec, self.round)
+
+    @property
     def classes(self) -> Ints:
         """The classes of which this device holds samples, ascending: (m,)."""
         return np.flatnonzero(self.class_counts)
@@ -69,3 +74,10 @@ class Job:
         need = steps * size
         epochs = [rng.permutation(self.samples) for _ in range(-(-need // self.samples))]
         return Private(np.concatenate(epochs)[:need].reshape(steps, size))
+
+
+def has_instruments(spec: FederationSpec, round_: int) -> bool:
+    """Return whether instruments are read in this round, by `train.instrument_every`."""
+    every = spec.train.instrument_every
+    due = round_ == 1 or (round_ + 1) % max(1, every) == 0 or round_ + 1 == spec.rounds
+    return every > 0 and due

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -169,6 +169,25 @@ class MeanLoss(Request):
     """Answered with the mean cross-entropy over all private samples as in inference: a float."""
 
     computes: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TermShares(Request):
+    """Answered with the share of each loss term in the gradient after a fit, on its last mini-batch: by name.
+
+    A term's share is the norm of its own gradient over the sum of all terms' norms.  It is measured after the fit,
+    because a term that holds the model near its start has no gradient at the start.  The model stays unchanged.
+    """
+
+    computes: ClassVar[bool] = True
+    fit: Fit
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Report(Request):
+    """Note values of the method by name, such as a coefficient of this round; they travel with the upload."""
+
+    values: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -60,6 +60,28 @@ def trained(
 
 @one_thread()
 @torch.inference_mode()
+def generator_figures(
+    weights: tuple[Floats, ...],
+    header: Floats,
+    shares: NDArray[np.float64],
+    how: GeneratorTraining,
+    rng: np.random.Generator,
+) -> dict[str, float]:
+    """Return `generator_cross_entropy`, the loss without diversity on a new batch, and `generator_sameness`.
+
+    A cross-entropy near log k says that the head does not recognise the generated features; `sameness` is 1 if they do
+    not depend on the noise.
+    """
+    layers, head = [torch.tensor(each) for each in weights], torch.tensor(header)
+    labels = torch.tensor(rng.choice(len(shares), how.batch, p=shares))
+    noise = _noise(rng, how.batch, layers, len(shares))
+    features = _generate(layers, noise, labels)
+    fits = nnf.cross_entropy(nnf.linear(features, head[:, :-1], head[:, -1]), labels)
+    return {"generator_cross_entropy": fits.item(), "generator_sameness": sameness(noise, features).item()}
+
+
+@one_thread()
+@torch.inference_mode()
 def made(
     weights: tuple[Floats, ...], classes: NDArray[np.int64], times: int, k: int, rng: np.random.Generator
 ) -> Floats:

@@ -93,6 +93,8 @@ class Imitation(StatefulForm):
         self._net, self._tapped, self._device = host.net, Tapped(host.net, tap), host.device
         self._named = [(f"net.{name}", p) for name, p in host.net.named_parameters() if p.requires_grad]
         self._term: DataFree | None = None
+        self._last: tuple[Tensor, Tensor] | None = None
+        """The generator's loss in the last step, and the teacher's logits for the samples made after it (b, k)."""
         self._inputs: Floats | None = None
 
     @staticmethod
@@ -157,8 +159,16 @@ class Imitation(StatefulForm):
         with torch.no_grad():
             made = self._made(maker, noise)
             logits, _ = self._ask(made)
+        self._last = loss.detach(), logits
         own: Tensor = self._net(made)
         return logits, own
+
+    def instruments(self) -> Mapping[str, float]:
+        """Return the generator's loss, and how its samples look to the teacher: see `looks_of`."""
+        if self._last is None:
+            return {}
+        loss, logits = self._last
+        return {"generator_loss": loss.item(), **looks_of(logits)}
 
     def extra_flops(self, term: DataFree, batch: int) -> int:
         """Count the generator (forward, backward, forward), the teacher (the same) and the net."""
@@ -192,6 +202,18 @@ def divergence(teacher: Tensor, own: Tensor) -> Tensor:
     """Return KL(softmax(teacher) || softmax(own)), the mean over rows: (b, k), (b, k) -> a scalar."""
     given, said = nnf.log_softmax(teacher, dim=-1), nnf.log_softmax(own, dim=-1)
     return nnf.kl_div(said, given, reduction="batchmean", log_target=True)
+
+
+def looks_of(logits: Tensor) -> dict[str, float]:
+    """Return `generated_class_entropy` and `generated_certainty` of samples, given the teacher's logits (b, k).
+
+    The entropy is that of the mean prediction, over log k: 1 if the samples are spread evenly over the classes, 0 if
+    all are of one class.  The certainty is the mean of the largest probability of each sample.
+    """
+    shares = nnf.softmax(logits, dim=-1)  # (b, k)
+    mean = shares.mean(dim=0)
+    entropy = -(mean * mean.clamp_min(LEAST_SHARE).log()).sum() / float(np.log(max(logits.shape[1], 2)))
+    return {"generated_class_entropy": entropy.item(), "generated_certainty": shares.amax(dim=-1).mean().item()}
 
 
 def generator_loss(term: DataFree, logits: Tensor, features: Tensor) -> Tensor:

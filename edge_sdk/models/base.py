@@ -75,6 +75,8 @@ class FitReport:
     """The loss of the last step, before the step."""
     extra_flops: int = 0
     """Floating-point operations beyond a training pass over its batches."""
+    instruments: Mapping[str, float] = field(default_factory=dict)
+    """What terms did in the last step, by name, such as the loss of a generator."""
 
 
 def layout_digest(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> bytes:

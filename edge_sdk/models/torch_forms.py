@@ -76,6 +76,10 @@ class StatefulForm(ABC):
     def extra_flops(self, term: Any, batch: int) -> int:
         """Return the floating-point operations of a step on a mini-batch of this size, beyond a training pass."""
 
+    def instruments(self) -> Mapping[str, float]:
+        """Return what the form did in its last step, by name."""
+        return {}
+
     @abstractmethod
     def arrays(self) -> Mapping[str, NDArray[Any]]:
         """Return everything that a restart needs."""
@@ -131,6 +135,14 @@ class Forms:
     def extra_flops(self, objective: Objective, steps: int, batch: int) -> int:
         """Return the floating-point operations of so many steps, beyond those of training passes."""
         return steps * sum(self._of(term).extra_flops(term, batch) for term in objective if term.on == "own")
+
+    def instruments(self, objective: Objective) -> Mapping[str, float]:
+        """Return what the objective's stateful forms did in their last step, by name."""
+        found: dict[str, float] = {}
+        for term in objective:
+            if term.on == "own":
+                found |= self._of(term).instruments()
+        return found
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the state of the forms, by name."""

@@ -172,7 +172,12 @@ class TorchModel:
                 loss = loss_of(Pass(logits, features, labels, self._anatomy.head, self.trained), step)
                 optimiser.step(_gradients(loss, self.trained, trained))
         extra_flops = self._forms.extra_flops(objective, *batches.indices.shape)
-        return FitReport(steps=len(batches.indices), loss=loss.item(), extra_flops=extra_flops)
+        return FitReport(
+            steps=len(batches.indices),
+            loss=loss.item(),
+            extra_flops=extra_flops,
+            instruments=self._forms.instruments(objective),
+        )
 
     def head_rows(self) -> Floats:
         """Return the rows (k, d + 1), a copy; the last column is 0 in a head without bias.

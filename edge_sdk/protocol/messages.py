@@ -97,6 +97,10 @@ class TrainSpec:
             return self.local_steps
         return -(-self.local_epochs * samples // min(self.batch_size, samples))
 
+    instrument_every: Annotated[int, Integer(0, 10**6)] = field(default=10, metadata=LATER)
+    """Rounds between two measurements of what each loss term contributes; 0: never.  Rounds 2 and the last are always
+    measured."""
+
 
 Encoded = Annotated[str, Text(16, "|".join(ENCODINGS))]
 EncodedFlat = Annotated[str, Text(16, "|".join(FLAT_ENCODINGS))]
@@ -231,6 +235,8 @@ class Upload:
     """The number of completed rounds that `metrics` describe; 0 if there are no metrics."""
     withheld: Line = field(default="", metadata=LATER)
     """Why the device sends no knowledge although the exchange needs some: its training diverged."""
+    instruments: Annotated[Mapping[Word, float], Items()] = field(default_factory=FrozenDict, metadata=LATER)
+    """What the method did on this device in this round, by name, such as each loss term's share of the gradient."""
 
 
 @wire("receipt")

@@ -1,0 +1,45 @@
+"""The share of each loss term in the gradient, measured through the Model protocol alone, so in every runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from edge_sdk.models.base import Batches, Model
+from edge_sdk.objectives import Objective, Optim, Term
+from edge_sdk.objectives.optim import Part
+
+PLAIN_STEP = Optim(kind="sgd", learning_rate=1.0)
+"""A step that changes the weights by minus the gradient."""
+
+
+def term_shares(model: Model, batches: Batches, objective: Objective, part: Part = "all") -> Mapping[str, float]:
+    """Return each term's gradient norm over the sum of all terms' norms, by the names of `term_names`.
+
+    batches: one mini-batch.  The gradient of one term is the difference of the weights before and after a step of plain
+    SGD with this term alone; then the model is restored, optimiser moments and running statistics included.  Terms that
+    are inert for the model are left out.  Empty if fewer than two terms remain, the model does not give its weights,
+    or a gradient is not finite.
+    """
+    spec = model.spec
+    named = {name: term for name, term in term_names(objective).items() if term.name not in spec.inert_terms}
+    if len(named) < 2 or "weights" not in spec.capabilities:
+        return {}
+    state, before = model.state_bytes(), model.weights()  # (p,)
+    norms = {}
+    for name, term in named.items():
+        model.fit(batches, (term,), PLAIN_STEP, part)
+        norms[name] = float(np.linalg.norm((model.weights() - before).astype(np.float64)))
+        model.load_state(state)
+    total = sum(norms.values())
+    return {name: norm / total for name, norm in norms.items()} if np.isfinite(total) and total > 0 else {}
+
+
+def term_names(objective: Objective) -> dict[str, Term]:
+    """Return the terms by name, with a number from 2 added if an earlier term has the same name."""
+    found: dict[str, Term] = {}
+    for place, term in enumerate(objective):
+        earlier = sum(each.name == term.name for each in objective[:place])
+        found[f"{term.name}.{earlier + 1}" if earlier else term.name] = term
+    return found

@@ -1,0 +1,80 @@
+"""The share of each loss term in the gradient, against autograd; the model is left as it was."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from edge_sdk.device.term_shares import term_names, term_shares  # noqa: E402
+from edge_sdk.models.base import Batches  # noqa: E402
+from edge_sdk.models.numpy_model import NumpyModel  # noqa: E402
+from edge_sdk.models.torch_model import TorchModel  # noqa: E402
+from edge_sdk.objectives import CrossEntropy, Distill, Optim  # noqa: E402
+
+CLASSES, SIDE, SIZE = 3, 4, 6
+RNG = np.random.default_rng(0)
+TARGETS = RNG.normal(size=(1, SIZE, CLASSES)).astype(np.float32)
+BATCHES = Batches(
+    inputs=RNG.normal(size=(SIZE, 1, SIDE, SIDE)).astype(np.float32),
+    labels=RNG.integers(0, CLASSES, SIZE),
+    indices=np.arange(SIZE)[None],
+    seed=3,
+)
+OBJECTIVE = (CrossEntropy(), Distill(logits=TARGETS, temperature=2.0, weight=0.3))
+
+
+def torch_model(*layers: nn.Module) -> TorchModel:
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(SIDE * SIDE, 5), *layers, nn.ReLU(), nn.Linear(5, CLASSES))
+    return TorchModel(net, CLASSES, input_shape=(1, SIDE, SIDE))
+
+
+def test_it_is_the_share_of_autograds_norms():
+    model = torch_model()
+    logits = model.net(torch.from_numpy(BATCHES.inputs))
+    given = torch.log_softmax(torch.from_numpy(TARGETS[0]) / 2, -1)
+    losses = (
+        nn.functional.cross_entropy(logits, torch.from_numpy(BATCHES.labels)),
+        0.3 * nn.functional.kl_div(torch.log_softmax(logits / 2, -1), given, reduction="batchmean", log_target=True),
+    )
+    norms = []
+    for loss in losses:
+        slopes = torch.autograd.grad(loss, list(model.net.parameters()), retain_graph=True)
+        norms.append(torch.cat([slope.flatten() for slope in slopes]).norm().item())
+    found = term_shares(model, BATCHES, OBJECTIVE)
+    assert list(found) == ["cross-entropy", "distill"]
+    assert found["distill"] == pytest.approx(norms[1] / sum(norms), rel=1e-3)
+    assert sum(found.values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("runtime", ["torch", "dropout", "norm", "numpy"])
+def test_the_model_stays_as_it_was(runtime):
+    layers = {"dropout": (nn.Dropout(),), "norm": (nn.BatchNorm1d(5),)}.get(runtime, ())
+    model = NumpyModel(CLASSES, (1, SIDE, SIDE), seed=0) if runtime == "numpy" else torch_model(*layers)
+    model.fit(BATCHES, (CrossEntropy(),), Optim())  # from now on there are moments
+    before = model.state_bytes()
+    assert len(term_shares(model, BATCHES, OBJECTIVE)) == 2
+    assert model.state_bytes() == before
+
+
+def test_one_term_has_no_share():
+    assert term_shares(torch_model(), BATCHES, (CrossEntropy(),)) == {}
+
+
+def test_terms_of_one_name_are_numbered():
+    assert list(term_names((CrossEntropy(), CrossEntropy(weight=2.0), CrossEntropy()))) == [
+        "cross-entropy",
+        "cross-entropy.2",
+        "cross-entropy.3",
+    ]
+
+
+def test_a_part_counts_its_own_weights_alone():
+    model = torch_model()
+    head = term_shares(model, BATCHES, OBJECTIVE, part="head")
+    assert head.keys() == {"cross-entropy", "distill"}
+    assert head != term_shares(model, BATCHES, OBJECTIVE)
