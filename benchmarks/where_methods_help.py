@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.points import Figures, Point, markdown, mean_and_deviation, over_seeds, software
+from benchmarks.points import Figures, Point, markdown, mean_and_deviation, over_seeds, software, written
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "where-methods-help.md"
 SEEDS = (0, 1, 2)
@@ -77,13 +77,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs") / "where-methods-help")
     out = parser.parse_args().out
     parts = [_part(setting, out) for setting in SETTINGS]
-    text = PAGE.read_text(encoding="utf-8") if PAGE.exists() else f"{BEGIN}\n{END}\n"
-    before, _, rest = text.partition(BEGIN)
-    block = "\n\n".join([*parts, software()])
-    PAGE.write_text(f"{before}{BEGIN}\n{block}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
-
-
-BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+    written(PAGE, "\n\n".join([*parts, software()]))
 
 
 def _part(setting: Setting, out: Path) -> str:

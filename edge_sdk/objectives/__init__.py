@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from edge_sdk.objectives.base import FEATURES, HEAD, LABELS, WEIGHTS, Head, On, Seen, Shapes, Term, needed
 from edge_sdk.objectives.contrast import ClassContrast, ModelContrast
-from edge_sdk.objectives.on_features import PrototypeDistance, PrototypePull
-from edge_sdk.objectives.on_head import HeadLabels, HeadMatch, HeadProximal, HeadTerm
+from edge_sdk.objectives.on_features import BoundedDistance, PrototypeDistance, PrototypePull, bounded
+from edge_sdk.objectives.on_head import HeadDivergence, HeadLabels, HeadMatch, HeadProximal, HeadTerm
 from edge_sdk.objectives.on_logits import (
     BalancedCrossEntropy,
     ClassTarget,
@@ -48,11 +48,13 @@ __all__ = [
     "NORM_FLOOR",
     "WEIGHTS",
     "BalancedCrossEntropy",
+    "BoundedDistance",
     "ClassContrast",
     "ClassTarget",
     "CrossEntropy",
     "Distill",
     "Head",
+    "HeadDivergence",
     "HeadLabels",
     "HeadMatch",
     "HeadProximal",
@@ -72,6 +74,7 @@ __all__ = [
     "Shapes",
     "Term",
     "at_step",
+    "bounded",
     "feature_gradient",
     "form_of",
     "log_softmax",
