@@ -85,6 +85,7 @@ class Learner:
             samples=self.samples,
             class_counts=self._bench.class_counts,
             secret=self._secret,
+            inert_terms=model.inert_terms,
             learns=self.membership.method.learnt_by(model.capabilities, model.terms),
         )
         return self._served(self.membership.method.step(self.state, assign.down, job), job, measured, serve)

@@ -28,7 +28,7 @@ from edge_sdk.methods.requests import Evaluate, Fit, Private, Request
 from edge_sdk.objectives import CrossEntropy, Objective, Optim
 from edge_sdk.objectives.optim import Part
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.knowledge import ClassRows, LogitGradients, Payload, PublicLogits, Slot, Weights
+from edge_sdk.protocol.knowledge import ClassRows, LogitGradients, Payload, PublicFeatures, PublicLogits, Slot, Weights
 from edge_sdk.protocol.messages import FederationSpec, Scalar
 from edge_sdk.protocol.public_batch import batch_digest
 from edge_sdk.protocol.schema import tag_of, wire
@@ -403,7 +403,7 @@ def told(rows: ClassRows, weighting: str) -> ClassRows:
     return rows if weighting == "samples" else dataclasses.replace(rows, counts=np.ones_like(rows.counts))
 
 
-def check_batch(payload: PublicLogits | LogitGradients, spec: FederationSpec, indices: Ints) -> None:
+def check_batch(payload: PublicLogits | LogitGradients | PublicFeatures, spec: FederationSpec, indices: Ints) -> None:
     """Raise RemoteProtocolError unless knowledge that came down was made on these public samples (warning W6)."""
     expected = batch_digest(spec, indices)
     if payload.batch != expected:

@@ -22,6 +22,7 @@ from edge_sdk.objectives import (
     ClassTarget,
     CrossEntropy,
     Distill,
+    FeatureMatch,
     HeadDivergence,
     HeadLabels,
     HeadMatch,
@@ -108,6 +109,12 @@ def bounded_distance_loss(term: BoundedDistance, device: torch.device) -> Loss:
         return term.weight * _norms((features - rows) * known).mean()
 
     return distance
+
+
+def feature_match_loss(term: FeatureMatch, device: torch.device) -> Loss:
+    """(R(x) - t)^2."""
+    targets = to_tensor(term.features, device)  # (steps, b, d)
+    return lambda done, step: term.weight * nnf.mse_loss(needed(done.features, FEATURES), targets[step])
 
 
 def head_match_loss(term: HeadMatch, device: torch.device) -> Loss:

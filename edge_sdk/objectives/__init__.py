@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from edge_sdk.objectives.base import FEATURES, HEAD, LABELS, WEIGHTS, Head, On, Seen, Shapes, Term, needed
 from edge_sdk.objectives.contrast import ClassContrast, ModelContrast
-from edge_sdk.objectives.on_features import BoundedDistance, PrototypeDistance, PrototypePull, bounded
+from edge_sdk.objectives.on_features import BoundedDistance, FeatureMatch, PrototypeDistance, PrototypePull, bounded
 from edge_sdk.objectives.on_head import HeadDivergence, HeadLabels, HeadMatch, HeadProximal, HeadTerm
 from edge_sdk.objectives.on_logits import (
     BalancedCrossEntropy,
@@ -53,6 +53,7 @@ __all__ = [
     "ClassTarget",
     "CrossEntropy",
     "Distill",
+    "FeatureMatch",
     "Head",
     "HeadDivergence",
     "HeadLabels",

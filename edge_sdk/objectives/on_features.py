@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -96,6 +96,39 @@ class BoundedDistance(PrototypeDistance):
         at, known = rows_of(self.classes, seen.labels)
         features = bounded(needed(seen.features, FEATURES), self.most, cube=self.cube)
         return np.where(known[:, None], features - self.rows[at], 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FeatureMatch(Term):
+    """The mean over b d of (R(x) - t)^2, with a target for each sample (FedProto on public samples, as in FedAL)."""
+
+    name: ClassVar[str] = "feature-match"
+    on: ClassVar[On] = "features"
+    features: Floats  # (steps, b, d)
+    weight: float = 1.0
+
+    def value(self, seen: Seen) -> float:
+        """Return the mean square."""
+        return float(self.weight * np.mean(self._gaps(seen) ** 2))
+
+    def slope(self, seen: Seen) -> Floats:
+        """Return 2 (R(x) - t), over b d."""
+        gaps = self._gaps(seen)
+        out: Floats = gaps * np.float32(2 * self.weight / gaps.size)
+        return out
+
+    def _gaps(self, seen: Seen) -> Floats:
+        gaps: Floats = needed(seen.features, FEATURES) - self.features[seen.step]
+        return gaps
+
+    def at(self, steps: slice) -> Term:
+        """Keep the targets of these steps."""
+        return replace(self, features=self.features[steps])
+
+    def misfit(self, shapes: Shapes) -> str:
+        """Check that there is a target as wide as the features for each sample of each step."""
+        expected = (shapes.steps, shapes.batch, shapes.feature_dim)
+        return "" if self.features.shape == expected else f"carries {self.features.shape}, the fit needs {expected}"
 
 
 def bounded(rows: Floats, most: float, *, cube: bool = False) -> Floats:

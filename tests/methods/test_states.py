@@ -27,7 +27,7 @@ COORDINATOR = {
     "fedkf": ("student", "rounds", "slots", "first", "unseen"),
     "fedmd": ("mean", "numbers"),
     "fednh": ("weights", "prototypes"),
-    "fedproto": ("prototypes",),
+    "fedproto": ("prototypes", "features"),
     "fedssa": ("header", "rounds", "slots", "seen"),
     "lg_fedavg": ("header", "rounds"),
     "fedclassavg": ("header", "rounds"),

@@ -49,6 +49,7 @@ def knowledge(model: Model) -> dict[str, Callable[[], dict[str, Any]]]:
         "class-target": lambda: {"classes": some, "rows": soft(2)},
         "prototype-pull": lambda: {"classes": some, "rows": rows(2, d)},
         "prototype-distance": lambda: {"classes": some, "rows": rows(2, d)},
+        "feature-match": lambda: {"features": rows(STEPS, BATCH, d)},
         "bounded-distance": lambda: {"classes": some, "rows": rows(2, d), "most": 0.5},
         "model-contrast": lambda: {"near": rows(STEPS, BATCH, d), "away": rows(STEPS, BATCH, d)},
         "class-contrast": lambda: {"temperature": 0.5},

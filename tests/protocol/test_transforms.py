@@ -14,7 +14,7 @@ from edge_sdk.methods.fedal import FedAL
 from edge_sdk.methods.fedproto import FedProto
 from edge_sdk.protocol import codec, schema
 from edge_sdk.protocol.encodings import ENCODINGS
-from edge_sdk.protocol.knowledge import Expect, Payload, PublicLogits, Scalars, kinds
+from edge_sdk.protocol.knowledge import Expect, Payload, PublicFeatures, PublicLogits, Scalars, kinds
 from edge_sdk.protocol.messages import EncodingSpec, Upload
 from edge_sdk.protocol.transforms import (
     Chain,
@@ -67,7 +67,7 @@ def test_an_empty_chain_changes_nothing():
 def test_every_kind_with_floats_to_encode_has_a_field_in_the_settings():
     coded = [kind for kind in kinds().values() if kind.coded]
     assert {field.name for field in fields(EncodingSpec)} == {*map(field_of, coded), "others"}
-    assert {kind for kind in kinds().values() if not kind.coded} == {Scalars}
+    assert {kind for kind in kinds().values() if not kind.coded} == {PublicFeatures, Scalars}
 
 
 @pytest.mark.parametrize(("kind", "name"), EVERY)
