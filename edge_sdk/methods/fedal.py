@@ -44,7 +44,10 @@ Layer = Annotated[NDArray[np.float32], Tensor(("f4",), 1)]
 
 @dataclass(frozen=True, kw_only=True)
 class Params:
-    """Hyper-parameters of FedAL; the defaults are the paper's (its section V), but for the clipping."""
+    """Hyper-parameters of FedAL; the defaults are the paper's (its section V), but for the discriminator's optimiser.
+
+    That comes from a sweep (docs/results/fedal-discriminator.md): the paper's moves nothing in a few hundred steps.
+    """
 
     preset: Literal["none", "paper"] = "none"
     """`paper`: the paper's settings where a table says nothing else; they move no model on small data."""
@@ -56,9 +59,9 @@ class Params:
     """E: temperature of the KL terms."""
     discriminator_temperature: Annotated[float, Range(0.01, 100)] = 2.0
     """E_D: temperature of the discriminator's input."""
-    discriminator_rate: Annotated[float, Range(0, 10)] = 1e-4
+    discriminator_rate: Annotated[float, Range(0, 10, paper="0.0001")] = 3e-4
     """eta_d; keep it well below the devices' rate, or the discriminator saturates and gives no signal."""
-    discriminator_optimiser: Literal["sgd", "adam"] = "sgd"
+    discriminator_optimiser: Literal["sgd", "adam"] = "adam"
     """The discriminator's optimiser.  The paper's Algorithm 1 uses plain SGD."""
     discriminator_schedule: Literal["constant", "step", "exponential", "cosine"] = "constant"
     """How eta_d falls from round to round, as `train.schedule` does."""
