@@ -70,6 +70,16 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *body))
 
 
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+
+
+def written(page: Path, block: str) -> None:
+    """Write the figures of a study between two marks on its page; what else stands there stays."""
+    text = page.read_text(encoding="utf-8") if page.exists() else f"{BEGIN}\n{END}\n"
+    before, _, rest = text.partition(BEGIN)
+    page.write_text(f"{before}{BEGIN}\n{block}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+
+
 def software() -> str:
     """Return the date, the machine and the versions behind a page."""
     packages = ", ".join(f"{package} {version}" for package, version in versions().items())

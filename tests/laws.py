@@ -25,6 +25,7 @@ from edge_sdk.protocol.knowledge import (
     HyperKnowledge,
     LogitGradients,
     Payload,
+    PublicFeatures,
     PublicLogits,
     Scalars,
     Slot,
@@ -150,6 +151,8 @@ def awkward(rng: np.random.Generator, shape: tuple[int, ...], device: int) -> np
 
 
 def _payload(slot: Slot, rng: np.random.Generator, device: int) -> Payload:
+    if slot.kind is PublicFeatures:
+        return PublicFeatures(values=awkward(rng, (slot.rows, WIDTH), device), batch=BATCH)
     if slot.kind is Scalars:
         return Scalars(values=awkward(rng, (slot.numbers,), device))
     if slot.kind is LowRank:

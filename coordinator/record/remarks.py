@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from coordinator.record import instruments
@@ -162,6 +162,25 @@ def far_off(outliers: Mapping[str, tuple[int, float]]) -> tuple[str, ...]:
 def far_larger(round_: int, device: str, times: float) -> str:
     """Warning W17 when it happens; times: the norm of the update over the median of the exchange."""
     return f"W17: round {round_ + 1}: the update of {device} is {times:.0f} times the median"
+
+
+def constant(metrics: Iterable[Mapping[str, float]], done: int, rounds: int) -> str | None:
+    """Return warning W20 if most models give one class to every test sample; None early in a run, or if they do not.
+
+    metrics: of each device's last evaluation.
+    """
+    measured = list(metrics)
+    stuck = sum("constant_prediction" in each for each in measured)
+    if done < max(EARLY_ROUNDS, rounds // 10) or 2 * stuck <= len(measured):
+        return None
+    return (
+        "W20: most models predict one class for every test sample: training has collapsed or stands still; "
+        "look at train.learning_rate, train.clip_norm, the scale of the inputs and the method's own scales"
+    )
+
+
+EARLY_ROUNDS = 5
+"""The rounds after which a model that learns no longer predicts a constant."""
 
 
 def without_effect(method: Method[Any], spec: FederationSpec, record_instruments: Mapping[int, Any]) -> tuple[str, ...]:

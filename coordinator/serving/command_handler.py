@@ -162,7 +162,7 @@ class CommandHandler:
         state, record = self._state(), self._record
         slots = self._reduction.slots_after(done.round)
         if len(record.rounds) == done.round:  # otherwise the disk refused the checkpoint, and this is another try
-            for warning in self._warnings.round_ended(record):
+            for warning in self._warnings.round_ended(record, self._reduction.state):
                 self._observer().noted(warning)
             record.round_done(self._aggregation.contributors, state.policy.exchanges, now_s, self._work())
         record.asked, record.answered = state.asked, state.answered

@@ -61,8 +61,7 @@ class Reduction:
         """Let the method reduce the exchange, after slots that are now too old are taken out of the aggregate.
 
         numbers, samples: by device, of all that have joined.  Returns the method's instruments.  Raises EdgeError if
-        the method cannot reduce; then
-        nothing has changed.
+        the method cannot reduce; then nothing has changed.
         """
         self.method.registered = Registered(len(numbers), sum(samples[device] for device in numbers))
         aggregate = self._aggregate

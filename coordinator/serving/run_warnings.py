@@ -50,10 +50,16 @@ class RunWarnings:
                 remarks.slot_room(self._method, self._policy.expected, hello.weight_count, free_bytes())
             )
 
-    def round_ended(self, record: RunRecord) -> Iterator[str]:
-        """Warning W3, once, if too few devices contribute rows of a class; record: before it closes the round."""
+    def round_ended(self, record: RunRecord, state: Any) -> Iterator[str]:
+        """Warnings about the course of a run, each once: W3, W20 and those of the method.
+
+        record: before it closes the round; state: of the method, after the round.
+        """
         wanted = self._policy.participants or self._policy.expected
         yield from self._new(remarks.few_holders(self._method, record.holders.values(), record.sharers, wanted))
+        yield from self._new(remarks.constant(record.metrics.values(), len(record.rounds), self._policy.rounds))
+        for warning in self._method.course(state):
+            yield from self._new(warning)
 
     def _new(self, warning: str | None) -> Iterator[str]:
         if warning is not None and warning not in self._said:

@@ -17,7 +17,7 @@ from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Source, serves
 from edge_sdk.models.base import Batches, FitReport
 from edge_sdk.models.cosine_head import scaled
-from edge_sdk.objectives import NORM_FLOOR, Coupling, CrossEntropy, Seen, at_step, softmax
+from edge_sdk.objectives import Coupling, CrossEntropy, Seen, at_step, bounded, softmax
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights
 from edge_sdk.protocol.low_rank import LowRank, as_matrix, factorised, joined
 
@@ -138,8 +138,8 @@ def serve_hyper_means(bench: Workbench, request: requests.HyperMeans, _job: Job)
     sums = np.zeros((len(classes), bench.model.spec.feature_dim))  # (m, d)
     soft = np.zeros((len(classes), bench.model.spec.classes))  # (m, k)
     for part in slices(len(bench.samples)):
-        f = bench.features(bench.samples[part])
-        add_by_class(sums, at[part], shortened(f, request.clip))
+        f = bounded(bench.features(bench.samples[part]), request.clip, cube=request.cube)
+        add_by_class(sums, at[part], f)
         add_by_class(soft, at[part], softmax(bench.model.head(f), request.temperature))
         yield
     return HyperKnowledge(
@@ -169,13 +169,15 @@ def serve_head_gradients(bench: Workbench, request: requests.HeadGradients, _job
     return ClassRows(classes=classes.astype(np.int32), rows=rows, counts=counts.astype(np.int32))
 
 
-def shortened(rows: Floats, most: float) -> Floats:
-    """Return rows (n, d), with those longer than `most` shortened to that length."""
-    if most == np.inf:
-        return rows
-    lengths = np.sqrt((rows.astype(np.float64) ** 2).sum(axis=1, keepdims=True))  # (n, 1)
-    out: Floats = (rows * np.minimum(1.0, most / np.maximum(lengths, NORM_FLOOR))).astype(np.float32)
-    return out
+@serves(requests.BoundedShare)
+def serve_bounded_share(bench: Workbench, request: requests.BoundedShare, _job: Job) -> Serving[float]:
+    """Count the features that the bound changes, in one pass in inference mode."""
+    changed = 0
+    for part in slices(len(bench.samples)):
+        f = bench.features(bench.samples[part])
+        changed += int((bounded(f, request.clip, cube=request.cube) != f).any(axis=1).sum())
+        yield
+    return changed / len(bench.samples)
 
 
 @serves(requests.MeanLoss)
@@ -272,6 +274,8 @@ def _on_test_set(bench: Workbench, request: requests.Evaluate) -> Serving[Mappin
             nearest[part] = _nearest(bench, request.prototypes, bench.test[part])
         yield
     metrics = {"accuracy": float(np.mean(predicted == truth))}
+    if len(bench.by_class[0]) > 1 and (truth != truth[0]).any() and (predicted == predicted[0]).all():
+        metrics["constant_prediction"] = 1.0
     if held.any():
         metrics["local_accuracy"] = float(np.mean((predicted == truth)[held]))
         if request.prototypes is not None:

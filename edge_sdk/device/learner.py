@@ -95,6 +95,7 @@ class Learner:
             samples=self.samples,
             class_counts=self._bench.class_counts,
             secret=self._secret,
+            inert_terms=self._bench.model.spec.inert_terms,
             learns=self.membership.method.learnt_by(self._bench.capabilities, self._bench.terms),
         )
         return self._served(self.membership.method.step(self.state, assign.down, job), job, measured, serve)

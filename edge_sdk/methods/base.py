@@ -27,7 +27,7 @@ from edge_sdk.methods.requests import Evaluate, Fit, MeasuredModel, ModelRole, P
 from edge_sdk.objectives import CrossEntropy, Objective, Optim
 from edge_sdk.objectives.optim import Part
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.knowledge import ClassRows, LogitGradients, Payload, PublicLogits, Slot, Weights
+from edge_sdk.protocol.knowledge import ClassRows, LogitGradients, Payload, PublicFeatures, PublicLogits, Slot, Weights
 from edge_sdk.protocol.messages import FederationSpec, Scalar
 from edge_sdk.protocol.public_batch import batch_digest
 from edge_sdk.protocol.schema import tag_of, wire
@@ -286,6 +286,10 @@ class Method(Generic[P]):
         """Return further warnings, given the samples of each class on the devices that disclose them."""
         return ()
 
+    def course(self, state: Any) -> tuple[str, ...]:
+        """Return the warnings that the state after a round gives reason for, each in the same words every time."""
+        return ()
+
     def learnt_by(self, capabilities: Collection[str], terms: Collection[str]) -> bool:
         """Return whether a model with these capabilities and terms can train; otherwise it can at most teach."""
         return self.needs <= set(capabilities) and self.terms <= set(terms)
@@ -453,7 +457,7 @@ def told(rows: ClassRows, weighting: str) -> ClassRows:
     return rows if weighting == "samples" else dataclasses.replace(rows, counts=np.ones_like(rows.counts))
 
 
-def check_batch(payload: PublicLogits | LogitGradients, spec: FederationSpec, indices: Ints) -> None:
+def check_batch(payload: PublicLogits | LogitGradients | PublicFeatures, spec: FederationSpec, indices: Ints) -> None:
     """Raise RemoteProtocolError unless knowledge that came down was made on these public samples (warning W6)."""
     expected = batch_digest(spec, indices)
     if payload.batch != expected:

@@ -123,8 +123,7 @@ class FedDFAL(fedal.Adversarial[Params]):
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Groups) -> State:
         """Divide each sum, or run one iteration of FedAL, after which the means have gone out."""
         if at.exchange:
-            iteration = at.exchange - self.before
-            after = fedal.after_iteration(self.params, spec, state.transfer, iteration, uploads.bag)
+            after = fedal.after_iteration(self.params, spec, state.transfer, self.iteration(at), uploads.bag)
             return State(transfer=after, begun=state.begun)
         means = {
             layout: total.mean() if layout in state.begun else total.start(self.params.start)
@@ -132,3 +131,13 @@ class FedDFAL(fedal.Adversarial[Params]):
         }
         begun = tuple(sorted({*state.begun, *means}))
         return State(transfer=state.transfer, means=means, members=uploads.members, begun=begun)
+
+    def instruments(
+        self, spec: FederationSpec, before: State, after: State, at: ExchangeId, uploads: Groups
+    ) -> Mapping[str, float]:
+        """Measure the discriminator as FedAL does."""
+        return fedal.adversarial_instruments(self.params, after.transfer, uploads.bag) if at.exchange else {}
+
+    def iteration(self, at: ExchangeId) -> ExchangeId:
+        """Return the exchange as FedAL counts it."""
+        return ExchangeId(at.round, at.exchange - self.before)

@@ -16,21 +16,31 @@ while.  What the noise promises is calculated in fedhkd_privacy.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.arrays import Doubles
+from edge_sdk.errors import UsageError
 from edge_sdk.methods import fedhkd_privacy
 from edge_sdk.methods.averaging import DISCLOSES, DOWN, UP, Averaging
 from edge_sdk.methods.base import Down, Exchange, OnDevice, Slot, Stage, Up
 from edge_sdk.methods.fedhkd_noise import gaussian
 from edge_sdk.methods.params import Range, Start, Weighting
-from edge_sdk.methods.requests import HyperMeans
-from edge_sdk.objectives import CrossEntropy, HeadMatch, Objective, PrototypeDistance
+from edge_sdk.methods.requests import BoundedShare, HyperMeans, Report
+from edge_sdk.objectives import (
+    BoundedDistance,
+    CrossEntropy,
+    HeadDivergence,
+    HeadMatch,
+    Objective,
+    PrototypeDistance,
+    PrototypePull,
+)
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights
 from edge_sdk.protocol.messages import FederationSpec
@@ -41,6 +51,8 @@ _TOLD_CLASSES = "which classes the device holds, their samples, mean features an
 _TOLD_SUMS = "noised sums of every class: of samples, features and predictions"
 _DEVIATIONS = 6.0
 """The allowed deviations of the noise on a count.  Above it, less than one honest count in 10^9 is cut."""
+MOST_BOUNDED = 0.5
+"""The share of bounded samples above which there is a warning."""
 _ARRAYS = ("classes", "features", "soft", "counts")
 
 
@@ -74,9 +86,22 @@ class Params:
     noise_counts: Annotated[float, Range(0, 1000)] = 0.0
     """z_n: noise on the number of a class's samples."""
     clip: Annotated[float, Range(1e-3, 1e3)] = 1.0
-    """C: with noise, the largest L2 norm of a sample's feature; longer ones are shortened."""
+    """C: with noise, the largest L2 norm of a sample's feature; longer ones are shortened, in the sums, in the
+    predictions and in the loss alike."""
+    noise: Literal["sums", "published"] = "sums"
+    """`sums`: the three noises above, where they are not 0.  `published`: the paper's, N(0, (2 zeta sigma / n)^2) on
+    each number of a mean feature, of the classes that pass; predictions, counts and weights leave without noise."""
+    sigma: Annotated[float, Range(0.01, 1000, paper="7")] = 7.0
+    """sigma of published noise."""
+    zeta: Annotated[float, Range(1e-3, 1e3, paper="3")] = 3.0
+    """zeta of published noise: the largest magnitude of a number in a feature; larger ones are shortened."""
+    epsilon: Annotated[float, Range(0, 1e6)] = 0.0
+    """The largest epsilon of the noised sums over all rounds, at `delta`: with less noise a run does not begin.  0:
+    none is asked for."""
     delta: Annotated[float, Range(1e-12, 0.1)] = 1e-5
     """The delta at which the epsilon of the noise is reported."""
+    forms: Literal["paper", "code"] = "paper"
+    """The two terms as in the `paper`, or as in its authors' `code`: a mean KL and a mean squared error."""
     weighting: Weighting = "samples"
     """The mean of weights over devices: by their `samples` or `uniform`."""
     start: Start = "first"
@@ -88,6 +113,22 @@ class Params:
                 raise ValueError(f"{key}: expected as the other two noises, all above 0 or all 0, found the one and 0")
         if self.nu and self.noise_features:
             raise ValueError("nu: expected 0 where there is noise, for which classes pass it tells of the data")
+        if self.noise_features and self.noise == "published":
+            raise ValueError(f"noise_features: expected 0 where noise is published, found {self.noise_features}")
+        if self.epsilon and self.noise == "published":
+            why = "mean predictions and counts leave without noise, so there is none"
+            raise ValueError(f"epsilon: expected 0 where noise is published: {why}; found {self.epsilon:g}")
+        if self.epsilon and not self.noise_features:
+            raise ValueError(f"epsilon: expected 0 without noise, found {self.epsilon:g}")
+        if self.bound[0] < math.inf and self.forms == "code":
+            raise ValueError("forms: expected paper where there is noise, found 'code'")
+
+    @property
+    def bound(self) -> tuple[float, bool]:
+        """How features are bounded on all sides: the most, and whether it is the most of each number."""
+        if self.noise == "published":
+            return self.zeta, True
+        return (self.clip if self.noise_features else math.inf), False
 
     @property
     def mu(self) -> float:
@@ -129,6 +170,9 @@ class FedHKD(Averaging[Params]):
         self.exchanges = (Exchange(down=down, up={**(UP if shares else {}), **(sums if noised else hyper)}),)
         self.closing = Exchange(down=down) if shares else Exchange()
         told = _TOLD_SUMS if noised else _TOLD_CLASSES
+        if self.params.noise == "published":
+            told = f"{_TOLD_CLASSES}; the mean features with noise"
+        self.terms = frozenset({"cross-entropy", *(term.name for term in kinds(self.params))})
         self.discloses = f"{DISCLOSES}; {told}" if shares else told
         if noised:  # an upload does not tell which classes a device holds
             self.holders_wanted = 0
@@ -138,6 +182,9 @@ class FedHKD(Averaging[Params]):
     def warnings(self, spec: FederationSpec) -> tuple[str, ...]:
         """Return warnings W1 and W2."""
         params, found = self.params, threshold_warning(self.params, spec.classes)
+        if params.noise == "published":
+            told = fedhkd_privacy.published(params.sigma, spec.feature_dim, params.delta, spec.rounds)
+            return (*found, told)
         if not params.noise_features:
             return found
         text = fedhkd_privacy.promise(params.mu, params.delta, spec.rounds, shares_weights=params.share_weights)
@@ -145,7 +192,7 @@ class FedHKD(Averaging[Params]):
 
     def population(self, class_counts: Sequence[tuple[int, ...]]) -> tuple[str, ...]:
         """Return warning W1, given the class counts of the devices."""
-        mute = sum(max(counts, default=0) < self.params.nu * sum(counts) for counts in class_counts)
+        mute = sum(not passes(max(counts, default=0), sum(counts), self.params.nu) for counts in class_counts)
         if 2 * mute <= len(class_counts):
             return ()
         text = (
@@ -167,14 +214,33 @@ class FedHKD(Averaging[Params]):
     def hyper_knowledge(self, device: OnDevice[Any]) -> Stage[Up]:
         """Return the hyper-knowledge of the classes that pass the threshold; nothing if none does."""
         params = self.params
-        means: HyperKnowledge = yield HyperMeans(params.temperature)
-        shared = (means.counts >= params.min_count) & (means.counts >= params.nu * device.job.samples)  # (m,)
+        means: HyperKnowledge = yield HyperMeans(params.temperature, *params.bound)
+        above = [passes(int(count), device.job.samples, params.nu) for count in means.counts]
+        shared = (means.counts >= params.min_count) & np.array(above, bool)  # (m,)
+        if params.noise == "published":
+            yield from self.report_bounded(device)
+            means = published(means, params, device.job.secret)
         return {"hyper": rows_where(means, shared)} if shared.any() else {}
+
+    def report_bounded(self, device: OnDevice[Any]) -> Stage[None]:
+        """Report the share of the samples whose feature is bounded."""
+        if device.job.instruments:
+            share: float = yield BoundedShare(*self.params.bound)
+            yield Report({"bounded_share": share})
+
+    def without_effect(self, spec: FederationSpec, newest: Mapping[str, float]) -> tuple[str, ...]:
+        """Tell of a bound that most features are beyond, so that only their directions are compared."""
+        share, key = newest.get("bounded_share", 0.0), "zeta" if self.params.noise == "published" else "clip"
+        if share <= MOST_BOUNDED:
+            return ()
+        text = f"{share:.0%} of the samples have features beyond method.{key} = {self.params.bound[0]:g}; raise it"
+        return (text,)
 
     def noised_sums(self, device: OnDevice[Any]) -> Stage[Up]:
         """Return the sums of features, predictions and samples for every class, each with noise."""
         params = self.params
-        means: HyperKnowledge = yield HyperMeans(params.temperature, params.clip)
+        means: HyperKnowledge = yield HyperMeans(params.temperature, *params.bound)
+        yield from self.report_bounded(device)
         counts = means.counts[:, None].astype(np.float64)  # (m, 1)
         d, k = means.features.shape[1], device.job.spec.classes
         sums = np.zeros((k, d + k + 1))
@@ -185,7 +251,15 @@ class FedHKD(Averaging[Params]):
         return {"sums": ClassRows(classes=classes, rows=noised.astype(np.float32), counts=np.ones_like(classes))}
 
     def begin(self, spec: FederationSpec) -> State:
-        """Start without weights and without hyper-knowledge."""
+        """Start without weights and without hyper-knowledge.  Raises UsageError for too little noise."""
+        params = self.params
+        if params.epsilon:
+            found = fedhkd_privacy.epsilon(params.delta, params.mu * math.sqrt(spec.rounds))
+            if found > params.epsilon:
+                raise UsageError(
+                    f"method.epsilon: {params.epsilon:g} asked for, and over {spec.rounds} rounds the noise gives "
+                    f"{found:.3g} at delta = {params.delta:g}; raise noise_features, noise_soft and noise_counts"
+                )
         return State(rounds=spec.rounds)
 
     def down(self, state: State, at: ExchangeId) -> Down:
@@ -210,9 +284,34 @@ def loss(params: Params, hyper: HyperKnowledge | None) -> Objective:
     if hyper is None:
         return (CrossEntropy(),)
     features, soft = hyper.features.astype(np.float32), hyper.soft.astype(np.float32)
-    head = HeadMatch(features=features, soft=soft, temperature=params.temperature, weight=params.soft_weight)
-    near = PrototypeDistance(classes=hyper.classes.astype(np.int64), rows=features, weight=params.feature_weight)
+    head_kind, near_kind = kinds(params)
+    head = head_kind(features=features, soft=soft, temperature=params.temperature, weight=params.soft_weight)
+    near = near_kind(classes=hyper.classes.astype(np.int64), rows=features, weight=params.feature_weight)
+    if isinstance(near, BoundedDistance):
+        near = replace(near, most=params.bound[0], cube=params.bound[1])
     return (CrossEntropy(), *(term for term in (head, near) if term.weight))
+
+
+def kinds(params: Params) -> tuple[type[HeadMatch], type[PrototypePull]]:
+    """Return the kinds of the two terms of equation 11 that hyper-knowledge is in."""
+    if params.forms == "code":
+        return HeadDivergence, PrototypePull
+    return HeadMatch, BoundedDistance if params.bound[0] < math.inf else PrototypeDistance
+
+
+def passes(count: int, samples: int, nu: float) -> bool:
+    """Return whether a class is at least the share nu of a device's samples; nu is the decimal number as it is written.
+
+    In floating point 0.1 times 30 is above 3.
+    """
+    return count >= Fraction(repr(nu)) * samples
+
+
+def published(means: HyperKnowledge, params: Params, secret: bytes) -> HyperKnowledge:
+    """Return hyper-knowledge with the paper's noise: N(0, (2 zeta sigma / n)^2) on each number of a mean feature."""
+    features = means.features.astype(np.float64)
+    deviations = 2 * params.zeta * params.sigma / means.counts[:, None]  # (m, 1)
+    return replace(means, features=(features + deviations * gaussian(secret, features)).astype(np.float32))
 
 
 def threshold_warning(params: Params, classes: int) -> tuple[str, ...]:

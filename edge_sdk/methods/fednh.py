@@ -41,6 +41,8 @@ UNIT_WITHIN = 0.05
 """The allowed distance of a prototype's length from 1; the coarsest encoding changes it by less."""
 LEAST = 1e-9
 """The least length of a sum of directions.  A shorter sum has cancelled out, and has no direction."""
+CLOSE = 0.9
+"""The cosine of two prototypes above which there is a warning.  They begin at right angles or further apart."""
 _STREAM = 0x70726F746F
 """Separates the draw of prototypes from the draws of devices, whose seeds end in their number."""
 _TOLD = (
@@ -66,6 +68,8 @@ class Params:
     """s, the scale of the cosines; the paper names 30."""
     train_scale: bool = True
     """Whether s is trained with the body, as in the paper's experiments."""
+    warm_rounds: Annotated[int, Range(0)] = 0
+    """Rounds in which s rises from 1 to `scale`, by the same factor in each; after them it is trained, or stays."""
     share_body: bool = True
     """Whether bodies travel.  If false, only prototypes travel, and devices may have any architecture."""
     start: Start = "first"
@@ -99,7 +103,7 @@ class FedNH(Averaging[Params]):
     same_width = True
     holders_wanted = 1
     discloses = f"all weights in front of the last layer; {_TOLD}"
-    cautions = ("W9: more classes than features + 1",)
+    cautions = ("W9: more classes than features + 1", "W21: prototypes that come close together")
     device_state = DeviceState
     reduction = MixedSum
     body = True
@@ -124,14 +128,35 @@ class FedNH(Averaging[Params]):
         return (f"W9: {k} prototypes cannot all be equally far apart in {d} features; they start {how}",)
 
     def receive(self, device: OnDevice[DeviceState]) -> Stage[None]:
-        """Set the scale if the device has none yet; write the prototypes as last layer; write the body."""
-        params = self.params
-        keeps_scale = params.train_scale and device.state.begun
-        yield SetScale(None if keeps_scale else params.scale, trains=params.train_scale)
+        """Write the prototypes as last layer; write the body; set the scale unless it goes on as it was trained."""
+        params, round_ = self.params, device.job.round
+        yield SetScale(self.scale_at(round_, begun=device.state.begun), trains=params.train_scale)
         prototypes = device.received(ClassRows, "prototypes")
         if prototypes is not None:
             yield WriteHead(*head_from_prototypes(prototypes))
         yield from super().receive(device)
+        if 0 < round_ <= params.warm_rounds:  # the body brought the scale of the round before
+            yield SetScale(self.scale_at(round_, begun=device.state.begun), trains=params.train_scale)
+
+    def scale_at(self, round_: int, *, begun: bool) -> float | None:
+        """Return s at the start of a round; None: as it is.  begun: whether it was set on this device before."""
+        params = self.params
+        if round_ < params.warm_rounds:
+            return warmed(params.scale, round_ / params.warm_rounds)
+        keeps = params.train_scale and begun and (round_ > params.warm_rounds or not params.warm_rounds)
+        return None if keeps else params.scale
+
+    def course(self, state: State) -> tuple[str, ...]:
+        """Return warning W21 if two prototypes have come close together."""
+        rows = state.prototypes.rows.astype(np.float64)
+        cosines = rows @ rows.T - 2 * np.eye(len(rows))
+        if len(rows) < 2 or cosines.max() < CLOSE:
+            return ()
+        text = (
+            f"W21: two prototypes have come closer than a cosine of {CLOSE}, and their classes are hardly told apart: "
+            "lower method.scale or train.learning_rate, or set train.clip_norm = 10 as the authors' code does"
+        )
+        return (text,)
 
     def train(self, device: OnDevice[DeviceState]) -> Stage[None]:
         """Train the body alone."""
@@ -179,6 +204,11 @@ def prototype_instruments(before: Doubles, after: Doubles) -> dict[str, float]:
     turned = np.degrees(np.arccos(np.clip((before * after).sum(axis=1), -1, 1)))  # (k,)
     between = after @ after.T - 2 * np.eye(len(after))  # (k, k), below -1 on the diagonal
     return {"prototype_turn_degrees": float(turned.mean()), "prototype_cosine_max": float(between.max())}
+
+
+def warmed(scale: float, done: float) -> float:
+    """Return s when this share of its warm rounds is done: 1 at first, `scale` in the end."""
+    return float(scale**done)
 
 
 def head_from_prototypes(prototypes: ClassRows) -> tuple[Ints, Floats]:

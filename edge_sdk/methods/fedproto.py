@@ -8,24 +8,33 @@ Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients
 
 A device learns from the prototypes of round t - 1 in round t; there are none in the first round.  The last ones come
 with the closing exchange, and only serve to measure inference by the nearest prototype (equation 4).
+
+With over = "public" it is the baseline of FedAL (Han, Shi and Huang 2024, section V): features of public samples take
+the place of class means, so no labels are told.
+
+    receive   a step on lambda mean (R(x) - t)^2 for the public samples of the round before, t the mean of all devices
+    train     CE(y, f(x))
+    share     R(x) of the public samples of this round
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from edge_sdk.methods.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, told
+from edge_sdk.arrays import Floats
+from edge_sdk.methods.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, check_batch, told
 from edge_sdk.methods.params import Range, Weighting
-from edge_sdk.methods.requests import ClassMeans, Evaluate
-from edge_sdk.objectives import CrossEntropy, Objective, PrototypePull
+from edge_sdk.methods.requests import ClassMeans, Evaluate, Features, Fit, Public
+from edge_sdk.objectives import CrossEntropy, FeatureMatch, Objective, PrototypePull
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.knowledge import ClassRows
+from edge_sdk.protocol.knowledge import ClassRows, PublicFeatures
 from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.protocol.public_batch import batch_digest, batch_indices
 from edge_sdk.protocol.schema import wire
-from edge_sdk.reductions import Bag, carried_over, mean_over_holders
+from edge_sdk.reductions import Bag, carried_over, mean_in_order, mean_over_holders
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +46,11 @@ class Params:
     for CIFAR-10.  For a lambda on the squared L2 norm give d times as much.  0: prototypes are only measured with."""
     weighting: Weighting = "samples"
     """The mean over holders: by their `samples` of the class, which eq. 6 means, or `uniform`, as in the code."""
+    over: Literal["classes", "public"] = "classes"
+    """What features are averaged over: the `classes` of private samples, or the samples of a `public` mini-batch, as in
+    the comparisons of FedAL's paper."""
+    public_batch: Annotated[int, Range(1, 65536)] = 32
+    """B, with `over` = public: the public samples of a round."""
 
 
 @wire("fedproto-coordinator-state")
@@ -45,6 +59,8 @@ class State:
     """The prototypes of every class that was ever uploaded."""
 
     prototypes: ClassRows | None = None
+    features: PublicFeatures | None = None
+    """With `over` = public: the mean features of the round's public samples."""
 
 
 DOWN = {"prototypes": Slot(ClassRows, optional=True)}
@@ -65,6 +81,26 @@ class FedProto(Method[Params]):
     holders_wanted = 3
     discloses = "which classes the device holds, the mean feature of each, and unless weighting is uniform its samples"
 
+    def __init__(self, params: Params | None = None) -> None:
+        super().__init__(params)
+        if self.params.over == "public":
+            rows = Slot(PublicFeatures, rows=self.params.public_batch)
+            down = {"features": replace(rows, optional=True)}
+            self.exchanges, self.closing = (Exchange(down=down, up={"features": rows}),), Exchange(down=down)
+            self.terms = frozenset({"cross-entropy", "feature-match"})
+            self.needs_public_set, self.holders_wanted = True, 0
+            self.discloses = "features of the public samples, which can tell what the private samples are like"
+
+    def receive(self, device: OnDevice[Any]) -> Stage[None]:
+        """With public samples, take a step towards the mean features of the round before."""
+        mean, job = device.received(PublicFeatures, "features"), device.job
+        if mean is None or not job.learns or "feature-match" in job.inert_terms or not self.params.mse_weight:
+            return
+        indices = batch_indices(job.spec, job.round - 1, 0, self.params.public_batch)
+        check_batch(mean, job.spec, indices)
+        term = FeatureMatch(targets=mean.values.astype(np.float32)[None], weight=self.params.mse_weight)
+        yield Fit(source=Public(indices[None]), objective=(term,), optim=job.optim)
+
     def measure(self, device: OnDevice[Any]) -> Stage[None]:
         """Measure by the head, and by the nearest prototype."""
         yield Evaluate(device.job.round, device.received(ClassRows, "prototypes"))
@@ -74,7 +110,12 @@ class FedProto(Method[Params]):
         yield from device.fit(loss(device.received(ClassRows, "prototypes"), self.params))
 
     def share(self, device: OnDevice[Any]) -> Stage[Up]:
-        """Send the device's own prototypes."""
+        """Send the device's own prototypes, or its features of this round's public samples."""
+        if self.params.over == "public":
+            spec = device.job.spec
+            indices = batch_indices(spec, device.job.round, 0, self.params.public_batch)
+            features: Floats = (yield Features(Public(indices[None])))[0]  # (b, d)
+            return {"features": PublicFeatures(values=features, batch=batch_digest(spec, indices))}
         means: ClassRows = yield ClassMeans()
         return {"prototypes": told(means, self.params.weighting)}
 
@@ -84,10 +125,13 @@ class FedProto(Method[Params]):
 
     def down(self, state: State, at: ExchangeId) -> Down:
         """Send the prototypes of all classes; each device uses those of its own classes."""
-        return {"prototypes": state.prototypes}
+        return {"features": state.features} if self.params.over == "public" else {"prototypes": state.prototypes}
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Bag) -> State:
         """Compute the mean over the holders of each class; a class without holders keeps its last prototype."""
+        if self.params.over == "public":
+            ups = list(uploads.payloads(PublicFeatures, "features").values())
+            return State(features=replace(ups[0], values=mean_in_order(up.values for up in ups)))
         now = mean_over_holders(list(uploads.payloads(ClassRows, "prototypes").values()))
         return State(carried_over(state.prototypes, now))
 

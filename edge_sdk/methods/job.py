@@ -29,6 +29,8 @@ class Job:
     """The number of private training samples on this device."""
     learns: bool
     """Whether the model learns.  False: a predict-only model, which takes part as a teacher."""
+    inert_terms: frozenset[str] = frozenset()
+    """The loss terms that move nothing in this device's model, such as those on features of a frozen extractor."""
     class_counts: tuple[int, ...] = ()
     """The number of private training samples of each class on this device."""
     secret: bytes = field(default=b"", repr=False)

@@ -148,7 +148,18 @@ class HyperMeans(Request):
     computes: ClassVar[bool] = True
     temperature: float
     clip: float = math.inf
-    """Longer features are shortened to this L2 norm before they are averaged; predictions are of the whole feature."""
+    """Longer features are shortened to this L2 norm; means and predictions are of what is left."""
+    cube: bool = False
+    """Whether it is each number of a feature that is shortened to the magnitude `clip`."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedShare(Request):
+    """Answered with the share of the private samples whose feature this bound of HyperMeans changes: a float."""
+
+    computes: ClassVar[bool] = True
+    clip: float
+    cube: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -16,11 +17,13 @@ from edge_sdk.objectives import (
     LABELS,
     NORM_FLOOR,
     BalancedCrossEntropy,
+    BoundedDistance,
     ClassContrast,
     ClassTarget,
     CrossEntropy,
     Distill,
     FeatureMatch,
+    HeadDivergence,
     HeadLabels,
     HeadMatch,
     HeadProximal,
@@ -105,6 +108,22 @@ def prototype_distance_loss(term: PrototypeDistance, device: torch.device) -> Lo
     return distance
 
 
+def bounded_distance_loss(term: BoundedDistance, device: torch.device) -> Loss:
+    """|B(R(x)) - H^y|."""
+    rows_of = _rows_by_label(term, device)
+
+    def distance(done: Pass, _: int) -> Tensor:
+        rows, known = rows_of(done)  # (b, d), (b, 1)
+        features = needed(done.features, FEATURES)
+        if term.cube:
+            features = features.clamp(-term.most, term.most)
+        elif term.most < math.inf:
+            features = features * (term.most / _norms(features)[:, None]).clamp(max=1)
+        return term.weight * _norms((features - rows) * known).mean()
+
+    return distance
+
+
 def head_match_loss(term: HeadMatch, device: torch.device) -> Loss:
     """|softmax(G(h) / T) - q|."""
     features, soft = to_tensor(term.features, device), to_tensor(term.soft, device)  # (m, d), (m, k)
@@ -114,6 +133,17 @@ def head_match_loss(term: HeadMatch, device: torch.device) -> Loss:
         return term.weight * _norms(own - soft).sum() / soft.shape[1]
 
     return match
+
+
+def head_divergence_loss(term: HeadDivergence, device: torch.device) -> Loss:
+    """KL(q || softmax(G(h) / T)), over m k."""
+    features, soft = to_tensor(term.features, device), to_tensor(term.soft, device)  # (m, d), (m, k)
+
+    def divergence(done: Pass, _: int) -> Tensor:
+        own = nnf.log_softmax(needed(done.head, HEAD)(features) / term.temperature, dim=-1)
+        return term.weight * nnf.kl_div(own, soft, reduction="sum") / soft.numel()
+
+    return divergence
 
 
 def head_labels_loss(term: HeadLabels, device: torch.device) -> Loss:

@@ -16,8 +16,8 @@ from __future__ import annotations
 from edge_sdk.objectives.base import FEATURES, HEAD, LABELS, WEIGHTS, Head, On, Seen, Shapes, Term, needed
 from edge_sdk.objectives.contrast import ClassContrast, ModelContrast
 from edge_sdk.objectives.coupling import Coupling
-from edge_sdk.objectives.on_features import FeatureMatch, PrototypeDistance, PrototypePull
-from edge_sdk.objectives.on_head import HeadLabels, HeadMatch, HeadProximal, HeadTerm
+from edge_sdk.objectives.on_features import BoundedDistance, FeatureMatch, PrototypeDistance, PrototypePull, bounded
+from edge_sdk.objectives.on_head import HeadDivergence, HeadLabels, HeadMatch, HeadProximal, HeadTerm
 from edge_sdk.objectives.on_logits import (
     BalancedCrossEntropy,
     ClassTarget,
@@ -50,6 +50,7 @@ __all__ = [
     "TERMS",
     "WEIGHTS",
     "BalancedCrossEntropy",
+    "BoundedDistance",
     "ClassContrast",
     "ClassTarget",
     "Coupling",
@@ -57,6 +58,7 @@ __all__ = [
     "Distill",
     "FeatureMatch",
     "Head",
+    "HeadDivergence",
     "HeadLabels",
     "HeadMatch",
     "HeadProximal",
@@ -76,6 +78,7 @@ __all__ = [
     "Shapes",
     "Term",
     "at_step",
+    "bounded",
     "feature_gradient",
     "form_of",
     "load_term",

@@ -10,7 +10,7 @@ import numpy as np
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.objectives.base import FEATURES, On, Seen, Shapes, Term, needed
 from edge_sdk.objectives.by_class import misfit, rows_of
-from edge_sdk.objectives.softmax import norms
+from edge_sdk.objectives.softmax import NORM_FLOOR, norms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -104,3 +104,45 @@ class PrototypeDistance(PrototypePull):
         gaps = self._gaps(seen)
         out: Floats = gaps / norms(gaps)[:, None] * np.float32(self.weight / len(gaps))
         return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BoundedDistance(PrototypeDistance):
+    """The mean over b of |B(R(x)) - H^y|, where H^y is a mean of bounded features (FedHKD with noise).
+
+    B shortens a feature to the L2 norm `most`, or with `cube` each of its numbers to the magnitude `most`.
+    """
+
+    name: ClassVar[str] = "bounded-distance"
+    most: float = np.inf
+    cube: bool = False
+
+    def slope(self, seen: Seen) -> Floats:
+        """Return the slope through the bound: what points out of it moves nothing."""
+        slopes = PrototypeDistance.slope(self, seen)
+        features = needed(seen.features, FEATURES)
+        if self.most == np.inf:
+            return slopes
+        if self.cube:
+            return np.where(np.abs(features) > self.most, 0, slopes).astype(np.float32)
+        lengths = norms(features)[:, None]
+        directions = features / lengths
+        across = slopes - directions * (directions * slopes).sum(axis=1, keepdims=True)
+        return np.where(lengths > self.most, across * (self.most / lengths), slopes).astype(np.float32)
+
+    def _gaps(self, seen: Seen) -> Floats:
+        """Return B(R(x)) - H^y: (b, d), zero for a class without a prototype."""
+        at, known = rows_of(self.classes, seen.labels)
+        features = bounded(needed(seen.features, FEATURES), self.most, cube=self.cube)
+        return np.where(known[:, None], features - self.rows[at], 0)
+
+
+def bounded(rows: Floats, most: float, *, cube: bool = False) -> Floats:
+    """Return rows (n, d), longer ones shortened to the L2 norm `most`; or with `cube` each number to that magnitude."""
+    if most == np.inf:
+        return rows
+    if cube:
+        return np.clip(rows, -most, most)
+    lengths = np.sqrt((rows.astype(np.float64) ** 2).sum(axis=1, keepdims=True))  # (n, 1)
+    out: Floats = (rows * np.minimum(1.0, most / np.maximum(lengths, NORM_FLOOR))).astype(np.float32)
+    return out

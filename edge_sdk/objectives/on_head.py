@@ -60,6 +60,26 @@ class HeadMatch(HeadTerm):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HeadDivergence(HeadMatch):
+    """The mean over m k of q log(q / softmax(G(h) / T)): FedHKD's second term as in its authors' code."""
+
+    name: ClassVar[str] = "head-divergence"
+
+    def value(self, seen: Seen) -> float:
+        """Return KL(q || softmax(G(h) / T)), over m k; there is no mean over a batch."""
+        said = log_softmax(needed(seen.head, HEAD)(self.features) / np.float32(self.temperature))
+        known = np.where(self.soft > 0, np.log(np.maximum(self.soft, np.finfo(np.float32).tiny)), 0)
+        return float(self.weight * (self.soft * (known - said)).sum() / self.soft.size)
+
+    def slope(self, seen: Seen) -> Floats:
+        """Return (softmax(G(h) / T) - q) / T, over m k: (m, k)."""
+        soft = softmax(needed(seen.head, HEAD)(self.features), self.temperature)
+        total = self.soft.sum(axis=1, keepdims=True)  # 1, up to the wire's rounding
+        out: Floats = (soft * total - self.soft) * np.float32(self.weight / (self.temperature * self.soft.size))
+        return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HeadLabels(HeadTerm):
     """CE(y, softmax(G(h))), the mean over features that were generated for their labels (FedGen eq. 5)."""
 

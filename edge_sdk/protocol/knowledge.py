@@ -28,6 +28,7 @@ from edge_sdk.protocol.schema import (
     Counts,
     Digest,
     Exact,
+    ExactRows,
     Integer,
     Matrix,
     Shares,
@@ -221,6 +222,27 @@ class PublicLogits(Payload):
     def scalars(cls, slot: Slot) -> Mapping[str, int]:
         """Return the numbers in the batch that the slot names."""
         return {"K": slot.rows}
+
+
+@wire("public-features")
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PublicFeatures(Payload):
+    """Features on one public batch, from one device or averaged over several."""
+
+    encodings: ClassVar[tuple[str, ...]] = (DEFAULT_ENCODING,)
+    values: ExactRows  # (b, d)
+    batch: Digest
+
+    def check(self, expect: Expect) -> None:
+        """Raise RemoteProtocolError unless shape, batch and magnitude are possible."""
+        if self.values.shape[1:] and expect.feature_dim in (0, self.values.shape[1]):
+            expect = dataclasses.replace(expect, classes=self.values.shape[1])
+        _check_batch("PublicFeatures", self.batch, self.values, expect)
+
+    @classmethod
+    def most_bytes(cls, expect: Expect) -> tuple[int, ...]:
+        """Return the bytes of a row for each sample of the public batch."""
+        return (4 * expect.rows * expect.feature_dim,)
 
 
 @wire("logit-gradients")

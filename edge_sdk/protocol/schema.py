@@ -56,6 +56,7 @@ __all__ = [
     "Counts",
     "Digest",
     "Exact",
+    "ExactRows",
     "Id",
     "Integer",
     "Items",
@@ -101,6 +102,7 @@ Matrix = Annotated[NDArray[np.float32], Coded(2)]  # (n, m)
 Vector = Annotated[NDArray[np.float32], Coded(1)]  # (n,)
 Shares = Annotated[NDArray[np.float32], Tensor(("f4", "f2"), 2)]  # (n, m)
 Exact = Annotated[NDArray[np.float32], Tensor(("f4",), 1)]  # (n,), never in another encoding
+ExactRows = Annotated[NDArray[np.float32], Tensor(("f4",), 2)]  # (n, m), never in another encoding
 ClassIds = Annotated[NDArray[np.int32], Tensor(("i4",), 1)]  # (m,)
 Counts = Annotated[NDArray[np.int32], Tensor(("i4",), 1)]  # (m,)
 

@@ -69,7 +69,11 @@ def test_the_head_is_read_and_written_by_row() -> None:
 def test_local_accuracy_counts_the_classes_that_a_device_holds() -> None:
     """It says 1 to everything and holds 1 and 2: right on 3 of 8, on 3 of 5 of its own."""
     bench = Workbench(model(favourite=1), data([1, 2, 2], [0, 1, 1, 1, 2, 2, 3, 3]))
-    assert serve(bench, Evaluate(1))[0] == {"accuracy": 3 / 8, "local_accuracy": 3 / 5}
+    assert serve(bench, Evaluate(1))[0] == {
+        "accuracy": 3 / 8,
+        "local_accuracy": 3 / 5,
+        "constant_prediction": 1.0,
+    }
 
 
 def test_the_nearest_prototype_of_its_own_classes_decides() -> None:

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from method_specs import spec_of
 
+from edge_sdk.errors import UsageError
 from edge_sdk.methods.fedal import FedAL, clip
 from edge_sdk.methods.registry import method_of
 from edge_sdk.models.base import Batches
 from edge_sdk.models.numpy_model import NumpyModel
-from edge_sdk.objectives import LogitGradient, Optim
+from edge_sdk.objectives import LogitGradient, Optim, softmax
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import PublicLogits
 from edge_sdk.reductions import Contribution
@@ -243,3 +244,78 @@ def test_more_devices_than_slots_end_the_run_with_what_to_do() -> None:
 
     with pytest.raises(RunFailed, match="4 slots; raise max_devices"):
         finished((0, 4), max_devices=4)
+
+
+# -- outputs in use -------------------------------------------------------------------------------------------------
+
+
+def brought(spec, state, numbers: list[int], f: np.ndarray, exchange: int = 0):
+    method = method_of(spec)
+    bag = method.zero()
+    for number, values in zip(numbers, f, strict=True):
+        logits = PublicLogits(values=values, batch=bytes(8))
+        bag = method.add(bag, Contribution(number=number, samples=1, knowledge={"logits": logits}))
+    return method.finish(spec, state, ExchangeId(0, exchange), bag)
+
+
+def test_outputs_of_devices_that_never_came_take_no_part() -> None:
+    """Room for 4 devices or for 40: as long as 3 have come, their gradients are the same."""
+    f = some_logits()
+    small = fresh()
+    wide = discriminator.DiscriminatorState(
+        (*small.weights[:-2], np.tile(small.weights[-2], (10, 1)), np.tile(small.weights[-1], 10))
+    )
+    masked = [discriminator.iterate(state, f, SLOTS, how(0.5), SLOTS) for state in (small, wide)]
+    np.testing.assert_array_equal(masked[0].gradients, masked[1].gradients)
+    assert masked[0].mean_u > discriminator.iterate(small, f, SLOTS, how(0.5)).mean_u
+    unused = np.setdiff1d(np.arange(40), SLOTS)
+    np.testing.assert_array_equal(masked[1].state.weights[-1][unused], wide.weights[-1][unused])
+
+
+def test_a_device_that_was_seen_keeps_its_output() -> None:
+    spec = spec_of("fedal", classes=CLASSES, public_batch=SAMPLES, max_devices=8)
+    method = method_of(spec)
+    state = brought(spec, method.begin(spec), [1, 5], some_logits()[:2])
+    assert state.seen == (1, 5)
+    state = brought(spec, state, [5, 7], some_logits()[1:], exchange=1)
+    assert state.seen == (1, 5, 7)
+
+
+@pytest.mark.parametrize("adversarial", [1.0, 0.25])
+def test_the_ratio_of_the_norms_is_held(adversarial: float) -> None:
+    params = {"held_ratio": 0.3, "adversarial": adversarial, "temperature": 2.0, "gradient_clip": 0.0}
+    spec = spec_of("fedal", classes=CLASSES, public_batch=SAMPLES, max_devices=8, **params)
+    method, f = method_of(spec), some_logits()
+    state = brought(spec, method.begin(spec), [0, 1, 2], f)
+    for number in range(3):
+        down = method.personal(state, ExchangeId(0, 1), number)
+        own = softmax(f[number] / 2) - softmax(down["mean"].values / 2)
+        kl = np.linalg.norm(own / 2)
+        assert adversarial * np.linalg.norm(down["adversarial"].values) == pytest.approx(0.3 * kl, rel=1e-4)
+    alone = brought(spec, method.begin(spec), [0], f[:1])  # no target to hold the ratio to
+    assert np.isfinite(method.personal(alone, ExchangeId(0, 1), 0)["adversarial"].values).all()
+
+
+# -- parameters -----------------------------------------------------------------------------------------------------
+
+
+def test_the_preset_fills_in_what_a_table_does_not_say() -> None:
+    paper = FedAL.read({"preset": "paper", "discriminator_rate": 0.5})
+    assert (paper.discriminator_optimiser, paper.gradient_clip, paper.held_ratio) == ("sgd", 0.0, 0.0)
+    assert paper.discriminator_rate == 0.5
+    assert FedAL(paper).table == FedAL(FedAL.read(FedAL(paper).table)).table
+
+
+def test_layers_and_rate_are_parameters() -> None:
+    spec = spec_of("fedal", classes=CLASSES, public_batch=SAMPLES, max_devices=8, discriminator_layers="7", rounds=4)
+    method = method_of(spec)
+    assert [layer.size for layer in method.begin(spec).discriminator] == [7 * CLASSES, 7, 8 * 7, 8]
+    falling = FedAL.read({"discriminator_schedule": "exponential", "discriminator_factor": 0.5})
+    rates = [falling.rate(spec, round_) for round_ in range(3)]
+    assert rates == pytest.approx([falling.discriminator_rate * 0.5**round_ for round_ in range(3)])
+
+
+@pytest.mark.parametrize("layers", ["0", "32,", "a", "1,2,3,4,5", "99999"])
+def test_impossible_layers_are_refused(layers: str) -> None:
+    with pytest.raises(UsageError, match=r"^method\.discriminator_layers: expected"):
+        FedAL.read({"discriminator_layers": layers})

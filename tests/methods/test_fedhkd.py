@@ -21,6 +21,7 @@ from edge_sdk.models.base import Batches
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import (
     CrossEntropy,
+    HeadDivergence,
     HeadMatch,
     Optim,
     PrototypeDistance,
@@ -174,6 +175,35 @@ def answer(slices: Generator[None, None, HyperKnowledge]) -> HyperKnowledge:
     for _ in through():
         pass
     return found[0]
+
+
+def test_the_terms_of_the_authors_code() -> None:
+    """methods.md A.6, its last line: KL .214238 and a mean squared error of 3.25."""
+    hyper = HyperKnowledge(
+        classes=np.arange(3, dtype=np.int32),
+        features=np.array([[1.5, 1], [0, 4], [-1, 1]], np.float32),
+        soft=np.array([[0.65, 0.225, 0.125], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]], np.float32),
+        counts=np.ones(3, np.int32),
+    )
+    _, head, near = loss(Params(forms="code", soft_weight=1.0, feature_weight=1.0), hyper)
+    rows = np.array([[1, 0], [0, 1], [-1, 0]], np.float32)
+    assert head.value(Seen(None, None, 0, head=lambda f: f @ rows.T)) == pytest.approx(0.214238, abs=1e-6)
+    features = np.array([[1.5, 3], [0, 1]], np.float32)
+    assert near.value(Seen(None, np.array([0, 1]), 0, features=features)) == pytest.approx(3.25)
+    assert FedHKD.under({"forms": "code"}).terms == {"cross-entropy", head.name, near.name}
+
+
+def test_the_slope_of_the_codes_head_term() -> None:
+    rng = np.random.default_rng(2)
+    term = HeadDivergence(features=np.zeros((2, 3)), soft=rng.dirichlet(np.ones(4), 2), temperature=0.5, weight=0.7)
+    logits = rng.normal(size=(2, 4))
+    slope, step = term.slope(Seen(None, None, 0, head=lambda _: logits)), 1e-4
+    for at in np.ndindex(logits.shape):
+        up, down = logits.copy(), logits.copy()
+        up[at] += step
+        down[at] -= step
+        rise = [term.value(Seen(None, None, 0, head=lambda _, each=each: each)) for each in (up, down)]
+        assert slope[at] == pytest.approx((rise[0] - rise[1]) / (2 * step), abs=1e-4)
 
 
 def test_the_hyper_means_of_a_device(pictures: Path) -> None:

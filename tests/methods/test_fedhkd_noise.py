@@ -14,15 +14,18 @@ from hypothesis import strategies as st
 from laws import check_merge_laws, spec_of
 from method_specs import job, rows_of
 
-from edge_sdk.device.handlers import shortened
+from edge_sdk.data import LocalData, Samples
 from edge_sdk.device.store import MemoryStore, SqliteStore
+from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import EmptyRound, UsageError
 from edge_sdk.methods.base import NoState, OnDevice
-from edge_sdk.methods.fedhkd import FedHKD, Params, State, on_simplex
+from edge_sdk.methods.fedhkd import FedHKD, Params, State, on_simplex, passes
 from edge_sdk.methods.fedhkd_noise import gaussian
 from edge_sdk.methods.fedhkd_privacy import delta, epsilon
 from edge_sdk.methods.registry import method_of
-from edge_sdk.methods.requests import HyperMeans
+from edge_sdk.methods.requests import BoundedShare, HyperMeans, Request
+from edge_sdk.models.numpy_model import NumpyModel
+from edge_sdk.objectives import BoundedDistance, PrototypeDistance, Seen, bounded, softmax
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge
 from edge_sdk.reductions import Contribution
@@ -129,6 +132,17 @@ def test_each_device_draws_a_secret_and_keeps_it(tmp_path: Path) -> None:
         store.close()
 
 
+def served(bench: Workbench, request: Request) -> tuple[Any, int]:
+    """The answer, and how often the work paused."""
+    work, pauses = bench.serve(request, None), 0  # type: ignore[arg-type]  # these requests need no job
+    while True:
+        try:
+            next(work)
+        except StopIteration as stop:
+            return stop.value, pauses
+        pauses += 1
+
+
 # -- the device -----------------------------------------------------------------------------------------------------
 
 MEANS = HyperKnowledge(
@@ -167,8 +181,114 @@ def test_each_column_has_its_own_noise() -> None:
 
 def test_features_are_shortened_and_never_lengthened() -> None:
     rows = np.array([[3, 4], [0.3, 0.4], [0, 0]], np.float32)
-    assert shortened(rows, 1.0) == pytest.approx(np.array([[0.6, 0.8], [0.3, 0.4], [0, 0]]))
-    assert shortened(rows, np.inf) is rows
+    assert bounded(rows, 1.0) == pytest.approx(np.array([[0.6, 0.8], [0.3, 0.4], [0, 0]]))
+    assert bounded(rows, 1.0, cube=True) == pytest.approx(np.array([[1, 1], [0.3, 0.4], [0, 0]]))
+    assert bounded(rows, np.inf) is rows
+
+
+# -- one bounded feature on all three sides -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cube", [False, True])
+def test_sums_predictions_and_loss_see_the_same_bounded_feature(cube: bool) -> None:
+    x = 4 * np.random.default_rng(3).normal(size=(12, 2, 2)).astype(np.float32)
+    y = np.arange(12) % 3
+    bench = Workbench(NumpyModel(3, (1, 2, 2), seed=0), LocalData(train=Samples(x, y)))
+    means, _ = served(bench, HyperMeans(0.5, 1.0, cube))
+    whole = bench.model.features(bench.samples)
+    f = bounded(whole, 1.0, cube=cube)
+    for label in range(3):
+        np.testing.assert_allclose(means.features[label], f[y == label].mean(axis=0), atol=1e-6)
+        predicted = softmax(bench.model.head(f[y == label]), 0.5).mean(axis=0)
+        np.testing.assert_allclose(means.soft[label], predicted, atol=1e-6)
+    term = BoundedDistance(classes=np.arange(3), rows=means.features, most=1.0, cube=cube)
+    seen = Seen(None, y, 0, features=whole)
+    expected = np.linalg.norm(f - means.features[y], axis=1).mean()
+    assert term.value(seen) == pytest.approx(expected, rel=1e-5)
+    share, _ = served(bench, BoundedShare(1.0, cube))
+    assert share == (f != whole).any(axis=1).mean() > 0
+
+
+@pytest.mark.parametrize(("most", "cube"), [(1.0, False), (0.8, True), (np.inf, False)])
+def test_the_slope_goes_through_the_bound(most: float, cube: bool) -> None:
+    rng = np.random.default_rng(1)
+    features, labels = rng.normal(size=(5, 3)).astype(np.float32), np.array([0, 1, 2, 0, 1])
+    term = BoundedDistance(classes=np.array([0, 1]), rows=rng.normal(size=(2, 3)), weight=0.7, most=most, cube=cube)
+    slope = term.slope(Seen(None, labels, 0, features=features))
+    step = 1e-3
+    for at in np.ndindex(features.shape):
+        up, down = features.astype(np.float64), features.astype(np.float64)
+        up[at] += step
+        down[at] -= step
+        rise = [term.value(Seen(None, labels, 0, features=each)) for each in (up, down)]
+        assert slope[at] == pytest.approx((rise[0] - rise[1]) / (2 * step), abs=1e-3)
+    plain = PrototypeDistance(classes=term.classes, rows=term.rows, weight=0.7)
+    if most == np.inf:
+        np.testing.assert_array_equal(slope, plain.slope(Seen(None, labels, 0, features=features)))
+
+
+@pytest.mark.torch
+def test_little_noise_changes_little(pictures: Path) -> None:
+    """With weights of 1 on both terms and features that are mostly beyond the bound."""
+    pytest.importorskip("torch")
+    tables = fleets.tables(pictures, "fedhkd", devices=3, rounds=6, feature_dim=16)
+    tables["fleet"][0]["model"] = "mlp"
+    tables["partition"] = {"kind": "iid"}
+    tables["train"] |= {"local_steps": 8, "optimiser": "sgd", "learning_rate": 0.1}
+    found = []
+    for params in ({}, {**noises(1e-3), "min_count": 1}):
+        tables["method"] = {"soft_weight": 1.0, "feature_weight": 1.0, "start": "equal", **params}
+        run = fleets.Run(configs.parse(tables, Path("test.toml"))).finished()
+        found.append(float(np.mean([device.accuracy for device in run.result.devices])))
+    assert found[1] > found[0] - 0.1
+    assert any("beyond method.clip" in text for text in run.result.warnings)
+
+
+# -- the paper's noise, under its name ------------------------------------------------------------------------------
+
+
+def test_the_papers_noise_is_on_mean_features_and_on_nothing_else() -> None:
+    spec = _spec(noise="published", sigma=0.5, zeta=3.0, min_count=1, nu=0.25)
+    method = method_of(spec)
+    stage = method.share(OnDevice(job=replace(job(spec, 0), secret=SECRET), state=NoState(), down={}))
+    assert next(stage) == HyperMeans(method.params.temperature, 3.0, cube=True)
+    with pytest.raises(StopIteration) as done:
+        stage.send(MEANS)
+    (sent,) = done.value.value.values()
+    assert sent.classes.tolist() == [0]  # 4 of 9 samples; 2 of 9 are below nu
+    np.testing.assert_array_equal(sent.soft, MEANS.soft[:1])
+    drawn = gaussian(SECRET, MEANS.features.astype(np.float64))[:1]
+    np.testing.assert_allclose(sent.features, MEANS.features[:1] + 2 * 3 * 0.5 / 4 * drawn, rtol=1e-5)
+
+
+def test_the_warning_tells_the_true_epsilon_of_published_noise() -> None:
+    spec = _spec(noise="published", delta=0.01, rounds=50)
+    object.__setattr__(spec, "feature_dim", 64)
+    (warning,) = [text for text in method_of(spec).warnings(spec) if text.startswith("W2")]
+    for mu in (64**0.5 / 7, (64 * 50) ** 0.5 / 7):
+        assert f"{epsilon(0.01, mu):.3g}" in warning
+    assert "0.444" in warning  # what the paper's formula gives at sigma = 7
+    assert "no epsilon" in warning
+
+
+def test_an_epsilon_is_kept_or_the_run_does_not_begin() -> None:
+    for asked, enough in ((2.6, True), (2.4, False)):
+        spec = _spec(**noises(20.0), rounds=50, epsilon=asked)
+        if enough:
+            method_of(spec).begin(spec)
+            continue
+        with pytest.raises(UsageError, match=r"^method\.epsilon: 2\.4 asked for"):
+            method_of(spec).begin(spec)
+
+
+# -- the threshold --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("count", "samples", "nu"), [(3, 30, 0.1), (7, 70, 0.1), (1, 4, 0.25), (6, 20, 0.3)])
+def test_a_class_exactly_at_the_threshold_passes(count: int, samples: int, nu: float) -> None:
+    assert passes(count, samples, nu)
+    assert not passes(count - 1, samples, nu)
+    assert not passes(count, samples + 1, nu)
 
 
 # -- the coordinator ------------------------------------------------------------------------------------------------
@@ -254,6 +374,10 @@ def test_merge_laws_of_noised_sums() -> None:
         ({**noises(1.0), "nu": 0.25}, "nu"),
         ({"clip": 0.0}, "clip"),
         ({"delta": 0.0}, "delta"),
+        ({"noise": "published", "epsilon": 0.5}, "epsilon"),
+        ({"noise": "published", **noises(1.0)}, "noise_features"),
+        ({"epsilon": 0.5}, "epsilon"),
+        ({"noise": "published", "forms": "code"}, "forms"),
     ],
 )
 def test_impossible_parameters_are_refused(table: dict[str, float], key: str) -> None:

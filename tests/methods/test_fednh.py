@@ -268,3 +268,29 @@ def test_variants_on_the_device() -> None:
 def test_prototypes_that_are_no_directions_are_refused() -> None:
     with pytest.raises(RemoteProtocolError, match=r"^prototypes: .*length .*0\.5"):
         asked({"prototypes": rows_of([0, 1], [[1, 0], [0, 1.5]])}, begun=True)
+
+
+# -- the scale and its warm rounds ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("train_scale", [True, False])
+def test_the_scale_rises_over_the_warm_rounds(train_scale: bool) -> None:
+    method = method_of(spec_of(FedNH, scale=16.0, warm_rounds=4, train_scale=train_scale))
+    rising = [method.scale_at(round_, begun=round_ > 0) for round_ in range(5)]
+    assert rising == pytest.approx([1, 2, 4, 8, 16])
+    assert method.scale_at(5, begun=True) == (None if train_scale else 16.0)  # None: as it was trained
+    assert method.scale_at(9, begun=False) == 16.0  # a device that comes late
+    plain = method_of(spec_of(FedNH, scale=16.0))
+    assert [plain.scale_at(0, begun=False), plain.scale_at(1, begun=True)] == [16.0, None]
+
+
+# -- warnings in the course of a run --------------------------------------------------------------------------------
+
+
+def test_prototypes_that_come_close_are_told_of() -> None:
+    method = method_of(spec_of(FedNH))
+    assert method.course(state_of(W0)) == ()
+    near = np.array([[1, 0], [0.9999**0.5, 0.0001**0.5], [-1, 0]])
+    (told,) = method.course(state_of(near))
+    assert told.startswith("W21")
+    assert method.course(state_of(near[[0, 2]])) == ()

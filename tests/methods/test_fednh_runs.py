@@ -209,3 +209,12 @@ def test_a_whole_run_is_that_of_its_twin(pictures: Path, train_scale: bool) -> N
     np.testing.assert_allclose(state.weights.values, expected, atol=1e-4)
     assert np.abs(expected[:-1] - begun[:-1]).max() > 0.02  # the tolerance means something
     assert (abs(expected[-1] - 20) > 1e-3) == train_scale
+
+
+@pytest.mark.torch
+def test_in_a_run_the_scale_follows_its_warm_rounds(pictures: Path) -> None:
+    pytest.importorskip("torch")
+    tables = config(pictures, ["mlp", "mlp"], scale=16.0, warm_rounds=4, train_scale=False).tables
+    run = fleets.Run(configs.parse(tables, Path("test.toml"))).finished()  # three rounds and the closing exchange
+    rows = [device.agent.bench.model.head_rows()[0] for device in run.devices]
+    assert [np.linalg.norm(each) for each in rows] == pytest.approx([8.0, 8.0], rel=1e-5)

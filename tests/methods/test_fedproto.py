@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import fleets
 import numpy as np
 import pytest
 from method_specs import FakeDevice, first_step, job, rows_of, spec_of
 
-from edge_sdk.errors import UsageError
+from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.methods.fedproto import FedProto
 from edge_sdk.methods.registry import method_of
 from edge_sdk.methods.requests import Fit
 from edge_sdk.objectives import PrototypePull
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.knowledge import ClassRows, payload_bytes
+from edge_sdk.protocol.knowledge import ClassRows, PublicFeatures, payload_bytes
+from edge_sdk.protocol.messages import Upload
 from edge_sdk.protocol.wires import expectation, frame_limits
 from edge_sdk.reductions import Contribution
+from edge_sim.config import settings as configs
 
 SPEC = spec_of("fedproto", feature_dim=2, mse_weight=0.5)
 MEANS = rows_of([0, 2], [[1, 2], [3, 4]], [4, 5])
@@ -107,3 +112,40 @@ def test_bytes_are_those_of_the_table() -> None:
 def test_impossible_parameters_are_refused(table: dict[str, object]) -> None:
     with pytest.raises(UsageError, match=f"method.{next(iter(table))}"):
         FedProto.read(table)
+
+
+# -- on public samples ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.torch
+def test_features_of_public_samples_come_closer(pictures: Path) -> None:
+    pytest.importorskip("torch")
+    gaps = []
+    for weight in (0.0, 20.0):
+        tables = fleets.tables(pictures, "fedproto", devices=3, rounds=8)
+        tables["method"] = {"over": "public", "public_batch": 16, "mse_weight": weight}
+        tables["fleet"] = [{"count": 2, "model": "mlp"}, {"count": 1, "model": "softmax"}]  # whose features are pixels
+        run = fleets.Run(configs.parse(tables, Path("test.toml")))
+        sent = run.tap()
+        run.finished()
+        assert run.result.completed
+        assert run.result.updates["refused"] == 0
+        ups = [each for each in sent if isinstance(each, Upload) and not each.closing]
+        assert {role for each in ups for role in each.knowledge} == {"features"}
+        last = [each.knowledge["features"].values for each in ups if each.round == 7]
+        gaps.append(float(np.mean([(each - np.mean(last, axis=0)) ** 2 for each in last])))
+    assert gaps[1] < 0.8 * gaps[0]
+
+
+def test_the_mean_is_of_this_rounds_batch_and_of_no_other() -> None:
+    spec = spec_of("fedproto", over="public", public_batch=4, feature_dim=2)
+    method = method_of(spec)
+    ups = [PublicFeatures(values=np.full((4, 2), value, np.float32), batch=bytes(8)) for value in (1, 4)]
+    bag = method.zero()
+    for number, up in enumerate(ups):
+        bag = method.add(bag, Contribution(number=number, samples=9, knowledge={"features": up}))
+    state = method.finish(spec, method.begin(spec), ExchangeId(0, 0), bag)
+    down = method.common(state, ExchangeId(1, 0))
+    assert down["features"].values.tolist() == [[2.5, 2.5]] * 4
+    with pytest.raises(RemoteProtocolError, match="public batch"):
+        FakeDevice().run(first_step(down, job(spec, 1)))  # bytes(8) names no batch of this federation

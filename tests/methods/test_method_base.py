@@ -129,7 +129,8 @@ def test_equal_parameters_give_equal_digests():
 def test_every_parameter_counts():
     other = {
         "tau": 6, "public_batch": 33, "temperature": 1.5, "discriminator_temperature": 1.0, "discriminator_rate": 1e-3,
-        "discriminator_optimiser": "adam", "adversarial": 0.5, "less_forgetting": 0.0, "gradient_clip": 2.0,
+        "discriminator_optimiser": "sgd", "discriminator_schedule": "cosine", "discriminator_factor": 0.5,
+        "discriminator_every_rounds": 2, "discriminator_layers": "64", "held_ratio": 0.5, "preset": "paper", "adversarial": 0.5, "less_forgetting": 0.0, "gradient_clip": 2.0,
         "target": "all", "max_devices": 65, "device": "cuda:0",
     }  # fmt: skip
     assert set(other) == set(FedAL().table)

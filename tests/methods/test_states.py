@@ -16,7 +16,7 @@ AVERAGED = ("weights", "rounds", "slots")
 COORDINATOR = {
     "local": (),
     "fd": ("targets", "everybody", "rounds", "answered"),
-    "fedal": ("discriminator", "moments", "steps", "mean_u", "feedback"),
+    "fedal": ("discriminator", "moments", "steps", "mean_u", "seen", "feedback"),
     "fedmd_lf": ("means",),
     "creff": ("weights", "features", "classifier", "rounds"),
     "fedkd": ("weights", "update", "holders"),
@@ -28,7 +28,7 @@ COORDINATOR = {
     "fedkf": ("student", "rounds", "slots", "first", "unseen"),
     "fedmd": ("mean", "numbers"),
     "fednh": ("weights", "prototypes"),
-    "fedproto": ("prototypes",),
+    "fedproto": ("prototypes", "features"),
     "fedssa": ("header", "rounds", "slots", "seen"),
     "lg_fedavg": ("header", "rounds"),
     "fedclassavg": ("header", "rounds"),

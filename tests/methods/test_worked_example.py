@@ -121,12 +121,10 @@ def test_u_falls_when_the_clients_descend_it(outcome) -> None:
     assert (moved < u(outcome.state.weights, F)).all()
 
 
-def test_the_coordinator_half_gives_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_coordinator_half_gives_the_same_numbers() -> None:
     """Through init, add, finish and personal, as the server calls them; only the hidden layers are taken out."""
-    monkeypatch.setattr(discriminator, "HIDDEN", ())
-    spec = spec_of(
-        "fedal", classes=2, public_batch=1, max_devices=2, discriminator_rate=0.1, discriminator_temperature=2.0
-    )
+    linear = {"discriminator_layers": "", "discriminator_optimiser": "sgd", "discriminator_rate": 0.1}
+    spec = spec_of("fedal", classes=2, public_batch=1, max_devices=2, discriminator_temperature=2.0, **linear)
     method = method_of(spec)
     state = replace(method.begin(spec), discriminator=(A.reshape(-1), B))
     bag = method.zero()

@@ -9,7 +9,15 @@ import numpy as np
 
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Limits, Stamp
-from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, LogitGradients, PublicLogits, Scalars, Weights
+from edge_sdk.protocol.knowledge import (
+    ClassRows,
+    HyperKnowledge,
+    LogitGradients,
+    PublicFeatures,
+    PublicLogits,
+    Scalars,
+    Weights,
+)
 from edge_sdk.protocol.low_rank import LowRank
 from edge_sdk.protocol.messages import (
     Assign,
@@ -54,6 +62,7 @@ PAYLOADS = {
         soft=np.array([[0.5, 0.25, 0.25], [0, 0, 1]], np.float32),
         counts=COUNTS,
     ),
+    "public-features": PublicFeatures(values=VALUES, batch=BATCH),
     "scalars": Scalars(values=np.array([0.125, -3.0], np.float32)),
     "weights": Weights(values=VALUES.reshape(-1), layout=bytes(range(16))),
     "low-rank": LowRank(

@@ -15,7 +15,7 @@ from edge_sdk.methods.fedproto import FedProto
 from edge_sdk.protocol import codec, schema
 from edge_sdk.protocol.encodings import ENCODINGS
 from edge_sdk.protocol.frozen_dict import FrozenDict
-from edge_sdk.protocol.knowledge import Expect, Payload, PublicLogits, Scalars, kinds
+from edge_sdk.protocol.knowledge import Expect, Payload, PublicFeatures, PublicLogits, Scalars, kinds
 from edge_sdk.protocol.messages import EncodingSpec, Upload
 from edge_sdk.protocol.transforms import (
     Chain,
@@ -71,7 +71,7 @@ def test_an_empty_chain_changes_nothing():
 
 def test_every_field_in_the_settings_is_that_of_a_kind():
     assert {field.name for field in fields(EncodingSpec)} <= {*map(field_of, kinds().values()), "others"}
-    assert {kind for kind in kinds().values() if not kind.coded} == {Scalars}
+    assert {kind for kind in kinds().values() if not kind.coded} == {PublicFeatures, Scalars}
 
 
 @pytest.mark.parametrize(("kind", "name"), EVERY)

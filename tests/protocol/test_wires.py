@@ -17,6 +17,7 @@ from edge_sdk.protocol.knowledge import (
     ClassRows,
     Expect,
     HyperKnowledge,
+    PublicFeatures,
     PublicLogits,
     Scalars,
     Slot,
@@ -102,6 +103,8 @@ def filled(kind: type, rows_more: int = 0):
     if kind is HyperKnowledge:
         soft = np.full((classes, 100), 0.01, np.float32)
         return HyperKnowledge(classes=ids, features=np.ones((classes, 512), np.float32), soft=soft, counts=counts)
+    if kind is PublicFeatures:
+        return PublicFeatures(values=np.ones((2048 + rows_more, 512), np.float32), batch=bytes(32))
     if kind is Scalars:
         return Scalars(values=np.ones(NUMBERS + rows_more, np.float32))
     return kind(values=np.ones((2048 + rows_more, 100), np.float32), batch=bytes(32))

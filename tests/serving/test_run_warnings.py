@@ -14,7 +14,7 @@ from coordinator.serving.update_norms import UpdateNorms
 from edge_sdk.methods.base import Method
 from edge_sdk.methods.fedavg import FedAvg
 from edge_sdk.methods.fedmd import FedMD
-from edge_sdk.methods.fedproto import FedProto
+from edge_sdk.methods.fedproto import FedProto, State
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import FederationSpec, Hello
 
@@ -42,10 +42,24 @@ def test_a_class_with_few_holders_is_told_once_and_stays_in_the_report() -> None
     warnings, record = run(FedProto()), RunRecord()
     record.holders.update([0, 1, 2])
     record.sharers = 4
-    (told,) = warnings.round_ended(record)
+    (told,) = warnings.round_ended(record, State())
     assert told.startswith("W3: half of the classes")
-    assert list(warnings.round_ended(record)) == []
+    assert list(warnings.round_ended(record, State())) == []
     assert [each for each in warnings.all({}, record) if each.startswith("W3")] == [told]
+
+
+@pytest.mark.parametrize(("stuck", "done", "told"), [(3, 8, True), (2, 8, False), (4, 2, False)])
+def test_models_that_predict_a_constant_are_told_of(stuck: int, done: int, told: bool) -> None:
+    """W20: more than half of them, and not in the first rounds."""
+    warnings, record = run(FedAvg()), RunRecord()
+    for number in range(4):
+        constant = {"constant_prediction": 1.0} if number < stuck else {}
+        record.measured(f"device-{number}", done, {"accuracy": 0.1, "local_accuracy": 0.1, **constant})
+    for _ in range(done):
+        record.round_done(4, 1, 0.0)
+    found = [each for each in warnings.round_ended(record, None) if each.startswith("W20")]
+    assert bool(found) == told
+    assert list(warnings.round_ended(record, None)) == []
 
 
 def test_the_room_is_measured_only_where_slots_are_kept() -> None:
