@@ -228,7 +228,7 @@ def after_iteration(params: Params, spec: FederationSpec, state: State, at: Exch
     gradients: dict[int, LogitGradients] = {}
     if params.adversarial > 0:
         state, gradients = train_discriminator(state, ups, params, params.rate(spec, at.round))
-        gradients = held(gradients, ups, means, params)
+        gradients = at_held_ratio(gradients, ups, means, params)
     feedback = {str(each): Feedback(mean=means.get(each), adversarial=gradients.get(each)) for each in ups}
     return replace(state, feedback=feedback)
 
@@ -271,7 +271,7 @@ def clip(gradients: Floats, most: float) -> Floats:
     return clipped
 
 
-def held(
+def at_held_ratio(
     gradients: Mapping[int, LogitGradients],
     ups: Mapping[int, PublicLogits],
     means: Mapping[int, PublicLogits],

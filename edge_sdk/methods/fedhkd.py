@@ -16,20 +16,19 @@ while.  What the noise promises is calculated in fedhkd_privacy.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.arrays import Doubles
 from edge_sdk.errors import UsageError
 from edge_sdk.methods import fedhkd_privacy
 from edge_sdk.methods.averaging import DISCLOSES, DOWN, UP, Averaging
 from edge_sdk.methods.base import Down, Exchange, OnDevice, Slot, Stage, Up
-from edge_sdk.methods.fedhkd_noise import gaussian
+from edge_sdk.methods.fedhkd_noise import gaussian, mean_of_sums, with_published_noise
 from edge_sdk.methods.params import Range, Start, Weighting
 from edge_sdk.methods.requests import BoundedShare, HyperMeans, Report
 from edge_sdk.objectives import (
@@ -45,12 +44,10 @@ from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import Count, Packed, wire
-from edge_sdk.reductions import MOST, Contribution, MixedSum, mean_over_holders
+from edge_sdk.reductions import MixedSum, mean_over_holders
 
 _TOLD_CLASSES = "which classes the device holds, their samples, mean features and mean predictions"
 _TOLD_SUMS = "noised sums of every class: of samples, features and predictions"
-_DEVIATIONS = 6.0
-"""The allowed deviations of the noise on a count.  Above it, less than one honest count in 10^9 is cut."""
 MOST_BOUNDED = 0.5
 """The share of bounded samples above which there is a warning."""
 _ARRAYS = ("classes", "features", "soft", "counts")
@@ -183,7 +180,7 @@ class FedHKD(Averaging[Params]):
         """Return warnings W1 and W2."""
         params, found = self.params, threshold_warning(self.params, spec.classes)
         if params.noise == "published":
-            told = fedhkd_privacy.published(params.sigma, spec.feature_dim, params.delta, spec.rounds)
+            told = fedhkd_privacy.published_promise(params.sigma, spec.feature_dim, params.delta, spec.rounds)
             return (*found, told)
         if not params.noise_features:
             return found
@@ -219,7 +216,7 @@ class FedHKD(Averaging[Params]):
         shared = (means.counts >= params.min_count) & np.array(above, bool)  # (m,)
         if params.noise == "published":
             yield from self.report_bounded(device)
-            means = published(means, params, device.job.secret)
+            means = with_published_noise(means, 2 * params.zeta * params.sigma, device.job.secret)
         return {"hyper": rows_where(means, shared)} if shared.any() else {}
 
     def report_bounded(self, device: OnDevice[Any]) -> Stage[None]:
@@ -272,7 +269,7 @@ class FedHKD(Averaging[Params]):
         """Compute the mean weights and the mean hyper-knowledge."""
         weights = self.mean(uploads.weights, state.weights) if self.params.share_weights else None
         if self.params.noise_features:
-            now = mean_of_sums(uploads.rest, self.params, spec)
+            now = mean_of_sums(uploads.rest, spec, self.params.noise_counts, self.params.min_count)
         else:
             now = mean_hyper(list(uploads.rest.payloads(HyperKnowledge, "hyper").values()))
         hyper, ages = carried(state, now, self.params.carry_rounds)
@@ -284,7 +281,7 @@ def loss(params: Params, hyper: HyperKnowledge | None) -> Objective:
     if hyper is None:
         return (CrossEntropy(),)
     features, soft = hyper.features.astype(np.float32), hyper.soft.astype(np.float32)
-    head_kind, near_kind = kinds(params)
+    head_kind, near_kind = term_kinds(params)
     head = head_kind(features=features, soft=soft, temperature=params.temperature, weight=params.soft_weight)
     near = near_kind(classes=hyper.classes.astype(np.int64), rows=features, weight=params.feature_weight)
     if isinstance(near, BoundedDistance):
@@ -292,7 +289,7 @@ def loss(params: Params, hyper: HyperKnowledge | None) -> Objective:
     return (CrossEntropy(), *(term for term in (head, near) if term.weight))
 
 
-def kinds(params: Params) -> tuple[type[HeadMatch], type[PrototypePull]]:
+def term_kinds(params: Params) -> tuple[type[HeadMatch], type[PrototypePull]]:
     """Return the kinds of the two terms of equation 11 that hyper-knowledge is in."""
     if params.forms == "code":
         return HeadDivergence, PrototypePull
@@ -305,13 +302,6 @@ def passes(count: int, samples: int, nu: float) -> bool:
     In floating point 0.1 times 30 is above 3.
     """
     return count >= Fraction(repr(nu)) * samples
-
-
-def published(means: HyperKnowledge, params: Params, secret: bytes) -> HyperKnowledge:
-    """Return hyper-knowledge with the paper's noise: N(0, (2 zeta sigma / n)^2) on each number of a mean feature."""
-    features = means.features.astype(np.float64)
-    deviations = 2 * params.zeta * params.sigma / means.counts[:, None]  # (m, 1)
-    return replace(means, features=(features + deviations * gaussian(secret, features)).astype(np.float32))
 
 
 def threshold_warning(params: Params, classes: int) -> tuple[str, ...]:
@@ -335,41 +325,6 @@ def mean_hyper(ups: Sequence[HyperKnowledge]) -> HyperKnowledge | None:
         for part in ("features", "soft")
     )
     return HyperKnowledge(classes=features.classes, features=features.rows, soft=soft.rows, counts=features.counts)
-
-
-def mean_of_sums(ups: Iterable[Contribution], params: Params, spec: FederationSpec) -> HyperKnowledge | None:
-    """Divide noised sums by their noised counts; a class with fewer than `min_count` samples is left out.
-
-    Predictions are projected back to the simplex.  A count is limited to what its sender declared plus six deviations
-    of the noise, because counts are unverified claims.
-    """
-    k, slack = spec.classes, _DEVIATIONS * params.noise_counts
-    total = np.zeros((k, spec.feature_dim + k + 1))
-    for up in ups:  # in the order of device numbers
-        sums = cast("ClassRows", up.knowledge["sums"])
-        rows = sums.rows.astype(np.float64)
-        rows[:, -1] = rows[:, -1].clip(-slack, up.samples + slack)
-        total[sums.classes] += rows
-    counts = total[:, -1]  # (k,)
-    kept = np.flatnonzero(counts >= params.min_count)
-    if not len(kept):
-        return None
-    means = total[kept, :-1] / counts[kept, None]  # (m, d + k)
-    return HyperKnowledge(
-        classes=kept.astype(np.int32),
-        features=means[:, :-k].astype(np.float32),
-        soft=on_simplex(means[:, -k:]).astype(np.float32),
-        counts=np.clip(np.rint(counts[kept]), 1, MOST).astype(np.int32),
-    )
-
-
-def on_simplex(rows: Doubles) -> Doubles:
-    """The nearest points of the probability simplex to rows (m, k): Duchi et al. 2008, ICML, figure 1."""
-    falling = -np.sort(-rows, axis=1)  # (m, k)
-    excess = (np.cumsum(falling, axis=1) - 1) / np.arange(1, rows.shape[1] + 1)  # (m, k)
-    last = (falling > excess).sum(axis=1, keepdims=True) - 1  # (m, 1): entries that stay above 0, less 1
-    nearest: Doubles = np.maximum(rows - np.take_along_axis(excess, last, axis=1), 0)
-    return nearest
 
 
 def carried(before: State, now: HyperKnowledge | None, rounds: int) -> tuple[HyperKnowledge | None, tuple[int, ...]]:

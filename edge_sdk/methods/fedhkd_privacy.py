@@ -55,7 +55,7 @@ def promise(mu: float, most: float, rounds: int, *, shares_weights: bool) -> str
     )
 
 
-def published(sigma: float, width: int, most: float, rounds: int) -> str:
+def published_promise(sigma: float, width: int, most: float, rounds: int) -> str:
     """Describe what the paper's noise on mean features of this width gives, and what it does not (W2).
 
     A record moves a mean of n features by at most 2 zeta sqrt(d) / n; the noise has the deviation 2 zeta sigma / n.
