@@ -169,7 +169,7 @@ class FedHKD(Averaging[Params]):
         told = _TOLD_SUMS if noised else _TOLD_CLASSES
         if self.params.noise == "published":
             told = f"{_TOLD_CLASSES}; the mean features with noise"
-        self.terms = frozenset({"cross-entropy", *(term.name for term in kinds(self.params))})
+        self.terms = frozenset({"cross-entropy", *(term.name for term in term_kinds(self.params))})
         self.discloses = f"{DISCLOSES}; {told}" if shares else told
         if noised:  # an upload does not tell which classes a device holds
             self.holders_wanted = 0
@@ -212,8 +212,8 @@ class FedHKD(Averaging[Params]):
         """Return the hyper-knowledge of the classes that pass the threshold; nothing if none does."""
         params = self.params
         means: HyperKnowledge = yield HyperMeans(params.temperature, *params.bound)
-        above = [passes(int(count), device.job.samples, params.nu) for count in means.counts]
-        shared = (means.counts >= params.min_count) & np.array(above, bool)  # (m,)
+        above = np.array([passes(int(count), device.job.samples, params.nu) for count in means.counts], bool)  # (m,)
+        shared = (means.counts >= params.min_count) & above
         if params.noise == "published":
             yield from self.report_bounded(device)
             means = with_published_noise(means, 2 * params.zeta * params.sigma, device.job.secret)
@@ -308,9 +308,8 @@ def threshold_warning(params: Params, classes: int) -> tuple[str, ...]:
     """Return warning W1 for the threshold alone."""
     if params.nu * classes <= 1:
         return ()
-    most = int(1 / params.nu)
     text = (
-        f"method.nu = {params.nu:g}: at most {most} of {classes} classes of a device can pass it, and where data "
+        f"method.nu = {params.nu:g}: at most {int(1 / params.nu)} of {classes} classes of a device can pass it, and where data "
         "is spread evenly none; devices with nothing to share make FedHKD FedAvg; use min_count instead (W1)"
     )
     return (text,)
