@@ -14,7 +14,7 @@ def final_prototypes(server: Server) -> Insight:
     """An Insight with the rows of the first role that has any: prototypes, mean features or rows of last layers."""
     # the last round, because some methods send no rows in the closing exchange
     at = ExchangeId(max(0, server.spec.rounds - 1), 0)
-    common = server.method.common(server.method_state, at)
+    common = server.method.shown(server.method_state, at)
     for role in sorted(common):
         payload = common[role]
         if isinstance(payload, ByClass):

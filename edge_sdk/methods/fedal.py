@@ -15,35 +15,40 @@ term would anchor to a random network, and is left out.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, Protocol, TypeGuard, TypeVar
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats, Ints
-from edge_sdk.errors import RunFailed
-from edge_sdk.methods.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, check_batch, torch_part
+from edge_sdk.methods.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, check_batch
+from edge_sdk.methods.fedal_discriminator import (
+    PRESETS,
+    DiscriminatorParams,
+    Feedback,
+    State,
+    adversarial,
+    discriminated,
+    first_discriminator,
+    held,
+)
 from edge_sdk.methods.params import Range
 from edge_sdk.methods.requests import Fit, Logits, Public
-from edge_sdk.objectives import CrossEntropy, Distill, LessForgetting, LogitGradient, Term, softmax
-from edge_sdk.objectives.schedule import Schedule
+from edge_sdk.objectives import CrossEntropy, Distill, LessForgetting, LogitGradient, Term
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import LogitGradients, PublicLogits
 from edge_sdk.protocol.messages import FederationSpec, Scalar
 from edge_sdk.protocol.public_batch import batch_digest, batch_indices
-from edge_sdk.protocol.schema import Count, Matrix, Packed, Tensor, wire
+from edge_sdk.protocol.schema import Count, Matrix, wire
 from edge_sdk.reductions import mean_in_order
 
 ROUND_TRIP_BUDGET = 5000
 """Round trips above which a lock-step method gets a warning; the paper's longest runs are of that order."""
-Layer = Annotated[NDArray[np.float32], Tensor(("f4",), 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Params:
+class Params(DiscriminatorParams):
     """Hyper-parameters of FedAL; the defaults are the paper's (its section V), but for the discriminator's optimiser.
 
     That comes from a sweep (docs/results/fedal-discriminator.md): the paper's moves nothing in a few hundred steps.
@@ -57,71 +62,10 @@ class Params:
     """B: public samples per iteration."""
     temperature: Annotated[float, Range(0.01, 100)] = 1.0
     """E: temperature of the KL terms."""
-    discriminator_temperature: Annotated[float, Range(0.01, 100)] = 2.0
-    """E_D: temperature of the discriminator's input."""
-    discriminator_rate: Annotated[float, Range(0, 10, paper="0.0001")] = 3e-4
-    """eta_d; keep it well below the devices' rate, or the discriminator saturates and gives no signal."""
-    discriminator_optimiser: Literal["sgd", "adam"] = "adam"
-    """The discriminator's optimiser.  The paper's Algorithm 1 uses plain SGD."""
-    discriminator_schedule: Literal["constant", "step", "exponential", "cosine"] = "constant"
-    """How eta_d falls from round to round, as `train.schedule` does."""
-    discriminator_factor: Annotated[float, Range(0, 1)] = 1.0
-    """With `step` and `exponential`: the factor."""
-    discriminator_every_rounds: Annotated[int, Range(1)] = 1
-    """With `step`: rounds between two steps."""
-    discriminator_layers: str = "32,265"
-    """The neurons of the discriminator's hidden layers, from the input on; empty: none."""
-    adversarial: Annotated[float, Range(0, 1000)] = 1.0
-    """Weight of U_n; 0 leaves FedMD-LF."""
     less_forgetting: Annotated[float, Range(0, 1000)] = 1.0
     """Weight of both less-forgetting terms; 0 with adversarial 0 leaves FedMD with tau iterations."""
-    gradient_clip: Annotated[float, Range(0, 1e6)] = 1.0
-    """Largest norm of a sample's adversarial gradient; 0, as in the paper: no clipping."""
-    held_ratio: Annotated[float, Range(0, 1000)] = 0.0
-    """The ratio at which the norm of a device's adversarial gradient on a batch, with its weight, is held to that of
-    its KL gradient; 0, as in the paper: it is what it is."""
     target: Literal["leave-one-out", "all"] = "leave-one-out"
     """Equations 4-6 leave the device itself out; line 15 of Algorithm 1 (`all`) does not."""
-    max_devices: Annotated[int, Range(1, 100_000)] = 64
-    """The number of the discriminator's outputs; slots are never used again within a job."""
-    device: str = "cpu"
-    """Where the coordinator trains the discriminator: cpu or cuda:N."""
-
-    def __post_init__(self) -> None:
-        if not re.fullmatch(r"cpu|cuda:[0-9]{1,3}", self.device):
-            raise ValueError(f"device: expected cpu or cuda:N, found {self.device!r}")
-        if not re.fullmatch(r"([1-9][0-9]{0,3}(,[1-9][0-9]{0,3}){0,3})?", self.discriminator_layers):
-            told = f"found {self.discriminator_layers!r}"
-            raise ValueError(f"discriminator_layers: expected up to 4 numbers of 1 to 9999, as 32,265, {told}")
-
-    @property
-    def hidden(self) -> tuple[int, ...]:
-        """The neurons of the discriminator's hidden layers."""
-        return tuple(map(int, filter(None, self.discriminator_layers.split(","))))
-
-    def rate(self, spec: FederationSpec, round_: int) -> float:
-        """Return eta_d in a round."""
-        return Schedule(
-            kind=self.discriminator_schedule,
-            first=self.discriminator_rate,
-            factor=self.discriminator_factor,
-            every_rounds=self.discriminator_every_rounds,
-            rounds=spec.rounds,
-        ).rate(round_)
-
-
-PAPER: Mapping[str, Scalar] = {
-    "discriminator_optimiser": "sgd",
-    "discriminator_rate": 1e-4,
-    "discriminator_layers": "32,265",
-    "adversarial": 1.0,
-    "less_forgetting": 1.0,
-    "gradient_clip": 0.0,
-    "held_ratio": 0.0,
-    "discriminator_temperature": 2.0,
-}
-"""What section V of the paper says of the discriminator and its weight."""
-PRESETS: Mapping[str, Mapping[str, Scalar]] = {"paper": PAPER}
 
 
 class TransferParams(Protocol):
@@ -159,30 +103,6 @@ class DeviceState:
     local_rounds: Count = 0
     """The number of rounds whose local stage is done."""
     snapshot: Matrix | None = None  # (tau * b, k): logits after the local stage, on all batches of the transfer stage
-
-
-@wire("fedal-feedback")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Feedback:
-    """The results of the last iteration for one device."""
-
-    mean: PublicLogits | None = None
-    adversarial: LogitGradients | None = None
-
-
-@wire("fedal-coordinator-state")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """The discriminator as flat arrays, and the feedback for the next exchange."""
-
-    discriminator: tuple[Layer, ...] = ()  # weights and biases in turn, flattened
-    moments: tuple[Layer, ...] = ()
-    steps: Count = 0
-    mean_u: float = 0.0
-    seen: Annotated[tuple[int, ...], Packed(100_000)] = ()
-    """The devices that ever brought logits: outputs of other numbers take no part in the discriminator's softmax."""
-    feedback: Mapping[str, Feedback] = field(default_factory=dict)
-    """The feedback by device number."""
 
 
 class Transfer(Method[T]):
@@ -301,7 +221,7 @@ class Transfer(Method[T]):
 
     def begin(self, spec: FederationSpec) -> Any:
         """Return a seeded discriminator with one output for each slot, if the method has a discriminator."""
-        return State(discriminator=first_discriminator(self.params, spec)) if _adversarial(self.params) else State()
+        return State(discriminator=first_discriminator(self.params, spec)) if adversarial(self.params) else State()
 
     def down_to(self, state: Any, at: ExchangeId, number: int) -> Down:
         """Send the feedback of the iteration before; none in the first exchange or to a device that missed it."""
@@ -315,9 +235,10 @@ class Transfer(Method[T]):
         ups: dict[int, PublicLogits] = uploads.payloads(PublicLogits, "logits")
         means = targets(ups, self.params.target)
         gradients: dict[int, LogitGradients] = {}
-        if _adversarial(self.params):
+        temperature = self.params.temperature
+        if adversarial(self.params):
             state, gradients = discriminated(state, ups, self.params, spec, at.round)
-            gradients = held(gradients, ups, means, self.params)
+            gradients = held(gradients, ups, means, self.params, temperature)
         feedback = {str(each): Feedback(mean=means.get(each), adversarial=gradients.get(each)) for each in ups}
         return replace(state, feedback=feedback)
 
@@ -357,83 +278,4 @@ def targets(ups: Mapping[int, PublicLogits], target: str) -> dict[int, PublicLog
     return {
         number: PublicLogits(values=((total - up.values) / others).astype(np.float32), batch=batch, contributors=others)
         for number, up in ups.items()
-    }
-
-
-def clip(gradients: Floats, most: float) -> Floats:
-    """Shorten each sample's gradient (..., k) to norm `most`; 0: leave it unchanged."""
-    if most == 0:
-        return gradients
-    norms = np.sqrt((gradients.astype(np.float64) ** 2).sum(axis=-1, keepdims=True) + 1e-12)
-    clipped: Floats = (gradients * np.minimum(1.0, most / norms)).astype(np.float32)
-    return clipped
-
-
-def held(
-    gradients: Mapping[int, LogitGradients],
-    ups: Mapping[int, PublicLogits],
-    means: Mapping[int, PublicLogits],
-    params: Params,
-) -> dict[int, LogitGradients]:
-    """Return adversarial gradients whose norm on a batch is `held_ratio` times that of the KL gradient.
-
-    A device without a target, or without any gradient, keeps what it has.
-    """
-    after = dict(gradients)
-    for number, gradient in gradients.items() if params.held_ratio else ():
-        target = means.get(number)
-        norm = params.adversarial * float(np.linalg.norm(gradient.values))
-        if target is not None and norm > 0:
-            wanted = params.held_ratio * float(np.linalg.norm(kl_gradient(ups[number], target, params.temperature)))
-            values = (gradient.values * (wanted / norm)).astype(np.float32)
-            after[number] = replace(gradient, values=values)
-    return after
-
-
-def kl_gradient(own: PublicLogits, target: PublicLogits, temperature: float) -> Floats:
-    """Return the slope of KL(softmax(target / E) || softmax(own / E)) at each sample's own logits: (b, k)."""
-    ours, theirs = (softmax(each.values.astype(np.float32), temperature) for each in (own, target))
-    out: Floats = (ours - theirs) / np.float32(temperature)
-    return out
-
-
-# -- the discriminator; its torch part is torch_fedal.py --------------------------------------------------------------
-
-
-def _adversarial(params: object) -> TypeGuard[Params]:
-    return isinstance(params, Params) and params.adversarial > 0
-
-
-def first_discriminator(params: Params, spec: FederationSpec) -> tuple[Floats, ...]:
-    """Return seeded weights and biases in turn, flattened.  Raises UsageError if the compute device is missing."""
-    module = torch_part("torch_fedal", "FedAL's discriminator")
-    module.check_device(params.device)
-    return tuple(
-        layer.reshape(-1)
-        for layer in module.initial_discriminator(spec.classes, params.max_devices, spec.seed, params.hidden)
-    )
-
-
-def discriminated(
-    state: State, ups: Mapping[int, PublicLogits], params: Params, spec: FederationSpec, round_: int
-) -> tuple[State, dict[int, LogitGradients]]:
-    """Lines 16-18 of Algorithm 1: train the discriminator by one step, and differentiate U_n for each contributor."""
-    module = torch_part("torch_fedal", "FedAL's discriminator")
-    slots = np.array(list(ups), np.int64)  # (n,)
-    if int(slots.max()) >= params.max_devices:
-        raise RunFailed(
-            f"device number {slots.max()}: the discriminator has {params.max_devices} slots; raise max_devices"
-        )
-    logits = np.stack([up.values.astype(np.float32) for up in ups.values()])  # (n, b, k)
-    before = module.DiscriminatorState(state.discriminator, state.moments, state.steps)
-    seen = tuple(sorted({*state.seen, *ups}))
-    outcome = module.ascended(
-        before, logits, slots=slots, seen=np.array(seen), params=params, rate=params.rate(spec, round_)
-    )
-    now = outcome.state
-    after = replace(state, discriminator=now.weights, moments=now.moments, steps=now.steps, mean_u=outcome.mean_u)
-    after = replace(after, seen=seen)
-    gradients = clip(outcome.gradients, params.gradient_clip)
-    return after, {
-        number: LogitGradients(values=gradients[i], batch=up.batch) for i, (number, up) in enumerate(ups.items())
     }

@@ -18,6 +18,7 @@ from typing import Annotated, cast
 
 from edge_sdk.methods import averaging, fedal
 from edge_sdk.methods.base import Down, Exchange, OnDevice, Slot, Stage, Up
+from edge_sdk.methods.fedal_discriminator import State as FedALState
 from edge_sdk.methods.params import Range, Start, Weighting
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Weights
@@ -43,7 +44,7 @@ class Params(fedal.Params):
 class State:
     """The state of FedAL, the means for the next exchange, and the architectures that had a mean before."""
 
-    transfer: fedal.State
+    transfer: FedALState
     means: Mapping[str, Weights] = field(default_factory=dict)
     """The means by layout."""
     members: Mapping[str, str] = field(default_factory=dict)

@@ -16,19 +16,19 @@ while.  What the noise promises is calculated in fedhkd_privacy.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.arrays import Doubles
 from edge_sdk.errors import UsageError
 from edge_sdk.methods import fedhkd_privacy
 from edge_sdk.methods.averaging import DISCLOSES, DOWN, UP, Averaging
 from edge_sdk.methods.base import Down, Exchange, OnDevice, Slot, Stage, Up
+from edge_sdk.methods.fedhkd_means import mean_hyper, mean_of_sums, published
 from edge_sdk.methods.noise import gaussian
 from edge_sdk.methods.params import Range, Start, Weighting
 from edge_sdk.methods.requests import BoundedShare, HyperMeans, Report
@@ -45,12 +45,10 @@ from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import Count, Packed, wire
-from edge_sdk.reductions import MOST, Contribution, MixedSum, mean_over_holders
+from edge_sdk.reductions import MixedSum
 
 _TOLD_CLASSES = "which classes the device holds, their samples, mean features and mean predictions"
 _TOLD_SUMS = "noised sums of every class: of samples, features and predictions"
-_DEVIATIONS = 6.0
-"""The allowed deviations of the noise on a count.  Above it, less than one honest count in 10^9 is cut."""
 MOST_BOUNDED = 0.5
 """The share of bounded samples above which there is a warning."""
 _ARRAYS = ("classes", "features", "soft", "counts")
@@ -219,7 +217,7 @@ class FedHKD(Averaging[Params]):
         shared = (means.counts >= params.min_count) & np.array(above, bool)  # (m,)
         if params.noise == "published":
             yield from self.report_bounded(device)
-            means = published(means, params, device.job.secret)
+            means = published(means, params.sigma, params.zeta, device.job.secret)
         return {"hyper": chosen(means, shared)} if shared.any() else {}
 
     def report_bounded(self, device: OnDevice[Any]) -> Stage[None]:
@@ -272,7 +270,8 @@ class FedHKD(Averaging[Params]):
         """Compute the mean weights and the mean hyper-knowledge."""
         weights = self.mean(uploads.weights, state.weights) if self.params.share_weights else None
         if self.params.noise_features:
-            now = mean_of_sums(uploads.rest, self.params, spec)
+            params = self.params
+            now = mean_of_sums(uploads.rest, spec, min_count=params.min_count, noise=params.noise_counts)
         else:
             now = mean_hyper(list(uploads.rest.payloads(HyperKnowledge, "hyper").values()))
         hyper, ages = carried(state, now, self.params.carry_rounds)
@@ -307,13 +306,6 @@ def passes(count: int, samples: int, nu: float) -> bool:
     return count >= Fraction(repr(nu)) * samples
 
 
-def published(means: HyperKnowledge, params: Params, secret: bytes) -> HyperKnowledge:
-    """Return hyper-knowledge with the paper's noise: N(0, (2 zeta sigma / n)^2) on each number of a mean feature."""
-    features = means.features.astype(np.float64)
-    deviations = 2 * params.zeta * params.sigma / means.counts[:, None]  # (m, 1)
-    return replace(means, features=(features + deviations * gaussian(secret, features)).astype(np.float32))
-
-
 def threshold_warning(params: Params, classes: int) -> tuple[str, ...]:
     """Return warning W1 for the threshold alone."""
     if params.nu * classes <= 1:
@@ -324,52 +316,6 @@ def threshold_warning(params: Params, classes: int) -> tuple[str, ...]:
         "is spread evenly none; devices with nothing to share make FedHKD FedAvg; use min_count instead (W1)"
     )
     return (text,)
-
-
-def mean_hyper(ups: Sequence[HyperKnowledge]) -> HyperKnowledge | None:
-    """Equation 9: per class the mean over its holders, by their samples of it; features and predictions alike."""
-    if not ups:
-        return None
-    features, soft = (
-        mean_over_holders([ClassRows(classes=up.classes, rows=getattr(up, part), counts=up.counts) for up in ups])
-        for part in ("features", "soft")
-    )
-    return HyperKnowledge(classes=features.classes, features=features.rows, soft=soft.rows, counts=features.counts)
-
-
-def mean_of_sums(ups: Iterable[Contribution], params: Params, spec: FederationSpec) -> HyperKnowledge | None:
-    """Divide noised sums by their noised counts; a class with fewer than `min_count` samples is left out.
-
-    Predictions are projected back to the simplex.  A count is limited to what its sender declared plus six deviations
-    of the noise, because counts are unverified claims.
-    """
-    k, slack = spec.classes, _DEVIATIONS * params.noise_counts
-    total = np.zeros((k, spec.feature_dim + k + 1))
-    for up in ups:  # in the order of device numbers
-        sums = cast("ClassRows", up.knowledge["sums"])
-        rows = sums.rows.astype(np.float64)
-        rows[:, -1] = rows[:, -1].clip(-slack, up.samples + slack)
-        total[sums.classes] += rows
-    counts = total[:, -1]  # (k,)
-    kept = np.flatnonzero(counts >= params.min_count)
-    if not len(kept):
-        return None
-    means = total[kept, :-1] / counts[kept, None]  # (m, d + k)
-    return HyperKnowledge(
-        classes=kept.astype(np.int32),
-        features=means[:, :-k].astype(np.float32),
-        soft=on_simplex(means[:, -k:]).astype(np.float32),
-        counts=np.clip(np.rint(counts[kept]), 1, MOST).astype(np.int32),
-    )
-
-
-def on_simplex(rows: Doubles) -> Doubles:
-    """The nearest points of the probability simplex to rows (m, k): Duchi et al. 2008, ICML, figure 1."""
-    falling = -np.sort(-rows, axis=1)  # (m, k)
-    excess = (np.cumsum(falling, axis=1) - 1) / np.arange(1, rows.shape[1] + 1)  # (m, k)
-    last = (falling > excess).sum(axis=1, keepdims=True) - 1  # (m, 1): entries that stay above 0, less 1
-    nearest: Doubles = np.maximum(rows - np.take_along_axis(excess, last, axis=1), 0)
-    return nearest
 
 
 def carried(before: State, now: HyperKnowledge | None, rounds: int) -> tuple[HyperKnowledge | None, tuple[int, ...]]:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats
-from edge_sdk.methods.fedal import Params
+from edge_sdk.methods.fedal_discriminator import DiscriminatorParams as Params
 from edge_sdk.methods.torch_threads import one_thread
 from edge_sdk.models import torch_device
 

@@ -7,7 +7,8 @@ import pytest
 from method_specs import spec_of
 
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.fedal import FedAL, clip
+from edge_sdk.methods.fedal import FedAL
+from edge_sdk.methods.fedal_discriminator import clip
 from edge_sdk.methods.registry import method_of
 from edge_sdk.models.base import Batches
 from edge_sdk.models.numpy_model import NumpyModel

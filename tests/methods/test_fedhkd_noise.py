@@ -19,7 +19,8 @@ from edge_sdk.device.store import MemoryStore, SqliteStore
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import EmptyRound, UsageError
 from edge_sdk.methods.base import NoState, OnDevice
-from edge_sdk.methods.fedhkd import FedHKD, Params, State, on_simplex, passes
+from edge_sdk.methods.fedhkd import FedHKD, Params, State, passes
+from edge_sdk.methods.fedhkd_means import on_simplex
 from edge_sdk.methods.fedhkd_privacy import delta, epsilon
 from edge_sdk.methods.noise import gaussian
 from edge_sdk.methods.registry import method_of
