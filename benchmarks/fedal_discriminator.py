@@ -35,7 +35,7 @@ SETTINGS: tuple[tuple[str, Mapping[str, Any]], ...] = (
         {**ADAM, "discriminator_rate": 1e-3, "held_ratio": 0.1, "discriminator_schedule": "cosine"},
     ),
 )
-AGAIN = ("Adam 0.0003", "Adam 1e-3, ratio held at 0.3")
+AGAIN = ("Adam 0.0003", "Adam 1e-3, ratio held at 0.1")
 """Settings that are run under the other seeds, too."""
 
 

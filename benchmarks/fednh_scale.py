@@ -33,9 +33,9 @@ COLUMNS = (("digits", 0.01), ("digits", 0.1), ("fmnist", 0.01), ("cifar10", 0.01
 """Data set, and rate of SGD with momentum .9; the paper's is .01."""
 CLIP = {"clip_norm": 10.0}
 SETTINGS: tuple[tuple[str, Mapping[str, Any], Mapping[str, Any]], ...] = (
-    ("`scale = 20`", {"scale": 20.0}, {}),
-    ("`scale = 20`, clip 10", {"scale": 20.0}, CLIP),
-    ("`scale = 1`", {"scale": 1.0}, {}),
+    ("`scale = 20`", {"scale": 20.0, "warm_rounds": 0}, {}),
+    ("`scale = 20`, clip 10", {"scale": 20.0, "warm_rounds": 0}, CLIP),
+    ("`scale = 1`", {"scale": 1.0, "warm_rounds": 0}, {}),
     ("`scale = 20`, `warm_rounds = 10`", {"scale": 20.0, "warm_rounds": 10}, {}),
     ("`scale = 20`, `warm_rounds = 10`, clip 10", {"scale": 20.0, "warm_rounds": 10}, CLIP),
 )

@@ -395,6 +395,10 @@ class Method(Generic[P]):
         """Return the knowledge that goes to all devices in this exchange, without empty roles."""
         return _there(self.down(state, at))
 
+    def shown(self, state: Any, at: ExchangeId) -> Up:
+        """Return the knowledge whose class rows reports show: what goes to all devices, unless a method has more."""
+        return self.common(state, at)
+
     def personal(self, state: Any, at: ExchangeId, number: int) -> Up:
         """Return the knowledge for one device in this exchange, without empty roles."""
         return _there(self.down_to(state, at, number))

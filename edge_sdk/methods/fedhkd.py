@@ -309,8 +309,8 @@ def threshold_warning(params: Params, classes: int) -> tuple[str, ...]:
     if params.nu * classes <= 1:
         return ()
     text = (
-        f"method.nu = {params.nu:g}: at most {int(1 / params.nu)} of {classes} classes of a device can pass it, and where data "
-        "is spread evenly none; devices with nothing to share make FedHKD FedAvg; use min_count instead (W1)"
+        f"method.nu = {params.nu:g}: at most {int(1 / params.nu)} of {classes} classes of a device can pass it, and "
+        "where data is spread evenly none; devices with nothing to share make FedHKD FedAvg; use min_count instead (W1)"
     )
     return (text,)
 

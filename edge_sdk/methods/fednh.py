@@ -43,6 +43,8 @@ LEAST = 1e-9
 """The least length of a sum of directions.  A shorter sum has cancelled out, and has no direction."""
 CLOSE = 0.9
 """The cosine of two prototypes above which there is a warning.  They begin at right angles or further apart."""
+SAFE_SCALE = 5.0
+"""The scale up to which SGD without a gradient clip gets no warning."""
 _STREAM = 0x70726F746F
 """Separates the draw of prototypes from the draws of devices, whose seeds end in their number."""
 _TOLD = (
@@ -53,7 +55,10 @@ _TOLD = (
 
 @dataclass(frozen=True, kw_only=True)
 class Params:
-    """Hyper-parameters of FedNH; the defaults are the paper's, but for the update."""
+    """Hyper-parameters of FedNH; the defaults are the paper's, but for the update and the warm rounds.
+
+    These come from a sweep (docs/results/fednh-scale.md): a scale of 20 from the start can ruin training by SGD.
+    """
 
     rho: Annotated[float, Range(0, 1, paper="0.9")] = 0.9
     """rho, the share of the old prototype in the new one."""
@@ -68,7 +73,7 @@ class Params:
     """s, the scale of the cosines; the paper names 30."""
     train_scale: bool = True
     """Whether s is trained with the body, as in the paper's experiments."""
-    warm_rounds: Annotated[int, Range(0)] = 0
+    warm_rounds: Annotated[int, Range(0, paper="0")] = 10
     """Rounds in which s rises from 1 to `scale`, by the same factor in each; after them it is trained, or stays."""
     share_body: bool = True
     """Whether bodies travel.  If false, only prototypes travel, and devices may have any architecture."""
@@ -103,7 +108,11 @@ class FedNH(Averaging[Params]):
     same_width = True
     holders_wanted = 1
     discloses = f"all weights in front of the last layer; {_TOLD}"
-    cautions = ("W9: more classes than features + 1", "W21: prototypes that come close together")
+    cautions = (
+        "W9: more classes than features + 1",
+        "W21: prototypes that come close together",
+        "W22: SGD with a large scale, without warm rounds or a gradient clip",
+    )
     device_state = DeviceState
     reduction = MixedSum
     body = True
@@ -120,12 +129,19 @@ class FedNH(Averaging[Params]):
             self.global_model, self.personal_after = False, "arrival"
 
     def warnings(self, spec: FederationSpec) -> tuple[str, ...]:
-        """Return warning W9."""
-        k, d = spec.classes, spec.feature_dim
-        if k <= d + 1 or self.params.initial != "auto":
-            return ()
-        how = "at right angles or opposite" if k <= 2 * d else "spread by descent" if d > 2 else "at equal angles"
-        return (f"W9: {k} prototypes cannot all be equally far apart in {d} features; they start {how}",)
+        """Return warnings W9 and W22."""
+        k, d, found = spec.classes, spec.feature_dim, []
+        if k > d + 1 and self.params.initial == "auto":
+            how = "at right angles or opposite" if k <= 2 * d else "spread by descent" if d > 2 else "at equal angles"
+            found.append(f"W9: {k} prototypes cannot all be equally far apart in {d} features; they start {how}")
+        train = spec.train
+        bounded = train.optimiser != "sgd" or train.clip_norm or self.params.warm_rounds
+        if not bounded and self.params.scale > SAFE_SCALE:
+            found.append(
+                f"W22: scale = {self.params.scale:g} multiplies every gradient, and nothing bounds it: set "
+                "train.clip_norm = 10, as the authors' code does, or warm_rounds, or training may collapse"
+            )
+        return tuple(found)
 
     def receive(self, device: OnDevice[DeviceState]) -> Stage[None]:
         """Write the prototypes as last layer; write the body; set the scale unless it goes on as it was trained."""

@@ -187,6 +187,10 @@ class FedSSA(Method[Params]):
         classes = state.seen.get(str(number)) or sorted(set().union(*state.seen.values()))
         return {"header": rows_of_classes(state.header, classes) if classes else None}
 
+    def shown(self, state: State, at: ExchangeId) -> Up:
+        """Return the header of all classes, whichever rows a device gets."""
+        return {} if state.header is None else {"header": state.header}
+
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Bag) -> State:
         """Compute the mean over the holders of each class; with `cached`, over the newest rows of all past holders."""
         if self.params.down == "seen":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import softmax
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, Weights
+from edge_sdk.protocol.messages import TrainSpec
 from edge_sdk.reductions import Contribution
 
 W0 = np.array([[1, 0], [-0.5, 0.75**0.5], [-0.5, -(0.75**0.5)]])
@@ -40,7 +42,7 @@ def state_of(rows: Any) -> State:
 
 
 def finished(state: State, ups: Sequence[tuple[ClassRows, tuple[float, ...]]], **params: Any):
-    spec = spec_of(FedNH, **{"start": "equal", **params})
+    spec = spec_of(FedNH, **{"warm_rounds": 0, "start": "equal", **params})
     method = method_of(spec)
     aggregate = method.zero()
     for number, (means, body) in enumerate(ups):
@@ -128,10 +130,10 @@ def test_descent_finds_what_there_is_a_closed_form_for_and_beats_chance() -> Non
 
 def test_what_cannot_be_is_said() -> None:
     with pytest.raises(UsageError, match=r'^method\.initial: simplex .*5 .*3 .*"auto"'):
-        FedNH.under({"initial": "simplex"}).begin(spec_of(FedNH, initial="simplex"))
+        FedNH.under({"initial": "simplex"}).begin(spec_of(FedNH, initial="simplex", warm_rounds=0))
     with pytest.raises(UsageError, match=r"^method\.initial: auto .*3 .*1 features"):
         first_prototypes(3, 1, "auto", np.random.default_rng(0))
-    (warning,) = FedNH().warnings(spec_of(FedNH))
+    (warning,) = FedNH().warnings(spec_of(FedNH, warm_rounds=0))
     assert re.match(f"W9: {CLASSES} prototypes .*{WIDTH} features", warning)
 
 
@@ -139,7 +141,7 @@ def test_what_cannot_be_is_said() -> None:
 
 
 def test_a_class_without_holder_keeps_its_bits() -> None:
-    before = FedNH().begin(spec_of(FedNH))
+    before = FedNH().begin(spec_of(FedNH, warm_rounds=0))
     after = finished(before, [(rows_of([1], [[1, 0, 0]]), ())], share_body=False)
     np.testing.assert_array_equal(np.delete(after.prototypes.rows, 1, 0), np.delete(before.prototypes.rows, 1, 0))
     assert (after.prototypes.rows[1] != before.prototypes.rows[1]).any()
@@ -193,7 +195,7 @@ def test_the_update_is_that_of_its_literal_twin(update: str, seed: int, devices:
         held = np.flatnonzero(rng.random(CLASSES) < 0.6)
         held = held if len(held) else np.array([0])
         ups.append(rows_of(held.tolist(), rng.normal(size=(len(held), WIDTH)), rng.integers(1, 50, len(held)).tolist()))
-    before = FedNH().begin(spec_of(FedNH))
+    before = FedNH().begin(spec_of(FedNH, warm_rounds=0))
     after = finished(before, [(up, ()) for up in ups], update=update, rho=0.7, share_body=False)
     expected = literal(before.prototypes.rows.astype(float), ups, 0.7, update)
     np.testing.assert_allclose(after.prototypes.rows, expected, atol=2e-5)
@@ -210,7 +212,7 @@ def test_bodies_that_stay_at_home_are_not_waited_for() -> None:
 
 def asked(down: dict[str, Any], *, begun: bool, round_: int = 1, **params: Any) -> tuple[list[Any], dict[str, Any]]:
     """What one exchange asks of the device, and what it uploads."""
-    spec = spec_of(FedNH, **params)
+    spec = spec_of(FedNH, **{"warm_rounds": 0, **params})
     job = Job(spec=spec, number=0, round=round_, exchange=0, closing=round_ == spec.rounds, samples=9, learns=True)
     step = method_of(spec).step(DeviceState(begun), down, job)
     requests, answer = [], None
@@ -280,7 +282,7 @@ def test_the_scale_rises_over_the_warm_rounds(train_scale: bool) -> None:
     assert rising == pytest.approx([1, 2, 4, 8, 16])
     assert method.scale_at(5, begun=True) == (None if train_scale else 16.0)  # None: as it was trained
     assert method.scale_at(9, begun=False) == 16.0  # a device that comes late
-    plain = method_of(spec_of(FedNH, scale=16.0))
+    plain = method_of(spec_of(FedNH, scale=16.0, warm_rounds=0))
     assert [plain.scale_at(0, begun=False), plain.scale_at(1, begun=True)] == [16.0, None]
 
 
@@ -288,9 +290,23 @@ def test_the_scale_rises_over_the_warm_rounds(train_scale: bool) -> None:
 
 
 def test_prototypes_that_come_close_are_told_of() -> None:
-    method = method_of(spec_of(FedNH))
+    method = method_of(spec_of(FedNH, warm_rounds=0))
     assert method.course(state_of(W0)) == ()
     near = np.array([[1, 0], [0.9999**0.5, 0.0001**0.5], [-1, 0]])
     (told,) = method.course(state_of(near))
     assert told.startswith("W21")
     assert method.course(state_of(near[[0, 2]])) == ()
+
+
+@pytest.mark.parametrize(
+    ("train", "scale", "told"),
+    [
+        ({"optimiser": "sgd"}, 20.0, True),
+        ({"optimiser": "sgd", "clip_norm": 10.0}, 20.0, False),
+        ({"optimiser": "sgd"}, 1.0, False),
+        ({"optimiser": "adam"}, 20.0, False),
+    ],
+)
+def test_a_large_scale_under_sgd_without_a_clip_is_told_of(train: dict[str, Any], scale: float, told: bool) -> None:
+    spec = replace(spec_of(FedNH, scale=scale, warm_rounds=0), train=TrainSpec(**train), feature_dim=64)
+    assert [text[:3] for text in method_of(spec).warnings(spec)] == (["W22"] if told else [])

@@ -24,7 +24,7 @@ from edge_sim.config import settings as configs
 
 def config(pictures: Path, models: Sequence[str], **method: Any) -> configs.Config:
     tables = fleets.tables(pictures, "fednh", devices=len(models))
-    tables["method"] = method
+    tables["method"] = {"warm_rounds": 0, **method}
     tables["fleet"] = [{"count": 1, "model": model} for model in models]
     return configs.parse(tables, Path("test.toml"))
 

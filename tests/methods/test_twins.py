@@ -62,8 +62,17 @@ def test_fedmd(pictures: Path, params: dict[str, Any], train: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("params", "train"),
     [
-        ({"tau": 2}, {}),
-        ({"tau": 3, "discriminator_rate": 0.3, "gradient_clip": 0.05, "temperature": 2.0}, SGD),
+        ({"tau": 2, "discriminator_optimiser": "sgd"}, {}),
+        (
+            {
+                "tau": 3,
+                "discriminator_optimiser": "sgd",
+                "discriminator_rate": 0.3,
+                "gradient_clip": 0.05,
+                "temperature": 2.0,
+            },
+            SGD,
+        ),
         ({"tau": 2, "discriminator_optimiser": "adam", "discriminator_rate": 0.01, "gradient_clip": 0.0}, SGD),
         ({"tau": 2, "adversarial": 2.0, "less_forgetting": 0.5}, {}),
     ],

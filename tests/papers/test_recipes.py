@@ -50,7 +50,7 @@ def commands(file: Path) -> list[str]:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_the_file_is_read_as_it_stands(file: Path) -> None:
-    config = configs.load(file)
+    config = configs.load_config(file)
     assert chosen_method(config).name == config.federation.method
     assert config.federation.method == ("feddf_al" if file.stem == "fedal-figure8" else file.stem.partition("-")[0])
     assert config.federation.start == "equal"
