@@ -36,6 +36,8 @@ from edge_sdk.protocol.schema import Count, Packed, Tensor, wire
 from edge_sdk.protocol.toml_table import NO_KEYS
 from edge_sdk.reductions import Bag
 
+LEAST_ABOVE_CHANCE = 0.002
+"""The distance of U_n from log(1/N) below which the discriminator counts as without effect (W19)."""
 Layer = Annotated[NDArray[np.float32], Tensor(("f4",), 1)]
 
 
@@ -167,6 +169,14 @@ class Adversarial(Transfer[A]):
     def read(cls, table: Mapping[str, Scalar], prefix: str = "method.", elsewhere: Mapping[str, str] = NO_KEYS) -> A:
         """Read parameters from a table, in which a preset fills in what is not said."""
         return super().read({**PRESETS.get(str(table.get("preset")), {}), **table}, prefix, elsewhere)
+
+    def without_effect(self, spec: FederationSpec, newest: Mapping[str, float]) -> tuple[str, ...]:
+        """Tell of a discriminator that knows no more than chance: its gradient has no direction."""
+        found, chance = newest.get("discriminator_u"), newest.get("discriminator_chance")
+        if found is None or chance is None or found > chance + LEAST_ABOVE_CHANCE:
+            return ()
+        text = f"the discriminator tells devices apart as chance does (U {found:.4f}, chance {chance:.4f}); raise"
+        return (f"{text} method.discriminator_rate, or let it learn by adam",)
 
     def terms_received(self, device: OnDevice[DeviceState], batch: Ints) -> tuple[Term, ...]:
         """Return the terms of equation 6 that came: imitate the others, deceive the discriminator."""

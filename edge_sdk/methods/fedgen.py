@@ -13,6 +13,7 @@ Devices get what the generator makes of the labels, not the generator.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, cast
@@ -31,6 +32,8 @@ from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import Count, Vector, wire
 from edge_sdk.reductions import Bag, MixedSum, mean_over_holders
 
+MOST_OF_CHANCE = 0.9
+"""The share of log k above which the cross-entropy of generated features counts as chance (W19)."""
 _STREAM = 0x67656E
 """Separates these draws from the draws of devices, whose seeds end in their number."""
 
@@ -155,6 +158,14 @@ class FedGen(Averaging[Params]):
         rng = np.random.default_rng([spec.seed, _STREAM, at.round, 1])  # other numbers than in training
         module = torch_part("torch_fedgen", "FedGen's generator")
         return dict(module.generator_figures(layers, header, counts / counts.sum(), self.generator_training(), rng))
+
+    def without_effect(self, spec: FederationSpec, newest: Mapping[str, float]) -> tuple[str, ...]:
+        """Tell of a generator whose features the mean last layer does not recognise."""
+        found, chance = newest.get("generator_cross_entropy", 0.0), math.log(spec.classes)
+        if found < MOST_OF_CHANCE * chance:
+            return ()
+        text = f"generated features say nothing of their class (cross-entropy {found:.2f}, chance {chance:.2f}); raise"
+        return (f"{text} method.generator_steps or method.generator_rate",)
 
     def generator_training(self) -> Any:
         """Return how the generator learns in a round."""

@@ -13,6 +13,7 @@ Nothing came in round 0, which is plain training.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -29,6 +30,9 @@ from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import Count, wire
 from edge_sdk.reductions import Change, SlotSum
+
+LEAST_CLASS_ENTROPY = 0.3
+"""The entropy of generated samples over classes, of 1, below which the generator counts as collapsed (W19)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +130,13 @@ class FedKF(Averaging[Params]):
         """Train on equation 7; if no teacher was received, the two means are equal."""
         teacher = device.received(Weights, "teacher" if "teacher" in device.down else "weights")
         yield from device.fit(loss(teacher, self.params, device.job.spec.train.batch_size))
+
+    def without_effect(self, spec: FederationSpec, newest: Mapping[str, float]) -> tuple[str, ...]:
+        """Tell of a generator whose samples are of few classes: they teach what those classes alone look like."""
+        found = newest.get("generated_class_entropy", 1.0)
+        if found >= LEAST_CLASS_ENTROPY:
+            return ()
+        return (f"the generated samples are of few classes (entropy {found:.2f} of 1); lower method.certain",)
 
     def begin(self, spec: FederationSpec) -> State:
         """Start without weights: devices begin with their own."""

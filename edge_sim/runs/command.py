@@ -19,10 +19,10 @@ from coordinator.report.run_table import run_table
 from coordinator.report.summary import summary
 from coordinator.report.tables import show_table
 from edge_sim.config import settings
-from edge_sim.runs import run_folder
 from edge_sim.config.settings import Config
 from edge_sim.engines.choice import resolve_engine
 from edge_sim.fleet.fleet import build_fleet
+from edge_sim.runs import run_folder
 from edge_sim.runs.run_folder import check_new
 from edge_sim.runs.runner import run_in
 

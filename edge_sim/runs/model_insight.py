@@ -9,11 +9,11 @@ import numpy as np
 
 from coordinator.record.insight import Insight, principal_components
 from coordinator.serving import final_prototypes
+from edge_sdk.arrays import Floats, Ints
 from edge_sdk.models.base import Model
 from edge_sdk.objectives import softmax
-from edge_sdk.arrays import Floats, Ints
-from edge_sim.data.datasets import Dataset
 from edge_sim.clock.virtual_fleet import VirtualDevice, VirtualFleet
+from edge_sim.data.datasets import Dataset
 
 MOST_PREDICTING, MOST_DRAWN = 100, 6
 """Numbers of devices, counted from the first: for the mean prediction, and for the drawn features."""

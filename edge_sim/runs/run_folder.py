@@ -11,11 +11,10 @@ from pathlib import Path
 from coordinator.config import to_toml
 from coordinator.report import text_files
 from coordinator.report.run_files import read_run
-from coordinator.report.run_files import read_run
 from edge_sdk.durable import as_store_error
 from edge_sdk.errors import UsageError
-from edge_sim.runs import same_world
 from edge_sim.config.settings import Config
+from edge_sim.runs import same_world
 
 LOCK = "lock"
 """Name of the lock file, an empty SQLite file."""

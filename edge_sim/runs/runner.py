@@ -18,17 +18,17 @@ from coordinator.serving import final_prototypes
 from coordinator.trace.log import TraceWriter, keeping
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.mqtt.url import parse_broker_url
-from edge_sim.config import settings
-from edge_sim.engines import choice
-from edge_sim.fleet import feasible
-from edge_sim.runs import garbage_collection, late_start, run_folder, unused_settings
-from edge_sim.fleet.fleet import Fleet, build_fleet, export_partition, rebuilt
 from edge_sim.clock.checkpoint import Checkpoints
+from edge_sim.clock.virtual_fleet import VirtualFleet
+from edge_sim.config import settings
 from edge_sim.config.settings import Config
+from edge_sim.engines import choice
 from edge_sim.engines.memory import MIB, peak_bytes
+from edge_sim.fleet import feasible
+from edge_sim.fleet.fleet import Fleet, build_fleet, export_partition, rebuilt
+from edge_sim.runs import garbage_collection, late_start, run_folder, unused_settings
 from edge_sim.runs.model_insight import model_insight
 from edge_sim.runs.simulation_result import NOTHING, simulation_result
-from edge_sim.clock.virtual_fleet import VirtualFleet
 
 ObserverFor = Callable[[str], RunObserver | None]
 """An observer for the part of a run with this label."""

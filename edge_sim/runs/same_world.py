@@ -17,8 +17,7 @@ NAMED = 3
 
 
 def check_same_world(kept: Path, config: Config) -> None:
-    """Raise UsageError, with the first differences, where a run with the settings in `kept` cannot resume with
-    `config`."""
+    """Raise UsageError where a run with the settings in `kept` cannot resume with `config`: the first differences."""
     before, now = settings_by_key(settings.load_config(kept)), settings_by_key(config)
     differ = [key for key in before if key in now and before[key] != now[key]]
     if not differ:

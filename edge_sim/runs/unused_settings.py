@@ -9,8 +9,8 @@ import json
 from collections.abc import Iterator
 
 from edge_sdk.protocol.messages import TrainSpec
-from edge_sim.config.settings import Config, RunTable
 from edge_sim.config.scenario import ScenarioTable
+from edge_sim.config.settings import Config, RunTable
 
 USED_BY = {
     "workers": ("cohort", "workers", "ray"),

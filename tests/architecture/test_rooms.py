@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 import pytest
+import setuptools
 from import_graph import import_graph
 from imports import ROOT, sources
 
@@ -51,6 +53,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "edge_sim.runs": {*CLIENT, *SERVER, *SIMULATION, "coordinator.report", "edge_sim.clock", "edge_sim.over_broker"},
     "edge_sim.studies": {*CLIENT, *SERVER, *SIMULATION, "coordinator.report", "edge_sim.runs"},
 }
+PACKAGES = ("edge_sdk", "coordinator", "edge_sim")
 OWN_WORDS = {"Params", "State", "DeviceState"}
 """Each method's file has its own, by these names: a reader finds the same parts in every paper."""
 
@@ -116,6 +119,28 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 def test_a_public_class_or_type_has_one_name() -> None:
     assert defined_twice(sources(), ast.ClassDef, ast.AnnAssign) <= OWN_WORDS
+
+
+def test_every_room_says_what_it_is_and_is_packed() -> None:
+    """A folder without `__init__.py` works in a checkout, and is missing from the wheel."""
+    packed = set(setuptools.find_packages(str(ROOT)))
+    for folder in {module.parent for package in PACKAGES for module in (ROOT / package).rglob("*.py")}:
+        room = ".".join(folder.relative_to(ROOT).parts)
+        assert room in packed
+        assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+
+
+def test_version_control_ignores_no_source() -> None:
+    ignored = subprocess.run(
+        ["git", "ls-files", "--others", "--ignored", "--exclude-standard", *PACKAGES, "tests"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ignored.returncode:
+        pytest.skip("not a checkout: no git, or an unpacked archive")
+    assert [name for name in ignored.stdout.splitlines() if name.endswith(".py")] == []
 
 
 def test_a_public_function_has_one_name() -> None:
