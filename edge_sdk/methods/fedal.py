@@ -36,8 +36,8 @@ from edge_sdk.protocol.schema import Count, Packed, Tensor, wire
 from edge_sdk.protocol.toml_table import NO_KEYS
 from edge_sdk.reductions import Bag
 
-LEAST_ABOVE_CHANCE = 0.002
-"""The distance of U_n from log(1/N) below which the discriminator counts as without effect (W19)."""
+LEAST_RATIO = 0.05
+"""The norm of the adversarial gradient over that of the KL gradient below which it counts as without effect (W19)."""
 Layer = Annotated[NDArray[np.float32], Tensor(("f4",), 1)]
 
 
@@ -171,12 +171,15 @@ class Adversarial(Transfer[A]):
         return super().read({**PRESETS.get(str(table.get("preset")), {}), **table}, prefix, elsewhere)
 
     def without_effect(self, spec: FederationSpec, newest: Mapping[str, float]) -> tuple[str, ...]:
-        """Tell of a discriminator that knows no more than chance: its gradient has no direction."""
-        found, chance = newest.get("discriminator_u"), newest.get("discriminator_chance")
-        if found is None or chance is None or found > chance + LEAST_ABOVE_CHANCE:
+        """Tell of an adversarial gradient that is small beside the KL gradient: then this is FedMD-LF.
+
+        U near log(1/N) alone says nothing: devices that deceive the discriminator are what the method is for.
+        """
+        ratio = newest.get("adversarial_ratio", math.inf)
+        if ratio >= LEAST_RATIO:
             return ()
-        text = f"the discriminator tells devices apart as chance does (U {found:.4f}, chance {chance:.4f}); raise"
-        return (f"{text} method.discriminator_rate, or let it learn by adam",)
+        text = f"the adversarial gradient is {ratio:.1%} of the KL gradient; raise method.discriminator_rate"
+        return (f"{text}, let the discriminator learn by adam, or set method.held_ratio",)
 
     def terms_received(self, device: OnDevice[DeviceState], batch: Ints) -> tuple[Term, ...]:
         """Return the terms of equation 6 that came: imitate the others, deceive the discriminator."""

@@ -96,9 +96,9 @@ def test_a_discriminator_is_measured_on_the_coordinator(pictures):
     assert last["discriminator_chance"][COORDINATOR] == pytest.approx(-np.log(6))
 
 
-@pytest.mark.parametrize(("u", "lines"), [(-1.0, 0), (-1.79, 1), (-1.9, 1)])
-def test_a_discriminator_that_knows_nothing_is_told(u, lines):
-    newest = {"discriminator_u": u, "discriminator_chance": -1.7918}
+@pytest.mark.parametrize(("ratio", "lines"), [(0.02, 1), (0.2, 0)])
+def test_an_adversarial_term_of_no_weight_is_told(ratio, lines):
+    newest = {"adversarial_ratio": ratio, "discriminator_u": -1.79, "discriminator_chance": -1.79}
     assert len(load_method("fedal")().without_effect(spec_of(load_method("fedal")), newest)) == lines
 
 
