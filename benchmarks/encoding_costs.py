@@ -95,7 +95,7 @@ def _run(method: str, encoding: str, seed: int, rounds: int) -> dict[str, Any]:
         "method": method,
         "encoding": encoding,
         "seed": seed,
-        "accuracy": told["metrics"][metric] if metric else told["accuracy"]["mean"],
+        "accuracy": told["metrics"][metric] if metric else told.get("global_model", told)["accuracy"]["mean"],
         "up_bytes": told["bytes"]["up_per_device_round"],
         "down_bytes": told["bytes"]["down_per_device_round"],
     }

@@ -44,7 +44,7 @@ def point(method: str, params: Mapping[str, Any]) -> Point:
     own = {"max_devices": DEVICES, **params} if method == "fedal" else {}
     return Point(
         {
-            "federation": {"name": "adversary", "method": method, "rounds": ROUNDS, "devices": DEVICES},
+            "federation": {"name": "adversary", "method": method, "rounds": ROUNDS, "devices": DEVICES, "start": "own"},
             "method": {"tau": 5, "public_batch": 32, **own},
             "train": {"optimiser": "adam", "learning_rate": 1e-3, "local_steps": 5, "evaluate_every": ROUNDS},
             "data": {"source": "digits", "public": 400},

@@ -57,6 +57,7 @@ def point(
                 "method": method,
                 "rounds": rounds,
                 "devices": DEVICES,
+                "start": "own",
                 "feature_dim": 64,
             },
             "method": dict(params),
@@ -126,7 +127,7 @@ def _found(
 
 
 def _accuracies(found: Sequence[Figures]) -> list[float]:
-    return [each["accuracy"] for each in found]
+    return [each["global"] for each in found]
 
 
 if __name__ == "__main__":

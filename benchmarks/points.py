@@ -45,6 +45,8 @@ class Point:
         result = edge_sim.run(configs.parse(tables, out / "study.toml"))
         found = {**summary(result)["metrics"], **(more(result) if more else {})}
         found["accuracy"] = summary(result)["accuracy"]["mean"]
+        if "global" in result.models:
+            found["global"] = summary(result)["global_model"]["accuracy"]["mean"]
         out.mkdir(parents=True, exist_ok=True)
         kept.write_text(json.dumps({"tables": tables, "figures": found}, default=str))
         return found

@@ -18,6 +18,7 @@ from task import tables  # of benchmarks/simulation: its nets are those of side.
 from coordinator.record.observer import RunObserver
 from coordinator.record.result import RoundResult
 from coordinator.record.run_record import RunRecord
+from coordinator.report.summary import summary
 from edge_sim.runs.runner import run
 
 ENGINES = {"mlp": "cohort", "cnn": "workers"}
@@ -41,7 +42,7 @@ def main() -> None:
     log = Log(("edge-sdk",))
     watch = Stopwatch(log)
     found = run(tables("fedavg", net, len(Task.read(path).devices), engine=ENGINES[net]), observer=lambda _label: watch)
-    accuracy = sum(device.accuracy or 0.0 for device in found.devices) / len(found.devices)
+    accuracy = summary(found)["global_model"]["accuracy"]["mean"]
     told = {"accuracy": accuracy, "loss": None, "versions": log.versions()}
     sys.stdout.write("\n" + json.dumps({"ends_s": log.ends_s, "cpu_s": log.cpu_s, "lost": log.lost, **told}) + "\n")
 
