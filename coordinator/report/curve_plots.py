@@ -126,9 +126,9 @@ def accuracy_by_round(comparison: Comparison, path: Path) -> None:
     counted = _measured_words(comparison, points)
     words = f"{_model_words(comparison)}{DOT}line: mean {counted}{DOT}{_band_words(comparison, banded=banded)}"
     tall_in = HEIGHT_IN if len(points) <= MOST_AT_ENDS else height_for_names(len(points))
-    with picture(
-        path, WIDTH_IN, tall_in, "Accuracy by round", words + f"{DOT}thin: each device's own" * alone
-    ) as figure:
+    only_global = "personal" not in comparison.shown_models
+    title = "Accuracy of the global model by round" if only_global else "Accuracy by round"
+    with picture(path, WIDTH_IN, tall_in, title, words + f"{DOT}thin: each device's own" * alone) as figure:
         axes = figure.add_subplot()
         if alone:
             _draw_devices(axes, comparison)

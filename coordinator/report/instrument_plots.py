@@ -30,6 +30,11 @@ PANEL_IN = 2.1
 COLUMNS = 2
 SHARE = "share"
 """The first word of the instruments that are shares of a gradient; those on the same samples share a panel."""
+TOGETHER = {
+    "discriminator_u": ("U of the discriminator", "U"),
+    "discriminator_chance": ("U of the discriminator", "log(1/N), chance"),
+}
+"""The panel and the line of instruments that are compared with each other."""
 Panel: TypeAlias = tuple[str, dict[str, list[InstrumentPoint]]]
 """A panel's title, and its lines by name."""
 
@@ -49,10 +54,10 @@ def instruments_by_round(comparison: Comparison, path: Path) -> None:
     seed = f"{DOT}seed {comparison.seeds[0]}" if len(comparison.seeds) > 1 else ""
     subtitle = f"{words_for(comparison)}{DOT}means over devices, by measured round{seed}"
     with picture(path, WIDTH_IN, height_in, "What the method does", subtitle) as figure:
-        grid = figure.subplots(-(-len(panels) // COLUMNS), COLUMNS, squeeze=False).flat
+        grid = figure.subplots(-(-len(panels) // COLUMNS), COLUMNS, squeeze=False).ravel().tolist()
         for axes, panel in zip(grid, panels, strict=False):
             _draw_panel(axes, panel)
-        for axes in list(grid)[len(panels) :]:
+        for axes in grid[len(panels) :]:
             axes.set_axis_off()
 
 
@@ -66,7 +71,9 @@ def _panels(method: str, points: Sequence[InstrumentPoint], *, several: bool) ->
     for point in points:
         kind, _, rest = point.instrument.partition(".")
         samples, _, term = rest.partition(".")
-        title, name = (f"share of the gradient, {samples} samples", term) if kind == SHARE else (point.instrument, "")
+        title, name = TOGETHER.get(point.instrument, (point.instrument, ""))
+        if kind == SHARE:
+            title, name = f"share of the gradient, {samples} samples", term
         panels.setdefault(title, {}).setdefault(name, []).append(point)
     first = f"{short(method)}: " if several else ""
     return [(printable(first + title.replace("_", " ")), lines) for title, lines in panels.items()]
@@ -80,6 +87,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     axes.set_title(title, fontsize=8, loc="left")
     round_axis(axes)
     if any(lines):
+        axes.legend(fontsize=7, loc="best")
+    if SHARE in title:
         axes.yaxis.set_major_formatter(tick_percent)
         axes.set_ylim(0, 1)
-        axes.legend(fontsize=7, loc="best")

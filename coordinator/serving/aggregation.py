@@ -48,6 +48,6 @@ class Aggregation:
 
     def close(self, place: ExchangeId, contributors: tuple[str, ...]) -> None:
         """Let the method reduce an exchange.  Raises EdgeError if it cannot; then nothing has changed."""
-        found = self._reduction.finish(place, contributors, self._registry.numbers, self._registry.samples)
+        found = self._reduction.finish(place, contributors, self._registry.numbers, self._registry.registered)
         self.record.instrument(place.round + 1, COORDINATOR, found)
         self.contributors = len(contributors)

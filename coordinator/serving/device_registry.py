@@ -7,7 +7,7 @@ from typing import Any
 
 from coordinator.serving import admission
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.methods.base import Method
+from edge_sdk.methods.base import Method, Registered
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.messages import FederationSpec, Hello
@@ -68,6 +68,12 @@ class DeviceRegistry:
                     self.take_in(hello)
 
     # -- who is here ------------------------------------------------------------------------------------------------
+
+    @property
+    def registered(self) -> Registered:
+        """The devices that have joined, as a method sees them."""
+        layouts = {self.numbers[device]: hello.layout.hex() for device, hello in self.hellos.items() if hello.layout}
+        return Registered(len(self.numbers), sum(self.samples[device] for device in self.numbers), layouts)
 
     def known(self, device: str) -> bool:
         """Whether a device has joined, or is on the roster."""

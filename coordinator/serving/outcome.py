@@ -80,7 +80,7 @@ def run_result(server: Server, devices: tuple[DeviceResult, ...], transport: str
         time=dict(time),
         versions=versions(),
         transport=transport,
-        one_model=server.method.global_model and server.method.same_layout,
+        one_model=server.method.global_model,
         models=server.method.measured_models,
         encoding=encodings_in_use(spec, server.method.every_exchange),
         reason=server.rounds.reason,

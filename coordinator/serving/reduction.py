@@ -56,14 +56,14 @@ class Reduction:
         self._aggregate = self.method.add(self._aggregate, contribution)
 
     def finish(
-        self, place: ExchangeId, contributors: tuple[str, ...], numbers: Mapping[str, int], samples: Mapping[str, int]
+        self, place: ExchangeId, contributors: tuple[str, ...], numbers: Mapping[str, int], registered: Registered
     ) -> Mapping[str, float]:
         """Let the method reduce the exchange, after slots that are now too old are taken out of the aggregate.
 
-        numbers, samples: by device, of all that have joined.  Returns the method's instruments.  Raises EdgeError if
+        numbers: by device, of all that have joined.  Returns the method's instruments.  Raises EdgeError if
         the method cannot reduce; then nothing has changed.
         """
-        self.method.registered = Registered(len(numbers), sum(samples[device] for device in numbers))
+        self.method.registered = registered
         aggregate = self._aggregate
         too_old = [device for device in self._too_old(place.round) if device not in contributors]
         for device, earlier in [(device, self._slot(device)) for device in too_old]:

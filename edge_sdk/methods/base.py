@@ -148,6 +148,8 @@ class Registered:
     devices: int = 0
     samples: int = 0
     """The private training samples that they declared, all together."""
+    layouts: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    """The layout of the weights that each device would share, in hexadecimal digits, by device number."""
 
 
 class Nets(Protocol):

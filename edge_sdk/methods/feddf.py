@@ -87,7 +87,7 @@ class FedDF(Averaging[Params]):
     def down_to(self, state: State, at: ExchangeId, number: int) -> Down:
         """Send the model of the device's architecture."""
         layout = state.members.get(str(number))
-        return {} if layout is None else {"weights": state.models[layout]}
+        return {"weights": state.models.get(layout or "")}
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Bag) -> State:
         """Average, then distil.  Raises UsageError if the net of an architecture is missing."""
@@ -97,7 +97,8 @@ class FedDF(Averaging[Params]):
             layout = weights.layout.hex()
             sums[layout] = sums.get(layout, WeightedSum()).add(number, weights)
         means = {layout: self.mean(total, state.models.get(layout)) for layout, total in sums.items()}
-        members = {**state.members, **{str(number): weights.layout.hex() for number, weights in ups.items()}}
+        joined = {str(number): layout for number, layout in self.registered.layouts.items()}
+        members = {**state.members, **joined, **{str(number): each.layout.hex() for number, each in ups.items()}}
         models = {**state.models, **means}
         if self.params.steps:
             rng = np.random.default_rng([spec.seed, _STREAM, at.round])

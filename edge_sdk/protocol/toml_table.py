@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
+import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -42,12 +43,29 @@ def read_table(
     for key in table:
         if key not in known:
             raise UsageError(f"{elsewhere.get(key, prefix)}{key}: {unknown_key}; {allowed(key, known)}")
+        _check_inner(cls, key, table[key], elsewhere.get(key, prefix))
     try:
         return schema.from_plain(cls, dict(table))
     except RemoteProtocolError as error:
         problem = _with_value(str(error).removeprefix(cls.__name__).lstrip(".: "), table)
         key = re.split(r"[^a-zA-Z0-9_]", problem, maxsplit=1)[0]
         raise UsageError(f"{elsewhere.get(key, prefix)}{problem}") from None
+
+
+def _check_inner(cls: type, key: str, value: Any, prefix: str) -> None:
+    """Raise UsageError for an unknown key of a table within the table, where its field is a dataclass."""
+    inner = next(filter(dataclasses.is_dataclass, _types(typing.get_type_hints(cls)[key])), None)
+    if inner is None or not isinstance(value, Mapping):
+        return
+    known = sorted(field.name for field in dataclasses.fields(inner))
+    for each in value:
+        if each not in known:
+            raise UsageError(f"{prefix}{key}.{each}: unknown key; {allowed(str(each), known)}")
+
+
+def _types(annotation: Any) -> tuple[Any, ...]:
+    """Return the types that an annotation allows."""
+    return typing.get_args(annotation) or (annotation,)
 
 
 def to_table(value: object, *, defaults: bool = False) -> dict[str, Any]:

@@ -161,33 +161,37 @@ class _Measuring:
 
     def personal_model(self) -> Mapping[str, float]:
         """Measure the device's own model as it is."""
-        return self._undone(self._method.measure_personal(self._on_device({})))
+        return self._undone(self._method.measure_personal(self._on_device({})), "personal")
 
     def shared_model(self, model: MeasuredModel, knowledge: Mapping[str, Any]) -> Mapping[str, float]:
         """Measure a shared model that this knowledge brings."""
-        return self._undone(self._arriving(model, knowledge))
+        return self._undone(self._arriving(model, knowledge), model)
 
     def _arriving(self, model: MeasuredModel, knowledge: Mapping[str, Any]) -> Generator[Any, Any, None]:
-        yield from self._method.receive(self._on_device(knowledge))
-        yield Evaluate(self._job.round, model=model, of=self._method.global_of)
+        device = self._on_device(knowledge)
+        yield from self._method.receive(device)
+        if model == self._method.arrives(closing=True):
+            yield from self._method.measure(device)
+        else:
+            yield Evaluate(self._job.round, model=model, of=self._method.global_of)
 
     def _on_device(self, knowledge: Mapping[str, Any]) -> OnDevice[Any]:
         return OnDevice(job=self._job, state=self._method.device_state(), down=knowledge)
 
-    def _undone(self, stage: Generator[Any, Any, None]) -> Mapping[str, float]:
-        """Serve the requests of a stage, return what its evaluation found, and restore the models."""
+    def _undone(self, stage: Generator[Any, Any, None], model: MeasuredModel) -> Mapping[str, float]:
+        """Serve the requests of a stage up to the evaluation of a model, return its figures, and restore the models."""
         before = self._bench.state_bytes()
         answer: Any = None
-        metrics: Mapping[str, float] = {}
         try:
             while True:
                 request = stage.send(answer)
                 answer = self._served(request)
-                if isinstance(request, Evaluate):
-                    metrics = answer
+                if isinstance(request, Evaluate) and request.model == model:
+                    return dict(answer)
         except StopIteration:
-            return metrics
+            return {}
         finally:
+            stage.close()
             if self._bench.state_bytes() != before:
                 self._bench.load_state(before)
 

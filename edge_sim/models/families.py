@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from edge_sdk.data import Preprocess, Raw
-from edge_sdk.errors import UsageError
+from edge_sdk.errors import EdgeError, UsageError
 from edge_sdk.loading import load_function
 from edge_sdk.models.base import Model
 from edge_sdk.models.numpy_model import NumpyModel
+from edge_sdk.protocol.leaves import one_line
 from edge_sim.models.model_types import HeadKind, InputShape, ModelFile
 
 
@@ -182,7 +183,14 @@ def _own(
     factory = _factory(name)
     offered: dict[str, Any] = {"preprocess": preprocess, "head": head, "device": device}
     taken = {key: offered[key] for key in inspect.signature(factory).parameters if key in offered}
-    model = factory(classes, _input_shape(taken.get("preprocess", Preprocess()), raw_shape), seed, **taken)
+    shape = _input_shape(taken.get("preprocess", Preprocess()), raw_shape)
+    try:
+        model = factory(classes, shape, seed, **taken)
+    except EdgeError:
+        raise
+    except Exception as error:
+        told = one_line(f"{type(error).__name__}: {error}")
+        raise UsageError(f"model {name}: it failed when called with ({classes}, {shape}, {seed}): {told}") from error
     found = getattr(getattr(model, "spec", None), "classes", None)
     if found != classes:
         raise UsageError(f"{name} gave {type(model).__name__} for {found} classes, expected a Model for {classes}")

@@ -123,6 +123,11 @@ MISTAKES = {
         '[train]\nschedule = "cosine"\nschedule_rounds = 2',
         "train.schedule: 'cosine' .* 0 from round 2 of 3",
     ),
+    "a key of a table in a table": (
+        "[data]",
+        "[data]\naugment = {crop_pixel = 2}",
+        "data.augment.crop_pixel: unknown key; did you mean crop_pixels",
+    ),
     "larger than any number": (
         "learning_rate = 0.05",
         "learning_rate = 99999999999999999999",

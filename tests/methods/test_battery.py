@@ -233,6 +233,19 @@ def test_a_device_that_comes_late_is_let_in(pictures: Path, name: str) -> None:
     assert run.result.updates["refused"] == 0
 
 
+# -- the global model -----------------------------------------------------------------------------------------------
+
+
+@EVERY
+def test_the_global_model_is_one_on_all_devices_whoever_was_asked(pictures: Path, name: str) -> None:
+    tables = made(pictures, name, rounds=3).tables
+    tables["federation"] = {**tables["federation"], "participants": 2, "quorum": 1}
+    run = fleets.Run(configs.parse(tables, Path("test.toml"))).finished()
+    for entry in run.result.history if run.server.method.global_model else ():
+        assert entry.global_accuracy.keys() == run.result.learners
+        assert len(set(entry.global_accuracy.values())) == 1
+
+
 # -- local epochs ---------------------------------------------------------------------------------------------------
 
 TRAINED: dict[str, tuple[Part, ...]] = {

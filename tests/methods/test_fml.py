@@ -135,7 +135,7 @@ def test_a_device_without_a_proxy_is_refused_before_training(pictures: Path) -> 
     run = fleets.Run(made(pictures))
     virtual = run.devices[1]
     virtual.agent.bench.proxy = None
-    virtual.agent._shares_weights = False
+    virtual.agent.shares_weights = False
     run.finished()
     (refused,) = run.result.refused_devices
     assert (refused["device"], refused["reason"]) == ("device-01", "capability")
@@ -156,6 +156,12 @@ def test_a_family_that_is_no_proxy_is_one_line(pictures: Path, family: str, word
         sim_fleet.build_fleet(made(pictures, proxy=family))
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_factory_that_fails_is_one_line_that_names_it(pictures: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        feasible.check_feasible(sim_fleet.build_fleet(made(pictures, proxy="numpy:zeros")))
+    assert "numpy:zeros" in str(caught.value)
 
 
 def test_memory_and_time_count_both_models(pictures: Path) -> None:
