@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Generator, Mapping
 from typing import TypeAlias, TypeVar
 
@@ -10,6 +11,7 @@ import numpy as np
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.device import divergence
 from edge_sdk.device.evaluation import personalised_accuracies
+from edge_sdk.device.meter import Meter
 from edge_sdk.device.term_shares import term_shares
 from edge_sdk.device.workbench import Workbench, add_by_class, slices
 from edge_sdk.methods import requests
@@ -60,8 +62,24 @@ def batches_of_step(bench: Workbench, source: Source, job: Job, step: int) -> Ba
 def serve_term_shares(bench: Workbench, request: requests.TermShares, job: Job) -> Mapping[str, float]:
     """Measure each term on the fit's last mini-batch; not metered, because it is no part of the method."""
     fit, last = request.fit, len(request.fit.source.indices) - 1
+    if isinstance(fit, requests.FitBoth):
+        return _shares_of_both(bench, fit, job, last)
     batches = batches_of_step(bench, fit.source, job, last)
     return term_shares(bench.model, batches, at_step(fit.objective, last), fit.part)
+
+
+def _shares_of_both(bench: Workbench, fit: requests.FitBoth, job: Job, step: int) -> Mapping[str, float]:
+    """Return the shares in both models' gradients, by names that begin with `own` and `proxy`."""
+    unmetered = (copy.copy(each) for each in (bench, bench.of(PROXY)))
+    both = [(each, batches_of_step(each, fit.source, job, step)) for each in unmetered]
+    for each, _ in both:
+        each.meter = Meter()
+    seen = [_said(each, batches, fit.coupling) for each, batches in both]
+    shares: dict[str, float] = {}
+    for role, (each, batches), objective in zip(("own", "proxy"), both, fit.coupling.objectives(*seen), strict=True):
+        found = term_shares(each.model, batches, objective)
+        shares |= {f"{role}.{name}": share for name, share in found.items()}
+    return shares
 
 
 @serves(requests.Report)

@@ -13,7 +13,7 @@ from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import Diverged
 from edge_sdk.methods.base import Step
 from edge_sdk.methods.job import Job
-from edge_sdk.methods.requests import Evaluate, Fit, MeasuredModel, Private, Report, Request, TermShares
+from edge_sdk.methods.requests import Evaluate, Fit, FitBoth, MeasuredModel, Private, Report, Request, TermShares
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Assign
@@ -116,9 +116,10 @@ class Learner:
                 measured.evaluations[request.model] = Evaluation(request.rounds_done, result)
             elif isinstance(request, Report):
                 measured.instruments.update(request.values)
-            elif job.instruments and isinstance(request, Fit):
-                measured.instruments.update(result.instruments)
-                shares = (yield from serve(TermShares(fit=request), job)) if len(request.objective) > 1 else {}
+            elif job.instruments and isinstance(request, (Fit, FitBoth)):
+                several = isinstance(request, FitBoth) or len(request.objective) > 1
+                shares = (yield from serve(TermShares(fit=request), job)) if several else {}
+                measured.instruments.update(result.instruments if isinstance(request, Fit) else {})
                 measured.instruments.update({share_name(request, name): share for name, share in shares.items()})
 
     def recompute(self, assign: Assign) -> None:
@@ -131,6 +132,6 @@ class Learner:
             self.state, _ = stop.value
 
 
-def share_name(fit: Fit, term: str) -> str:
+def share_name(fit: Fit | FitBoth, term: str) -> str:
     """Return the instrument's name for a term's share in a fit on private or on public samples."""
     return f"share.{'private' if isinstance(fit.source, Private) else 'public'}.{term}"

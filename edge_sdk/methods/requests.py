@@ -239,7 +239,7 @@ class TermShares(Request):
     """
 
     computes: ClassVar[bool] = True
-    fit: Fit
+    fit: Fit | FitBoth
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -25,6 +25,7 @@ def run(pictures: Path, method: str, **train: Any) -> Result:
     tables = fleets.tables(pictures, method)
     tables["federation"]["rounds"] = 4
     tables["train"] |= train
+    tables["method"] |= {"proxy": "softmax"} if method == "fml" else {}
     return fleets.Run(settings.parse(tables, Path("test.toml"))).finished().result
 
 
@@ -47,6 +48,18 @@ def test_every_device_tells_its_shares(fedprox):
 def test_a_term_that_does_nothing_is_named(pictures):
     idle = run(pictures, "fedprox", learning_rate=1e-5)
     assert [warning for warning in idle.warnings if "W19" in warning and "proximal" in warning]
+
+
+def test_both_models_of_fml_tell_their_shares_at_no_cost(pictures):
+    on, off = (run(pictures, "fml", instrument_every=every) for every in (3, 0))
+    found = on.history[-1].instruments
+    assert found.keys() == {
+        f"share.private.{role}.{term}" for role in ("own", "proxy") for term in ("cross-entropy", "distill")
+    }
+    for device in on.learners:
+        assert sum(by_source[device] for by_source in found.values()) == pytest.approx(2)
+    assert [device.flops for device in on.devices] == [device.flops for device in off.devices]
+    assert [entry.accuracy for entry in on.history] == [entry.accuracy for entry in off.history]
 
 
 def test_they_can_be_switched_off(pictures):
