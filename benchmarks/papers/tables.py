@@ -158,7 +158,8 @@ FEDKF = Table(
     source="Table 5, a tenth of EMNIST, alpha 0.1: LeNet-5, 100 rounds of 10 epochs.",
     scale=(
         "Fashion-MNIST in place of EMNIST, 6,000 samples, 20 devices at 20 %, alpha 0.1; LeNet-5, 60 rounds of 5 "
-        "epochs. AMP and WLP are of the global model, which is OCA with slots and under fedkf."
+        "epochs; fedkf's generator is the small one, `board`. AMP and WLP are of the global model: OCA with "
+        "slots and under fedkf."
     ),
     figures=("global_amp", "global_wlp", "active_amp", "active_wlp"),
     lines=(Line("fedavg"), Line("fedavg+slots", "fedavg", {"method.fedavg.cached": True}), Line("fedkf")),
