@@ -143,7 +143,7 @@ def test_it_teaches_two_numpy_devices_and_survives_a_kill(broker, tmp_path, monk
     assert record.updates["accepted"] == 3 * (ROUNDS + 1)
     assert record.updates["refused"] == 0
     assert set(record.refused_frames) <= {"teacher"}
-    again = set(record.refused_frames["teacher"])
+    again = set(record.refused_frames.get("teacher", ()))  # none, if the kill came before an upload was sent
     assert again <= {"stale", "duplicate"}  # after the kill it sends its last upload again
     assert record.refused_devices == {}
     assert set(server.hellos["teacher"].capabilities) == {"predict"}

@@ -88,6 +88,9 @@ def told(transport: MqttTransport) -> Disconnected:
     return event
 
 
+ATTEMPTS = 10
+
+
 @contextmanager
 def told_by(url: str, files: TlsFiles = NO_FILES) -> Iterator[Disconnected]:
     """What a client of a broker hears first."""
@@ -149,8 +152,13 @@ def test_a_broker_of_another_authority(serve: Serve, lab: Authority, rogue: Auth
 def test_a_certificate_of_ours_that_is_refused(
     strict: Serve, strangers: dict[str, TlsFiles], newest: ssl.TLSVersion, who: str, expected: Disconnected
 ) -> None:
-    with strict(newest=newest) as url, told_by(url, strangers[who]) as event:
-        assert event.reason.startswith(url[8:])
+    """In TLS 1.3 the broker refuses after the handshake: where its reset overtakes its reason, another try hears it."""
+    with strict(newest=newest) as url:
+        for _ in range(ATTEMPTS):
+            with told_by(url, strangers[who]) as event:
+                assert event.reason.startswith(url[8:])
+            if expected.reason in event.reason:
+                break
         assert expected.reason in event.reason
         assert event.final is expected.final
 
