@@ -65,7 +65,8 @@ class ScriptedBroker:
         self._listener.shutdown(socket.SHUT_RDWR)
         if self._connection is not None:
             with suppress(OSError):
-                self._connection.shutdown(socket.SHUT_RDWR)
+                # not SSLSocket's own: after it the serving thread would read the encrypted bytes as they are
+                socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
         self._thread.join(5)
         self._listener.close()
 
