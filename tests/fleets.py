@@ -17,6 +17,9 @@ from coordinator.trace.log import TraceWriter
 from edge_sdk.arrays import Floats
 from edge_sdk.data import Preprocess
 from edge_sdk.device.store import Store
+from edge_sdk.device.workbench import Workbench
+from edge_sdk.methods.job import Job
+from edge_sdk.methods.requests import Request
 from edge_sdk.models.base import ModelSpec
 from edge_sdk.models.predict_only import PredictOnly
 from edge_sdk.protocol import codec, storage
@@ -212,3 +215,28 @@ class Teacher(PredictOnly):
 def teacher(classes: int, input_shape: tuple[int, int, int], seed: int, preprocess: Preprocess) -> Teacher:
     """A family for [[fleet]]: `fleets:teacher`."""
     return Teacher(classes, input_shape, seed, preprocess)
+
+
+def private_batches(run: Run, device: fleets.Device, round_: int, steps: int = 3) -> np.ndarray:
+    """Indices of the batches that a device trains on in a round: (steps, b)."""
+    job = Job(
+        spec=run.fleet.federation.spec,
+        number=device.kit.number,
+        round=round_,
+        exchange=0,
+        closing=False,
+        samples=len(device.data.train),
+        learns=True,
+    )
+    return job.private_batches(steps).indices
+
+
+def answer_of(bench: Workbench, request: Request) -> tuple[Any, int]:
+    """A workbench's answer to a request that needs no job, and how often the work paused."""
+    work, pauses = bench.serve(request, None), 0  # type: ignore[arg-type]  # these requests need no job
+    while True:
+        try:
+            next(work)
+        except StopIteration as stop:
+            return stop.value, pauses
+        pauses += 1

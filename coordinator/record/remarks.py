@@ -1,4 +1,4 @@
-"""Texts for the operator of a run: warnings W1 to W19, and remarks on its devices."""
+"""Texts for the operator of a run: warnings W1 to W22, and remarks on its devices."""
 
 from __future__ import annotations
 

@@ -113,12 +113,9 @@ _REMEDIES = {
 
 
 def _abilities(hello: Hello, method: Method[Any]) -> RefusalReason | None:
-    if learns(hello, method):
+    if learns(hello, method) or method.taught_by(hello.capabilities):
         return None
-    held = set(hello.capabilities)
-    if method.teaches and method.teaches <= held and not method.needs <= held:
-        return None
-    missing = sorted(method.needs - held)
+    missing = sorted(method.needs - set(hello.capabilities))
     if missing:
         allow = "".join(text for ability, text in _REMEDIES.items() if ability in missing)
         return RefusalReason(

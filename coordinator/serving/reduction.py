@@ -69,11 +69,12 @@ class Reduction:
         for device, earlier in [(device, self._slot(device)) for device in too_old]:
             expired = Contribution(number=numbers[device], samples=0, knowledge={}, before=earlier)
             aggregate = self.method.add(aggregate, expired)
-        before, self.state = self.state, self.method.finish(self._spec, self.state, place, aggregate)
-        self._aggregate = self.method.zero()
-        if not contributors or not has_instruments(self._spec, place.round):
-            return {}
-        return self.method.instruments(self._spec, before, self.state, place, aggregate)
+        reduced = self.method.finish(self._spec, self.state, place, aggregate)
+        measured: Mapping[str, float] = {}
+        if contributors and has_instruments(self._spec, place.round):
+            measured = self.method.instruments(self._spec, self.state, reduced, place, aggregate)
+        self.state, self._aggregate = reduced, self.method.zero()
+        return measured
 
     def slots_after(self, round_: int) -> Slots | None:
         """How the end of a round changes the slots; None: the method has none."""

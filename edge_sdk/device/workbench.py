@@ -31,6 +31,16 @@ _TWO_MODELS = b"\xff\xff\xff\xffproxy"
 """Begins the saved state of two models; the state of one model never begins so (edge_sdk.models.base.pack_arrays)."""
 
 
+def joint_capabilities(own: ModelSpec, proxy: ModelSpec | None) -> frozenset[str]:
+    """What a model can do; with a proxy, what both can, and `proxy` in place of `weights`."""
+    return own.capabilities if proxy is None else (own.capabilities & proxy.capabilities) - {"weights"} | {"proxy"}
+
+
+def joint_terms(own: ModelSpec, proxy: ModelSpec | None) -> frozenset[str]:
+    """The loss terms that a model can minimise; with a proxy, those that both can."""
+    return own.terms if proxy is None else own.terms & proxy.terms
+
+
 @dataclass
 class Workbench:
     """The model, the data and the public set of one device."""
@@ -99,13 +109,12 @@ class Workbench:
     @property
     def capabilities(self) -> frozenset[str]:
         """What the device's model can do; if there is a proxy, what both can, and `proxy` in place of `weights`."""
-        held = self.model.spec.capabilities
-        return held if self.proxy is None else (held & self.proxy.capabilities) - {"weights"} | {"proxy"}
+        return joint_capabilities(self.model.spec, self.proxy.model.spec if self.proxy is not None else None)
 
     @property
     def terms(self) -> frozenset[str]:
         """The loss terms that can be minimised; if there is a proxy, by both models."""
-        return self.model.spec.terms if self.proxy is None else self.model.spec.terms & self.proxy.model.spec.terms
+        return joint_terms(self.model.spec, self.proxy.model.spec if self.proxy is not None else None)
 
     def state_bytes(self) -> bytes:
         """Return the state of the model, or of both models."""

@@ -296,6 +296,11 @@ class Method(Generic[P]):
         """Return whether a model with these capabilities and terms can train; otherwise it can at most teach."""
         return self.needs <= set(capabilities) and self.terms <= set(terms)
 
+    def taught_by(self, capabilities: Collection[str]) -> bool:
+        """Return whether a model that cannot do what the method needs can at least teach."""
+        held = set(capabilities)
+        return bool(self.teaches) and self.teaches <= held and not self.needs <= held
+
     # -- on the device ----------------------------------------------------------------------------------------------
 
     def step(self, state: Any, down: Up, job: Job) -> Step[Any]:

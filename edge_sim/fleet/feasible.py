@@ -1,4 +1,4 @@
-"""Checks before a run starts: unknown models to stack, missing runtimes, too little memory, missed deadlines."""
+"""Checks before a run starts: models to stack, what the method needs, runtimes, memory, deadlines."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from edge_sdk.boards import profiles
 from edge_sdk.boards.profiles import Board, Link
 from edge_sdk.device.meter import Meter
+from edge_sdk.device.workbench import joint_capabilities, joint_terms
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.registry import method_of
 from edge_sdk.models.base import ModelSpec
@@ -46,6 +47,7 @@ def check_feasible(fleet: Fleet, stacked: Sequence[str] = ()) -> None:
     """
     specs, proxies = dict(_specs(fleet)), dict(_proxies(fleet))
     check_stacked(stacked, specs)
+    check_abilities(fleet, specs, proxies)
     check_runtimes(fleet, specs, proxies)
     check_memory(fleet, specs, proxies)
     check_deadline(fleet, specs, proxies)
@@ -63,6 +65,30 @@ def check_stacked(stacked: Sequence[str], specs: Mapping[str, ModelSpec]) -> Non
 
 
 NO_PROXIES: Mapping[str, ModelSpec] = {}
+
+
+def check_abilities(
+    fleet: Fleet, specs: Mapping[str, ModelSpec], proxies: Mapping[str, ModelSpec] = NO_PROXIES
+) -> None:
+    """Raise UsageError where so few models can do what the method needs that no quorum is left.
+
+    specs, proxies: of each device's models, by device id.
+    """
+    method, quorum = method_of(fleet.federation.spec), fleet.federation.policy.quorum
+    unable: dict[str, list[str]] = {}
+    for device in fleet.devices:
+        own, proxy = specs[device.kit.id], proxies.get(device.kit.id)
+        held, terms = joint_capabilities(own, proxy), joint_terms(own, proxy)
+        if not method.learnt_by(held, terms) and not method.taught_by(held):
+            lacking = sorted(method.needs - held) or sorted(method.terms - terms)
+            unable.setdefault(f"{device.kit.family} cannot do: {', '.join(lacking)}", []).append(device.kit.id)
+    refused = sum(map(len, unable.values()))
+    if len(fleet.devices) - refused < quorum:
+        raise UsageError(
+            f"fleet.model: {method.name} can begin with {quorum} devices, and would refuse {refused} of the "
+            f"{len(fleet.devices)}: {'; '.join(unable)}; give them a model that can, lower federation.quorum, or "
+            "choose another method (edge-sdk methods lists what each needs)"
+        )
 
 
 def check_runtimes(fleet: Fleet, specs: Mapping[str, ModelSpec], proxies: Mapping[str, ModelSpec] = NO_PROXIES) -> None:

@@ -28,6 +28,17 @@ def test_a_small_model_fits_everywhere(pictures: Path) -> None:
     feasible.check_feasible(built(pictures, board="rpi-zero-2w"))
 
 
+@pytest.mark.parametrize("quorum", [1, 2])
+def test_models_that_cannot_do_what_the_method_needs_are_named_if_no_quorum_is_left(
+    pictures: Path, quorum: int
+) -> None:
+    tables = fleets.tables(pictures, "fedalign", 2)
+    tables["federation"]["quorum"] = quorum
+    tables["fleet"] = [{"count": 2, "model": "softmax"}]
+    with pytest.raises(UsageError, match=r"fleet\.model: fedalign .*refuse 2 of the 2: .* cannot do: .*width"):
+        feasible.check_feasible(simulated.build_fleet(configs.parse(tables, Path("f.toml"))))
+
+
 def test_what_a_device_needs_by_hand(pictures: Path) -> None:
     fleet = built(pictures)
     device, federation = fleet.devices[0], fleet.federation.spec

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import fleets
 import numpy as np
 import pytest
 
@@ -15,17 +14,6 @@ from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.protocol.knowledge import ClassRows
 
 CLASSES, WIDTH = 4, 3
-
-
-def serve(bench: Workbench, request: Any) -> tuple[Any, int]:
-    """The answer, and how often the work paused."""
-    work, pauses = bench.serve(request, None), 0  # type: ignore[arg-type]  # these requests need no job
-    while True:
-        try:
-            next(work)
-        except StopIteration as stop:
-            return stop.value, pauses
-        pauses += 1
 
 
 def data(train_y: list[int], test_y: list[int] | None = None, seed: int = 0) -> LocalData:
@@ -50,7 +38,7 @@ def model(favourite: int = 0) -> NumpyModel:
 
 def test_class_means_are_those_of_the_private_samples_and_an_absent_class_is_absent() -> None:
     held = data([2, 0, 2, 2, 0] * 200)
-    means, pauses = serve(Workbench(model(), held), ClassMeans())
+    means, pauses = fleets.answer_of(Workbench(model(), held), ClassMeans())
     assert (means.classes.tolist(), means.counts.tolist()) == ([0, 2], [400, 600])
     assert pauses == -(-1000 // INFERENCE_BATCH)
     for label, row in zip(means.classes, means.rows, strict=True):
@@ -59,9 +47,9 @@ def test_class_means_are_those_of_the_private_samples_and_an_absent_class_is_abs
 
 def test_the_head_is_read_and_written_by_row() -> None:
     bench = Workbench(model(), data([1]))
-    before, _ = serve(bench, ReadHead())
-    serve(bench, WriteHead(np.array([3]), np.full((1, WIDTH + 1), 7, np.float32)))
-    after, _ = serve(bench, ReadHead())
+    before, _ = fleets.answer_of(bench, ReadHead())
+    fleets.answer_of(bench, WriteHead(np.array([3]), np.full((1, WIDTH + 1), 7, np.float32)))
+    after, _ = fleets.answer_of(bench, ReadHead())
     assert after[3].tolist() == [7] * (WIDTH + 1)
     np.testing.assert_array_equal(after[:3], before[:3])
 
@@ -69,7 +57,7 @@ def test_the_head_is_read_and_written_by_row() -> None:
 def test_local_accuracy_counts_the_classes_that_a_device_holds() -> None:
     """It says 1 to everything and holds 1 and 2: right on 3 of 8, on 3 of 5 of its own."""
     bench = Workbench(model(favourite=1), data([1, 2, 2], [0, 1, 1, 1, 2, 2, 3, 3]))
-    assert serve(bench, Evaluate(1))[0] == {
+    assert fleets.answer_of(bench, Evaluate(1))[0] == {
         "accuracy": 3 / 8,
         "local_accuracy": 3 / 5,
         "constant_prediction": 1.0,
@@ -81,25 +69,25 @@ def test_the_nearest_prototype_of_its_own_classes_decides() -> None:
     rows = np.array([[1.2, 0, 0], [2.2, 0, 0], [2.0, 0, 0]], np.float32)
     prototypes = ClassRows(classes=np.array([1, 2, 3], np.int32), rows=rows, counts=np.ones(3, np.int32))
     bench = Workbench(model(favourite=1), data([1, 2, 2], [0, 1, 1, 1, 2, 2, 3, 3]))
-    assert serve(bench, Evaluate(1, prototypes))[0]["prototype_accuracy"] == 1.0
+    assert fleets.answer_of(bench, Evaluate(1, prototypes))[0]["prototype_accuracy"] == 1.0
     only = ClassRows(classes=prototypes.classes[1:2], rows=rows[1:2], counts=np.ones(1, np.int32))
-    assert serve(bench, Evaluate(1, only))[0]["prototype_accuracy"] == 2 / 5
+    assert fleets.answer_of(bench, Evaluate(1, only))[0]["prototype_accuracy"] == 2 / 5
     strange = ClassRows(classes=prototypes.classes[2:], rows=rows[2:], counts=np.ones(1, np.int32))
-    assert serve(bench, Evaluate(1, strange))[0]["prototype_accuracy"] == 0.0
+    assert fleets.answer_of(bench, Evaluate(1, strange))[0]["prototype_accuracy"] == 0.0
 
 
 def test_what_cannot_be_measured_is_absent() -> None:
-    assert serve(Workbench(model(), data([1])), Evaluate(1))[0] == {}
-    assert serve(Workbench(model(), data([1], [])), Evaluate(1))[0] == {}
-    assert serve(Workbench(model(), data([1], [0, 3])), Evaluate(1))[0] == {"accuracy": 0.5}
+    assert fleets.answer_of(Workbench(model(), data([1])), Evaluate(1))[0] == {}
+    assert fleets.answer_of(Workbench(model(), data([1], [])), Evaluate(1))[0] == {}
+    assert fleets.answer_of(Workbench(model(), data([1], [0, 3])), Evaluate(1))[0] == {"accuracy": 0.5}
 
 
 def test_every_pass_is_metered() -> None:
     bench = Workbench(model(), data([1, 2], [0, 1, 2]))
     per_sample = bench.model.spec.flops_per_sample
-    means, _ = serve(bench, ClassMeans())
+    means, _ = fleets.answer_of(bench, ClassMeans())
     assert bench.meter.infer_flops == 2 * per_sample
-    serve(bench, Evaluate(1, means))
+    fleets.answer_of(bench, Evaluate(1, means))
     assert bench.meter.infer_flops == (2 + 3 + 3) * per_sample
     spec = bench.model.spec
     # passes of 2, 3 and 3 samples: each writes and reads its activations, and reads the weights
@@ -140,7 +128,7 @@ def test_class_means_come_from_inference_mode_and_leave_the_model_as_it_is() -> 
     )
     wrapped = TorchModel(net, CLASSES, input_shape=(1, 1, WIDTH))
     held, before = data([0, 1, 1]), wrapped.state_bytes()
-    means, _ = serve(Workbench(wrapped, held), ClassMeans())
+    means, _ = fleets.answer_of(Workbench(wrapped, held), ClassMeans())
     assert wrapped.state_bytes() == before  # no running statistics, no dropout
     expected = held.train.x / np.sqrt(1 + 1e-5)
     np.testing.assert_allclose(means.rows, [expected[0], expected[1:].mean(axis=0)], atol=1e-5)

@@ -23,7 +23,7 @@ from edge_sdk.methods.fedhkd import FedHKD, Params, State, passes
 from edge_sdk.methods.fedhkd_noise import gaussian, on_simplex
 from edge_sdk.methods.fedhkd_privacy import delta, epsilon
 from edge_sdk.methods.registry import method_of
-from edge_sdk.methods.requests import BoundedShare, HyperMeans, Request
+from edge_sdk.methods.requests import BoundedShare, HyperMeans
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import BoundedDistance, PrototypeDistance, Seen, bounded, softmax
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -132,17 +132,6 @@ def test_each_device_draws_a_secret_and_keeps_it(tmp_path: Path) -> None:
         store.close()
 
 
-def served(bench: Workbench, request: Request) -> tuple[Any, int]:
-    """The answer, and how often the work paused."""
-    work, pauses = bench.serve(request, None), 0  # type: ignore[arg-type]  # these requests need no job
-    while True:
-        try:
-            next(work)
-        except StopIteration as stop:
-            return stop.value, pauses
-        pauses += 1
-
-
 # -- the device -----------------------------------------------------------------------------------------------------
 
 MEANS = HyperKnowledge(
@@ -194,7 +183,7 @@ def test_sums_predictions_and_loss_see_the_same_bounded_feature(cube: bool) -> N
     x = 4 * np.random.default_rng(3).normal(size=(12, 2, 2)).astype(np.float32)
     y = np.arange(12) % 3
     bench = Workbench(NumpyModel(3, (1, 2, 2), seed=0), LocalData(train=Samples(x, y)))
-    means, _ = served(bench, HyperMeans(0.5, 1.0, cube))
+    means, _ = fleets.answer_of(bench, HyperMeans(0.5, 1.0, cube))
     whole = bench.model.features(bench.samples)
     f = bounded(whole, 1.0, cube=cube)
     for label in range(3):
@@ -205,7 +194,7 @@ def test_sums_predictions_and_loss_see_the_same_bounded_feature(cube: bool) -> N
     seen = Seen(None, y, 0, features=whole)
     expected = np.linalg.norm(f - means.features[y], axis=1).mean()
     assert term.value(seen) == pytest.approx(expected, rel=1e-5)
-    share, _ = served(bench, BoundedShare(1.0, cube))
+    share, _ = fleets.answer_of(bench, BoundedShare(1.0, cube))
     assert share == (f != whole).any(axis=1).mean() > 0
 
 

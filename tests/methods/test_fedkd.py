@@ -14,7 +14,6 @@ from method_specs import job, spec_of
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.methods.base import OnDevice
 from edge_sdk.methods.fedkd import _STREAM, Adaptive, DeviceState, Params, compressed, energy, received_base
-from edge_sdk.methods.job import Job
 from edge_sdk.objectives import Seen, logit_gradient, objective_loss
 from edge_sdk.protocol.low_rank import LowRank, expanded, rank_of
 from edge_sdk.protocol.messages import Assign, Upload
@@ -135,7 +134,7 @@ class Twin:
         torch = self.torch
         for value, parameter in zip(shared, self.proxy.parameters(), strict=True):
             parameter.data = torch.tensor(value)
-        for batch in private(self.run, self.device, round_):
+        for batch in fleets.private_batches(self.run, self.device, round_):
             w = self.w.clone().requires_grad_()
             losses = self.losses(self.x[batch], self.y[batch], w)
             slopes = [
@@ -166,20 +165,6 @@ class Twin:
             found[0] = found[0] + nn.mse_loss(hf, hg.detach() @ w.T) / doubt
             found[1] = found[1] + nn.mse_loss(hf.detach(), hg @ w.T) / doubt
         return found
-
-
-def private(run: fleets.Run, device: sim_fleet.Device, round_: int) -> np.ndarray:
-    """The batches of a round: (steps, b)."""
-    drawn = Job(
-        spec=run.fleet.federation.spec,
-        number=device.kit.number,
-        round=round_,
-        exchange=0,
-        closing=False,
-        samples=len(device.data.train),
-        learns=True,
-    )
-    return drawn.private_batches(3).indices
 
 
 def cut_down(array: np.ndarray, share: float) -> np.ndarray:

@@ -11,7 +11,6 @@ import pytest
 
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.fml import Mutual
-from edge_sdk.methods.job import Job
 from edge_sdk.objectives import Seen, logit_gradient, objective_loss
 from edge_sdk.protocol.messages import Hello
 from edge_sim.config import settings as configs
@@ -65,7 +64,7 @@ def test_a_run_is_its_naive_twin(pictures: Path) -> None:
             optims = [torch.optim.SGD(net.parameters(), lr=RATE) for net in (f, g)]
             x = torch.tensor(device.kit.model(None).spec.preprocess(device.data.train.x)).double()
             y = torch.tensor(device.data.train.y)
-            for batch in private(run, device, round_):
+            for batch in fleets.private_batches(run, device, round_):
                 a, b = f(x[batch]), g(x[batch])
                 p, q = torch.softmax(a, 1).detach(), torch.softmax(b, 1).detach()
                 losses = (
@@ -95,20 +94,6 @@ def test_both_models_are_measured(pictures: Path) -> None:
     assert len(set(last.global_accuracy.values())) == 1
     assert len(last.accuracy) == len(last.global_accuracy) == 4
     assert run.result.gm(last.global_accuracy) is not None
-
-
-def private(run: fleets.Run, device: sim_fleet.Device, round_: int) -> np.ndarray:
-    """The batches of a round: (steps, b)."""
-    drawn = Job(
-        spec=run.fleet.federation.spec,
-        number=device.kit.number,
-        round=round_,
-        exchange=0,
-        closing=False,
-        samples=len(device.data.train),
-        learns=True,
-    )
-    return drawn.private_batches(3).indices
 
 
 def _flat(net: Any) -> np.ndarray:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from edge_sdk.methods.fedssa import FedSSA
-from edge_sdk.methods.job import Job
 from edge_sim.config import settings as configs
 from edge_sim.fleet.fleet import Device
 
@@ -27,20 +26,6 @@ def made(pictures: Path, method: str, model: str, **params: object) -> configs.C
     tables["method"] = params
     tables["fleet"] = [{"count": 4, "model": model}]
     return configs.parse(tables, Path("test.toml"))
-
-
-def private(run: fleets.Run, device: Device, round_: int) -> np.ndarray:
-    """The batches of a round: (steps, b)."""
-    job = Job(
-        spec=run.fleet.federation.spec,
-        number=device.kit.number,
-        round=round_,
-        exchange=0,
-        closing=False,
-        samples=len(device.data.train),
-        learns=True,
-    )
-    return job.private_batches(3).indices
 
 
 def samples(device: Device) -> tuple[np.ndarray, np.ndarray]:
@@ -70,7 +55,7 @@ def test_fedssa(pictures: Path, fusion: str, takes: str) -> None:
             flat = np.concatenate([x.reshape(len(x), -1), np.ones((len(x), 1))], axis=1)
             for label in np.unique(y) if takes == "seen" else range(len(rows)):
                 rows[label] = (header[label] + mu * rows[label]) / (1 + mu if fusion == "convex" else 1)
-            for batch in private(run, device, round_):
+            for batch in fleets.private_batches(run, device, round_):
                 softmax_step(rows, flat[batch], y[batch])
             for label in np.unique(y):
                 brought.setdefault(int(label), []).append(rows[label].copy())
@@ -97,7 +82,7 @@ def test_fedproto(pictures: Path, weighting: str) -> None:
         brought: dict[int, list[tuple[int, object]]] = {}
         for device, net, optim in zip(devices, nets, optims, strict=True):
             x, y = (torch.tensor(part) for part in samples(device))
-            for batch in private(run, device, round_):
+            for batch in fleets.private_batches(run, device, round_):
                 features = net[:-1](x[batch])
                 targets = features.detach().clone()
                 for i, label in enumerate(y[batch].tolist()):
