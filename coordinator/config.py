@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from coordinator.rounds import Policy
+from coordinator.rounds import RoundPolicy
 from edge_sdk import toml
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.base import Method
@@ -132,7 +132,7 @@ class Federation:
     """A federation that is ready to run: its specification for devices, the policy of its rounds, and its roster."""
 
     spec: FederationSpec
-    policy: Policy
+    policy: RoundPolicy
     roster: tuple[str, ...]
 
 
@@ -261,7 +261,7 @@ def federation(settings: Settings, *, classes: int | None = None, public: Public
     unfit = unfit_encoding(spec, method.every_exchange)
     if unfit:
         raise UsageError(f"{file}: {unfit}")
-    policy = Policy(
+    policy = RoundPolicy(
         expected=table.devices,
         quorum=table.asked if table.quorum is None else table.quorum,
         rounds=table.rounds,

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from edge_sdk.device.exchange import RoundReport
     from edge_sdk.errors import EdgeError
     from edge_sdk.models import Model, ModelSpec, NumpyModel, OnnxModel, OnnxTeacher, TorchModel
+    from edge_sdk.policy.energy import PowerMeter
+    from edge_sdk.policy.policy import Policy
     from edge_sdk.public_set.samples import PublicSet
     from edge_sdk.transport.mqtt.tls import TlsFiles
 
@@ -31,6 +33,8 @@ _HOME = {
     "NumpyModel": "edge_sdk.models",
     "OnnxModel": "edge_sdk.models",
     "OnnxTeacher": "edge_sdk.models",
+    "Policy": "edge_sdk.policy.policy",
+    "PowerMeter": "edge_sdk.policy.energy",
     "Preprocess": "edge_sdk.data",
     "PublicSet": "edge_sdk.public_set.samples",
     "RoundReport": "edge_sdk.device.exchange",
@@ -50,6 +54,8 @@ __all__ = [
     "NumpyModel",
     "OnnxModel",
     "OnnxTeacher",
+    "Policy",
+    "PowerMeter",
     "Preprocess",
     "PublicSet",
     "RoundReport",

@@ -21,6 +21,14 @@ from edge_sdk.device.store import MemoryStore, SqliteStore, Store
 from edge_sdk.errors import EdgeError, Refused, UsageError
 from edge_sdk.models.base import Model, ModelSpec
 from edge_sdk.objectives import softmax
+from edge_sdk.policy.conditions import Objection
+from edge_sdk.policy.energy import Cost, PowerMeter
+from edge_sdk.policy.gate import TrainingGate
+from edge_sdk.policy.pauses import PAUSED, PauseReport
+from edge_sdk.policy.policy import Policy
+from edge_sdk.policy.priority import limit_threads, lower_priority
+from edge_sdk.policy.sensors import Sensors
+from edge_sdk.policy.start import training_gate
 from edge_sdk.protocol.schema import one_line
 from edge_sdk.public_set.fetch import MAX_PUBLIC_BYTES
 from edge_sdk.public_set.samples import PublicSet
@@ -53,6 +61,10 @@ class Agent(Participant):
     class.  share_weights: whether all weights of the model may leave the device, for methods that average them.
     proxy: a second model, for methods that train one beside the device's own; its weights are shared, and those of the
     own model then never are.
+
+    policy: when to train, and at what cost; None: always, and nothing is metered.  sensors: what the policy asks; None:
+    Linux's own files.  meter: an external power meter.
+
     secret: bytes from which noise is drawn, for simulations, whose noise must repeat; b"": those in `state`.  clock:
     returns the time in seconds.
 
@@ -78,6 +90,9 @@ class Agent(Participant):
         share_weights: bool = False,
         secret: bytes = b"",
         proxy: Model | None = None,
+        policy: Policy | None = None,
+        sensors: Sensors | None = None,
+        meter: PowerMeter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         device = Path(identity).name
@@ -86,6 +101,8 @@ class Agent(Participant):
         if not DEVICE_ID.fullmatch(federation):
             raise UsageError(f"federation {federation!r}: use a-z, 0-9 and -, at most 36 of them")
         _check_kinds(model, data, public, proxy)
+        if not isinstance(policy, Policy | None):
+            raise UsageError(f"policy: found {type(policy).__name__}: give edge_sdk.Policy(...), or None")
         self._clock = clock
         self._on_round: list[Callable[[RoundReport], None]] = []
         self._on_update: list[Callable[[RoundReport], None]] = []
@@ -95,6 +112,15 @@ class Agent(Participant):
         self._stopping, self._awake = threading.Event(), threading.Event()
         self._awake.set()
         self._leaving: str | None = None
+        self._policy = policy or Policy()
+        self._gate: TrainingGate | None = None
+        if policy is not None or meter is not None:
+            self._gate = training_gate(self._policy, sensors, meter, board, self._warn)
+        self._pauses = PauseReport()
+        self._objection: Objection | None = None
+        """Why nothing is computed now."""
+        self._trained = 0
+        """The exchange of which a batch was computed last, as `begun` counts them."""
         self._thread: threading.Thread | None = None
         self.error: Exception | None = None
         """What ended the background thread; None: it is running, or ended without an error."""
@@ -202,20 +228,61 @@ class Agent(Participant):
         Raises Refused, RunFailed or StoreError.
         """
         self.connect()
+        lower_priority(self._policy.nice)  # now, so that the thread of the broker's socket keeps its priority
+        limit_threads(self._policy.threads)
         try:
             while not self.over and not self._stopping.is_set():
-                busy = self.computing and self._awake.is_set()
+                busy = self._may_compute()
                 event = self.transport.poll(0.0 if busy else self._poll_timeout_s())
                 if event is not None:
                     self.handle(event, self._clock())
                 self.tick(self._clock())
-                if busy and self.work_slice():
+                if busy and self._compute():
                     self.finish_work(self._clock())
         finally:
             self.sign_off(self._leaving)
             self.transport.close()
             self.store.close()
         self.raise_if_failed()
+
+    def _may_compute(self) -> bool:
+        """Whether a batch may be computed now; otherwise the coordinator is told why, if that is not over soon."""
+        if not self.computing and self.declined is None:
+            return False
+        now_s, round_ = self._clock(), max(0, self.session.exchange_id.round)
+        found = PAUSED if not self._awake.is_set() else None
+        if found is None and self._gate is not None:
+            found = self._gate.objection(now_s, round_)
+        if found is not None and self._gate is not None:
+            self._gate.rest(now_s)
+        if found is not None and self._objection is None:
+            self.on_news(f"training pauses: {found.text}")
+        elif found is None and self._objection is not None:
+            self.on_news("training goes on")
+        self._objection = found
+        self.decline(self._pauses.to_tell(found, now_s, fresh=self.begun != self._trained))
+        return self.computing and found is None
+
+    def _compute(self) -> bool:
+        """Compute a batch; returns whether the exchange is computed."""
+        self._trained = self.begun
+        if self._gate is None:
+            return self.work_slice()
+        self._gate.begin(self._clock())
+        try:
+            return self.work_slice()
+        finally:
+            self._gate.end(self._clock())
+            if not self.computing:
+                self._gate.rest(self._clock())
+
+    def cost(self) -> Cost:
+        """Return what training since the last call has cost."""
+        return Cost() if self._gate is None else self._gate.take_cost()
+
+    def _warn(self, line: str) -> None:
+        log.warning("%s: %s", self.device, line)
+        self.on_news(line)
 
     def on_exchange(self, report: RoundReport) -> None:
         """Call the app's callbacks for exchanges and rounds."""

@@ -17,6 +17,8 @@ from edge_sdk.errors import EdgeError, MissingExtra, UsageError
 from edge_sdk.loading import error_text, load_function, user_place
 from edge_sdk.models.base import Model
 from edge_sdk.plugins import plugin_faults
+from edge_sdk.policy.energy import PowerMeter
+from edge_sdk.policy.policy import Policy, load_policy
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.transport.mqtt.tls import TlsFiles
 from edge_sdk.transport.mqtt.url import parse_broker_url
@@ -37,6 +39,10 @@ class App:
     proxy: Model | None = None
     """A second model for the methods that train one beside the device's own: its weights are shared, and those of
     `model` then never leave the device."""
+    policy: Policy | None = None
+    """When to train, and at what cost; None: always."""
+    meter: PowerMeter | None = None
+    """An external power meter; None: the board's own sensors, or its profile."""
 
 
 def load_app(name: str) -> App:
@@ -66,6 +72,7 @@ def command(args: argparse.Namespace) -> int:
         state=args.state,
         public=args.public,
         cloud_safe=args.cloud_safe,
+        policy=args.policy,
     )
     return 0
 
@@ -80,16 +87,19 @@ def run_device(
     state: str | None,
     public: Path | None = None,
     cloud_safe: bool = False,
+    policy: Path | None = None,
 ) -> None:
     """Take part until the federation is over, and print what happens line by line.
 
     app: MODULE:FACTORY.  identity: the device's id; None: made of the host's name.  state: the folder for its state;
-    None: state/ID.  public: an npz file with the public set, in place of the app's own or of fetching one.  Raises
+    None: state/ID.  public: an npz file with the public set, in place of the app's own or of fetching one.  policy: a
+    TOML file with the policy, in place of the app's own.  Raises
     Refused, RunFailed, StoreError or UsageError.
     """
     parse_broker_url(broker)  # a mistake in it is reported before the app is loaded
     name = identity or _host_name()
     given = PublicSet.load(public) if public is not None else None
+    own_policy = load_policy(policy) if policy is not None else None
     parts = load_app(app)
     agent = Agent(
         federation=federation,
@@ -104,6 +114,8 @@ def run_device(
         cloud_safe=cloud_safe,
         share_weights=parts.share_weights,
         proxy=parts.proxy,
+        policy=own_policy or parts.policy or Policy(),
+        meter=parts.meter,
     )
     agent.on_link(lambda news: _say(f"{name}: {news}"))
     agent.on_update(lambda report: _print_round(name, report))

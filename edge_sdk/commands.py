@@ -25,6 +25,12 @@ def _device_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="the public set; without it, and with none from the app, it is fetched once from the coordinator",
     )
+    parser.add_argument(
+        "--policy",
+        metavar="FILE.toml",
+        type=Path,
+        help="when to train, and at what cost, in place of the app's own policy (docs/how-to/be-a-good-guest.md)",
+    )
     add_cloud_safe_option(parser)
     add_tls_options(parser)
 

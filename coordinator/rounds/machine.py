@@ -28,13 +28,13 @@ from coordinator.rounds.state import (
     Lost,
     Persist,
     Persisted,
-    Policy,
     Received,
     Reduce,
     RoundCommand,
     RoundDone,
     RoundEvent,
     RoundPhase,
+    RoundPolicy,
     RoundState,
     RoundTick,
     RoundTransition,
@@ -412,7 +412,7 @@ def advance_rounds(state: RoundState, event: RoundEvent) -> RoundTransition:
 
 
 def resumed(
-    policy: Policy, place: ExchangeId, folded: frozenset[str], *, asked: int = 0, answered: int = 0
+    policy: RoundPolicy, place: ExchangeId, folded: frozenset[str], *, asked: int = 0, answered: int = 0
 ) -> RoundState:
     """The state after a restart: gathering again, at an exchange that has durable uploads of the devices in `folded`.
 

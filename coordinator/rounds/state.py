@@ -28,7 +28,7 @@ class RoundPhase(str, Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class RoundPolicy:
     """The limits that decide when a run goes on and when it fails."""
 
     expected: int
@@ -58,7 +58,7 @@ class Policy:
 class RoundState:
     """Everything that the rounds keep between two events."""
 
-    policy: Policy
+    policy: RoundPolicy
     phase: RoundPhase = RoundPhase.GATHERING
     place: ExchangeId = FIRST
     members: frozenset[str] = frozenset()

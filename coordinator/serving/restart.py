@@ -8,7 +8,7 @@ from __future__ import annotations
 from coordinator import rounds
 from coordinator.ledger import Ledger
 from coordinator.record.run_record import RunRecord
-from coordinator.rounds import Policy, RoundState
+from coordinator.rounds import RoundPolicy, RoundState
 from coordinator.serving.aggregation import Aggregation
 from coordinator.serving.device_registry import DeviceRegistry
 from coordinator.serving.reduction import Reduction
@@ -19,7 +19,7 @@ from edge_sdk.protocol.messages import FederationSpec
 
 
 def standing(
-    spec: FederationSpec, policy: Policy, ledger: Ledger, registry: DeviceRegistry, reduction: Reduction
+    spec: FederationSpec, policy: RoundPolicy, ledger: Ledger, registry: DeviceRegistry, reduction: Reduction
 ) -> tuple[Aggregation, RoundState]:
     """Fill a new registry and a new reduction from the ledger; returns the aggregation and the state of the rounds.
 

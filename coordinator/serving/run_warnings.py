@@ -7,7 +7,7 @@ from typing import Any
 
 from coordinator.record import remarks
 from coordinator.record.run_record import RunRecord
-from coordinator.rounds import Policy
+from coordinator.rounds import RoundPolicy
 from edge_sdk.methods.base import Method
 from edge_sdk.protocol.messages import FederationSpec, Hello
 
@@ -15,7 +15,7 @@ from edge_sdk.protocol.messages import FederationSpec, Hello
 class RunWarnings:
     """The warnings of one run.  Their texts are in remarks.py."""
 
-    def __init__(self, method: Method[Any], spec: FederationSpec, policy: Policy) -> None:
+    def __init__(self, method: Method[Any], spec: FederationSpec, policy: RoundPolicy) -> None:
         self._method, self._spec, self._policy = method, spec, policy
         self._said = method.warnings(spec)
         """The warnings that are kept; those about devices and the record are computed anew at each call."""

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, TypeAlias
 
 import msgpack
 
-from coordinator.rounds.state import Policy
+from coordinator.rounds.state import RoundPolicy
 from coordinator.trace.entries import MARKER, ChecksumChain, TraceEntries
 from edge_sdk.durable import as_store_error
 from edge_sdk.errors import RemoteProtocolError, StoreError, UsageError
@@ -37,7 +37,7 @@ class CoordinatorStart:
     """The coordinator started; this is its state at that time."""
 
     spec: FederationSpec
-    policy: Policy
+    policy: RoundPolicy
     roster: tuple[str, ...]
     epoch: int
     ledger: bytes
@@ -260,7 +260,7 @@ def _entry(plain: Any) -> Entry:
         spec, policy, roster, epoch, ledger, serves = values
         return CoordinatorStart(
             spec=storage.deserialise(FederationSpec, spec),
-            policy=Policy(**policy),
+            policy=RoundPolicy(**policy),
             roster=tuple(roster),
             epoch=epoch,
             ledger=ledger,

@@ -11,6 +11,7 @@ from edge_sdk.device.learner import NO_EVALUATION, Evaluation, ExchangeMetrics, 
 from edge_sdk.device.store import FinishedExchange, RoundStart, Store
 from edge_sdk.device.uplink import Uplink
 from edge_sdk.errors import Diverged, LocalProtocolError
+from edge_sdk.policy.energy import Cost
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import Assign, Upload
@@ -78,8 +79,10 @@ class OngoingExchange:
             notify(f"round {self.assign.round}: {reason}; withheld and undone: {divergence.REMEDY}")
         self.result, self.withheld, self.measured = (self.learner.state, {}), one_line(reason), ExchangeMetrics()
 
-    def pack(self, select: UploadedKnowledge, uplink: Uplink, notify: Notify) -> None:
+    def pack(self, select: UploadedKnowledge, uplink: Uplink, notify: Notify, cost: Cost) -> None:
         """Make the frame of the upload; the upload is empty if its numbers are not finite or too large to send.
+
+        cost: what training since the last upload has cost.
 
         Raises RemoteProtocolError if the knowledge is not what the federation exchanges.
         """
@@ -90,7 +93,9 @@ class OngoingExchange:
         except (Diverged, LocalProtocolError) as error:  # not finite; or too large for the federation's encoding
             self.withhold(str(error), notify)
             knowledge = {}
-        self.done = FinishedExchange(assign.round, assign.exchange, self.frame, uplink.frame(self._upload(knowledge)))
+        self.done = FinishedExchange(
+            assign.round, assign.exchange, self.frame, uplink.frame(self._upload(knowledge, cost))
+        )
 
     def save(self) -> None:
         """Store the exchange, then take over the method's new state.  Raises StoreError if the disk fails."""
@@ -106,7 +111,7 @@ class OngoingExchange:
         self.result = (state, {})
         return knowledge
 
-    def _upload(self, knowledge: Mapping[str, Payload]) -> Upload:
+    def _upload(self, knowledge: Mapping[str, Payload], cost: Cost) -> Upload:
         """Build the upload; knowledge: after the federation's transforms."""
         assign, us = self.assign, self.learner.membership.welcome
         shared, personal = self._evaluations()
@@ -124,6 +129,10 @@ class OngoingExchange:
             withheld="" if assign.closing else self.withheld,
             instruments=self.measured.instruments,
             knowledge=knowledge,
+            busy_s=cost.busy_s,
+            energy_j=cost.energy_j,
+            joules_source=cost.joules_source,
+            temperature_c=cost.temperature_c,
         )
 
     def _evaluations(self) -> tuple[Evaluation, Evaluation]:

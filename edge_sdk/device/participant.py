@@ -29,6 +29,8 @@ from edge_sdk.device.uplink import Uplink
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import Diverged, Refused, RemoteProtocolError, RunFailed, StoreError
 from edge_sdk.models.base import Model
+from edge_sdk.policy.conditions import Objection
+from edge_sdk.policy.energy import Cost
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import CONTROL_LIMITS
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -106,6 +108,8 @@ class Participant:
         """The number of exchanges that this object has begun."""
         self.pending_request: Any = None
         """What `serve` yielded in the last pause; a simulator yields the request that it has still to carry out."""
+        self.declined: Objection | None = None
+        """Why this device does not compute what it is assigned, as it told the coordinator; None: it does."""
         self._save_again_s: float | None = None
         """When to try again to save an exchange after the disk has failed."""
         self._restore()
@@ -115,6 +119,10 @@ class Participant:
 
     def on_exchange(self, report: RoundReport) -> None:
         """Hook: called after each exchange, once it is stored."""
+
+    def cost(self) -> Cost:
+        """Hook: return what training since the last upload has cost; a simulation counts it elsewhere."""
+        return Cost()
 
     def knowledge_to_upload(self, assign: Assign, knowledge: Mapping[str, Payload]) -> Mapping[str, Payload]:  # noqa: ARG002  # for subclasses
         """Return the knowledge to upload after an exchange; a simulation of malicious devices overrides this."""
@@ -167,11 +175,18 @@ class Participant:
         dues_s = (session.session_due_s(self.session), self._fetch_due_s(), self._save_again_s)
         return min((due_s for due_s in dues_s if due_s is not None), default=None)
 
+    def decline(self, objection: Objection | None) -> None:
+        """Tell the coordinator why this device does not compute what it is assigned; None: it does, from now on."""
+        before, self.declined = self.declined, objection
+        about = [None if each is None else (each.reason, each.round) for each in (before, objection)]
+        if about[0] != about[1] and self.session.linked:
+            self._uplink.announce("ready", objection)
+
     def handle(self, event: TransportEvent, now_s: float) -> None:
         """Process an event of the transport.  An illegal frame is counted, and changes nothing."""
         if isinstance(event, Connected):
             self.on_news("connected to the broker")
-            self._uplink.announce("ready")
+            self._uplink.announce("ready", self.declined)
             self._feed(session.LinkUp(now_s))
         elif isinstance(event, Disconnected):
             self.on_news(f"broker: {event.reason}")
@@ -233,7 +248,7 @@ class Participant:
             return
         try:
             if work.done is None:
-                work.pack(self.knowledge_to_upload, self._uplink, self.on_news)
+                work.pack(self.knowledge_to_upload, self._uplink, self.on_news, self.cost())
         except RemoteProtocolError as error:
             self._leave_refused(Refused("method", f"round {work.assign.round}: {error}", "upgrade this device's SDK"))
             return
@@ -276,6 +291,8 @@ class Participant:
     def _receive_assign(self, assign: Assign, frame: bytes, now_s: float) -> None:
         if self._learner is None:
             return  # the Welcome has not come yet; this Assign will be sent again
+        if self.declined is not None:
+            self._uplink.announce("ready", self.declined)  # the coordinator does not know, or asks all the same
         assign = self._learner.membership.undo_transforms(assign)
         self._newest = (assign, frame)
         self._feed(session.Assigned(ExchangeId(assign.round, assign.exchange), assign.closing, now_s))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from edge_sdk.policy.conditions import Objection
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.codec import Stamp
+from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import Bye, DeviceStatus, Hello, PublicRequest, Upload
 from edge_sdk.transport.base import Transport, Will
 
@@ -46,12 +48,24 @@ class Uplink:
         """Request these blocks of the public set with this hash."""
         self.send(PublicRequest(federation=self._federation, device=self._device, sha256=sha256, blocks=blocks))
 
-    def announce(self, state: str) -> None:
-        """Publish this device's state as a retained message, which the broker also gives to later subscribers."""
-        self._transport.send(topics.device_status(self._federation, self._device), self._status(state), retain=True)
+    def announce(self, state: str, objection: Objection | None = None) -> None:
+        """Publish this device's state as a retained message, which the broker also gives to later subscribers.
 
-    def _status(self, state: str) -> bytes:
-        status = DeviceStatus(federation=self._federation, device=self._device, state=state, boot=self._boot_epoch)
+        objection: why it does not compute what it is assigned; None: it does.
+        """
+        status = self._status(state, objection)
+        self._transport.send(topics.device_status(self._federation, self._device), status, retain=True)
+
+    def _status(self, state: str, objection: Objection | None = None) -> bytes:
+        status = DeviceStatus(
+            federation=self._federation,
+            device=self._device,
+            state=state,
+            boot=self._boot_epoch,
+            declines=objection.reason if objection else "",
+            why=one_line(objection.text) if objection else "",
+            declines_round=objection.round if objection else None,
+        )
         return codec.encode(status, self._stamp())
 
     def _topic(self, message: type) -> str:

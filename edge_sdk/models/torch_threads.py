@@ -20,3 +20,8 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def use_threads(count: int) -> None:
+    """Let torch compute with this many threads from now on."""
+    torch.set_num_threads(count)

@@ -243,6 +243,14 @@ class Upload:
     """The same figures of the device's own model, where the method also has a global one."""
     personal_round: Count = field(default=0, metadata=LATER)
     """The number of completed rounds that `personal_metrics` describe."""
+    busy_s: Seconds = field(default=0.0, metadata=LATER)
+    """Seconds of training since the device's last upload; 0: not metered."""
+    energy_j: Annotated[float, Real(0.0, 1e12)] = field(default=0.0, metadata=LATER)
+    """Joules that the board drew in these seconds; 0: not known."""
+    joules_source: Annotated[str, Text(16, "measured|profile|")] = field(default="", metadata=LATER)
+    """Where the joules are from: a meter or sensor, or the board's profile."""
+    temperature_c: Annotated[float, Real(-273.15, 1000.0)] | None = field(default=None, metadata=LATER)
+    """The temperature of the device's hottest zone, in degrees Celsius; None: it does not tell."""
 
 
 @wire("receipt")
@@ -290,6 +298,12 @@ class DeviceStatus:
     device: Id
     state: Annotated[str, Text(16, "ready|disconnected|lost")]
     boot: Epoch
+    declines: Annotated[str, Text(64, r"[a-z0-9_.-]*")] = field(default="", metadata=LATER)
+    """The word for the reason why the device does not compute what it is assigned; empty: it does."""
+    why: Line = field(default="", metadata=LATER)
+    """The same in a line for people."""
+    declines_round: Count | None = field(default=None, metadata=LATER)
+    """The only round that this is about; None: it holds until another status of the device takes it back."""
 
 
 @wire("coordinator-status")

@@ -13,7 +13,7 @@ import pytest
 
 import edge_sdk
 from coordinator.ledger import Ledger
-from coordinator.rounds import Policy, RoundPhase
+from coordinator.rounds import RoundPhase, RoundPolicy
 from coordinator.serving.server import Server
 from edge_sdk.errors import Refused, UsageError
 from edge_sdk.methods.registry import load_method
@@ -47,7 +47,7 @@ def _federation(hub: Hub, *, devices: int, rounds: int, local_steps: int = 2, ro
         rounds=rounds,
         train=TrainSpec(local_steps=local_steps, learning_rate=0.05),
     )
-    policy = Policy(expected=devices, quorum=devices, rounds=rounds, exchanges=1, retry_s=0.5)
+    policy = RoundPolicy(expected=devices, quorum=devices, rounds=rounds, exchanges=1, retry_s=0.5)
     return Server(
         spec=spec, policy=policy, method=method, transport=hub.link("coordinator"), ledger=Ledger(None), roster=roster
     )

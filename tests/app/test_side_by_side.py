@@ -11,7 +11,7 @@ import pytest
 import edge_sdk
 from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.ledger import Ledger
-from coordinator.rounds import Policy, RoundPhase
+from coordinator.rounds import RoundPhase, RoundPolicy
 from coordinator.serving.server import Server
 from edge_sdk.methods.registry import load_method
 from edge_sdk.protocol.messages import FederationSpec, TrainSpec
@@ -33,7 +33,7 @@ def _server(url: str, name: str) -> Server:
         feature_dim=WIDTH,
         train=TrainSpec(local_steps=3, learning_rate=0.05),
     )
-    policy = Policy(expected=2, quorum=2, rounds=ROUNDS, exchanges=1, retry_s=0.5)
+    policy = RoundPolicy(expected=2, quorum=2, rounds=ROUNDS, exchanges=1, retry_s=0.5)
     transport = MqttTransport(url, f"coordinator-{name}", manual_ack=True, seed=len(name))
     return Server(spec=spec, policy=policy, method=method, transport=transport, ledger=Ledger(None))
 

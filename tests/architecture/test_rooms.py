@@ -16,7 +16,7 @@ ALWAYS = {"edge_sdk.errors", "edge_sdk.arrays", "edge_sdk.version", "edge_sdk.du
 """Single files below all rooms."""
 NEUTRAL = {"edge_sdk.protocol", "edge_sdk.objectives", "edge_sdk.reductions", "edge_sdk.methods"}
 DEVICE = {"edge_sdk.data", "edge_sdk.models", "edge_sdk.public_set", "edge_sdk.boards", "edge_sdk.transport"}
-CLIENT = {*NEUTRAL, *DEVICE, "edge_sdk.device", "edge_sdk.agent", "edge_sdk.app", "edge_sdk.loading"}
+CLIENT = {*NEUTRAL, *DEVICE, "edge_sdk.policy", "edge_sdk.device", "edge_sdk.agent", "edge_sdk.app", "edge_sdk.loading"}
 SERVER = {
     f"coordinator.{room}" for room in ("config", "rounds", "record", "ledger", "serving", "trace", "broker", "deploy")
 }
@@ -30,7 +30,8 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "edge_sdk.public_set": {"edge_sdk.data", "edge_sdk.protocol"},
     "edge_sdk.boards": {"edge_sdk.protocol"},
     "edge_sdk.transport": {"edge_sdk.protocol"},
-    "edge_sdk.device": {*NEUTRAL, *DEVICE},
+    "edge_sdk.policy": {"edge_sdk.boards", "edge_sdk.models", "edge_sdk.protocol"},
+    "edge_sdk.device": {*NEUTRAL, *DEVICE, "edge_sdk.policy"},
     "edge_sdk.tools": {*NEUTRAL, *DEVICE, "edge_sdk.device", "edge_sdk.plugins"},
     "coordinator.rounds": {"edge_sdk.protocol", "edge_sdk.reductions"},
     "coordinator.record": {*NEUTRAL},

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.config import federation, load_toml, read_settings, to_toml
-from coordinator.rounds import Policy
+from coordinator.rounds import RoundPolicy
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.registry import method_names
 from edge_sim.config import settings as configs
@@ -79,7 +79,7 @@ def test_a_good_file(folder):
     fleet = fleets.build_fleet(config)
     assert config.ids == ("device-00", "device-01", "device-02", "device-03")
     assert [row.board for row in config.rows] == ["rpi4", "rpi4", "rpi4", "rpi-zero-2w"]
-    assert fleet.federation.policy == Policy(expected=4, quorum=4, rounds=3, exchanges=1, retry_s=5.0)
+    assert fleet.federation.policy == RoundPolicy(expected=4, quorum=4, rounds=3, exchanges=1, retry_s=5.0)
     assert fleet.federation.spec.params["public_batch"] == 8
     assert fleet.federation.spec.classes == 4
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from rounds_model import Model
 
 from coordinator import rounds
-from coordinator.rounds import Policy
+from coordinator.rounds import RoundPolicy
 from edge_sdk.device import session
 from edge_sdk.device.session import SessionState
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -40,7 +40,7 @@ class Weather:
 class Pair:
     """A coordinator and its devices."""
 
-    def __init__(self, policy: Policy, weather: Weather, seed: int) -> None:
+    def __init__(self, policy: RoundPolicy, weather: Weather, seed: int) -> None:
         self.rng, self.weather, self.now_s = random.Random(seed), weather, 0.0
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._asked = 0
@@ -181,7 +181,7 @@ def made(device: str, place: tuple[int, int]) -> bytes:
 class Coordinator:
     """The round machine with a ledger that survives a crash, and no method."""
 
-    def __init__(self, pair: Pair, policy: Policy) -> None:
+    def __init__(self, pair: Pair, policy: RoundPolicy) -> None:
         self.pair, self.epoch = pair, 1
         self.model = _Ears(policy, hear=self.carry_out)
         self.folded: dict[ExchangeId, list[object]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from coordinator import rounds
-from coordinator.rounds import Policy, RoundPhase, RoundState
+from coordinator.rounds import RoundPhase, RoundPolicy, RoundState
 from edge_sdk.protocol.exchange_id import ExchangeId
 
 OPEN, OVER = (RoundPhase.GATHERING, RoundPhase.COLLECTING, RoundPhase.FINISHING), (RoundPhase.DONE, RoundPhase.FAILED)
@@ -24,7 +24,7 @@ def sent(device: str, place: ExchangeId) -> object:
 class Model:
     """Feeds events, carries commands out, and checks every promise on the way."""
 
-    policy: Policy
+    policy: RoundPolicy
     state: RoundState = field(init=False)
     now_s: float = 0.0
     pending: list[tuple[str, ExchangeId, object]] = field(default_factory=list)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pair import Pair, Weather, made
 
-from coordinator.rounds import Policy, RoundPhase
+from coordinator.rounds import RoundPhase, RoundPolicy
 from edge_sdk.device import session
 from edge_sdk.protocol.exchange_id import ExchangeId
 
@@ -15,13 +15,13 @@ STORM = Weather(drop=0.3, duplicate=0.3, delay_s=8.0, cuts=4, device_crashes=3, 
 PLACES = (ExchangeId(0, 0), ExchangeId(0, 1), ExchangeId(1, 0), ExchangeId(1, 1), ExchangeId(2, 0))
 
 
-def policy(expected: int = 3, quorum: int = 3, patience: int = 30) -> Policy:
-    return Policy(
+def policy(expected: int = 3, quorum: int = 3, patience: int = 30) -> RoundPolicy:
+    return RoundPolicy(
         expected=expected, quorum=quorum, rounds=2, exchanges=2, deadline_s=30.0, retry_s=5.0, patience=patience
     )
 
 
-def ran(weather: Weather, seed: int, rules: Policy) -> Pair:
+def ran(weather: Weather, seed: int, rules: RoundPolicy) -> Pair:
     pair = Pair(rules, weather, seed)
     pair.run()
     return pair

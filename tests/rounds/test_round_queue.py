@@ -13,19 +13,19 @@ from coordinator.rounds import (
     Fold,
     Invite,
     Joined,
-    Policy,
     Reduce,
     RoundCommand,
     RoundDone,
     RoundEvent,
     RoundPhase,
+    RoundPolicy,
     RoundState,
 )
 from coordinator.rounds.queue import DISK_AGAIN_S, RoundQueue
 from edge_sdk.errors import StoreError
 from edge_sdk.protocol.exchange_id import ExchangeId
 
-POLICY = Policy(expected=2, quorum=2, rounds=1, exchanges=1)
+POLICY = RoundPolicy(expected=2, quorum=2, rounds=1, exchanges=1)
 
 
 class Disk:

@@ -8,15 +8,15 @@ import pytest
 from rounds_model import Model, names, sent
 
 from coordinator import rounds
-from coordinator.rounds import EndRun, Fold, Invite, Persist, Policy, Reduce, RoundDone, RoundPhase, SendReceipt
+from coordinator.rounds import EndRun, Fold, Invite, Persist, Reduce, RoundDone, RoundPhase, RoundPolicy, SendReceipt
 from edge_sdk.errors import LocalProtocolError
 from edge_sdk.protocol.exchange_id import ExchangeId
 
 DEADLINE_S, RETRY_S, GRACE_S = 60.0, 2.0, 5.0
 
 
-def policy(expected: int, quorum: int, **more: object) -> Policy:
-    base = Policy(
+def policy(expected: int, quorum: int, **more: object) -> RoundPolicy:
+    base = RoundPolicy(
         expected=expected,
         quorum=quorum,
         rounds=2,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rounds_model import Model, names
 
 from coordinator import rounds
-from coordinator.rounds import Policy, RoundPhase
+from coordinator.rounds import RoundPhase, RoundPolicy
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.state_machine import SAME
 
@@ -20,10 +20,10 @@ MOST_TO_END = 600
 
 
 @st.composite
-def policies(draw: st.DrawFn) -> Policy:
+def policies(draw: st.DrawFn) -> RoundPolicy:
     expected = draw(st.integers(1, 4))
     participants = draw(st.integers(0, expected))
-    return Policy(
+    return RoundPolicy(
         expected=expected,
         quorum=draw(st.integers(1, participants or expected)),
         participants=participants,
@@ -143,7 +143,7 @@ def test_every_arrow_of_the_drawing_is_taken_by_some_run():
     }
     taken: set[object] = set()
     for _ in range(20_000):
-        policy = Policy(
+        policy = RoundPolicy(
             expected=3,
             quorum=rng.randint(1, 3),
             rounds=rng.randint(1, 2),

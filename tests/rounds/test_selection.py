@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from rounds_model import Model, names
 
 from coordinator import rounds
-from coordinator.rounds import Invite, Policy, Reduce, RoundPhase, selection
+from coordinator.rounds import Invite, Reduce, RoundPhase, RoundPolicy, selection
 from edge_sdk.protocol.exchange_id import ExchangeId
 
 NAMES = st.frozensets(st.sampled_from(names(26)), max_size=20)
-POLICY = Policy(
+POLICY = RoundPolicy(
     expected=10, quorum=3, rounds=40, exchanges=1, deadline_s=60.0, join_grace_s=0.0, participants=4, over_select=True
 )
 
@@ -43,7 +43,7 @@ def test_everybody_has_a_turn() -> None:
     assert selection.select(names(10), 3, 0, 7) != selection.select(names(10), 3, 1, 7)
 
 
-def opened(policy: Policy = POLICY) -> Model:
+def opened(policy: RoundPolicy = POLICY) -> Model:
     model = Model(policy)
     for device in names(policy.expected):
         model.join(device)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from coordinator.record.run_record import RunRecord
-from coordinator.rounds import Policy
+from coordinator.rounds import RoundPolicy
 from coordinator.serving.run_warnings import RunWarnings
 from coordinator.serving.update_norms import UpdateNorms
 from edge_sdk.methods.base import Method
@@ -35,7 +35,7 @@ def run(method: Method[Any], **policy: int) -> RunWarnings:
         classes=3,
         rounds=9,
     )
-    return RunWarnings(method, spec, Policy(**{"expected": 4, "quorum": 2, "rounds": 9, "exchanges": 1, **policy}))
+    return RunWarnings(method, spec, RoundPolicy(**{"expected": 4, "quorum": 2, "rounds": 9, "exchanges": 1, **policy}))
 
 
 def test_a_class_with_few_holders_is_told_once_and_stays_in_the_report() -> None:

@@ -1,0 +1,125 @@
+"""Decides between two batches whether a device may train now, and counts what its training costs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from edge_sdk.policy.conditions import CONDITIONS, UNKNOWN, Objection
+from edge_sdk.policy.energy import Cost, EnergyCounter
+from edge_sdk.policy.policy import Policy
+from edge_sdk.policy.sensors import Sensors
+
+log = logging.getLogger(__name__)
+
+CHECK_S = 0.1
+"""Seconds between two readings of the sensors while the device trains: it stops within them and one batch."""
+CHECK_AGAIN_S = 0.5
+"""Seconds between two readings while it does not train."""
+SETTLE_S = 2.0
+"""Seconds for which all conditions must hold before training goes on, so that it does not flicker."""
+
+
+class TrainingGate:
+    """A policy, applied to the training of one device.  Times are those of the caller's clock."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        sensors: Sensors,
+        energy: EnergyCounter,
+        warn: Callable[[str], None] = log.warning,
+    ) -> None:
+        """warn: receives one line for each condition whose sensor the machine lacks."""
+        self.policy = policy
+        self._sensors, self._energy, self._warn = sensors, energy, warn
+        self._unknown: set[str] = set()
+        self._check_at_s = float("-inf")
+        self._objection: Objection | None = None
+        self._held_since_s: float | None = None
+        """Since when all conditions hold again, while training has not gone on yet."""
+        self._round = -1
+        self._round_cost = Cost()
+        self._unreported = Cost()
+        self._batch_s = 0.0
+        """When the last batch began."""
+        self._read_at_s: float | None = None
+        """When the energy was last read; None: the device does not train."""
+
+    def objection(self, now_s: float, round_: int) -> Objection | None:
+        """Return why the device does not train now; None: it may.  round_: the round at hand, counted from 0."""
+        if round_ != self._round:
+            self._round, self._round_cost, self._check_at_s = round_, Cost(), now_s
+            if self._objection is not None and self._objection.round is not None:
+                self._objection = None
+        if now_s >= self._check_at_s:
+            self._objection = self._settled(self._budget() or self._condition(), now_s)
+            self._check_at_s = now_s + (CHECK_S if self._objection is None else CHECK_AGAIN_S)
+        return self._objection
+
+    def begin(self, now_s: float) -> None:
+        """Note that a batch begins."""
+        self._batch_s = now_s
+        if self._read_at_s is None:
+            self._energy.begin(now_s)
+            self._read_at_s = now_s
+
+    def end(self, now_s: float) -> None:
+        """Note that the batch is computed, and count the time that it took."""
+        self._count(Cost(max(0.0, now_s - self._batch_s)))
+        if self._read_at_s is not None and now_s >= self._read_at_s + CHECK_S:
+            self._count_energy(now_s)
+
+    def rest(self, now_s: float) -> None:
+        """Note that the device does not train from now on, until the next batch begins."""
+        if self._read_at_s is not None:
+            self._count_energy(now_s)
+            self._read_at_s = None
+
+    def take_cost(self) -> Cost:
+        """Return what the training since the last call has cost; call `rest` before."""
+        cost, self._unreported = self._unreported, Cost()
+        source = self._energy.source if cost.energy_j else ""
+        return Cost(cost.busy_s, cost.energy_j, source, self._sensors.temperature_c())
+
+    def _count_energy(self, now_s: float) -> None:
+        before_j = self._energy.joules
+        self._energy.advance(now_s)
+        self._count(Cost(energy_j=self._energy.joules - before_j))
+        self._read_at_s = now_s
+
+    def _count(self, cost: Cost) -> None:
+        self._round_cost, self._unreported = _sum(self._round_cost, cost), _sum(self._unreported, cost)
+
+    def _settled(self, found: Objection | None, now_s: float) -> Objection | None:
+        """Return an objection until none was found for a while."""
+        if found is not None:
+            self._held_since_s = None
+            return found
+        if self._objection is None:
+            return None
+        if self._held_since_s is None:
+            self._held_since_s = now_s
+        return self._objection if now_s - self._held_since_s < SETTLE_S else None
+
+    def _condition(self) -> Objection | None:
+        for name, check in CONDITIONS.items():
+            found = check(self.policy, self._sensors, self._objection is not None)
+            if isinstance(found, Objection):
+                return found
+            if found is UNKNOWN and name not in self._unknown:
+                self._unknown.add(name)
+                self._warn(f"policy: {name} is ignored: this machine does not tell")
+        return None
+
+    def _budget(self) -> Objection | None:
+        time_s, energy_j, spent = self.policy.round_time_s, self.policy.round_energy_j, self._round_cost
+        if time_s is not None and spent.busy_s >= time_s:
+            return Objection("time-budget", f"the round's {time_s:g} s of training are used up", self._round)
+        if energy_j is not None and spent.energy_j >= energy_j:
+            return Objection("energy-budget", f"the round's {energy_j:g} J are used up", self._round)
+        return None
+
+
+def _sum(left: Cost, right: Cost) -> Cost:
+    return Cost(left.busy_s + right.busy_s, left.energy_j + right.energy_j)

@@ -1,0 +1,84 @@
+"""The conditions under which a device trains, and the budgets of a round, as its owner sets them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from edge_sdk import toml
+from edge_sdk.errors import LocalProtocolError, UsageError
+from edge_sdk.protocol.leaves import ABOVE_0
+from edge_sdk.protocol.schema import Integer, Real, Text, to_plain
+from edge_sdk.protocol.toml_table import read_table
+
+_SPAN = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\s*-\s*([01]?\d|2[0-3]):([0-5]\d)")
+_HOUR_MINUTES = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """When a device trains; a setting that is left out demands nothing.
+
+    Training stops at the next pause between two batches after a condition fails, and goes on from there when all hold
+    again.  A condition whose sensor this machine lacks is ignored, with one warning.  Raises UsageError.
+    """
+
+    charging: bool = False
+    """Train only on mains or USB power, not from a battery; a board without a battery always may."""
+    idle_below: Annotated[float, Real(ABOVE_0, 1.0)] | None = None
+    """Train only while other processes use less than this share of all cores, in (0, 1]."""
+    hours: Annotated[str, Text(256)] = ""
+    """Train only within these hours of local time, such as "22:00-06:00" or "12:00-13:00, 22:00-06:00"."""
+    max_temperature_c: Annotated[float, Real(0.0, 120.0)] | None = None
+    """Train only while the hottest thermal zone is at most this hot, in degrees Celsius."""
+    unthrottled: bool = False
+    """Train only while the board does not slow itself down because of heat or low voltage (Raspberry Pi)."""
+    min_memory_mib: Annotated[float, Real(ABOVE_0, 2.0**24)] | None = None
+    """Train only while at least this much memory is available to new programs, in MiB."""
+    unmetered: bool = False
+    """Train only on a link that is not paid by volume."""
+    threads: Annotated[int, Integer(1, 1024)] | None = None
+    """Threads that torch and OpenBLAS compute with.  Models in ONNX Runtime always use one."""
+    nice: Annotated[int, Integer(0, 19)] = 0
+    """Niceness of the training thread: 19 gives way to everything else."""
+    round_time_s: Annotated[float, Real(ABOVE_0, 1e9)] | None = None
+    """Seconds of training that one round may take."""
+    round_energy_j: Annotated[float, Real(ABOVE_0, 1e12)] | None = None
+    """Joules that the board may draw while it trains in one round."""
+
+    def __post_init__(self) -> None:
+        try:
+            to_plain(self)
+            self.minutes()
+        except LocalProtocolError as error:
+            raise UsageError(str(error).replace("Policy.", "policy: ", 1)) from None
+
+    def minutes(self) -> tuple[tuple[int, int], ...]:
+        """Return the spans of `hours` as minutes of the day: (first, end); a span over midnight ends before it begins.
+
+        Raises UsageError.
+        """
+        found = []
+        for text in self.hours.split(",") if self.hours else ():
+            span = _SPAN.fullmatch(text.strip())
+            numbers = [int(each) for each in span.groups()] if span else [0, 0, 0, 0]
+            first, end = (_HOUR_MINUTES * hour + minute for hour, minute in (numbers[:2], numbers[2:]))
+            if first == end:
+                raise UsageError(f"policy: hours: expected spans such as 22:00-06:00, found {self.hours!r}")
+            found.append((first, end))
+        return tuple(found)
+
+
+def load_policy(path: Path) -> Policy:
+    """Read a TOML file whose keys are the fields of Policy.  Raises UsageError, in one line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not text"
+        raise UsageError(f"--policy {path}: cannot be read ({why})") from None
+    try:
+        return read_table(Policy, toml.loads(text, str(path)), f"{path}: ")
+    except UsageError as error:
+        raise UsageError(str(error).replace("policy: ", f"{path}: ", 1)) from None
