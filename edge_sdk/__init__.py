@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from edge_sdk.errors import EdgeError
     from edge_sdk.models import Model, ModelSpec, NumpyModel, OnnxModel, OnnxTeacher, TorchModel
     from edge_sdk.public_set.samples import PublicSet
+    from edge_sdk.samples.store import SampleStore
     from edge_sdk.transport.mqtt.tls import TlsFiles
 
 _HOME = {
@@ -34,6 +35,7 @@ _HOME = {
     "Preprocess": "edge_sdk.data",
     "PublicSet": "edge_sdk.public_set.samples",
     "RoundReport": "edge_sdk.device.exchange",
+    "SampleStore": "edge_sdk.samples.store",
     "Samples": "edge_sdk.data",
     "TlsFiles": "edge_sdk.transport.mqtt.tls",
     "TorchModel": "edge_sdk.models",
@@ -53,6 +55,7 @@ __all__ = [
     "Preprocess",
     "PublicSet",
     "RoundReport",
+    "SampleStore",
     "Samples",
     "TlsFiles",
     "TorchModel",
