@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from edge_sdk.policy.energy import PowerMeter
     from edge_sdk.policy.policy import Policy
     from edge_sdk.public_set.samples import PublicSet
+    from edge_sdk.samples.store import SampleStore
     from edge_sdk.transport.mqtt.tls import TlsFiles
 
 _HOME = {
@@ -38,6 +39,7 @@ _HOME = {
     "Preprocess": "edge_sdk.data",
     "PublicSet": "edge_sdk.public_set.samples",
     "RoundReport": "edge_sdk.device.exchange",
+    "SampleStore": "edge_sdk.samples.store",
     "Samples": "edge_sdk.data",
     "TlsFiles": "edge_sdk.transport.mqtt.tls",
     "TorchModel": "edge_sdk.models",
@@ -59,6 +61,7 @@ __all__ = [
     "Preprocess",
     "PublicSet",
     "RoundReport",
+    "SampleStore",
     "Samples",
     "TlsFiles",
     "TorchModel",

@@ -15,7 +15,14 @@ from imports import ROOT, sources
 ALWAYS = {"edge_sdk.errors", "edge_sdk.arrays", "edge_sdk.version", "edge_sdk.durable", "edge_sdk.toml"}
 """Single files below all rooms."""
 NEUTRAL = {"edge_sdk.protocol", "edge_sdk.objectives", "edge_sdk.reductions", "edge_sdk.methods"}
-DEVICE = {"edge_sdk.data", "edge_sdk.models", "edge_sdk.public_set", "edge_sdk.boards", "edge_sdk.transport"}
+DEVICE = {
+    "edge_sdk.data",
+    "edge_sdk.samples",
+    "edge_sdk.models",
+    "edge_sdk.public_set",
+    "edge_sdk.boards",
+    "edge_sdk.transport",
+}
 CLIENT = {*NEUTRAL, *DEVICE, "edge_sdk.policy", "edge_sdk.device", "edge_sdk.agent", "edge_sdk.app", "edge_sdk.loading"}
 SERVER = {
     f"coordinator.{room}" for room in ("config", "rounds", "record", "ledger", "serving", "trace", "broker", "deploy")
@@ -28,6 +35,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "edge_sdk.methods": {*NEUTRAL, "edge_sdk.models"},
     "edge_sdk.models": {"edge_sdk.data", "edge_sdk.objectives"},
     "edge_sdk.public_set": {"edge_sdk.data", "edge_sdk.protocol"},
+    "edge_sdk.samples": {"edge_sdk.data"},
     "edge_sdk.boards": {"edge_sdk.protocol"},
     "edge_sdk.transport": {"edge_sdk.protocol"},
     "edge_sdk.policy": {"edge_sdk.boards", "edge_sdk.models", "edge_sdk.protocol"},

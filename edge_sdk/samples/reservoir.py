@@ -1,0 +1,71 @@
+"""Which labelled samples stay when there is no room for all: an equal share for each class, chosen without a memory.
+
+Each sample has a fixed rank, a hash.  A class keeps its samples of the lowest ranks, which is a uniform draw of all
+that came, whatever their order.  Nothing but the samples themselves need be stored to go on after a restart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections.abc import Mapping
+
+
+def rank(seed: int, sample: str) -> int:
+    """Return a sample's rank, 64 bits that look random: the same sample and seed have the same rank for ever."""
+    return _hash(f"rank {seed} {sample}")
+
+
+def part_of(seed: int, sample: str, split: tuple[float, float, float]) -> int:
+    """Return the part of a sample: 0 train, 1 validation, 2 test; with the shares `split`, the same one for ever."""
+    at = _hash(f"part {seed} {sample}") / 2**64
+    return 0 if at < split[0] else 1 if at < split[0] + split[1] else 2
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+class Reservoir:
+    """At most `room` samples.  While it is full, the class with the most samples gives up the one of highest rank.
+
+    So each class keeps min(what came of it, an equal share), and a rare class is never pushed out by a frequent one.
+    """
+
+    def __init__(self, room: int, seed: int) -> None:
+        self.room, self._seed = room, seed
+        self._classes: dict[int, dict[str, int]] = {}
+        """The samples of each class, and their ranks."""
+        self._highest: dict[int, list[tuple[int, str]]] = {}
+        """The same by class as heaps with the highest rank first; samples that were removed since are skipped."""
+
+    def __len__(self) -> int:
+        return sum(len(held) for held in self._classes.values())
+
+    @property
+    def counts(self) -> Mapping[int, int]:
+        """The number of samples of each class that has any."""
+        return {label: len(held) for label, held in self._classes.items() if held}
+
+    def add(self, sample: str, label: int) -> list[str]:
+        """Take in a sample that is not held; returns those that had to go, perhaps the sample itself."""
+        held = self._classes.setdefault(label, {})
+        held[sample] = rank(self._seed, sample)
+        heapq.heappush(self._highest.setdefault(label, []), (-held[sample], sample))
+        return self.shrink()
+
+    def remove(self, sample: str, label: int) -> None:
+        """Remove a sample that is held."""
+        del self._classes[label][sample]
+
+    def shrink(self) -> list[str]:
+        """Give up samples until the rest has room; returns those that had to go."""
+        gone = []
+        while len(self) > self.room:
+            label = max(self._classes, key=lambda each: (len(self._classes[each]), each))
+            held, heap = self._classes[label], self._highest[label]
+            while (sample := heapq.heappop(heap)[1]) not in held:
+                pass
+            del held[sample]
+            gone.append(sample)
+        return gone

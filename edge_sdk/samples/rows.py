@@ -1,0 +1,130 @@
+"""The rows of a sample store in its SQLite file.  All that a commit changes takes effect together, or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edge_sdk.durable import as_store_error, open_database, transaction
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS samples (key INTEGER PRIMARY KEY, id TEXT NOT NULL, x BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS labels (
+    key INTEGER NOT NULL, born INTEGER NOT NULL, died INTEGER, y INTEGER NOT NULL, PRIMARY KEY (key, born)
+) WITHOUT ROWID;
+"""
+PAGE_BYTES = 4096
+_FRAME_BYTES = PAGE_BYTES + 24
+"""One page in the write-ahead log."""
+_BESIDE_BYTES = 160
+"""The most that a sample's id, keys and labels take besides its values."""
+
+
+@dataclass(slots=True)
+class Label:
+    """A sample's label, and the snapshots that hold it: those from `born` on, before `died`."""
+
+    y: int
+    born: int
+    died: int | None = None
+    """None: the sample has this label now."""
+
+
+@dataclass(slots=True)
+class HeldSample:
+    """A sample on the disk, without its values."""
+
+    key: int
+    """Counts the samples in the order in which they came."""
+    id: str
+    part: int
+    """0 train, 1 validation, 2 test."""
+    labels: list[Label] = field(default_factory=list)
+    """Oldest first; empty: it waits for its label."""
+
+    @property
+    def label(self) -> Label | None:
+        """The present label; None: it has none yet, or gave way to others and is only kept for a snapshot."""
+        return self.labels[-1] if self.labels and self.labels[-1].died is None else None
+
+    def label_in(self, snapshot: int) -> int | None:
+        """Return the label in a snapshot; None: the sample is not part of it."""
+        for label in self.labels:
+            if label.born <= snapshot and (label.died is None or snapshot < label.died):
+                return label.y
+        return None
+
+
+def room_of_sample(sample_bytes: int) -> int:
+    """Return the most that one sample takes in the file: a large one fills pages of its own."""
+    whole = sample_bytes + _BESIDE_BYTES
+    return whole + whole // 8 if whole < PAGE_BYTES // 4 else -(-whole // (PAGE_BYTES - 4)) * PAGE_BYTES + _BESIDE_BYTES
+
+
+class RowFile:
+    """The rows and the settings in one file, or in memory."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._db = open_database(path, _SCHEMA, page_bytes=PAGE_BYTES)
+        self.commits = 0
+        """Transactions of this start; each syncs the disk once, or thrice where it empties the write-ahead log."""
+
+    def bound(self, max_bytes: int, log_bytes: int) -> None:
+        """Let the log grow to `log_bytes` before it is emptied, and the file to what that leaves of `max_bytes`."""
+        with as_store_error(self._path):
+            self._db.execute(f"PRAGMA wal_autocheckpoint={max(1, log_bytes // _FRAME_BYTES)}")
+            self._db.execute(f"PRAGMA max_page_count={max(1, max_bytes // PAGE_BYTES)}")
+
+    def settings(self) -> dict[str, Any]:
+        """Read the settings."""
+        with as_store_error(self._path):
+            return {name: json.loads(value) for name, value in self._db.execute("SELECT name, value FROM settings")}
+
+    def rows(self) -> Iterator[tuple[int, str, list[Label]]]:
+        """Read key, id and labels of every sample, in the order in which they came."""
+        with as_store_error(self._path):
+            labels: dict[int, list[Label]] = {}
+            for key, born, died, y in self._db.execute("SELECT key, born, died, y FROM labels ORDER BY key, born"):
+                labels.setdefault(key, []).append(Label(y, born, died))
+            for key, name in self._db.execute("SELECT key, id FROM samples ORDER BY key").fetchall():
+                yield key, name, labels.get(key, [])
+
+    def values(self, first: int, last: int) -> dict[int, bytes]:
+        """Read the values of the samples with these keys and those between, by key."""
+        with as_store_error(self._path):
+            return dict(self._db.execute("SELECT key, x FROM samples WHERE key BETWEEN ? AND ?", (first, last)))
+
+    def commit(
+        self,
+        *,
+        new: Mapping[int, tuple[str, bytes]],
+        labels: Mapping[int, list[Label]],
+        gone: Collection[int],
+        settings: Mapping[str, Any],
+    ) -> None:
+        """Write new samples, replace the labels of others, delete samples, set settings.  Durable on return.
+
+        Raises StoreError; then nothing has changed.
+        """
+        with transaction(self._db, self._path):
+            for key in gone:
+                self._db.execute("DELETE FROM samples WHERE key = ?", (key,))
+            for key in (*gone, *labels):
+                self._db.execute("DELETE FROM labels WHERE key = ?", (key,))
+            for key, (name, x) in new.items():
+                self._db.execute("INSERT INTO samples VALUES (?, ?, ?)", (key, name, x))
+            for key, each in labels.items():
+                rows = [(key, label.born, label.died, label.y) for label in each]
+                self._db.executemany("INSERT INTO labels VALUES (?, ?, ?, ?)", rows)
+            texts = [(name, json.dumps(value)) for name, value in settings.items()]
+            self._db.executemany("INSERT OR REPLACE INTO settings VALUES (?, ?)", texts)
+        self.commits += 1
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()

@@ -1,0 +1,506 @@
+"""The store of a device's samples: an app adds them as they come, and each round trains on a snapshot of them."""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from edge_sdk.data import LocalData, Samples
+from edge_sdk.errors import StoreError, UsageError
+from edge_sdk.samples.form import Form, checked_sample, class_id, sample_id
+from edge_sdk.samples.reservoir import Reservoir, part_of
+from edge_sdk.samples.rows import HeldSample, Label, RowFile, room_of_sample
+
+log = logging.getLogger(__name__)
+
+MIB = 1024 * 1024
+LEAST_BYTES = MIB
+"""The smallest `max_bytes`: less would leave no room beside the write-ahead log."""
+_HELD_BACK = 4
+"""While the disk refuses, so many times `unsaved` samples wait in memory before new ones are dropped."""
+_READ_AT_ONCE = 64
+"""Samples that are read before `observe` of another thread may go on."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """What the store held at one moment.  It can be read again until a newer one is released."""
+
+    id: bytes
+    data: LocalData
+    lost: tuple[int, ...] = ()
+    """The classes that had training samples in the snapshot before, and have none in this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleCounts:
+    """What a store holds now."""
+
+    train: tuple[int, ...]
+    """The number of samples of each class that are trained on: (k,)."""
+    validation: tuple[int, ...]
+    test: tuple[int, ...]
+    unlabelled: int
+    dropped: int
+    """Samples that were observed since the store was opened and had no room, or gave way to others."""
+    unsaved: int
+    """Changes that a power cut would lose now."""
+
+
+class SampleStore:
+    """A device's samples on its disk, added one by one; an Agent takes it in place of LocalData.
+
+    path: the file; None: in memory.  classes: how many classes the federation has.  max_samples: the most labelled
+    samples that are held; if there are more, each class keeps an equal share, drawn uniformly from all that came.
+    max_unlabelled: the most samples that wait for their label; the oldest give way.  max_bytes: the most that the file
+    and its log take on the disk.
+
+    split: the shares of train, validation and test.  A hash of its values assigns each sample to one of them for ever.
+    seed: of that hash and of the draw.  shape, dtype: those of one sample, uint8 or float32; None: the first sample's.
+
+    unsaved: the most changes that a power cut can lose.  save_every_s: changes that come at longer intervals are saved
+    one by one, others together.  `flush` saves at once.  clock: returns the time in seconds.
+
+    All methods may be called from any thread.  Raises UsageError for settings other than those the file was made with.
+    """
+
+    def __init__(
+        self,
+        path: str | Path | None,
+        *,
+        classes: int,
+        max_samples: int = 5000,
+        max_unlabelled: int = 1000,
+        max_bytes: int = 256 * MIB,
+        split: tuple[float, float, float] = (0.8, 0.1, 0.1),
+        seed: int = 0,
+        shape: tuple[int, ...] | None = None,
+        dtype: str | None = None,
+        unsaved: int = 32,
+        save_every_s: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        split = _checked_split(split)
+        _check_numbers(classes, max_samples, max_unlabelled, max_bytes, unsaved)
+        self.path, self.classes = Path(path) if path is not None else None, classes
+        self._split, self._seed, self._unsaved, self._save_every_s = split, seed, unsaved, save_every_s
+        self._max_samples, self._max_unlabelled, self._max_bytes = max_samples, max_unlabelled, max_bytes
+        self._log_bytes = max(64 * 1024, min(MIB, max_bytes // 16))
+        self._clock, self._lock = clock, threading.RLock()
+        self._saved_s, self._refused_s = -math.inf, -math.inf
+        self._rows: dict[str, HeldSample] = {}
+        """All samples that are held, or kept for a snapshot, by id."""
+        self._waiting: dict[str, HeldSample] = {}
+        """Those without a label, oldest first."""
+        self._new: dict[int, tuple[str, bytes]] = {}
+        """Id and values of the samples that are not saved yet, by key."""
+        self._changed: dict[int, HeldSample] = {}
+        """The samples whose labels are not saved yet."""
+        self._gone: dict[int, None] = {}
+        """The keys of samples that are still to be deleted on the disk."""
+        self._past: dict[int, HeldSample] = {}
+        """The samples with an earlier label, which perhaps no snapshot needs any more."""
+        self._changes = self._dropped = self._next_key = 0
+        self._reservoir = Reservoir(max_samples, seed)
+        self._file = RowFile(self.path)
+        try:
+            self._file.bound(max_bytes - 2 * self._log_bytes, self._log_bytes)
+            known = self._file.settings()
+            self._check_same(known)
+            self._identity = known.get("store") or secrets.token_hex(8)
+            self._tick, self._kept = int(known.get("tick", 0)), int(known.get("kept", 0))
+            self._held = [int(each) for each in known.get("held", ())]
+            self._form: Form | None = None
+            if known.get("form"):
+                self._take_form(Form(tuple(known["form"][0]), known["form"][1]))
+            if shape is not None or dtype is not None:
+                self._declare(shape, dtype)
+            self._restore()
+        except BaseException:
+            self._file.close()
+            raise
+
+    # -- for the app ------------------------------------------------------------------------------------------------
+
+    def observe(self, x: ArrayLike, y: int | None = None) -> str:
+        """Add a sample, (d,), (h, w) or (h, w, c), with its label or without; returns its id.
+
+        A sample that was observed before is the same sample: it has the same id, and the newest label.  Raises
+        UsageError for a sample of another shape or type than the first, for NaN, and for a class that there is not.
+        A disk that refuses does not raise: what came waits in memory, and `flush` tells.
+        """
+        raw = checked_sample(x)
+        label = None if y is None else class_id(y, self.classes)
+        values = raw.tobytes()
+        name = sample_id(values)
+        with self._lock:
+            self._take_form(Form(raw.shape, str(raw.dtype)))
+            row = self._rows.get(name)
+            is_new = row is None
+            if row is None:
+                row = self._take_in(name, values)
+            changed = row is not None and label is not None and self._set_label(row, label)
+            self._drop_oldest_unlabelled()
+            self._note_change(changed=name in self._rows if is_new else changed)
+        return name
+
+    def label(self, sample: str, y: int) -> bool:
+        """Give a sample its label, or another one; returns False if the sample is not held (any more).
+
+        Raises UsageError for a class that there is not.
+        """
+        label = class_id(y, self.classes)
+        with self._lock:
+            row = self._rows.get(sample)
+            if row is None or (row.label is None and sample not in self._waiting):
+                return False
+            self._note_change(changed=self._set_label(row, label))
+            return True
+
+    def discard(self, sample: str) -> bool:
+        """Remove a sample; returns False if it is not held.  Its values leave the disk after the present round."""
+        with self._lock:
+            row = self._rows.get(sample)
+            if row is None or (row.label is None and sample not in self._waiting):
+                return False
+            self._give_up(row)
+            self._note_change(changed=True)
+            return True
+
+    def counts(self) -> SampleCounts:
+        """Count what is held now."""
+        with self._lock:
+            found = np.zeros((3, self.classes), np.int64)
+            for row in self._rows.values():
+                if row.label is not None:
+                    found[row.part, row.label.y] += 1
+            train, validation, test = (tuple(int(n) for n in part) for part in found)
+            return SampleCounts(train, validation, test, len(self._waiting), self._dropped, self._changes)
+
+    def __len__(self) -> int:
+        """Return the number of labelled samples."""
+        with self._lock:
+            return len(self._reservoir)
+
+    def flush(self) -> None:
+        """Save all changes.  Durable on return; raises StoreError if the disk refuses."""
+        with self._lock:
+            if self._new or self._changed or self._gone:
+                self._save()
+
+    def close(self) -> None:
+        """Save all changes, and close the file.  Raises StoreError if the disk refuses."""
+        with self._lock:
+            try:
+                self.flush()
+            finally:
+                self._file.close()
+
+    def __enter__(self) -> SampleStore:  # noqa: PYI034  # Self needs Python 3.11
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- for the agent ----------------------------------------------------------------------------------------------
+
+    @property
+    def capacity(self) -> int:
+        """The most labelled samples that this store can come to hold."""
+        return self._reservoir.room
+
+    @property
+    def trainable(self) -> bool:
+        """Whether any sample can be trained on now."""
+        with self._lock:
+            return any(row.part == 0 and row.label is not None for row in self._rows.values())
+
+    def save_if_due(self) -> None:
+        """Save changes that have waited for `save_every_s`."""
+        with self._lock:
+            self._save_if_due()
+
+    def take_snapshot(self, known: Snapshot | None = None) -> Snapshot:
+        """Save all changes, and return what is held now; `known` itself if nothing has changed since.
+
+        Raises StoreError if the disk refuses.
+        """
+        with self._lock:
+            before = set(self._held)
+        while True:
+            with self._lock:
+                if self._tick == 0 or self._news_for_snapshot():
+                    self._begin_snapshot()
+                at, now = self._tick - 1, set(self._held)
+            if known is not None and known.id == self._snapshot_id(at):
+                return known
+            data, damaged = self._read(at)
+            if not damaged:
+                return Snapshot(self._snapshot_id(at), data, tuple(sorted(before - now)))
+            log.warning("%s: %d samples are damaged and were removed", self.path, len(damaged))
+            with self._lock:
+                for row in damaged:
+                    self._give_up(row)
+
+    def snapshot(self, snapshot: bytes) -> Snapshot | None:
+        """Return an earlier snapshot; None if it is not of this store, was released, or is damaged."""
+        store, _, number = snapshot.decode().partition(":")
+        with self._lock:
+            known = store == self._identity and number.isdecimal() and self._kept <= int(number) < self._tick
+        if not known:
+            return None
+        data, damaged = self._read(int(number))
+        return None if damaged else Snapshot(snapshot, data)
+
+    def release(self, snapshot: bytes) -> None:
+        """Keep this snapshot and later ones; what only earlier ones hold is deleted, a little with each save."""
+        store, _, number = snapshot.decode().partition(":")
+        with self._lock:
+            if store != self._identity or int(number) <= self._kept:
+                return
+            self._kept = int(number)
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _begin_snapshot(self) -> None:
+        """Let what comes from now on belong to the next snapshot."""
+        before = self._held
+        self._held = [label for label, n in enumerate(self.counts().train) if n]
+        self._tick += 1
+        try:
+            self._save()
+        except StoreError:
+            self._tick, self._held = self._tick - 1, before
+            raise
+
+    def _news_for_snapshot(self) -> bool:
+        """Whether any label has come or gone since the last snapshot."""
+        return any(self._tick in (each.born, each.died) for row in self._rows.values() for each in row.labels[-2:])
+
+    def _take_in(self, name: str, values: bytes) -> HeldSample | None:
+        """Make room for a new sample, without a label at first; None: there is none, while a round keeps the others."""
+        refused = self._clock() - self._refused_s < self._save_every_s
+        full = len(self._rows) + len(self._gone) >= self._room_on_disk()
+        if full or (refused and len(self._new) >= _HELD_BACK * self._unsaved):
+            self._dropped += 1
+            return None
+        row = HeldSample(self._next_key, name, part_of(self._seed, name, self._split))
+        self._next_key += 1
+        self._rows[name] = self._waiting[name] = row
+        self._new[row.key] = (name, values)
+        return row
+
+    def _drop_oldest_unlabelled(self) -> None:
+        while len(self._waiting) > self._max_unlabelled:
+            self._dropped += 1
+            self._give_up(next(iter(self._waiting.values())))
+
+    def _set_label(self, row: HeldSample, y: int) -> bool:
+        """Give a sample its label; returns whether it had another one, or none."""
+        now = row.label
+        if now is not None:
+            if now.y == y:
+                return False
+            self._reservoir.remove(row.id, now.y)
+            self._end_label(row, now)
+        self._waiting.pop(row.id, None)
+        row.labels.append(Label(y, self._tick))
+        self._changed[row.key] = row
+        for name in self._reservoir.add(row.id, y):
+            self._dropped += 1
+            self._give_up(self._rows[name], in_reservoir=False)
+        return True
+
+    def _give_up(self, row: HeldSample, *, in_reservoir: bool = True) -> None:
+        """Hold a sample no more; its values stay as long as a snapshot needs them."""
+        self._waiting.pop(row.id, None)
+        now = row.label
+        if now is not None:
+            if in_reservoir:
+                self._reservoir.remove(row.id, now.y)
+            self._end_label(row, now)
+        self._drop_if_empty(row)
+
+    def _end_label(self, row: HeldSample, now: Label) -> None:
+        """End the present label; if no snapshot has it, no trace is left."""
+        self._changed[row.key] = row
+        if now.born == self._tick:
+            row.labels.remove(now)
+        else:
+            now.died = self._tick
+            self._past[row.key] = row
+
+    def _forget_past(self) -> None:
+        """Forget labels that no snapshot needs any more, with their samples; a few at a time, for a small log."""
+        for row in list(self._past.values())[: 2 * self._unsaved]:
+            del self._past[row.key]
+            row.labels[:] = [each for each in row.labels if each.died is None or each.died > self._kept]
+            self._changed[row.key] = row
+            if any(each.died is not None for each in row.labels):
+                self._past[row.key] = row
+            self._drop_if_empty(row)
+
+    def _drop_if_empty(self, row: HeldSample) -> None:
+        if row.labels or row.id in self._waiting:
+            return
+        del self._rows[row.id]
+        self._changed.pop(row.key, None)
+        if self._new.pop(row.key, None) is None:
+            self._gone[row.key] = None
+
+    # -- the file ---------------------------------------------------------------------------------------------------
+
+    def _restore(self) -> None:
+        """Read the rows, and drop what has no room under the present settings."""
+        for key, name, labels in self._file.rows():
+            row = HeldSample(key, name, part_of(self._seed, name, self._split), labels)
+            self._rows[name] = row
+            self._next_key = key + 1
+            if not labels:
+                self._waiting[name] = row
+            elif any(each.died is not None for each in labels):
+                self._past[key] = row
+        for row in list(self._rows.values()):
+            now = row.label
+            for name in self._reservoir.add(row.id, now.y) if now is not None else ():
+                self._give_up(self._rows[name], in_reservoir=False)
+        self._drop_oldest_unlabelled()
+        self._dropped = 0
+
+    def _note_change(self, *, changed: bool) -> None:
+        self._changes += changed
+        self._save_if_due()
+
+    def _save_if_due(self) -> None:
+        now_s = self._clock()
+        new_bytes = sum(len(values) for _, values in self._new.values())
+        full = self._changes >= self._unsaved or new_bytes >= self._log_bytes // 2
+        if not self._changes or not (full or now_s - self._saved_s >= self._save_every_s):
+            return
+        if now_s - self._refused_s < self._save_every_s:
+            return
+        try:
+            self._save()
+        except StoreError as error:
+            if self._refused_s == -math.inf:
+                log.warning("%s; samples wait in memory, at most %d", error, _HELD_BACK * self._unsaved)
+            self._refused_s = now_s
+
+    def _save(self) -> None:
+        self._forget_past()
+        form = self._form
+        settings = {
+            "classes": self.classes,
+            "split": self._split,
+            "seed": self._seed,
+            "store": self._identity,
+            "tick": self._tick,
+            "kept": self._kept,
+            "held": self._held,
+            "form": (form.shape, form.dtype) if form else None,
+        }
+        labels = {key: row.labels for key, row in self._changed.items()}
+        self._file.commit(new=self._new, labels=labels, gone=self._gone, settings=settings)
+        self._new, self._changed, self._gone = {}, {}, {}
+        self._changes, self._saved_s, self._refused_s = 0, self._clock(), -math.inf
+
+    def _read(self, at: int) -> tuple[LocalData, list[HeldSample]]:
+        """Return the data of a snapshot, and the rows of it whose values are damaged."""
+        with self._lock:
+            wanted = [(row, y) for row in self._rows.values() if (y := row.label_in(at)) is not None]
+        wanted.sort(key=lambda each: each[0].key)
+        form, damaged = self._form, []
+        sizes = [sum(row.part == part for row, _ in wanted) for part in range(3)]
+        x = [np.empty((n, *form.shape) if form else (n, 0), form.dtype if form else np.float32) for n in sizes]
+        labels: list[list[int]] = [[], [], []]
+        for begin in range(0, len(wanted), _READ_AT_ONCE):
+            several = wanted[begin : begin + _READ_AT_ONCE]
+            with self._lock:
+                values = self._file.values(several[0][0].key, several[-1][0].key)
+            for row, label in several:
+                found = values.get(row.key, b"")
+                if form is not None and sample_id(found) == row.id:
+                    x[row.part][len(labels[row.part])] = form.array(found)
+                else:
+                    damaged.append(row)
+                labels[row.part].append(label)
+        train, validation, test = (Samples(x[part], np.array(labels[part], np.int64)) for part in range(3))
+        data = LocalData(
+            train=train, validation=validation if len(validation) else None, local_test=test if len(test) else None
+        )
+        return data, damaged
+
+    def _snapshot_id(self, number: int) -> bytes:
+        return f"{self._identity}:{number}".encode()
+
+    # -- settings ---------------------------------------------------------------------------------------------------
+
+    def _check_same(self, known: dict[str, Any]) -> None:
+        for name, given in (("classes", self.classes), ("split", list(self._split)), ("seed", self._seed)):
+            if name in known and known[name] != given:
+                raise UsageError(
+                    f"{self.path}: made with {name} = {known[name]}, now {given}: a sample keeps its class and its "
+                    "part for ever; give the same again, or another file"
+                )
+
+    def _declare(self, shape: tuple[int, ...] | None, dtype: str | None) -> None:
+        if shape is None or dtype is None:
+            raise UsageError("shape and dtype of the samples: give both, or neither")
+        self._take_form(Form(tuple(shape), str(np.dtype(dtype))))
+
+    def _take_form(self, form: Form) -> None:
+        """Fix the form of all samples, or check a sample's against it.  Raises UsageError."""
+        if self._form == form:
+            return
+        if self._form is not None:
+            raise UsageError(
+                f"a sample of {form.dtype} {form.shape}: the samples of this store are {self._form.dtype} "
+                f"{self._form.shape}"
+            )
+        room = self._room_on_disk(form) // 2
+        unlabelled = min(self._max_unlabelled, room // 4)
+        if room - unlabelled < self.classes:
+            raise UsageError(
+                f"max_bytes {self._max_bytes}: has room for {room} samples of {form.sample_bytes} bytes, too "
+                f"few for {self.classes} classes"
+            )
+        self._form, self._max_unlabelled = form, unlabelled
+        self._reservoir.room = min(self._max_samples, room - unlabelled)
+
+    def _room_on_disk(self, form: Form | None = None) -> int:
+        """Return how many samples the file has room for: twice what is held, as a round keeps what gives way."""
+        form = form or self._form
+        if form is None or self.path is None:
+            return 2 * (self._max_samples + 4 * self._max_unlabelled)
+        return int((self._max_bytes - 3 * self._log_bytes) * 0.95) // room_of_sample(form.sample_bytes)
+
+
+def _checked_split(split: tuple[float, float, float]) -> tuple[float, float, float]:
+    if len(split) != 3 or min(split) < 0 or abs(sum(split) - 1) > 1e-9 or split[0] <= 0:
+        raise UsageError(f"split {split}: expected the shares of train, validation and test, with the sum 1")
+    return split[0], split[1], split[2]
+
+
+def _check_numbers(classes: int, max_samples: int, max_unlabelled: int, max_bytes: int, unsaved: int) -> None:
+    for name, value, least in (
+        ("classes", classes, 2),
+        ("max_samples", max_samples, classes),
+        ("max_unlabelled", max_unlabelled, 0),
+        ("max_bytes", max_bytes, LEAST_BYTES),
+        ("unsaved", unsaved, 1),
+    ):
+        if value < least:
+            raise UsageError(f"{name} {value}: expected at least {least}")
