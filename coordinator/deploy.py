@@ -42,7 +42,7 @@ from edge_sdk.methods.registry import method_of
 from edge_sdk.transport.mqtt import pace as pacing
 from edge_sdk.transport.mqtt.tls import TlsFiles
 from edge_sdk.transport.mqtt.transport import MqttTransport
-from edge_sdk.transport.mqtt.url import parse_broker_url
+from edge_sdk.transport.mqtt.url import PASSWORD_VARIABLE, parse_broker_url, without_password
 
 LEDGER = Path("checkpoint") / "ledger.db"
 
@@ -74,6 +74,7 @@ def run_coordinator(
 ) -> int:
     """Serve a federation until it is over; returns the exit code."""
     parse_broker_url(broker)  # a mistake in it is reported before anything is opened
+    shown = without_password(broker)
     toml.check_writer()
     tables = load_toml(file, overrides)  # kept as it is, with the sections that only a simulation reads
     settings = read_settings(tables, file)
@@ -105,17 +106,18 @@ def run_coordinator(
             progress.noted(
                 f"going on at round {min(server.rounds.place.round + 1, ready.spec.rounds)} of {ready.spec.rounds}"
             )
-        progress.noted(f"waiting for {ready.policy.quorum} of {ready.policy.expected} devices on {broker}")
+        progress.noted(f"waiting for {ready.policy.quorum} of {ready.policy.expected} devices on {shown}")
         try:
             server.run()
         except KeyboardInterrupt:
             options = "".join(f" --set {shlex.quote(each)}" for each in overrides)
-            options += f" --broker {broker}{_options(tls, cloud_safe=cloud_safe)}{' --trace' * trace} --out {folder}"
+            options += f" --broker {shown}{_options(tls, cloud_safe=cloud_safe)}{' --trace' * trace} --out {folder}"
             again = f"edge-sdk coordinator {file}{options} --resume"
-            progress.noted(f"interrupted; go on with: {again}")
+            first = f"{PASSWORD_VARIABLE}=... " if shown != broker else ""
+            progress.noted(f"interrupted; go on with: {first}{again}")
             raise
     devices = tuple(device_result(server, name) for name in sorted(server.hellos))
-    result = run_result(server, devices, broker, {"wall_s": time.monotonic() - begun_s, "start_s": start_s})
+    result = run_result(server, devices, shown, {"wall_s": time.monotonic() - begun_s, "start_s": start_s})
     result = dataclasses.replace(result, insight=final_prototypes.final_prototypes(server))
     write_run(result, to_toml(tables), folder)
     show_table(run_table(result), sys.stdout)

@@ -425,10 +425,14 @@ def resumed(
     return RoundState(policy=policy, place=place, folded=folded, asked=asked, answered=answered)
 
 
-def postponed(state: RoundState, by_s: float) -> RoundState:
-    """The state with all its times later by `by_s` seconds, in which the rounds could not go on."""
-    opens_at_s = None if state.opens_at_s is None else state.opens_at_s + by_s
-    return replace(state, due_s=state.due_s + by_s, retry_at_s=state.retry_at_s + by_s, opens_at_s=opens_at_s)
+def postponed(state: RoundState, by_s: float, not_before_s: float = 0.0) -> RoundState:
+    """The state with all its times later by `by_s` seconds, in which the rounds could not go on.
+
+    not_before_s: the earliest time of the next deadline, in seconds.
+    """
+    opens_at_s = None if state.opens_at_s is None else max(state.opens_at_s + by_s, not_before_s)
+    due_s = max(state.due_s + by_s, not_before_s)
+    return replace(state, due_s=due_s, retry_at_s=state.retry_at_s + by_s, opens_at_s=opens_at_s)
 
 
 def rounds_due_s(state: RoundState) -> float | None:

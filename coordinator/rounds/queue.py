@@ -2,7 +2,8 @@
 
 The machine gets an event only when all its earlier commands are carried out.  A command that the disk refuses stays at
 the head of the queue, and everything waits behind it until it is tried again.  Meanwhile the clock of the round stands
-still: nobody's upload could count.
+still, since nobody's upload could count.  It also stands still while the coordinator has no link to the broker, since
+nobody's upload could arrive.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from edge_sdk.errors import StoreError
 
 DISK_AGAIN_S = 5.0
 """The pause in seconds before a command that the disk refused is tried again."""
+RECONNECT_GRACE_S = 45.0
+"""The least time in seconds from a restored link to a deadline; devices try again after up to 30 s."""
 
 
 class RoundQueue:
@@ -41,6 +44,8 @@ class RoundQueue:
         """When the disk is tried again (s); None: nothing waits for it."""
         self._held_since_s = 0.0
         """When the disk first refused what waits for it (s)."""
+        self._unlinked_since_s: float | None = None
+        """Since when there is no link to the broker (s); None: there is one."""
 
     @property
     def held(self) -> bool:
@@ -53,6 +58,17 @@ class RoundQueue:
             self._held_since_s = now_s
         self._again_s = now_s + DISK_AGAIN_S
 
+    def link_lost(self, now_s: float) -> None:
+        """Stop the clock of the round until the link is restored.  Does nothing if it is lost already."""
+        if self._unlinked_since_s is None:
+            self._unlinked_since_s = now_s
+
+    def link_restored(self, now_s: float) -> None:
+        """Let the clock of the round go on, with time for the devices to come back, too."""
+        since_s, self._unlinked_since_s = self._unlinked_since_s, None
+        if since_s is not None:
+            self.state = rounds.postponed(self.state, now_s - since_s, not_before_s=now_s + RECONNECT_GRACE_S)
+
     @property
     def over(self) -> bool:
         """Whether the run is done or failed, and nothing is left to carry out."""
@@ -60,7 +76,9 @@ class RoundQueue:
 
     def next_due_s(self) -> float | None:
         """The time in s at which `tick` can next change something; None: only another event can."""
-        return rounds.rounds_due_s(self.state) if self._again_s is None else self._again_s
+        if self._again_s is not None:
+            return self._again_s
+        return rounds.rounds_due_s(self.state) if self._unlinked_since_s is None else None
 
     def feed(self, *events: rounds.RoundEvent, now_s: float) -> None:
         """Give these events to the machine one by one; while a command waits for the disk, they wait behind it."""

@@ -204,10 +204,12 @@ class Server:
         """
         if isinstance(event, Connected):
             self._linked = True
+            self._queue.link_restored(now_s)
             self._announce()
         elif isinstance(event, Disconnected):
             self._link_fault = event.reason
             self.observer.noted(f"broker: {event.reason}")
+            self._queue.link_lost(now_s)
             if event.final:
                 self._queue.give_up(f"broker: {event.reason}", now_s)
         elif isinstance(event, Rejected):

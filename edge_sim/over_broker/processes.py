@@ -24,6 +24,7 @@ from coordinator.trace import recording_server
 from coordinator.trace.log import TraceWriter
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.mqtt.transport import MqttTransport
+from edge_sdk.transport.mqtt.url import PASSWORD_VARIABLE, parse_broker_url, without_password
 from edge_sim.config.settings import Config
 from edge_sim.fleet.fleet import Fleet
 
@@ -31,6 +32,8 @@ CONNECT_S = 60.0
 """Longest time until the broker answers."""
 STOP_S = 15.0
 """Longest time until device processes have stopped after the run."""
+start_process = subprocess.Popen
+"""Starts a device process; a test replaces it to read the commands."""
 
 
 def over_broker(
@@ -60,7 +63,8 @@ def over_broker(
             roster=federation.roster,
             observer=observer,
         )
-        server.observer.noted(f"broker: {url}" if label == url else f"broker: {label} at {url}")
+        shown = without_password(url)
+        server.observer.noted(f"broker: {shown}" if label == shown else f"broker: {label} at {shown}")
         with _hosts(config, fleet, url, out, server.observer.noted) as hosts:
             server.run(check=hosts.check, connect_within_s=CONNECT_S)
             hosts.wait(STOP_S)
@@ -80,7 +84,7 @@ def _broker(name: str) -> Iterator[tuple[str, str]]:
     """Yield the broker's address and name; an embedded one runs as long as the context."""
     kind, _, wanted = name.partition(":")
     if kind != "embedded":
-        yield name, name
+        yield name, without_password(name)
         return
     with EmbeddedBroker(wanted or "auto") as broker:  # type: ignore[arg-type]  # check_broker has seen the word
         yield broker.url, f"{broker.kind} {broker.version}"
@@ -134,14 +138,17 @@ def _hosts(config: Config, fleet: Fleet, url: str, out: Path, tell: Callable[[st
         device.write(folders[device.kit.id])
     logs = out / "devices"
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    password = parse_broker_url(url).password
+    if password is not None:
+        environment[PASSWORD_VARIABLE] = password  # not in the command, which every user of the machine can read
     processes: _Processes = {}
     hosts = _Hosts(processes, logs, fleet.federation.policy.quorum, tell)
     try:
         for group in groups(config, fleet):
-            command = [sys.executable, "-m", "edge_sim.over_broker.host", "--broker", url]
+            command = [sys.executable, "-m", "edge_sim.over_broker.host", "--broker", without_password(url)]
             command += ["--federation", fleet.federation.spec.federation, *(str(folders[name]) for name in group)]
             with (logs / f"{group[0]}.log").open("wb") as log:
-                processes[group] = subprocess.Popen(  # noqa: S603  # our own module
+                processes[group] = start_process(
                     command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment
                 )
         yield hosts

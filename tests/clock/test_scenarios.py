@@ -180,6 +180,18 @@ def test_what_is_lost_for_a_while_changes_no_result(pictures: Path, scenario: di
     assert lost.clock.now_s > calm.clock.now_s
 
 
+@pytest.mark.parametrize("at_s", [0.001, 0.02, 0.05, 0.5])
+def test_a_broker_that_is_away_for_longer_than_the_round_waits_ends_no_run(pictures: Path, at_s: float) -> None:
+    """The round's clock stands still meanwhile: no device is called silent for it."""
+    short = {"quorum": 4, "deadline_s": 8.0, "patience": 1}
+    calm = simulated(pictures, {"count": 4}, **short)
+    lost = simulated(
+        pictures, {"count": 4}, **short, scenario={"broker_lost_at_s": [at_s], "broker_lost_for_s": 3600.0}
+    )
+    assert lost.result.completed
+    assert lost.model_bytes == calm.model_bytes
+
+
 def test_wrong_clocks_change_no_result(pictures: Path) -> None:
     right = simulated(pictures, {"count": 4}, quorum=4)
     wrong = simulated(

@@ -21,7 +21,7 @@ from coordinator.rounds import (
     RoundPolicy,
     RoundState,
 )
-from coordinator.rounds.queue import DISK_AGAIN_S, RoundQueue
+from coordinator.rounds.queue import DISK_AGAIN_S, RECONNECT_GRACE_S, RoundQueue
 from edge_sdk.errors import StoreError
 from edge_sdk.protocol.exchange_id import ExchangeId
 
@@ -160,3 +160,23 @@ def test_the_clock_stands_still_while_the_disk_refuses(disk: Disk, kind: type | 
     assert disk.queue.state.due_s == due_s + held_s
     disk.queue.feed(rounds.RoundTick(due_s + held_s - 1.0), now_s=due_s + held_s - 1.0)
     assert disk.queue.state.misses == 0
+
+
+def test_the_clock_stands_still_without_a_link(disk: Disk) -> None:
+    due_s = disk.queue.state.due_s
+    disk.queue.link_lost(1.0)
+    disk.queue.link_lost(5.0)  # another reason for the same outage
+    assert disk.queue.next_due_s() is None
+    disk.queue.tick(due_s + 1.0)
+    assert disk.kinds() == []
+    disk.queue.link_restored(1.0 + 1000.0)
+    assert disk.queue.state.due_s == due_s + 1000.0
+    disk.queue.tick(disk.queue.state.due_s)
+    assert disk.kinds() == [Invite]  # the first deadline without an answer
+
+
+def test_devices_have_time_to_come_back_after_the_link_has(disk: Disk) -> None:
+    disk.queue.link_lost(disk.queue.state.due_s - 0.5)
+    back_s = disk.queue.state.due_s + 60.0
+    disk.queue.link_restored(back_s)
+    assert disk.queue.state.due_s == back_s + RECONNECT_GRACE_S

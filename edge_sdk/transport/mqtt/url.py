@@ -1,13 +1,19 @@
-"""Broker addresses as URLs: `mqtt://[user:password@]HOST[:PORT]`, or `mqtts://` for TLS."""
+"""Broker addresses as URLs: `mqtt://[user[:password]@]HOST[:PORT]`, or `mqtts://` for TLS.
+
+A password need not stand in the URL: one for the URL's user is read from the environment (PASSWORD_VARIABLE).
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from edge_sdk.errors import UsageError
 
+PASSWORD_VARIABLE = "EDGE_SDK_BROKER_PASSWORD"  # noqa: S105  # the name of a variable
+"""The environment variable with the password of a URL that has a user name and no password."""
 _DEFAULT_PORTS = {"mqtt": 1883, "mqtts": 8883}
 
 
@@ -47,9 +53,19 @@ def parse_broker_url(url: str) -> BrokerAddress:
     username, password = _credentials(parts)
     if password is not None and not username:
         raise _bad(url, "it has a password without a user name")
+    if username and password is None:
+        password = os.environ.get(PASSWORD_VARIABLE)
     return BrokerAddress(
         parts.hostname, port or _DEFAULT_PORTS[parts.scheme], parts.scheme == "mqtts", username, password
     )
+
+
+def without_password(url: str) -> str:
+    """Return a broker's URL without the password in it, for whatever is shown or written.
+
+    It connects as before where PASSWORD_VARIABLE is set.  A text that is no URL, such as `memory`, is returned as is.
+    """
+    return re.sub(r"(//[^:/@]*)(:.*)?@", r"\1@", url)
 
 
 def _credentials(parts: SplitResult) -> tuple[str | None, str | None]:
@@ -58,4 +74,4 @@ def _credentials(parts: SplitResult) -> tuple[str | None, str | None]:
 
 def _bad(url: str, why: str) -> UsageError:
     shown = re.sub(r"//.*@", "//***@", url)
-    return UsageError(f"broker URL {shown!r} is not usable: {why}; write mqtt://[user:password@]HOST[:PORT]")
+    return UsageError(f"broker URL {shown!r} is not usable: {why}; write mqtt://[user[:password]@]HOST[:PORT]")
