@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from edge_sdk.data import Augment, LocalData, Preprocess, Samples
     from edge_sdk.device.exchange import RoundReport
     from edge_sdk.errors import EdgeError
-    from edge_sdk.models import Model, ModelSpec, NumpyModel, OnnxModel, OnnxTeacher, TorchModel
+    from edge_sdk.models import Model, ModelSpec, NumpyModel, OnnxModel, OnnxTeacher, PredictOnly, TorchModel
     from edge_sdk.public_set.samples import PublicSet
     from edge_sdk.transport.mqtt.tls import TlsFiles
 
@@ -31,6 +31,7 @@ _HOME = {
     "NumpyModel": "edge_sdk.models",
     "OnnxModel": "edge_sdk.models",
     "OnnxTeacher": "edge_sdk.models",
+    "PredictOnly": "edge_sdk.models",
     "Preprocess": "edge_sdk.data",
     "PublicSet": "edge_sdk.public_set.samples",
     "RoundReport": "edge_sdk.device.exchange",
@@ -50,6 +51,7 @@ __all__ = [
     "NumpyModel",
     "OnnxModel",
     "OnnxTeacher",
+    "PredictOnly",
     "Preprocess",
     "PublicSet",
     "RoundReport",

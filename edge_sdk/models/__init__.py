@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from edge_sdk.models.linear_head import LinearHead
     from edge_sdk.models.numpy_model import NumpyModel
     from edge_sdk.models.onnx_model import OnnxModel, OnnxTeacher
+    from edge_sdk.models.predict_only import PredictOnly
     from edge_sdk.models.torch_model import TorchModel
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "NumpyModel",
     "OnnxModel",
     "OnnxTeacher",
+    "PredictOnly",
     "TorchModel",
 ]
 
@@ -36,6 +38,7 @@ _HOMES = {
     "NumpyModel": "numpy_model",
     "OnnxModel": "onnx_model",
     "OnnxTeacher": "onnx_model",
+    "PredictOnly": "predict_only",
     "TorchModel": "torch_model",
 }
 
