@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from edge_sdk.models.base import Batches, FitReport, Model, ModelSpec
+    from edge_sdk.models.exporting import export
     from edge_sdk.models.linear_head import LinearHead
     from edge_sdk.models.numpy_model import NumpyModel
     from edge_sdk.models.onnx_model import OnnxModel, OnnxTeacher
@@ -27,6 +28,7 @@ __all__ = [
     "OnnxTeacher",
     "PredictOnly",
     "TorchModel",
+    "export",
 ]
 
 _HOMES = {
@@ -34,6 +36,7 @@ _HOMES = {
     "FitReport": "base",
     "Model": "base",
     "ModelSpec": "base",
+    "export": "exporting",
     "LinearHead": "linear_head",
     "NumpyModel": "numpy_model",
     "OnnxModel": "onnx_model",

@@ -114,8 +114,8 @@ class OnnxModel(HeadModel):
         """Return what identifies the frozen body: 32 bytes; the head has no part in it."""
         return hashlib.sha256(self.split.graph.up_to([self.split.features]).content()).digest()
 
-    def onnx_bytes(self) -> bytes:
-        """Return the file with the trained head in it: what the file gave it still gives, by the present head."""
+    def onnx_bytes(self, _x: Floats) -> bytes:
+        """Return the file with the trained head in it: what it gave it still gives, by the present head."""
         return self.split.written(self._head.linear_rows(), unit=isinstance(self._head, CosineHead))
 
 

@@ -306,6 +306,11 @@ def rows_port(name: str, *shape: int) -> bytes:
     return put(_PORT_NAME, name) + put(2, put(1, put(1, 1) + put(2, b"".join(dims))))
 
 
+def samples_graph(name: str, shape: Sequence[int]) -> Graph:
+    """Return a new graph that hands on its input, samples f4 (n, *shape)."""
+    return Graph((), {}, {name: rows_port(name, *shape)}, {}, {"": OPSET}, IR_VERSION)
+
+
 def node(operator: str, inputs: Sequence[str], output: str, **attributes: int) -> Node:
     """Return a new operator of ONNX's own set, with attributes that are whole numbers."""
     raw = [*(put(_NODE_INPUT, name) for name in inputs), put(_NODE_OUTPUT, output), put(_NODE_OPERATOR, operator)]
