@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from edge_sdk.data import Augment, LocalData, Preprocess, Samples
     from edge_sdk.device.exchange import RoundReport
     from edge_sdk.errors import EdgeError
-    from edge_sdk.models import Model, ModelSpec, NumpyModel, OnnxModel, OnnxTeacher, TorchModel
+    from edge_sdk.models import Model, ModelSpec, NumpyModel, OnnxModel, OnnxTeacher, PredictOnly, TorchModel
     from edge_sdk.policy.energy import PowerMeter
     from edge_sdk.policy.policy import Policy
     from edge_sdk.public_set.samples import PublicSet
@@ -36,6 +36,7 @@ _HOME = {
     "OnnxTeacher": "edge_sdk.models",
     "Policy": "edge_sdk.policy.policy",
     "PowerMeter": "edge_sdk.policy.energy",
+    "PredictOnly": "edge_sdk.models",
     "Preprocess": "edge_sdk.data",
     "PublicSet": "edge_sdk.public_set.samples",
     "RoundReport": "edge_sdk.device.exchange",
@@ -58,6 +59,7 @@ __all__ = [
     "OnnxTeacher",
     "Policy",
     "PowerMeter",
+    "PredictOnly",
     "Preprocess",
     "PublicSet",
     "RoundReport",

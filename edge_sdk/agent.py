@@ -20,6 +20,7 @@ from edge_sdk.device.participant import Participant
 from edge_sdk.device.store import MemoryStore, SqliteStore, Store
 from edge_sdk.errors import EdgeError, Refused, UsageError
 from edge_sdk.models.base import Model, ModelSpec
+from edge_sdk.models.exporting import export
 from edge_sdk.objectives import softmax
 from edge_sdk.policy.conditions import Objection
 from edge_sdk.policy.energy import PowerMeter, TrainingCost
@@ -163,6 +164,16 @@ class Agent(Participant):
                 f"predict: the model cannot take samples of shape {samples.shape}: {one_line(str(error))}; those of "
                 f"the device's own data are (n, {', '.join(map(str, known.shape[1:]))})"
             ) from error
+
+    def export(self, path: str | Path) -> Path:
+        """Write the model, as it is between two batches, as an .onnx file, and return its path.
+
+        Its input is what `model.spec.preprocess` makes of raw samples.  Raises Unsupported for a model that cannot be
+        written so, MissingExtra where a package for that is not installed, StoreError where the disk fails.
+        """
+        x = self.bench.model.spec.preprocess(self.bench.data.train.x[:1])
+        with self.model_lock:
+            return export(self.bench.model, path, x)
 
     @property
     def running(self) -> bool:

@@ -14,13 +14,11 @@ from coordinator.record.observer import RunObserver
 from coordinator.record.result import Result
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.trace.log import TraceWriter
-from edge_sdk.arrays import Floats
 from edge_sdk.data import Preprocess
 from edge_sdk.device.store import Store
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Request
-from edge_sdk.models.base import ModelSpec
 from edge_sdk.models.predict_only import PredictOnly
 from edge_sdk.protocol import codec, storage
 from edge_sdk.protocol.codec import Limits
@@ -199,22 +197,12 @@ class Run(VirtualFleet):
         return {d.device.kit.id: d.agent.begun for d in self.devices}
 
 
-class Teacher(PredictOnly):
-    """A finished linear classifier that cannot be trained."""
-
-    def __init__(self, classes: int, input_shape: tuple[int, int, int], seed: int, preprocess: Preprocess) -> None:
-        width = int(np.prod(input_shape))
-        self._weights = np.random.default_rng(seed).normal(size=(width, classes)).astype(np.float32)
-        super().__init__(ModelSpec(name="teacher", runtime="numpy", classes=classes, preprocess=preprocess))
-
-    def logits(self, x: Floats) -> Floats:
-        """(n, c, h, w) -> (n, k)."""
-        return x.reshape(len(x), -1) @ self._weights
-
-
-def teacher(classes: int, input_shape: tuple[int, int, int], seed: int, preprocess: Preprocess) -> Teacher:
-    """A family for [[fleet]]: `fleets:teacher`."""
-    return Teacher(classes, input_shape, seed, preprocess)
+def teacher(classes: int, input_shape: tuple[int, int, int], seed: int, preprocess: Preprocess) -> PredictOnly:
+    """A family for [[fleet]], `fleets:teacher`: a finished linear classifier that cannot be trained."""
+    weights = np.random.default_rng(seed).normal(size=(int(np.prod(input_shape)), classes)).astype(np.float32)
+    return PredictOnly(
+        lambda x: x.reshape(len(x), -1) @ weights, classes, preprocess=preprocess, name="teacher", runtime="numpy"
+    )
 
 
 def private_batches(run: Run, device: fleets.Device, round_: int, steps: int = 3) -> np.ndarray:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from edge_sdk.models.base import Batches, FitReport, Model, ModelSpec
+    from edge_sdk.models.exporting import export
     from edge_sdk.models.linear_head import LinearHead
     from edge_sdk.models.numpy_model import NumpyModel
     from edge_sdk.models.onnx_model import OnnxModel, OnnxTeacher
+    from edge_sdk.models.predict_only import PredictOnly
     from edge_sdk.models.torch_model import TorchModel
 
 __all__ = [
@@ -24,7 +26,9 @@ __all__ = [
     "NumpyModel",
     "OnnxModel",
     "OnnxTeacher",
+    "PredictOnly",
     "TorchModel",
+    "export",
 ]
 
 _HOMES = {
@@ -32,10 +36,12 @@ _HOMES = {
     "FitReport": "base",
     "Model": "base",
     "ModelSpec": "base",
+    "export": "exporting",
     "LinearHead": "linear_head",
     "NumpyModel": "numpy_model",
     "OnnxModel": "onnx_model",
     "OnnxTeacher": "onnx_model",
+    "PredictOnly": "predict_only",
     "TorchModel": "torch_model",
 }
 

@@ -26,6 +26,8 @@ from edge_sdk.models.checks import (
 )
 from edge_sdk.models.cosine_head import CosineHead, make_head
 from edge_sdk.models.linear_head import LinearHead
+from edge_sdk.models.onnx_file.graph import samples_graph
+from edge_sdk.models.onnx_file.head import with_new_head
 from edge_sdk.objectives import (
     HeadTerm,
     Objective,
@@ -170,6 +172,12 @@ class NumpyModel(HeadModel):
         )
         super().__init__(spec, layer)
         self._input_shape = input_shape
+
+    def onnx_bytes(self, _x: Floats) -> bytes:
+        """Return the model as an .onnx file: input `samples` (n, c, h, w), output `logits` (n, k)."""
+        whole = samples_graph("samples", self._input_shape)
+        unit = isinstance(self._head, CosineHead)
+        return with_new_head(whole, "samples", self._head.linear_rows(), unit=unit, output="logits").content()
 
     def feature_rows(self, x: Floats, index: Ints) -> Floats:
         """Return the flattened samples: x (n, c, h, w), index (m,) -> (m, c * h * w)."""

@@ -1,65 +1,122 @@
-"""The ONNX runtime: a frozen extractor under a trainable head, and a predict-only teacher; no torch on the device."""
+"""The ONNX runtime: a frozen body under a trainable head, and a predict-only teacher; no torch on the device."""
 
 from __future__ import annotations
 
+import hashlib
 from typing import Literal
+
+import numpy as np
 
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import Preprocess
-from edge_sdk.models.base import ModelSpec
+from edge_sdk.errors import ModelError
+from edge_sdk.models.base import ModelSpec, unpack_arrays
 from edge_sdk.models.checks import check_width
-from edge_sdk.models.cosine_head import make_head
+from edge_sdk.models.cosine_head import CosineHead, make_head
 from edge_sdk.models.feature_cache import FeatureCache
 from edge_sdk.models.numpy_model import BY_SLOPE, HeadModel
-from edge_sdk.models.onnx_session import OnnxFile, OnnxSession
+from edge_sdk.models.onnx_file.graph import Graph, OnnxFile, read_graph
+from edge_sdk.models.onnx_file.head import ending_of
+from edge_sdk.models.onnx_inputs import Adapter, Inputs, Layout
+from edge_sdk.models.onnx_session import OnnxSession
+from edge_sdk.models.onnx_split import split_file
 from edge_sdk.models.predict_only import PredictOnly
 from edge_sdk.objectives import names_on
 
 
 class OnnxModel(HeadModel):
-    """A frozen extractor from an .onnx file under a head that is trained in numpy."""
+    """An .onnx file with a frozen body, under a head that is trained in numpy.
+
+    A classifier is split before its last linear layer, and the head starts from that layer's weights; an extractor
+    gets a head that is drawn from `seed`.
+    """
 
     def __init__(
         self,
-        extractor: OnnxFile,
-        classes: int,
+        file: OnnxFile,
+        classes: int | None = None,
         *,
-        seed: int,
+        seed: int = 0,
+        features: str | None = None,
         preprocess: Preprocess | None = None,
-        input_shape: tuple[int, int, int] | None = None,
+        input_shape: tuple[int, ...] | None = None,
+        layout: Layout = "auto",
+        adapter: Adapter | None = None,
         name: str = "onnx",
         flops_per_sample: int = 0,
         note: str = "",
         head: Literal["linear", "cosine"] = "linear",
     ) -> None:
-        """`extractor`: (n, c, h, w) -> (n, d), a path or the file's bytes; head: of logits, or of scaled cosines.
+        """`file`: a path or the file's bytes; classes: None for a classifier, which tells them.
+
+        features: the name of the tensor to split at, for other places than the last layer.  input_shape: of a sample,
+        where the file leaves it open.  layout: the order of a picture's axes.  adapter: makes the inputs of one sample
+        (1, c, h, w), for files with several or unusual ones.  head: of logits, or of scaled cosines.
 
         `flops_per_sample` and `note` tell of it what the file itself does not (its metadata entry `flops_per_sample`,
-        its description).  Raises ModelError where the file does not load or does not give (n, d).
+        its description).  Raises ModelError for a file that cannot be used so.
         """
-        session = OnnxSession(extractor, name=name, input_shape=input_shape)
-        layer = make_head(head, session.width, classes, seed)
+        graph = read_graph(file, name)
+        split = split_file(
+            graph,
+            name=name,
+            classes=classes,
+            features=features,
+            input_shape=input_shape,
+            layout=layout,
+            adapter=adapter,
+        )
+        session = split.session
+        check_preprocess(session.inputs, preprocess, name)
+        self.split = split
+        """Where the file is split."""
+        count = classes or split.classes or 0
+        layer = make_head(head, session.width, count, seed)
+        if split.rows is not None:
+            layer.set_rows(split.rows, np.arange(count))
         spec = ModelSpec(
             name=name,
             runtime="onnx",
-            classes=classes,
+            classes=count,
             feature_dim=session.width,
             capabilities=layer.abilities | {"predict", "logit-gradients", "features", "head-rows", "head-weights"},
             terms=names_on(*BY_SLOPE),
             inert_terms=names_on("features"),
             preprocess=preprocess or Preprocess(),
             parameters=layer.values().size,
-            flops_per_sample=(flops_per_sample or session.flops_per_sample) + 2 * session.width * classes,
-            activation_bytes_per_sample=4 * (session.width + classes),
+            flops_per_sample=(flops_per_sample or _flops(graph)) + 2 * session.width * count,
+            activation_bytes_per_sample=4 * (session.width + count),
             calls_per_pass=2,
-            note=note or session.description or "frozen extractor: only the head learns",
+            note=note or graph.description or split.remark(),
         )
         super().__init__(spec, layer)
         self._cache = FeatureCache(session.rows, session.width)
 
     def feature_rows(self, x: Floats, index: Ints) -> Floats:
-        """Return the extractor's output for some samples: x (n, c, h, w), index (m,) -> (m, d), a copy."""
+        """Return the body's output for some samples: x (n, c, h, w), index (m,) -> (m, d), a copy."""
         return self._cache.rows(x, index)
+
+    def load_state(self, state: bytes) -> None:
+        """Restore exactly what state_bytes gave.  Raises StoreError if it does not fit this model.
+
+        A head on a classifier's own outputs, as it was before files were split, is composed with the last layer.
+        """
+        stored, start = unpack_arrays(state), self.split.rows
+        rows = stored.get("rows")
+        k, d = self.spec.classes, self.spec.feature_dim
+        if self.split.how == "layer" and start is not None and rows is not None and rows.shape == (k, k + 1) and k != d:
+            composed: Floats = rows[:, :-1] @ start
+            composed[:, -1] += rows[:, -1]
+            stored = {"rows": composed}
+        self._head.load(stored)
+
+    def frozen_digest(self) -> bytes:
+        """Return what identifies the frozen body: 32 bytes; the head has no part in it."""
+        return hashlib.sha256(self.split.graph.up_to([self.split.features]).content()).digest()
+
+    def onnx_bytes(self, _x: Floats) -> bytes:
+        """Return the file with the trained head in it: what it gave it still gives, by the present head."""
+        return self.split.written(self._head.linear_rows(), unit=isinstance(self._head, CosineHead))
 
 
 class OnnxTeacher(PredictOnly):
@@ -71,29 +128,44 @@ class OnnxTeacher(PredictOnly):
         classes: int,
         *,
         preprocess: Preprocess | None = None,
-        input_shape: tuple[int, int, int] | None = None,
+        input_shape: tuple[int, ...] | None = None,
+        layout: Layout = "auto",
+        adapter: Adapter | None = None,
         name: str = "onnx-teacher",
         flops_per_sample: int = 0,
         note: str = "",
     ) -> None:
-        """`classifier`: (n, c, h, w) -> logits (n, k) before softmax, a path or the file's bytes.
+        """`classifier`: gives logits (n, k), a path or the file's bytes; a Softmax at its end is left out.
 
         Raises ModelError where the file does not load or does not give one logit per class.
         """
-        self._session = OnnxSession(classifier, name=name, input_shape=input_shape)
-        check_width(name, (1, self._session.width), 1, classes)
-        spec = ModelSpec(
+        graph = read_graph(classifier, name)
+        ending = ending_of(graph, graph.float_output())
+        session = OnnxSession(
+            graph.up_to([ending.logits]), name=name, input_shape=input_shape, layout=layout, adapter=adapter
+        )
+        check_preprocess(session.inputs, preprocess, name)
+        check_width(name, (1, session.width), 1, classes)
+        super().__init__(
+            session.rows,
+            classes,
+            preprocess=preprocess,
             name=name,
             runtime="onnx",
-            classes=classes,
-            preprocess=preprocess or Preprocess(),
-            flops_per_sample=flops_per_sample or self._session.flops_per_sample,
-            activation_bytes_per_sample=4 * classes,
-            calls_per_pass=1,
-            note=note or self._session.description or "predict-only: teaches, does not learn",
+            flops_per_sample=flops_per_sample or _flops(graph),
+            note=note or graph.description or "predict-only: teaches, does not learn",
         )
-        super().__init__(spec)
 
-    def logits(self, x: Floats) -> Floats:
-        """Return the logits before softmax: (n, c, h, w) -> (n, k)."""
-        return self._session.rows(x)
+
+def check_preprocess(inputs: Inputs, preprocess: Preprocess | None, name: str) -> None:
+    """Raise ModelError for a file that takes whole numbers, where preprocess makes fractions of them."""
+    if inputs.whole and preprocess is not None and (preprocess.scale, preprocess.std) != (1.0, 1.0):
+        raise ModelError(
+            f"{name}: the file takes whole numbers, and preprocess makes fractions of them: leave its scale and std out"
+        )
+
+
+def _flops(graph: Graph) -> int:
+    """Return the file's own figure of its cost, or 0 if it has none."""
+    text = graph.notes.get("flops_per_sample", "")
+    return int(text) if text.isdecimal() else 0

@@ -1,29 +1,89 @@
-"""The base class of models without anything to train: they give logits, and raise Unsupported otherwise."""
+"""Models without anything to train: any function that predicts takes part where logits of public samples travel."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats, Ints
-from edge_sdk.errors import StoreError
+from edge_sdk.data import Preprocess
+from edge_sdk.errors import ModelError, StoreError
 from edge_sdk.models.base import Batches, FitReport, ModelSpec
-from edge_sdk.models.checks import lacks
+from edge_sdk.models.checks import check_width, lacks
 from edge_sdk.objectives import Objective, Optim
 from edge_sdk.objectives.optim import Part
 
+_LEAST_PROBABILITY = 1e-7
+"""Probabilities are at least this before their logarithm, so that a sure teacher gives finite logits."""
 
-class PredictOnly(ABC):
-    """A teacher: subclasses give a spec whose capability is `predict` alone, and `logits`."""
 
-    def __init__(self, spec: ModelSpec) -> None:
-        self.spec = spec
+class PredictOnly:
+    """A teacher: a function that gives logits or probabilities, and does not learn.
 
-    @abstractmethod
+    It takes part in the methods in which a model may contribute by logits alone (`edge-sdk methods`: teaches).
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Floats], Any],
+        classes: int,
+        *,
+        gives: Literal["logits", "probabilities"] = "logits",
+        preprocess: Preprocess | None = None,
+        name: str = "teacher",
+        runtime: str = "python",
+        flops_per_sample: int = 0,
+        note: str = "predict-only: teaches, does not learn",
+    ) -> None:
+        """`function`: samples f4 (n, c, h, w), as `preprocess` makes them -> (n, k), one number for each class.
+
+        gives: what the numbers are; of probabilities the logarithm is taken.  The same sample must always give the
+        same numbers.  Raises ModelError for arguments that make no sense.
+        """
+        if not callable(function):
+            raise ModelError(f"{name}: found {type(function).__name__}: give a function from samples to (n, classes)")
+        if gives not in ("logits", "probabilities"):
+            raise ModelError(f"{name}: gives {gives!r}: expected logits or probabilities")
+        self._function, self._gives = function, gives
+        self.spec = ModelSpec(
+            name=name,
+            runtime=runtime,
+            classes=classes,
+            preprocess=preprocess or Preprocess(),
+            flops_per_sample=flops_per_sample,
+            activation_bytes_per_sample=4 * classes,
+            calls_per_pass=1,
+            note=note,
+        )
+
     def logits(self, x: Floats) -> Floats:
-        """Return the logits before softmax: (n, c, h, w) -> (n, k)."""
+        """Return the logits before softmax: (n, c, h, w) -> (n, k).
+
+        Raises ModelError where the function fails, or gives other things than n rows of k finite numbers.
+        """
+        if not len(x):
+            return np.zeros((0, self.spec.classes), np.float32)
+        try:
+            found = np.asarray(self._function(x))
+        except ModelError:
+            raise
+        except Exception as error:  # a function of the app's may raise anything
+            text = " ".join(str(error).split())
+            raise ModelError(
+                f"model {self.spec.name!r}: its function failed: {type(error).__name__}: {text}"
+            ) from error
+        check_width(self.spec.name, found.shape, len(x), self.spec.classes)
+        if found.dtype.kind not in "fiu" or not np.isfinite(found).all():
+            raise ModelError(f"model {self.spec.name!r} answers with {found.dtype} numbers that are not all finite")
+        if self._gives == "logits":
+            return found.astype(np.float32)
+        if found.min() < 0 or not np.allclose(found.sum(axis=1), 1, atol=1e-2):
+            raise ModelError(f"model {self.spec.name!r}: rows that sum to 1 were expected of gives='probabilities'")
+        logs: Floats = np.log(np.maximum(found, _LEAST_PROBABILITY)).astype(np.float32)
+        return logs
 
     def features(self, _x: Floats) -> Floats:
         """Raises Unsupported."""

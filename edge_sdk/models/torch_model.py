@@ -37,6 +37,7 @@ from torch import Tensor, nn
 from edge_sdk.models.torch_anatomy import Anatomy, Tap, decayed_parameters, draws_random_numbers, survey
 from edge_sdk.models.torch_arrays import Views, array_of, overwrite, to_tensor
 from edge_sdk.models.torch_cosine import TorchCosineHead, cosine_remark, held, linear_rows, with_cosine_head, write_rows
+from edge_sdk.models.torch_export import net_bytes
 from edge_sdk.models.torch_forms import Forms, Host, Pass
 from edge_sdk.models.torch_optim import Moments, TorchOptimiser
 from edge_sdk.models.torch_seed import seeded
@@ -145,6 +146,13 @@ class TorchModel:
             raise lacks(self.spec, "features")
         check_samples(self.spec.name, x, self._input_shape)
         return self._infer(lambda batch: tap(batch)[1], x)
+
+    def onnx_bytes(self, x: Floats) -> bytes:
+        """Return the net as an .onnx file: input `samples` (n, c, h, w), output `logits` (n, k).
+
+        x: some samples to run.  Raises MissingExtra without onnx and onnxscript, ModelError where torch.onnx fails.
+        """
+        return net_bytes(self._net, x, self.spec.name)
 
     def head(self, f: Floats) -> Floats:
         """Return the logits: (n, d) -> (n, k).  Raises Unsupported if no nn.Linear makes them from the features."""

@@ -14,6 +14,7 @@ import numpy as np
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.errors import MissingExtra
 from edge_sdk.models.base import Batches
+from edge_sdk.models.onnx_file.graph import read_graph
 from edge_sdk.models.onnx_model import OnnxModel
 from edge_sdk.models.onnx_session import OnnxSession
 from edge_sdk.objectives import CrossEntropy, Optim
@@ -73,7 +74,7 @@ def _scaled_filters(images: Floats, seed: int, filters: int) -> tuple[Floats, Fl
     """Return k-means filters (filters, c, s, s) and biases, scaled to a feature deviation of 1 on the images."""
     shape, some = _shape_of(images), images[:_SCALED_ON]
     weights, biases = kmeans_filters(images, filters, 5 if min(shape[1:]) >= _LARGE else 3, seed)
-    raw = OnnxSession(_Chain(shape).extractor(weights, biases).model("raw"), name="k-means", input_shape=None)
+    raw = OnnxSession(read_graph(_Chain(shape).extractor(weights, biases).model("raw"), "k-means"), name="k-means")
     spread = raw.rows(some).reshape(len(some), filters, -1).std(axis=(0, 2))  # (filters,)
     scale = 1 / np.maximum(spread, 0.01 * spread.max())  # a filter that hardly fires must not become mere noise
     return weights * scale[:, None, None, None], biases * scale

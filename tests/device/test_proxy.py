@@ -31,7 +31,6 @@ from edge_sdk.methods.requests import (
     WriteHead,
     WriteWeights,
 )
-from edge_sdk.models.base import ModelSpec
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.models.predict_only import PredictOnly
 from edge_sdk.objectives import CrossEntropy, Optim
@@ -172,19 +171,13 @@ def test_without_a_proxy_the_request_is_refused() -> None:
         served(Workbench(softmax(1), DATA), ReadWeights(of="proxy"))
 
 
-class Oracle(PredictOnly):
-    """Cannot be trained."""
-
-    def __init__(self) -> None:
-        super().__init__(ModelSpec(name="oracle", runtime="numpy", classes=CLASSES))
-
-    def logits(self, x: np.ndarray) -> np.ndarray:
-        return np.zeros((len(x), CLASSES), np.float32)
+def oracle(x: np.ndarray) -> np.ndarray:
+    return np.zeros((len(x), CLASSES), np.float32)
 
 
 BAD = {
     "classes": (softmax(2, CLASSES + 2), "tells 5 classes apart, the device's own model softmax 3"),
-    "training": (Oracle(), "oracle cannot do logit-gradients, weights"),
+    "training": (PredictOnly(oracle, CLASSES, name="oracle"), "oracle cannot do logit-gradients, weights"),
     "kind": (object(), "found object, which has no spec"),
 }
 

@@ -14,6 +14,7 @@ import pytest
 from coordinator.report.run_table import run_table
 from coordinator.report.summary import summary
 from edge_sdk.methods.fedmd import FedMD
+from edge_sdk.models.predict_only import PredictOnly
 from edge_sdk.protocol import codec, schema, topics
 from edge_sdk.protocol.encodings import ENCODINGS
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -209,8 +210,8 @@ def test_a_device_whose_numbers_do_not_fit_withholds_them_and_says_why(
     pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [{"count": 5, "model": "softmax"}, {"count": 1, "model": "fleets:teacher"}]
-    logits = fleets.Teacher.logits
-    monkeypatch.setattr(fleets.Teacher, "logits", lambda self, x: 1e5 * np.sign(logits(self, x)))
+    logits = PredictOnly.logits
+    monkeypatch.setattr(PredictOnly, "logits", lambda self, x: 1e5 * np.sign(logits(self, x)))
     run = fleets.Run(built(pictures, "fedmd", "f16", rows, quorum=5)).finished()
     assert run.result.completed
     (warning,) = (line for line in run.result.warnings if line.startswith("W17: device-05 withheld"))

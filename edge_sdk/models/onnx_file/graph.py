@@ -1,0 +1,320 @@
+"""The graph of an .onnx file: what it computes, in which order, and the part of it that an output needs."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TypeAlias
+
+from edge_sdk.errors import ModelError
+from edge_sdk.models.onnx_file.tensors import Constant, has_nan
+from edge_sdk.models.onnx_file.wire import Field, damaged, fields, put, single, whole_numbers
+
+OnnxFile: TypeAlias = "str | PathLike[str] | bytes"
+"""The path of a model file, or its bytes."""
+
+IR_VERSION = 8
+"""The version of the format that new files say; every ONNX Runtime from 1.12 on reads it."""
+LEAST_IR_VERSION = 4
+"""Before it, constants had to be listed among the inputs."""
+OPSET = 17
+"""The operator set of new files."""
+
+# the fields of the messages
+_MODEL_IR, _MODEL_DOC, _MODEL_GRAPH, _MODEL_OPSET, _MODEL_PROPS = 1, 6, 7, 8, 14
+_GRAPH_NODE, _GRAPH_NAME, _GRAPH_CONSTANT, _GRAPH_INPUT, _GRAPH_OUTPUT, _GRAPH_SHAPES = 1, 2, 5, 11, 12, 13
+_NODE_INPUT, _NODE_OUTPUT, _NODE_NAME, _NODE_OPERATOR, _NODE_ATTRIBUTE, _NODE_DOMAIN = 1, 2, 3, 4, 5, 7
+_ATTRIBUTE_NAME, _ATTRIBUTE_F, _ATTRIBUTE_I, _ATTRIBUTE_T, _ATTRIBUTE_INTS = 1, 2, 3, 5, 8
+_ATTRIBUTE_GRAPHS = (6, 11)
+_PORT_NAME = 1
+_FLOAT_KINDS = (1, 10, 11, 16)
+"""The element types float, float16, double and bfloat16."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One operator."""
+
+    operator: str
+    """Its name; behind its domain if that is not ONNX's own."""
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    raw: memoryview | bytes
+    """The NodeProto."""
+    numbers: Mapping[str, float | tuple[int, ...]] = field(default_factory=dict)
+    """Its attributes that are numbers or lists of whole numbers."""
+    tensor: Constant | None = None
+    """The constant in its attributes."""
+    captured: frozenset[str] = frozenset()
+    """The names that graphs in its attributes read from outside."""
+
+    def number(self, name: str, default: float) -> float:
+        """Return an attribute that is one number."""
+        found = self.numbers.get(name, default)
+        return default if isinstance(found, tuple) else found
+
+    def renamed(self, output: str, to: str) -> Node:
+        """Return this node with another name of an output."""
+        parts = [
+            put(_NODE_OUTPUT, to) if each.number == _NODE_OUTPUT and each.text == output else bytes(each.raw)
+            for each in fields(memoryview(self.raw))
+        ]
+        outputs = tuple(to if name == output else name for name in self.outputs)
+        return replace(self, outputs=outputs, raw=b"".join(parts))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """What an .onnx file holds; `nodes` stand in the order of computation."""
+
+    nodes: tuple[Node, ...]
+    constants: Mapping[str, Constant]
+    inputs: Mapping[str, memoryview | bytes]
+    """The inputs without constants, each as its ValueInfoProto."""
+    outputs: Mapping[str, memoryview | bytes]
+    opsets: Mapping[str, int]
+    """The version of each operator set; the key "" is ONNX's own."""
+    ir_version: int
+    name: str = ""
+    """What errors begin with."""
+    description: str = ""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """The file's metadata."""
+    kept: tuple[memoryview | bytes, ...] = ()
+    """Further fields of the model, such as functions."""
+    kept_in_graph: tuple[memoryview | bytes, ...] = ()
+
+    def producer(self, name: str) -> Node | None:
+        """Return the node that gives a tensor; None: an input or a constant."""
+        return next((node for node in self.nodes if name in node.outputs), None)
+
+    def constant(self, name: str) -> Constant | None:
+        """Return a constant, whether it is an initializer or a node; None: the tensor is computed."""
+        if name in self.constants:
+            return self.constants[name]
+        node = self.producer(name)
+        return node.tensor if node is not None and node.operator == "Constant" else None
+
+    def check_name(self, name: str, what: str) -> None:
+        """Raise ModelError with the nearest names unless a node gives a tensor of this name."""
+        known = [output for node in self.nodes if node.operator != "Constant" for output in node.outputs if output]
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 3, 0.3) or known[-3:]
+            raise ModelError(
+                f"{self.name}: {what} {name!r}: the file has no such tensor; nearest: {', '.join(near) or 'none'}"
+            )
+
+    def check_numbers(self) -> None:
+        """Raise ModelError for a constant with NaN."""
+        held = [*self.constants.values(), *(node.tensor for node in self.nodes if node.tensor is not None)]
+        bad = next((tensor.name for tensor in held if has_nan(tensor)), None)
+        if bad is not None:
+            raise ModelError(f"the weights {bad!r} hold NaN, as after a training that diverged: export a sound model")
+
+    def float_output(self) -> str:
+        """Return the first output that is not known to hold other things than floating-point numbers.
+
+        Labels beside logits are passed over.  Raises ModelError where there is none.
+        """
+        for name, raw in self.outputs.items():
+            kinds = [n for each in _inside(raw, 2) for tensor in _inside(each, 1) for n in _numbers(tensor, 1)]
+            others = [each for each in _inside(raw, 2) if not _inside(each, 1)]  # a sequence or a map
+            if not others and (not kinds or kinds[0] in _FLOAT_KINDS):
+                return name
+        raise ModelError(
+            f"{self.name}: no output holds floating-point numbers, in a tensor: {', '.join(self.outputs) or 'none'}"
+        )
+
+    def up_to(self, outputs: Sequence[str]) -> Graph:
+        """Return the part that some tensors need, with these as its outputs, in this order."""
+        wanted, kept = set(outputs), []
+        for node in reversed(self.nodes):
+            if wanted.intersection(node.outputs):
+                kept.append(node)
+                wanted |= {*node.inputs, *node.captured}
+        return replace(
+            self,
+            nodes=tuple(reversed(kept)),
+            constants={name: tensor for name, tensor in self.constants.items() if name in wanted},
+            inputs={name: port for name, port in self.inputs.items() if name in wanted} or self.inputs,
+            outputs={name: self.outputs.get(name, port(name)) for name in outputs},
+        )
+
+    def content(self) -> bytes:
+        """Return the graph as a file that holds all its constants."""
+        graph = [
+            *(put(_GRAPH_NODE, node.raw) for node in self.nodes),
+            *(put(_GRAPH_CONSTANT, tensor.inlined()) for tensor in self.constants.values()),
+            *(put(_GRAPH_INPUT, raw) for raw in self.inputs.values()),
+            *(put(_GRAPH_OUTPUT, raw) for raw in self.outputs.values()),
+            *self.kept_in_graph,
+        ]
+        parts = [
+            put(_MODEL_IR, max(self.ir_version, LEAST_IR_VERSION)),
+            *(put(_MODEL_OPSET, put(1, domain) + put(2, version)) for domain, version in self.opsets.items()),
+            *(put(_MODEL_PROPS, put(1, key) + put(2, value)) for key, value in self.notes.items()),
+            *((put(_MODEL_DOC, self.description),) if self.description else ()),
+            *self.kept,
+            put(_MODEL_GRAPH, b"".join(graph)),
+        ]
+        return b"".join(parts)
+
+
+def read_graph(file: OnnxFile, name: str) -> Graph:
+    """Read a model from a path or from bytes.  Raises ModelError, beginning with `name`, for what is none."""
+    folder = None if isinstance(file, bytes) else Path(fspath(file)).parent
+    try:
+        content = file if isinstance(file, bytes) else Path(fspath(file)).read_bytes()
+        graph = _graph(memoryview(content), folder)
+        graph.check_numbers()
+    except OSError as error:
+        raise ModelError(f"{name}: {fspath(error.filename or '')}: {error.strerror or error}") from error
+    except ModelError as error:
+        raise ModelError(f"{name}: {error}") from error
+    return replace(graph, name=name)
+
+
+def _graph(content: memoryview, folder: Path | None) -> Graph:
+    opsets: dict[str, int] = {}
+    notes: dict[str, str] = {}
+    kept: list[memoryview] = []
+    body: list[Field] = []
+    ir_version, description = 0, ""
+    for part in fields(content):
+        if part.number == _MODEL_IR:
+            ir_version = part.whole
+        elif part.number == _MODEL_DOC:
+            description = part.text
+        elif part.number == _MODEL_GRAPH:
+            body += fields(part.content)
+        elif part.number == _MODEL_OPSET:
+            domain, version = _pair(part)
+            opsets["" if domain == "ai.onnx" else str(domain)] = int(version or 0)
+        elif part.number == _MODEL_PROPS:
+            key, value = _pair(part)
+            notes[str(key)] = str(value)
+        else:
+            kept.append(part.raw)
+    if not body:
+        raise damaged("it holds no graph")
+    if not opsets:
+        raise ModelError("the file names no operator set (opset_import): export it again with one, such as opset 17")
+    return replace(_body(body, folder), opsets=opsets, ir_version=ir_version, description=description,
+                   notes=notes, kept=tuple(kept))  # fmt: skip
+
+
+def _pair(part: Field) -> tuple[str, str | int]:
+    """Return the fields 1 and 2 of a message, a string and a string or number."""
+    first, second = "", ""  # type: str, str | int
+    for each in fields(part.content):
+        if each.number == 1:
+            first = each.text
+        elif each.number == 2:
+            second = each.whole if isinstance(each.value, int) else each.text
+    return first, second
+
+
+def _body(parts: Iterable[Field], folder: Path | None) -> Graph:
+    nodes: list[Node] = []
+    constants: dict[str, Constant] = {}
+    inputs: dict[str, memoryview | bytes] = {}
+    outputs: dict[str, memoryview | bytes] = {}
+    kept: list[memoryview] = []
+    for part in parts:
+        if part.number == _GRAPH_NODE:
+            nodes.append(_node(part.content, folder))
+        elif part.number == _GRAPH_CONSTANT:
+            tensor = _tensor(part.content, folder)
+            constants[tensor.name] = tensor
+        elif part.number in (_GRAPH_INPUT, _GRAPH_OUTPUT):
+            ports = inputs if part.number == _GRAPH_INPUT else outputs
+            ports[_text(part.content, _PORT_NAME)] = part.content
+        elif part.number != _GRAPH_SHAPES:  # shapes between nodes: the runtime finds them, also after a change
+            kept.append(part.raw)
+    inputs = {name: raw for name, raw in inputs.items() if name not in constants}
+    return Graph(tuple(nodes), constants, inputs, outputs, {}, 0, kept_in_graph=tuple(kept))
+
+
+def _node(raw: memoryview, folder: Path | None) -> Node:
+    inputs, outputs, operator, domain = [], [], "", ""
+    numbers: dict[str, float | tuple[int, ...]] = {}
+    captured: set[str] = set()
+    tensor = None
+    for part in fields(raw):
+        if part.number == _NODE_INPUT:
+            inputs.append(part.text)
+        elif part.number == _NODE_OUTPUT:
+            outputs.append(part.text)
+        elif part.number == _NODE_OPERATOR:
+            operator = part.text
+        elif part.number == _NODE_DOMAIN:
+            domain = part.text
+        elif part.number == _NODE_ATTRIBUTE:
+            name = _text(part.content, _ATTRIBUTE_NAME)
+            for each in fields(part.content):
+                if each.number == _ATTRIBUTE_F:
+                    numbers[name] = single(each.value)
+                elif each.number == _ATTRIBUTE_I:
+                    numbers[name] = each.whole
+                elif each.number == _ATTRIBUTE_INTS:
+                    before = numbers.get(name, ())
+                    numbers[name] = (*(before if isinstance(before, tuple) else ()), *whole_numbers(each))
+                elif each.number == _ATTRIBUTE_T:
+                    tensor = Constant(outputs[0] if outputs else name, each.content, folder)
+                elif each.number in _ATTRIBUTE_GRAPHS:
+                    captured |= _read_inside(each.content)
+    known = operator if domain in ("", "ai.onnx") else f"{domain}.{operator}"
+    return Node(known, tuple(inputs), tuple(outputs), raw, numbers, tensor, frozenset(captured))
+
+
+def _read_inside(graph: memoryview) -> set[str]:
+    """Return every tensor that the nodes of a graph in an attribute read, its outputs included."""
+    body = _body(fields(graph), None)
+    return {name for node in body.nodes for name in (*node.inputs, *node.captured)} | {*body.outputs}
+
+
+def _tensor(raw: memoryview, folder: Path | None) -> Constant:
+    return Constant(_text(raw, 8), raw, folder)
+
+
+def _inside(message: memoryview | bytes, number: int) -> list[memoryview]:
+    """Return the messages in a field of a message."""
+    return [part.content for part in fields(memoryview(message)) if part.number == number]
+
+
+def _numbers(message: memoryview, number: int) -> list[int]:
+    """Return the whole numbers in a field of a message."""
+    return [part.whole for part in fields(message) if part.number == number]
+
+
+def _text(message: memoryview, number: int) -> str:
+    """Return the string in a field of a message; "": it is not there."""
+    return next((part.text for part in fields(message) if part.number == number), "")
+
+
+def port(name: str) -> bytes:
+    """Return an input or output of which only the name is told; the runtime finds type and shape."""
+    return put(_PORT_NAME, name)
+
+
+def rows_port(name: str, *shape: int) -> bytes:
+    """Return an input or output f4 (n, *shape)."""
+    dims = [put(1, put(2, "n")), *(put(1, put(1, size)) for size in shape)]
+    return put(_PORT_NAME, name) + put(2, put(1, put(1, 1) + put(2, b"".join(dims))))
+
+
+def samples_graph(name: str, shape: Sequence[int]) -> Graph:
+    """Return a new graph that hands on its input, samples f4 (n, *shape)."""
+    return Graph((), {}, {name: rows_port(name, *shape)}, {}, {"": OPSET}, IR_VERSION)
+
+
+def node(operator: str, inputs: Sequence[str], output: str, **attributes: int) -> Node:
+    """Return a new operator of ONNX's own set, with attributes that are whole numbers."""
+    raw = [*(put(_NODE_INPUT, name) for name in inputs), put(_NODE_OUTPUT, output), put(_NODE_OPERATOR, operator)]
+    for name, value in attributes.items():
+        attribute = put(_ATTRIBUTE_NAME, name) + put(_ATTRIBUTE_I, value) + put(20, 2)  # type 2: a whole number
+        raw.append(put(_NODE_ATTRIBUTE, attribute))
+    return Node(operator, tuple(inputs), (output,), b"".join(raw), dict(attributes))

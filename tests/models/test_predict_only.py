@@ -1,0 +1,80 @@
+"""Any function that predicts, as a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from model_suite import check_unsupported
+
+import edge_sdk
+from edge_sdk.errors import ModelError, StoreError
+from edge_sdk.methods.registry import load_method
+
+X = np.random.default_rng(0).random((6, 1, 2, 2), np.float32)
+
+
+def flat(x: np.ndarray) -> np.ndarray:
+    return x.reshape(len(x), 4)
+
+
+def test_logits() -> None:
+    model = edge_sdk.PredictOnly(flat, classes=4)
+    np.testing.assert_array_equal(model.logits(X), flat(X))
+    assert model.logits(X[:0]).shape == (0, 4)
+    assert model.logits(X).dtype == np.float32
+
+
+def test_probabilities_become_logits() -> None:
+    """Also those of a model that is sure."""
+    rows = np.array([[1.0, 0, 0, 0], [0.1, 0.2, 0.3, 0.4]])
+    found = edge_sdk.PredictOnly(lambda _: rows, classes=4, gives="probabilities").logits(X[:2])
+    np.testing.assert_allclose(np.exp(found), rows, atol=1e-6)
+    assert np.isfinite(found).all()
+
+
+def failing(_x: np.ndarray) -> Any:
+    raise OSError("the accelerator\nis busy")
+
+
+@pytest.mark.parametrize(
+    ("function", "gives", "said"),
+    [
+        (lambda x: flat(x)[:, :3], "logits", r"\(6, 3\)"),
+        (lambda x: flat(x).argmax(axis=1), "logits", r"\(6,\)"),
+        (lambda x: flat(x) * np.nan, "logits", "finite"),
+        (lambda x: flat(x).astype(str), "logits", "<U32"),
+        (flat, "probabilities", "sum to 1"),
+        (failing, "logits", "OSError: the accelerator is busy"),
+    ],
+    ids=["classes", "labels", "nan", "text", "no probabilities", "error"],
+)
+def test_answers_that_are_no_logits(function: Any, gives: Any, said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        edge_sdk.PredictOnly(function, classes=4, gives=gives).logits(X)
+
+
+def test_arguments_that_make_no_sense() -> None:
+    with pytest.raises(ModelError, match="ndarray"):
+        edge_sdk.PredictOnly(X, classes=4)  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match="labels"):
+        edge_sdk.PredictOnly(flat, classes=4, gives="labels")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("capability", ["features", "head-rows", "weights", "logit-gradients"])
+def test_and_nothing_else(capability: str) -> None:
+    check_unsupported(edge_sdk.PredictOnly(flat, classes=4), capability)
+
+
+def test_keeps_no_state() -> None:
+    model = edge_sdk.PredictOnly(flat, classes=4)
+    model.load_state(model.state_bytes())
+    with pytest.raises(StoreError):
+        model.load_state(b"weights")
+
+
+def test_suffices_where_logits_alone_travel() -> None:
+    has = edge_sdk.PredictOnly(flat, classes=4).spec.capabilities
+    assert load_method("fedmd").teaches <= has
+    assert not load_method("fedavg").teaches
