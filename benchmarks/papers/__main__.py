@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.papers import cells
+from benchmarks.papers import cells, figures
 from benchmarks.papers.kinds import Table
 from benchmarks.papers.page import HOUR_S, page
 from benchmarks.papers.tables import TABLES
@@ -52,6 +52,11 @@ def main(
     try:
         if args.list:
             _list(wanted, rows)
+            return 0
+        if args.figures:
+            named = [table for table in tables if args.table in (None, table.name)]
+            figures.draw(figures.FIGURES, named, rows, runs, _say)
+            text_files.replace(out, page(tables, rows))
             return 0
         failed = cells.run_missing(
             wanted, rows, runs, _say, lambda: text_files.replace(out, page(tables, rows)), again=args.again
@@ -94,6 +99,7 @@ def _arguments(tables: Sequence[Table]) -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=_seeds, metavar="0,1,2", help="seeds (default: those planned for each line)")
     parser.add_argument("--again", action="store_true", help="run cells that have a row, too, and replace it")
     parser.add_argument("--list", action="store_true", help="name the cells with their CPU seconds, and run none")
+    parser.add_argument("--figures", action="store_true", help="draw the papers' figures from the runs that were kept")
     return parser
 
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.papers import cells
+from benchmarks.papers.figures import FIGURES
+from benchmarks.papers.figures import FOLDER as PICTURES
 from benchmarks.papers.kinds import SEEDS, Setting, Table
 from benchmarks.papers.signs import MISSED, NOT_RUN, SHOWN, Found, Sign, found_in, signs
 from benchmarks.points import markdown, mean_and_deviation
@@ -39,6 +41,12 @@ A sign is the mean of the differences seed by seed. Where it is claimed, seeds {
 seed, and say so. Rows, with bytes, FLOPs, CPU seconds and versions, are in `papers/TABLE.csv`; the files of the tables,
 and how to get their data, are in [benchmarks/papers](../../benchmarks/papers/README.md).
 """
+PICTURES_HEAD = """## The papers' figures from these runs
+
+By `python -m benchmarks.papers --figures`, from the runs of seed 0, with the functions of `edge-sdk report`. FedNH's
+figures 1, 2 and 5 are drawn by [examples/spiral](../../examples/spiral/README.md); figure 4 is the lines
+fednh-rho-X.
+"""
 
 
 def page(tables: Sequence[Table], folder: Path) -> str:
@@ -47,7 +55,7 @@ def page(tables: Sequence[Table], folder: Path) -> str:
     head = HEAD.format(seeds=", ".join(map(str, SEEDS)))
     found = [(table, sign) for table in tables for sign in signs(table, kept[table.name])]
     parts = [head, _signs(found), _spent(tables, kept)]
-    return "\n".join([*parts, *(_table(table, kept[table.name]) for table in tables)])
+    return "\n".join([*parts, *(_table(table, kept[table.name]) for table in tables), _figures_of(tables, folder)])
 
 
 def _signs(found: Sequence[tuple[Table, Sign]]) -> str:
@@ -142,6 +150,26 @@ def _targets(table: Table, setting: Setting, found: Found) -> str:
             costs = [human_bytes(spent["bytes"]), human_flops(spent["flops"])]
             lines.append([f"{100 * float(target):.0f} %", line.name, f"{spent['round']:.0f}", *costs, *ratios])
     return markdown(lines)
+
+
+def _figures_of(tables: Sequence[Table], folder: Path) -> str:
+    """Return the papers' figures that were drawn, and the names of the others."""
+    names = {table.name for table in tables}
+    lines, missing = [["figure", "shows", "pictures"]], []
+    for figure in FIGURES:
+        if figure.table not in names:
+            continue
+        drawn = [name for name in figure.pictures if (folder / PICTURES / f"{name}.png").exists()]
+        missing += [name for name in figure.pictures if name not in drawn]
+        links = [
+            f"[{name.removeprefix(figure.name).strip('-') or name}]({folder.name}/{PICTURES}/{name}.png)"
+            for name in drawn
+        ]
+        if links:
+            lines.append([figure.name, figure.shows, ", ".join(links)])
+    text = markdown(lines) if len(lines) > 1 else "None is drawn yet."
+    left = f"\n\nTheir runs are missing: {', '.join(missing)}." if missing else ""
+    return f"{PICTURES_HEAD}\n{text}{left}\n"
 
 
 def _reached(rows: Sequence[cells.Row]) -> dict[str, dict[str, float]]:

@@ -9,7 +9,8 @@ import pytest
 from papers.test_recipes import shrunk
 
 from benchmarks.papers import __main__ as runner
-from benchmarks.papers import cells, vibration
+from benchmarks.papers import cells, figures, vibration
+from benchmarks.papers.figures import FIGURES, Figure
 from benchmarks.papers.kinds import FOLDER, SEEDS, Claim, Line, Setting, Table, Trend
 from benchmarks.papers.page import page
 from benchmarks.papers.signs import MISSED, NOT_RUN, SHOWN, signs
@@ -264,6 +265,40 @@ def test_rows_of_an_older_file_stay_when_columns_come(tiny: Table, tmp_path: Pat
     first, second = kept(out)
     assert first == {**row, cells.REACHED: ""}
     assert second["method"] == "local"
+
+
+@pytest.mark.parametrize(
+    "draws",
+    [
+        "accuracy_by_round",
+        "accuracy_of_devices",
+        "who_holds_what",
+        "public_predictions",
+        "by_setting",
+    ],
+)
+def test_a_figure_is_drawn_from_the_runs_that_were_kept(tiny: Table, tmp_path: Path, draws: str) -> None:
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "papers.md"
+    lines = ("fast",) if draws == "who_holds_what" else ("local", "fast")
+    figure = Figure("one", "it", "tiny", ("iid",), lines, draws, own_test=True, over_settings=draws == "by_setting")
+    said: list[str] = []
+    figures.draw([figure], [tiny], out.with_suffix(""), tmp_path / "runs", said.append)
+    assert [f"--method {line} --seeds 0 --again" in " ".join(said) for line in lines] == [True] * len(lines)
+    run_tiny(tiny, out, "--seeds", "0")
+    figures.draw([figure], [tiny], out.with_suffix(""), tmp_path / "runs", said.append)
+    (name,) = figure.pictures
+    folder = out.with_suffix("") / figures.FOLDER
+    assert (folder / f"{name}.png").stat().st_size > 0
+    assert (folder / f"{name}.csv").read_text().count("\n") > 1
+
+
+def test_every_figure_is_of_cells_that_are_planned() -> None:
+    by_name = {table.name: table for table in TABLES}
+    for figure in FIGURES:
+        assert figure.over_settings or figure.draws in {*figures.COMPARED, *figures.INSIGHTS, "who_holds_what"}
+        planned = {(cell.setting.name, cell.line.name) for cell in cells.cells(by_name[figure.table])}
+        assert {(setting, line) for setting in figure.settings for line in figure.lines} <= planned
 
 
 def test_the_vibration_signal_is_the_same_each_time() -> None:
