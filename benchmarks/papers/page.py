@@ -39,7 +39,8 @@ All are in per cent: *GM*: the global model on the shared test. *Personal*: the 
 
 A sign is the mean of the differences seed by seed. Where it is claimed, seeds {seeds} are run; all other rows have one
 seed, and say so. Rows, with bytes, FLOPs, CPU seconds and versions, are in `papers/TABLE.csv`; the files of the tables,
-and how to get their data, are in [benchmarks/papers](../../benchmarks/papers/README.md).
+and how to get their data, are in [benchmarks/papers](../../benchmarks/papers/README.md). From all of it:
+[which method for which fleet](choose-a-method.md).
 """
 PICTURES_HEAD = """## The papers' figures from these runs
 
@@ -59,12 +60,15 @@ def page(tables: Sequence[Table], folder: Path) -> str:
 
 
 def _signs(found: Sequence[tuple[Table, Sign]]) -> str:
+    """Return the claims that were looked at, and how many of each table were not."""
     counts = Counter(sign.verdict for _table, sign in found)
-    total = (
-        f"{len(found)} signs are claimed: {counts[SHOWN]} shown, {counts[MISSED]} not, {counts[NOT_RUN]} not run yet."
-    )
+    ahead = Counter(table.title for table, sign in found if sign.verdict == NOT_RUN)
+    total = f"{len(found)} signs are claimed: {counts[SHOWN]} shown, {counts[MISSED]} not, {counts[NOT_RUN]} {NOT_RUN}"
+    rest = f" ({'; '.join(f'{title}: {count}' for title, count in ahead.items())})" if ahead else ""
     lines = [["table", "setting", "claimed", "figure", "reported", "here", "sign", "why"]]
     for table, sign in found:
+        if sign.verdict == NOT_RUN:
+            continue
         lines.append(
             [
                 f"[{table.title}](#{_anchor(table.title)})",
@@ -77,7 +81,7 @@ def _signs(found: Sequence[tuple[Table, Sign]]) -> str:
                 sign.why if sign.verdict == MISSED else "",
             ]
         )
-    return f"## Signs claimed, shown, not shown\n\n{total}\n\n{markdown(lines)}\n"
+    return f"## Signs claimed, shown, not shown\n\n{total}{rest}.\n\n{markdown(lines)}\n"
 
 
 def _spent(tables: Sequence[Table], kept: dict[str, list[cells.Row]]) -> str:
