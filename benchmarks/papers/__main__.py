@@ -1,6 +1,6 @@
 """The papers' tables at laptop scale: runs the cells that are missing, and writes docs/results/papers.md.
 
-    python -m benchmarks.papers --list                          # the cells, and which of them have a row
+    python -m benchmarks.papers --list                          # the cells in their order, with their CPU seconds
     python -m benchmarks.papers                                 # all that are missing
     python -m benchmarks.papers --table fedhkd-table1 --method fedhkd --seeds 0
     nice -n 19 python -m benchmarks.papers &                    # in the background
@@ -16,9 +16,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.papers import cells
-from benchmarks.papers.page import page
-from benchmarks.papers.tables import SEEDS, TABLES, Table
+from benchmarks.papers import cells, figures
+from benchmarks.papers.kinds import Table
+from benchmarks.papers.page import HOUR_S, page
+from benchmarks.papers.tables import TABLES
 from coordinator.report import text_files
 from edge_sdk.errors import EdgeError
 
@@ -26,29 +27,40 @@ PAGE = Path(__file__).parents[2] / "docs" / "results" / "papers.md"
 INTERRUPTED = 130
 
 
-def main(argv: Sequence[str] | None = None, tables: Sequence[Table] = TABLES, out: Path = PAGE) -> int:
+def main(
+    argv: Sequence[str] | None = None,
+    tables: Sequence[Table] = TABLES,
+    out: Path = PAGE,
+    runs: Path = cells.RUNS,
+) -> int:
     """Run what is missing and write the page; the exit code: 0, 1 where a cell failed, 2 for bad options.
 
-    out: the page; the CSV files are in the folder of its name beside it.
+    out: the page; the CSV files are in the folder of its name beside it.  runs: where cells keep their run folders.
     """
     parser = _arguments(tables)
     args = parser.parse_args(argv)
     rows = out.with_suffix("")
-    wanted = [
+    wanted = cells.in_order(
         cell
         for table in tables
         if args.table in (None, table.name)
         for cell in cells.cells(table, args.seeds)
         if args.setting in (None, cell.setting.name) and args.method in (None, cell.line.name)
-    ]
+    )
     if not wanted:
         parser.error("no such cell; --list names them all")
     try:
         if args.list:
-            for cell in wanted:
-                print(f"{'done' if cells.row_of(cell, cells.rows(cell.table, rows)) else 'missing'}  {cell.name}")
+            _list(wanted, rows)
             return 0
-        failed = cells.run_missing(wanted, rows, _say, lambda: text_files.replace(out, page(tables, rows)))
+        if args.figures:
+            named = [table for table in tables if args.table in (None, table.name)]
+            figures.draw(figures.FIGURES, named, rows, runs, _say)
+            text_files.replace(out, page(tables, rows))
+            return 0
+        failed = cells.run_missing(
+            wanted, rows, runs, _say, lambda: text_files.replace(out, page(tables, rows)), again=args.again
+        )
         text_files.replace(out, page(tables, rows))
     except KeyboardInterrupt:
         _say("interrupted; finished cells are kept, and the same command goes on")
@@ -57,6 +69,18 @@ def main(argv: Sequence[str] | None = None, tables: Sequence[Table] = TABLES, ou
         sys.stderr.write(f"papers: {error}\n")
         return error.exit_code
     return 1 if failed else 0
+
+
+def _list(wanted: Sequence[cells.Cell], rows: Path) -> None:
+    """Name cells in the order in which they are run, with what they took or are estimated to take."""
+    kept = {cell.table.name: cells.rows(cell.table, rows) for cell in wanted}
+    done = left = 0.0
+    for cell in wanted:
+        row = cells.row_of(cell, kept[cell.table.name])
+        spent = float(row["cpu_s"]) if row else cells.estimate(cell, kept[cell.table.name])
+        done, left = (done + spent, left) if row else (done, left + spent)
+        print(f"{'done   ' if row else 'missing'}  {spent:6.0f} s{' ' if row else '?'}  {cell.name}")
+    print(f"{done / HOUR_S:.1f} CPU hours done, about {left / HOUR_S:.1f} left")
 
 
 def _say(line: str) -> None:
@@ -72,8 +96,10 @@ def _arguments(tables: Sequence[Table]) -> argparse.ArgumentParser:
     parser.add_argument("--table", choices=[table.name for table in tables], help="one table (default: all)")
     parser.add_argument("--setting", help="one setting of it, as --list names them")
     parser.add_argument("--method", help="one line of it, as --list names them")
-    parser.add_argument("--seeds", type=_seeds, default=SEEDS, metavar="0,1,2", help="seeds (default: 0,1,2)")
-    parser.add_argument("--list", action="store_true", help="name the cells and run none")
+    parser.add_argument("--seeds", type=_seeds, metavar="0,1,2", help="seeds (default: those planned for each line)")
+    parser.add_argument("--again", action="store_true", help="run cells that have a row, too, and replace it")
+    parser.add_argument("--list", action="store_true", help="name the cells with their CPU seconds, and run none")
+    parser.add_argument("--figures", action="store_true", help="draw the papers' figures from the runs that were kept")
     return parser
 
 

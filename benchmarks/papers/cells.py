@@ -7,17 +7,21 @@ import csv
 import hashlib
 import json
 import os
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import edge_sim
-from benchmarks.papers.tables import Line, Setting, Table
-from coordinator.config import load_toml
+from benchmarks.papers import vibration
+from benchmarks.papers.kinds import FIRST_SEED, SEEDS, Line, Setting, Table
+from coordinator.config import load_toml, to_toml
+from coordinator.record.metrics import TARGETS
 from coordinator.record.result import Result
+from coordinator.report import text_files
 from coordinator.report.compare import FIGURES, Trial
-from coordinator.report.text_files import csv_text
+from coordinator.report.run_files import read_run, write_run
 from coordinator.serving.outcome import versions
 from edge_sdk.errors import RunFailed, StoreError
 from edge_sim.config import settings
@@ -26,6 +30,10 @@ from edge_sim.studies.planned_runs import trial_config, with_setting
 
 DATA = Path(__file__).parents[2] / "data"
 """The folder of npz files, where EDGE_DATA names no other; git ignores it."""
+RUNS = Path(__file__).parents[2] / "runs" / "papers"
+"""The run folders of cells, for pictures; git ignores it."""
+DIGEST = "cell.txt"
+"""The file of a run folder that holds its cell's digest."""
 ACCURACIES = {
     "gm": "gm",
     "personal": "mean",
@@ -45,13 +53,26 @@ ACCURACIES = {
     },
 }
 """The accuracies of a row: its column -> name in a comparison (docs/reference/reports.md)."""
-COSTS = ("up_per_device_round", "down_per_device_round", "device_flops_per_round", "steps_per_device")
+DEVIATION = "pm_l_sd"
+"""The column of the standard deviation of PM(L) over devices: FedNH's measure of fairness."""
+COSTS = (
+    "up_per_device_round",
+    "down_per_device_round",
+    "device_flops_per_round",
+    "steps_per_device",
+    "device_s_per_round",
+)
+REACHED = "own_test_reached"
+"""The column of what was spent when the mean accuracy on devices' own test parts first reached each target: JSON,
+target -> round, bytes of a device, FLOPs of all devices."""
 COLUMNS = (
     "setting",
     "method",
     "seed",
     *ACCURACIES,
+    DEVIATION,
     *COSTS,
+    REACHED,
     "cpu_s",
     "settings",
     "versions",
@@ -80,14 +101,19 @@ class Cell:
         """What differs from the table's file."""
         return {**self.setting.values, **self.line.values}
 
+    @property
+    def data(self) -> Path | None:
+        """The file of its data; None where it needs none.  The one that is made here is made by measured()."""
+        path = load_toml(self.table.file).get("data", {}).get("path")
+        if path is None:
+            return None
+        name = Path(path).name
+        return (RUNS if name == vibration.NAME else Path(os.environ.get("EDGE_DATA", DATA))).absolute() / name
+
     def config(self) -> Config:
         """Return the federation.  Raises UsageError."""
-        overrides = []
-        tables = load_toml(self.table.file)
-        if "path" in tables.get("data", {}):
-            folder = Path(os.environ.get("EDGE_DATA", DATA)).absolute()
-            overrides = [f"data.path={folder / Path(tables['data']['path']).name}"]
-        whole = settings.load_config(self.table.file, overrides)
+        data = self.data
+        whole = settings.load_config(self.table.file, [] if data is None else [f"data.path={data}"])
         return trial_config(whole, self.line.runs, self.seed, self.values)
 
     def digest(self) -> str:
@@ -101,17 +127,48 @@ class Cell:
     @property
     def command(self) -> str:
         """The command that runs this cell alone."""
-        return f"{command(self.table, self.setting, self.line)} --seeds {self.seed}"
+        chosen = f"--setting {self.setting.name} --method {self.line.name} --seeds {self.seed}"
+        return f"{command(self.table)} {chosen}"
 
 
-def command(table: Table, setting: Setting, line: Line) -> str:
-    """Return the command that runs a line of a table under all seeds."""
-    return f"python -m benchmarks.papers --table {table.name} --setting {setting.name} --method {line.name}"
+def command(table: Table) -> str:
+    """Return the command that runs a table."""
+    return f"python -m benchmarks.papers --table {table.name}"
 
 
-def cells(table: Table, seeds: Sequence[int]) -> list[Cell]:
-    """Return the cells of a table, seed by seed, so that an interrupted setting is complete for its finished seeds."""
-    return [Cell(table, setting, line, seed) for setting in table.settings for seed in seeds for line in table.lines]
+def cells(table: Table, seeds: Sequence[int] | None = None) -> list[Cell]:
+    """Return the cells of a table, seed by seed, so that an interrupted setting is complete for its finished seeds.
+
+    seeds: of every line; by default those that are planned.
+    """
+    return [
+        Cell(table, setting, line, seed)
+        for setting in table.settings
+        for seed in (SEEDS if seeds is None else seeds)
+        for line in table.lines_of(setting)
+        if seeds is not None or seed in table.seeds_of(setting, line)
+    ]
+
+
+def in_order(wanted: Iterable[Cell]) -> list[Cell]:
+    """Return cells in the order in which they are run.
+
+    First those of the claims that come first, then every other line under one seed, then what other claims need.
+    """
+    return sorted(wanted, key=_rank)
+
+
+def _rank(cell: Cell) -> int:
+    claims = cell.table.claims_of(cell.setting, cell.line)
+    if any(claim.first and cell.seed in claim.seeds for claim in claims):
+        return 0
+    return 1 if cell.seed in FIRST_SEED else 2
+
+
+def estimate(cell: Cell, found: Sequence[Row]) -> float:
+    """Return the seconds of CPU that a cell will take: the mean of its line's rows in the setting, or an estimate."""
+    alike = [float(row["cpu_s"]) for row in found if _names(cell).items() <= row.items()]
+    return statistics.fmean(alike) if alike else cell.setting.cost_s * cell.line.cost
 
 
 def rows(table: Table, folder: Path) -> list[Row]:
@@ -125,47 +182,81 @@ def rows(table: Table, folder: Path) -> list[Row]:
 
 def row_of(cell: Cell, found: Iterable[Row]) -> Row | None:
     """Return the newest row of a cell among those of its table; None where it was not run with these settings."""
-    wanted = {"setting": cell.setting.name, "method": cell.line.name, "seed": str(cell.seed), "settings": cell.digest()}
+    wanted = {**_names(cell), "seed": str(cell.seed), "settings": cell.digest()}
     return next((row for row in reversed([*found]) if wanted.items() <= row.items()), None)
 
 
-def run_missing(wanted: Sequence[Cell], folder: Path, say: Callable[[str], None], done: Callable[[], None]) -> int:
+def _names(cell: Cell) -> Row:
+    return {"setting": cell.setting.name, "method": cell.line.name}
+
+
+def run_missing(
+    wanted: Sequence[Cell],
+    folder: Path,
+    runs: Path,
+    say: Callable[[str], None],
+    done: Callable[[], None],
+    *,
+    again: bool = False,
+) -> int:
     """Run the cells that have no row, add each row at once, and return the number of cells that failed.
 
-    done: called after each new row.  Raises StoreError where a row cannot be written.
+    runs: where each cell keeps its run folder.  done: called after each new row.  again: run all, and replace rows that
+    stand.  Raises StoreError where a row cannot be written.
     """
     failed = 0
     for cell in wanted:
-        if row_of(cell, rows(cell.table, folder)):
+        if row_of(cell, rows(cell.table, folder)) and not again:
             say(f"{cell.name}: skipped, its row stands")
             continue
         say(f"{cell.name}: runs")
         try:
-            row = measured(cell)
+            row = measured(cell, runs)
         except Exception as error:  # noqa: BLE001  # whatever ended one cell, the others go on
             failed += 1
             say(f"{cell.name}: failed: {type(error).__name__}: {error}")
             continue
-        _add(row, folder / f"{cell.table.name}.csv")
+        _keep(row, rows(cell.table, folder), folder / f"{cell.table.name}.csv")
         say(f"{cell.name}: done, {row['cpu_s']} s of CPU")
         done()
     return failed
 
 
-def measured(cell: Cell) -> dict[str, object]:
-    """Run a cell and return its row.  Raises EdgeError."""
-    digest, before = cell.digest(), _cpu_s()
-    result: Result = edge_sim.run(cell.config())
+def run_folder(cell: Cell, runs: Path) -> Path:
+    """Return the folder of a cell's run."""
+    return runs / cell.table.name / cell.setting.name / cell.line.name / f"seed-{cell.seed}"
+
+
+def kept_run(cell: Cell, runs: Path) -> Result | None:
+    """Read the run of a cell; None where it was not kept, or had other settings.  Raises UsageError."""
+    folder = run_folder(cell, runs)
+    told = folder / DIGEST
+    if not told.exists() or told.read_text(encoding="utf-8").strip() != cell.digest():
+        return None
+    return read_run(folder)
+
+
+def measured(cell: Cell, runs: Path) -> dict[str, object]:
+    """Run a cell, keep its run folder, and return its row.  Raises EdgeError."""
+    if cell.data is not None and cell.data.name == vibration.NAME:
+        vibration.make(cell.data)
+    config, digest, before = cell.config(), cell.digest(), _cpu_s()
+    result: Result = edge_sim.run(config)
     spent = _cpu_s() - before
     if not result.completed:
         raise RunFailed(result.reason)
+    kept = run_folder(cell, runs)
+    write_run(result, to_toml(config.tables), kept)
+    text_files.replace(kept / DIGEST, f"{digest}\n")
     trial = Trial(cell.seed, result)
     return {
         "setting": cell.setting.name,
         "method": cell.line.name,
         "seed": cell.seed,
         **{column: trial.accuracy(name) for column, name in ACCURACIES.items()},
+        DEVIATION: _deviation(result),
         **{name: FIGURES[name](trial) for name in COSTS},
+        REACHED: json.dumps(reached(result), separators=(",", ":")),
         "cpu_s": round(spent, 1),
         "settings": digest,
         "versions": "; ".join(f"{package} {version}" for package, version in versions().items()),
@@ -173,17 +264,41 @@ def measured(cell: Cell) -> dict[str, object]:
     }
 
 
+def reached(result: Result) -> dict[str, dict[str, float]]:
+    """Return what was spent by the first measured round whose mean accuracy on own test parts reached each target.
+
+    Bytes are those of a device, sent and received; FLOPs are those of all devices.
+    """
+    found: dict[str, dict[str, float]] = {}
+    spent_bytes = flops = 0
+    for entry in result.history:
+        spent_bytes += entry.bytes_up + entry.bytes_down
+        flops += entry.device_flops
+        own = result.learned(entry.local_accuracy).values()
+        for target in TARGETS if own else ():
+            if statistics.fmean(own) >= target:
+                spent = {"round": entry.round, "bytes": spent_bytes / len(result.devices), "flops": flops}
+                found.setdefault(f"{target:g}", spent)
+    return found
+
+
+def _deviation(result: Result) -> float | None:
+    last = next((entry.pm_l for entry in reversed(result.history) if entry.pm_l), {})
+    values = result.learned(last).values()
+    return statistics.pstdev(values) if values else None
+
+
 def _cpu_s() -> float:
     """Seconds of CPU of this process and its finished children."""
     return sum(os.times()[:4])
 
 
-def _add(row: dict[str, object], path: Path) -> None:
-    """Append a row in one write, under a head where the file is new.  Raises StoreError."""
-    text = csv_text(COLUMNS, [row])
+def _keep(row: dict[str, object], found: Sequence[Row], path: Path) -> None:
+    """Write a table's rows anew with another one; one of the same cell and settings is replaced.  Raises StoreError."""
+    same = ("setting", "method", "seed", "settings")
+    others: list[dict[str, object]] = [{**old} for old in found if any(old[key] != str(row[key]) for key in same)]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab") as file:
-            file.write((text if not file.tell() else text.split("\n", maxsplit=1)[1]).encode())
+        text_files.replace(path, text_files.csv_text(COLUMNS, [*others, row]))
     except OSError as error:
         raise StoreError(f"{path}: cannot write the row ({error.strerror}); free or change the place") from error

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.papers import cells
-from benchmarks.papers.tables import SEEDS, Claim, Line, Setting, Table
+from benchmarks.papers.figures import FIGURES
+from benchmarks.papers.figures import FOLDER as PICTURES
+from benchmarks.papers.kinds import SEEDS, Setting, Table
+from benchmarks.papers.signs import MISSED, NOT_RUN, SHOWN, Found, Sign, found_in, signs
 from benchmarks.points import markdown, mean_and_deviation
+from coordinator.record.metrics import TARGETS
+from coordinator.record.units import human_bytes, human_flops
 
-NOT_RUN = "not run yet"
+HOUR_S = 3600
 NAMES = {
     "gm": "GM",
     "personal": "personal",
@@ -30,77 +37,155 @@ implementation gives at a smaller scale, which each table states, so the values 
 All are in per cent: *GM*: the global model on the shared test. *Personal*: the mean of the devices' own models there.
 *Own test*: the same on each device's own test part. The rest: [reports](../reference/reports.md).
 
-A sign is read from seeds {seeds}, as the mean of the differences seed by seed; before all are there, it is *{not_run}*.
-Rows, with bytes, FLOPs, CPU seconds and versions, are in `papers/TABLE.csv`; the files of the tables, and how to get
-their data, are in [benchmarks/papers](../../benchmarks/papers/README.md).
+A sign is the mean of the differences seed by seed. Where it is claimed, seeds {seeds} are run; all other rows have one
+seed, and say so. Rows, with bytes, FLOPs, CPU seconds and versions, are in `papers/TABLE.csv`; the files of the tables,
+and how to get their data, are in [benchmarks/papers](../../benchmarks/papers/README.md). From all of it:
+[which method for which fleet](choose-a-method.md).
 """
+PICTURES_HEAD = """## The papers' figures from these runs
 
-Found = Mapping[str, Sequence[cells.Row]]
-"""The rows of each line, one for each finished seed in the order of the seeds."""
+By `python -m benchmarks.papers --figures`, from the runs of seed 0, with the functions of `edge-sdk report`. FedNH's
+figures 1, 2 and 5 are drawn by [examples/spiral](../../examples/spiral/README.md); figure 4 is the lines
+fednh-rho-X.
+"""
 
 
 def page(tables: Sequence[Table], folder: Path) -> str:
     """Return the whole page from the CSV files of a folder."""
-    head = HEAD.format(seeds=", ".join(map(str, SEEDS)), not_run=NOT_RUN)
-    return "\n".join([head, *(_table(table, folder) for table in tables)])
+    kept = {table.name: cells.rows(table, folder) for table in tables}
+    head = HEAD.format(seeds=", ".join(map(str, SEEDS)))
+    found = [(table, sign) for table in tables for sign in signs(table, kept[table.name])]
+    parts = [head, _signs(found), _spent(tables, kept)]
+    return "\n".join([*parts, *(_table(table, kept[table.name]) for table in tables), _figures_of(tables, folder)])
 
 
-def sign(claim: Claim, figure: str, found: Found) -> str:
-    """Return whether a claimed sign agrees; not before every seed of both lines has the figure."""
-    better, worse = (_values(found[line], figure) for line in (claim.better, claim.worse))
-    if len(better) < len(SEEDS) or len(worse) < len(SEEDS):
-        return NOT_RUN
-    gains = [high - low for high, low in zip(better, worse, strict=True)]
-    return f"{'yes' if statistics.fmean(gains) > 0 else 'no'}, {mean_and_deviation(gains, sign=True)}"
+def _signs(found: Sequence[tuple[Table, Sign]]) -> str:
+    """Return the claims that were looked at, and how many of each table were not."""
+    counts = Counter(sign.verdict for _table, sign in found)
+    ahead = Counter(table.title for table, sign in found if sign.verdict == NOT_RUN)
+    total = f"{len(found)} signs are claimed: {counts[SHOWN]} shown, {counts[MISSED]} not, {counts[NOT_RUN]} {NOT_RUN}"
+    rest = f" ({'; '.join(f'{title}: {count}' for title, count in ahead.items())})" if ahead else ""
+    lines = [["table", "setting", "claimed", "figure", "reported", "here", "sign", "why"]]
+    for table, sign in found:
+        if sign.verdict == NOT_RUN:
+            continue
+        lines.append(
+            [
+                f"[{table.title}](#{_anchor(table.title)})",
+                sign.setting,
+                sign.what,
+                NAMES[sign.figure],
+                "" if sign.reported is None else f"{sign.reported:+.2f}",
+                sign.found,
+                sign.verdict,
+                sign.why if sign.verdict == MISSED else "",
+            ]
+        )
+    return f"## Signs claimed, shown, not shown\n\n{total}{rest}.\n\n{markdown(lines)}\n"
 
 
-def _table(table: Table, folder: Path) -> str:
-    kept = cells.rows(table, folder)
+def _spent(tables: Sequence[Table], kept: dict[str, list[cells.Row]]) -> str:
+    lines, total, rest = [["table", "cells with a row", "cells", "CPU hours", "still to run, estimated"]], 0.0, 0.0
+    for table in tables:
+        rows, planned = kept[table.name], cells.cells(table)
+        spent = sum(float(row["cpu_s"]) for row in rows) / HOUR_S
+        missing = [cell for cell in planned if cells.row_of(cell, rows) is None]
+        ahead = sum(cells.estimate(cell, rows) for cell in missing) / HOUR_S
+        total, rest = total + spent, rest + ahead
+        lines.append([table.name, str(len(planned) - len(missing)), str(len(planned)), f"{spent:.2f}", f"{ahead:.2f}"])
+    lines.append(["all", "", "", f"{total:.2f}", f"{rest:.2f}"])
+    return f"## What it took\n\nCPU hours, of one core each; no GPU.\n\n{markdown(lines)}\n"
+
+
+def _table(table: Table, kept: Sequence[cells.Row]) -> str:
     parts = [f"## {table.title}\n", f"Reported: {table.source}\n", f"Here: {table.scale}\n"]
+    parts += [f"Each row again: `{cells.command(table)} --setting SETTING --method METHOD --seeds SEED --again`\n"]
     for setting in table.settings:
-        found = {line.name: _rows(table, setting, line, kept) for line in table.lines}
-        parts += [f"### {setting.name}\n", _figures(table, setting, found), "", _claims(table, setting, found), ""]
+        found = found_in(table, setting, kept)
+        parts += [f"### {table.title}, {setting.name}\n", _figures(table, setting, found), ""]
+        if table.targets_against:
+            parts += [_targets(table, setting, found), ""]
     return "\n".join(parts)
-
-
-def _rows(table: Table, setting: Setting, line: Line, kept: Sequence[cells.Row]) -> list[cells.Row]:
-    rows = (cells.row_of(cells.Cell(table, setting, line, seed), kept) for seed in SEEDS)
-    return [row for row in rows if row is not None]
 
 
 def _figures(table: Table, setting: Setting, found: Found) -> str:
     names = [NAMES[figure] for figure in table.figures]
-    head = ["method", *(f"{name}, reported" for name in names), *(f"{name}, here" for name in names)]
-    lines = [[*head, "seeds", "CPU s", "command"]]
-    for line in table.lines:
+    lines = [
+        ["method", *(f"{name}, reported" for name in names), *(f"{name}, here" for name in names), "seeds", "CPU s"]
+    ]
+    for line in table.lines_of(setting):
         rows = found[line.name]
         reported = setting.reported.get(line.name, {})
-        spent = f"{statistics.fmean(float(row['cpu_s']) for row in rows):.0f}" if rows else ""
         lines.append(
             [
                 line.name,
                 *(f"{reported[figure]:.2f}" if figure in reported else "" for figure in table.figures),
-                *(_mean(_values(rows, figure)) if rows else NOT_RUN for figure in table.figures),
+                *(
+                    _mean([float(row[figure]) for row in rows if row[figure]]) if rows else NOT_RUN
+                    for figure in table.figures
+                ),
                 ", ".join(row["seed"] for row in rows),
-                spent,
-                f"`{cells.command(table, setting, line)}`",
+                f"{statistics.fmean(float(row['cpu_s']) for row in rows):.0f}" if rows else "",
             ]
         )
     return markdown(lines)
 
 
-def _claims(table: Table, setting: Setting, found: Found) -> str:
-    lines = [["claimed", "figure", "reported", "the sign agrees here"]]
-    for claim in table.claims:
-        better, worse = (setting.reported.get(line, {}) for line in (claim.better, claim.worse))
-        for figure in claim.figures:
-            told = f"{better[figure] - worse[figure]:+.2f}" if figure in better and figure in worse else ""
-            lines.append([f"{claim.better} over {claim.worse}", NAMES[figure], told, sign(claim, figure, found)])
+def _targets(table: Table, setting: Setting, found: Found) -> str:
+    """Return what each line spent until the mean own-test accuracy first reached each target, under the first seed."""
+    against = _reached(found[table.targets_against])
+    lines = [
+        [
+            "target",
+            "method",
+            "round",
+            "bytes of a device",
+            "FLOPs",
+            f"times fewer bytes than {table.targets_against}",
+            "times fewer FLOPs",
+        ]
+    ]
+    for target in (f"{each:g}" for each in TARGETS):
+        for line in table.lines_of(setting):
+            spent, base = _reached(found[line.name]).get(target), against.get(target)
+            if spent is None:
+                continue
+            ratios = [f"{base[of] / spent[of]:.1f}" if base else "not reached there" for of in ("bytes", "flops")]
+            costs = [human_bytes(spent["bytes"]), human_flops(spent["flops"])]
+            lines.append([f"{100 * float(target):.0f} %", line.name, f"{spent['round']:.0f}", *costs, *ratios])
     return markdown(lines)
 
 
-def _values(rows: Sequence[cells.Row], figure: str) -> list[float]:
-    return [float(row[figure]) for row in rows if row[figure]]
+def _figures_of(tables: Sequence[Table], folder: Path) -> str:
+    """Return the papers' figures that were drawn, and the names of the others."""
+    names = {table.name for table in tables}
+    lines, missing = [["figure", "shows", "pictures"]], []
+    for figure in FIGURES:
+        if figure.table not in names:
+            continue
+        drawn = [name for name in figure.pictures if (folder / PICTURES / f"{name}.png").exists()]
+        missing += [name for name in figure.pictures if name not in drawn]
+        links = [
+            f"[{name.removeprefix(figure.name).strip('-') or name}]({folder.name}/{PICTURES}/{name}.png)"
+            for name in drawn
+        ]
+        if links:
+            lines.append([figure.name, figure.shows, ", ".join(links)])
+    text = markdown(lines) if len(lines) > 1 else "None is drawn yet."
+    left = f"\n\nTheir runs are missing: {', '.join(missing)}." if missing else ""
+    return f"{PICTURES_HEAD}\n{text}{left}\n"
+
+
+def _reached(rows: Sequence[cells.Row]) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = (
+        json.loads(rows[0][cells.REACHED]) if rows and rows[0].get(cells.REACHED) else {}
+    )
+    return found
+
+
+def _anchor(title: str) -> str:
+    """Return the fragment that a heading gets on a page of GitHub."""
+    return "".join(sign for sign in title.lower().replace(" ", "-") if sign.isalnum() or sign in "-_")
 
 
 def _mean(values: Sequence[float]) -> str:

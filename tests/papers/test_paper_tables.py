@@ -9,9 +9,12 @@ import pytest
 from papers.test_recipes import shrunk
 
 from benchmarks.papers import __main__ as runner
-from benchmarks.papers import cells
-from benchmarks.papers.page import NOT_RUN, page, sign
-from benchmarks.papers.tables import FOLDER, SEEDS, TABLES, Claim, Line, Setting, Table
+from benchmarks.papers import cells, figures, vibration
+from benchmarks.papers.figures import FIGURES, Figure
+from benchmarks.papers.kinds import FOLDER, SEEDS, Claim, Line, Setting, Table, Trend
+from benchmarks.papers.page import page
+from benchmarks.papers.signs import MISSED, NOT_RUN, SHOWN, signs
+from benchmarks.papers.tables import TABLES
 from edge_sim import run
 
 ROWS = runner.PAGE.with_suffix("")
@@ -56,6 +59,10 @@ def tiny(tmp_path: Path) -> Table:
     )
 
 
+def run_tiny(table: Table, out: Path, *options: str) -> int:
+    return runner.main(options, (table,), out, out.parent / "runs")
+
+
 def kept(out: Path) -> list[dict[str, str]]:
     with (out.with_suffix("") / "tiny.csv").open(newline="") as file:
         return list(csv.DictReader(file))
@@ -68,8 +75,15 @@ def test_every_cell_of_a_table_is_read_as_it_stands(table: Table) -> None:
         assert config.federation.method == cell.line.runs
         assert not {*table.figures} - {*cells.ACCURACIES}
     lines = {line.name for line in table.lines}
-    assert {name for claim in table.claims for name in (claim.better, claim.worse)} <= lines
-    assert {name for setting in table.settings for name in setting.reported} <= lines
+    settings = {setting.name for setting in table.settings}
+    assert {name for setting in table.settings for name in setting.lines} <= lines
+    assert all(table.settings_of(claim) for claim in table.claims)
+    assert {name for claim in table.claims for name in claim.settings} <= settings
+    for trend in table.trends:
+        assert {*trend.settings} <= settings
+        assert {trend.better, trend.worse} <= lines
+    for setting in table.settings:
+        assert {*setting.reported} <= {line.name for line in table.lines_of(setting)}
 
 
 def test_every_file_has_a_table() -> None:
@@ -100,14 +114,14 @@ def test_every_row_is_of_a_cell_as_its_settings_are_now() -> None:
 
 def test_a_cell_that_has_a_row_is_skipped(tiny: Table, tmp_path: Path) -> None:
     out = tmp_path / "papers.md"
-    assert runner.main(["--seeds", "0", "--method", "fast"], (tiny,), out) == 0
+    assert run_tiny(tiny, out, "--seeds", "0", "--method", "fast") == 0
     (first,) = kept(out)
     assert (first["setting"], first["method"], first["seed"]) == ("iid", "fast", "0")
     assert 0 < float(first["personal"]) <= 1
     assert float(first["up_per_device_round"]) > 0
     assert first["gm"] == ""
     assert first["command"].endswith("--table tiny --setting iid --method fast --seeds 0")
-    assert runner.main(["--seeds", "0"], (tiny,), out) == 0
+    assert run_tiny(tiny, out, "--seeds", "0") == 0
     assert [row["method"] for row in kept(out)] == ["fast", "local"]
     assert kept(out)[0] == first
     assert out.read_text() == page((tiny,), out.with_suffix(""))
@@ -116,9 +130,9 @@ def test_a_cell_that_has_a_row_is_skipped(tiny: Table, tmp_path: Path) -> None:
 def test_a_changed_setting_runs_the_cell_again(tiny: Table, tmp_path: Path) -> None:
     out = tmp_path / "papers.md"
     only = ["--seeds", "0", "--method", "local"]
-    runner.main(only, (tiny,), out)
+    run_tiny(tiny, out, *only)
     tiny.file.write_text(TINY.replace("local_steps = 1", "local_steps = 2"))
-    runner.main(only, (tiny,), out)
+    run_tiny(tiny, out, *only)
     assert len(kept(out)) == 2
     (cell,) = [cell for cell in cells.cells(tiny, (0,)) if cell.line.name == "local"]
     assert cells.row_of(cell, kept(out)) == kept(out)[1]
@@ -129,7 +143,7 @@ def test_a_cell_that_fails_is_named_and_the_others_go_on(
 ) -> None:
     out = tmp_path / "papers.md"
     broken = Table(**{**vars(tiny), "lines": (Line("bad", "fedmd", {"train.learning_rate": -1.0}), *tiny.lines)})
-    assert runner.main(["--seeds", "0"], (broken,), out) == 1
+    assert run_tiny(broken, out, "--seeds", "0") == 1
     assert "iid bad seed 0: failed" in capsys.readouterr().out
     assert [row["method"] for row in kept(out)] == ["local", "fast"]
 
@@ -139,27 +153,159 @@ def test_an_interrupt_loses_the_running_cell_alone(
 ) -> None:
     out, measured = tmp_path / "papers.md", cells.measured
 
-    def interrupted(cell: cells.Cell) -> dict[str, object]:
+    def interrupted(cell: cells.Cell, runs: Path) -> dict[str, object]:
         if cell.line.name == "fast":
             raise KeyboardInterrupt
-        return measured(cell)
+        return measured(cell, runs)
 
     with monkeypatch.context() as patch:
         patch.setattr(cells, "measured", interrupted)
-        assert runner.main(["--seeds", "0"], (tiny,), out) == runner.INTERRUPTED
+        assert run_tiny(tiny, out, "--seeds", "0") == runner.INTERRUPTED
     assert [row["method"] for row in kept(out)] == ["local"]
-    assert runner.main(["--seeds", "0"], (tiny,), out) == 0
+    assert run_tiny(tiny, out, "--seeds", "0") == 0
     assert [row["method"] for row in kept(out)] == ["local", "fast"]
 
 
-def test_a_sign_is_read_once_all_seeds_are_there() -> None:
-    claim = Claim("high", "low", ("gm",))
-    high = [{"seed": str(seed), "gm": value} for seed, value in zip(SEEDS, ("0.5", "0.6", "0.7"), strict=True)]
-    low = [{"seed": str(seed), "gm": "0.4"} for seed in SEEDS]
-    assert sign(claim, "gm", {"high": high, "low": low}).startswith("yes, +20.0")
-    assert sign(claim, "gm", {"high": low, "low": high}).startswith("no, -20.0")
-    assert sign(claim, "gm", {"high": high[:2], "low": low}) == NOT_RUN
-    assert sign(claim, "gm", {"high": high, "low": [{**low[0], "gm": ""}, *low[1:]]}) == NOT_RUN
+def rows_of(table: Table, line: str, setting: str, **values: str) -> list[dict[str, str]]:
+    """Rows of a line's cells with an accuracy for each seed from 0 on, which stand apart by commas."""
+    known = [cell for cell in cells.cells(table, SEEDS) if (cell.line.name, cell.setting.name) == (line, setting)]
+    (figure, told), *_ = values.items()
+    return [
+        {"setting": setting, "method": line, "seed": str(cell.seed), "settings": cell.digest(), figure: value}
+        for cell, value in zip(known, told.split(","), strict=False)
+    ]
+
+
+def verdicts(table: Table, rows: list[dict[str, str]]) -> list[tuple[str, str]]:
+    return [(sign.verdict, sign.found) for sign in signs(table, rows)]
+
+
+def test_a_sign_is_the_mean_difference_of_the_seeds_that_both_have(tiny: Table) -> None:
+    high, low = (rows_of(tiny, line, "iid", personal="0.5,0.6,0.7") for line in ("fast", "local"))
+    assert verdicts(tiny, [*high, *rows_of(tiny, "local", "iid", personal="0.4,0.4,0.4")]) == [
+        (SHOWN, "+20.0 ± 10.0, 3 of 3 seeds")
+    ]
+    assert verdicts(tiny, [*low, *rows_of(tiny, "fast", "iid", personal="0.4,0.4,0.65")])[0][0] == MISSED
+    assert verdicts(tiny, [*high, *rows_of(tiny, "local", "iid", personal="0.4")]) == [(SHOWN, "+10.0, one seed")]
+    assert verdicts(tiny, high) == [(NOT_RUN, NOT_RUN)]
+
+
+def test_a_trend_compares_the_gaps_of_the_first_and_the_last_setting(tiny: Table) -> None:
+    trend = Trend("fast", "local", ("personal",), ("iid", "skewed"))
+    skewed = Setting("skewed", {"partition.kind": "dirichlet"})
+    both = Table(**{**vars(tiny), "settings": (*tiny.settings, skewed), "claims": (), "trends": (trend,)})
+    told = {"iid": ("0.5", "0.4"), "skewed": ("0.5", "0.2")}
+    rows = [
+        row
+        for setting, (high, low) in told.items()
+        for line, value in (("fast", high), ("local", low))
+        for row in rows_of(both, line, setting, personal=value)
+    ]
+    assert verdicts(both, rows) == [(SHOWN, "+20.0, one seed")]
+    assert verdicts(both, rows[:2]) == [(NOT_RUN, NOT_RUN)]
+
+
+def test_claimed_pairs_come_first_and_then_each_line_once() -> None:
+    wanted = cells.in_order(cell for table in TABLES for cell in cells.cells(table))
+    firsts = [any(c.first for c in cell.table.claims_of(cell.setting, cell.line)) for cell in wanted]
+    assert firsts == sorted(firsts, reverse=True)
+    rest = [cell.seed for cell, first in zip(wanted, firsts, strict=True) if not first]
+    assert rest.index(1) == rest.count(0)
+
+
+def test_a_line_without_a_claim_has_one_seed(tiny: Table) -> None:
+    more = Table(**{**vars(tiny), "lines": (*tiny.lines, Line("other", "fedmd"))})
+    planned = [(cell.line.name, cell.seed) for cell in cells.cells(more)]
+    assert planned.count(("other", 0)) == 1
+    assert {name for name, seed in planned if seed} == {"fast", "local"}
+
+
+def test_the_list_tells_what_was_spent_and_what_is_ahead(
+    tiny: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "papers.md"
+    run_tiny(tiny, out, "--seeds", "0", "--method", "fast")
+    capsys.readouterr()
+    assert run_tiny(tiny, out, "--list") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[:-1]].count("done") == 1
+    assert len(lines) == 1 + 2 * len(SEEDS)
+    assert not (tmp_path / "tiny.csv").exists()
+
+
+def test_a_run_is_kept_beside_its_row_and_read_again(tiny: Table, tmp_path: Path) -> None:
+    out = tmp_path / "papers.md"
+    run_tiny(tiny, out, "--seeds", "0", "--method", "fast")
+    (cell,) = [cell for cell in cells.cells(tiny, (0,)) if cell.line.name == "fast"]
+    result = cells.kept_run(cell, tmp_path / "runs")
+    assert result is not None
+    assert result.rounds_done == 1
+    tiny.file.write_text(TINY.replace("local_steps = 1", "local_steps = 2"))
+    assert cells.kept_run(cell, tmp_path / "runs") is None
+
+
+def test_again_replaces_a_row(tiny: Table, tmp_path: Path) -> None:
+    out = tmp_path / "papers.md"
+    for more in ((), ("--again",)):
+        run_tiny(tiny, out, "--seeds", "0", "--method", "fast", *more)
+    assert len(kept(out)) == 1
+
+
+def test_rows_of_an_older_file_stay_when_columns_come(tiny: Table, tmp_path: Path) -> None:
+    out = tmp_path / "papers.md"
+    run_tiny(tiny, out, "--seeds", "0", "--method", "fast")
+    file = out.with_suffix("") / "tiny.csv"
+    (row,) = kept(out)
+    del row[cells.REACHED]
+    with file.open("w", newline="") as old:
+        writer = csv.DictWriter(old, row)
+        writer.writeheader()
+        writer.writerow(row)
+    run_tiny(tiny, out, "--seeds", "0")
+    first, second = kept(out)
+    assert first == {**row, cells.REACHED: ""}
+    assert second["method"] == "local"
+
+
+@pytest.mark.parametrize(
+    "draws",
+    [
+        "accuracy_by_round",
+        "accuracy_of_devices",
+        "who_holds_what",
+        "public_predictions",
+        "by_setting",
+    ],
+)
+def test_a_figure_is_drawn_from_the_runs_that_were_kept(tiny: Table, tmp_path: Path, draws: str) -> None:
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "papers.md"
+    lines = ("fast",) if draws == "who_holds_what" else ("local", "fast")
+    figure = Figure("one", "it", "tiny", ("iid",), lines, draws, own_test=True, over_settings=draws == "by_setting")
+    said: list[str] = []
+    figures.draw([figure], [tiny], out.with_suffix(""), tmp_path / "runs", said.append)
+    assert [f"--method {line} --seeds 0 --again" in " ".join(said) for line in lines] == [True] * len(lines)
+    run_tiny(tiny, out, "--seeds", "0")
+    figures.draw([figure], [tiny], out.with_suffix(""), tmp_path / "runs", said.append)
+    (name,) = figure.pictures
+    folder = out.with_suffix("") / figures.FOLDER
+    assert (folder / f"{name}.png").stat().st_size > 0
+    assert (folder / f"{name}.csv").read_text().count("\n") > 1
+
+
+def test_every_figure_is_of_cells_that_are_planned() -> None:
+    by_name = {table.name: table for table in TABLES}
+    for figure in FIGURES:
+        assert figure.over_settings or figure.draws in {*figures.COMPARED, *figures.INSIGHTS, "who_holds_what"}
+        planned = {(cell.setting.name, cell.line.name) for cell in cells.cells(by_name[figure.table])}
+        assert {(setting, line) for setting in figure.settings for line in figure.lines} <= planned
+
+
+def test_the_vibration_signal_is_the_same_each_time() -> None:
+    (x, y), (again, _) = vibration.samples(24, 3), vibration.samples(24, 3)
+    assert x.shape == (24, vibration.LINES)
+    assert (x == again).all()
+    assert sorted(y.tolist()) == sorted([*range(len(vibration.CONDITIONS))] * 3)
 
 
 def test_bad_options_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,7 +40,8 @@ def shrunk(file: Path) -> dict[str, Any]:
     tables["fleet"] = [{"count": DEVICES, "model": "mlp"}]
     tables["run"] = {"standalone": False}
     method = tables["federation"]["method"]
-    tables.setdefault("method", {})[method] = {**tables["method"].get(method, {}), **SMALL.get(method, {})}
+    known = tables.setdefault("method", {})
+    known[method] = {**known.get(method, {}), **SMALL.get(method, {})}
     return tables
 
 

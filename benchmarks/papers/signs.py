@@ -1,0 +1,109 @@
+"""Whether a claimed sign is shown: the differences of two lines, seed by seed, from the rows that stand."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.papers import cells
+from benchmarks.papers.kinds import SEEDS, Claim, Setting, Table, Trend
+
+NOT_RUN = "not run yet"
+SHOWN, MISSED = "shown", "not shown"
+
+Found = Mapping[str, Sequence[cells.Row]]
+"""The rows of each line of a setting, one for each finished seed in the order of the seeds."""
+
+
+@dataclass(frozen=True)
+class Sign:
+    """A claim for one figure and setting, with what was found."""
+
+    what: str
+    """The claim in words."""
+    setting: str
+    figure: str
+    reported: float | None
+    """The authors' difference, in points."""
+    gains: tuple[float, ...]
+    """The difference of each seed that both lines have, as a fraction."""
+    why: str
+
+    @property
+    def verdict(self) -> str:
+        """SHOWN where the mean difference is above 0, MISSED, or NOT_RUN."""
+        if not self.gains:
+            return NOT_RUN
+        return SHOWN if statistics.fmean(self.gains) > 0 else MISSED
+
+    @property
+    def found(self) -> str:
+        """The mean difference in points, its deviation over seeds, and how many seeds agree."""
+        if not self.gains:
+            return NOT_RUN
+        mean, agree = 100 * statistics.fmean(self.gains), sum(gain > 0 for gain in self.gains)
+        if len(self.gains) == 1:
+            return f"{mean:+.1f}, one seed"
+        return f"{mean:+.1f} ± {100 * statistics.stdev(self.gains):.1f}, {agree} of {len(self.gains)} seeds"
+
+
+def found_in(table: Table, setting: Setting, kept: Sequence[cells.Row]) -> Found:
+    """Return the rows of every line of a setting, whatever seeds were planned."""
+    return {
+        line.name: [
+            row for seed in SEEDS if (row := cells.row_of(cells.Cell(table, setting, line, seed), kept)) is not None
+        ]
+        for line in table.lines_of(setting)
+    }
+
+
+def signs(table: Table, kept: Sequence[cells.Row]) -> list[Sign]:
+    """Return every claim of a table for each of its figures and settings, then its trends."""
+    found = {setting.name: found_in(table, setting, kept) for setting in table.settings}
+    return [*_claims(table, found), *_trends(table, found)]
+
+
+def gains(found: Found, better: str, worse: str, figure: str, than: str = "") -> dict[int, float]:
+    """Return the difference of a figure between two lines for each seed that both have."""
+    high, low = _by_seed(found[better], figure), _by_seed(found[worse], than or figure)
+    return {seed: high[seed] - low[seed] for seed in high if seed in low}
+
+
+def _claims(table: Table, found: Mapping[str, Found]) -> Iterator[Sign]:
+    for claim in table.claims:
+        for setting in table.settings_of(claim):
+            for figure, than in claim.pairs:
+                differences = gains(found[setting.name], claim.better, claim.worse, figure, than)
+                told = _told(setting, claim, figure, than)
+                if told is not None and told < 0:
+                    continue  # nobody claims what the authors' own figures deny
+                same = claim.better == claim.worse
+                what = f"{claim.better}: {figure} over {than}" if same else f"{claim.better} over {claim.worse}"
+                yield Sign(what, setting.name, figure, told, tuple(differences.values()), claim.why)
+
+
+def _trends(table: Table, found: Mapping[str, Found]) -> Iterator[Sign]:
+    settings = {setting.name: setting for setting in table.settings}
+    for trend in table.trends:
+        first, last = trend.settings[0], trend.settings[-1]
+        for figure in trend.figures:
+            before, after = (gains(found[name], trend.better, trend.worse, figure) for name in (first, last))
+            grown = tuple(after[seed] - before[seed] for seed in after if seed in before)
+            low, high = (_told_by(settings[name], trend, figure) for name in (first, last))
+            told = high - low if low is not None and high is not None else None
+            what = f"the gap of {trend.better} over {trend.worse} grows"
+            yield Sign(what, f"{first} to {last}", figure, told, grown, trend.why)
+
+
+def _told(setting: Setting, claim: Claim, figure: str, than: str) -> float | None:
+    better, worse = (setting.reported.get(line, {}) for line in (claim.better, claim.worse))
+    return better[figure] - worse[than] if figure in better and than in worse else None
+
+
+def _told_by(setting: Setting, trend: Trend, figure: str) -> float | None:
+    return _told(setting, Claim(trend.better, trend.worse, (figure,)), figure, figure)
+
+
+def _by_seed(rows: Sequence[cells.Row], figure: str) -> dict[int, float]:
+    return {int(row["seed"]): float(row[figure]) for row in rows if row.get(figure)}
