@@ -93,7 +93,7 @@ class RunRecord:
     refused_frames: dict[str, Counter[str]] = field(default_factory=dict)
     refused_devices: dict[str, dict[str, str]] = field(default_factory=dict)
     withheld: Counter[str] = field(default_factory=Counter)
-    """Uploads that each device withheld because its training diverged."""
+    """Uploads that each device withheld because its training diverged or failed."""
     why_withheld: dict[str, str] = field(default_factory=dict)
     """The newest reason of each device."""
     declining: dict[str, tuple[str, str]] = field(default_factory=dict)

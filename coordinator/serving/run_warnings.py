@@ -31,7 +31,7 @@ class RunWarnings:
             *remarks.batch_norm(method, hellos),
             *method.population(told),
             *remarks.frozen(method, hellos),
-            *remarks.diverged(record.withheld, record.why_withheld),
+            *remarks.withheld(record.withheld, record.why_withheld),
             *remarks.far_off(record.outliers),
             *remarks.without_effect(method, self._spec, record.instruments),
             *remarks.laggards(record.laggards() if method.lock_step and everybody else ()),

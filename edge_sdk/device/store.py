@@ -54,6 +54,9 @@ class Store(Protocol):
     def save_welcome(self, frame: bytes) -> None:
         """Replace the stored Welcome.  Durable on return."""
 
+    def enter_run(self, welcome: bytes, start: RoundStart) -> None:
+        """Replace everything by the Welcome of a run and its first start, both or neither.  Durable on return."""
+
     def round_start(self) -> RoundStart | None:
         """Return the start from which the device can be restored; None: none was saved yet."""
 
@@ -104,6 +107,11 @@ class MemoryStore:
     def save_welcome(self, frame: bytes) -> None:
         """Keep the frame in memory."""
         self._welcome = frame
+
+    def enter_run(self, welcome: bytes, start: RoundStart) -> None:
+        """Keep both in memory."""
+        self._welcome = welcome
+        self.save_start(start)
 
     def round_start(self) -> RoundStart | None:
         """Return the start of the round that began last."""
@@ -183,6 +191,12 @@ class SqliteStore:
     def save_welcome(self, frame: bytes) -> None:
         """Write the frame durably."""
         self._put("welcome", frame)
+
+    def enter_run(self, welcome: bytes, start: RoundStart) -> None:
+        """Write both in one transaction."""
+        with transaction(self._db, self._path):
+            self._db.execute("INSERT OR REPLACE INTO meta VALUES ('welcome', ?)", (welcome,))
+            self._replace_start(start)
 
     def round_start(self) -> RoundStart | None:
         """Return the start that was saved last."""

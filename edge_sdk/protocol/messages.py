@@ -236,7 +236,9 @@ class Upload:
     """The number of completed rounds that `metrics` describe; 0 if there are no metrics.  They are of the global model,
     or of the device's own where the method has no global one."""
     withheld: Line = field(default="", metadata=LATER)
-    """Why the device sends no knowledge although the exchange needs some: its training diverged."""
+    """Why the device sends no knowledge although the exchange needs some: its training diverged or failed."""
+    withheld_cause: Word = field(default="diverged", metadata=LATER)
+    """The word for that reason: diverged, or training-failed.  Without a reason it has no meaning."""
     instruments: Annotated[Mapping[Word, float], Items()] = field(default_factory=FrozenDict, metadata=LATER)
     """What the method did on this device in this round, by name, such as each loss term's share of the gradient."""
     personal_metrics: Annotated[Mapping[Word, float], Items()] = field(default_factory=FrozenDict, metadata=LATER)

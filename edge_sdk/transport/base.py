@@ -64,7 +64,10 @@ class Transport(Protocol):
     """The connection of one client with the broker."""
 
     def connect(self, subscriptions: Sequence[str], will: Will | None = None) -> None:
-        """Start connecting and return at once; the event `Connected` follows when the subscriptions are in force."""
+        """Start connecting and return at once; the event `Connected` follows when the subscriptions are in force.
+
+        May be called again after `close`; events of before are gone then.
+        """
 
     def send(self, topic: str, frame: bytes, *, retain: bool = False) -> None:
         """Queue a frame for sending; `retain` asks the broker to keep it for later subscribers.

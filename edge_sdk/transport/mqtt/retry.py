@@ -66,6 +66,10 @@ class Retry:
         self._shrink_chunks = shrink_chunks
         self._random = random.Random(seed)  # noqa: S311  spreads reconnects; not a secret
 
+    def forget(self) -> None:
+        """Forget the failures so far, so that each reason is reported anew; the version of MQTT stays."""
+        self._failures, self._silent_closes, self._last_reported = 0, 0, None
+
     def decide(self, result: ConnectionResult) -> RetryDecision:
         """Return what to do after this connection.
 
