@@ -7,6 +7,7 @@ import logging
 import os
 import random
 import re
+import secrets
 import threading
 import time
 from collections import Counter
@@ -47,6 +48,7 @@ log = logging.getLogger(__name__)
 POLL_S = 0.1
 """Longest wait of the loop in seconds; a call of `stop` is noticed within it, or after the batch being computed."""
 
+INSTANCE_BYTES = 8
 AT_EXIT_S = 2.0
 """How long the end of the program waits in seconds for an agent that is running."""
 
@@ -63,7 +65,8 @@ class Agent(Participant):
     a folder whose name is the id.  model: any `edge_sdk.models.base.Model`.  data: the device's own data.
 
     public: the public set, for methods that need one; None: it is fetched from the coordinator once.  public_cache: a
-    folder for fetched sets; None: the folder `public` in `state`.  max_public_bytes: larger sets are not fetched.
+    folder for fetched sets; None: the folder `public` in `state`, or a temporary one without `state`; with a Store as
+    `state` nothing is fetched without a folder.  max_public_bytes: larger sets are not fetched.
 
     state: a folder for what must survive a power cut, or any Store; None: it is kept in memory.  board: the name of
     the device's board, for reports.  disclose_classes: whether the coordinator may know the number of samples of each
@@ -153,6 +156,7 @@ class Agent(Participant):
                 transport=transport,
                 store=store,
                 board=board,
+                fetches_public=public_cache is not None or state is None or self._closes_store,
                 public_cache=_cache(public_cache, state),
                 max_public_bytes=max_public_bytes,
                 share_weights=share_weights,
@@ -295,6 +299,7 @@ class Agent(Participant):
             if self._ended:
                 self.reopen(self.store)
                 self._ended = False
+            self.instance = secrets.token_bytes(INSTANCE_BYTES)
             self.connect()
             lower_priority(self._policy.nice)  # now, so that the thread of the broker's socket keeps its priority
             limit_threads(self._policy.threads)
@@ -304,6 +309,7 @@ class Agent(Participant):
                 if event is not None:
                     self.handle(event, self._clock())
                 self.tick(self._clock())
+                self.check_store(self._clock())
                 if busy:
                     self._compute()
         self.raise_if_failed()

@@ -219,6 +219,14 @@ def left(device: str, reason: str) -> str:
     return f"{device} left{reason and ': '}{reason}"
 
 
+def contested(device: str) -> str:
+    """The remark on an id that several devices use at the same time."""
+    return (
+        f"two devices take part as {device}: the one that came later is refused; give each an identity of its own, and "
+        "a state folder that is no copy"
+    )
+
+
 def refused_frames(senders: Mapping[str, Mapping[str, int]]) -> list[str]:
     """A line for each sender of frames that broke the protocol; senders: sender -> kind -> count."""
     return [

@@ -28,6 +28,7 @@ class RunWarnings:
         return (
             *self._said,
             *(remarks.left(device, reason) for device, reason in sorted(record.left.items())),
+            *map(remarks.contested, sorted(record.contested)),
             *remarks.batch_norm(method, hellos),
             *method.population(told),
             *remarks.frozen(method, hellos),

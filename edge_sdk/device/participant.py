@@ -42,6 +42,11 @@ from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected,
 
 log = logging.getLogger(__name__)
 
+IDENTITY = "identity"
+"""The reason of a refusal because another device has the same id."""
+OWN_IDENTITY = "give each device an identity of its own (identity=, --id), and a state folder that is no copy"
+CHECK_EVERY_S = 5.0
+"""Seconds between two checks that the state is still on the disk."""
 DISK_AGAIN_S = 5.0
 """Seconds before a write is tried again after the disk has failed."""
 
@@ -58,6 +63,7 @@ class Participant:
         transport: Transport,
         store: Store,
         board: str = "",
+        fetches_public: bool = False,
         public_cache: Path | None = None,
         max_public_bytes: int = MAX_PUBLIC_BYTES,
         share_weights: bool = False,
@@ -84,10 +90,12 @@ class Participant:
         self.refused_frames: Counter[str] = Counter()
         """Illegal frames, counted by the words that RemoteProtocolError lists."""
         fetch = None
-        if bench.public is None and public_cache is not None:
+        if bench.public is None and fetches_public:
             fetch = PublicFetch(public_cache, f"{federation}.{device}", self.refused_frames, max_public_bytes)
         self._supply = PublicSupply(self.bench, fetch, self._uplink, self.model_lock)
         self.session = session.SessionState()
+        self.instance: bytes | None = None
+        """Random bytes of this start, by which two devices with one id are told apart; None: in simulations."""
         self.refusal: Refused | None = None
         """Why this device cannot take part; None: it can."""
         self._unanswered_hellos = 0
@@ -107,6 +115,8 @@ class Participant:
         """When to try again to save an exchange after the disk has failed."""
         self._fetch_again_s: float | None = None
         """When to begin again to fetch the public set after the disk has failed."""
+        self._check_again_s = 0.0
+        """When to check next that the state is still on the disk."""
         self._now_s = 0.0
         """The time of the last call from outside."""
         self._backoff = Backoff()
@@ -200,10 +210,7 @@ class Participant:
             self._uplink.announce("ready", self.declined)
             self._feed(session.LinkUp(now_s))
         elif isinstance(event, Disconnected):
-            self.on_news(f"broker: {event.reason}")
-            self._feed(session.LinkDown())
-            if event.final:
-                self._end_refused(Refused("transport", event.reason, "start again when that is repaired"))
+            self._disconnected(event)
         elif isinstance(event, Rejected):
             self._count_refused(event.kind, f"refused a frame on {event.topic}: {event.reason}")
         else:
@@ -215,6 +222,17 @@ class Participant:
                 self._note_disk_fault(error)
             event.acknowledge()
 
+    def _disconnected(self, event: Disconnected) -> None:
+        remedy = f"; {OWN_IDENTITY}" if event.taken_over else ""
+        if event.taken_over:
+            log.warning("%s: %s%s", self.device, event.reason, remedy)
+        self.on_news(f"broker: {event.reason}{remedy}")
+        self._feed(session.LinkDown())
+        if event.final and event.taken_over:
+            self._end_refused(Refused(IDENTITY, event.reason, OWN_IDENTITY))
+        elif event.final:
+            self._end_refused(Refused("transport", event.reason, "start again when that is repaired"))
+
     def _count_refused(self, kind: str, line: str) -> None:
         self.refused_frames[kind] += 1
         log.warning("%s: %s", self.device, line)
@@ -222,6 +240,21 @@ class Participant:
     def _note_disk_fault(self, error: StoreError) -> None:
         log.warning("%s: %s", self.device, error)
         self.on_news(f"{error}; nothing is learnt until it can be saved")
+
+    def check_store(self, now_s: float) -> None:
+        """Notice from time to time that the state was deleted, also while nothing is saved."""
+        if now_s < self._check_again_s:
+            return
+        self._check_again_s = now_s + CHECK_EVERY_S
+        try:
+            self._say_mended(self.store.check())
+        except StoreError as error:
+            self._note_disk_fault(error)
+
+    def _say_mended(self, line: str) -> None:
+        if line:
+            log.warning("%s: %s", self.device, line)
+            self.on_news(line)
 
     def tick(self, now_s: float) -> None:
         """Do what is due at this time: send again, save again, request public blocks."""
@@ -285,6 +318,7 @@ class Participant:
             self._leave_refused(Refused("method", f"round {work.assign.round}: {error}", "upgrade this device's SDK"))
             return
         try:
+            self._say_mended(self.store.check())
             work.save()
         except StoreError as error:
             self._save_again_s = now_s + DISK_AGAIN_S
@@ -311,6 +345,11 @@ class Participant:
                 log.warning("%s: upload %s refused: %s", self.device, (message.round, message.exchange), message.reason)
             self._feed(session.Receipted(ExchangeId(message.round, message.exchange), now_s))
         elif isinstance(message, Refusal):
+            if message.instance not in (None, self.instance):
+                line = f"another device uses this identity, too, and was refused; {OWN_IDENTITY}"
+                log.warning("%s: %s", self.device, line)
+                self.on_news(line)
+                return
             self._end_refused(Refused(message.reason, message.message, message.remedy))
         elif isinstance(message, PublicBlock):
             try:
@@ -434,6 +473,7 @@ class Participant:
             board=self.board,
             shares_weights=self.shares_weights,
             fetches_public=self._supply.fetches,
+            instance=self.instance,
         )
 
     def _receive_welcome(self, welcome: Welcome, frame: bytes, now_s: float) -> None:
@@ -499,8 +539,11 @@ class Participant:
     # -- leaving ----------------------------------------------------------------------------------------------------
 
     def sign_off(self, leaving: str | None = None) -> None:
-        """Announce that this device disconnects; leaving: a reason, if it will not come back."""
-        if self.session.linked:
+        """Announce that this device disconnects; leaving: a reason, if it will not come back.
+
+        A device that is refused because another one has its identity does not speak for that one.
+        """
+        if self.session.linked and not (self.refusal is not None and self.refusal.reason == IDENTITY):
             if leaving is not None:
                 self._uplink.say_bye(leaving)
             self._uplink.announce("disconnected")

@@ -175,6 +175,8 @@ class Hello:
     """Whether the model keeps running statistics of batches, which are not weights and stay on the device."""
     test_samples: Count = field(default=0, metadata=LATER)
     """The number of samples of the device's own test part; 0: it has none."""
+    instance: Annotated[bytes, Blob(1, 16)] | None = field(default=None, metadata=LATER)
+    """Random bytes of this start of the device, by which two devices with one id are told apart; None: none is told."""
 
 
 @wire("welcome")
@@ -279,6 +281,8 @@ class Refusal:
     reason: Word
     message: Annotated[str, Text(1024)]
     remedy: Annotated[str, Text(1024)] = ""
+    instance: Annotated[bytes, Blob(1, 16)] | None = field(default=None, metadata=LATER)
+    """The instance of the Hello that is refused; another instance ignores this.  None: it is for all."""
 
 
 @wire("bye")

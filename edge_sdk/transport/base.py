@@ -47,6 +47,8 @@ class Disconnected:
     reason: str
     final: bool = False
     """Whether the transport gives up; otherwise it tries to connect again."""
+    taken_over: bool = False
+    """Whether another client has connected with this client's id."""
 
 
 @dataclass(frozen=True, slots=True)
