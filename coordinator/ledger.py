@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edge_sdk.durable import as_store_error, check_application_id, open_database, transaction
+from edge_sdk.durable import as_store_error, check_application_id, leave_to_parent, open_database, transaction
 from edge_sdk.protocol.exchange_id import ExchangeId
 
 _SCHEMA = """
@@ -73,6 +73,8 @@ class Ledger:
         """Open or create the file; path None: in memory.  contents: start with a copy of this file of `copy_to`."""
         self._path = path
         self._db = open_database(path, _SCHEMA, page_bytes=_PAGE_BYTES)
+        if path is not None:
+            leave_to_parent(self, self._db)
         self._closing: dict[ExchangeId, str] = {}
         """Contributors, as JSON, of closed exchanges that are written with the next commit."""
         self._numbers: dict[str, int] = {}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import random
 import re
+import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +23,7 @@ from edge_sdk.data import LocalData, Raw
 from edge_sdk.device.exchange import RoundReport
 from edge_sdk.device.participant import Participant
 from edge_sdk.device.store import MemoryStore, SqliteStore, Store
+from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import EdgeError, Refused, UsageError
 from edge_sdk.models.base import Model, ModelSpec
 from edge_sdk.models.exporting import export
@@ -42,6 +48,10 @@ log = logging.getLogger(__name__)
 POLL_S = 0.1
 """Longest wait of the loop in seconds; a call of `stop` is noticed within it, or after the batch being computed."""
 
+INSTANCE_BYTES = 8
+AT_EXIT_S = 2.0
+"""How long the end of the program waits in seconds for an agent that is running."""
+
 DEVICE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,35}")
 
 T = TypeVar("T")
@@ -55,7 +65,8 @@ class Agent(Participant):
     a folder whose name is the id.  model: any `edge_sdk.models.base.Model`.  data: the device's own data.
 
     public: the public set, for methods that need one; None: it is fetched from the coordinator once.  public_cache: a
-    folder for fetched sets; None: the folder `public` in `state`.  max_public_bytes: larger sets are not fetched.
+    folder for fetched sets; None: the folder `public` in `state`, or a temporary one without `state`; with a Store as
+    `state` nothing is fetched without a folder.  max_public_bytes: larger sets are not fetched.
 
     state: a folder for what must survive a power cut, or any Store; None: it is kept in memory.  board: the name of
     the device's board, for reports.  disclose_classes: whether the coordinator may know the number of samples of each
@@ -69,7 +80,10 @@ class Agent(Participant):
     secret: bytes from which noise is drawn, for simulations, whose noise must repeat; b"": those in `state`.  clock:
     returns the time in seconds.
 
-    Callbacks run in the agent's thread, and should be short.
+    Callbacks run in the agent's thread, and should be short.  What they raise is logged and counted in
+    `callback_errors`, and changes nothing else.  A round in which the model or its samples raise an error is withheld.
+
+    A Store that is given stays open when the agent stops; a file in `state` is closed, and opened again by `start`.
     """
 
     def __init__(
@@ -104,6 +118,7 @@ class Agent(Participant):
         _check_kinds(model, data, public, proxy)
         if not isinstance(policy, Policy | None):
             raise UsageError(f"policy: found {type(policy).__name__}: give edge_sdk.Policy(...), or None")
+        bench = _bench(model, data, public, proxy, disclose_classes=disclose_classes)
         self._clock = clock
         self._on_round: list[Callable[[RoundReport], None]] = []
         self._on_update: list[Callable[[RoundReport], None]] = []
@@ -123,24 +138,34 @@ class Agent(Participant):
         self._trained = 0
         """The exchange of which a batch was computed last, as `begun` counts them."""
         self._thread: threading.Thread | None = None
+        self._life, self._active, self._ended = threading.Lock(), False, False
+        self._process = os.getpid()
+        self.callback_errors: Counter[str] = Counter()
+        """How often the callbacks of each kind raised an error: on_round, on_update, on_link, on_refusal, on_error."""
         self.error: Exception | None = None
         """What ended the background thread; None: it is running, or ended without an error."""
-        super().__init__(
-            federation=federation,
-            device=device,
-            model=model,
-            data=data,
-            public=public,
-            transport=_transport(broker, f"{federation}-{device}", tls, cloud_safe=cloud_safe),
-            store=_store(state, federation),
-            board=board,
-            disclose_classes=disclose_classes,
-            public_cache=_cache(public_cache, state),
-            max_public_bytes=max_public_bytes,
-            share_weights=share_weights,
-            secret=secret,
-            proxy=proxy,
-        )
+        transport = _transport(broker, f"{federation}-{device}", tls, cloud_safe=cloud_safe)
+        self._open_store = _opener(state, federation)
+        self._closes_store = isinstance(state, (str, Path))
+        store = self._open_store()  # after all checks: what fails later closes it
+        try:
+            super().__init__(
+                federation=federation,
+                device=device,
+                bench=bench,
+                transport=transport,
+                store=store,
+                board=board,
+                fetches_public=public_cache is not None or state is None or self._closes_store,
+                public_cache=_cache(public_cache, state),
+                max_public_bytes=max_public_bytes,
+                share_weights=share_weights,
+                secret=secret,
+            )
+        except BaseException:
+            if self._closes_store:
+                store.close()
+            raise
         self._retry_spread = random.Random(f"{federation}{device}{self.store.boot_epoch}")  # noqa: S311  # spreads retries
 
     # -- for the app ------------------------------------------------------------------------------------------------
@@ -203,22 +228,32 @@ class Agent(Participant):
     # -- start and stop ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Take part in a background thread.  Raises UsageError if the agent was started or stopped before."""
-        if self._thread is not None or self._stopping.is_set():
-            raise UsageError(
-                f"the agent of {self.device} was started or stopped before: make a new Agent for each start"
-            )
+        """Take part in a background thread; after a stop, or an end of any kind, continue from what is stored.
+
+        When the program ends, the agent is stopped.  Raises UsageError if the agent is running, and StoreError if its
+        state cannot be opened again.
+        """
+        self._begin()
         self._thread = threading.Thread(target=self._run_in_thread, name=f"agent-{self.device}", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:
+            self._end()
+            raise
+        atexit.register(self._stop_at_exit)
 
     def stop(self, timeout_s: float | None = 10.0) -> None:
         """Stop after the batch being computed, and wait for that, at most `timeout_s` seconds.
 
-        The state is kept; a later start of the app continues from it.
+        The state is kept; a later start continues from it.  If the agent does not run, its state is closed.
         """
+        self._check_process()
         self._stopping.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
+        with self._life:
+            if not self._active:
+                self._close_store()
 
     def leave(self, reason: str = "") -> None:
         """Stop, and tell the coordinator that this device will not come back."""
@@ -236,24 +271,47 @@ class Agent(Participant):
     def run(self) -> None:
         """Take part in this thread, until the federation is over or `stop` is called.
 
-        Raises Refused, RunFailed or StoreError.
+        Raises Refused, RunFailed or StoreError, and UsageError if the agent is running.
         """
-        self.connect()
-        lower_priority(self._policy.nice)  # now, so that the thread of the broker's socket keeps its priority
-        limit_threads(self._policy.threads)
-        try:
+        self._begin()
+        self._drive()
+
+    def _begin(self) -> None:
+        """Take the only turn to run, with an open store."""
+        self._check_process()
+        with self._life:
+            if self._active:
+                ending = "is still stopping: wait for its batch" if self._stopping.is_set() else "is running"
+                raise UsageError(f"the agent of {self.device} {ending}; it can be started again when it has ended")
+            if self._ended:
+                self.store = self._open_store()
+                if not self._closes_store:
+                    self.store.boot_epoch += 1
+            self._active = True
+        self._stopping.clear()
+        self._leaving, self.error = None, None
+
+    def _drive(self) -> None:
+        with ExitStack() as at_end:  # each of these is called, whatever the others raise; the last one first
+            at_end.callback(self._end)
+            at_end.callback(self.transport.close)
+            at_end.callback(lambda: self.sign_off(self._leaving))
+            if self._ended:
+                self.reopen(self.store)
+                self._ended = False
+            self.instance = secrets.token_bytes(INSTANCE_BYTES)
+            self.connect()
+            lower_priority(self._policy.nice)  # now, so that the thread of the broker's socket keeps its priority
+            limit_threads(self._policy.threads)
             while not self.over and not self._stopping.is_set():
                 busy = self._may_compute()
                 event = self.transport.poll(0.0 if busy else self._poll_timeout_s())
                 if event is not None:
                     self.handle(event, self._clock())
                 self.tick(self._clock())
-                if busy and self._compute():
-                    self.finish_work(self._clock())
-        finally:
-            self.sign_off(self._leaving)
-            self.transport.close()
-            self.store.close()
+                self.check_store(self._clock())
+                if busy:
+                    self._compute()
         self.raise_if_failed()
 
     def _may_compute(self) -> bool:
@@ -274,7 +332,15 @@ class Agent(Participant):
         self.decline(self._pauses.to_tell(found, now_s, fresh=self.begun != self._trained))
         return self.computing and found is None
 
-    def _compute(self) -> bool:
+    def _compute(self) -> None:
+        try:
+            if not self._compute_batch():
+                return
+        except Exception as error:  # noqa: BLE001  # the app's model and samples may raise anything; it is logged
+            self.fail_work(error, self._clock())
+        self.finish_work(self._clock())
+
+    def _compute_batch(self) -> bool:
         """Compute a batch; returns whether the exchange is computed."""
         self._trained = self.begun
         if self._gate is None:
@@ -295,32 +361,68 @@ class Agent(Participant):
         log.warning("%s: %s", self.device, line)
         self.on_news(line)
 
+    def _end(self) -> None:
+        with self._life:
+            self._active = False
+            self._close_store()
+        atexit.unregister(self._stop_at_exit)
+
+    def _close_store(self) -> None:
+        self._ended = True
+        if self._closes_store:
+            self.store.close()
+
+    def _stop_at_exit(self) -> None:
+        if os.getpid() == self._process:
+            self.stop(AT_EXIT_S)
+
+    def _check_process(self) -> None:
+        """Raise UsageError in a forked child, whose parent goes on using this connection and this state."""
+        if os.getpid() != self._process:
+            raise UsageError(
+                f"the agent of {self.device} belongs to process {self._process}, which forked this one: make the Agent "
+                "after the fork, with an identity and a state folder of its own"
+            )
+
     def on_exchange(self, report: RoundReport) -> None:
         """Call the app's callbacks for exchanges and rounds."""
-        for callback in self._on_update:
-            callback(report)
+        self._call("on_update", self._on_update, report)
         if report.closing or self.is_last(report.exchange):
-            for callback in self._on_round:
-                callback(report)
+            self._call("on_round", self._on_round, report)
 
     def on_news(self, line: str) -> None:
         """Call the app's callbacks for news."""
-        _call(self._on_link, line)
+        self._call("on_link", self._on_link, line)
+
+    def _call(self, kind: str, callbacks: Sequence[Callable[[T], None]], argument: T) -> None:
+        for callback in callbacks:
+            self._call_one(kind, callback, argument)
+
+    def _call_one(self, kind: str, callback: Callable[[T], None], argument: T) -> None:
+        """Call one of the app's callbacks; log and count what it raises."""
+        try:
+            callback(argument)
+        except (Exception, SystemExit) as error:
+            if isinstance(error, SystemExit) and threading.current_thread() is threading.main_thread():
+                raise  # from a handler of signals, which runs anywhere in the main thread
+            self.callback_errors[kind] += 1
+            log.exception("agent %s: a callback of %s failed; the agent goes on", self.device, kind)
 
     def _run_in_thread(self) -> None:
         try:
-            self.run()
+            self._drive()
         except Refused as refusal:
             self.error = refusal
-            _call(self._on_refusal, refusal)
+            log.error("agent %s cannot take part: %s", self.device, refusal)  # noqa: TRY400  # says what to do
+            self._call("on_refusal", self._on_refusal, refusal)
         except EdgeError as error:  # its message says what to do, so that a traceback is of no help
             self.error = error
             log.error("agent %s stopped: %s", self.device, error)  # noqa: TRY400
-            _call(self._on_error, error)
+            self._call("on_error", self._on_error, error)
         except Exception as error:
             self.error = error
             log.exception("agent %s stopped", self.device)
-            _call(self._on_error, error)
+            self._call("on_error", self._on_error, error)
 
     def _poll_timeout_s(self) -> float:
         due_s = self.next_due_s()
@@ -349,15 +451,23 @@ def _check_kinds(model: object, data: object, public: object, proxy: object) -> 
         )
 
 
-def _call(callbacks: Sequence[Callable[[T], None]], argument: T) -> None:
-    for callback in callbacks:
-        callback(argument)
+def _bench(
+    model: Model, data: LocalData, public: PublicSet | None, proxy: Model | None, *, disclose_classes: bool
+) -> Workbench:
+    """Check model and data together.  Raises UsageError or ModelError."""
+    bench = Workbench(model, data, public, discloses_classes=disclose_classes)
+    if proxy is not None:
+        bench.add_proxy(proxy)
+    return bench
 
 
-def _store(state: str | Path | Store | None, federation: str) -> Store:
-    if state is None:
-        return MemoryStore()
-    return SqliteStore(Path(state) / f"{federation}.db") if isinstance(state, (str, Path)) else state
+def _opener(state: str | Path | Store | None, federation: str) -> Callable[[], Store]:
+    """Return what opens the store, for the first time or again."""
+    if isinstance(state, (str, Path)):
+        path = Path(state) / f"{federation}.db"
+        return lambda: SqliteStore(path)
+    store = MemoryStore() if state is None else state
+    return lambda: store
 
 
 def _cache(folder: str | Path | None, state: str | Path | Store | None) -> Path | None:

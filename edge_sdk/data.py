@@ -191,10 +191,16 @@ class LocalData:
             raise UsageError(f"augment: {misfit}")
 
     def class_counts(self, classes: int) -> tuple[int, ...]:
-        """Return the number of training samples of each class.  Raises UsageError for a label outside 0..classes-1."""
-        y = self.train.y
-        if len(y) and not (int(y.min()) >= 0 and int(y.max()) < classes):
-            raise UsageError(
-                f"labels from {int(y.min())} to {int(y.max())}: the federation has classes 0..{classes - 1}"
-            )
-        return tuple(int(n) for n in np.bincount(y, minlength=classes))
+        """Return the number of training samples of each class.
+
+        Raises UsageError if any part has a label outside 0..classes-1.
+        """
+        parts = {"train": self.train, "test": self.test, "validation": self.validation, "local_test": self.local_test}
+        for name, part in parts.items():
+            y = part.y if part is not None else self.train.y[:0]
+            if len(y) and not (int(y.min()) >= 0 and int(y.max()) < classes):
+                raise UsageError(
+                    f"{name}: labels from {int(y.min())} to {int(y.max())}: the model and the federation have classes "
+                    f"0..{classes - 1}"
+                )
+        return tuple(int(n) for n in np.bincount(self.train.y, minlength=classes))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import sqlite3
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,6 +45,28 @@ def open_database(path: Path | None, schema: str, *, page_bytes: int = 4096) -> 
             connection.close()
             raise
     return connection
+
+
+_connection_of: weakref.WeakKeyDictionary[object, sqlite3.Connection] = weakref.WeakKeyDictionary()
+"""The connections to files, by the object that uses each."""
+
+
+def leave_to_parent(owner: object, connection: sqlite3.Connection) -> None:
+    """Let forked children never close this connection to a file, which `owner` uses.
+
+    SQLite would take a child that ends for the last user of the file, and delete the journal that the parent writes.
+    """
+    _connection_of[owner] = connection
+
+
+def _keep_connections() -> None:
+    """Keep the parent's connections beyond the end of this child: nothing then closes them."""
+    for connection in list(_connection_of.values()):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keep_connections)
 
 
 def check_application_id(connection: sqlite3.Connection) -> None:

@@ -11,7 +11,9 @@
     ├── StoreError                the disk is full, unwritable, or holds a file of another program
     ├── ModelError                a model does not do what its owner declared (shape, width, layer name)
     │   ├── Unsupported           a model lacks a capability or a loss term that the method needs
-    │   └── Diverged              training led to numbers that are not finite; the result is withheld and undone
+    │   └── LearningLost          a round's result is not uploaded, and is undone
+    │       ├── Diverged          training led to numbers that are not finite
+    │       └── TrainingFailed    training raised an error, such as MemoryError
     └── RunFailed                 the federation ended without a result
         └── EmptyRound            an exchange ended without anything to aggregate
 
@@ -107,10 +109,24 @@ class Unsupported(ModelError):
     code = "unsupported"
 
 
-class Diverged(ModelError):
+class LearningLost(ModelError):
+    """What a device learnt in a round is not uploaded, and is undone; `remedy` says what its owner can do."""
+
+    code = "learning-lost"
+    remedy = "look at this device's log"
+
+
+class Diverged(LearningLost):
     """Loss, weights or knowledge are NaN, infinite or beyond the legal magnitude."""
 
     code = "diverged"
+    remedy = "lower train.learning_rate, and look for extreme values in this device's samples"
+
+
+class TrainingFailed(LearningLost):
+    """The model, its loss or the samples raised an error while an exchange was computed."""
+
+    code = "training-failed"
 
 
 class RunFailed(EdgeError):

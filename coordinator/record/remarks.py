@@ -12,7 +12,7 @@ from coordinator.record.units import human_bytes, printable
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.methods.base import Method
 from edge_sdk.protocol.knowledge import ByClass, Payload, Slot
-from edge_sdk.protocol.messages import FederationSpec, Hello
+from edge_sdk.protocol.messages import FederationSpec, Hello, Upload
 
 LEAST_PARTICIPATION = 0.3
 """W3 is given below this share of a round's devices."""
@@ -48,7 +48,10 @@ def check_classes(
 
 def cautions(method: Method[Any]) -> tuple[str, ...]:
     """The warnings and refusals that a method can cause, each with its condition, in the order of their numbers."""
-    found = [*method.cautions, "W17: an update withheld because it diverged, or far larger than the others'"]
+    found = [
+        *method.cautions,
+        "W17: an update withheld because it diverged, or far larger than the others'",
+    ]
     if method.holders_wanted:
         found += [
             "W16: refused with rows of a class that the device did not hold when it joined",
@@ -141,13 +144,22 @@ def frozen(method: Method[Any], hellos: Mapping[str, Hello]) -> tuple[str, ...]:
     return (warning,)
 
 
-def diverged(withheld: Mapping[str, int], why: Mapping[str, str]) -> tuple[str, ...]:
+def withheld(withheld: Mapping[str, int], why: Mapping[str, str]) -> tuple[str, ...]:
     """Warning W17: the devices that withheld uploads, how many, and their newest reasons."""
     return tuple(
-        f"W17: {device} withheld {count} uploads and went back to its last good state each time: {why[device]}; lower "
-        "train.learning_rate, and look for extreme values in its samples"
+        f"W17: {device} withheld {count} uploads and went back to its last good state each time: {why[device]}"
         for device, count in sorted(withheld.items())
     )
+
+
+def why_withheld(upload: Upload) -> str:
+    """Return a device's reason to withhold an upload, with what can be done about it."""
+    return f"{upload.withheld}; {_REMEDIES.get(upload.withheld_cause, _LOOK_THERE)}"
+
+
+_LOOK_THERE = "look at the device's log"
+_REMEDIES = {"diverged": "lower train.learning_rate, and look for extreme values in its samples"}
+"""By the cause that an upload names: what to do."""
 
 
 def far_off(outliers: Mapping[str, tuple[int, float]]) -> tuple[str, ...]:
@@ -205,6 +217,14 @@ def laggards(found: Collection[str]) -> tuple[str, ...]:
 def left(device: str, reason: str) -> str:
     """The remark on a device that sent a Bye before the end."""
     return f"{device} left{reason and ': '}{reason}"
+
+
+def contested(device: str) -> str:
+    """The remark on an id that several devices use at the same time."""
+    return (
+        f"two devices take part as {device}: the one that came later is refused; give each an identity of its own, and "
+        "a state folder that is no copy"
+    )
 
 
 def refused_frames(senders: Mapping[str, Mapping[str, int]]) -> list[str]:

@@ -67,7 +67,7 @@ class DeviceResult:
     standalone_steps: int = 0
     """The same of the device alone."""
     withheld: int = 0
-    """Uploads that it withheld because its training diverged."""
+    """Uploads that it withheld because its training diverged or failed."""
     declined: Mapping[str, int] = field(default_factory=dict)
     """Exchanges that it declined because its owner's policy did not allow it to train, by the word of the reason."""
     silent: int = 0

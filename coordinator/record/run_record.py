@@ -93,7 +93,7 @@ class RunRecord:
     refused_frames: dict[str, Counter[str]] = field(default_factory=dict)
     refused_devices: dict[str, dict[str, str]] = field(default_factory=dict)
     withheld: Counter[str] = field(default_factory=Counter)
-    """Uploads that each device withheld because its training diverged."""
+    """Uploads that each device withheld because its training diverged or failed."""
     why_withheld: dict[str, str] = field(default_factory=dict)
     """The newest reason of each device."""
     declining: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -114,6 +114,8 @@ class RunRecord:
     """This round's exchanges that devices declined, by the word of the reason.  Not saved."""
     round_silent: int = 0
     """This round's exchanges that devices left without any answer.  Not saved."""
+    contested: Counter[str] = field(default_factory=Counter)
+    """By id: how often one of several devices that use it showed that it was still alive."""
     outliers: dict[str, tuple[int, float]] = field(default_factory=dict)
     """By device: the number of its updates far larger than the others', and the largest ratio to the median."""
     left: dict[str, str] = field(default_factory=dict)
@@ -335,6 +337,7 @@ class RunRecord:
             "busy_s",
             "energy_j",
             "joules_source",
+            "contested",
             "outliers",
             "bytes_up",
             "bytes_down",
@@ -376,6 +379,7 @@ class RunRecord:
             busy_s=Counter(plain.get("busy_s", {})),
             energy_j=Counter(plain.get("energy_j", {})),
             joules_source=dict(plain.get("joules_source", {})),
+            contested=Counter(plain.get("contested", {})),
             outliers={device: (count, most) for device, (count, most) in plain["outliers"].items()},
             bytes_up=Counter(plain["bytes_up"]),
             bytes_down=Counter(plain["bytes_down"]),

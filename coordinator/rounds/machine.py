@@ -122,7 +122,7 @@ def _withhold(state: RoundState, event: Withheld) -> RoundTransition:
         )
     state = replace(state, invited=state.invited - {event.device}, withheld=state.withheld | {event.device})
     noted = SendReceipt(event.device, event.place, "withheld", event.reason)
-    state, commands = _close_if_complete(state) if state.yield_possible else _fail(state, _too_diverged(state))
+    state, commands = _close_if_complete(state) if state.yield_possible else _fail(state, _too_withheld(state))
     return state, (noted, *commands)
 
 
@@ -352,10 +352,11 @@ def _too_few(state: RoundState) -> str:
     )
 
 
-def _too_diverged(state: RoundState) -> str:
+def _too_withheld(state: RoundState) -> str:
     return (
         f"round {state.place.round}, exchange {state.place.exchange}: the quorum of {state.policy.quorum} cannot be "
-        f"reached: what {', '.join(sorted(state.withheld))} learned diverged; lower train.learning_rate or the quorum"
+        f"reached: what {', '.join(sorted(state.withheld))} learned diverged or failed (W17 says which); lower "
+        "train.learning_rate or the quorum"
     )
 
 

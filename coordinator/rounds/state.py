@@ -71,7 +71,7 @@ class RoundState:
     folded: AbstractSet[str] = frozenset()
     """Devices whose uploads for this exchange are durable."""
     withheld: frozenset[str] = frozenset()
-    """Devices that withheld their upload for this exchange, because their training diverged."""
+    """Devices that withheld their upload for this exchange, because their training diverged or failed."""
     declining: frozenset[str] = frozenset()
     """Devices that compute nothing until they say otherwise, because their owner's policy does not allow it."""
     sitting_out: frozenset[str] = frozenset()

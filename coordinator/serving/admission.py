@@ -20,6 +20,15 @@ class RefusalReason:
     remedy: str
 
 
+def identity_taken(device: str) -> RefusalReason:
+    """Return the reason to refuse a device whose id another one uses at the same time."""
+    return RefusalReason(
+        "identity",
+        f"another device takes part as {device}, and came first",
+        "give each device an identity of its own (identity=, --id), and a state folder that is no copy",
+    )
+
+
 def learns(hello: Hello, method: Method[Any]) -> bool:
     """Whether this device can train under the method; otherwise it can at most teach."""
     return method.learnt_by(hello.capabilities, hello.terms)

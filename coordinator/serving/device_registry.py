@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from coordinator.serving import admission
+from coordinator.serving.identities import Identities
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.methods.base import Method, Registered
 from edge_sdk.protocol import codec
@@ -25,6 +26,8 @@ class DeviceRegistry:
         """The number of each device that takes part, or that is still fetching the public set."""
         self.samples: dict[str, int] = {}
         """The samples that each of these devices declared; 0: it did not tell."""
+        self.identities = Identities()
+        """Tells apart the processes that use one id."""
         self._stamps: dict[str, Stamp] = {}
         """The stamp of each device's last Hello, even if that was refused."""
         self._statuses: dict[str, Stamp] = {}
@@ -64,6 +67,7 @@ class DeviceRegistry:
             envelope = codec.decode(frame)
             hello = envelope.message
             if isinstance(hello, Hello):
+                self.identities.contested_by(hello, envelope.stamp)
                 self.greeted(hello.device, envelope.stamp)
                 self.enter(hello, number)
                 if not self.fetches(hello):

@@ -9,6 +9,7 @@ from coordinator.ledger import Ledger
 from coordinator.record import remarks
 from coordinator.record.observer import RunObserver
 from coordinator.record.run_record import RunRecord
+from coordinator.serving import admission
 from coordinator.serving.admission import RefusalReason
 from coordinator.serving.device_registry import DeviceRegistry
 from coordinator.serving.public_set_server import PublicSetServer
@@ -46,6 +47,8 @@ class MembershipHandler:
         """
         message = envelope.message
         if isinstance(message, Hello):
+            if self._is_intruder(message, envelope.stamp, observer):
+                return None
             self._registry.greeted(message.device, envelope.stamp)
             return self._hello(message, frame, now_s, observer)
         if isinstance(message, PublicRequest):
@@ -79,6 +82,18 @@ class MembershipHandler:
             return None  # it takes part once its Hello names the set
         self._take_in(hello, observer)
         return rounds.Joined(device, now_s)
+
+    def _is_intruder(self, hello: Hello, stamp: Stamp, observer: RunObserver) -> bool:
+        """Whether another device has this id and came before; then this one is refused, and that one stays."""
+        device, identities = hello.device, self._registry.identities
+        if identities.contested_by(hello, stamp):
+            if device not in self._record.contested:
+                observer.noted(remarks.contested(device))
+            self._record.contested[device] += 1
+        if not identities.intrudes(hello):
+            return False
+        self._sender.refuse(device, admission.identity_taken(device), hello.instance)
+        return True
 
     def _turn_away(self, device: str, refusal: RefusalReason, observer: RunObserver) -> rounds.DeviceRefused | None:
         known = device in self._record.refused_devices

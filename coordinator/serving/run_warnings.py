@@ -28,10 +28,11 @@ class RunWarnings:
         return (
             *self._said,
             *(remarks.left(device, reason) for device, reason in sorted(record.left.items())),
+            *map(remarks.contested, sorted(record.contested)),
             *remarks.batch_norm(method, hellos),
             *method.population(told),
             *remarks.frozen(method, hellos),
-            *remarks.diverged(record.withheld, record.why_withheld),
+            *remarks.withheld(record.withheld, record.why_withheld),
             *remarks.far_off(record.outliers),
             *remarks.without_effect(method, self._spec, record.instruments),
             *remarks.laggards(record.laggards() if method.lock_step and everybody else ()),

@@ -73,8 +73,8 @@ class Sender:
             ),
         )
 
-    def refuse(self, device: str, refusal: RefusalReason) -> None:
-        """Refuse a device that may not take part."""
+    def refuse(self, device: str, refusal: RefusalReason, instance: bytes | None = None) -> None:
+        """Refuse a device that may not take part; instance: the only one of this id that is meant."""
         self.send(
             device,
             Refusal(
@@ -83,6 +83,7 @@ class Sender:
                 reason=refusal.reason,
                 message=one_line(refusal.message, 1024),
                 remedy=one_line(refusal.remedy, 1024),
+                instance=instance,
             ),
         )
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from coordinator.ledger import Ledger, Row
+from coordinator.record import remarks
 from coordinator.record.observer import RunObserver
 from coordinator.record.run_record import NO_WORK, FleetWork
 from coordinator.rounds import (
@@ -299,11 +300,11 @@ class Server:
             incoming.acknowledge()
 
     def _take_withheld(self, upload: Upload, place: ExchangeId, now_s: float) -> None:
-        """Handle the report of a device that withholds its upload because its training diverged."""
+        """Handle the report of a device that withholds its upload because its training diverged or failed."""
         if upload.knowledge or upload.closing:
             self._commands.answer(SendReceipt(upload.device, place, "refused", "withheld, and yet something to take"))
             raise RemoteProtocolError("knowledge", f"withheld {upload.withheld!r}, and yet something to take")
-        self._queue.feed(Withheld(upload.device, place, upload.withheld), now_s=now_s)
+        self._queue.feed(Withheld(upload.device, place, remarks.why_withheld(upload)), now_s=now_s)
 
     def _note(self, message: str) -> None:
         self.observer.noted(message)

@@ -16,8 +16,6 @@ from edge_sdk.errors import Diverged
 from edge_sdk.models.base import FitReport, Model
 from edge_sdk.protocol.knowledge import MAX_MAGNITUDE, Payload
 
-REMEDY = "lower train.learning_rate, and look for extreme values in this device's samples"
-
 
 def check_loss(report: FitReport, step: int) -> None:
     """Raise Diverged if the loss of a training step, numbered from 0, is NaN or infinite."""

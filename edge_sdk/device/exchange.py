@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from edge_sdk.device import divergence
 from edge_sdk.device.learner import NO_EVALUATION, Evaluation, ExchangeMetrics, Learner, ServeRequest, WorkSlices
 from edge_sdk.device.store import FinishedExchange, RoundStart, Store
 from edge_sdk.device.uplink import Uplink
-from edge_sdk.errors import Diverged, LocalProtocolError
+from edge_sdk.errors import Diverged, LearningLost, LocalProtocolError, TrainingFailed
 from edge_sdk.policy.energy import TrainingCost
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
@@ -59,8 +58,8 @@ class OngoingExchange:
     slices: WorkSlices
     result: tuple[Any, Mapping[str, Payload]] | None = None
     """The method's new state and the knowledge to upload; None until all is computed."""
-    withheld: str = ""
-    """Why no knowledge is uploaded: the training diverged; empty: it did not."""
+    withheld: LearningLost | None = None
+    """Why no knowledge is uploaded; None: nothing is withheld."""
     done: FinishedExchange | None = None
     """The result in the form that is stored and sent."""
 
@@ -70,14 +69,15 @@ class OngoingExchange:
         start_bytes = len(self.start.model) + len(self.start.method) if self.start is not None else 0
         return len(self.frame) + start_bytes
 
-    def withhold(self, reason: str, notify: Notify) -> None:
-        """Upload no knowledge, because training diverged, and restore the device's state before the round."""
+    def withhold(self, reason: LearningLost, notify: Notify) -> None:
+        """Upload no knowledge, and restore the device's state before the round."""
         start = self.start or self.store.round_start()
         if start is not None:
             self.learner.restore(start)
         if self.learner.skip_round(self.assign.round, reason):
-            notify(f"round {self.assign.round}: {reason}; withheld and undone: {divergence.REMEDY}")
-        self.result, self.withheld, self.measured = (self.learner.state, {}), one_line(reason), ExchangeMetrics()
+            detail = f" ({one_line(str(reason.__cause__))})" if reason.__cause__ is not None else ""
+            notify(f"round {self.assign.round}: {reason}{detail}; withheld and undone: {reason.remedy}")
+        self.result, self.withheld, self.measured = (self.learner.state, {}), reason, ExchangeMetrics()
 
     def pack(self, select: UploadedKnowledge, uplink: Uplink, notify: Notify, cost: TrainingCost) -> None:
         """Make the frame of the upload; the upload is empty if its numbers are not finite or too large to send.
@@ -91,7 +91,7 @@ class OngoingExchange:
             knowledge = select(assign, knowledge)
             knowledge = self.learner.membership.apply_transforms(knowledge, assign, withheld=bool(self.withheld))
         except (Diverged, LocalProtocolError) as error:  # not finite; or too large for the federation's encoding
-            self.withhold(str(error), notify)
+            self.withhold(Diverged(str(error)), notify)
             knowledge = {}
         self.done = FinishedExchange(
             assign.round, assign.exchange, self.frame, uplink.frame(self._upload(knowledge, cost))
@@ -126,7 +126,8 @@ class OngoingExchange:
             metrics_round=shared.rounds_done,
             personal_metrics=personal.metrics,
             personal_round=personal.rounds_done,
-            withheld="" if assign.closing else self.withheld,
+            withheld="" if assign.closing else self._why_withheld,
+            withheld_cause=Diverged.code if assign.closing or self.withheld is None else self.withheld.code,
             instruments=self.measured.instruments,
             knowledge=knowledge,
             busy_s=cost.busy_s,
@@ -134,6 +135,10 @@ class OngoingExchange:
             joules_source=cost.joules_source or None,
             temperature_c=cost.temperature_c,
         )
+
+    @property
+    def _why_withheld(self) -> str:
+        return "" if self.withheld is None else one_line(str(self.withheld))
 
     def _evaluations(self) -> tuple[Evaluation, Evaluation]:
         """Return the evaluations of the shared and of the personal model; one alone comes first."""
@@ -155,7 +160,7 @@ class OngoingExchange:
             personal_metrics=personal.metrics,
             personal_round=personal.rounds_done,
             global_model=self.learner.membership.method.global_model,
-            withheld=self.withheld,
+            withheld=self._why_withheld,
         )
 
 
@@ -173,3 +178,13 @@ def begin_exchange(
     measured = ExchangeMetrics()
     header = replace(assign, common={}, personal={})
     return OngoingExchange(learner, store, header, frame, start, measured, learner.slices(assign, measured, serve))
+
+
+def training_failed(error: Exception) -> TrainingFailed:
+    """Return the reason to withhold a round in which the model, its loss or the samples raised an error.
+
+    It travels, and so has the error's type alone: the text may quote samples.  The error itself is its cause.
+    """
+    reason = TrainingFailed(one_line(f"training failed: {type(error).__name__}"))
+    reason.__cause__ = error
+    return reason

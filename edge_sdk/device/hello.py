@@ -21,6 +21,7 @@ def hello(
     board: str,
     shares_weights: bool,
     fetches_public: bool,
+    instance: bytes | None,
 ) -> Hello:
     """Build the Hello of a device with this model and data; it has class counts only if the bench discloses them.
 
@@ -51,6 +52,7 @@ def hello(
         layout=shared.layout if shares_weights else None,
         batch_norm=shared.batch_norm,
         test_samples=len(bench.data.local_test or ()),
+        instance=instance,
     )
 
 
@@ -58,5 +60,6 @@ def no_answer_notice(federation: str, device: str) -> str:
     """Return what the owner should check when the Hellos of a device get no answer."""
     return (
         f"no coordinator of {federation!r} answers: is it running, and under this name? "
-        f"a broker with access rules lets this device publish only if its user name is {device!r}"
+        f"a broker with access rules lets this device publish only if its user name is {device!r}; "
+        "and no other device may be connected under this identity"
     )

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from edge_sdk.device.membership import Membership
 from edge_sdk.device.store import RoundStart
 from edge_sdk.device.workbench import Workbench
-from edge_sdk.errors import Diverged
+from edge_sdk.errors import LearningLost
 from edge_sdk.methods.base import Step
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Evaluate, Fit, FitBoth, MeasuredModel, Private, Report, Request, TermShares
@@ -55,8 +55,8 @@ class Learner:
         self._bench, self._secret = bench, secret
         self.state: Any = membership.method.device_state()
         """The method's, after the last exchange that counts."""
-        self.skipped_round: tuple[int, str] | None = None
-        """The round whose exchanges are not computed, and the reason: training diverged in it."""
+        self.skipped_round: tuple[int, LearningLost] | None = None
+        """The round whose exchanges are not computed, and the reason."""
 
     @property
     def samples(self) -> int:
@@ -73,7 +73,7 @@ class Learner:
             self._bench.load_state(start.model)
             self.state = storage.deserialise(self.membership.method.device_state, start.method)
 
-    def skip_round(self, round_: int, reason: str) -> bool:
+    def skip_round(self, round_: int, reason: LearningLost) -> bool:
         """Compute no more exchanges of this round; returns False if the round was skipped already."""
         if self.skipped_round is not None and self.skipped_round[0] == round_:
             return False
@@ -83,8 +83,8 @@ class Learner:
     def slices(self, assign: Assign, measured: ExchangeMetrics, serve: ServeRequest) -> WorkSlices:
         """Return the computation of an exchange.  It changes the model, but not `state`: the caller takes that over.
 
-        measured: filled in if the method evaluates.  The computation raises Diverged when training diverges, and at
-        once in a round that is skipped.
+        measured: filled in if the method evaluates.  The computation raises Diverged when training diverges, at once
+        the reason of a round that is skipped, and whatever the model, its loss or the samples raise.
         """
         job = Job(
             spec=self.membership.spec,
@@ -103,7 +103,8 @@ class Learner:
     def _served(self, step: Step[Any], job: Job, measured: ExchangeMetrics, serve: ServeRequest) -> WorkSlices:
         """Serve the method's requests one by one, with a pause between batches."""
         if self.skipped_round is not None and self.skipped_round[0] == job.round:
-            raise Diverged(self.skipped_round[1])
+            reason = self.skipped_round[1]
+            raise type(reason)(str(reason))
         result: Any = None
         while True:
             try:

@@ -8,7 +8,7 @@ from typing import Any
 
 from edge_sdk.device import divergence
 from edge_sdk.device.workbench import handler_of
-from edge_sdk.errors import RemoteProtocolError, UsageError
+from edge_sdk.errors import Diverged, LearningLost, RemoteProtocolError, TrainingFailed, UsageError
 from edge_sdk.methods.base import Method
 from edge_sdk.methods.registry import method_of
 from edge_sdk.methods.vocabulary import requests_of
@@ -92,10 +92,13 @@ class Membership:
             raise RemoteProtocolError("schema", "the stored frame is no Assign")
         return self.chain.received(message, "common", "personal")
 
-    def withheld_in(self, frame: bytes) -> str:
-        """Return why the upload in a stored frame has no knowledge; empty: it has."""
+    def withheld_in(self, frame: bytes) -> LearningLost | None:
+        """Return why the upload in a stored frame has no knowledge; None: it has."""
         message: Message = codec.decode(frame, self.limits).message
-        return message.withheld if isinstance(message, Upload) else ""
+        if not isinstance(message, Upload) or not message.withheld:
+            return None
+        failed = message.withheld_cause == TrainingFailed.code
+        return (TrainingFailed if failed else Diverged)(message.withheld)
 
 
 def join(welcome: Welcome, own: ModelSpec, *, shares_weights: bool) -> Membership:

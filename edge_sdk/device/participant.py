@@ -10,6 +10,7 @@ the time.  The loop in `agent.py` is the driver in an app; a simulator is one in
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 from collections import Counter
@@ -17,9 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edge_sdk.data import LocalData
 from edge_sdk.device import membership, recovery, session
-from edge_sdk.device.exchange import OngoingExchange, RoundReport, begin_exchange
+from edge_sdk.device.backoff import Backoff
+from edge_sdk.device.exchange import OngoingExchange, RoundReport, begin_exchange, training_failed
 from edge_sdk.device.hello import HELLOS_BEFORE_NOTICE, hello, no_answer_notice
 from edge_sdk.device.learner import Learner, ServeRequest
 from edge_sdk.device.meter import Meter
@@ -27,8 +28,7 @@ from edge_sdk.device.public_supply import PublicSupply
 from edge_sdk.device.store import Store
 from edge_sdk.device.uplink import Uplink
 from edge_sdk.device.workbench import Workbench
-from edge_sdk.errors import Diverged, Refused, RemoteProtocolError, RunFailed, StoreError
-from edge_sdk.models.base import Model
+from edge_sdk.errors import LearningLost, Refused, RemoteProtocolError, RunFailed, StoreError, TrainingFailed
 from edge_sdk.policy.conditions import Objection
 from edge_sdk.policy.energy import TrainingCost
 from edge_sdk.protocol import codec
@@ -38,11 +38,15 @@ from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import Assign, CoordinatorStatus, Hello, PublicBlock, Receipt, Refusal, Welcome
 from edge_sdk.public_set.fetch import MAX_PUBLIC_BYTES, PublicFetch
-from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent
 
 log = logging.getLogger(__name__)
 
+IDENTITY = "identity"
+"""The reason of a refusal because another device has the same id."""
+OWN_IDENTITY = "give each device an identity of its own (identity=, --id), and a state folder that is no copy"
+CHECK_EVERY_S = 5.0
+"""Seconds between two checks that the state is still on the disk."""
 DISK_AGAIN_S = 5.0
 """Seconds before a write is tried again after the disk has failed."""
 
@@ -55,28 +59,23 @@ class Participant:
         *,
         federation: str,
         device: str,
-        model: Model,
-        data: LocalData,
-        public: PublicSet | None,
+        bench: Workbench,
         transport: Transport,
         store: Store,
         board: str = "",
-        disclose_classes: bool = False,
+        fetches_public: bool = False,
         public_cache: Path | None = None,
         max_public_bytes: int = MAX_PUBLIC_BYTES,
         share_weights: bool = False,
         secret: bytes = b"",
-        proxy: Model | None = None,
     ) -> None:
-        """secret: the bytes from which noise is drawn, for simulations, whose noise must repeat; b"": the store's.
+        """bench: model, data and public set, checked.  secret: the bytes from which noise is drawn; b"": the store's.
 
         The other parameters are those of `Agent`.
         """
         self.federation, self.device, self.board = federation, device, board
-        self.bench = Workbench(model, data, public, discloses_classes=disclose_classes)
-        if proxy is not None:
-            self.bench.add_proxy(proxy)
-        self.shares_weights = proxy is not None or (share_weights and "weights" in model.spec.capabilities)
+        self.bench = bench
+        self.shares_weights = bench.proxy is not None or (share_weights and "weights" in bench.model.spec.capabilities)
         """Whether weights leave this device: those of the proxy if there is one, and then never the own model's."""
         self._secret = secret or store.secret
         self.model_lock = threading.RLock()
@@ -91,10 +90,12 @@ class Participant:
         self.refused_frames: Counter[str] = Counter()
         """Illegal frames, counted by the words that RemoteProtocolError lists."""
         fetch = None
-        if public is None and public_cache is not None:
+        if bench.public is None and fetches_public:
             fetch = PublicFetch(public_cache, f"{federation}.{device}", self.refused_frames, max_public_bytes)
         self._supply = PublicSupply(self.bench, fetch, self._uplink, self.model_lock)
         self.session = session.SessionState()
+        self.instance: bytes | None = None
+        """Random bytes of this start, by which two devices with one id are told apart; None: in simulations."""
         self.refusal: Refused | None = None
         """Why this device cannot take part; None: it can."""
         self._unanswered_hellos = 0
@@ -112,6 +113,22 @@ class Participant:
         """Why this device does not compute what it is assigned, as it told the coordinator; None: it does."""
         self._save_again_s: float | None = None
         """When to try again to save an exchange after the disk has failed."""
+        self._fetch_again_s: float | None = None
+        """When to begin again to fetch the public set after the disk has failed."""
+        self._check_again_s = 0.0
+        """When to check next that the state is still on the disk."""
+        self._now_s = 0.0
+        """The time of the last call from outside."""
+        self._backoff = Backoff()
+        self._restore()
+
+    def reopen(self, store: Store) -> None:
+        """Begin a new life on a store that may have changed, as a restart of the process would: from what is stored."""
+        self.store, self._uplink.boot_epoch = store, store.boot_epoch
+        self.session = session.SessionState()
+        self.refusal, self._learner, self._work, self._newest = None, None, None, None
+        self._save_again_s, self._fetch_again_s, self._unanswered_hellos = None, None, 0
+        self._supply.stop()
         self._restore()
 
     def on_news(self, line: str) -> None:
@@ -183,16 +200,17 @@ class Participant:
             self._uplink.announce("ready", objection)
 
     def handle(self, event: TransportEvent, now_s: float) -> None:
-        """Process an event of the transport.  An illegal frame is counted, and changes nothing."""
+        """Process an event of the transport.  An illegal frame is counted, and changes nothing.
+
+        If the disk fails, the frame has no effect either; its sender sends it again.
+        """
+        self._now_s = now_s
         if isinstance(event, Connected):
             self.on_news("connected to the broker")
             self._uplink.announce("ready", self.declined)
             self._feed(session.LinkUp(now_s))
         elif isinstance(event, Disconnected):
-            self.on_news(f"broker: {event.reason}")
-            self._feed(session.LinkDown())
-            if event.final:
-                self._end_refused(Refused("transport", event.reason, "start again when that is repaired"))
+            self._disconnected(event)
         elif isinstance(event, Rejected):
             self._count_refused(event.kind, f"refused a frame on {event.topic}: {event.reason}")
         else:
@@ -200,14 +218,47 @@ class Participant:
                 self._receive(event, now_s)
             except RemoteProtocolError as error:
                 self._count_refused(error.kind, f"refused a frame on {event.topic}: {error}")
+            except StoreError as error:
+                self._note_disk_fault(error)
             event.acknowledge()
+
+    def _disconnected(self, event: Disconnected) -> None:
+        remedy = f"; {OWN_IDENTITY}" if event.taken_over else ""
+        if event.taken_over:
+            log.warning("%s: %s%s", self.device, event.reason, remedy)
+        self.on_news(f"broker: {event.reason}{remedy}")
+        self._feed(session.LinkDown())
+        if event.final and event.taken_over:
+            self._end_refused(Refused(IDENTITY, event.reason, OWN_IDENTITY))
+        elif event.final:
+            self._end_refused(Refused("transport", event.reason, "start again when that is repaired"))
 
     def _count_refused(self, kind: str, line: str) -> None:
         self.refused_frames[kind] += 1
         log.warning("%s: %s", self.device, line)
 
+    def _note_disk_fault(self, error: StoreError) -> None:
+        log.warning("%s: %s", self.device, error)
+        self.on_news(f"{error}; nothing is learnt until it can be saved")
+
+    def check_store(self, now_s: float) -> None:
+        """Notice from time to time that the state was deleted, also while nothing is saved."""
+        if now_s < self._check_again_s:
+            return
+        self._check_again_s = now_s + CHECK_EVERY_S
+        try:
+            self._say_mended(self.store.check())
+        except StoreError as error:
+            self._note_disk_fault(error)
+
+    def _say_mended(self, line: str) -> None:
+        if line:
+            log.warning("%s: %s", self.device, line)
+            self.on_news(line)
+
     def tick(self, now_s: float) -> None:
         """Do what is due at this time: send again, save again, request public blocks."""
+        self._now_s = now_s
         if self._save_again_s is not None and now_s >= self._save_again_s:
             self.finish_work(now_s)
         due_s = session.session_due_s(self.session)
@@ -231,8 +282,8 @@ class Participant:
         except StopIteration as stop:
             work.result = stop.value
             return True
-        except Diverged as error:
-            work.withhold(str(error), self.on_news)
+        except LearningLost as reason:
+            work.withhold(reason, self.on_news)
             return True
         except RemoteProtocolError as error:  # the Assign's knowledge does not fit: treat the frame as never received
             self._count_refused(error.kind, f"refused an Assign: {error}")
@@ -241,8 +292,22 @@ class Participant:
             self.session = recovery.restored_session(self.session, session.SessionPhase.IDLE, membership, self.store)
         return False
 
+    def fail_work(self, error: Exception, now_s: float) -> None:
+        """Withhold the round whose computation raised an error; if that happens again and again, pause for a while.
+
+        The device goes back to its state before the round.  Raises the error if no exchange is being computed.
+        """
+        work = self._work
+        if work is None or work.done is not None:
+            raise error
+        log.error("%s: round %d: training failed", self.device, work.assign.round, exc_info=error)
+        self._backoff.failed(now_s)
+        with self.model_lock:
+            work.withhold(training_failed(error), self.on_news)
+
     def finish_work(self, now_s: float) -> None:
         """Store the computed exchange and send its upload; if the disk fails, `tick` tries again later."""
+        self._now_s = now_s
         work, self._save_again_s = self._work, None
         if work is None or work.result is None:
             return
@@ -253,12 +318,15 @@ class Participant:
             self._leave_refused(Refused("method", f"round {work.assign.round}: {error}", "upgrade this device's SDK"))
             return
         try:
+            self._say_mended(self.store.check())
             work.save()
         except StoreError as error:
             self._save_again_s = now_s + DISK_AGAIN_S
             self.on_news(f"{error}; round {work.assign.round} is kept, next try in {DISK_AGAIN_S:g} s")
             return
         self._work = None
+        if work.withheld is None and self.is_last(work.assign.exchange):
+            self._backoff.succeeded()
         self._feed(session.WorkDone(now_s))
         self.on_exchange(work.report())
 
@@ -277,9 +345,17 @@ class Participant:
                 log.warning("%s: upload %s refused: %s", self.device, (message.round, message.exchange), message.reason)
             self._feed(session.Receipted(ExchangeId(message.round, message.exchange), now_s))
         elif isinstance(message, Refusal):
+            if message.instance not in (None, self.instance):
+                line = f"another device uses this identity, too, and was refused; {OWN_IDENTITY}"
+                log.warning("%s: %s", self.device, line)
+                self.on_news(line)
+                return
             self._end_refused(Refused(message.reason, message.message, message.remedy))
         elif isinstance(message, PublicBlock):
-            self._supply.receive(message, now_s)
+            try:
+                self._supply.receive(message, now_s)
+            except StoreError as error:
+                self._fetch_later(error)
         elif isinstance(message, CoordinatorStatus):
             over = message.state in ("finished", "failed")
             reason = message.reason if message.state == "failed" else ""
@@ -312,7 +388,7 @@ class Participant:
                 self.on_news(no_answer_notice(self.federation, self.device))
             self._uplink.send(self._hello())
         elif isinstance(command, session.FetchPublic):
-            self._supply.begin(self.on_news)
+            self._begin_fetching()
         elif isinstance(command, session.StartWork):
             self._start_work()
         elif isinstance(command, session.SendUpload):
@@ -327,9 +403,18 @@ class Participant:
         learner = self._learner
         if self._newest is None or learner is None:
             return
-        if self._work is not None:
-            self._rebuild()  # the abandoned exchange has changed the model already
-        self._work = begin_exchange(learner, self.store, *self._newest, self.serve)
+        assign, _ = self._newest
+        pause_s = self._backoff.left_s(self._now_s)
+        try:
+            if self._work is not None:
+                self._rebuild()  # the abandoned exchange has changed the model already
+            if pause_s and not assign.closing:
+                reason = f"training failed {self._backoff.failures} times in a row, next try in {pause_s:.0f} s"
+                learner.skip_round(assign.round, TrainingFailed(reason))
+            self._work = begin_exchange(learner, self.store, *self._newest, self.serve)
+        except StoreError:  # the repeated Assign begins it
+            self.session = dataclasses.replace(self.session, phase=session.SessionPhase.IDLE)
+            raise
         self.begun += 1
 
     def start_over(self) -> None:
@@ -343,14 +428,33 @@ class Participant:
     # -- the public set ---------------------------------------------------------------------------------------------
 
     def _fetch_due_s(self) -> float | None:
-        fetching = self.session.phase is session.SessionPhase.FETCHING and self.session.linked
-        return self._supply.next_due_s() if fetching else None
+        if not (self.session.phase is session.SessionPhase.FETCHING and self.session.linked):
+            return None
+        return self._supply.next_due_s() if self._fetch_again_s is None else self._fetch_again_s
+
+    def _begin_fetching(self) -> None:
+        self._fetch_again_s = None
+        try:
+            self._supply.begin(self.on_news)
+        except StoreError as error:
+            self._fetch_later(error)
+
+    def _fetch_later(self, error: StoreError) -> None:
+        """Begin again in a while, with the blocks that the disk holds then."""
+        self._supply.stop()
+        self._fetch_again_s = self._now_s + DISK_AGAIN_S
+        self._note_disk_fault(error)
 
     def _advance_fetching(self, now_s: float) -> None:
+        if self._fetch_again_s is not None:
+            self._begin_fetching()
+            return
         try:
             complete = self._supply.advance(now_s)
         except RemoteProtocolError as error:
             self._count_refused(error.kind, str(error))
+        except StoreError as error:
+            self._fetch_later(error)
         except Refused as refusal:
             self._leave_refused(refusal)
         else:
@@ -369,17 +473,18 @@ class Participant:
             board=self.board,
             shares_weights=self.shares_weights,
             fetches_public=self._supply.fetches,
+            instance=self.instance,
         )
 
     def _receive_welcome(self, welcome: Welcome, frame: bytes, now_s: float) -> None:
         public_before = self.bench.public
         if self._learner is None:
-            learner = self._join(welcome)
-            self.store.save_welcome(frame)
-            if self.store.saved_round() is None:
-                self.store.save_start(learner.snapshot(0))
-        elif self._learner.membership.welcome.run != welcome.run:
-            self._join_new_run(welcome, frame)
+            self._enter_run(welcome, frame)
+        elif self._learner.membership.welcome.run != welcome.run:  # with the model as trained so far
+            self._work = None
+            self._supply.stop()
+            self.session = session.SessionState(linked=self.session.linked, epoch=welcome.epoch)
+            self._enter_run(welcome, frame)
         elif self._learner.membership.spec != welcome.spec:
             message = "the federation has other settings than when this device joined"
             self._end_refused(Refused("changed", message, "remove this device's state folder to join it again"))
@@ -405,15 +510,15 @@ class Participant:
         self._supply.require(joined.public)
         return learner
 
-    def _join_new_run(self, welcome: Welcome, frame: bytes) -> None:
-        """Join another run of the same federation: from round 0, with the model as trained so far."""
-        with self.model_lock:
-            self._work = None
-            self._supply.stop()
-            learner = self._join(welcome)
-            self.store.save_welcome(frame)
-            self.store.save_start(learner.snapshot(0))
-        self.session = session.SessionState(linked=self.session.linked, epoch=welcome.epoch)
+    def _enter_run(self, welcome: Welcome, frame: bytes) -> None:
+        """Join a run from its round 0; if the disk fails, the next Welcome tries again."""
+        before = self._learner
+        try:
+            with self.model_lock:
+                self.store.enter_run(frame, self._join(welcome).snapshot(0))
+        except StoreError:
+            self._learner = before
+            raise
 
     def _restore(self) -> None:
         """Restore the state after the last stored exchange, if this device was in a federation before a restart."""
@@ -421,8 +526,6 @@ class Participant:
         if welcome is None:
             return
         learner = self._join(welcome)
-        if self.store.saved_round() is None:  # the power failed before the start was saved
-            self.store.save_start(learner.snapshot(0))
         self._rebuild()
         joined = session.SessionState(epoch=welcome.epoch)
         self.session = recovery.restored_session(joined, session.SessionPhase.JOINING, learner.membership, self.store)
@@ -436,8 +539,11 @@ class Participant:
     # -- leaving ----------------------------------------------------------------------------------------------------
 
     def sign_off(self, leaving: str | None = None) -> None:
-        """Announce that this device disconnects; leaving: a reason, if it will not come back."""
-        if self.session.linked:
+        """Announce that this device disconnects; leaving: a reason, if it will not come back.
+
+        A device that is refused because another one has its identity does not speak for that one.
+        """
+        if self.session.linked and not (self.refusal is not None and self.refusal.reason == IDENTITY):
             if leaving is not None:
                 self._uplink.say_bye(leaving)
             self._uplink.announce("disconnected")

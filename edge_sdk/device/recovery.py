@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 
+from edge_sdk.device.exchange import training_failed
 from edge_sdk.device.learner import Learner
 from edge_sdk.device.membership import Membership
 from edge_sdk.device.session import SessionPhase, SessionState
@@ -11,6 +13,8 @@ from edge_sdk.device.store import Store
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import Welcome
+
+log = logging.getLogger(__name__)
 
 
 def last_welcome(store: Store) -> Welcome | None:
@@ -24,7 +28,8 @@ def recompute_round(learner: Learner, store: Store, *, lacks_public_set: bool) -
     """Restore the saved start of the round, and compute the exchanges since then again.
 
     This gives the same bits, because all randomness follows from seeds.  lacks_public_set: only the start is restored;
-    the exchanges follow in another call, once the set is here.
+    the exchanges follow in another call, once the set is here.  If an exchange cannot be computed again, because the
+    model or the samples raise an error, the device goes on from the round's start without the round.
     """
     with learner.lock:
         learner.skipped_round = None
@@ -33,12 +38,19 @@ def recompute_round(learner: Learner, store: Store, *, lacks_public_set: bool) -
             return
         learner.restore(start)
         finished = () if lacks_public_set else tuple(done for done in store.finished() if done.round >= start.round)
-        withheld = learner.membership.withheld_in(finished[-1].upload) if finished else ""
-        if withheld:  # the whole round was undone
+        withheld = learner.membership.withheld_in(finished[-1].upload) if finished else None
+        if withheld is not None:  # the whole round was undone
             learner.skipped_round = finished[-1].round, withheld
             return
         for done in finished:
-            learner.recompute(learner.membership.stored_assign(done.assign))
+            assign = learner.membership.stored_assign(done.assign)
+            try:
+                learner.recompute(assign)
+            except Exception as error:
+                log.exception("round %d cannot be computed again; it is withheld from here on", assign.round)
+                learner.restore(start)
+                learner.skip_round(assign.round, training_failed(error))
+                return
 
 
 def restored_session(state: SessionState, phase: SessionPhase, membership: Membership, store: Store) -> SessionState:

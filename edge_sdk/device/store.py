@@ -7,11 +7,13 @@ After a crash the device restores the round's start and computes those Assigns a
 from __future__ import annotations
 
 import secrets
+import sqlite3
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from edge_sdk.durable import as_store_error, open_database, transaction
+from edge_sdk.durable import as_store_error, leave_to_parent, open_database, transaction
+from edge_sdk.errors import StoreError
 from edge_sdk.methods.job import SECRET_BYTES
 
 
@@ -54,6 +56,9 @@ class Store(Protocol):
     def save_welcome(self, frame: bytes) -> None:
         """Replace the stored Welcome.  Durable on return."""
 
+    def enter_run(self, welcome: bytes, start: RoundStart) -> None:
+        """Replace everything by the Welcome of a run and its first start, both or neither.  Durable on return."""
+
     def round_start(self) -> RoundStart | None:
         """Return the start from which the device can be restored; None: none was saved yet."""
 
@@ -82,6 +87,9 @@ class Store(Protocol):
     def mark_receipted(self, round_: int, exchange: int) -> None:
         """Note that an upload has its receipt.  Not durable at once: if the note is lost, the upload is sent again."""
 
+    def check(self) -> str:
+        """Check that the state is still stored; returns what was found wrong and mended, empty: nothing."""
+
     def close(self) -> None:
         """Close the file."""
 
@@ -104,6 +112,11 @@ class MemoryStore:
     def save_welcome(self, frame: bytes) -> None:
         """Keep the frame in memory."""
         self._welcome = frame
+
+    def enter_run(self, welcome: bytes, start: RoundStart) -> None:
+        """Keep both in memory."""
+        self._welcome = welcome
+        self.save_start(start)
 
     def round_start(self) -> RoundStart | None:
         """Return the start of the round that began last."""
@@ -143,6 +156,10 @@ class MemoryStore:
         if done is not None:
             self._done[round_, exchange] = replace(done, receipted=True)
 
+    def check(self) -> str:
+        """Return that nothing is wrong."""
+        return ""
+
     def close(self) -> None:
         """Do nothing."""
 
@@ -156,12 +173,25 @@ CREATE TABLE IF NOT EXISTS done (
 """
 
 
+def _file_id(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from another one of the same name; None: there is no file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 class SqliteStore:
     """A store in one SQLite file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._db = open_database(path, _SCHEMA)
+        self._file = _file_id(path)
+        self._rescued: sqlite3.Connection | None = None
+        """The contents of a deleted file, in memory until they are written again."""
+        leave_to_parent(self, self._db)
         self._receipted: set[tuple[int, int]] = set()
         try:
             row = self._one("SELECT value FROM meta WHERE name = 'boot_epoch'")
@@ -183,6 +213,12 @@ class SqliteStore:
     def save_welcome(self, frame: bytes) -> None:
         """Write the frame durably."""
         self._put("welcome", frame)
+
+    def enter_run(self, welcome: bytes, start: RoundStart) -> None:
+        """Write both in one transaction."""
+        with transaction(self._db, self._path):
+            self._db.execute("INSERT OR REPLACE INTO meta VALUES ('welcome', ?)", (welcome,))
+            self._replace_start(start)
 
     def round_start(self) -> RoundStart | None:
         """Return the start that was saved last."""
@@ -226,6 +262,26 @@ class SqliteStore:
     def mark_receipted(self, round_: int, exchange: int) -> None:
         """Note the receipt in memory; it is written with the next exchange, which saves a sync of the disk."""
         self._receipted.add((round_, exchange))
+
+    def check(self) -> str:
+        """Write the file again if it was deleted.  Raises StoreError if another file has taken its place."""
+        if self._rescued is None:
+            found = _file_id(self._path)
+            if found == self._file:
+                return ""
+            if found is not None:
+                raise StoreError(f"{self._path}: another file is in its place; does another process use the folder?")
+            with as_store_error(self._path):
+                self._rescued = open_database(None, "")
+                self._db.backup(self._rescued)
+            self._db.close()  # before the new file exists: closing deletes the journal of the same name
+        self._db = open_database(self._path, "")
+        leave_to_parent(self, self._db)
+        with as_store_error(self._path):
+            self._rescued.backup(self._db)
+        self._rescued.close()
+        self._rescued, self._file = None, _file_id(self._path)
+        return f"{self._path} was deleted while this device runs, and is written again; stop the device before that"
 
     def close(self) -> None:
         """Close the file."""

@@ -19,7 +19,7 @@ class Uplink:
     """Sends the messages of one device to the coordinator of one federation, from one start of the device on."""
 
     def __init__(self, transport: Transport, *, federation: str, device: str, boot_epoch: int) -> None:
-        self._transport, self._boot_epoch = transport, boot_epoch
+        self._transport, self.boot_epoch = transport, boot_epoch
         self._federation, self._device = federation, device
         self._sequence = 0
 
@@ -61,7 +61,7 @@ class Uplink:
             federation=self._federation,
             device=self._device,
             state=state,
-            boot=self._boot_epoch,
+            boot=self.boot_epoch,
             declines=objection.reason if objection else None,
             why=one_line(objection.text) if objection else "",
             declines_round=objection.round if objection else None,
@@ -73,4 +73,4 @@ class Uplink:
 
     def _stamp(self) -> Stamp:
         self._sequence += 1
-        return Stamp(self._boot_epoch, self._sequence)
+        return Stamp(self.boot_epoch, self._sequence)

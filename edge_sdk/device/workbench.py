@@ -145,13 +145,7 @@ class Workbench:
     def give(self, public: PublicSet) -> None:
         """Set a public set that arrives later.  Raises UsageError if it does not fit this device's model."""
         samples = self._preprocess(public.samples)  # (m, c, h, w)
-        if not np.isfinite(samples).all():
-            raise UsageError("the public samples hold NaN or Inf after preprocessing; clean them first")
-        if samples.shape[1:] != self.samples.shape[1:]:
-            raise UsageError(
-                f"the public samples are {samples.shape[1:]} after preprocessing, this device's own "
-                f"{self.samples.shape[1:]}; bring both to one size (edge_sdk.Preprocess)"
-            )
+        self._check_part("public", samples)
         self.public, self._public = public, samples
         if self.proxy is not None:
             self.proxy.give(public)
@@ -163,11 +157,21 @@ class Workbench:
         everything = {"training": self.samples, "public": self._public, "test": self.test}
         everything |= {name.removesuffix("_accuracy"): inputs for name, (inputs, _) in self.held_out.items()}
         for name, samples in everything.items():
-            if samples is not None and not np.isfinite(samples).all():
-                raise UsageError(f"the {name} samples hold NaN or Inf after preprocessing; clean them first")
+            if samples is not None:
+                self._check_part(name, samples)
         logits, classes = self._one_answer(), self.model.spec.classes
         if logits.shape != (1, classes):
             raise ModelError(f"the model gave {logits.shape} for one sample, expected (1, {classes})")
+
+    def _check_part(self, name: str, samples: Floats) -> None:
+        """Raise UsageError unless a part of the data, after preprocessing, is finite and like the training samples."""
+        if not np.isfinite(samples).all():
+            raise UsageError(f"the {name} samples hold NaN or Inf after preprocessing; clean them first")
+        if samples.shape[1:] != self.samples.shape[1:]:
+            raise UsageError(
+                f"the {name} samples are {samples.shape[1:]} after preprocessing, the training samples "
+                f"{self.samples.shape[1:]}; bring both to one size (edge_sdk.Preprocess)"
+            )
 
     def _one_answer(self) -> Floats:
         """Return the model's logits for one sample.  Raises ModelError if the model cannot process it."""

@@ -175,6 +175,8 @@ class Hello:
     """Whether the model keeps running statistics of batches, which are not weights and stay on the device."""
     test_samples: Count = field(default=0, metadata=LATER)
     """The number of samples of the device's own test part; 0: it has none."""
+    instance: Annotated[bytes, Blob(1, 16)] | None = field(default=None, metadata=LATER)
+    """Random bytes of this start of the device, by which two devices with one id are told apart; None: none is told."""
 
 
 @wire("welcome")
@@ -236,7 +238,9 @@ class Upload:
     """The number of completed rounds that `metrics` describe; 0 if there are no metrics.  They are of the global model,
     or of the device's own where the method has no global one."""
     withheld: Line = field(default="", metadata=LATER)
-    """Why the device sends no knowledge although the exchange needs some: its training diverged."""
+    """Why the device sends no knowledge although the exchange needs some: its training diverged or failed."""
+    withheld_cause: Word = field(default="diverged", metadata=LATER)
+    """The word for that reason: diverged, or training-failed.  Without a reason it has no meaning."""
     instruments: Annotated[Mapping[Word, float], Items()] = field(default_factory=FrozenDict, metadata=LATER)
     """What the method did on this device in this round, by name, such as each loss term's share of the gradient."""
     personal_metrics: Annotated[Mapping[Word, float], Items()] = field(default_factory=FrozenDict, metadata=LATER)
@@ -277,6 +281,8 @@ class Refusal:
     reason: Word
     message: Annotated[str, Text(1024)]
     remedy: Annotated[str, Text(1024)] = ""
+    instance: Annotated[bytes, Blob(1, 16)] | None = field(default=None, metadata=LATER)
+    """The instance of the Hello that is refused; another instance ignores this.  None: it is for all."""
 
 
 @wire("bye")

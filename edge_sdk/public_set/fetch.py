@@ -11,6 +11,8 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import tempfile
+import weakref
 from collections import Counter, deque
 from collections.abc import Iterable
 from contextlib import suppress
@@ -176,15 +178,32 @@ class PublicFetch:
     StoreError if the disk fails.
     """
 
-    def __init__(self, folder: Path, owner: str, faults: Counter[str], max_bytes: int = MAX_PUBLIC_BYTES) -> None:
-        """owner: federation and device, for file names; faults: counts damaged sets; max_bytes: the largest set."""
-        self._folder, self._owner, self._max_bytes = folder, owner, max_bytes
+    def __init__(
+        self, folder: Path | None, owner: str, faults: Counter[str], max_bytes: int = MAX_PUBLIC_BYTES
+    ) -> None:
+        """folder: None: a temporary one, made when it is needed, and deleted with this object or at the program's end.
+
+        owner: federation and device, for file names; faults: counts damaged sets; max_bytes: the largest set.
+        """
+        self._given = folder
+        self._temporary: Path | None = None
+        self._owner, self._max_bytes = owner, max_bytes
         self._faults = faults
         self._wanted: PublicSetSpec | None = None
         self._total_bytes = 0
         self._partial: _Partial | None = None
         self._requests = BlockRequests(())
         self._tries = 0
+
+    @property
+    def _folder(self) -> Path:
+        if self._given is not None:
+            return self._given
+        if self._temporary is None:
+            with as_store_error(Path(tempfile.gettempdir())):
+                self._temporary = Path(tempfile.mkdtemp(prefix="edge-sdk-public-"))
+            weakref.finalize(self, shutil.rmtree, self._temporary, ignore_errors=True)
+        return self._temporary
 
     @property
     def wanted(self) -> PublicSetSpec | None:

@@ -47,6 +47,8 @@ class Disconnected:
     reason: str
     final: bool = False
     """Whether the transport gives up; otherwise it tries to connect again."""
+    taken_over: bool = False
+    """Whether another client has connected with this client's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,10 @@ class Transport(Protocol):
     """The connection of one client with the broker."""
 
     def connect(self, subscriptions: Sequence[str], will: Will | None = None) -> None:
-        """Start connecting and return at once; the event `Connected` follows when the subscriptions are in force."""
+        """Start connecting and return at once; the event `Connected` follows when the subscriptions are in force.
+
+        May be called again after `close`; events of before are gone then.
+        """
 
     def send(self, topic: str, frame: bytes, *, retain: bool = False) -> None:
         """Queue a frame for sending; `retain` asks the broker to keep it for later subscribers.

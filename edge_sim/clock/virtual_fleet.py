@@ -22,7 +22,7 @@ from coordinator.trace import recording_server
 from coordinator.trace.log import TraceWriter
 from edge_sdk.agent import Agent
 from edge_sdk.boards.profiles import Effort
-from edge_sdk.device.store import Store
+from edge_sdk.device.store import MemoryStore, Store
 from edge_sdk.errors import RunFailed
 from edge_sdk.transport.memory.hub import Faults, Hub, MemoryTransport
 from edge_sim.byzantine import agent_for
@@ -328,7 +328,7 @@ class VirtualDevice:
             data=self.device.data,
             public=self.device.public if self._cache is None else None,
             public_cache=self._cache,
-            state=store,
+            state=store or MemoryStore(),
             board=self.device.kit.board_name,
             disclose_classes=True,
             share_weights=True,

@@ -2,110 +2,32 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from federated_apps import CLASSES, SAMPLES, Slow, agent_of, federation, wait_for
 
 import edge_sdk
-from coordinator.ledger import Ledger
-from coordinator.rounds import RoundPhase, RoundPolicy
-from coordinator.serving.server import Server
-from edge_sdk.errors import Refused, UsageError
-from edge_sdk.methods.registry import load_method
-from edge_sdk.protocol.messages import FederationSpec, TrainSpec
+from coordinator.rounds import RoundPhase
+from edge_sdk.errors import Refused, RunFailed, UsageError
 from edge_sdk.transport.memory.hub import Hub
-
-CLASSES = 4
-SAMPLES = 64
-
-
-class Slow(edge_sdk.NumpyModel):
-    """A model whose batches take their time."""
-
-    batch_s = 0.05
-    batches = 0
-    """How many it was given."""
-
-    def fit(self, *args: object, **kwargs: object) -> object:
-        self.batches += 1
-        time.sleep(self.batch_s)
-        return super().fit(*args, **kwargs)
-
-
-def _federation(hub: Hub, *, devices: int, rounds: int, local_steps: int = 2, roster: tuple[str, ...] = ()) -> Server:
-    method = load_method("local")()
-    spec = FederationSpec(
-        federation="app",
-        method="local",
-        contract=method.digest,
-        classes=CLASSES,
-        rounds=rounds,
-        train=TrainSpec(local_steps=local_steps, learning_rate=0.05),
-    )
-    policy = RoundPolicy(expected=devices, quorum=devices, rounds=rounds, exchanges=1, retry_s=0.5)
-    return Server(
-        spec=spec, policy=policy, method=method, transport=hub.link("coordinator"), ledger=Ledger(None), roster=roster
-    )
-
-
-def _agent(
-    hub: Hub, name: str, *, model: edge_sdk.NumpyModel | None = None, state: object = None, **other: Any
-) -> edge_sdk.Agent:
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, CLASSES, SAMPLES)
-    x = rng.normal(size=(SAMPLES, 8)).astype(np.float32) + 3 * np.eye(8, dtype=np.float32)[y]
-    samples = edge_sdk.Samples(x, y)
-    return edge_sdk.Agent(
-        federation="app",
-        broker=hub.link(name),
-        identity=name,
-        model=model or edge_sdk.NumpyModel(CLASSES, (1, 1, 8), seed=1),
-        data=edge_sdk.LocalData(train=samples, test=samples),
-        state=state,
-        **other,
-    )
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[[Server], threading.Thread]]:
-    """Run a server in a thread, and see it end."""
-    threads: list[threading.Thread] = []
-
-    def begin(server: Server) -> threading.Thread:
-        threads.append(threading.Thread(target=server.run, daemon=True))
-        threads[-1].start()
-        return threads[-1]
-
-    yield begin
-    for thread in threads:
-        thread.join(20)
-        assert not thread.is_alive()
-
-
-def _wait(condition: Callable[[], bool], within_s: float = 10.0) -> None:
-    end_s = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < end_s, "nothing happened"
-        time.sleep(0.005)
 
 
 def test_two_apps_take_part_and_hear_of_it(serve) -> None:
     hub = Hub()
-    server = _federation(hub, devices=2, rounds=3)
+    server = federation(hub, devices=2, rounds=3)
     serve(server)
-    agents = [_agent(hub, name) for name in ("left", "right")]
+    agents = [agent_of(hub, name) for name in ("left", "right")]
     rounds: list[int] = []
     updates: list[float] = []
     agents[0].on_round(lambda report: rounds.append(report.round))
     agents[0].on_update(lambda report: updates.append(report.metrics["accuracy"]))
     for agent in agents:
         agent.start()
-    _wait(lambda: not any(agent.running for agent in agents))
+    wait_for(lambda: not any(agent.running for agent in agents))
     assert server.rounds.phase is RoundPhase.DONE
     assert rounds == [0, 1, 2, 3]  # three rounds and the closing exchange
     assert len(updates) == 4
@@ -115,12 +37,12 @@ def test_two_apps_take_part_and_hear_of_it(serve) -> None:
 
 def test_predict_works_before_joining_and_sees_whole_models_while_training(serve) -> None:
     hub = Hub()
-    agent = _agent(hub, "left")
+    agent = agent_of(hub, "left")
     x = agent.bench.data.train.x
     before = agent.predict(x)
     assert before.shape == (SAMPLES, CLASSES)
     np.testing.assert_allclose(before.sum(axis=1), 1, atol=1e-5)
-    serve(_federation(hub, devices=1, rounds=30, local_steps=20))
+    serve(federation(hub, devices=1, rounds=30, local_steps=20))
     agent.start()
     while agent.running:
         twice = np.concatenate([x, x])
@@ -131,82 +53,79 @@ def test_predict_works_before_joining_and_sees_whole_models_while_training(serve
 
 def test_stops_between_batches_and_goes_on_where_it_was(serve, tmp_path) -> None:
     hub = Hub()
-    server = _federation(hub, devices=1, rounds=4, local_steps=10)
+    server = federation(hub, devices=1, rounds=4, local_steps=10)
     serve(server)
     model = Slow(CLASSES, (1, 1, 8), seed=1)
-    agent = _agent(hub, "left", model=model, state=tmp_path)
+    agent = agent_of(hub, "left", model=model, state=tmp_path)
     agent.start()
-    _wait(lambda: len(server.record.rounds) >= 1 and agent.working)
+    wait_for(lambda: len(server.record.rounds) >= 1 and agent.working)
     begun = model.batches
     agent.stop()
     assert model.batches <= begun + 2  # of ten: what may begin as the word comes
     assert not agent.running
-    again = _agent(hub, "left", state=tmp_path)
+    again = agent_of(hub, "left", state=tmp_path)
     assert again.session.exchange_id >= (0, 0)
     again.start()
-    _wait(lambda: not again.running)
+    wait_for(lambda: not again.running)
     assert again.error is None
     assert server.rounds.phase is RoundPhase.DONE
 
 
 def test_a_paused_agent_computes_nothing_until_it_is_resumed(serve) -> None:
     hub = Hub()
-    server = _federation(hub, devices=1, rounds=2)
+    server = federation(hub, devices=1, rounds=2)
     serve(server)
-    agent = _agent(hub, "left")
+    agent = agent_of(hub, "left")
     agent.pause()
     agent.start()
-    _wait(lambda: agent.working)
+    wait_for(lambda: agent.working)
     time.sleep(0.2)
     assert agent.meter.train_flops == 0
     agent.resume()
-    _wait(lambda: not agent.running)
+    wait_for(lambda: not agent.running)
     assert server.rounds.phase is RoundPhase.DONE
 
 
 def test_a_refusal_reaches_the_app(serve) -> None:
     hub = Hub()
-    server = _federation(hub, devices=1, rounds=2, roster=("left",))
+    server = federation(hub, devices=1, rounds=2, roster=("left",))
     serve(server)
-    agent = _agent(hub, "left", model=edge_sdk.NumpyModel(CLASSES + 1, (1, 1, 8), seed=1))
+    agent = agent_of(hub, "left", model=edge_sdk.NumpyModel(CLASSES + 1, (1, 1, 8), seed=1))
     heard: list[Refused] = []
     agent.on_refusal(heard.append)
     agent.start()
-    _wait(lambda: not agent.running)
+    wait_for(lambda: not agent.running)
     assert [refusal.reason for refusal in heard] == ["classes"]
     assert server.rounds.phase is RoundPhase.FAILED  # nobody else was expected
 
 
 def test_an_error_in_the_background_reaches_the_app(serve) -> None:
-    class Broken(edge_sdk.NumpyModel):
-        def fit(self, *_args: object, **_kwargs: object) -> object:
-            raise RuntimeError("the accelerator caught fire")
-
+    """Such as a run that the coordinator ends."""
     hub = Hub()
-    server = _federation(hub, devices=1, rounds=2)
+    server = federation(hub, devices=2, rounds=50)
     serve(server)
-    agent = _agent(hub, "left", model=Broken(CLASSES, (1, 1, 8), seed=1))
+    agents = [agent_of(hub, "left", model=Slow(CLASSES, (1, 1, 8), seed=1)), agent_of(hub, "right")]
     heard: list[Exception] = []
-    agent.on_error(heard.append)
-    agent.start()
-    _wait(lambda: bool(heard))
-    assert "caught fire" in str(heard[0])
-    rescue = _agent(hub, "left")
-    rescue.start()
-    _wait(lambda: not rescue.running)
-    assert server.rounds.phase is RoundPhase.DONE
+    agents[1].on_error(heard.append)
+    agents[1].start()
+    agents[0].start()
+    wait_for(lambda: len(server.record.rounds) >= 1)
+    agents[0].leave("sold")
+    wait_for(lambda: bool(heard))
+    assert [type(error) for error in heard] == [RunFailed]
+    assert agents[1].error is heard[0]
 
 
 def test_leaving_for_good_is_told_to_the_coordinator(serve) -> None:
     hub = Hub()
-    server = _federation(hub, devices=2, rounds=50)
+    server = federation(hub, devices=2, rounds=50)
     serve(server)
-    agents = [_agent(hub, "left", model=Slow(CLASSES, (1, 1, 8), seed=1)), _agent(hub, "right")]
+    agents = [agent_of(hub, "left", model=Slow(CLASSES, (1, 1, 8), seed=1)), agent_of(hub, "right")]
     for agent in agents:
         agent.start()
-    _wait(lambda: len(server.record.rounds) >= 1)
+    wait_for(lambda: len(server.record.rounds) >= 1)
     agents[0].leave("sold")
-    _wait(lambda: not agents[1].running)
+    wait_for(lambda: not agents[1].running)
     assert server.rounds.phase is RoundPhase.FAILED
     assert "left" in server.rounds.reason
 
@@ -227,17 +146,16 @@ def test_certificates_belong_to_a_brokers_address(tmp_path: Path) -> None:
         edge_sdk.Agent(broker="mqtts://lab", **common)
 
 
-def test_an_agent_is_started_once() -> None:
-    """A second thread would take the link from the first; after a stop, link and store are closed."""
-    agent = _agent(Hub(), "left")
+def test_an_agent_runs_once_at_a_time() -> None:
+    """A second thread would take the link from the first."""
+    agent = agent_of(Hub(), "left")
     agent.start()
-    with pytest.raises(UsageError, match="make a new Agent"):
-        agent.start()
+    for begin in (agent.start, agent.run):
+        with pytest.raises(UsageError, match="is running"):
+            begin()
     assert agent.running
     agent.stop()
     assert agent.error is None
-    with pytest.raises(UsageError, match="make a new Agent"):
-        agent.start()
 
 
 @pytest.mark.parametrize(
@@ -256,7 +174,7 @@ def test_what_apps_give_in_place_of_what_is_meant(wrong: dict[str, Any], message
 
 
 def test_samples_that_predict_cannot_take_are_named() -> None:
-    agent = _agent(Hub(), "left")
+    agent = agent_of(Hub(), "left")
     assert agent.predict(np.zeros((1, 8)).tolist()).shape == (1, CLASSES)
     with pytest.raises(UsageError, match=r"^predict: .*\(1, 9\).*\(n, 8\)$"):
         agent.predict(np.zeros((1, 9), np.float32))
@@ -274,10 +192,10 @@ def test_all_that_the_package_offers_is_listed() -> None:
 
 def test_an_app_hears_that_nobody_answers() -> None:
     """Such as with the name of a federation that does not exist."""
-    agent, heard = _agent(Hub(), "left", clock=lambda: 50 * time.monotonic()), list[str]()
+    agent, heard = agent_of(Hub(), "left", clock=lambda: 50 * time.monotonic()), list[str]()
     agent.on_link(heard.append)
     agent.start()
-    _wait(lambda: len(heard) > 1)
+    wait_for(lambda: len(heard) > 1)
     time.sleep(0.5)  # 25 s of its own
     agent.stop()
     assert heard[0] == "connected to the broker"

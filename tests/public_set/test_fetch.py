@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import tempfile
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -85,6 +86,19 @@ def test_what_is_no_set_is_not_read(tmp_path: Path, junk: bytes):
     (tmp_path / "a.set").write_bytes(junk)
     with pytest.raises(ValueError, match=r"not a type|not as long"):
         PublicSet.read(tmp_path / "a.set")
+
+
+def test_without_a_folder_the_set_lies_in_a_temporary_one(
+    tmp_path: Path, public_server: PublicSetServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    fetch = PublicFetch(None, "lab.cam-7", Counter())
+    before = set(tmp_path.iterdir())
+    assert same(fetched(public_server, fetch))
+    (folder,) = set(tmp_path.iterdir()) - before
+    assert same(fetch.find(SET.spec))
+    del fetch
+    assert not folder.exists()
 
 
 def test_a_set_is_fetched_once_and_kept_for_all_federations(tmp_path: Path, public_server: PublicSetServer):

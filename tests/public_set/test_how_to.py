@@ -15,6 +15,7 @@ from coordinator import config, deploy
 from edge_sdk import cli
 from edge_sdk.agent import Agent
 from edge_sdk.data import LocalData, Preprocess, Samples
+from edge_sdk.device.store import MemoryStore
 from edge_sdk.errors import UsageError
 from edge_sdk.models.base import ModelSpec
 from edge_sdk.protocol import codec
@@ -34,7 +35,7 @@ SET = PublicSet(np.arange(48, dtype=np.uint8).reshape(12, 2, 2))
 BASE = '[federation]\nname = "lab"\nmethod = "{}"\nrounds = 2\ndevices = 2\nclasses = 2\n'
 
 
-def agent(state: Path | None = None, public: PublicSet | None = None, cache: Path | None = None) -> Agent:
+def agent(state: Path | MemoryStore | None = None, public: PublicSet | None = None, cache: Path | None = None) -> Agent:
     data = LocalData(train=Samples(np.zeros((4, 2, 2), np.uint8), np.arange(4) % 2))
     model = SimpleNamespace(
         spec=ModelSpec(name="m", runtime="numpy", classes=2, preprocess=Preprocess()),
@@ -61,8 +62,9 @@ def said_by(agent: Agent) -> Hello:
     return next(message for message in messages if isinstance(message, Hello))
 
 
-def test_an_agent_fetches_where_it_has_a_folder_to_keep_the_set_in(tmp_path: Path) -> None:
-    assert not said_by(agent()).fetches_public
+def test_an_agent_fetches_unless_it_has_a_set_or_a_store_without_a_folder(tmp_path: Path) -> None:
+    assert said_by(agent()).fetches_public  # into a temporary folder
+    assert not said_by(agent(state=MemoryStore())).fetches_public
     assert said_by(agent(cache=tmp_path)).fetches_public
     durable = agent(state=tmp_path)
     assert said_by(durable).fetches_public

@@ -79,13 +79,18 @@ class Hub:
 
     def link(self, client_id: str, transfer_s: TransferTime | None = None) -> MemoryTransport:
         """Return a transport for one client; it disconnects an earlier client with the same id."""
-        old = self._clients.pop(client_id, None)
-        if old is not None:
-            old.push(Disconnected("another client took this id"))
-            old.close()
-        self._clients[client_id] = client = MemoryTransport(self, client_id, transfer_s or instant, self._link_count)
+        client = MemoryTransport(self, client_id, transfer_s or instant, self._link_count)
+        self.enter(client)
         self._link_count += 1
         return client
+
+    def enter(self, client: MemoryTransport) -> None:
+        """Take in a new or a returning client; disconnect another one with the same id."""
+        old = self._clients.pop(client.client_id, client)
+        if old is not client:
+            old.push(Disconnected("another client took this id"))
+            old.close()
+        self._clients[client.client_id] = client
 
     def publish(self, sender: MemoryTransport, topic: str, frame: bytes, *, retain: bool) -> None:
         """Deliver a frame to all subscribers; an empty retained frame deletes the retained one of its topic."""
@@ -220,7 +225,11 @@ class MemoryTransport:
         """Called when there is an event to poll; a simulator wakes its participants with it."""
 
     def connect(self, subscriptions: Sequence[str], will: Will | None = None) -> None:
-        """Connect at once, unless the hub is down; then when it is up again."""
+        """Connect at once, unless the hub is down; then when it is up again.  After `close` this begins anew."""
+        if self._closed:
+            self._closed = False
+            self._inbox.clear()
+            self._hub.enter(self)
         self._hub.subscribe(self, subscriptions, self._subscriptions)
         self._subscriptions, self.will = tuple(subscriptions), will
         self._connect_called = True
@@ -255,7 +264,7 @@ class MemoryTransport:
         return self._inbox.popleft()
 
     def close(self) -> None:
-        """Go offline for good, and end the subscriptions."""
+        """Go offline until `connect` is called again, and end the subscriptions."""
         self.online, self._closed = False, True
         self._hub.subscribe(self, (), self._subscriptions)
         self._subscriptions = ()

@@ -114,9 +114,16 @@ class ReconnectingTransport:
         return self._packet_bytes
 
     def connect(self, subscriptions: Sequence[str], will: Will | None = None) -> None:
-        """Start the thread that connects, and return at once.  Raises LocalProtocolError if called twice."""
+        """Start the thread that connects, and return at once; after `close` this may be done again.
+
+        Raises LocalProtocolError if this transport is connected, or is still closing.
+        """
         if self._thread is not None:
-            raise LocalProtocolError("connect was called twice on one transport; make a new one")
+            if self._thread.is_alive() or not self._closing.is_set():
+                raise LocalProtocolError("connect was called twice on one transport; close it first, or make a new one")
+            self._inbox = Inbox()
+            self._retry.forget()
+        self._closing.clear()
         self._settings = replace(self._settings, subscriptions=tuple(subscriptions), will=will)
         self._thread = threading.Thread(target=self._run, name=f"mqtt-{self._settings.client_id}", daemon=True)
         self._thread.start()

@@ -30,6 +30,8 @@ class DisconnectReason:
     """Trying again cannot help."""
     slow: bool = False
     """Try again only after some time, because somebody has to set a clock or renew a certificate first."""
+    taken_over: bool = False
+    """Another client has connected with this client's id."""
 
 
 _NOT_YET_VALID, _EXPIRED, _OTHER_HOST, _OTHER_IP = 9, 10, 62, 64
@@ -160,7 +162,9 @@ def connection_lost(name: str, address: BrokerAddress, *, accepted: bool) -> Dis
 def closed_by_broker(code: int, name: str, client_id: str) -> DisconnectReason:
     """Explain a DISCONNECT that the broker sent."""
     if code == SESSION_TAKEN_OVER:
-        return DisconnectReason(f"broker closed the connection: another client connected as {client_id!r}")
+        return DisconnectReason(
+            f"broker closed the connection: another client connected as {client_id!r}", taken_over=True
+        )
     return DisconnectReason(
         f"broker closed the connection: {name}" if code >= _FIRST_FAILURE else "broker closed the connection"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edge_sdk.transport.base import Disconnected
 from edge_sdk.transport.mqtt.hidden_limits import HiddenLimits, SentPacket
@@ -17,6 +17,12 @@ _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 30.0
 _SLOW_PAUSE_S = (30.0, 60.0)
 """Range of the pause after a fault that takes somebody some time to repair."""
+_TAKEN_OVER_PAUSE_S = (5.0, 10.0)
+"""Range of the pause after another client has taken the id, in which that one can learn that there are two."""
+_MOST_TAKE_OVERS = 4
+"""Take-overs after which this client gives up, so that two clients with one id do not fight for ever."""
+_UNDISPUTED_S = 600.0
+"""A connection that lasted this long ends the count of take-overs."""
 _STABLE_S = 2.0
 """A connection that was of use for this long resets the length of the pauses."""
 _SILENT_CLOSES = 2
@@ -61,10 +67,15 @@ class Retry:
         self._version_proven = False
         self._silent_closes = 0
         self._failures = 0
+        self._take_overs = 0
         self._last_reported: DisconnectReason | None = None
         self._hidden_limits = hidden_limits
         self._shrink_chunks = shrink_chunks
         self._random = random.Random(seed)  # noqa: S311  spreads reconnects; not a secret
+
+    def forget(self) -> None:
+        """Forget the failures so far, so that each reason is reported anew; the version of MQTT stays."""
+        self._failures, self._silent_closes, self._take_overs, self._last_reported = 0, 0, 0, None
 
     def decide(self, result: ConnectionResult) -> RetryDecision:
         """Return what to do after this connection.
@@ -77,12 +88,29 @@ class Retry:
         if result.ready_s:
             self._last_reported = None
             ending = self._check_hidden_limit(ending, result.oldest_unacknowledged)
-        report = None if ending == self._last_reported else Disconnected(ending.reason, ending.final)
+        ending = self._count_take_over(ending, result.ready_s)
+        report = None
+        if ending != self._last_reported:
+            report = Disconnected(ending.reason, ending.final, ending.taken_over)
         self._last_reported = ending
         return RetryDecision(report, None if ending.final else self._pause_s(result))
 
+    def _count_take_over(self, ending: DisconnectReason, ready_s: float) -> DisconnectReason:
+        """Return the reason, final if another client has taken the id again and again."""
+        if ready_s >= _UNDISPUTED_S:
+            self._take_overs = 0
+        self._take_overs += ending.taken_over
+        if not ending.taken_over or self._take_overs < _MOST_TAKE_OVERS:
+            return ending
+        return replace(ending, reason=f"{ending.reason}, {self._take_overs} times", final=True)
+
     def _pause_s(self, result: ConnectionResult) -> float:
-        """Return a random pause from 0 to a bound that doubles from 0.2 s to 30 s; after a slow fault a longer one."""
+        """Return a random pause from 0 to a bound that doubles from 0.2 s to 30 s.
+
+        After a slow fault, and after another client has taken the id, it is longer.
+        """
+        if result.ending.taken_over:
+            return self._random.uniform(*_TAKEN_OVER_PAUSE_S)
         if result.ending.slow:
             return self._random.uniform(*_SLOW_PAUSE_S)
         self._failures = 0 if result.ready_s >= _STABLE_S else min(self._failures + 1, 16)

@@ -1,0 +1,31 @@
+"""How long a device computes nothing after its training has failed: longer each time, until a round succeeds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 300.0
+"""The pause after the second failure in a row, and the longest one; after the first failure there is none."""
+
+
+@dataclass
+class Backoff:
+    """Counts the failures in a row."""
+
+    failures: int = 0
+    until_s: float = 0.0
+    """When the pause ends, in seconds of the driver's clock."""
+
+    def failed(self, now_s: float) -> None:
+        """Note a failure: the pause after the second is 5 s long, and doubles up to 300 s."""
+        self.failures += 1
+        if self.failures > 1:
+            self.until_s = now_s + min(FIRST_PAUSE_S * 2.0 ** min(self.failures - 2, 16), LONGEST_PAUSE_S)
+
+    def succeeded(self) -> None:
+        """Note a success: the next failure counts as the first."""
+        self.failures, self.until_s = 0, 0.0
+
+    def left_s(self, now_s: float) -> float:
+        """Return the seconds that are left of the pause."""
+        return max(0.0, self.until_s - now_s)

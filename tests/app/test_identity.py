@@ -1,0 +1,151 @@
+"""Devices that are refused, and several that use one identity at the same time."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+
+import pytest
+from federated_apps import CLASSES, agent_of, federation, wait_for
+
+import edge_sdk
+from coordinator.broker.embedded import EmbeddedBroker
+from coordinator.serving.identities import MOST_INSTANCES, Identities
+from coordinator.serving.server import Server
+from edge_sdk.errors import Refused
+from edge_sdk.protocol.codec import Stamp
+from edge_sdk.protocol.messages import Hello
+from edge_sdk.transport.base import Disconnected
+from edge_sdk.transport.memory.hub import Hub
+from edge_sdk.transport.mqtt import retry
+from edge_sdk.transport.mqtt.hidden_limits import HiddenLimits
+from edge_sdk.transport.mqtt.reasons import closed_by_broker
+from edge_sdk.transport.mqtt.retry import ConnectionResult, Retry
+from edge_sdk.transport.mqtt.transport import MqttTransport
+
+TAKEN_OVER = 142
+
+
+def test_a_refusal_is_logged_with_its_remedy(serve, caplog: pytest.LogCaptureFixture) -> None:
+    """Without any callback of the app."""
+    hub = Hub()
+    serve(federation(hub, devices=1, rounds=2, roster=("left",)))
+    agent = agent_of(hub, "left", model=edge_sdk.NumpyModel(CLASSES + 1, (1, 1, 8), seed=1))
+    agent.start()
+    wait_for(lambda: not agent.running)
+    assert isinstance(agent.error, Refused)
+    (record,) = (each for each in caplog.records if each.levelno == logging.ERROR)
+    assert agent.error.remedy in record.getMessage()
+
+
+# -- the coordinator's side -----------------------------------------------------------------------------------------
+
+
+def says_hello(identities: Identities, instance: bytes | None, *, boot: int = 1, sequence: int) -> bool:
+    hello = Hello(federation="app", device="left", classes=CLASSES, instance=instance)
+    return identities.contested_by(hello, Stamp(boot, sequence))
+
+
+def intrudes(identities: Identities, instance: bytes) -> bool:
+    return identities.intrudes(Hello(federation="app", device="left", classes=CLASSES, instance=instance))
+
+
+def test_one_that_returns_after_another_shows_that_there_are_two() -> None:
+    identities = Identities()
+    assert not says_hello(identities, b"first", sequence=1)
+    assert not says_hello(identities, b"second", sequence=1)
+    assert not intrudes(identities, b"second")  # it may be a restart
+    assert says_hello(identities, b"first", sequence=2)
+    assert intrudes(identities, b"second")
+    assert not intrudes(identities, b"first")
+    assert not says_hello(identities, b"first", sequence=3)
+
+
+def test_restarts_and_repeated_frames_are_no_second_device() -> None:
+    identities = Identities()
+    for boot in range(1, 2 * MOST_INSTANCES):
+        for sequence in (1, 1, 5, 5):
+            assert not says_hello(identities, b"life %d" % boot, boot=boot, sequence=sequence)
+    assert not says_hello(identities, b"life %d" % (boot - 1), boot=boot - 1, sequence=5)  # delivered late
+    assert not says_hello(identities, None, sequence=9)  # an older SDK
+    assert not any(intrudes(identities, b"life %d" % boot) for boot in range(1, 2 * MOST_INSTANCES))
+
+
+# -- the transport's side -------------------------------------------------------------------------------------------
+
+
+def taken_over(ready_s: float) -> ConnectionResult:
+    return ConnectionResult(
+        closed_by_broker(TAKEN_OVER, "Session taken over", "app-left"), accepted=True, ready_s=ready_s
+    )
+
+
+def test_a_client_whose_id_is_taken_waits_and_then_gives_up() -> None:
+    attempts = Retry(seed=1, hidden_limits=HiddenLimits())
+    decisions = [attempts.decide(taken_over(3.0)) for _ in range(4)]
+    assert all(decision.pause_s is not None and decision.pause_s >= 5.0 for decision in decisions[:3])
+    assert decisions[3].pause_s is None
+    assert isinstance(decisions[3].report, Disconnected)
+    assert decisions[3].report.final
+    assert decisions[3].report.taken_over
+
+
+def test_take_overs_that_are_far_apart_do_not_add_up() -> None:
+    attempts = Retry(seed=1, hidden_limits=HiddenLimits())
+    assert all(attempts.decide(taken_over(1000.0)).pause_s is not None for _ in range(9))
+
+
+# -- both -----------------------------------------------------------------------------------------------------------
+
+
+def two_lefts(url: str) -> tuple[Server, edge_sdk.Agent, edge_sdk.Agent]:
+    """A coordinator, and two devices of which each takes itself for the only one of its name."""
+    link = MqttTransport(url, "coordinator-app", manual_ack=True, seed=1)
+    server = federation(Hub(), devices=1, rounds=10_000, local_steps=1, transport=link)
+    model, hub = edge_sdk.NumpyModel(CLASSES, (1, 1, 8), seed=1), Hub()
+    return server, agent_of(hub, "left", model=model, broker=url), agent_of(hub, "left", broker=url)
+
+
+@pytest.mark.broker
+@pytest.mark.skipif(not shutil.which("mosquitto"), reason="mosquitto is not on PATH")
+def test_of_two_devices_with_one_identity_the_later_one_is_refused(
+    serve: Callable, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(retry, "_TAKEN_OVER_PAUSE_S", (0.3, 0.4))
+    with EmbeddedBroker("mosquitto") as broker:
+        server, first, second = two_lefts(broker.url)
+        serve(server)
+        heard: list[Refused] = []
+        second.on_refusal(heard.append)
+        first.start()
+        wait_for(lambda: len(server.record.rounds) >= 1)
+        second.start()
+        wait_for(lambda: not second.running, within_s=30)
+        assert [refusal.reason for refusal in heard] == ["identity"]
+        assert server.record.contested["left"] >= 1
+        assert any("left" in warning for warning in server.warnings)
+        assert any(each.levelno == logging.ERROR and "left" in each.getMessage() for each in caplog.records)
+        done = len(server.record.rounds)
+        wait_for(lambda: len(server.record.rounds) > done, within_s=30)  # the first one goes on
+        first.leave()
+        assert first.error is None
+
+
+@pytest.mark.broker
+def test_where_the_broker_says_nothing_the_coordinator_and_the_first_device_do(serve: Callable) -> None:
+    """amqtt keeps both connections, and gives what is for the device to the first one."""
+    pytest.importorskip("amqtt")
+    with EmbeddedBroker("amqtt") as broker:
+        server, first, second = two_lefts(broker.url)
+        serve(server)
+        heard: list[str] = []
+        first.on_link(heard.append)
+        first.start()
+        wait_for(lambda: len(server.record.rounds) >= 1)
+        second.start()
+        wait_for(lambda: server.record.contested["left"] > 0, within_s=30)
+        wait_for(lambda: any("another device" in line for line in heard), within_s=30)
+        second.stop()
+        first.leave()
+        assert first.error is None
