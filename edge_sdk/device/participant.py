@@ -11,7 +11,6 @@ the time.  The loop in `agent.py` is the driver in an app; a simulator is one in
 from __future__ import annotations
 
 import logging
-import threading
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -79,8 +78,6 @@ class Participant:
         self.shares_weights = proxy is not None or (share_weights and "weights" in model.spec.capabilities)
         """Whether weights leave this device: those of the proxy if there is one, and then never the own model's."""
         self._secret = secret or store.secret
-        self.model_lock = threading.RLock()
-        """Held while the model changes; a thread that holds it sees the model as it is between two batches."""
         self.serve: ServeRequest = self.bench.serve
         """Carries out requests.  A simulator that does this for many devices at once replaces it."""
         self.transport, self.store = transport, store
@@ -93,7 +90,7 @@ class Participant:
         fetch = None
         if public is None and public_cache is not None:
             fetch = PublicFetch(public_cache, f"{federation}.{device}", self.refused_frames, max_public_bytes)
-        self._supply = PublicSupply(self.bench, fetch, self._uplink, self.model_lock)
+        self._supply = PublicSupply(self.bench, fetch, self._uplink)
         self.session = session.SessionState()
         self.refusal: Refused | None = None
         """Why this device cannot take part; None: it can."""
@@ -161,6 +158,16 @@ class Participant:
         """Whether a round ends with this exchange."""
         return self._learner is not None and self._learner.membership.is_last(exchange)
 
+    def completes_personal(self, report: RoundReport) -> bool:
+        """Return whether an exchange left the device's own, personal model complete, and not in the middle of a round.
+
+        This is when reports measure it: after its training in a round, or, at the end, when the last knowledge arrived.
+        """
+        if self._learner is None:
+            return False
+        membership = self._learner.membership
+        return membership.method.personal_after == "arrival" if report.closing else membership.is_last(report.exchange)
+
     @property
     def meter(self) -> Meter:
         """The effort of all computing so far."""
@@ -226,8 +233,7 @@ class Participant:
         if work is None or work.result is not None:
             return False
         try:
-            with self.model_lock:
-                self.pending_request = work.slices.send(reply)
+            self.pending_request = work.slices.send(reply)
         except StopIteration as stop:
             work.result = stop.value
             return True
@@ -401,18 +407,17 @@ class Participant:
         joined = membership.join(welcome, self.bench.shared, shares_weights=self.shares_weights)
         self._limits = joined.limits
         self.transport.accept_up_to(self._limits.frame_bytes)
-        self._learner = learner = Learner(joined, self.bench, secret=self._secret, lock=self.model_lock)
+        self._learner = learner = Learner(joined, self.bench, secret=self._secret)
         self._supply.require(joined.public)
         return learner
 
     def _join_new_run(self, welcome: Welcome, frame: bytes) -> None:
         """Join another run of the same federation: from round 0, with the model as trained so far."""
-        with self.model_lock:
-            self._work = None
-            self._supply.stop()
-            learner = self._join(welcome)
-            self.store.save_welcome(frame)
-            self.store.save_start(learner.snapshot(0))
+        self._work = None
+        self._supply.stop()
+        learner = self._join(welcome)
+        self.store.save_welcome(frame)
+        self.store.save_start(learner.snapshot(0))
         self.session = session.SessionState(linked=self.session.linked, epoch=welcome.epoch)
 
     def _restore(self) -> None:

@@ -26,19 +26,18 @@ def recompute_round(learner: Learner, store: Store, *, lacks_public_set: bool) -
     This gives the same bits, because all randomness follows from seeds.  lacks_public_set: only the start is restored;
     the exchanges follow in another call, once the set is here.
     """
-    with learner.lock:
-        learner.skipped_round = None
-        start = store.round_start()
-        if start is None:
-            return
-        learner.restore(start)
-        finished = () if lacks_public_set else tuple(done for done in store.finished() if done.round >= start.round)
-        withheld = learner.membership.withheld_in(finished[-1].upload) if finished else ""
-        if withheld:  # the whole round was undone
-            learner.skipped_round = finished[-1].round, withheld
-            return
-        for done in finished:
-            learner.recompute(learner.membership.stored_assign(done.assign))
+    learner.skipped_round = None
+    start = store.round_start()
+    if start is None:
+        return
+    learner.restore(start)
+    finished = () if lacks_public_set else tuple(done for done in store.finished() if done.round >= start.round)
+    withheld = learner.membership.withheld_in(finished[-1].upload) if finished else ""
+    if withheld:  # the whole round was undone
+        learner.skipped_round = finished[-1].round, withheld
+        return
+    for done in finished:
+        learner.recompute(learner.membership.stored_assign(done.assign))
 
 
 def restored_session(state: SessionState, phase: SessionPhase, membership: Membership, store: Store) -> SessionState:
