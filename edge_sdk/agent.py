@@ -25,7 +25,7 @@ from edge_sdk.device.participant import Participant
 from edge_sdk.device.store import MemoryStore, SqliteStore, Store
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import EdgeError, Refused, UsageError
-from edge_sdk.models.base import Model, ModelSpec
+from edge_sdk.models.base import Model, ModelSpec, serving_copy
 from edge_sdk.models.exporting import export
 from edge_sdk.objectives import softmax
 from edge_sdk.policy.conditions import Objection
@@ -39,6 +39,7 @@ from edge_sdk.policy.start import training_gate
 from edge_sdk.protocol.schema import one_line
 from edge_sdk.public_set.fetch import MAX_PUBLIC_BYTES
 from edge_sdk.public_set.samples import PublicSet
+from edge_sdk.serving.snapshot import Snapshot
 from edge_sdk.transport.base import Transport
 from edge_sdk.transport.mqtt import pace as pacing
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
@@ -166,6 +167,7 @@ class Agent(Participant):
             if self._closes_store:
                 store.close()
             raise
+        self._snapshot = Snapshot(model)
         self._retry_spread = random.Random(f"{federation}{device}{self.store.boot_epoch}")  # noqa: S311  # spreads retries
 
     # -- for the app ------------------------------------------------------------------------------------------------
@@ -173,14 +175,13 @@ class Agent(Participant):
     def predict(self, raw: Raw) -> Floats:
         """Return the class probabilities, f4 (n, k), of raw samples (n, ...).
 
-        May be called from any thread, also while the model is training; it uses the model as it is between two
-        batches.  Raises UsageError for samples that the model cannot take.
+        May be called from any thread, also while the model is training, for which it never waits: it uses a copy of
+        the model, which is replaced after each round.  Raises UsageError for samples that the model cannot take.
         """
         samples = np.asarray(raw)
         x = self.bench.model.spec.preprocess(samples)
         try:
-            with self.model_lock:
-                return softmax(self.bench.model.logits(x))
+            return softmax(self._snapshot.now().logits(x))
         except Exception as error:
             known = self.bench.data.train.x
             if samples.shape[1:] == known.shape[1:]:
@@ -191,14 +192,13 @@ class Agent(Participant):
             ) from error
 
     def export(self, path: str | Path) -> Path:
-        """Write the model, as it is between two batches, as an .onnx file, and return its path.
+        """Write the model that predict() uses as an .onnx file, and return its path.
 
         Its input is what `model.spec.preprocess` makes of raw samples.  Raises Unsupported for a model that cannot be
         written so, MissingExtra where a package for that is not installed, StoreError where the disk fails.
         """
         x = self.bench.model.spec.preprocess(self.bench.data.train.x[:1])
-        with self.model_lock:
-            return export(self.bench.model, path, x)
+        return export(serving_copy(self._snapshot.now()), path, x)
 
     @property
     def running(self) -> bool:
@@ -300,6 +300,7 @@ class Agent(Participant):
                 self.reopen(self.store)
                 self._ended = False
             self.instance = secrets.token_bytes(INSTANCE_BYTES)
+            self._snapshot.put(serving_copy(self.bench.model))
             self.connect()
             lower_priority(self._policy.nice)  # now, so that the thread of the broker's socket keeps its priority
             limit_threads(self._policy.threads)
@@ -385,7 +386,9 @@ class Agent(Participant):
             )
 
     def on_exchange(self, report: RoundReport) -> None:
-        """Call the app's callbacks for exchanges and rounds."""
+        """Serve the new model, and call the app's callbacks for exchanges and rounds."""
+        if self._snapshot.taken and self.completes_personal(report) and not report.withheld:
+            self._snapshot.put(serving_copy(self.bench.model))
         self._call("on_update", self._on_update, report)
         if report.closing or self.is_last(report.exchange):
             self._call("on_round", self._on_round, report)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from threading import RLock
 from typing import Any, TypeAlias
 
 from edge_sdk.device.membership import Membership
@@ -49,9 +48,9 @@ class ExchangeMetrics:
 class Learner:
     """The model and the method's state, which change from exchange to exchange; both can go back to a round's start."""
 
-    def __init__(self, membership: Membership, bench: Workbench, *, secret: bytes, lock: RLock) -> None:
-        """secret: the device's 32 bytes from which noise is drawn; lock: held while the model changes."""
-        self.membership, self.lock = membership, lock
+    def __init__(self, membership: Membership, bench: Workbench, *, secret: bytes) -> None:
+        """secret: the device's 32 bytes from which noise is drawn."""
+        self.membership = membership
         self._bench, self._secret = bench, secret
         self.state: Any = membership.method.device_state()
         """The method's, after the last exchange that counts."""
@@ -69,9 +68,8 @@ class Learner:
 
     def restore(self, start: RoundStart) -> None:
         """Restore model and method to the start of a round."""
-        with self.lock:
-            self._bench.load_state(start.model)
-            self.state = storage.deserialise(self.membership.method.device_state, start.method)
+        self._bench.load_state(start.model)
+        self.state = storage.deserialise(self.membership.method.device_state, start.method)
 
     def skip_round(self, round_: int, reason: LearningLost) -> bool:
         """Compute no more exchanges of this round; returns False if the round was skipped already."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import threading
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -78,8 +77,6 @@ class Participant:
         self.shares_weights = bench.proxy is not None or (share_weights and "weights" in bench.model.spec.capabilities)
         """Whether weights leave this device: those of the proxy if there is one, and then never the own model's."""
         self._secret = secret or store.secret
-        self.model_lock = threading.RLock()
-        """Held while the model changes; a thread that holds it sees the model as it is between two batches."""
         self.serve: ServeRequest = self.bench.serve
         """Carries out requests.  A simulator that does this for many devices at once replaces it."""
         self.transport, self.store = transport, store
@@ -92,7 +89,7 @@ class Participant:
         fetch = None
         if bench.public is None and fetches_public:
             fetch = PublicFetch(public_cache, f"{federation}.{device}", self.refused_frames, max_public_bytes)
-        self._supply = PublicSupply(self.bench, fetch, self._uplink, self.model_lock)
+        self._supply = PublicSupply(self.bench, fetch, self._uplink)
         self.session = session.SessionState()
         self.instance: bytes | None = None
         """Random bytes of this start, by which two devices with one id are told apart; None: in simulations."""
@@ -177,6 +174,16 @@ class Participant:
     def is_last(self, exchange: int) -> bool:
         """Whether a round ends with this exchange."""
         return self._learner is not None and self._learner.membership.is_last(exchange)
+
+    def completes_personal(self, report: RoundReport) -> bool:
+        """Return whether an exchange left the device's own, personal model complete, and not in the middle of a round.
+
+        This is when reports measure it: after its training in a round, or, at the end, when the last knowledge arrived.
+        """
+        if self._learner is None:
+            return False
+        membership = self._learner.membership
+        return membership.method.personal_after == "arrival" if report.closing else membership.is_last(report.exchange)
 
     @property
     def meter(self) -> Meter:
@@ -277,8 +284,7 @@ class Participant:
         if work is None or work.result is not None:
             return False
         try:
-            with self.model_lock:
-                self.pending_request = work.slices.send(reply)
+            self.pending_request = work.slices.send(reply)
         except StopIteration as stop:
             work.result = stop.value
             return True
@@ -302,8 +308,7 @@ class Participant:
             raise error
         log.error("%s: round %d: training failed", self.device, work.assign.round, exc_info=error)
         self._backoff.failed(now_s)
-        with self.model_lock:
-            work.withhold(training_failed(error), self.on_news)
+        work.withhold(training_failed(error), self.on_news)
 
     def finish_work(self, now_s: float) -> None:
         """Store the computed exchange and send its upload; if the disk fails, `tick` tries again later."""
@@ -506,7 +511,7 @@ class Participant:
         joined = membership.join(welcome, self.bench.shared, shares_weights=self.shares_weights)
         self._limits = joined.limits
         self.transport.accept_up_to(self._limits.frame_bytes)
-        self._learner = learner = Learner(joined, self.bench, secret=self._secret, lock=self.model_lock)
+        self._learner = learner = Learner(joined, self.bench, secret=self._secret)
         self._supply.require(joined.public)
         return learner
 
@@ -514,8 +519,7 @@ class Participant:
         """Join a run from its round 0; if the disk fails, the next Welcome tries again."""
         before = self._learner
         try:
-            with self.model_lock:
-                self.store.enter_run(frame, self._join(welcome).snapshot(0))
+            self.store.enter_run(frame, self._join(welcome).snapshot(0))
         except StoreError:
             self._learner = before
             raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import RLock
 
 from edge_sdk.device.uplink import Uplink
 from edge_sdk.device.workbench import Workbench
@@ -15,9 +14,9 @@ from edge_sdk.public_set.fetch import PublicFetch
 class PublicSupply:
     """Loads public sets into the workbench, from the disk or block by block from the coordinator."""
 
-    def __init__(self, bench: Workbench, fetch: PublicFetch | None, uplink: Uplink, lock: RLock) -> None:
-        """fetch: None if the owner gave a set, or no folder for one; lock: held while the bench changes its set."""
-        self._bench, self._fetch, self._uplink, self._lock = bench, fetch, uplink, lock
+    def __init__(self, bench: Workbench, fetch: PublicFetch | None, uplink: Uplink) -> None:
+        """fetch: None if the owner gave a set, or no folder for one."""
+        self._bench, self._fetch, self._uplink = bench, fetch, uplink
         self._wanted: PublicSetSpec | None = None
         self._total_bytes = 0
 
@@ -87,9 +86,7 @@ class PublicSupply:
                 self._uplink.request_blocks(missing.sha256, blocks)
             return False
         try:
-            public = self._fetch.finish()
-            with self._lock:
-                self._bench.give(public)
+            self._bench.give(self._fetch.finish())
         except UsageError as error:
             raise Refused("public-set", str(error), "join with a model that takes them") from error
         return True

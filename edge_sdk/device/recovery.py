@@ -31,26 +31,25 @@ def recompute_round(learner: Learner, store: Store, *, lacks_public_set: bool) -
     the exchanges follow in another call, once the set is here.  If an exchange cannot be computed again, because the
     model or the samples raise an error, the device goes on from the round's start without the round.
     """
-    with learner.lock:
-        learner.skipped_round = None
-        start = store.round_start()
-        if start is None:
+    learner.skipped_round = None
+    start = store.round_start()
+    if start is None:
+        return
+    learner.restore(start)
+    finished = () if lacks_public_set else tuple(done for done in store.finished() if done.round >= start.round)
+    withheld = learner.membership.withheld_in(finished[-1].upload) if finished else None
+    if withheld is not None:  # the whole round was undone
+        learner.skipped_round = finished[-1].round, withheld
+        return
+    for done in finished:
+        assign = learner.membership.stored_assign(done.assign)
+        try:
+            learner.recompute(assign)
+        except Exception as error:
+            log.exception("round %d cannot be computed again; it is withheld from here on", assign.round)
+            learner.restore(start)
+            learner.skip_round(assign.round, training_failed(error))
             return
-        learner.restore(start)
-        finished = () if lacks_public_set else tuple(done for done in store.finished() if done.round >= start.round)
-        withheld = learner.membership.withheld_in(finished[-1].upload) if finished else None
-        if withheld is not None:  # the whole round was undone
-            learner.skipped_round = finished[-1].round, withheld
-            return
-        for done in finished:
-            assign = learner.membership.stored_assign(done.assign)
-            try:
-                learner.recompute(assign)
-            except Exception as error:
-                log.exception("round %d cannot be computed again; it is withheld from here on", assign.round)
-                learner.restore(start)
-                learner.skip_round(assign.round, training_failed(error))
-                return
 
 
 def restored_session(state: SessionState, phase: SessionPhase, membership: Membership, store: Store) -> SessionState:

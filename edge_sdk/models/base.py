@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import Preprocess
-from edge_sdk.errors import StoreError
+from edge_sdk.errors import ModelError, StoreError
 from edge_sdk.objectives import Objective, Optim
 from edge_sdk.objectives.optim import Part
 
@@ -134,6 +135,36 @@ class Model(Protocol):
 
     def load_state(self, state: bytes) -> None:
         """Restore exactly what state_bytes gave.  Raises StoreError if it does not fit this model."""
+
+
+class Served(Protocol):
+    """A model that predicts and is never trained: several threads may ask it at the same time."""
+
+    def logits(self, x: Floats) -> Floats:
+        """Return the logits before softmax: (n, c, h, w) -> (n, k)."""
+
+    def state_bytes(self) -> bytes:
+        """Return the weights and buffers, without optimiser moments."""
+
+    def load_state(self, state: bytes) -> None:
+        """Restore exactly what state_bytes gave, before anybody asks.  Raises StoreError if it does not fit."""
+
+
+def serving_copy(model: Model | Served) -> Served:
+    """Return a copy that later training does not change: what the model's own `serving_copy()` gives, if it has one.
+
+    Raises ModelError for a model without that method that cannot be copied otherwise.
+    """
+    own: Callable[[], Served] | None = getattr(model, "serving_copy", None)
+    if own is not None:
+        return own()
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:  # a model of the user's may raise anything
+        raise ModelError(
+            f"{type(model).__name__} cannot be copied for predict() ({type(error).__name__}: {error}): "
+            "give it a method serving_copy(), as docs/how-to/serve-the-model.md describes"
+        ) from error
 
 
 def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:

@@ -36,6 +36,11 @@ class CosineHead(LinearHead):
         self._scale_trains = True
         self._scale_optimiser: ArrayOptimiser | None = None
 
+    def separate(self) -> None:
+        """Take rows and a scale of its own, and no moments."""
+        super().separate()
+        self.scale, self._scale_optimiser = self.scale.copy(), None
+
     def features(self, f: Floats) -> Floats:
         """Divide each feature by its length: (n, d) -> (n, d)."""
         return unit(f)

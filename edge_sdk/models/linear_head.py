@@ -70,6 +70,10 @@ class LinearHead:
         self.rows: Floats = rng.uniform(-bound, bound, (classes, features + 1)).astype(np.float32)
         self._optimiser: ArrayOptimiser | None = None
 
+    def separate(self) -> None:
+        """Take rows of its own, and no moments: this head was copied from one that goes on training."""
+        self.rows, self._optimiser = self.rows.copy(), None
+
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """Return the shapes of the arrays in `values`."""

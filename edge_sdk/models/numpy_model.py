@@ -6,9 +6,10 @@ edge_sdk.objectives, and every optimiser step follows torch's defaults to the le
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from math import prod
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,9 @@ from edge_sdk.objectives import (
     weight_gradient,
 )
 from edge_sdk.objectives.optim import Part
+
+if TYPE_CHECKING:  # of the tools, not of a base install
+    from typing_extensions import Self
 
 BY_SLOPE: tuple[On, ...] = ("logits", "features", "head", "weights")
 """The inputs of terms that a head can minimise by slope alone."""
@@ -127,6 +131,17 @@ class HeadModel(ABC):
         require(self.spec, "weights")
         check_weights(self.spec, values)
         self._head.set_values(values)
+
+    def serving_copy(self) -> Self:
+        """Return a copy with a head of its own, and the same feature function."""
+        twin = copy.copy(self)
+        twin.separate()
+        return twin
+
+    def separate(self) -> None:
+        """Take a head of its own: this model was copied from one that goes on training."""
+        self._head = copy.copy(self._head)
+        self._head.separate()
 
     def state_bytes(self) -> bytes:
         """Return the head and its moments."""

@@ -90,11 +90,18 @@ class OnnxModel(HeadModel):
             note=note or graph.description or split.remark(),
         )
         super().__init__(spec, layer)
-        self._cache = FeatureCache(session.rows, session.width)
+        self._session = session
+        self._cache: FeatureCache | None = FeatureCache(session.rows, session.width)
+        """None in a copy for serving: what it is asked about comes once, and from several threads."""
+
+    def separate(self) -> None:
+        """Take a head of its own; the frozen extractor stays shared."""
+        super().separate()
+        self._cache = None
 
     def feature_rows(self, x: Floats, index: Ints) -> Floats:
         """Return the body's output for some samples: x (n, c, h, w), index (m,) -> (m, d), a copy."""
-        return self._cache.rows(x, index)
+        return self._session.rows(x[index]) if self._cache is None else self._cache.rows(x, index)
 
     def load_state(self, state: bytes) -> None:
         """Restore exactly what state_bytes gave.  Raises StoreError if it does not fit this model.

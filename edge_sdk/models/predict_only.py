@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from edge_sdk.models.base import Batches, FitReport, ModelSpec
 from edge_sdk.models.checks import check_width, lacks
 from edge_sdk.objectives import Objective, Optim
 from edge_sdk.objectives.optim import Part
+
+if TYPE_CHECKING:  # of the tools, not of a base install
+    from typing_extensions import Self
 
 _LEAST_PROBABILITY = 1e-7
 """Probabilities are at least this before their logarithm, so that a sure teacher gives finite logits."""
@@ -116,6 +119,10 @@ class PredictOnly:
     def set_weights(self, _values: Floats) -> None:
         """Raises Unsupported."""
         raise lacks(self.spec, "weights")
+
+    def serving_copy(self) -> Self:
+        """Return the model itself: it never changes."""
+        return self
 
     def state_bytes(self) -> bytes:
         """Return no bytes: the model never changes."""

@@ -41,10 +41,8 @@ from edge_sdk.models.torch_export import net_bytes
 from edge_sdk.models.torch_forms import Forms, Host, Pass
 from edge_sdk.models.torch_optim import Moments, TorchOptimiser
 from edge_sdk.models.torch_seed import seeded
+from edge_sdk.models.torch_served import ServedNet, infer
 from edge_sdk.models.torch_width import last_switch
-
-_CHUNK = 256
-"""Samples per inference pass; limits the activations (a small net at 28 x 28 has some 100 kB a sample)."""
 
 
 class TorchModel:
@@ -138,6 +136,10 @@ class TorchModel:
         out = self._infer(self._net, x)
         check_width(self.spec.name, out.shape, len(x), self.spec.classes)
         return out
+
+    def serving_copy(self) -> ServedNet:
+        """Return a copy of the net in inference mode."""
+        return ServedNet(self._net, self.spec, self._input_shape, self._device)
 
     def features(self, x: Floats) -> Floats:
         """Return the features, flattened: (n, c, h, w) -> (n, d).  Raises Unsupported if the net has none."""
@@ -267,13 +269,9 @@ class TorchModel:
         return self.trained if self.flat is None else [self.flat]
 
     def _infer(self, function: Callable[[Tensor], Tensor], x: Floats) -> Floats:
-        """Apply a function in chunks, in inference mode; the result shares no memory with x or the net."""
+        """Apply a function in inference mode; the result shares no memory with x or the net."""
         self._switch(train=False)
-        with torch.inference_mode():
-            starts = range(0, max(len(x), 1), _CHUNK)  # one empty pass for no samples
-            parts = [function(to_tensor(x[i : i + _CHUNK], self._device)) for i in starts]
-            out: Floats = torch.cat(parts).cpu().numpy()
-        return out
+        return infer(function, x, self._device)
 
     def _switch(self, *, train: bool) -> None:
         """Switch between training and inference mode; do nothing if no layer depends on the mode, or it is already set.

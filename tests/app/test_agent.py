@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from federated_apps import CLASSES, SAMPLES, Slow, agent_of, federation, wait_fo
 
 import edge_sdk
 from coordinator.rounds import RoundPhase
-from edge_sdk.errors import Refused, RunFailed, UsageError
+from edge_sdk.errors import ModelError, Refused, RunFailed, UsageError
 from edge_sdk.transport.memory.hub import Hub
 
 
@@ -49,6 +50,66 @@ def test_predict_works_before_joining_and_sees_whole_models_while_training(serve
         first, second = np.split(agent.predict(twice), 2)
         np.testing.assert_allclose(first, second, atol=1e-6)  # one model for the whole call
     assert (agent.predict(x).argmax(axis=1) == agent.bench.data.train.y).mean() > 0.9
+
+
+class Stuck(edge_sdk.NumpyModel):
+    """A model whose second round does not end before the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__(CLASSES, (1, 1, 8), seed=1)
+        self.batches, self.inside, self.go_on = 0, threading.Event(), threading.Event()
+
+    def fit(self, *args: object, **kwargs: object) -> object:
+        self.batches += 1
+        if self.batches > 2:
+            self.inside.set()
+            self.go_on.wait(20)
+        return super().fit(*args, **kwargs)
+
+
+def test_predict_does_not_wait_for_a_batch_in_any_thread(serve) -> None:
+    hub, model = Hub(), Stuck()
+    agent = agent_of(hub, "left", model=model)
+    x = agent.bench.data.train.x
+    untrained = agent.predict(x)
+    serve(federation(hub, devices=1, rounds=2))
+    agent.start()
+    assert model.inside.wait(10)
+    answers: list[Any] = []
+    asking = [threading.Thread(target=lambda: answers.append(agent.predict(x)), daemon=True) for _ in range(4)]
+    for thread in asking:
+        thread.start()
+    for thread in asking:
+        thread.join(5)
+    answered = len(answers)
+    model.go_on.set()
+    wait_for(lambda: not agent.running)
+    assert answered == 4
+    for answer in answers[1:]:
+        np.testing.assert_array_equal(answer, answers[0])  # the model after the first round
+    assert not np.allclose(answers[0], untrained)
+    assert not np.allclose(answers[0], agent.predict(x))
+
+
+def test_predict_uses_the_restored_model_before_the_first_round(serve, tmp_path) -> None:
+    hub = Hub()
+    serve(federation(hub, devices=1, rounds=2))
+    agent = agent_of(hub, "left", state=tmp_path)
+    x = agent.bench.data.train.x
+    agent.run()
+    learnt = agent.predict(x)
+    np.testing.assert_array_equal(agent_of(hub, "left", state=tmp_path).predict(x), learnt)
+
+
+def test_a_model_that_cannot_be_copied_is_named() -> None:
+    class Locked(edge_sdk.NumpyModel):
+        serving_copy = None
+        lock = None
+
+    agent = agent_of(Hub(), "left", model=Locked(CLASSES, (1, 1, 8), seed=1))
+    agent.bench.model.lock = threading.Lock()
+    with pytest.raises(ModelError, match=r"^Locked .*serving_copy"):
+        agent.predict(agent.bench.data.train.x)
 
 
 def test_stops_between_batches_and_goes_on_where_it_was(serve, tmp_path) -> None:

@@ -23,7 +23,16 @@ DEVICE = {
     "edge_sdk.boards",
     "edge_sdk.transport",
 }
-CLIENT = {*NEUTRAL, *DEVICE, "edge_sdk.policy", "edge_sdk.device", "edge_sdk.agent", "edge_sdk.app", "edge_sdk.loading"}
+CLIENT = {
+    *NEUTRAL,
+    *DEVICE,
+    "edge_sdk.policy",
+    "edge_sdk.device",
+    "edge_sdk.serving",
+    "edge_sdk.agent",
+    "edge_sdk.app",
+    "edge_sdk.loading",
+}
 SERVER = {
     f"coordinator.{room}" for room in ("config", "rounds", "record", "ledger", "serving", "trace", "broker", "deploy")
 }
@@ -40,6 +49,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "edge_sdk.transport": {"edge_sdk.protocol"},
     "edge_sdk.policy": {"edge_sdk.boards", "edge_sdk.models", "edge_sdk.protocol"},
     "edge_sdk.device": {*NEUTRAL, *DEVICE, "edge_sdk.policy"},
+    "edge_sdk.serving": {*NEUTRAL, *DEVICE, "edge_sdk.device"},
     "edge_sdk.tools": {*NEUTRAL, *DEVICE, "edge_sdk.device", "edge_sdk.plugins"},
     "coordinator.rounds": {"edge_sdk.protocol", "edge_sdk.reductions"},
     "coordinator.record": {*NEUTRAL},

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edge_sdk.errors import ModelError, StoreError, Unsupported, UsageError
-from edge_sdk.models.base import Batches, Model, pack_arrays, unpack_arrays
+from edge_sdk.models.base import Batches, Model, pack_arrays, serving_copy, unpack_arrays
 from edge_sdk.objectives import (
     BalancedCrossEntropy,
     ClassContrast,
@@ -260,6 +260,23 @@ class ModelSuite:
         for model in (straight, resumed):
             model.fit(batches(3, seed=1), (CrossEntropy(),), optim)
         assert resumed.state_bytes() == straight.state_bytes()
+
+    def test_a_serving_copy_stays_as_it_was_taken(self) -> None:
+        model, (x, _) = self.make(), samples()
+        model.fit(batches(3), (CrossEntropy(),), ADAM)
+        served, before = serving_copy(model), model.logits(x)
+        model.fit(batches(10), (CrossEntropy(),), ADAM)
+        np.testing.assert_array_equal(served.logits(x), before)
+        assert not np.allclose(model.logits(x), before)
+
+    def test_a_serving_copy_is_stored_and_restored(self) -> None:
+        model, (x, _) = self.make(), samples()
+        older = serving_copy(model)
+        stored, before = older.state_bytes(), older.logits(x)
+        model.fit(batches(10), (CrossEntropy(),), ADAM)
+        newer = serving_copy(serving_copy(model))
+        newer.load_state(stored)
+        np.testing.assert_array_equal(newer.logits(x), before)
 
     def test_a_state_without_moments_forgets_them(self) -> None:
         fresh, used = self.make(), self.make()

@@ -1,0 +1,178 @@
+"""Measures how long predict() takes while the agent trains, against the same agent paused.
+
+    python benchmarks/predict_while_training.py [--blocks N] [--out FILE.json]
+
+Each kind of model takes part in a federation of one device in this process.  The agent is paused and resumed in turn,
+so that what else the machine does weighs on both alike; a thread asks predict() for one sample every 5 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+import edge_sdk
+from coordinator.ledger import Ledger
+from coordinator.rounds import Policy
+from coordinator.serving.server import Server
+from edge_sdk.methods.registry import load_method
+from edge_sdk.models.base import Model
+from edge_sdk.protocol.messages import FederationSpec, TrainSpec
+from edge_sdk.transport.memory.hub import Hub
+
+Row: TypeAlias = "dict[str, dict[str, float]]"
+"""`idle` and `training`, each with quantiles in ms."""
+
+EVERY_S = 0.005
+BLOCK_S = 1.0
+WARM_S = 0.5
+STEPS = 200
+"""Mini-batches of a round: rounds end, and models are swapped, while predict() is measured."""
+SCALE = edge_sdk.Preprocess(scale=1 / 16)
+
+
+def numpy_model() -> Model:
+    """Softmax regression on 64 pixels."""
+    return edge_sdk.NumpyModel(10, (1, 8, 8), seed=1, preprocess=SCALE)
+
+
+def onnx_model() -> Model:
+    """A frozen extractor of 32 filters under a trained head."""
+    from edge_sdk.models.onnx_model import OnnxModel
+    from edge_sim.models.onnx_extractors import random_extractor
+
+    return OnnxModel(random_extractor((1, 8, 8), 0, filters=32), 10, seed=1, preprocess=SCALE)
+
+
+def torch_small() -> Model:
+    """Two convolutions and a linear layer: Python's part of a step is as large as the arithmetic."""
+    return _torch(16, 32)
+
+
+def torch_wide() -> Model:
+    """The same with 128 and 256 channels: arithmetic is nearly all of a step."""
+    return _torch(128, 256)
+
+
+def _torch(first: int, second: int) -> Model:
+    import torch
+    from torch import nn
+
+    torch.manual_seed(1)
+    net = nn.Sequential(
+        nn.Conv2d(1, first, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(first, second, 3, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(second * 64, 10),
+    )
+    return edge_sdk.TorchModel(net, 10, input_shape=(1, 8, 8), preprocess=SCALE)
+
+
+KINDS: Mapping[str, Callable[[], Model]] = {
+    "numpy": numpy_model,
+    "onnx": onnx_model,
+    "torch small": torch_small,
+    "torch wide": torch_wide,
+}
+
+
+def measured(kind: str, blocks: int) -> dict[str, list[float]]:
+    """Return the latencies of predict() in ms, `idle` and `training`."""
+    digits = load_digits()
+    samples = edge_sdk.Samples(digits.images.astype(np.float32), digits.target)
+    hub = Hub()
+    agent = edge_sdk.Agent(
+        federation="bench",
+        broker=hub.link("board"),
+        identity="board",
+        model=KINDS[kind](),
+        data=edge_sdk.LocalData(train=samples),
+    )
+    server = _server(hub)
+    threading.Thread(target=server.run, daemon=True).start()
+    agent.start()
+    while not agent.working:
+        time.sleep(0.01)
+    found: dict[str, list[float]] = {"idle": [], "training": []}
+    for _ in range(blocks):
+        for name, switch in (("idle", agent.pause), ("training", agent.resume)):
+            switch()
+            _settled(agent, training=name == "training")
+            _asked(agent, digits.images[:1], WARM_S)
+            found[name] += _asked(agent, digits.images[:1], BLOCK_S)
+    agent.stop()
+    return found
+
+
+def _settled(agent: edge_sdk.Agent, *, training: bool) -> None:
+    """Wait until the agent trains, or until it has not trained for a while."""
+    before = -1
+    while ((now := agent.meter.train_flops) > before) != training or before < 0:
+        before = now
+        time.sleep(0.2)
+
+
+def _asked(agent: edge_sdk.Agent, x: np.ndarray, seconds: float) -> list[float]:
+    found, end_s = [], time.perf_counter() + seconds
+    while (begun_s := time.perf_counter()) < end_s:
+        agent.predict(x)
+        found.append(1000 * (time.perf_counter() - begun_s))
+        time.sleep(EVERY_S)
+    return found
+
+
+def _server(hub: Hub) -> Server:
+    method = load_method("local")()
+    spec = FederationSpec(
+        federation="bench",
+        method="local",
+        contract=method.digest,
+        classes=10,
+        rounds=10**6,
+        train=TrainSpec(local_steps=STEPS, learning_rate=0.01, batch_size=32),
+    )
+    policy = Policy(expected=1, quorum=1, rounds=10**6, exchanges=1, retry_s=0.5)
+    return Server(spec=spec, policy=policy, method=method, transport=hub.link("coordinator"), ledger=Ledger(None))
+
+
+def main() -> None:
+    """Measure all kinds, and print a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--blocks", type=int, default=5)
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--cores", type=int, default=0, help="use this many cores; 0: all")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    if args.cores:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.cores])
+    table = {kind: _in_process(kind, args.blocks) for kind in args.kinds.split(",")}
+    if args.out:
+        args.out.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+
+
+def _in_process(kind: str, blocks: int) -> Row:
+    """Measure a kind in a process of its own, so that no thread of another one is left in it, and print its line."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        found = pool.submit(measured, kind, blocks).result()
+    row = {name: {f"p{q}": float(np.percentile(ms, q)) for q in (50, 90, 99)} for name, ms in found.items()}
+    text = "   ".join(f"{name} " + " ".join(f"{q} {ms:6.2f}" for q, ms in each.items()) for name, each in row.items())
+    ratio = row["training"]["p99"] / row["idle"]["p99"]
+    print(f"{kind:12} {text}   p99 x{ratio:.1f}   load {os.getloadavg()[0]:.1f}", flush=True)
+    return row
+
+
+if __name__ == "__main__":
+    main()
