@@ -40,6 +40,8 @@ PARAMETERS = {
 }
 MACHINE = ("time", "versions", "memory", "out", "path")
 """Keys of summary.json that depend on the machine, or on where the run lies."""
+LATER = ("declined", "silent", "joules_source")
+"""Keys and columns that were added after digests had been taken; in these runs no device declines."""
 MIXED = ("local", "fedmd", "fedmd_lf", "fedal", "fedproto", "fedssa", "fd", "lg_fedavg", "fedclassavg")
 """Methods under which the devices of this fleet may have models of three architectures."""
 MODELS = {"fedalign": "resnet"}
@@ -113,6 +115,7 @@ def run(method: str, *, faults: bool = False, broker: str = "memory") -> dict[st
         if broker != "memory":
             return {"exit": code, "accuracies": accuracies}
         kept = {key: value for key, value in summary.items() if key not in MACHINE}
+        kept["per_device"] = [{k: v for k, v in each.items() if k not in LATER} for each in kept["per_device"]]
         tables = {table: _table(out / table) for table in ("rounds.csv", "devices.csv")}
         return {
             "exit": code,
@@ -123,7 +126,8 @@ def run(method: str, *, faults: bool = False, broker: str = "memory") -> dict[st
 
 def _table(path: Path) -> list[dict[str, str]]:
     with path.open(encoding="utf-8", newline="") as file:
-        return [{k: v for k, v in row.items() if not k.startswith("wall")} for row in csv.DictReader(file)]
+        rows = csv.DictReader(file)
+        return [{k: v for k, v in row.items() if not k.startswith("wall") and k not in LATER} for row in rows]
 
 
 def _digest(value: Any) -> str:

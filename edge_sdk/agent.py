@@ -22,7 +22,7 @@ from edge_sdk.errors import EdgeError, Refused, UsageError
 from edge_sdk.models.base import Model, ModelSpec
 from edge_sdk.objectives import softmax
 from edge_sdk.policy.conditions import Objection
-from edge_sdk.policy.energy import Cost, PowerMeter
+from edge_sdk.policy.energy import PowerMeter, TrainingCost
 from edge_sdk.policy.gate import TrainingGate
 from edge_sdk.policy.pauses import PAUSED, PauseReport
 from edge_sdk.policy.policy import Policy
@@ -276,9 +276,9 @@ class Agent(Participant):
             if not self.computing:
                 self._gate.rest(self._clock())
 
-    def cost(self) -> Cost:
+    def cost(self) -> TrainingCost:
         """Return what training since the last call has cost."""
-        return Cost() if self._gate is None else self._gate.take_cost()
+        return TrainingCost() if self._gate is None else self._gate.take_cost()
 
     def _warn(self, line: str) -> None:
         log.warning("%s: %s", self.device, line)

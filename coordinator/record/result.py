@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,9 +54,12 @@ class DeviceResult:
     waited_s: float = 0.0
     """Seconds for which exchanges stayed open because of this device (coordinator/record/waiting.py)."""
     busy_s: float = 0.0
-    """Seconds of computing by its board's profile; 0 if it is not metered, as over a broker."""
+    """Seconds of computing: in a simulation by its board, over a broker as it measured them; 0: nobody metered."""
     energy_j: float = 0.0
-    """Joules that it drew from the start to the end of the run; 0 if it is not metered."""
+    """Joules that it drew: in a simulation from the start to the end of the run by its board's profile, over a broker
+    while it trained, as it reported them; 0 if it is not metered."""
+    joules_source: str = ""
+    """Where the joules are from: `measured`, or its board's `profile`; empty if there are none."""
     flops: int = 0
     """Floating-point operations, evaluations included; 0 if it is not metered."""
     steps: int = 0
@@ -64,6 +68,10 @@ class DeviceResult:
     """The same of the device alone."""
     withheld: int = 0
     """Uploads that it withheld because its training diverged."""
+    declined: Mapping[str, int] = field(default_factory=dict)
+    """Exchanges that it declined because its owner's policy did not allow it to train, by the word of the reason."""
+    silent: int = 0
+    """Exchanges whose deadline passed without an answer of any kind."""
 
     @property
     def classes(self) -> tuple[int, ...]:
@@ -107,13 +115,17 @@ class RoundResult:
     device_flops: int = 0
     """FLOPs, total over all devices, evaluations included; 0 if they are not metered, as over a broker."""
     device_s: float = 0.0
-    """Seconds of computing by the boards' profiles, total over all devices; 0 if they are not metered."""
+    """Seconds of computing, total over all devices; 0 if they are not metered."""
     device_j: float = 0.0
-    """Joules, total over all devices, waiting and communication included; 0 if they are not metered."""
+    """Joules, total over all devices, in a simulation with waiting and communication; 0 if they are not metered."""
     waited_for: str = ""
     """The device that this round waited for longest; empty if it waited for none."""
     waited_s: float = 0.0
     """Seconds that the round waited for that device."""
+    declined: Mapping[str, int] = field(default_factory=dict)
+    """Exchanges that devices declined in this round, by the word of the reason."""
+    silent: int = 0
+    """Exchanges whose deadline passed without an answer of a device, summed over the devices."""
 
     def of(self, model: MeasuredModel, name: str = "accuracy") -> Mapping[str, float]:
         """Return accuracies of a model by device id; name: one without the model's prefix."""
@@ -180,6 +192,13 @@ class Result:
             # older run directories have no FLOPs per device
             found[key] = (sum(getattr(device, name) for device in self.devices) or in_rounds, in_rounds)
         return found
+
+    def declined(self) -> dict[str, int]:
+        """The exchanges that devices declined, by the word of the reason, sorted by it."""
+        total: Counter[str] = Counter()
+        for device in self.devices:
+            total.update(device.declined)
+        return dict(sorted(total.items()))
 
     def learned(self, accuracy: Mapping[str, float]) -> dict[str, float]:
         """The entries of `accuracy` (by device id) whose devices learn."""

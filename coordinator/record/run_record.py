@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from coordinator.record.result import RoundResult
 from coordinator.record.waiting import Waiting
 from edge_sdk.methods.requests import MeasuredModel
 from edge_sdk.protocol.knowledge import ByClass, Payload
+from edge_sdk.protocol.messages import Upload
 
 MISSED_SHARE = 0.1
 """Share of missed exchanges above which a lock-step method is worth a warning (W5)."""
@@ -22,7 +24,7 @@ MISSED_SHARE = 0.1
 MAX_SENDERS = 10_000
 """The most names that are kept of senders that break the protocol or are refused, so that a sender that invents names
 cannot fill the memory."""
-KEPT = ("contributors", "exchanges", "waited_for", "waited_s")
+KEPT = ("contributors", "exchanges", "waited_for", "waited_s", "declined", "silent")
 """Fields of a RoundResult that are noted per round."""
 TOTALS = ("wall_s", "bytes_up", "bytes_down", "scalars_up", "scalars_down", "device_flops", "device_s", "device_j")
 """Fields of a RoundResult that are differences of totals since the run began."""
@@ -94,6 +96,24 @@ class RunRecord:
     """Uploads that each device withheld because its training diverged."""
     why_withheld: dict[str, str] = field(default_factory=dict)
     """The newest reason of each device."""
+    declining: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """The devices that decline now -> word and text of the reason.  Not saved: after a restart their statuses tell."""
+    declined: dict[str, Counter[str]] = field(default_factory=dict)
+    """By device: the exchanges that closed without it because it declined, by the word of the reason."""
+    silent: Counter[str] = field(default_factory=Counter)
+    """By device: the exchanges whose deadline passed without an answer of any kind."""
+    busy_s: Counter[str] = field(default_factory=Counter)
+    """Seconds of training, as devices reported them."""
+    energy_j: Counter[str] = field(default_factory=Counter)
+    """Joules drawn while training, as devices reported them."""
+    joules_source: dict[str, str] = field(default_factory=dict)
+    """Where the joules of each device are from: measured, or profile if any of them are from a profile."""
+    temperature_c: dict[str, float] = field(default_factory=dict)
+    """The temperature that each device reported last."""
+    round_declined: Counter[str] = field(default_factory=Counter)
+    """This round's exchanges that devices declined, by the word of the reason.  Not saved."""
+    round_silent: int = 0
+    """This round's exchanges that devices left without any answer.  Not saved."""
     outliers: dict[str, tuple[int, float]] = field(default_factory=dict)
     """By device: the number of its updates far larger than the others', and the largest ratio to the median."""
     left: dict[str, str] = field(default_factory=dict)
@@ -188,6 +208,26 @@ class RunRecord:
         self.withheld[device] += 1
         self.why_withheld[device] = reason
 
+    def closed_without(self, declined: Collection[str], silent: Collection[str]) -> None:
+        """Count an exchange that closed without these devices."""
+        for device in sorted(declined):
+            reason = self.declining.get(device, ("unknown", ""))[0]
+            self.declined.setdefault(device, Counter())[reason] += 1
+            self.round_declined[reason] += 1
+        self.silent.update(silent)
+        self.round_silent += len(silent)
+
+    def spent(self, device: str, upload: Upload) -> None:
+        """Count what an accepted upload reports of the device's training."""
+        if upload.busy_s:
+            self.busy_s[device] += upload.busy_s  # type: ignore[assignment]  # a Counter of seconds
+        if upload.energy_j:
+            self.energy_j[device] += upload.energy_j  # type: ignore[assignment]  # a Counter of joules
+        if upload.joules_source and self.joules_source.get(device) != "profile":
+            self.joules_source[device] = upload.joules_source
+        if upload.temperature_c is not None:
+            self.temperature_c[device] = upload.temperature_c
+
     def outlier(self, device: str, times: float) -> None:
         """Note an update whose norm was `times` the median."""
         count, most = self.outliers.get(device, (0, 0.0))
@@ -219,11 +259,14 @@ class RunRecord:
             exchanges=exchanges,
             waited_for=waited_for,
             waited_s=waited_s,
+            declined=dict(self.round_declined),
+            silent=self.round_silent,
             **{name: getattr(now, name) - getattr(then, name) for name in TOTALS},
         )
         self._closed = now
         self.rounds.append(result)
         self.holders, self.sharers = Counter(), 0
+        self.round_declined, self.round_silent = Counter(), 0
         return result
 
     def _totals(self, now_s: float, work: FleetWork) -> _Totals:
@@ -234,8 +277,8 @@ class RunRecord:
             scalars_up=self.scalars["up"],
             scalars_down=self.scalars["down"],
             device_flops=work.flops,
-            device_s=work.busy_s,
-            device_j=work.used_j,
+            device_s=work.busy_s + math.fsum(self.busy_s.values()),
+            device_j=work.used_j + math.fsum(self.energy_j.values()),
         )
 
     def unclosed(self) -> dict[str, Any]:
@@ -287,6 +330,11 @@ class RunRecord:
             "left",
             "withheld",
             "why_withheld",
+            "declined",
+            "silent",
+            "busy_s",
+            "energy_j",
+            "joules_source",
             "outliers",
             "bytes_up",
             "bytes_down",
@@ -323,6 +371,11 @@ class RunRecord:
             left=dict(plain["left"]),
             withheld=Counter(plain["withheld"]),
             why_withheld=dict(plain["why_withheld"]),
+            declined={device: Counter(reasons) for device, reasons in plain.get("declined", {}).items()},
+            silent=Counter(plain.get("silent", {})),
+            busy_s=Counter(plain.get("busy_s", {})),
+            energy_j=Counter(plain.get("energy_j", {})),
+            joules_source=dict(plain.get("joules_source", {})),
             outliers={device: (count, most) for device, (count, most) in plain["outliers"].items()},
             bytes_up=Counter(plain["bytes_up"]),
             bytes_down=Counter(plain["bytes_down"]),

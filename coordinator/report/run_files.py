@@ -31,7 +31,7 @@ from coordinator.record.metrics import CURVES, PREFIXES, SHARES
 from coordinator.record.result import METERED, DeviceResult, Result, RoundResult, spread
 from coordinator.report import text_files
 from coordinator.report.summary import SUMMARY_VERSION, summary
-from coordinator.report.text_files import csv_text
+from coordinator.report.text_files import by_reason, csv_text
 from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.methods.requests import MeasuredModel
 
@@ -68,7 +68,11 @@ ROUND_COLUMNS = (
     *SECONDS,
     "device_j",
     "waited_for",
+    "declined",
+    "silent",
 )
+LATER_COLUMNS = ("declined", "silent")
+"""Columns of rounds.csv that older run directories do not have."""
 DEVICE_COLUMNS = (
     "id",
     "number",
@@ -89,7 +93,10 @@ DEVICE_COLUMNS = (
     "bytes_down",
     "rounds_done",
     "withheld",
+    "declined",
+    "silent",
     *DEVICE_COSTS,
+    "joules_source",
     "steps",
     "standalone_steps",
     "note",
@@ -131,7 +138,7 @@ def read_run(directory: str | os.PathLike[str]) -> Result:
     """
     folder = Path(directory)
     whole = _read_summary(folder / "summary.json")
-    rounds = _read_table(folder / "rounds.csv", ROUND_COLUMNS)
+    rounds = _read_table(folder / "rounds.csv", [name for name in ROUND_COLUMNS if name not in LATER_COLUMNS])
     measured = _read_table(folder / "accuracy.csv", ACCURACY_COLUMNS)
     try:
         instruments = _read_instruments(folder)
@@ -180,7 +187,8 @@ def _round_rows(result: Result) -> Iterable[dict[str, object]]:
             **dict(_shared_cells(result, entry)),
             **{key: own_task.get(key) for key in OWN_TASK},
             **{f"{key}_mean": spread([*result.learned(getattr(entry, key)).values()]).get("mean") for key in PERSONAL},
-            **{key: getattr(entry, key) for key in (*COUNTS, *SECONDS, "device_j", "waited_for")},
+            **{key: getattr(entry, key) for key in (*COUNTS, *SECONDS, "device_j", "waited_for", "silent")},
+            "declined": by_reason(entry.declined),
             **unknown,
         }
 
@@ -205,6 +213,7 @@ def _device_rows(result: Result) -> Iterable[dict[str, object]]:
             **{name: getattr(device, name) or None for name in ("test_samples", "steps", "standalone_steps")},
             "learns": int(device.learns),
             "joined": int(device.joined),
+            "declined": by_reason(device.declined),
             "classes": " ".join(map(str, device.classes)),
             "class_counts": " ".join(map(str, device.class_counts)),
             **unknown,
@@ -328,4 +337,11 @@ def _round_from(row: Mapping[str, str], curves: Mapping[str, Mapping[int, Mappin
     values: dict[str, Any] = {name: curve.get(number, {}) for name, curve in curves.items()}
     cells = dict(row) | {key: "0" for key in ROUND_COSTS if row[key] == ""}  # where nobody metered
     values |= {key: int(cells[key]) for key in COUNTS} | {key: float(cells[key]) for key in (*SECONDS, "device_j")}
+    values |= {"declined": _counted_reasons(row.get("declined", "")), "silent": int(row.get("silent") or 0)}
     return RoundResult(round=number, waited_for=row["waited_for"], **values)
+
+
+def _counted_reasons(text: str) -> dict[str, int]:
+    """Read what `by_reason` wrote."""
+    pairs = [each.rsplit(" ", 1) for each in text.split("; ") if each]
+    return {reason: int(count) for reason, count in pairs}

@@ -11,6 +11,7 @@ from coordinator.record.result import DeviceResult, Result
 from coordinator.record.units import human_bytes, human_joules, human_seconds, percent, printable
 from coordinator.report.summary import summary
 from coordinator.report.tables import UNKNOWN, Column, Table
+from coordinator.report.text_files import by_reason
 
 COLUMNS = (
     Column("device"),
@@ -57,7 +58,7 @@ def run_table(result: Result) -> Table:
 
 
 def _notes(result: Result) -> list[str]:
-    lines = [*_local(result), *_own_task(result), *_costs(result), *_encodings(result)]
+    lines = [*_local(result), *_own_task(result), *_costs(result), *_declines(result), *_encodings(result)]
     if not result.completed:
         reason = printable(result.reason) or "no reason was given"
         lines.append(f"ended early after {result.rounds_done} of {result.rounds} rounds: {reason}")
@@ -70,12 +71,21 @@ def _notes(result: Result) -> list[str]:
 def _costs(result: Result) -> list[str]:
     """The joules that were metered, and the device that the others waited for longest."""
     used_j = sum(device.energy_j for device in result.devices)
-    parts = [f"{human_joules(used_j)} drawn by all devices"] if used_j else []
+    measured = {device.joules_source for device in result.devices if device.energy_j} == {"measured"}
+    parts = [f"{human_joules(used_j)} drawn by all devices{', measured' * measured}"] if used_j else []
     slowest = max(result.devices, key=lambda device: device.waited_s, default=None)
     if slowest is not None and slowest.waited_s > WORTH_TELLING_S:
         kind = "".join(f", {printable(word)}" for word in (slowest.board, slowest.link) if word)
         parts.append(f"waited longest for {printable(slowest.id)}{kind}: {human_seconds(slowest.waited_s)}")
     return ["; ".join(parts)] if parts else []
+
+
+def _declines(result: Result) -> list[str]:
+    """The exchanges that devices declined, by reason, beside those that they left unanswered."""
+    if not result.declined():
+        return []
+    silent = sum(device.silent for device in result.devices)
+    return [f"exchanges declined by devices: {printable(by_reason(result.declined()))}; left unanswered: {silent}"]
 
 
 def _encodings(result: Result) -> list[str]:

@@ -47,6 +47,7 @@ def summary(result: Result) -> dict[str, Any]:
         "transport": result.transport,
         "encoding": dict(result.encoding),
         "updates": {key: result.updates.get(key, 0) for key in VERDICTS},
+        **({"declined": result.declined()} if result.declined() else {}),
         "refused_frames": {sender: dict(kinds) for sender, kinds in sorted(result.refused_frames.items())},
         "refused_devices": [dict(refusal) for refusal in result.refused_devices],
         "warnings": list(result.warnings),
@@ -149,5 +150,8 @@ def _device(device: DeviceResult) -> dict[str, Any]:
         "bytes_down": device.bytes_down,
         "rounds_done": device.rounds_done,
         **{name: value for name in COSTS if (value := getattr(device, name))},
+        **({"joules_source": device.joules_source} if device.joules_source else {}),
         "withheld": device.withheld,
+        **({"declined": dict(device.declined)} if device.declined else {}),
+        **({"silent": device.silent} if device.silent else {}),
     }

@@ -30,3 +30,8 @@ def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> st
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+def by_reason(counts: Mapping[str, int]) -> str:
+    """Counts by the word of a reason, such as `charging 1; temperature 3`."""
+    return "; ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))

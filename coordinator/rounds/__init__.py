@@ -7,6 +7,7 @@ method.
 from coordinator.rounds.machine import ROUND_MACHINE, advance_rounds, postponed, resumed, rounds_due_s
 from coordinator.rounds.state import (
     Broken,
+    Declined,
     DeviceRefused,
     EndRun,
     Finished,
@@ -28,6 +29,7 @@ from coordinator.rounds.state import (
     RoundTick,
     RoundTransition,
     SendReceipt,
+    Willing,
     Withheld,
 )
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -35,6 +37,7 @@ from edge_sdk.protocol.exchange_id import ExchangeId
 __all__ = [
     "ROUND_MACHINE",
     "Broken",
+    "Declined",
     "DeviceRefused",
     "EndRun",
     "ExchangeId",
@@ -57,6 +60,7 @@ __all__ = [
     "RoundTick",
     "RoundTransition",
     "SendReceipt",
+    "Willing",
     "Withheld",
     "advance_rounds",
     "postponed",

@@ -18,6 +18,7 @@ from dataclasses import replace
 from coordinator.rounds import selection
 from coordinator.rounds.state import (
     Broken,
+    Declined,
     DeviceRefused,
     EndRun,
     Finished,
@@ -39,6 +40,7 @@ from coordinator.rounds.state import (
     RoundTick,
     RoundTransition,
     SendReceipt,
+    Willing,
     Withheld,
 )
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -124,6 +126,38 @@ def _withhold(state: RoundState, event: Withheld) -> RoundTransition:
     return state, (noted, *commands)
 
 
+def _note_decline(state: RoundState, event: Declined) -> RoundTransition:
+    """Note who declines; a round that is not at hand is over, and a status about it came late."""
+    if event.round is None:
+        return replace(state, declining=state.declining | {event.device}), ()
+    if event.round == state.place.round:
+        return replace(state, sitting_out=state.sitting_out | {event.device}), ()
+    return state, ()
+
+
+def _decline(state: RoundState, event: Declined) -> RoundTransition:
+    """Go on without the device; where a fixed number of devices is asked, another one is asked in its place."""
+    state, _ = _note_decline(_seen(state, event.device), event)
+    state, commands = _close_if_complete(state)
+    if commands or state.wanted is None or event.device not in state.invited:
+        return state, commands
+    new = _asked(state, state.members - state.away - state.withheld - state.declined) - state.invited
+    return (replace(state, invited=state.invited | new), (_invite(state, new, event.now_s),)) if new else (state, ())
+
+
+def _consent(state: RoundState, event: Willing) -> RoundTransition:
+    """Invite the device to the open exchange, unless it was invited before or enough others are."""
+    one = event.device
+    state = replace(_seen(state, one), declining=state.declining - {one}, sitting_out=state.sitting_out - {one})
+    known = state.invited | state.withheld
+    if state.phase is not RoundPhase.COLLECTING or one not in state.members or one in known:
+        return state, ()
+    if state.wanted is not None and len(state.folded) + len(state.missing) >= state.wanted:
+        return state, ()
+    state = replace(state, invited=state.invited | {one})
+    return state, (_invite(state, {one}, event.now_s),)
+
+
 def _fold(state: RoundState, event: Persisted) -> RoundTransition:
     """Count a durable upload, even if its device has left meanwhile: a restart would find the upload and count it."""
     if event.place != state.place or event.device in state.folded:
@@ -143,14 +177,15 @@ def _tick(state: RoundState, event: RoundTick) -> RoundTransition:
         state = replace(state, away=state.away | (state.missing & state.members))
         if len(state.folded) >= state.needed:
             return _close(state)
-        if state.misses >= policy.patience:
+        consent = state.waits_for_consent
+        if state.misses >= policy.patience and not consent:
             return _fail(state, _too_silent(state))
         state = replace(
             state,
             # invite new devices, too: the uploads of the invited ones were too few
-            invited=state.invited | _asked(state, state.members - state.withheld, len(state.invited)),
+            invited=state.invited | _asked(state, state.members - state.withheld - state.declined, len(state.invited)),
             due_s=event.now_s + policy.deadline_s,
-            misses=state.misses + 1,
+            misses=state.misses if consent else state.misses + 1,
             retry_at_s=event.now_s,
         )
     if event.now_s >= state.retry_at_s and state.missing:
@@ -165,7 +200,7 @@ def _next(state: RoundState, event: Finished) -> RoundTransition:
     round_, exchange = state.place.round, state.place.exchange + 1
     if exchange < state.policy.exchanges:
         return _open(replace(state, place=ExchangeId(round_, exchange), folded=frozenset()), event.now_s)
-    after = replace(state, place=ExchangeId(round_ + 1, 0), folded=frozenset())
+    after = replace(state, place=ExchangeId(round_ + 1, 0), folded=frozenset(), sitting_out=frozenset())
     after, commands = _open(after, event.now_s)
     return after, (RoundDone(round_), *commands)
 
@@ -198,6 +233,8 @@ def _absent(state: RoundState, device: str) -> RoundState:
         away=state.away - {device},
         gone=state.gone | {device},
         invited=state.invited - ({device} - state.folded),
+        declining=state.declining - {device},
+        sitting_out=state.sitting_out - {device},
     )
 
 
@@ -216,11 +253,15 @@ def _begin(state: RoundState, now_s: float) -> RoundTransition:
 
 
 def _open(state: RoundState, now_s: float) -> RoundTransition:
-    """Open an exchange; invite the members that are here, or all if fewer than a quorum are here."""
+    """Open an exchange; invite the members that are here, or all if fewer than a quorum are here.
+
+    Those that decline are not invited: their link may be paid by volume.
+    """
     if not state.quorum_possible:
         return _fail(state, _too_few(state))
     here = state.members - state.away
     pool = here if len(here | state.folded) >= state.policy.quorum else state.members
+    pool -= state.declined
     invited = _asked(state, pool) | state.folded
     if len(state.folded) >= state.policy.expected:  # it may have closed before a restart: add no further upload
         invited = frozenset(state.folded)
@@ -265,7 +306,8 @@ def _measured(state: RoundState) -> RoundState:
     if state.place.exchange or state.closing:
         return state
     unheard = state.missing if state.wanted is not None and len(state.folded) >= state.wanted else frozenset()
-    asked = state.asked + len(state.invited - unheard) + len(state.unheard & state.away)
+    silent_or_here = state.invited - (state.declined - state.folded)
+    asked = state.asked + len(silent_or_here - unheard) + len(state.unheard & state.away)
     return replace(state, asked=asked, answered=state.answered + len(state.folded), unheard=unheard)
 
 
@@ -321,6 +363,7 @@ def _too_silent(state: RoundState) -> str:
     policy, place = state.policy, state.place
     came, waited = _counted(len(state.folded), "upload"), _counted(policy.patience + 1, "deadline")
     left = f"; refused or left: {', '.join(sorted(state.gone))}" if state.gone else ""
+    left += f"; declined: {', '.join(sorted(state.declined))}" if state.declined else ""
     return (
         f"round {place.round}, exchange {place.exchange}: {came} came of the {state.needed} needed, after "
         f"{waited} of {policy.deadline_s:g} s; "
@@ -391,6 +434,16 @@ ROUND_MACHINE: StateMachine[RoundState] = StateMachine(
             "no longer waited for in this exchange; if the quorum is all devices, it becomes one smaller",
         ),
         Rule((_F, _D, _X), Withheld, (SAME,), _receive_closed, "answered late or duplicate"),
+        Rule(
+            (_C,),
+            Declined,
+            (_C, _F, _D),
+            _decline,
+            "no longer waited for, nor invited until it is Willing, or for this round; where the round asks a fixed "
+            "number of devices, another one is invited; if the quorum is all devices, it becomes one smaller",
+        ),
+        Rule((_G, _F), Declined, (SAME,), _note_decline, "not invited until it is Willing, or for this round"),
+        Rule((_G, _C, _F), Willing, (SAME,), _consent, "waited for again if the exchange is open"),
         Rule((_C,), Persisted, (_C, _F, _D), _fold, "counted once; the last upload closes the exchange"),
         Rule((_F, _D, _X), Persisted, (SAME,), _receive_closed, "too late to count; answered late or duplicate"),
         Rule(

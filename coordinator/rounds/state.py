@@ -72,6 +72,10 @@ class RoundState:
     """Devices whose uploads for this exchange are durable."""
     withheld: frozenset[str] = frozenset()
     """Devices that withheld their upload for this exchange, because their training diverged."""
+    declining: frozenset[str] = frozenset()
+    """Devices that compute nothing until they say otherwise, because their owner's policy does not allow it."""
+    sitting_out: frozenset[str] = frozenset()
+    """Devices that compute nothing more in this round, because its budget is used up."""
     opens_at_s: float | None = None
     """While gathering: when to open without the remaining devices (s); None: there was no quorum yet."""
     due_s: float = 0.0
@@ -101,12 +105,29 @@ class RoundState:
     @property
     def waited_for(self) -> bool:
         """Whether an invited device has not answered; comparing sizes suffices, since `folded` is part of `invited`."""
-        return len(self.invited) > len(self.folded)
+        return len(self.invited) > len(self.folded) and (not self.declined or bool(self.missing))
 
     @property
     def missing(self) -> frozenset[str]:
-        """Invited devices whose upload has not arrived."""
-        return self.invited - self.folded
+        """Invited devices whose upload has not arrived, and that did not decline."""
+        return self.invited - self.folded - self.declined
+
+    @property
+    def silent(self) -> frozenset[str]:
+        """Devices that a closing exchange waited for in vain; none where it closed because it had enough uploads."""
+        enough = self.wanted is not None and len(self.folded) >= self.wanted
+        return frozenset() if enough else self.missing
+
+    @property
+    def declined(self) -> frozenset[str]:
+        """Devices that do not compute now, and said so; an upload of theirs still counts."""
+        return self.declining | self.sitting_out if self.sitting_out else self.declining
+
+    @property
+    def waits_for_consent(self) -> bool:
+        """Whether this exchange lacks a quorum only because devices decline: they may take part later."""
+        willing_or_here = self.folded | (self.declined & self.members)
+        return bool(self.declined) and len(willing_or_here) >= self.policy.quorum - len(self.withheld)
 
     @property
     def counted(self) -> AbstractSet[str]:
@@ -140,11 +161,14 @@ class RoundState:
     def needed(self) -> int:
         """The number of uploads that this exchange needs to close.
 
-        This is the quorum.  If the quorum is all devices, those that withheld their upload are subtracted, so that a
-        device whose training diverged does not end the run.
+        This is the quorum.  If the quorum is all devices, those that withheld their upload or declined are subtracted,
+        so that a device whose training diverged, or that is too hot, does not end the run.
         """
         policy = self.policy
-        return policy.quorum if policy.quorum < policy.expected else max(1, policy.quorum - len(self.withheld))
+        if policy.quorum < policy.expected:
+            return policy.quorum
+        declined = (self.declined & self.members) - self.folded if self.declined else frozenset()
+        return max(1, policy.quorum - len(self.withheld | declined))
 
 
 # -- events ---------------------------------------------------------------------------------------------------------
@@ -199,6 +223,24 @@ class Withheld:
 
 
 @dataclass(frozen=True, slots=True)
+class Declined:
+    """A device reported that its owner's policy does not allow it to compute now: it is not waited for."""
+
+    device: str
+    round: int | None
+    """The only round that this is about; None: it holds until the device is Willing."""
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Willing:
+    """A device that declined reported that it computes again."""
+
+    device: str
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Persisted:
     """An upload is durable now."""
 
@@ -230,7 +272,18 @@ class Broken:
 
 
 RoundEvent: TypeAlias = (
-    Joined | DeviceRefused | Left | Lost | Received | Withheld | Persisted | RoundTick | Finished | Broken
+    Joined
+    | DeviceRefused
+    | Left
+    | Lost
+    | Received
+    | Withheld
+    | Declined
+    | Willing
+    | Persisted
+    | RoundTick
+    | Finished
+    | Broken
 )
 
 

@@ -32,6 +32,7 @@ class Aggregation:
             record.contributed[device] += 1
             if upload.exchange == self._last:
                 record.rounds_done[device] += 1
+        record.spent(device, upload)
         record.instrument(upload.round + 1, device, upload.instruments)
         arrived = self._reduction.method.arrives(closing=upload.closing)
         record.measured(device, upload.metrics_round, upload.metrics, arrived)

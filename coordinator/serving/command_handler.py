@@ -141,7 +141,8 @@ class CommandHandler:
         self.answer(answer)
 
     def _reduce(self, reduce: Reduce, now_s: float) -> Finished | Broken:
-        self._record.waiting.closed(self._state().missing, now_s)  # only once: a disk wait counts for no device
+        state = self._state()
+        self._record.waiting.closed(state.missing, now_s)  # only once: a disk wait counts for no device
         try:
             self._ledger.close_exchange(reduce.place, reduce.contributors, now=reduce.partial)
             self._aggregation.close(reduce.place, reduce.contributors)
@@ -149,6 +150,7 @@ class CommandHandler:
             raise
         except EdgeError as error:
             return Broken(str(error))
+        self._record.closed_without((state.declined & state.members) - state.folded, state.silent)
         self._look_for_outliers(reduce.place)
         return Finished(now_s)
 

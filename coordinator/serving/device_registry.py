@@ -27,6 +27,8 @@ class DeviceRegistry:
         """The samples that each of these devices declared; 0: it did not tell."""
         self._stamps: dict[str, Stamp] = {}
         """The stamp of each device's last Hello, even if that was refused."""
+        self._statuses: dict[str, Stamp] = {}
+        """The stamp of each device's newest status that says whether it takes part."""
 
     # -- admission --------------------------------------------------------------------------------------------------
 
@@ -99,3 +101,15 @@ class DeviceRegistry:
         """Whether the device's last Hello has this boot epoch, so that a status of that epoch is about the present."""
         last = self._stamps.get(device)
         return last is not None and last.boot_epoch == boot_epoch
+
+    def newest_status(self, device: str, stamp: Stamp) -> bool:
+        """Note a status, and return whether it is newer than those before, and not of an earlier start of the device.
+
+        A device that starts announces its status before it sends Hello.
+        """
+        hello, last = self._stamps.get(device, Stamp()), self._statuses.get(device, Stamp())
+        newer = (stamp.boot_epoch, stamp.sequence) > (last.boot_epoch, last.sequence)
+        if not newer or stamp.boot_epoch < hello.boot_epoch:
+            return False
+        self._statuses[device] = stamp
+        return True

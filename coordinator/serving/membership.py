@@ -15,7 +15,7 @@ from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.run_warnings import RunWarnings
 from coordinator.serving.sender import Sender
 from edge_sdk.errors import RemoteProtocolError, StoreError
-from edge_sdk.protocol.codec import Envelope
+from edge_sdk.protocol.codec import Envelope, Stamp
 from edge_sdk.protocol.messages import Bye, DeviceStatus, Hello, PublicRequest
 
 
@@ -55,8 +55,9 @@ class MembershipHandler:
             self._registry.check_news(message.device, envelope.stamp)
             return self._bye(message, now_s, observer)
         if isinstance(message, DeviceStatus):
-            lost = message.state != "ready" and self._registry.lives(message.device, message.boot)
-            return rounds.Lost(message.device) if lost else None
+            if message.state == "ready":
+                return self._consent(message, envelope.stamp, now_s, observer)
+            return rounds.Lost(message.device) if self._registry.lives(message.device, message.boot) else None
         raise RemoteProtocolError("topic", f"a {type(message).__name__} is not for the coordinator")
 
     def _hello(self, hello: Hello, frame: bytes, now_s: float, observer: RunObserver) -> rounds.RoundEvent | None:
@@ -110,9 +111,27 @@ class MembershipHandler:
         except StoreError as error:
             observer.noted(str(error))  # the device will ask again
 
+    def _consent(
+        self, status: DeviceStatus, stamp: Stamp, now_s: float, observer: RunObserver
+    ) -> rounds.Declined | rounds.Willing | None:
+        """Note whether a device computes what it is assigned; None: nothing changes, or the status is out of date."""
+        device, reasons = status.device, self._record.declining
+        changes = bool(status.declines) or device in reasons
+        if not changes or device not in self._registry.numbers or not self._registry.newest_status(device, stamp):
+            return None
+        if not status.declines:
+            observer.noted(f"{device} takes part again")
+            del reasons[device]
+            return rounds.Willing(device, now_s)
+        if reasons.get(device, ("", ""))[0] != status.declines:
+            observer.noted(f"{device} declined: {status.why or status.declines}")
+        reasons[device] = status.declines, status.why
+        return rounds.Declined(device, status.declines_round, now_s)
+
     def _bye(self, bye: Bye, now_s: float, observer: RunObserver) -> rounds.Left | None:
         if bye.device not in self._registry.numbers:
             return None  # the device never joined
         observer.noted(remarks.left(bye.device, bye.reason))
         self._record.left[bye.device] = bye.reason
+        self._record.declining.pop(bye.device, None)
         return rounds.Left(bye.device, now_s)

@@ -57,6 +57,11 @@ def device_result(server: Server, name: str) -> DeviceResult:
         rounds_done=record.rounds_done[name],
         waited_s=float(record.waiting.total_s[name]),
         withheld=record.withheld[name],
+        declined=dict(sorted(record.declined.get(name, {}).items())),
+        silent=record.silent[name],
+        busy_s=float(record.busy_s[name]),
+        energy_j=float(record.energy_j[name]),
+        joules_source=record.joules_source.get(name, ""),
     )
 
 

@@ -11,7 +11,7 @@ from edge_sdk.device.learner import NO_EVALUATION, Evaluation, ExchangeMetrics, 
 from edge_sdk.device.store import FinishedExchange, RoundStart, Store
 from edge_sdk.device.uplink import Uplink
 from edge_sdk.errors import Diverged, LocalProtocolError
-from edge_sdk.policy.energy import Cost
+from edge_sdk.policy.energy import TrainingCost
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import Assign, Upload
@@ -79,7 +79,7 @@ class OngoingExchange:
             notify(f"round {self.assign.round}: {reason}; withheld and undone: {divergence.REMEDY}")
         self.result, self.withheld, self.measured = (self.learner.state, {}), one_line(reason), ExchangeMetrics()
 
-    def pack(self, select: UploadedKnowledge, uplink: Uplink, notify: Notify, cost: Cost) -> None:
+    def pack(self, select: UploadedKnowledge, uplink: Uplink, notify: Notify, cost: TrainingCost) -> None:
         """Make the frame of the upload; the upload is empty if its numbers are not finite or too large to send.
 
         cost: what training since the last upload has cost.
@@ -111,7 +111,7 @@ class OngoingExchange:
         self.result = (state, {})
         return knowledge
 
-    def _upload(self, knowledge: Mapping[str, Payload], cost: Cost) -> Upload:
+    def _upload(self, knowledge: Mapping[str, Payload], cost: TrainingCost) -> Upload:
         """Build the upload; knowledge: after the federation's transforms."""
         assign, us = self.assign, self.learner.membership.welcome
         shared, personal = self._evaluations()
@@ -131,7 +131,7 @@ class OngoingExchange:
             knowledge=knowledge,
             busy_s=cost.busy_s,
             energy_j=cost.energy_j,
-            joules_source=cost.joules_source,
+            joules_source=cost.joules_source or None,
             temperature_c=cost.temperature_c,
         )
 

@@ -30,7 +30,7 @@ from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import Diverged, Refused, RemoteProtocolError, RunFailed, StoreError
 from edge_sdk.models.base import Model
 from edge_sdk.policy.conditions import Objection
-from edge_sdk.policy.energy import Cost
+from edge_sdk.policy.energy import TrainingCost
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import CONTROL_LIMITS
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -120,9 +120,9 @@ class Participant:
     def on_exchange(self, report: RoundReport) -> None:
         """Hook: called after each exchange, once it is stored."""
 
-    def cost(self) -> Cost:
+    def cost(self) -> TrainingCost:
         """Hook: return what training since the last upload has cost; a simulation counts it elsewhere."""
-        return Cost()
+        return TrainingCost()
 
     def knowledge_to_upload(self, assign: Assign, knowledge: Mapping[str, Payload]) -> Mapping[str, Payload]:  # noqa: ARG002  # for subclasses
         """Return the knowledge to upload after an exchange; a simulation of malicious devices overrides this."""

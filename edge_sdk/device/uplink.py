@@ -62,7 +62,7 @@ class Uplink:
             device=self._device,
             state=state,
             boot=self._boot_epoch,
-            declines=objection.reason if objection else "",
+            declines=objection.reason if objection else None,
             why=one_line(objection.text) if objection else "",
             declines_round=objection.round if objection else None,
         )

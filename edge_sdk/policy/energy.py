@@ -32,7 +32,7 @@ class PowerMeter:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class TrainingCost:
     """What training has cost."""
 
     busy_s: float = 0.0

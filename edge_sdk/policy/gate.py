@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from edge_sdk.policy.conditions import CONDITIONS, UNKNOWN, Objection
-from edge_sdk.policy.energy import Cost, EnergyCounter
+from edge_sdk.policy.energy import EnergyCounter, TrainingCost
 from edge_sdk.policy.policy import Policy
 from edge_sdk.policy.sensors import Sensors
 
@@ -39,8 +39,8 @@ class TrainingGate:
         self._held_since_s: float | None = None
         """Since when all conditions hold again, while training has not gone on yet."""
         self._round = -1
-        self._round_cost = Cost()
-        self._unreported = Cost()
+        self._round_cost = TrainingCost()
+        self._unreported = TrainingCost()
         self._batch_s = 0.0
         """When the last batch began."""
         self._read_at_s: float | None = None
@@ -49,7 +49,7 @@ class TrainingGate:
     def objection(self, now_s: float, round_: int) -> Objection | None:
         """Return why the device does not train now; None: it may.  round_: the round at hand, counted from 0."""
         if round_ != self._round:
-            self._round, self._round_cost, self._check_at_s = round_, Cost(), now_s
+            self._round, self._round_cost, self._check_at_s = round_, TrainingCost(), now_s
             if self._objection is not None and self._objection.round is not None:
                 self._objection = None
         if now_s >= self._check_at_s:
@@ -66,7 +66,7 @@ class TrainingGate:
 
     def end(self, now_s: float) -> None:
         """Note that the batch is computed, and count the time that it took."""
-        self._count(Cost(max(0.0, now_s - self._batch_s)))
+        self._count(TrainingCost(max(0.0, now_s - self._batch_s)))
         if self._read_at_s is not None and now_s >= self._read_at_s + CHECK_S:
             self._count_energy(now_s)
 
@@ -76,19 +76,19 @@ class TrainingGate:
             self._count_energy(now_s)
             self._read_at_s = None
 
-    def take_cost(self) -> Cost:
+    def take_cost(self) -> TrainingCost:
         """Return what the training since the last call has cost; call `rest` before."""
-        cost, self._unreported = self._unreported, Cost()
+        cost, self._unreported = self._unreported, TrainingCost()
         source = self._energy.source if cost.energy_j else ""
-        return Cost(cost.busy_s, cost.energy_j, source, self._sensors.temperature_c())
+        return TrainingCost(cost.busy_s, cost.energy_j, source, self._sensors.temperature_c())
 
     def _count_energy(self, now_s: float) -> None:
         before_j = self._energy.joules
         self._energy.advance(now_s)
-        self._count(Cost(energy_j=self._energy.joules - before_j))
+        self._count(TrainingCost(energy_j=self._energy.joules - before_j))
         self._read_at_s = now_s
 
-    def _count(self, cost: Cost) -> None:
+    def _count(self, cost: TrainingCost) -> None:
         self._round_cost, self._unreported = _sum(self._round_cost, cost), _sum(self._unreported, cost)
 
     def _settled(self, found: Objection | None, now_s: float) -> Objection | None:
@@ -121,5 +121,5 @@ class TrainingGate:
         return None
 
 
-def _sum(left: Cost, right: Cost) -> Cost:
-    return Cost(left.busy_s + right.busy_s, left.energy_j + right.energy_j)
+def _sum(left: TrainingCost, right: TrainingCost) -> TrainingCost:
+    return TrainingCost(left.busy_s + right.busy_s, left.energy_j + right.energy_j)

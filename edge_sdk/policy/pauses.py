@@ -12,7 +12,8 @@ PAUSED = Objection("paused", "paused by its owner")
 class PauseReport:
     """The objection that the coordinator should know of.
 
-    It is told at once if nothing of the exchange is computed yet, and otherwise after a while.
+    It is told at once if nothing of the exchange is computed yet, or nothing more of the round will be, and otherwise
+    after a while.
     """
 
     def __init__(self) -> None:
@@ -25,4 +26,5 @@ class PauseReport:
             return None
         if self._since_s is None:
             self._since_s = now_s
-        return objection if fresh or now_s - self._since_s >= TELL_AFTER_S else None
+        at_once = fresh or objection.round is not None
+        return objection if at_once or now_s - self._since_s >= TELL_AFTER_S else None

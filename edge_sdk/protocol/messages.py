@@ -247,8 +247,8 @@ class Upload:
     """Seconds of training since the device's last upload; 0: not metered."""
     energy_j: Annotated[float, Real(0.0, 1e12)] = field(default=0.0, metadata=LATER)
     """Joules that the board drew in these seconds; 0: not known."""
-    joules_source: Annotated[str, Text(16, "measured|profile|")] = field(default="", metadata=LATER)
-    """Where the joules are from: a meter or sensor, or the board's profile."""
+    joules_source: Annotated[str, Text(16, "measured|profile")] | None = field(default=None, metadata=LATER)
+    """Where the joules are from: a meter or sensor, or the board's profile; None: there are none."""
     temperature_c: Annotated[float, Real(-273.15, 1000.0)] | None = field(default=None, metadata=LATER)
     """The temperature of the device's hottest zone, in degrees Celsius; None: it does not tell."""
 
@@ -298,8 +298,8 @@ class DeviceStatus:
     device: Id
     state: Annotated[str, Text(16, "ready|disconnected|lost")]
     boot: Epoch
-    declines: Annotated[str, Text(64, r"[a-z0-9_.-]*")] = field(default="", metadata=LATER)
-    """The word for the reason why the device does not compute what it is assigned; empty: it does."""
+    declines: Word | None = field(default=None, metadata=LATER)
+    """The word for the reason why the device does not compute what it is assigned; None: it does."""
     why: Line = field(default="", metadata=LATER)
     """The same in a line for people."""
     declines_round: Count | None = field(default=None, metadata=LATER)

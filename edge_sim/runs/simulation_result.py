@@ -86,5 +86,6 @@ def _device(server: Server, device: Device, alone: DeviceResult, spent: DeviceCo
         class_counts=device.data.class_counts(kit.classes),
         standalone_accuracy=alone.accuracy,
         standalone_steps=alone.steps,
+        joules_source="profile" if spent.energy_j else "",
         **spent._asdict(),
     )

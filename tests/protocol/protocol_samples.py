@@ -156,6 +156,9 @@ MESSAGES: dict[str, Message] = {
     "refusal": Refusal(**ADDRESS, reason="capability", message="no logits", remedy="bring a model that gives logits"),
     "bye": Bye(**ADDRESS, reason="stopped by its owner"),
     "device-status": DeviceStatus(**ADDRESS, state="ready", boot=3),
+    "device-status-declines": DeviceStatus(
+        **ADDRESS, state="ready", boot=3, declines="time-budget", why="60 s are used up", declines_round=4
+    ),
     "coordinator-status": CoordinatorStatus(federation="lab", state="failed", epoch=2, reason="quorum lost"),
     "control": Control(federation="lab", operation="revoke", device="cam-07"),
     **{
@@ -171,6 +174,9 @@ MESSAGES: dict[str, Message] = {
         for kind, payload in {**PAYLOADS, **CODED}.items()
     },
     "upload-withheld": Upload(**ADDRESS, round=9, exchange=1, samples=60, withheld="the loss was nan in step 3"),
+    "upload-metered": Upload(
+        **ADDRESS, round=9, exchange=1, busy_s=2.5, energy_j=11.25, joules_source="measured", temperature_c=61.5
+    ),
     "upload-closing": Upload(**ADDRESS, round=100, exchange=0, closing=True, metrics={"accuracy": 1.0}),
 }
 

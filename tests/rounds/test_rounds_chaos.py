@@ -78,15 +78,22 @@ def play(model: Model, script: bytes, *, leaving: bool) -> None:
             model.leave(device)
         elif kind < 248 and leaving:
             model.feed(rounds.DeviceRefused(device))
+        elif 248 <= kind < 252:
+            model.feed(rounds.Declined(device, (None, model.state.place.round, 0)[what % 3], model.now_s))
+        elif 252 <= kind < 255:
+            model.feed(rounds.Willing(device, model.now_s))
         elif kind == 255 and leaving and what < 32:
             model.feed(rounds.Broken("the disk is gone"))
 
 
 def settle(model: Model, alive: tuple[str, ...]) -> None:
-    """Faults stop: everybody is here, every message arrives, everything is answered."""
+    """Faults stop: everybody is here, every message arrives, everything is answered, and nobody declines."""
     for device in alive:
         if not model.over:
             model.join(device)
+    for device in sorted(model.state.declined):
+        if not model.over:
+            model.feed(rounds.Willing(device, model.now_s))
     for _ in range(MOST_TO_END):
         if model.over:
             return
