@@ -77,6 +77,8 @@ def split_file(
     in a convolution and a mean, its outputs are the features, and the head starts as the identity.  `features` names a
     tensor to split at.  All other files are extractors.  Raises ModelError where nothing of this fits.
     """
+    if classes is not None and classes < 1:
+        raise ModelError(f"{name}: classes {classes}: expected at least 1")
     ending = ending_of(graph, graph.float_output())
 
     def body(tensor: str) -> OnnxSession:

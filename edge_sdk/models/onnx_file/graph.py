@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from edge_sdk.errors import ModelError
-from edge_sdk.models.onnx_file.tensors import Constant, has_nan
+from edge_sdk.models.onnx_file.tensors import Constant, as_floats, has_nan
 from edge_sdk.models.onnx_file.wire import Field, damaged, fields, put, single, whole_numbers
 
 OnnxFile: TypeAlias = "str | PathLike[str] | bytes"
@@ -106,6 +106,11 @@ class Graph:
             raise ModelError(
                 f"{self.name}: {what} {name!r}: the file has no such tensor; nearest: {', '.join(near) or 'none'}"
             )
+
+    def parameters(self) -> int:
+        """Return the number of floating-point constants."""
+        held = [*self.constants.values(), *(node.tensor for node in self.nodes if node.tensor is not None)]
+        return sum(values.size for each in held if (values := as_floats(each.values())) is not None)
 
     def check_numbers(self) -> None:
         """Raise ModelError for a constant with NaN."""
