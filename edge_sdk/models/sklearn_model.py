@@ -6,6 +6,7 @@ Nothing of scikit-learn is imported: an estimator brings its own methods and arr
 from __future__ import annotations
 
 import copy
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -114,7 +115,7 @@ class SklearnModel(HeadModel):
 
     def _transformed(self, x: Floats) -> Floats:
         """Return the features of samples: (n, c, h, w) -> (n, d); one at a time, so that neighbours change no bit."""
-        flat = x.reshape(len(x), -1)
+        flat = x.reshape(len(x), prod(x.shape[1:]))
         width = self.spec.feature_dim
         out = np.empty((len(x), width), np.float32)
         for i in range(len(x) if self._before else 0):
