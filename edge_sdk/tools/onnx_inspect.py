@@ -50,7 +50,9 @@ def inspected(
     known = _classes(graph, features, input_shape, layout) if classes is None else classes
     model = OnnxModel(file, known, features=features, input_shape=input_shape, layout=layout, name=file.name)
     spec, inputs = model.spec, model.split.session.inputs
-    ports = [Port(each.name, each.type, tuple(each.shape)) for each in open_session(graph, file.name).get_inputs()]
+    ports = [
+        Port(each.name, each.type, tuple(each.shape)) for each in open_session(graph, graph.content()).get_inputs()
+    ]
     return {
         "file": str(file),
         "bytes": file.stat().st_size,
@@ -64,7 +66,7 @@ def inspected(
         "split_at": model.split.features,
         "head_starts": model.split.how,
         "remark": model.split.remark(),
-        "cut": model.split.ending.cut if model.split.how != "new" else "",
+        "cut": model.split.cut,
         "features": spec.feature_dim,
         "classes": spec.classes,
         "classes_known": classes is not None or model.split.how == "layer",

@@ -176,7 +176,7 @@ def read_graph(file: OnnxFile, name: str) -> Graph:
         graph = _graph(memoryview(content), folder)
         graph.check_numbers()
     except OSError as error:
-        raise ModelError(f"{name}: {fspath(error.filename or '')}: {error.strerror or error}") from error
+        raise ModelError(f"{name}: {fspath(error.filename or '')} cannot be read: {error.strerror or error}") from error
     except ModelError as error:
         raise ModelError(f"{name}: {error}") from error
     return replace(graph, name=name)
