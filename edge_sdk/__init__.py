@@ -16,7 +16,16 @@ if TYPE_CHECKING:
     from edge_sdk.data import Augment, LocalData, Preprocess, Samples
     from edge_sdk.device.exchange import RoundReport
     from edge_sdk.errors import EdgeError
-    from edge_sdk.models import Model, ModelSpec, NumpyModel, OnnxModel, OnnxTeacher, PredictOnly, TorchModel
+    from edge_sdk.models import (
+        Model,
+        ModelSpec,
+        NumpyModel,
+        OnnxModel,
+        OnnxTeacher,
+        PredictOnly,
+        SklearnModel,
+        TorchModel,
+    )
     from edge_sdk.policy.energy import PowerMeter
     from edge_sdk.policy.policy import Policy
     from edge_sdk.public_set.samples import PublicSet
@@ -42,6 +51,7 @@ _HOME = {
     "RoundReport": "edge_sdk.device.exchange",
     "SampleStore": "edge_sdk.samples.store",
     "Samples": "edge_sdk.data",
+    "SklearnModel": "edge_sdk.models",
     "TlsFiles": "edge_sdk.transport.mqtt.tls",
     "TorchModel": "edge_sdk.models",
 }
@@ -65,6 +75,7 @@ __all__ = [
     "RoundReport",
     "SampleStore",
     "Samples",
+    "SklearnModel",
     "TlsFiles",
     "TorchModel",
     "__version__",

@@ -1,4 +1,4 @@
-"""The sub-commands of the device side, declared: device, boards, doctor."""
+"""The sub-commands of the device side, declared: device, boards, doctor, inspect."""
 
 from __future__ import annotations
 
@@ -57,6 +57,24 @@ def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
     add_tls_options(parser)
 
 
+def _inspect_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="MODEL.onnx")
+    parser.add_argument("--classes", type=int, metavar="N", help="of the federation (default: those of the file)")
+    parser.add_argument("--features", metavar="TENSOR", help="split there (default: before the last linear layer)")
+    parser.add_argument(
+        "--input-shape", type=_sizes, metavar="C,H,W", help="of one sample, where the file leaves it open"
+    )
+    parser.add_argument("--layout", choices=("auto", "NCHW", "NHWC"), default="auto", help="of pictures")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _sizes(text: str) -> list[int]:
+    sizes = [int(part) if part.strip().isdecimal() else 0 for part in text.split(",")]
+    if min(sizes) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected sizes such as 1,28,28")
+    return sizes
+
+
 DEVICE = Subcommand(
     name="device",
     help="take part in a federation with your own model and data",
@@ -77,4 +95,11 @@ DOCTOR = Subcommand(
     example="edge-sdk doctor --broker mqtt://lab:1883 --state state/device-07",
     arguments=_doctor_arguments,
     function="edge_sdk.tools.doctor.command:command",
+)
+INSPECT = Subcommand(
+    name="inspect",
+    help="say what an .onnx file is, where it would be split, and which methods it could take part in",
+    example="edge-sdk inspect model.onnx",
+    arguments=_inspect_arguments,
+    function="edge_sdk.tools.onnx_inspect:command",
 )

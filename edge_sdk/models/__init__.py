@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from edge_sdk.models.numpy_model import NumpyModel
     from edge_sdk.models.onnx_model import OnnxModel, OnnxTeacher
     from edge_sdk.models.predict_only import PredictOnly
+    from edge_sdk.models.sklearn_model import SklearnModel
     from edge_sdk.models.torch_model import TorchModel
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "OnnxModel",
     "OnnxTeacher",
     "PredictOnly",
+    "SklearnModel",
     "TorchModel",
     "export",
 ]
@@ -42,6 +44,7 @@ _HOMES = {
     "OnnxModel": "onnx_model",
     "OnnxTeacher": "onnx_model",
     "PredictOnly": "predict_only",
+    "SklearnModel": "sklearn_model",
     "TorchModel": "torch_model",
 }
 

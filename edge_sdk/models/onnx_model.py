@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
+from os import fspath
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -58,8 +59,8 @@ class OnnxModel(HeadModel):
         """
         graph = read_graph(file, name)
         split = split_file(
+            file if isinstance(file, bytes) else Path(fspath(file)).resolve(),
             graph,
-            name=name,
             classes=classes,
             features=features,
             input_shape=input_shape,
@@ -119,7 +120,7 @@ class OnnxModel(HeadModel):
 
     def frozen_digest(self) -> bytes:
         """Return what identifies the frozen body: 32 bytes; the head has no part in it."""
-        return hashlib.sha256(self.split.graph.up_to([self.split.features]).content()).digest()
+        return self.split.session.digest
 
     def onnx_bytes(self, _x: Floats) -> bytes:
         """Return the file with the trained head in it: what it gave it still gives, by the present head."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,10 @@ class OnnxSession:
         ModelError where the runtime does not load the graph, or samples do not fit it.
         """
         self._name = name
-        self._session = open_session(graph, name)
+        content = graph.content()
+        self.digest = digest_of(content)
+        """Identifies the graph, with its weights."""
+        self._session = open_session(graph, content)
         ports = [Port(each.name, each.type, tuple(each.shape)) for each in self._session.get_inputs()]
         self._output = self._session.get_outputs()[0].name
         self.inputs = Inputs(ports, name=name, input_shape=input_shape, layout=layout, adapter=adapter)
@@ -84,18 +88,23 @@ class OnnxSession:
         return int(self._run(np.zeros((1, *shape), np.float32)).size)
 
 
-def open_session(graph: Graph, name: str) -> Any:
-    """Load a graph into ONNX Runtime.  Raises ModelError, in one line, where it does not load."""
+def digest_of(content: bytes) -> bytes:
+    """Return the digest of a file: 32 bytes."""
+    return hashlib.sha256(content).digest()
+
+
+def open_session(graph: Graph, content: bytes) -> Any:
+    """Load the content of a graph into ONNX Runtime.  Raises ModelError, in one line, where it does not load."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.log_severity_level = _ONLY_FATAL
     try:
-        return onnxruntime.InferenceSession(graph.content(), options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime's errors have no common base
         opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in graph.opsets.items())
         raise ModelError(
-            f"{name}: ONNX Runtime {onnxruntime.__version__} does not load it (opsets {opsets}): {_reason(error)}"
+            f"{graph.name}: ONNX Runtime {onnxruntime.__version__} does not load it (opsets {opsets}): {_reason(error)}"
         ) from error
 
 

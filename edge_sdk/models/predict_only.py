@@ -19,8 +19,9 @@ from edge_sdk.objectives.optim import Part
 if TYPE_CHECKING:  # of the tools, not of a base install
     from typing_extensions import Self
 
-_LEAST_PROBABILITY = 1e-7
-"""Probabilities are at least this before their logarithm, so that a sure teacher gives finite logits."""
+_LEAST_PROBABILITY = 1e-4
+"""Probabilities are at least this before their logarithm: trees and rounded outputs give 0, and a sure teacher's logits
+must stay comparable with those that they are averaged with."""
 
 
 class PredictOnly:
@@ -43,8 +44,8 @@ class PredictOnly:
     ) -> None:
         """`function`: samples f4 (n, c, h, w), as `preprocess` makes them -> (n, k), one number for each class.
 
-        gives: what the numbers are; of probabilities the logarithm is taken.  The same sample must always give the
-        same numbers.  Raises ModelError for arguments that make no sense.
+        gives: what the numbers are; of probabilities the logarithm is taken, less its mean over the classes.  The same
+        sample must always give the same numbers.  Raises ModelError for arguments that make no sense.
         """
         if not callable(function):
             raise ModelError(f"{name}: found {type(function).__name__}: give a function from samples to (n, classes)")
@@ -85,8 +86,9 @@ class PredictOnly:
             return found.astype(np.float32)
         if found.min() < 0 or not np.allclose(found.sum(axis=1), 1, atol=1e-2):
             raise ModelError(f"model {self.spec.name!r}: rows that sum to 1 were expected of gives='probabilities'")
-        logs: Floats = np.log(np.maximum(found, _LEAST_PROBABILITY)).astype(np.float32)
-        return logs
+        logs = np.log(np.maximum(found, _LEAST_PROBABILITY))
+        centred: Floats = (logs - logs.mean(axis=1, keepdims=True)).astype(np.float32)
+        return centred
 
     def features(self, _x: Floats) -> Floats:
         """Raises Unsupported."""

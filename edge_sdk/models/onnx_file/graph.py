@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from edge_sdk.errors import ModelError
-from edge_sdk.models.onnx_file.tensors import Constant, has_nan
+from edge_sdk.models.onnx_file.tensors import Constant, as_floats, has_nan
 from edge_sdk.models.onnx_file.wire import Field, damaged, fields, put, single, whole_numbers
 
 OnnxFile: TypeAlias = "str | PathLike[str] | bytes"
@@ -107,6 +107,11 @@ class Graph:
                 f"{self.name}: {what} {name!r}: the file has no such tensor; nearest: {', '.join(near) or 'none'}"
             )
 
+    def parameters(self) -> int:
+        """Return the number of floating-point constants."""
+        held = [*self.constants.values(), *(node.tensor for node in self.nodes if node.tensor is not None)]
+        return sum(values.size for each in held if (values := as_floats(each.values())) is not None)
+
     def check_numbers(self) -> None:
         """Raise ModelError for a constant with NaN."""
         held = [*self.constants.values(), *(node.tensor for node in self.nodes if node.tensor is not None)]
@@ -171,7 +176,7 @@ def read_graph(file: OnnxFile, name: str) -> Graph:
         graph = _graph(memoryview(content), folder)
         graph.check_numbers()
     except OSError as error:
-        raise ModelError(f"{name}: {fspath(error.filename or '')}: {error.strerror or error}") from error
+        raise ModelError(f"{name}: {fspath(error.filename or '')} cannot be read: {error.strerror or error}") from error
     except ModelError as error:
         raise ModelError(f"{name}: {error}") from error
     return replace(graph, name=name)

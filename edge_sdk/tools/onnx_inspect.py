@@ -1,0 +1,136 @@
+"""`edge-sdk inspect`: what an .onnx file is, where it would be split, and which methods it could take part in."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from edge_sdk.errors import ModelError, UsageError
+from edge_sdk.methods.base import Method
+from edge_sdk.methods.registry import load_method, method_fault, method_names
+from edge_sdk.models.base import ModelSpec
+from edge_sdk.models.onnx_file.graph import Graph, read_graph
+from edge_sdk.models.onnx_file.head import ending_of
+from edge_sdk.models.onnx_inputs import Layout, Port
+from edge_sdk.models.onnx_model import OnnxModel
+from edge_sdk.models.onnx_session import OnnxSession, open_session
+
+
+def command(args: argparse.Namespace) -> int:
+    """Describe a file; raise UsageError, in one line, for one that no device could use."""
+    file: Path = args.file
+    if not file.is_file():
+        raise UsageError(f"{file}: no such file")
+    shape = tuple(args.input_shape) if args.input_shape else None
+    try:
+        found = inspected(file, args.classes, features=args.features, input_shape=shape, layout=args.layout)
+    except ModelError as error:
+        raise UsageError(str(error)) from error
+    sys.stdout.write((json.dumps(found, indent=2) if args.json else _text(found)) + "\n")
+    return 0
+
+
+def inspected(
+    file: Path,
+    classes: int | None,
+    *,
+    features: str | None = None,
+    input_shape: tuple[int, ...] | None = None,
+    layout: Layout = "auto",
+) -> dict[str, Any]:
+    """Return what `edge-sdk inspect` says of a file.  Raises ModelError for one that is no model, or does not run.
+
+    classes: of the federation; None: those of the file, or as many as its output is wide.
+    """
+    graph = read_graph(file, file.name)
+    known = _classes(graph, features, input_shape, layout) if classes is None else classes
+    model = OnnxModel(file, known, features=features, input_shape=input_shape, layout=layout, name=file.name)
+    spec, inputs = model.spec, model.split.session.inputs
+    ports = [
+        Port(each.name, each.type, tuple(each.shape)) for each in open_session(graph, graph.content()).get_inputs()
+    ]
+    return {
+        "file": str(file),
+        "bytes": file.stat().st_size,
+        "opsets": {domain or "ai.onnx": version for domain, version in graph.opsets.items()},
+        "description": graph.description,
+        "inputs": [str(port) for port in ports],
+        "outputs": [*graph.outputs],
+        "sample_shape": list(inputs.sample_shape or ()),
+        "layout": inputs.layout,
+        "batch": "none" if inputs.unbatched else str(inputs.batch) if isinstance(ports[0].shape[0], int) else "any",
+        "split_at": model.split.features,
+        "head_starts": model.split.how,
+        "remark": model.split.remark(),
+        "cut": model.split.cut,
+        "features": spec.feature_dim,
+        "classes": spec.classes,
+        "classes_known": classes is not None or model.split.how == "layer",
+        "parameters": graph.parameters(),
+        "trained_parameters": spec.parameters,
+        "capabilities": sorted(spec.capabilities),
+        "methods": {name: part_in(load_method(name)(), spec) for name in method_names() if not method_fault(name)},
+    }
+
+
+def part_in(method: Method[Any], spec: ModelSpec) -> dict[str, str]:
+    """Return a model's part in a method: learns, teaches or none; and what there is to say about it."""
+    if method.learnt_by(spec.capabilities, spec.terms):
+        idle = sorted(method.terms & spec.inert_terms)
+        notes = [
+            f"federation.feature_dim must be {spec.feature_dim}" if method.same_width else "",
+            "needs a public set" if method.needs_public_set else "",
+            f"{', '.join(idle)} would train the frozen body, and has no effect" if idle else "",
+        ]
+        return {"part": "learns", "note": "; ".join(filter(None, notes))}
+    lacking = sorted(method.needs - spec.capabilities) or sorted(method.terms - spec.terms)
+    if method.taught_by(spec.capabilities):
+        return {"part": "teaches", "note": f"to learn, it lacks {', '.join(lacking)}"}
+    remedy = next((text for ability, text in _REMEDIES.items() if ability in lacking), "")
+    return {"part": "none", "note": f"lacks {', '.join(lacking)}{remedy}"}
+
+
+_REMEDIES: Mapping[str, str] = {
+    "weights": ": its body is frozen; a TorchModel shares its weights",
+    "proxy": ": give the app a second model, App(proxy=...)",
+    "cosine-head": ': build it with head="cosine"',
+}
+
+
+def _classes(graph: Graph, features: str | None, input_shape: tuple[int, ...] | None, layout: Layout) -> int | None:
+    """Return the width of a file's output, where no last linear layer tells the classes."""
+    ending = ending_of(graph, graph.float_output())
+    if ending.layer is not None and features in (None, ending.layer.features):
+        return None
+    part = graph.up_to([ending.logits])
+    return OnnxSession(part, name=graph.name, input_shape=input_shape, layout=layout).width
+
+
+def _text(found: Mapping[str, Any]) -> str:
+    """Return the description as lines."""
+    sizes = ", ".join(map(str, found["sample_shape"]))
+    batch = {"any": "any batch", "none": "no axis for a batch"}.get(found["batch"], f"batches of {found['batch']}")
+    opsets = ", ".join(f"{domain} {version}" for domain, version in found["opsets"].items())
+    layout = f", the file takes {found['layout']}" if found["layout"] else ""
+    lines = {
+        "file": f"{found['file']}: {found['bytes']:,} bytes, opset {opsets}",
+        "about": found["description"],
+        "input": f"{'; '.join(found['inputs'])}; {batch}",
+        "sample": f"({sizes}) as preprocess makes it{layout}",
+        "output": ", ".join(found["outputs"]),
+        "split": found["remark"],
+        "features": str(found["features"]),
+        "classes": str(found["classes"]) + ("" if found["classes_known"] else " (its width; give --classes)"),
+        "parameters": f"{found['parameters']:,} in the file, {found['trained_parameters']:,} trained in the head",
+        "can": ", ".join(found["capabilities"]),
+    }
+    wide = max(map(len, found["methods"]))
+    parts = [
+        f"  {name:{wide}}  {'-' if row['part'] == 'none' else row['part']:7}  {row['note']}".rstrip()
+        for name, row in found["methods"].items()
+    ]
+    return "\n".join([*(f"{key:10}  {text}" for key, text in lines.items() if text), "takes part in", *parts])
