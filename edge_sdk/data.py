@@ -203,4 +203,5 @@ class LocalData:
                     f"{name}: labels from {int(y.min())} to {int(y.max())}: the model and the federation have classes "
                     f"0..{classes - 1}"
                 )
-        return tuple(int(n) for n in np.bincount(self.train.y, minlength=classes))
+        counts = np.bincount(self.train.y.astype(np.intp), minlength=classes)  # a 32-bit numpy takes no int64 here
+        return tuple(int(n) for n in counts)
