@@ -17,6 +17,7 @@ from edge_sdk.arrays import Floats
 from edge_sdk.data import LocalData, Raw
 from edge_sdk.device.exchange import RoundReport
 from edge_sdk.device.participant import Participant
+from edge_sdk.device.recent_lines import RecentLines, round_lines
 from edge_sdk.device.store import MemoryStore, SqliteStore, Store
 from edge_sdk.errors import EdgeError, Refused, UsageError
 from edge_sdk.models.base import Model, ModelSpec
@@ -66,6 +67,8 @@ class Agent(Participant):
     policy: when to train, and at what cost; None: always, and nothing is metered.  sensors: what the policy asks; None:
     Linux's own files.  meter: an external power meter.
 
+    sends_logs: whether operators of the federation may read the last lines of news and of accuracies, which are those
+    that `edge-sdk device` prints.
     secret: bytes from which noise is drawn, for simulations, whose noise must repeat; b"": those in `state`.  clock:
     returns the time in seconds.
 
@@ -94,6 +97,7 @@ class Agent(Participant):
         policy: Policy | None = None,
         sensors: Sensors | None = None,
         meter: PowerMeter | None = None,
+        sends_logs: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         device = Path(identity).name
@@ -105,6 +109,7 @@ class Agent(Participant):
         if not isinstance(policy, Policy | None):
             raise UsageError(f"policy: found {type(policy).__name__}: give edge_sdk.Policy(...), or None")
         self._clock = clock
+        self._recent, self._sends_logs = RecentLines(), sends_logs
         self._on_round: list[Callable[[RoundReport], None]] = []
         self._on_update: list[Callable[[RoundReport], None]] = []
         self._on_link: list[Callable[[str], None]] = []
@@ -297,6 +302,8 @@ class Agent(Participant):
 
     def on_exchange(self, report: RoundReport) -> None:
         """Call the app's callbacks for exchanges and rounds."""
+        for line in round_lines(report):
+            self._recent.add(line)
         for callback in self._on_update:
             callback(report)
         if report.closing or self.is_last(report.exchange):
@@ -305,7 +312,12 @@ class Agent(Participant):
 
     def on_news(self, line: str) -> None:
         """Call the app's callbacks for news."""
+        self._recent.add(line)
         _call(self._on_link, line)
+
+    def last_lines(self) -> Sequence[str] | None:
+        """Return the last lines of news and of accuracies; None if the owner does not let operators read them."""
+        return self._recent.lines if self._sends_logs else None
 
     def _run_in_thread(self) -> None:
         try:

@@ -21,6 +21,7 @@ def hello(
     board: str,
     shares_weights: bool,
     fetches_public: bool,
+    sends_logs: bool,
 ) -> Hello:
     """Build the Hello of a device with this model and data; it has class counts only if the bench discloses them.
 
@@ -51,6 +52,7 @@ def hello(
         layout=shared.layout if shares_weights else None,
         batch_norm=shared.batch_norm,
         test_samples=len(bench.data.local_test or ()),
+        sends_logs=sends_logs,
     )
 
 

@@ -2,9 +2,9 @@
 
 The messages by sender:
 
-device       Hello  Upload  Bye  DeviceStatus  PublicRequest
-coordinator  Welcome  Assign  Receipt  Refusal  CoordinatorStatus  PublicBlock
-operator     Control
+device       Hello  Upload  Bye  DeviceStatus  PublicRequest  LogLines
+coordinator  Welcome  Assign  Receipt  Refusal  CoordinatorStatus  PublicBlock  LogRequest  ControlAnswer
+operator     Control  Inquiry
 """
 
 from __future__ import annotations
@@ -35,6 +35,11 @@ PUBLIC_BLOCK_BYTES = 60 * 1024
 """The frame of a block, with header and fields, is below 64 KiB, which every broker accepts as one message."""
 MAX_BLOCKS_ASKED = 16
 """Most blocks in one request."""
+MAX_LOG_LINES = 64
+"""Most lines of a device's log in one answer: 64 KiB if each has 256 characters of four bytes."""
+DEVICES_PER_PAGE, MAX_FIGURES = 16, 16
+"""Most devices in one answer to an operator, and most figures of a device: 120 KiB if every text has its full
+length."""
 
 
 @wire("public-set")
@@ -175,6 +180,8 @@ class Hello:
     """Whether the model keeps running statistics of batches, which are not weights and stay on the device."""
     test_samples: Count = field(default=0, metadata=LATER)
     """The number of samples of the device's own test part; 0: it has none."""
+    sends_logs: bool = field(default=False, metadata=LATER)
+    """Whether the device sends its last log lines to an operator who asks for them."""
 
 
 @wire("welcome")
@@ -346,14 +353,111 @@ class PublicBlock:
     data: Annotated[bytes, Blob(1, PUBLIC_BLOCK_BYTES)]
 
 
+@wire("log-request")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRequest:
+    """The coordinator asks a device for its last log lines, because an operator did."""
+
+    federation: Id
+    device: Id
+    request: Digest
+    """The id of the operator's request."""
+    lines: Annotated[int, Integer(1, MAX_LOG_LINES)] = MAX_LOG_LINES
+    """The most lines to send."""
+
+
+@wire("log-lines")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLines:
+    """The last lines that a device has printed."""
+
+    federation: Id
+    device: Id
+    request: Digest
+    """The id in the LogRequest."""
+    lines: Annotated[tuple[Line, ...], Items(0, MAX_LOG_LINES)] = ()
+    """The oldest first."""
+
+
 @wire("control")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """An operator's command to a running coordinator; carried out only with a valid signature."""
+    """An operator's command to a running coordinator.  Sent again, with the same `request`, until it is answered."""
 
     federation: Id
     operation: Annotated[str, Text(16, "drain|pause|resume|revoke|forget")]
+    """`drain` stops the run, or takes a device out, at the end of the round; `resume` takes that back."""
     device: Id | None = None
+    """The device that it is about; None: the whole run."""
+    operator: Id | None = field(default=None, metadata=LATER)
+    """The name under which the operator's program listens for the answer; None: the command is not carried out."""
+    request: Digest | None = field(default=None, metadata=LATER)
+    """The id of this command: a repeated one gets the same answer, and is not carried out again."""
+
+
+@wire("inquiry")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inquiry:
+    """An operator's question to a running coordinator, which changes nothing.  Sent again until it is answered."""
+
+    federation: Id
+    about: Annotated[str, Text(16, "devices|logs")]
+    operator: Id
+    """The name under which the operator's program listens for the answer."""
+    request: Digest
+    """The id of this question."""
+    device: Id | None = None
+    """For `logs` the device; for `devices` the last one of the page before."""
+    lines: Annotated[int, Integer(1, MAX_LOG_LINES)] = MAX_LOG_LINES
+    """For `logs`: the most lines to send."""
+
+
+@wire("device-entry")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceEntry:
+    """One device, as the coordinator sees it."""
+
+    device: Id
+    state: Word
+    """What it is doing: training, waiting, fetching, withheld, declined, absent, expected, left, refused, draining,
+    drained or forgotten; a later coordinator may have other words."""
+    why: Annotated[str, Text(512)] = ""
+    """Why it is not training."""
+    here_s: Seconds | None = None
+    """Seconds since it joined, without a break; None: it is not here."""
+    seen_s: Seconds | None = None
+    """Seconds since its last frame; None: none came since the coordinator was started."""
+    number: Count | None = None
+    board: Line = ""
+    model: Line = ""
+    runtime: Line = ""
+    sdk: Line = ""
+    round: Count = 0
+    """The last round in which its upload counted, from 1; 0: none since the coordinator was started."""
+    figures: Annotated[Mapping[Word, float], Items(0, MAX_FIGURES)] = field(default_factory=FrozenDict)
+    """What the device reported last, by name, such as `accuracy` (a share) or `temperature_c`."""
+
+
+@wire("control-answer")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlAnswer:
+    """The coordinator's answer to an operator's command."""
+
+    federation: Id
+    operator: Id
+    request: Digest
+    """The id in the Control or the Inquiry."""
+    done: bool
+    """Whether the command is carried out, now or earlier; otherwise `text` says why not."""
+    text: Annotated[str, Text(1024)] = ""
+    run: Annotated[str, Text(256)] = ""
+    """For `devices`: what the run is doing."""
+    devices: Annotated[tuple[DeviceEntry, ...], Items(0, DEVICES_PER_PAGE)] = ()
+    """For `devices`: one page, sorted by id."""
+    more: bool = False
+    """Whether there are devices after those of this page."""
+    lines: Annotated[tuple[Line, ...], Items(0, MAX_LOG_LINES)] = ()
+    """For `logs`: the oldest first."""
 
 
 Message: TypeAlias = (
@@ -368,5 +472,9 @@ Message: TypeAlias = (
     | CoordinatorStatus
     | PublicRequest
     | PublicBlock
+    | LogRequest
+    | LogLines
     | Control
+    | Inquiry
+    | ControlAnswer
 )
