@@ -12,7 +12,7 @@ import pytest
 import edge_sdk
 from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.ledger import Ledger
-from coordinator.rounds import Policy, RoundPhase
+from coordinator.rounds import RoundPhase, RoundPolicy
 from coordinator.serving.server import Server
 from edge_sdk.methods.registry import load_method
 from edge_sdk.protocol import codec, topics
@@ -37,7 +37,7 @@ def server(url: str, federation: str, name: str, ledger: Path) -> Server:
         feature_dim=WIDTH,
         train=TrainSpec(local_steps=1),
     )
-    policy = Policy(expected=2, quorum=2, rounds=ROUNDS, exchanges=1, retry_s=0.5)
+    policy = RoundPolicy(expected=2, quorum=2, rounds=ROUNDS, exchanges=1, retry_s=0.5)
     transport = MqttTransport(url, f"coordinator-{federation}", manual_ack=True, seed=1)
     return Server(spec=spec, policy=policy, method=method, transport=transport, ledger=Ledger(ledger))
 
