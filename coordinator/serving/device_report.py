@@ -77,7 +77,6 @@ class DeviceReport:
         word, why = self._doing(device)
         hello = self._registry.hellos.get(device)
         here_s, seen_s = self._here_s.get(device), self._seen_s.get(device)
-        accuracy = self._record.last_accuracy(device)
         return DeviceEntry(
             device=device,
             state=word,
@@ -90,8 +89,19 @@ class DeviceReport:
             runtime=hello.runtime if hello else "",
             sdk=hello.sdk if hello else "",
             round=self._record.last_round.get(device, 0),
-            figures={} if accuracy is None else {"accuracy": accuracy},
+            figures=self._figures(device),
         )
+
+    def _figures(self, device: str) -> dict[str, float]:
+        """What a device reported last."""
+        record = self._record
+        found = {
+            "accuracy": record.last_accuracy(device),
+            "temperature_c": record.temperature_c.get(device),
+            "busy_s": float(record.busy_s[device]) or None,
+            "energy_j": float(record.energy_j[device]) or None,
+        }
+        return {name: value for name, value in found.items() if value is not None}
 
     def _doing(self, device: str) -> tuple[str, str]:
         """Return the word for what a device is doing, and why it is not training."""
@@ -117,6 +127,9 @@ class DeviceReport:
             return "draining", f"an operator takes it out at the end of round {number}"
         if device in state.away:
             return "absent", "it missed a deadline, or the broker reports its link lost"
+        if device in state.declined:
+            word, text = self._record.declining.get(device, ("", ""))
+            return "declined", text or word
         if device in state.withheld:
             return "withheld", self._record.why_withheld.get(device, "")
         if state.phase is RoundPhase.GATHERING:

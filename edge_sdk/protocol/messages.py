@@ -5,6 +5,7 @@ The messages by sender:
 device       Hello  Upload  Bye  DeviceStatus  PublicRequest  LogLines
 coordinator  Welcome  Assign  Receipt  Refusal  CoordinatorStatus  PublicBlock  LogRequest  ControlAnswer
 operator     Control  Inquiry
+lab          LabRun  LabHello
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ PUBLIC_BLOCK_BYTES = 60 * 1024
 """The frame of a block, with header and fields, is below 64 KiB, which every broker accepts as one message."""
 MAX_BLOCKS_ASKED = 16
 """Most blocks in one request."""
+MAX_SETTINGS_BYTES = 60 * 1024
+"""Most bytes of a run's settings for a board of a lab."""
 MAX_LOG_LINES = 64
 """Most lines of a device's log in one answer: 64 KiB if each has 256 characters of four bytes."""
 DEVICES_PER_PAGE, MAX_FIGURES = 16, 16
@@ -419,8 +422,8 @@ class DeviceEntry:
 
     device: Id
     state: Word
-    """What it is doing: training, waiting, fetching, withheld, declined, absent, expected, left, refused, draining,
-    drained or forgotten; a later coordinator may have other words."""
+    """What it is doing: training, waiting, fetching, withheld, declined, absent, expected, left, refused, draining
+    or drained; a later coordinator may have other words."""
     why: Annotated[str, Text(512)] = ""
     """Why it is not training."""
     here_s: Seconds | None = None
@@ -460,6 +463,43 @@ class ControlAnswer:
     """For `logs`: the oldest first."""
 
 
+@wire("lab-run")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabRun:
+    """A lab's desk asks one board to take part in a run.  Sent again until the board says that it does."""
+
+    federation: Id
+    """The name of the lab."""
+    device: Id
+    run: Digest
+    """The id of this run: the board begins anew with each new one."""
+    settings: Annotated[bytes, Blob(2, MAX_SETTINGS_BYTES)]
+    """The tables of the run's TOML as JSON: the board builds its device from them and its number.  No code travels."""
+
+
+@wire("lab-hello")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabHello:
+    """A board of a lab says that it is here, and what it is doing; sent again every few seconds."""
+
+    federation: Id
+    """The name of the lab."""
+    device: Id
+    number: Annotated[int, Integer(0, 10**6)]
+    """The device of each run that it is."""
+    state: Annotated[str, Text(16, "idle|building|running|done|refused")]
+    run: Digest | None = None
+    """The run that it takes part in, or took part in last; None: none yet."""
+    why: Annotated[str, Text(512)] = ""
+    """Why it refused the run, or how the run ended for it."""
+    host: Line = ""
+    sdk: Line = ""
+    data_sha256: Sha256 | None = None
+    """The hash of the data set of this run, as the board has it."""
+    figures: Annotated[Mapping[Word, float], Items(0, MAX_FIGURES)] = field(default_factory=FrozenDict)
+    """What the run has cost the board so far: `steps`, `flops`."""
+
+
 Message: TypeAlias = (
     Hello
     | Welcome
@@ -477,4 +517,6 @@ Message: TypeAlias = (
     | Control
     | Inquiry
     | ControlAnswer
+    | LabRun
+    | LabHello
 )

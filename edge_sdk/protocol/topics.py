@@ -1,7 +1,7 @@
 """Topic names and the broker's access rules.
 
-    fl/v1/{fed}/up/{shard}/{device}/{kind}   device -> coordinator   hello, upd, bye, get, want, log
-    fl/v1/{fed}/dn/{device}/{kind}           coordinator -> device   join, task, rcpt, pub, want, log
+    fl/v1/{fed}/up/{shard}/{device}/{kind}   device -> coordinator   hello, upd, bye, get, want, log, lab
+    fl/v1/{fed}/dn/{device}/{kind}           coordinator -> device   join, task, rcpt, pub, want, log, lab
     fl/v1/{fed}/st/{device}                  a device's retained birth and will
     fl/v1/{fed}/coord                        the coordinator's retained birth and will
     fl/v1/{fed}/ctl                          operator -> coordinator
@@ -84,6 +84,11 @@ def operator_subscriptions(federation: str, operator: str) -> tuple[str, ...]:
 def device_subscriptions(federation: str, device: str) -> tuple[str, ...]:
     """Return the topics that a device subscribes to."""
     return (f"{ROOT}/{_level(federation)}/dn/{_level(device)}/+", coordinator_status(federation))
+
+
+def lab_subscriptions(lab: str) -> tuple[str, ...]:
+    """Return the topics that the desk of a lab subscribes to; a lab has a name as federations have."""
+    return (f"{ROOT}/{_level(lab)}/up/+/+/lab", coordinator_status(lab))
 
 
 def coordinator_subscriptions(federation: str) -> tuple[str, ...]:

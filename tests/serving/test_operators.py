@@ -15,7 +15,7 @@ from coordinator.ledger import Ledger
 from coordinator.rounds import RoundPhase
 from edge_sdk.device.session import SessionPhase
 from edge_sdk.protocol import codec, topics
-from edge_sdk.protocol.messages import Control, ControlAnswer, Inquiry, LogLines, Refusal
+from edge_sdk.protocol.messages import Control, ControlAnswer, DeviceStatus, Inquiry, LogLines, Refusal
 from edge_sdk.transport.base import Incoming
 
 OPERATOR, STEADY, OTHER = "desk-1", "device-00", "device-01"
@@ -172,6 +172,17 @@ def test_a_command_that_nobody_waits_for_is_not_carried_out(desk: Desk) -> None:
     assert desk.answers() == []
     assert desk.run.server.rounds.phase is RoundPhase.DONE
     assert desk.run.server.record.refused_frames == {"unknown": {"knowledge": 1}}
+
+
+def test_a_device_that_declines_says_why(desk: Desk) -> None:
+    status = DeviceStatus(federation="tiny", device=OTHER, state="ready", boot=1, declines="charging", why="3 % left")
+    link = desk.run.hub.link("rogue")
+    link.connect([])
+    frame = codec.encode(status, codec.Stamp(1, 1000))
+    desk.run.clock.at(4.0, lambda: link.send(topics.device_status("tiny", OTHER), frame))
+    desk.ask("devices", at_s=4.5)
+    (answer,) = desk.answers(until_s=20.0)
+    assert [(entry.state, entry.why) for entry in answer.devices][1] == ("declined", "3 % left")
 
 
 # -- the whole run --------------------------------------------------------------------------------------------------
