@@ -21,6 +21,13 @@ def _coordinator_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _broker_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=1883, help="default: 1883")
+    parser.add_argument(
+        "--bind",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="the IPv4 address of this machine to listen on; 0.0.0.0: all of them (default: 127.0.0.1, this machine "
+        "alone).  There is no password and no TLS: only for a network that you trust",
+    )
 
 
 def _methods_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,8 +48,8 @@ COORDINATOR = Subcommand(
 )
 BROKER = Subcommand(
     name="broker",
-    help="run the embedded MQTT broker on this machine",
-    example="edge-sdk broker --port 1883",
+    help="run the embedded MQTT broker on this machine, for itself or for the boards of its network",
+    example="edge-sdk broker --bind 0.0.0.0",
     arguments=_broker_arguments,
     function="coordinator.broker.embedded:command",
 )

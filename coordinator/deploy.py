@@ -107,15 +107,18 @@ def run_coordinator(
                 f"going on at round {min(server.rounds.place.round + 1, ready.spec.rounds)} of {ready.spec.rounds}"
             )
         progress.noted(f"waiting for {ready.policy.quorum} of {ready.policy.expected} devices on {shown}")
+        options = "".join(f" --set {shlex.quote(each)}" for each in overrides)
+        options += f" --broker {shown}{_options(tls, cloud_safe=cloud_safe)}{' --trace' * trace} --out {folder}"
+        first = f"{PASSWORD_VARIABLE}=... " if shown != broker else ""
+        again = f"{first}edge-sdk coordinator {file}{options} --resume"
         try:
             server.run()
         except KeyboardInterrupt:
-            options = "".join(f" --set {shlex.quote(each)}" for each in overrides)
-            options += f" --broker {shown}{_options(tls, cloud_safe=cloud_safe)}{' --trace' * trace} --out {folder}"
-            again = f"edge-sdk coordinator {file}{options} --resume"
-            first = f"{PASSWORD_VARIABLE}=... " if shown != broker else ""
-            progress.noted(f"interrupted; go on with: {first}{again}")
+            progress.noted(f"interrupted; go on with: {again}")
             raise
+    if server.drained:
+        progress.noted(f"an operator stopped the run between two rounds; go on with: {again}")
+        return 0
     devices = tuple(device_result(server, name) for name in sorted(server.hellos))
     result = run_result(server, devices, shown, {"wall_s": time.monotonic() - begun_s, "start_s": start_s})
     result = dataclasses.replace(result, insight=final_prototypes.final_prototypes(server))

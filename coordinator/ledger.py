@@ -144,6 +144,22 @@ class Ledger:
         self._taken.add(number)
         self._next = max(self._next, number + 1)
 
+    def forget(self, device: str) -> None:
+        """Delete a device: its number is free, and it is unknown.  Its uploads and its slot must be gone already."""
+        with transaction(self._db, self._path):
+            self._db.execute("DELETE FROM devices WHERE id = ?", (device,))
+        self._taken.discard(self._numbers.pop(device, -1))
+
+    def orders(self) -> dict[str, Any]:
+        """What `keep_orders` stored last; empty if it never did."""
+        found: dict[str, Any] = json.loads(self._get("orders") or b"{}")
+        return found
+
+    def keep_orders(self, orders: dict[str, Any]) -> None:
+        """Store the orders of operators, durably."""
+        with transaction(self._db, self._path):
+            self._put("orders", json.dumps(orders).encode())
+
     def enrolled(self) -> dict[str, tuple[int, bytes]]:
         """Number and last Hello frame by device."""
         rows = self._rows("SELECT id, number, hello FROM devices")

@@ -22,6 +22,7 @@ from edge_sdk.arrays import Floats
 from edge_sdk.data import LocalData, Raw
 from edge_sdk.device.exchange import RoundReport
 from edge_sdk.device.participant import Participant
+from edge_sdk.device.recent_lines import RecentLines, round_lines
 from edge_sdk.device.store import MemoryStore, SqliteStore, Store
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import EdgeError, Refused, UsageError
@@ -78,6 +79,8 @@ class Agent(Participant):
     policy: when to train, and at what cost; None: always, and nothing is metered.  sensors: what the policy asks; None:
     Linux's own files.  meter: an external power meter.
 
+    sends_logs: whether operators of the federation may read the last lines of news and of accuracies, which are those
+    that `edge-sdk device` prints.
     secret: bytes from which noise is drawn, for simulations, whose noise must repeat; b"": those in `state`.  clock:
     returns the time in seconds.
 
@@ -109,6 +112,7 @@ class Agent(Participant):
         policy: Policy | None = None,
         sensors: Sensors | None = None,
         meter: PowerMeter | None = None,
+        sends_logs: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         device = Path(identity).name
@@ -121,6 +125,7 @@ class Agent(Participant):
             raise UsageError(f"policy: found {type(policy).__name__}: give edge_sdk.Policy(...), or None")
         bench = _bench(model, data, public, proxy, disclose_classes=disclose_classes)
         self._clock = clock
+        self._recent, self._sends_logs = RecentLines(), sends_logs
         self._on_round: list[Callable[[RoundReport], None]] = []
         self._on_update: list[Callable[[RoundReport], None]] = []
         self._on_link: list[Callable[[str], None]] = []
@@ -389,12 +394,15 @@ class Agent(Participant):
         """Serve the new model, and call the app's callbacks for exchanges and rounds."""
         if self._snapshot.taken and self.completes_personal(report) and not report.withheld:
             self._snapshot.put(serving_copy(self.bench.model))
+        for line in round_lines(report):
+            self._recent.add(line)
         self._call("on_update", self._on_update, report)
         if report.closing or self.is_last(report.exchange):
             self._call("on_round", self._on_round, report)
 
     def on_news(self, line: str) -> None:
         """Call the app's callbacks for news."""
+        self._recent.add(line)
         self._call("on_link", self._on_link, line)
 
     def _call(self, kind: str, callbacks: Sequence[Callable[[T], None]], argument: T) -> None:
@@ -410,6 +418,10 @@ class Agent(Participant):
                 raise  # from a handler of signals, which runs anywhere in the main thread
             self.callback_errors[kind] += 1
             log.exception("agent %s: a callback of %s failed; the agent goes on", self.device, kind)
+
+    def last_lines(self) -> Sequence[str] | None:
+        """Return the last lines of news and of accuracies; None if the owner does not let operators read them."""
+        return self._recent.lines if self._sends_logs else None
 
     def _run_in_thread(self) -> None:
         try:

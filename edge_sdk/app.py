@@ -13,7 +13,8 @@ from pathlib import Path
 from edge_sdk.agent import Agent
 from edge_sdk.data import LocalData
 from edge_sdk.device.exchange import RoundReport
-from edge_sdk.errors import EdgeError, MissingExtra, UsageError
+from edge_sdk.device.recent_lines import round_lines
+from edge_sdk.errors import EdgeError, MissingExtra, Refused, UsageError
 from edge_sdk.loading import error_text, load_function, user_place
 from edge_sdk.models.base import Model
 from edge_sdk.plugins import plugin_faults
@@ -73,6 +74,7 @@ def command(args: argparse.Namespace) -> int:
         public=args.public,
         cloud_safe=args.cloud_safe,
         policy=args.policy,
+        sends_logs=not args.no_logs,
     )
     return 0
 
@@ -88,13 +90,14 @@ def run_device(
     public: Path | None = None,
     cloud_safe: bool = False,
     policy: Path | None = None,
+    sends_logs: bool = True,
 ) -> None:
     """Take part until the federation is over, and print what happens line by line.
 
     app: MODULE:FACTORY.  identity: the device's id; None: made of the host's name.  state: the folder for its state;
     None: state/ID.  public: an npz file with the public set, in place of the app's own or of fetching one.  policy: a
-    TOML file with the policy, in place of the app's own.  Raises
-    Refused, RunFailed, StoreError or UsageError.
+    TOML file with the policy, in place of the app's own.  sends_logs: whether an operator may read the last lines that
+    are printed.  Raises Refused, RunFailed, StoreError or UsageError.
     """
     parse_broker_url(broker)  # a mistake in it is reported before the app is loaded
     name = identity or _host_name()
@@ -112,6 +115,7 @@ def run_device(
         public=given or parts.public,
         disclose_classes=parts.disclose_classes,
         cloud_safe=cloud_safe,
+        sends_logs=sends_logs,
         share_weights=parts.share_weights,
         proxy=parts.proxy,
         policy=own_policy or parts.policy or Policy(),
@@ -124,17 +128,19 @@ def run_device(
     for fault in plugin_faults():
         _say(f"{name}: {fault}; a federation that needs it refuses this device")
     signal.signal(signal.SIGTERM, lambda _number, _frame: agent.stop())
-    agent.run()
+    try:
+        agent.run()
+    except Refused as refusal:
+        if refusal.reason != "drained":
+            raise
+        _say(f"{name}: {refusal}")
+        return
     _say(f"{name}: {'the federation is complete' if agent.over else 'stopped; start again to go on from here'}")
 
 
 def _print_round(name: str, report: RoundReport) -> None:
-    if "accuracy" in report.personal_metrics:
-        own = report.personal_metrics["accuracy"]
-        _say(f"{name}: round {report.personal_round}, accuracy {own:.1%} of its own model after training")
-    if "accuracy" in report.metrics:
-        which = " of the global model" if report.global_model else ""
-        _say(f"{name}: round {report.metrics_round}, accuracy {report.metrics['accuracy']:.1%}{which}")
+    for line in round_lines(report):
+        _say(f"{name}: {line}")
 
 
 def _say(line: str) -> None:

@@ -1,4 +1,4 @@
-"""The sub-commands of the device side, declared: device, boards, doctor, inspect, install."""
+"""The sub-commands of the device side and of operators, declared: device, boards, doctor, inspect, devices ..."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ def _device_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.toml",
         type=Path,
         help="when to train, and at what cost, in place of the app's own policy (docs/how-to/be-a-good-guest.md)",
+    )
+    parser.add_argument(
+        "--no-logs", action="store_true", help="do not let operators read the last lines that this device prints"
     )
     add_cloud_safe_option(parser)
     add_tls_options(parser)
@@ -112,6 +115,45 @@ def _read_device(options: list[str]) -> argparse.Namespace:
     return parser.parse_args(options)
 
 
+def _operator_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--broker", required=True, help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT]")
+    parser.add_argument("--federation", required=True, help="name of the running federation")
+    parser.add_argument(
+        "--timeout", type=float, default=10.0, metavar="SECONDS", help="longest wait for an answer (default: 10)"
+    )
+    add_tls_options(parser)
+
+
+def _devices_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.set_defaults(device=None)
+    _operator_arguments(parser)
+
+
+def _drain_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("device", nargs="?", metavar="DEVICE", help="only this device (default: the whole run)")
+    parser.add_argument("--undo", action="store_true", help="take it back: the run goes on, the device may return")
+    _operator_arguments(parser)
+
+
+def _forget_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("device", metavar="DEVICE")
+    _operator_arguments(parser)
+
+
+def _logs_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("device", metavar="DEVICE")
+    parser.add_argument(
+        "--lines",
+        type=int,
+        choices=range(1, 65),
+        default=64,
+        metavar="N",
+        help="at most N lines, 1 to 64 (default: 64)",
+    )
+    _operator_arguments(parser)
+
+
 DEVICE = Subcommand(
     name="device",
     help="take part in a federation with your own model and data",
@@ -146,4 +188,32 @@ INSTALL = Subcommand(
     example="edge-sdk install --systemd -- --broker mqtt://lab:1883 --federation cameras --app my_app:make --id cam-7",
     arguments=_install_arguments,
     function="edge_sdk.tools.install.command:command",
+)
+DEVICES = Subcommand(
+    name="devices",
+    help="list the devices of a running federation: who, since when, what each is doing, and why it is not training",
+    example="edge-sdk devices --broker mqtt://lab:1883 --federation cameras",
+    arguments=_devices_arguments,
+    function="edge_sdk.tools.operator.desk:devices_command",
+)
+DRAIN = Subcommand(
+    name="drain",
+    help="finish the round, take no new one, then stop: the whole run, or one device",
+    example="edge-sdk drain device-07 --broker mqtt://lab:1883 --federation cameras",
+    arguments=_drain_arguments,
+    function="edge_sdk.tools.operator.desk:drain_command",
+)
+FORGET = Subcommand(
+    name="forget",
+    help="let the coordinator forget a device that will not come back, so that another may have its number",
+    example="edge-sdk forget device-07 --broker mqtt://lab:1883 --federation cameras",
+    arguments=_forget_arguments,
+    function="edge_sdk.tools.operator.desk:forget_command",
+)
+LOGS = Subcommand(
+    name="logs",
+    help="show the last lines that a device has printed, unless its owner keeps them",
+    example="edge-sdk logs device-07 --broker mqtt://lab:1883 --federation cameras",
+    arguments=_logs_arguments,
+    function="edge_sdk.tools.operator.desk:logs_command",
 )

@@ -1,11 +1,14 @@
-"""The declarations of the simulator's sub-commands: simulate, compare, sweep, replay."""
+"""The declarations of the simulator's sub-commands: simulate, compare, sweep, replay, lab-device."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from edge_sdk.cli import Subcommand
+from edge_sdk.cli import Subcommand, add_tls_options
+
+LAB, WAIT_S = "lab", 60.0
+"""The name of a lab if none is given, and the longest wait in seconds for its boards."""
 
 
 def _simulate_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +46,38 @@ def _compare_arguments(parser: argparse.ArgumentParser) -> None:
         "pm_v, pm_l, gm, global_amp and so on; see docs/reference/reports.md",
     )
     parser.add_argument("--json", action="store_true", help="print compare.json instead of the table")
+    lab = parser.add_argument_group("on the boards of a lab (docs/how-to/run-a-lab.md)")
+    lab.add_argument("--on-devices", action="store_true", help="run on connected boards, not in a simulation")
+    lab.add_argument("--broker", metavar="URL", help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT]")
+    lab.add_argument("--lab", metavar="NAME", help=f"the lab whose boards take part (default: {LAB})")
+    lab.add_argument("--wait", type=float, metavar="SECONDS", help=f"longest wait for the boards (default: {WAIT_S:g})")
+    add_tls_options(parser)
+
+
+def _lab_device_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--broker", required=True, help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT]")
+    parser.add_argument("--lab", default=LAB, metavar="NAME", help=f"the lab of this board (default: {LAB})")
+    parser.add_argument("--number", type=int, metavar="N", help="which device of each run this board is, from 0")
+    parser.add_argument(
+        "--list",
+        type=Path,
+        metavar="FILE",
+        help="or a list of all boards, one name a line: the place is the number",
+    )
+    parser.add_argument("--id", help="its name in the lab (default: device-NN, or with --list the host's name)")
+    parser.add_argument("--state", type=Path, metavar="DIR", help="folder for states (default: state/lab-LAB-ID)")
+    parser.add_argument(
+        "--data", type=Path, default=Path(), metavar="DIR", help="folder with the files that runs name (default: here)"
+    )
+    parser.add_argument(
+        "--allow-module",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="a module on this board whose models runs may name as MODULE:FACTORY; may be given several times",
+    )
+    parser.add_argument("--policy", type=Path, metavar="FILE.toml", help="when to train, and at what cost")
+    add_tls_options(parser)
 
 
 def _add_grid_options(parser: argparse.ArgumentParser, *, needs_methods: bool, name: str) -> None:
@@ -128,4 +163,11 @@ REPLAY = Subcommand(
     example="edge-sdk replay runs/demo/trace.edgt --device device-03",
     arguments=_replay_arguments,
     function="edge_sim.replay.command:command",
+)
+LAB_DEVICE = Subcommand(
+    name="lab-device",
+    help="wait as a board of a lab for the runs that edge-sdk compare --on-devices hands out, and take part",
+    example="edge-sdk lab-device --broker mqtt://desk:1883 --number 7",
+    arguments=_lab_device_arguments,
+    function="edge_sim.lab.command:command",
 )

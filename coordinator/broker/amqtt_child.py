@@ -55,7 +55,7 @@ class _Unshown(bytes):
         return f"<{len(self)} bytes>"
 
 
-class _LoopbackBroker(Broker):  # type: ignore[misc] # amqtt ships no types
+class _OpenBroker(Broker):  # type: ignore[misc] # amqtt ships no types
     """The amqtt broker with workarounds for its faults, each measured in docs/adr/0002-embedded-broker.md."""
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -99,13 +99,14 @@ async def _connect_header(reader: asyncio.StreamReader) -> bytes:
 
 def main() -> None:
     """Serve until the parent process ends."""
-    parser = argparse.ArgumentParser(description="amqtt on loopback; ends with its standard input")
+    parser = argparse.ArgumentParser(description="amqtt; ends with its standard input")
     parser.add_argument("--port", type=int, required=True)
-    port = parser.parse_args().port
+    parser.add_argument("--bind", required=True)
+    args = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    asyncio.run(_serve(port))
+    asyncio.run(_serve(args.bind, args.port))
 
 
 def _end_with_parent() -> None:
@@ -114,10 +115,10 @@ def _end_with_parent() -> None:
     os._exit(0)
 
 
-async def _serve(port: int) -> None:
-    broker = _LoopbackBroker(
+async def _serve(bind: str, port: int) -> None:
+    broker = _OpenBroker(
         {
-            "listeners": {"default": {"type": "tcp", "bind": f"127.0.0.1:{port}", "max_connections": -1}},
+            "listeners": {"default": {"type": "tcp", "bind": f"{bind}:{port}", "max_connections": -1}},
             "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}},
         }
     )

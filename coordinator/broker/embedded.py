@@ -1,4 +1,4 @@
-"""A local broker as a child process on loopback: mosquitto if it is installed, amqtt otherwise.
+"""A broker as a child process, on loopback by default: mosquitto if it is installed, amqtt otherwise.
 
 docs/adr/0002-embedded-broker.md says why these two were chosen, and what they cannot do.
 """
@@ -6,6 +6,7 @@ docs/adr/0002-embedded-broker.md says why these two were chosen, and what they c
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib.metadata
 import importlib.util
 import os
@@ -26,6 +27,7 @@ from edge_sdk.errors import MissingExtra, TransportError, UsageError
 Kind = Literal["auto", "amqtt", "mosquitto"]
 
 HOST = "127.0.0.1"
+EVERYWHERE = "0.0.0.0"  # noqa: S104  # only where a user asks for it
 DEFAULT_PORT = 1883
 _START_S = 20.0
 _STOP_S = 3.0
@@ -35,7 +37,7 @@ _END_WITH_PARENT = 'exec 3<&0; (cat <&3 >/dev/null; kill $$) & exec "$0" -c "$1"
 
 MOSQUITTO_CONF = Path(__file__).with_name("mosquitto.conf")
 """The mosquitto settings for any federation; listeners and access are added to it."""
-_ON_LOOPBACK = """
+_LISTENER = """
 listener {port} {host}
 allow_anonymous true
 persistence false
@@ -47,22 +49,27 @@ log_type error
 class EmbeddedBroker:
     """A broker that lives as long as the `with` block, or from `start` to `stop`, and dies with this process.
 
-    With `port` 0 it takes a free port.  Nothing is stored: a broker that is started again has no sessions and no
-    retained messages.
+    With `port` 0 it takes a free port.  bind: the IPv4 address of this machine that it listens on.
+    Nothing is stored: a broker that is started again has no sessions and no retained messages.
     """
 
-    def __init__(self, kind: Kind = "auto", port: int = 0) -> None:
+    def __init__(self, kind: Kind = "auto", port: int = 0, bind: str = HOST) -> None:
         if kind not in get_args(Kind):
             raise UsageError(f"there is no embedded broker {kind!r}; take one of {', '.join(get_args(Kind))}")
         self.kind = _resolve(kind)
-        self.port = port
+        self.port, self.bind = port, bind
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     @property
     def url(self) -> str:
         """The URL at which it listens."""
-        return f"mqtt://{HOST}:{self.port}"
+        return f"mqtt://{self.here}:{self.port}"
+
+    @property
+    def here(self) -> str:
+        """The address at which this machine reaches it."""
+        return HOST if self.bind == EVERYWHERE else self.bind
 
     @property
     def version(self) -> str:
@@ -85,7 +92,7 @@ class EmbeddedBroker:
 
         Raises UsageError if the port is taken, TransportError if the broker does not start.
         """
-        self.port = _free_port(self.port)
+        self.port = _free_port(self.bind, self.port)
         self._folder = tempfile.TemporaryDirectory(prefix="edge-sdk-broker-")
         errors = Path(self._folder.name) / "errors.txt"
         try:
@@ -126,35 +133,71 @@ class EmbeddedBroker:
 
     def _command(self, folder: Path) -> list[str]:
         if self.kind == "amqtt":
-            return [sys.executable, "-m", "coordinator.broker.amqtt_child", "--port", str(self.port)]
+            return [
+                sys.executable,
+                "-m",
+                "coordinator.broker.amqtt_child",
+                "--port",
+                str(self.port),
+                "--bind",
+                self.bind,
+            ]
         conf = folder / "mosquitto.conf"
-        settings = MOSQUITTO_CONF.read_text(encoding="utf-8") + _ON_LOOPBACK.format(port=self.port, host=HOST)
+        settings = MOSQUITTO_CONF.read_text(encoding="utf-8") + _LISTENER.format(port=self.port, host=self.bind)
         conf.write_text(settings, encoding="utf-8")
         return ["/bin/sh", "-c", _END_WITH_PARENT, _mosquitto(), str(conf)]
 
     def _await_connections(self, process: subprocess.Popen[bytes], errors: Path) -> None:
         deadline_s = time.monotonic() + _START_S
         while process.poll() is None and time.monotonic() < deadline_s:
-            with suppress(OSError), socket.create_connection((HOST, self.port), timeout=_START_S):
+            with suppress(OSError), socket.create_connection((self.here, self.port), timeout=_START_S):
                 return
             time.sleep(_POLL_S)
         said = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         last = said[-1] if said else "it said nothing"
-        raise TransportError(f"the embedded broker ({self.kind}) did not come up at {HOST}:{self.port}: {last}")
+        raise TransportError(f"the embedded broker ({self.kind}) did not come up at {self.bind}:{self.port}: {last}")
 
 
 def command(args: argparse.Namespace) -> int:
     """Run `edge-sdk broker`; returns the exit code."""
-    serve(args.port)
+    serve(args.port, bind=args.bind)
     return 0
 
 
-def serve(port: int = DEFAULT_PORT, kind: Kind = "auto") -> None:
+def serve(port: int = DEFAULT_PORT, kind: Kind = "auto", bind: str = HOST) -> None:
     """Run a broker in the foreground until Ctrl-C, for `edge-sdk broker`."""
-    with suppress(KeyboardInterrupt), EmbeddedBroker(kind, port) as broker:
+    with suppress(KeyboardInterrupt), EmbeddedBroker(kind, port, bind) as broker:
         sys.stdout.write(f"{broker.kind} {broker.version} at {broker.url} (Ctrl-C ends it)\n")
+        if bind != "localhost" and not bind.startswith("127."):
+            sys.stdout.write(_for_others(broker))
         sys.stdout.flush()
         raise TransportError(f"the embedded broker ({broker.kind}) ended with exit code {broker.wait()}; start again")
+
+
+def _for_others(broker: EmbeddedBroker) -> str:
+    """What a user types on another machine, and what everybody there may do."""
+    address = own_address() if broker.bind == EVERYWHERE else broker.bind
+    url = f"mqtt://{address}:{broker.port}"
+    return (
+        f"on another machine, check the way here: edge-sdk doctor --broker {url}\n"
+        f"a device there:   edge-sdk device --broker {url} --federation NAME --app my_app:make --id DEVICE\n"
+        f"a lab's board:    edge-sdk lab-device --broker {url} --number 0\n"
+        f"the coordinator:  edge-sdk coordinator FILE.toml --broker {url}\n"
+        "warning: no password and no TLS: whoever reaches this address can read and write everything, and stop your "
+        "runs; use it in a network that you trust, let a firewall keep others out, or set up docs/how-to/tls.md\n"
+    )
+
+
+def own_address() -> str:
+    """The IPv4 address under which other machines most likely reach this one; nothing is sent to find it."""
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as probe, suppress(OSError):
+        probe.connect(("192.0.2.1", 9))  # an address for documentation: only the route to it is looked up
+        return str(probe.getsockname()[0])
+    return socket.gethostname()
+
+
+def _addresses() -> str:
+    return ", ".join(dict.fromkeys((HOST, own_address())))
 
 
 def _resolve(kind: Kind) -> Literal["amqtt", "mosquitto"]:
@@ -175,15 +218,23 @@ def _mosquitto() -> str:
     return found
 
 
-def _free_port(port: int) -> int:
+def _free_port(bind: str, port: int) -> int:
     """The port itself, or any free one for 0.  Raises UsageError if it cannot be bound."""
     with closing(socket.socket()) as probe:
         if os.name == "posix":  # allows a port whose last connections are in TIME_WAIT
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, port))
+            probe.bind((bind, port))
+        except socket.gaierror:
+            raise UsageError(
+                f"--bind {bind}: not an address; this machine has {_addresses()}, or take 0.0.0.0"
+            ) from None
         except (OSError, OverflowError) as error:
-            raise UsageError(f"port {port} of {HOST} cannot be used: {error}; choose another with --port") from None
+            if getattr(error, "errno", None) == errno.EADDRNOTAVAIL:
+                raise UsageError(
+                    f"--bind {bind}: this machine has {_addresses()}; take one, or 0.0.0.0 for all"
+                ) from None
+            raise UsageError(f"port {port} of {bind} cannot be used: {error}; choose another with --port") from None
         return int(probe.getsockname()[1])
 
 

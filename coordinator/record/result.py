@@ -14,6 +14,8 @@ from edge_sdk.methods.requests import MeasuredModel
 
 VERDICTS = ("accepted", "duplicate", "stale", "refused", "withheld")
 """The verdicts on uploads."""
+ON_BOARDS = "boards"
+"""The first word of `Result.transport` of a run on the boards of a lab."""
 METERED = {"flops": "flops", "s": "busy_s", "j": "energy_j"}
 """Metered quantities: the key names a total over all devices, as in `device_flops`; the value is the field of a
 DeviceResult."""
@@ -178,6 +180,11 @@ class Result:
     def learners(self) -> frozenset[str]:
         """Ids of the devices that joined and learn: means are taken over these."""
         return frozenset(device.id for device in self.devices if device.joined and device.learns)
+
+    @property
+    def on_boards(self) -> bool:
+        """Whether this was a run on the boards of a lab, which measured its seconds of training and its joules."""
+        return self.transport.startswith(ON_BOARDS)
 
     @property
     def metered(self) -> frozenset[str]:

@@ -127,6 +127,8 @@ class RunRecord:
     contributed: Counter[str] = field(default_factory=Counter)
     """By device, the number of exchanges that counted its upload."""
     rounds_done: Counter[str] = field(default_factory=Counter)
+    last_round: dict[str, int] = field(default_factory=dict)
+    """The last round, from 1, in which an upload of each device counted.  Not saved."""
     holders: Counter[int] = field(default_factory=Counter)
     """By class, the number of this round's uploads with a row for it.  Not saved: a restart reads the uploads again."""
     sharers: int = 0

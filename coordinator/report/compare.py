@@ -160,6 +160,11 @@ class Comparison:
         return frozenset().union(*(trial.result.metered for line in self.lines for trial in line.trials))
 
     @property
+    def on_boards(self) -> bool:
+        """Whether any of the runs was on the boards of a lab."""
+        return any(trial.result.on_boards for line in self.lines for trial in line.trials)
+
+    @property
     def methods(self) -> tuple[str, ...]:
         """The methods without the devices alone, or these where there is nothing else."""
         names = tuple(line.method for line in self.lines)
@@ -210,6 +215,7 @@ FIGURES: Mapping[str, Callable[[Trial], float | None]] = {
     "virtual_s": lambda trial: trial.whole["time"].get("virtual_s"),
     "bytes_up": lambda trial: trial.whole["bytes"]["up_total"],
     "bytes_down": lambda trial: trial.whole["bytes"]["down_total"],
+    "device_s": lambda trial: trial.whole["work"].get("device_s_total"),
     "device_j": lambda trial: trial.whole["work"].get("device_j_total"),
     "scalars_up": lambda trial: trial.whole["scalars"]["up_total"],
     "scalars_down": lambda trial: trial.whole["scalars"]["down_total"],

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from coordinator.record import remarks
-from coordinator.record.units import human_bytes, human_seconds, printable
-from coordinator.report.compare import FIGURES, Comparison, MethodRuns, Spread
+from coordinator.record.units import human_bytes, human_joules, human_seconds, printable
+from coordinator.report.compare import FIGURES, Comparison, MethodRuns, Spread, Trial
 from coordinator.report.tables import UNKNOWN, Column, Table
 
 COSTS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
@@ -17,6 +17,14 @@ COSTS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("virtual_s", "on the boards", human_seconds),
 )
 """The cost columns: name of the figure, heading, and the function that formats a value."""
+ON_BOARDS_COSTS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    *COSTS[:-1],
+    ("device_s", "training, all boards", human_seconds),
+    ("device_j", "joules, all boards", human_joules),
+)
+"""The same of runs on the boards of a lab."""
+NAMED = 5
+"""Number of devices that a note names."""
 LATEX_COLUMNS = (
     Column("Method"),
     *(Column(name, right=True) for name in ("Accuracy", "Difference", "AMP", r"FM $\times 10^3$", "WLP", "Up", "Down")),
@@ -31,15 +39,15 @@ SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
 
 def compare_table(comparison: Comparison) -> Table:
     """Return the table with a row for each line: accuracies in percent, paired differences in points, costs."""
-    base, shown = comparison.baseline, _figures(comparison)
+    base, shown, costs = comparison.baseline, _figures(comparison), _costs(comparison)
     columns = (
         Column("method"),
         *(
-            Column(name, right=True, optional=len(COSTS) + 2 * len(shown) - 2 * place - of if place else 0)
+            Column(name, right=True, optional=len(costs) + 2 * len(shown) - 2 * place - of if place else 0)
             for place, (_, name, difference) in enumerate(shown)
             for of, name in enumerate((name, f"{difference} - {base}"))
         ),
-        *(Column(name, right=True, optional=len(COSTS) - place) for place, (_, name, _) in enumerate(COSTS)),
+        *(Column(name, right=True, optional=len(costs) - place) for place, (_, name, _) in enumerate(costs)),
     )
     return Table(
         columns=columns,
@@ -47,6 +55,10 @@ def compare_table(comparison: Comparison) -> Table:
         notes=tuple(_notes(comparison)),
         everything="methods.csv",
     )
+
+
+def _costs(comparison: Comparison) -> tuple[tuple[str, str, Callable[[float], str]], ...]:
+    return ON_BOARDS_COSTS if comparison.on_boards else COSTS
 
 
 def _figures(comparison: Comparison) -> tuple[tuple[str, str, str], ...]:
@@ -86,8 +98,11 @@ def _notes(comparison: Comparison) -> list[str]:
         f"{pairs}; worst devices: the lowest tenth, one at least; accuracies: the newest of each device",
         "accuracies without the word global are of the devices' own models after their training",
     ]
+    if comparison.on_boards:
+        lines.append(_measured(comparison))
     for line in comparison.lines:
         for trial in line.trials:
+            lines += [f"{line.method}, seed {trial.seed}: {words}" for words in _absences(trial)]
             if trial.result.completed:
                 said = map(printable, remarks.unmeasured(trial.result))
                 lines += [f"{line.method}, seed {trial.seed}: {words}" for words in said]
@@ -97,12 +112,32 @@ def _notes(comparison: Comparison) -> list[str]:
     return lines
 
 
+def _measured(comparison: Comparison) -> str:
+    """Where the seconds and the joules of runs on boards are from."""
+    devices = [device for line in comparison.lines for trial in line.trials for device in trial.result.devices]
+    sources = {device.joules_source for device in devices if device.energy_j}
+    words = {"measured": "measured by the boards", "profile": "from the boards' profiles and their seconds"}
+    known = " and ".join(words[name] for name in sorted(sources) if name in words) or "not known"
+    return f"wall, bytes and seconds of training are measured, summed over the boards; joules: {known}"
+
+
+def _absences(trial: Trial) -> list[str]:
+    """The boards of a lab that missed rounds of a run; empty for other runs."""
+    result = trial.result
+    if not result.on_boards:
+        return []
+    missed = {device.id: result.rounds_done - device.rounds_done for device in result.devices}
+    away = [f"{name} ({count})" for name, count in missed.items() if count]
+    more = f" and {len(away) - NAMED} more" if len(away) > NAMED else ""
+    return [f"missed rounds of {result.rounds_done}: {', '.join(away[:NAMED])}{more}"] if away else []
+
+
 def _row(comparison: Comparison, line: MethodRuns) -> tuple[str, ...]:
     accuracies = []
     for figure, _, _ in _figures(comparison):
         difference = None if line.method == comparison.baseline else comparison.difference(line, figure)
         accuracies += [_spread(line.accuracy(figure)), _difference(difference)]
-    costs = [(line.over_seeds(FIGURES[key]), say) for key, _, say in COSTS]
+    costs = [(line.over_seeds(FIGURES[key]), say) for key, _, say in _costs(comparison)]
     return (line.method, *accuracies, *(UNKNOWN if cost is None else say(cost.mean) for cost, say in costs))
 
 

@@ -7,8 +7,11 @@ method.
 from coordinator.rounds.machine import ROUND_MACHINE, advance_rounds, postponed, resumed, rounds_due_s
 from coordinator.rounds.state import (
     Broken,
+    CancelDrain,
     Declined,
     DeviceRefused,
+    Dismiss,
+    Drain,
     EndRun,
     Finished,
     Fold,
@@ -37,8 +40,11 @@ from edge_sdk.protocol.exchange_id import ExchangeId
 __all__ = [
     "ROUND_MACHINE",
     "Broken",
+    "CancelDrain",
     "Declined",
     "DeviceRefused",
+    "Dismiss",
+    "Drain",
     "EndRun",
     "ExchangeId",
     "Finished",

@@ -18,8 +18,11 @@ from dataclasses import replace
 from coordinator.rounds import selection
 from coordinator.rounds.state import (
     Broken,
+    CancelDrain,
     Declined,
     DeviceRefused,
+    Dismiss,
+    Drain,
     EndRun,
     Finished,
     Fold,
@@ -31,7 +34,6 @@ from coordinator.rounds.state import (
     Persisted,
     Received,
     Reduce,
-    RoundCommand,
     RoundDone,
     RoundEvent,
     RoundPhase,
@@ -83,6 +85,29 @@ def _leave(state: RoundState, event: DeviceRefused | Left) -> RoundTransition:
 def _leave_finishing(state: RoundState, event: DeviceRefused | Left) -> RoundTransition:
     """Remove a device while the method reduces; whether a quorum is left is checked when the next exchange opens."""
     return _absent(state, event.device), ()
+
+
+def _drain(state: RoundState, event: Drain) -> RoundTransition:
+    """Let the device, or the run, finish its round; a device that is not here has nothing to finish."""
+    if not event.device:
+        return replace(state, stopping=True), ()
+    if event.device in state.members:
+        return replace(state, draining=state.draining | {event.device}), ()
+    return replace(state, gone=state.gone | {event.device}), ()
+
+
+def _drain_gathering(state: RoundState, event: Drain) -> RoundTransition:
+    """Carry it out at once, because no round is open."""
+    if not event.device:
+        return replace(state, stopping=True, phase=RoundPhase.DRAINED), ()
+    state, commands = _gather_gone(state, Left(event.device, event.now_s))
+    return state, (Dismiss((event.device,)), *commands)
+
+
+def _cancel_drain(state: RoundState, event: CancelDrain) -> RoundTransition:
+    if not event.device:
+        return replace(state, stopping=False), ()
+    return replace(state, draining=state.draining - {event.device}), ()
 
 
 def _lose(state: RoundState, event: Lost) -> RoundTransition:
@@ -201,8 +226,9 @@ def _next(state: RoundState, event: Finished) -> RoundTransition:
     if exchange < state.policy.exchanges:
         return _open(replace(state, place=ExchangeId(round_, exchange), folded=frozenset()), event.now_s)
     after = replace(state, place=ExchangeId(round_ + 1, 0), folded=frozenset(), sitting_out=frozenset())
-    after, commands = _open(after, event.now_s)
-    return after, (RoundDone(round_), *commands)
+    after, dismissed = _dismiss(after)
+    after, commands = _open_or_stop(after, event.now_s)
+    return after, (RoundDone(round_), *dismissed, *commands)
 
 
 def _break(state: RoundState, event: Broken) -> RoundTransition:
@@ -232,6 +258,7 @@ def _absent(state: RoundState, device: str) -> RoundState:
         members=state.members - {device},
         away=state.away - {device},
         gone=state.gone | {device},
+        draining=state.draining - {device},
         invited=state.invited - ({device} - state.folded),
         declining=state.declining - {device},
         sitting_out=state.sitting_out - {device},
@@ -247,9 +274,28 @@ def _await_rest(state: RoundState, now_s: float) -> RoundState:
 
 def _begin(state: RoundState, now_s: float) -> RoundTransition:
     """Open the first exchange after gathering."""
-    ended: tuple[RoundCommand, ...] = () if state.unrecorded is None else (RoundDone(state.unrecorded),)
-    state, commands = _open(replace(state, unrecorded=None), now_s)
-    return state, (*ended, *commands)
+    if state.unrecorded is None:
+        return _open(state, now_s)
+    ended = RoundDone(state.unrecorded)
+    state, commands = _open_or_stop(replace(state, unrecorded=None), now_s)
+    return state, (ended, *commands)
+
+
+def _open_or_stop(state: RoundState, now_s: float) -> RoundTransition:
+    """Open the first exchange of a round, unless the run stops before it; the closing exchange still takes place."""
+    if state.stopping and not state.closing:
+        return replace(state, phase=RoundPhase.DRAINED), ()
+    return _open(state, now_s)
+
+
+def _dismiss(state: RoundState) -> RoundTransition:
+    """Take the draining devices out at the end of a round; the closing exchange still brings them the result."""
+    if not state.draining or state.closing:
+        return state, ()
+    devices = tuple(sorted(state.draining))
+    for device in devices:
+        state = _absent(state, device)
+    return state, (Dismiss(devices),)
 
 
 def _open(state: RoundState, now_s: float) -> RoundTransition:
@@ -380,26 +426,37 @@ def _fail(state: RoundState, reason: str) -> RoundTransition:
     return replace(state, phase=RoundPhase.FAILED, reason=reason), (EndRun(reason),)
 
 
-_G, _C, _F, _D, _X = (
+_G, _C, _F, _D, _X, _S = (
     RoundPhase.GATHERING,
     RoundPhase.COLLECTING,
     RoundPhase.FINISHING,
     RoundPhase.DONE,
     RoundPhase.FAILED,
+    RoundPhase.DRAINED,
 )
 
 ROUND_MACHINE: StateMachine[RoundState] = StateMachine(
     (
-        Rule((_G,), Joined, (_G, _C, _F, _D), _gather, "counted; the first exchange opens when all devices are here"),
+        Rule(
+            (_G,), Joined, (_G, _C, _F, _D, _S), _gather, "counted; the first exchange opens when all devices are here"
+        ),
         Rule(
             (_G,),
             RoundTick,
-            (_G, _C, _F, _D),
+            (_G, _C, _F, _D, _S),
             _gather_tick,
             "the first exchange opens with a quorum once the join grace is over",
         ),
         Rule((_G,), DeviceRefused, (_G, _X), _gather_gone, "fails at once when the quorum is out of reach"),
         Rule((_G,), Left, (_G, _X), _gather_gone, "fails at once when the quorum is out of reach"),
+        Rule(
+            (_G,),
+            Drain,
+            (_G, _X, _S),
+            _drain_gathering,
+            "of a device: it is told, and not waited for; of the run: it stops, and a restart goes on",
+        ),
+        Rule((_G, _C, _F), CancelDrain, (SAME,), _cancel_drain, "no longer draining"),
         Rule(
             (_G,),
             Received,
@@ -413,6 +470,13 @@ ROUND_MACHINE: StateMachine[RoundState] = StateMachine(
             (SAME,),
             _join_running,
             "new devices wait for the next exchange; invited ones get their Assign again",
+        ),
+        Rule(
+            (_C, _F),
+            Drain,
+            (SAME,),
+            _drain,
+            "of a device: told at the end of the round, and not invited to the next; of the run: it stops there",
         ),
         Rule((_C, _F), Lost, (SAME,), _lose, "not invited to the next exchange unless it sends something"),
         Rule((_C,), Left, (_C, _F, _D, _X), _leave, "no longer waited for"),
@@ -454,7 +518,13 @@ ROUND_MACHINE: StateMachine[RoundState] = StateMachine(
             _tick,
             "silent devices are invited again; at the deadline the exchange closes if there is a quorum",
         ),
-        Rule((_F,), Finished, (_C, _X), _next, "the next exchange, the next round or the closing exchange opens"),
+        Rule(
+            (_F,),
+            Finished,
+            (_C, _X, _S),
+            _next,
+            "the next exchange, the next round or the closing exchange opens, or the run stops",
+        ),
         Rule((_G, _C, _F), Broken, (_X,), _break, "the method, the broker or the ledger cannot go on"),
     )
 )
@@ -466,17 +536,25 @@ def advance_rounds(state: RoundState, event: RoundEvent) -> RoundTransition:
 
 
 def resumed(
-    policy: RoundPolicy, place: ExchangeId, folded: frozenset[str], *, asked: int = 0, answered: int = 0
+    policy: RoundPolicy,
+    place: ExchangeId,
+    folded: frozenset[str],
+    *,
+    asked: int = 0,
+    answered: int = 0,
+    gone: frozenset[str] = frozenset(),
+    stopping: bool = False,
 ) -> RoundState:
     """The state after a restart: gathering again, at an exchange that has durable uploads of the devices in `folded`.
 
-    asked, answered: the counts of RoundState when the last round ended.
+    asked, answered: the counts of RoundState when the last round ended.  gone: the devices that an operator took out.
+    stopping: whether an operator stops the run at the end of this round.
     `place` is one past the last exchange of a round if all its exchanges are closed and its end is not on record.
     """
+    state = RoundState(policy=policy, place=place, asked=asked, answered=answered, gone=gone, stopping=stopping)
     if place.exchange == policy.exchanges:
-        after = ExchangeId(place.round + 1, 0)
-        return RoundState(policy=policy, place=after, unrecorded=place.round, asked=asked, answered=answered)
-    return RoundState(policy=policy, place=place, folded=folded, asked=asked, answered=answered)
+        return replace(state, place=ExchangeId(place.round + 1, 0), unrecorded=place.round)
+    return replace(state, folded=folded)
 
 
 def postponed(state: RoundState, by_s: float, not_before_s: float = 0.0) -> RoundState:

@@ -71,8 +71,9 @@ class RoundQueue:
 
     @property
     def over(self) -> bool:
-        """Whether the run is done or failed, and nothing is left to carry out."""
-        return self.state.phase in (RoundPhase.DONE, RoundPhase.FAILED) and not self._commands and not self._events
+        """Whether the run is done, failed or drained, and nothing is left to carry out."""
+        ended = self.state.phase in (RoundPhase.DONE, RoundPhase.FAILED, RoundPhase.DRAINED)
+        return ended and not self._commands and not self._events
 
     def next_due_s(self) -> float | None:
         """The time in s at which `tick` can next change something; None: only another event can."""
@@ -99,9 +100,9 @@ class RoundQueue:
     def give_up(self, reason: str, now_s: float) -> None:
         """Fail the run and drop the commands that wait for the disk; a restart carries them out from the ledger.
 
-        A run that is done, and only waits for its end to be on record, does not fail.
+        A run that is done or drained, and only waits for that to be on record, does not fail.
         """
-        if self.state.phase is RoundPhase.DONE:
+        if self.state.phase in (RoundPhase.DONE, RoundPhase.DRAINED):
             return
         self._commands = deque(each for each in self._commands if isinstance(each, rounds.EndRun))
         self._events.clear()

@@ -25,6 +25,8 @@ class RoundPhase(str, Enum):
     FINISHING = "finishing"
     DONE = "done"
     FAILED = "failed"
+    DRAINED = "drained"
+    """An operator stopped the run between two rounds; a restart goes on with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,11 @@ class RoundState:
     away: frozenset[str] = frozenset()
     """Members that missed a deadline or were reported lost, and have sent nothing since."""
     gone: frozenset[str] = frozenset()
-    """Devices that were refused, or that left."""
+    """Devices that were refused, that left, or that an operator took out."""
+    draining: frozenset[str] = frozenset()
+    """Members that an operator takes out: they finish this round, and are not invited to another."""
+    stopping: bool = False
+    """Whether an operator stops the run at the end of this round."""
     invited: frozenset[str] = frozenset()
     folded: AbstractSet[str] = frozenset()
     """Devices whose uploads for this exchange are durable."""
@@ -198,6 +204,22 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
+class Drain:
+    """An operator takes a device out of the run, or stops the run, at the end of this round."""
+
+    now_s: float
+    device: str = ""
+    """The device; empty: the whole run."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelDrain:
+    """An operator takes a Drain back."""
+
+    device: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """The broker reports that a device lost its link; this may be wrong or out of date."""
 
@@ -275,6 +297,8 @@ RoundEvent: TypeAlias = (
     Joined
     | DeviceRefused
     | Left
+    | Drain
+    | CancelDrain
     | Lost
     | Received
     | Withheld
@@ -349,11 +373,18 @@ class RoundDone:
 
 
 @dataclass(frozen=True, slots=True)
+class Dismiss:
+    """Tell these devices that an operator took them out of the run."""
+
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class EndRun:
     """The run is over; an empty reason is success."""
 
     reason: str
 
 
-RoundCommand: TypeAlias = Invite | Persist | Fold | SendReceipt | Reduce | RoundDone | EndRun
+RoundCommand: TypeAlias = Invite | Persist | Fold | SendReceipt | Reduce | RoundDone | Dismiss | EndRun
 RoundTransition: TypeAlias = tuple[RoundState, tuple[RoundCommand, ...]]

@@ -29,6 +29,15 @@ def identity_taken(device: str) -> RefusalReason:
     )
 
 
+def taken_out(device: str, federation: str) -> RefusalReason:
+    """The refusal of a device that an operator has taken out of the run."""
+    return RefusalReason(
+        "drained",
+        f"an operator took {device} out of {federation}",
+        f"edge-sdk drain {device} --undo lets it in again; then start the device again",
+    )
+
+
 def learns(hello: Hello, method: Method[Any]) -> bool:
     """Whether this device can train under the method; otherwise it can at most teach."""
     return method.learnt_by(hello.capabilities, hello.terms)

@@ -30,6 +30,7 @@ class Aggregation:
             declared = self._registry.samples[device] or upload.samples
             self._reduction.add(self._registry.numbers[device], upload, min(upload.samples, declared))
             record.contributed[device] += 1
+            record.last_round[device] = upload.round + 1
             if upload.exchange == self._last:
                 record.rounds_done[device] += 1
         record.spent(device, upload)

@@ -14,7 +14,7 @@ from edge_sdk.methods.base import Method
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Envelope, Limits
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.messages import Control, FederationSpec, Hello, Upload
+from edge_sdk.protocol.messages import Control, FederationSpec, Hello, Inquiry, Upload
 from edge_sdk.protocol.public_batch import batch_digest, batch_indices
 from edge_sdk.protocol.wires import check_roles, expectation, expected_upload, expected_weights, frame_limits
 
@@ -30,11 +30,24 @@ def opened(frame: bytes, sender: str, federation: str, within: Limits) -> Envelo
     message = envelope.message
     if message.federation != federation:
         raise RemoteProtocolError("topic", f"for federation {message.federation}")
-    if isinstance(message, Control):
-        raise RemoteProtocolError("signature", "a Control without a signature is not obeyed")
+    if isinstance(message, (Control, Inquiry)):
+        raise RemoteProtocolError("topic", f"a {type(message).__name__} on the topic of a device")
     if getattr(message, "device", None) != sender:
         raise RemoteProtocolError("topic", f"came on the topic of {sender}, claims to be from somebody else")
     return envelope
+
+
+def opened_command(frame: bytes, federation: str, within: Limits) -> Control | Inquiry:
+    """Decode a frame that came on the topic of commands, and check that it is an operator's for this federation.
+
+    Signatures are not checked yet: the broker's access rules decide who may publish on that topic.
+    """
+    message = codec.decode(frame, within).message
+    if message.federation != federation:
+        raise RemoteProtocolError("topic", f"for federation {message.federation}")
+    if not isinstance(message, (Control, Inquiry)):
+        raise RemoteProtocolError("topic", f"a {type(message).__name__} is no operator's command")
+    return message
 
 
 class UploadChecks:

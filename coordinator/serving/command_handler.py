@@ -15,6 +15,7 @@ from coordinator.record.observer import RunObserver
 from coordinator.record.run_record import FleetWork
 from coordinator.rounds import (
     Broken,
+    Dismiss,
     EndRun,
     Finished,
     Fold,
@@ -30,6 +31,7 @@ from coordinator.rounds import (
 from coordinator.serving import admission
 from coordinator.serving.aggregation import Aggregation
 from coordinator.serving.device_registry import DeviceRegistry
+from coordinator.serving.orders import Orders
 from coordinator.serving.reduction import Reduction
 from coordinator.serving.run_warnings import RunWarnings
 from coordinator.serving.sender import Sender
@@ -64,6 +66,7 @@ class CommandHandler:
         chain: Chain,
         sender: Sender,
         warnings: RunWarnings,
+        orders: Orders,
         observer: Callable[[], RunObserver],
         work: Callable[[], FleetWork],
         state: Callable[[], RoundState],
@@ -71,7 +74,7 @@ class CommandHandler:
         """observer, work, state: return the observer, what the fleet has computed, and the state of the rounds."""
         self._spec, self._ledger, self._registry = spec, ledger, registry
         self._reduction, self._aggregation, self._chain = reduction, aggregation, chain
-        self._sender, self._warnings, self._observer = sender, warnings, observer
+        self._sender, self._warnings, self._orders, self._observer = sender, warnings, orders, observer
         self._work, self._state = work, state
         self._record = aggregation.record
         self._norms = UpdateNorms()
@@ -84,6 +87,7 @@ class CommandHandler:
             SendReceipt: self._receipt,
             Reduce: self._reduce,
             RoundDone: self._round_done,
+            Dismiss: self._dismiss,
             EndRun: self._end_run,
         }
 
@@ -169,7 +173,12 @@ class CommandHandler:
             record.round_done(self._aggregation.contributors, state.policy.exchanges, now_s, self._work())
         record.asked, record.answered = state.asked, state.answered
         self._ledger.checkpoint(done.round + 1, storage.serialise(self._reduction.state), record.to_json(), slots)
+        self._orders.delete_forgotten(self._registry)
         self._observer().round_done(record.rounds[-1], self._spec.rounds, record)
+
+    def _dismiss(self, dismiss: Dismiss, _now_s: float) -> None:
+        for device in dismiss.devices:
+            self._sender.refuse(device, admission.taken_out(device, self._spec.federation))
 
     def _end_run(self, end: EndRun, _now_s: float) -> None:
         self._sender.announce("failed" if end.reason else "finished", end.reason)

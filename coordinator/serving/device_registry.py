@@ -61,6 +61,11 @@ class DeviceRegistry:
         self.hellos[hello.device] = hello
         return new
 
+    def forget(self, device: str) -> None:
+        """Forget a device, as if it had never joined."""
+        for known in (self.hellos, self.numbers, self.samples, self._stamps):
+            known.pop(device, None)
+
     def restore(self, enrolled: Mapping[str, tuple[int, bytes]]) -> None:
         """Restore the devices after a restart; enrolled: number and last Hello frame by device, from the ledger."""
         for number, frame in enrolled.values():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from coordinator import rounds
 from coordinator.ledger import Ledger
@@ -10,8 +10,9 @@ from coordinator.record import remarks
 from coordinator.record.observer import RunObserver
 from coordinator.record.run_record import RunRecord
 from coordinator.serving import admission
-from coordinator.serving.admission import RefusalReason
+from coordinator.serving.admission import RefusalReason, taken_out
 from coordinator.serving.device_registry import DeviceRegistry
+from coordinator.serving.orders import Orders
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.run_warnings import RunWarnings
 from coordinator.serving.sender import Sender
@@ -32,10 +33,16 @@ class MembershipHandler:
         sender: Sender,
         public_server: PublicSetServer | None,
         warnings: RunWarnings,
+        orders: Orders,
+        draining: Callable[[], Collection[str]],
         expected: int,
         welcomed: Callable[[], None],
     ) -> None:
-        """expected: how many devices this run was made for.  welcomed: is called after each Welcome."""
+        """draining: returns the devices that finish their last round.  welcomed: is called after each Welcome.
+
+        expected: how many devices this run was made for.
+        """
+        self._orders, self._draining = orders, draining
         self._registry, self._ledger, self._record = registry, ledger, record
         self._sender, self._public_server, self._warnings = sender, public_server, warnings
         self._expected, self._welcomed = expected, welcomed
@@ -64,10 +71,13 @@ class MembershipHandler:
         raise RemoteProtocolError("topic", f"a {type(message).__name__} is not for the coordinator")
 
     def _hello(self, hello: Hello, frame: bytes, now_s: float, observer: RunObserver) -> rounds.RoundEvent | None:
-        refusal = self._registry.refusal(hello)
-        if refusal is not None:
-            return self._turn_away(hello.device, refusal, observer)
         device = hello.device
+        barred = device in self._orders.drained and device not in self._draining()
+        refusal = taken_out(device, hello.federation) if barred else self._registry.refusal(hello)
+        if refusal is not None:
+            return self._turn_away(device, refusal, observer)
+        if device in self._orders.forgotten:
+            self._orders.let_in(device)
         number = self._ledger.enrol(device, self._registry.place_on_roster(device), frame)
         self._record.admitted(device, len(frame))
         fetching = self._registry.fetches(hello)

@@ -11,6 +11,7 @@ from coordinator.record.run_record import RunRecord
 from coordinator.rounds import RoundPolicy, RoundState
 from coordinator.serving.aggregation import Aggregation
 from coordinator.serving.device_registry import DeviceRegistry
+from coordinator.serving.orders import Orders
 from coordinator.serving.reduction import Reduction
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol import storage
@@ -19,7 +20,13 @@ from edge_sdk.protocol.messages import FederationSpec
 
 
 def standing(
-    spec: FederationSpec, policy: RoundPolicy, ledger: Ledger, registry: DeviceRegistry, reduction: Reduction
+    spec: FederationSpec,
+    policy: RoundPolicy,
+    ledger: Ledger,
+    registry: DeviceRegistry,
+    reduction: Reduction,
+    *,
+    orders: Orders,
 ) -> tuple[Aggregation, RoundState]:
     """Fill a new registry and a new reduction from the ledger; returns the aggregation and the state of the rounds.
 
@@ -44,7 +51,15 @@ def standing(
     frames = ledger.uploads(place)
     for device in sorted(frames):
         aggregation.add_stored(frames[device])
-    return aggregation, rounds.resumed(policy, place, frozenset(frames), asked=record.asked, answered=record.answered)
+    return aggregation, rounds.resumed(
+        policy,
+        place,
+        frozenset(frames),
+        asked=record.asked,
+        answered=record.answered,
+        gone=orders.gone,
+        stopping=orders.stopping,
+    )
 
 
 def _bind(ledger: Ledger, spec: FederationSpec) -> None:

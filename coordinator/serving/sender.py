@@ -15,8 +15,10 @@ from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import (
     Assign,
+    ControlAnswer,
     CoordinatorStatus,
     FederationSpec,
+    LogRequest,
     Message,
     PublicBlock,
     Receipt,
@@ -26,9 +28,9 @@ from edge_sdk.protocol.messages import (
 from edge_sdk.transport.base import Transport, Will
 from edge_sdk.transport.chunks.packets import CHUNK_BYTES
 
-DeviceMessage: TypeAlias = "Welcome | Refusal | Assign | Receipt | PublicBlock"
+DeviceMessage: TypeAlias = "Welcome | Refusal | Assign | Receipt | PublicBlock | LogRequest"
 
-_KINDS = {Welcome: "join", Refusal: "join", Assign: "task", Receipt: "rcpt", PublicBlock: "pub"}
+_KINDS = {Welcome: "join", Refusal: "join", Assign: "task", Receipt: "rcpt", PublicBlock: "pub", LogRequest: "log"}
 
 
 class Sender:
@@ -57,6 +59,11 @@ class Sender:
     def send(self, device: str, message: DeviceMessage) -> None:
         """Send a message to a device."""
         self._hand(device, type(message), self._frame(message))
+
+    def answer(self, answer: ControlAnswer) -> None:
+        """Answer an operator.  The frame counts in no device's bytes."""
+        topic = topics.control_answer(self._spec.federation, answer.operator)
+        self._transport.send(topic, self._frame(answer))
 
     def welcome(self, device: str, number: int, run: bytes, public_bytes: int) -> None:
         """Welcome a device that may take part; public_bytes: size of the public set that it can fetch here, 0: none."""

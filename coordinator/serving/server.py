@@ -2,7 +2,8 @@
 
 `run` is the loop of a deployment; a simulator drives the same object through `handle`, `flush` and `tick`.
 
-checks.py checks frames and uploads; membership.py handles devices that join and leave; rounds/machine.py has the rules
+checks.py checks frames and uploads; membership.py handles devices that join and leave; operator_desk.py answers
+operators; rounds/machine.py has the rules
 of a round, and rounds/queue.py orders its commands; command_handler.py carries them out; aggregation.py adds up the
 uploads; sender.py sends messages; restart.py computes the state at a start.
 """
@@ -20,10 +21,14 @@ from coordinator.record import remarks
 from coordinator.record.observer import RunObserver
 from coordinator.record.run_record import NO_WORK, FleetWork
 from coordinator.rounds import (
+    Joined,
+    Left,
+    Lost,
     Persist,
     Persisted,
     Received,
     RoundEvent,
+    RoundPhase,
     RoundPolicy,
     RoundState,
     SendReceipt,
@@ -34,7 +39,10 @@ from coordinator.serving import checks, restart
 from coordinator.serving.checks import UploadChecks
 from coordinator.serving.command_handler import Arrived, CommandHandler
 from coordinator.serving.device_registry import DeviceRegistry
+from coordinator.serving.device_report import DeviceReport
 from coordinator.serving.membership import MembershipHandler
+from coordinator.serving.operator_desk import OperatorDesk
+from coordinator.serving.orders import Orders
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.reduction import Reduction
 from coordinator.serving.run_warnings import RunWarnings
@@ -44,7 +52,7 @@ from edge_sdk.methods.base import Method
 from edge_sdk.protocol import topics, transforms
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.leaves import one_line
-from edge_sdk.protocol.messages import FederationSpec, Hello, Upload
+from edge_sdk.protocol.messages import FederationSpec, Hello, Inquiry, LogLines, Upload
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent
 
 log = logging.getLogger(__name__)
@@ -91,7 +99,10 @@ class Server:
         self.numbers: Mapping[str, int] = self._registry.numbers
         """The number of each device that takes part, or that is still fetching the public set."""
         self.reduction = Reduction(spec, method, ledger, self._limits, chain)
-        aggregation, standing = restart.standing(spec, policy, ledger, self._registry, self.reduction)
+        self._orders = Orders(ledger)
+        aggregation, standing = restart.standing(
+            spec, policy, ledger, self._registry, self.reduction, orders=self._orders
+        )
         self.record = aggregation.record
         self.record.started_s = begun_s
         self._sender = Sender(spec, transport, epoch=lambda: ledger.epoch, sent=self.record.sent)
@@ -104,6 +115,7 @@ class Server:
             chain=chain,
             sender=self._sender,
             warnings=self._warnings,
+            orders=self._orders,
             observer=lambda: self.observer,
             work=work,
             state=lambda: self.rounds,
@@ -116,8 +128,28 @@ class Server:
             sender=self._sender,
             public_server=public_server,
             warnings=self._warnings,
+            orders=self._orders,
+            draining=lambda: self.rounds.draining,
             expected=policy.expected,
             welcomed=self._remind,
+        )
+        self._report = DeviceReport(
+            spec=spec,
+            roster=self.roster,
+            registry=self._registry,
+            record=self.record,
+            orders=self._orders,
+            state=lambda: self.rounds,
+        )
+        self._desk = OperatorDesk(
+            federation=spec.federation,
+            registry=self._registry,
+            record=self.record,
+            orders=self._orders,
+            report=self._report,
+            sender=self._sender,
+            state=lambda: self.rounds,
+            noted=self._note,
         )
         self._linked, self._link_fault = False, "it does not answer"
 
@@ -149,8 +181,15 @@ class Server:
                     self._queue.give_up(reason, self._clock())
                 if not self._linked and self._clock() > give_up_s:
                     raise TransportError(f"no broker after {connect_within_s:g} s: {self._link_fault}")
+            self._note_stop()
         finally:
             self.close()
+
+    def _note_stop(self) -> None:
+        """Note that an operator's order to stop the run is carried out: a restart goes on."""
+        if self.drained:
+            self._orders.stop(wanted=False)
+            self._sender.announce("lost", "an operator stopped the coordinator; the run can be resumed")
 
     def close(self) -> None:
         """Disconnect from the broker and close the ledger."""
@@ -181,8 +220,13 @@ class Server:
 
     @property
     def over(self) -> bool:
-        """Whether the run is done or failed, and nothing is left to carry out."""
+        """Whether the run is done, failed or drained, and nothing is left to carry out."""
         return self._queue.over
+
+    @property
+    def drained(self) -> bool:
+        """Whether an operator stopped the run between two rounds; a restart goes on with it."""
+        return self.over and self.rounds.phase is RoundPhase.DRAINED
 
     # -- driven from outside ----------------------------------------------------------------------------------------
 
@@ -263,11 +307,35 @@ class Server:
     # -- frames in --------------------------------------------------------------------------------------------------
 
     def _take(self, incoming: Incoming, sender: str, now_s: float) -> None:
+        if incoming.topic == topics.control(self.spec.federation):
+            self._take_command(incoming, now_s)
+            return
         envelope = checks.opened(incoming.frame, sender, self.spec.federation, self._limits)
+        self._report.saw(sender, now_s)
         if isinstance(envelope.message, Upload):
             self._take_upload(envelope.message, incoming, now_s)
             return
+        if isinstance(envelope.message, LogLines):
+            self._desk.relay(envelope.message)
+            incoming.acknowledge()
+            return
         event = self._membership.take(envelope, incoming.frame, now_s, self.observer)
+        if isinstance(event, Joined):
+            self._report.joined(event.device, now_s)
+        elif isinstance(event, (Left, Lost)):
+            self._report.parted(event.device)
+        if event is not None:
+            self._queue.feed(event, now_s=now_s)
+        incoming.acknowledge()
+
+    def _take_command(self, incoming: Incoming, now_s: float) -> None:
+        """Carry out an operator's command, or answer a question."""
+        message = checks.opened_command(incoming.frame, self.spec.federation, self._limits)
+        event = None
+        if isinstance(message, Inquiry):
+            self._desk.tell(message, now_s)
+        else:
+            event = self._desk.carry_out(message, now_s)
         if event is not None:
             self._queue.feed(event, now_s=now_s)
         incoming.acknowledge()

@@ -22,6 +22,7 @@ def hello(
     shares_weights: bool,
     fetches_public: bool,
     instance: bytes | None,
+    sends_logs: bool,
 ) -> Hello:
     """Build the Hello of a device with this model and data; it has class counts only if the bench discloses them.
 
@@ -53,6 +54,7 @@ def hello(
         batch_norm=shared.batch_norm,
         test_samples=len(bench.data.local_test or ()),
         instance=instance,
+        sends_logs=sends_logs,
     )
 
 

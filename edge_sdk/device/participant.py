@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,16 @@ from edge_sdk.protocol.codec import CONTROL_LIMITS
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
-from edge_sdk.protocol.messages import Assign, CoordinatorStatus, Hello, PublicBlock, Receipt, Refusal, Welcome
+from edge_sdk.protocol.messages import (
+    Assign,
+    CoordinatorStatus,
+    Hello,
+    LogRequest,
+    PublicBlock,
+    Receipt,
+    Refusal,
+    Welcome,
+)
 from edge_sdk.public_set.fetch import MAX_PUBLIC_BYTES, PublicFetch
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent
 
@@ -137,6 +146,10 @@ class Participant:
     def cost(self) -> TrainingCost:
         """Hook: return what training since the last upload has cost; a simulation counts it elsewhere."""
         return TrainingCost()
+
+    def last_lines(self) -> Sequence[str] | None:
+        """Hook: return the last lines for the owner, which an operator may read, too; None: they stay here."""
+        return None
 
     def knowledge_to_upload(self, assign: Assign, knowledge: Mapping[str, Payload]) -> Mapping[str, Payload]:  # noqa: ARG002  # for subclasses
         """Return the knowledge to upload after an exchange; a simulation of malicious devices overrides this."""
@@ -361,6 +374,8 @@ class Participant:
                 self._supply.receive(message, now_s)
             except StoreError as error:
                 self._fetch_later(error)
+        elif isinstance(message, LogRequest):
+            self._send_log(message)
         elif isinstance(message, CoordinatorStatus):
             over = message.state in ("finished", "failed")
             reason = message.reason if message.state == "failed" else ""
@@ -368,6 +383,11 @@ class Participant:
                 self._feed(session.CoordinatorSeen(message.epoch, over, reason, now_s))
         else:
             raise RemoteProtocolError("topic", f"a {type(message).__name__} is not for devices")
+
+    def _send_log(self, wanted: LogRequest) -> None:
+        lines = self.last_lines()
+        if lines is not None:
+            self._uplink.send_log(wanted.request, tuple(lines)[-wanted.lines :])
 
     def _receive_assign(self, assign: Assign, frame: bytes, now_s: float) -> None:
         if self._learner is None:
@@ -479,6 +499,7 @@ class Participant:
             shares_weights=self.shares_weights,
             fetches_public=self._supply.fetches,
             instance=self.instance,
+            sends_logs=self.last_lines() is not None,
         )
 
     def _receive_welcome(self, welcome: Welcome, frame: bytes, now_s: float) -> None:

@@ -8,10 +8,10 @@ from edge_sdk.policy.conditions import Objection
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.leaves import one_line
-from edge_sdk.protocol.messages import Bye, DeviceStatus, Hello, PublicRequest, Upload
+from edge_sdk.protocol.messages import Bye, DeviceStatus, Hello, LogLines, PublicRequest, Upload
 from edge_sdk.transport.base import Transport, Will
 
-KINDS: Mapping[type, str] = {Hello: "hello", Upload: "upd", Bye: "bye", PublicRequest: "get"}
+KINDS: Mapping[type, str] = {Hello: "hello", Upload: "upd", Bye: "bye", PublicRequest: "get", LogLines: "log"}
 """The last level of the topic on which a device sends each message."""
 
 
@@ -28,7 +28,7 @@ class Uplink:
         will = Will(topics.device_status(self._federation, self._device), self._status("lost"))
         self._transport.connect(topics.device_subscriptions(self._federation, self._device), will)
 
-    def send(self, message: Hello | Bye | PublicRequest) -> None:
+    def send(self, message: Hello | Bye | PublicRequest | LogLines) -> None:
         """Send a message that is not kept for sending again."""
         self._transport.send(self._topic(type(message)), codec.encode(message, self._stamp()))
 
@@ -47,6 +47,10 @@ class Uplink:
     def request_blocks(self, sha256: bytes, blocks: tuple[int, ...]) -> None:
         """Request these blocks of the public set with this hash."""
         self.send(PublicRequest(federation=self._federation, device=self._device, sha256=sha256, blocks=blocks))
+
+    def send_log(self, request: bytes, lines: tuple[str, ...]) -> None:
+        """Answer a request for the last log lines."""
+        self.send(LogLines(federation=self._federation, device=self._device, request=request, lines=lines))
 
     def announce(self, state: str, objection: Objection | None = None) -> None:
         """Publish this device's state as a retained message, which the broker also gives to later subscribers.

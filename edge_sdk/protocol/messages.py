@@ -2,9 +2,10 @@
 
 The messages by sender:
 
-device       Hello  Upload  Bye  DeviceStatus  PublicRequest
-coordinator  Welcome  Assign  Receipt  Refusal  CoordinatorStatus  PublicBlock
-operator     Control
+device       Hello  Upload  Bye  DeviceStatus  PublicRequest  LogLines
+coordinator  Welcome  Assign  Receipt  Refusal  CoordinatorStatus  PublicBlock  LogRequest  ControlAnswer
+operator     Control  Inquiry
+lab          LabRun  LabHello
 """
 
 from __future__ import annotations
@@ -35,6 +36,13 @@ PUBLIC_BLOCK_BYTES = 60 * 1024
 """The frame of a block, with header and fields, is below 64 KiB, which every broker accepts as one message."""
 MAX_BLOCKS_ASKED = 16
 """Most blocks in one request."""
+MAX_SETTINGS_BYTES = 60 * 1024
+"""Most bytes of a run's settings for a board of a lab."""
+MAX_LOG_LINES = 64
+"""Most lines of a device's log in one answer: 64 KiB if each has 256 characters of four bytes."""
+DEVICES_PER_PAGE, MAX_FIGURES = 16, 16
+"""Most devices in one answer to an operator, and most figures of a device: 120 KiB if every text has its full
+length."""
 
 
 @wire("public-set")
@@ -177,6 +185,8 @@ class Hello:
     """The number of samples of the device's own test part; 0: it has none."""
     instance: Annotated[bytes, Blob(1, 16)] | None = field(default=None, metadata=LATER)
     """Random bytes of this start of the device, by which two devices with one id are told apart; None: none is told."""
+    sends_logs: bool = field(default=False, metadata=LATER)
+    """Whether the device sends its last log lines to an operator who asks for them."""
 
 
 @wire("welcome")
@@ -352,14 +362,148 @@ class PublicBlock:
     data: Annotated[bytes, Blob(1, PUBLIC_BLOCK_BYTES)]
 
 
+@wire("log-request")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRequest:
+    """The coordinator asks a device for its last log lines, because an operator did."""
+
+    federation: Id
+    device: Id
+    request: Digest
+    """The id of the operator's request."""
+    lines: Annotated[int, Integer(1, MAX_LOG_LINES)] = MAX_LOG_LINES
+    """The most lines to send."""
+
+
+@wire("log-lines")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLines:
+    """The last lines that a device has printed."""
+
+    federation: Id
+    device: Id
+    request: Digest
+    """The id in the LogRequest."""
+    lines: Annotated[tuple[Line, ...], Items(0, MAX_LOG_LINES)] = ()
+    """The oldest first."""
+
+
 @wire("control")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """An operator's command to a running coordinator; carried out only with a valid signature."""
+    """An operator's command to a running coordinator.  Sent again, with the same `request`, until it is answered."""
 
     federation: Id
     operation: Annotated[str, Text(16, "drain|pause|resume|revoke|forget")]
+    """`drain` stops the run, or takes a device out, at the end of the round; `resume` takes that back."""
     device: Id | None = None
+    """The device that it is about; None: the whole run."""
+    operator: Id | None = field(default=None, metadata=LATER)
+    """The name under which the operator's program listens for the answer; None: the command is not carried out."""
+    request: Digest | None = field(default=None, metadata=LATER)
+    """The id of this command: a repeated one gets the same answer, and is not carried out again."""
+
+
+@wire("inquiry")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inquiry:
+    """An operator's question to a running coordinator, which changes nothing.  Sent again until it is answered."""
+
+    federation: Id
+    about: Annotated[str, Text(16, "devices|logs")]
+    operator: Id
+    """The name under which the operator's program listens for the answer."""
+    request: Digest
+    """The id of this question."""
+    device: Id | None = None
+    """For `logs` the device; for `devices` the last one of the page before."""
+    lines: Annotated[int, Integer(1, MAX_LOG_LINES)] = MAX_LOG_LINES
+    """For `logs`: the most lines to send."""
+
+
+@wire("device-entry")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceEntry:
+    """One device, as the coordinator sees it."""
+
+    device: Id
+    state: Word
+    """What it is doing: training, waiting, fetching, withheld, declined, absent, expected, left, refused, draining
+    or drained; a later coordinator may have other words."""
+    why: Annotated[str, Text(512)] = ""
+    """Why it is not training."""
+    here_s: Seconds | None = None
+    """Seconds since it joined, without a break; None: it is not here."""
+    seen_s: Seconds | None = None
+    """Seconds since its last frame; None: none came since the coordinator was started."""
+    number: Count | None = None
+    board: Line = ""
+    model: Line = ""
+    runtime: Line = ""
+    sdk: Line = ""
+    round: Count = 0
+    """The last round in which its upload counted, from 1; 0: none since the coordinator was started."""
+    figures: Annotated[Mapping[Word, float], Items(0, MAX_FIGURES)] = field(default_factory=FrozenDict)
+    """What the device reported last, by name, such as `accuracy` (a share) or `temperature_c`."""
+
+
+@wire("control-answer")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlAnswer:
+    """The coordinator's answer to an operator's command."""
+
+    federation: Id
+    operator: Id
+    request: Digest
+    """The id in the Control or the Inquiry."""
+    done: bool
+    """Whether the command is carried out, now or earlier; otherwise `text` says why not."""
+    text: Annotated[str, Text(1024)] = ""
+    run: Annotated[str, Text(256)] = ""
+    """For `devices`: what the run is doing."""
+    devices: Annotated[tuple[DeviceEntry, ...], Items(0, DEVICES_PER_PAGE)] = ()
+    """For `devices`: one page, sorted by id."""
+    more: bool = False
+    """Whether there are devices after those of this page."""
+    lines: Annotated[tuple[Line, ...], Items(0, MAX_LOG_LINES)] = ()
+    """For `logs`: the oldest first."""
+
+
+@wire("lab-run")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabRun:
+    """A lab's desk asks one board to take part in a run.  Sent again until the board says that it does."""
+
+    federation: Id
+    """The name of the lab."""
+    device: Id
+    run: Digest
+    """The id of this run: the board begins anew with each new one."""
+    settings: Annotated[bytes, Blob(2, MAX_SETTINGS_BYTES)]
+    """The tables of the run's TOML as JSON: the board builds its device from them and its number.  No code travels."""
+
+
+@wire("lab-hello")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabHello:
+    """A board of a lab says that it is here, and what it is doing; sent again every few seconds."""
+
+    federation: Id
+    """The name of the lab."""
+    device: Id
+    number: Annotated[int, Integer(0, 10**6)]
+    """The device of each run that it is."""
+    state: Annotated[str, Text(16, "idle|building|running|done|refused")]
+    run: Digest | None = None
+    """The run that it takes part in, or took part in last; None: none yet."""
+    why: Annotated[str, Text(512)] = ""
+    """Why it refused the run, or how the run ended for it."""
+    host: Line = ""
+    sdk: Line = ""
+    data_sha256: Sha256 | None = None
+    """The hash of the data set of this run, as the board has it."""
+    figures: Annotated[Mapping[Word, float], Items(0, MAX_FIGURES)] = field(default_factory=FrozenDict)
+    """What the run has cost the board so far: `steps`, `flops`."""
 
 
 Message: TypeAlias = (
@@ -374,5 +518,11 @@ Message: TypeAlias = (
     | CoordinatorStatus
     | PublicRequest
     | PublicBlock
+    | LogRequest
+    | LogLines
     | Control
+    | Inquiry
+    | ControlAnswer
+    | LabRun
+    | LabHello
 )

@@ -1,10 +1,11 @@
 """Topic names and the broker's access rules.
 
-    fl/v1/{fed}/up/{shard}/{device}/{kind}   device -> coordinator   hello, upd, bye, get, want
-    fl/v1/{fed}/dn/{device}/{kind}           coordinator -> device   join, task, rcpt, pub, want
+    fl/v1/{fed}/up/{shard}/{device}/{kind}   device -> coordinator   hello, upd, bye, get, want, log, lab
+    fl/v1/{fed}/dn/{device}/{kind}           coordinator -> device   join, task, rcpt, pub, want, log, lab
     fl/v1/{fed}/st/{device}                  a device's retained birth and will
     fl/v1/{fed}/coord                        the coordinator's retained birth and will
     fl/v1/{fed}/ctl                          operator -> coordinator
+    fl/v1/{fed}/ans/{operator}               coordinator -> operator
 
 The message holds round, exchange and sender.  The topic only routes the frame, and names the device that a frame
 claims to be from.
@@ -23,7 +24,8 @@ ROOT = "fl/v1"
 SHARDS = 16
 
 
-def _is_id(name: str) -> bool:
+def is_id(name: str) -> bool:
+    """Whether a name is an id, and so safe as one level of a topic."""
     return len(name) <= ID.most and re.fullmatch(ID.pattern, name) is not None
 
 
@@ -34,7 +36,7 @@ def _level(name: str) -> str:
     Raises LocalProtocolError for a name with other characters: one with `+`, `#` or `/` in it would reach, or subscribe
     to, topics of others.
     """
-    if not _is_id(name):
+    if not is_id(name):
         raise LocalProtocolError(f"{name!r} is no id: expected at most {ID.most} characters of {ID.pattern}")
     return name
 
@@ -69,9 +71,24 @@ def control(federation: str) -> str:
     return f"{ROOT}/{_level(federation)}/ctl"
 
 
+def control_answer(federation: str, operator: str) -> str:
+    """Return the topic on which the coordinator answers an operator."""
+    return f"{ROOT}/{_level(federation)}/ans/{_level(operator)}"
+
+
+def operator_subscriptions(federation: str, operator: str) -> tuple[str, ...]:
+    """Return the topics that an operator's program subscribes to."""
+    return (control_answer(federation, operator), coordinator_status(federation))
+
+
 def device_subscriptions(federation: str, device: str) -> tuple[str, ...]:
     """Return the topics that a device subscribes to."""
     return (f"{ROOT}/{_level(federation)}/dn/{_level(device)}/+", coordinator_status(federation))
+
+
+def lab_subscriptions(lab: str) -> tuple[str, ...]:
+    """Return the topics that the desk of a lab subscribes to; a lab has a name as federations have."""
+    return (f"{ROOT}/{_level(lab)}/up/+/+/lab", coordinator_status(lab))
 
 
 def coordinator_subscriptions(federation: str) -> tuple[str, ...]:
@@ -83,7 +100,7 @@ def sender(topic: str) -> str | None:
     """Return the device that publishes on a topic; None if it is no device's topic."""
     root, levels = topic.split("/")[:2], topic.split("/")[2:]
     match levels if "/".join(root) == ROOT else []:
-        case [_, "up", _, device, _] | [_, "st", device] if _is_id(device):
+        case [_, "up", _, device, _] | [_, "st", device] if is_id(device):
             return device
         case _:
             return None
@@ -125,5 +142,7 @@ ACCESS_RULES = (
     ("device", "read", f"{ROOT}/+/coord"),
     ("device", "readwrite", f"{ROOT}/+/st/%u"),
     ("operator", "write", f"{ROOT}/+/ctl"),
+    ("operator", "read", f"{ROOT}/+/ans/#"),
+    ("operator", "read", f"{ROOT}/+/coord"),
 )
 """The access rules of a broker: role, permission, topics.  `%u` is the user name of a device, which is its id."""

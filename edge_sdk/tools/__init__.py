@@ -1,4 +1,4 @@
-"""Tools for the owner of a machine: `doctor` checks it, `measure` writes the profile of a board or a link.
+"""Tools: `doctor` checks a machine, `measure` writes the profile of a board, `operator` speaks to a coordinator.
 
 May import every other package of edge_sdk; only the command line imports it.
 """

@@ -331,6 +331,7 @@ class VirtualDevice:
             state=store or MemoryStore(),
             board=self.device.kit.board_name,
             disclose_classes=True,
+            sends_logs=False,
             share_weights=True,
             secret=self.device.kit.secret,
             proxy=self.device.kit.proxy_model(self.device.public),

@@ -200,6 +200,18 @@ def build_fleet(config: Config) -> Fleet:
         )
 
 
+def build_device(config: Config, number: int) -> tuple[Device, Dataset]:
+    """Build one device of the fleet, the same as `build_fleet` does, and no other.  Raises UsageError."""
+    with _naming(config.file):
+        dataset = load_dataset(config.data, config.federation.seed, config.file.parent, config.federation.classes)
+        spec = _federation(config, dataset).spec
+        part = _parts(config, dataset)[number]
+        row = config.rows[number]
+        kit = _kit(config, dataset, row, number, _wanted(spec))
+        data = _local_data(config, dataset, part, number)
+        return Device(kit=kit, data=data, public=dataset.public, conditions=row), dataset
+
+
 def rebuilt(fleet: Fleet, config: Config) -> Fleet:
     """Return the fleet under another config, with the same data: nothing is loaded or partitioned again.
 

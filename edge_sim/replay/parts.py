@@ -77,6 +77,7 @@ def _simulated(device: Device, federation: str, *, virtual: bool) -> Make:
             public=device.public,
             state=store,
             disclose_classes=True,
+            sends_logs=False,
             share_weights=True,
             secret=kit.secret,
             proxy=kit.proxy_model(device.public),

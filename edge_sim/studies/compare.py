@@ -9,7 +9,16 @@ from coordinator.report.compare import Comparison, MethodRuns, Trial
 from coordinator.report.compare_files import write_comparison
 from edge_sim.config.settings import Config
 from edge_sim.runs.runner import ObserverFor
-from edge_sim.studies.planned_runs import PlannedRun, check_methods, check_metric, check_seeds, plan, run_missing
+from edge_sim.studies.planned_runs import (
+    PlannedRun,
+    RunOne,
+    check_methods,
+    check_metric,
+    check_seeds,
+    in_memory,
+    plan,
+    run_missing,
+)
 
 
 def compare(
@@ -20,16 +29,17 @@ def compare(
     observer: ObserverFor = lambda _label: None,
     *,
     metric: str = "mean",
+    run_one: RunOne = in_memory,
 ) -> Comparison:
     """Run the missing runs, compare all, and write the files.
 
-    metric: the one of ACCURACIES that tables show.  Raises UsageError for methods, seeds, a metric or a folder that do
-    not fit, and whatever a run raises.
+    metric: the one of ACCURACIES that tables show.  run_one: carries out a run; default: in virtual time.  Raises
+    UsageError for methods, seeds, a metric or a folder that do not fit, and whatever a run raises.
     """
     names = check_methods(methods)
     check_metric(config, names, metric)
     planned = plan(config, names, check_seeds(seeds))
-    run_missing(planned, out, observer)
+    run_missing(planned, out, observer, run_one=run_one)
     comparison = Comparison(lines=lines(planned, out), baseline=names[0], metric=metric)
     write_comparison(comparison, out)
     return comparison

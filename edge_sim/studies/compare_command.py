@@ -6,27 +6,39 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
+from coordinator.record.observer import RunObserver
+from coordinator.record.result import Result
+from coordinator.report.compare import Comparison
 from coordinator.report.compare_files import comparison_summary
 from coordinator.report.compare_table import compare_table
 from coordinator.report.plots import draw_comparison
 from coordinator.report.progress import Progress
 from coordinator.report.tables import show_table
-from edge_sdk.errors import MissingExtra
+from edge_sdk.errors import MissingExtra, UsageError
+from edge_sdk.protocol.topics import is_id
+from edge_sdk.transport.memory.hub import Faults
+from edge_sdk.transport.mqtt.tls import TlsFiles
+from edge_sdk.transport.mqtt.url import parse_broker_url
+from edge_sim.commands import LAB, WAIT_S
 from edge_sim.config import settings
+from edge_sim.config.settings import Config
+from edge_sim.lab.desk import LabDesk
 from edge_sim.studies.compare import compare
+from edge_sim.studies.planned_runs import RunOne, in_memory
+
+MOST_WAIT_S = 86_400.0
 
 
 def command(args: argparse.Namespace) -> int:
     """Run the missing runs, and show the comparison."""
+    _check_lab_options(args)
     config = settings.load_config(args.file, args.overrides)
-    out = args.out or Path("runs") / f"{config.federation.name}-compare"
+    out = args.out or Path("runs") / f"{config.federation.name}-{'lab' if args.on_devices else 'compare'}"
     try:
-        seeds = args.seeds or (config.federation.seed,)
-        comparison = compare(
-            config, args.methods, seeds, out, lambda label: Progress(label, brief=True), metric=args.metric
-        )
+        comparison = _on_boards(args, config, out) if args.on_devices else _compared(args, config, out)
     except KeyboardInterrupt:
         sys.stderr.write(f"\ninterrupted; finished runs are kept in {out}: the same command goes on from them\n")
         raise
@@ -37,6 +49,57 @@ def command(args: argparse.Namespace) -> int:
         sys.stdout.write(f"\nfigures: {out / 'compare.json'}\n")
         say_drawn(lambda: draw_comparison(comparison, out / "plots"))
     return 0 if comparison.completed else 1
+
+
+def _compared(args: argparse.Namespace, config: Config, out: Path, run_one: RunOne = in_memory) -> Comparison:
+    seeds = args.seeds or (config.federation.seed,)
+    return compare(
+        config,
+        args.methods,
+        seeds,
+        out,
+        lambda label: Progress(label, brief=True),
+        metric=args.metric,
+        run_one=run_one,
+    )
+
+
+def _on_boards(args: argparse.Namespace, config: Config, out: Path) -> Comparison:
+    """Compare on the boards of a lab; where all runs are finished, no board is needed."""
+    if settings.troubled(config) or config.faults != Faults():
+        _say("[scenario], [faults] and what [[fleet]] rows have to bear are for simulations: left out on boards")
+    wait_s = WAIT_S if args.wait is None else args.wait
+    files = TlsFiles(args.ca, args.cert, args.key)
+    with ExitStack() as stack:
+        desks: list[LabDesk] = []
+
+        def run_one(each: Config, observer: RunObserver | None) -> Result:
+            if not desks:
+                lab = LabDesk(args.broker, args.lab or LAB, tls=files, wait_s=wait_s, say=_say)
+                desks.append(stack.enter_context(lab))
+            return desks[0].run(each, observer)
+
+        return _compared(args, config, out, run_one)
+
+
+def _check_lab_options(args: argparse.Namespace) -> None:
+    """Raise UsageError for options that do not go together, or that are no addresses, names or times."""
+    given = {"--broker": args.broker, "--lab": args.lab, "--wait": args.wait, "--ca": args.ca, "--cert": args.cert}
+    if not args.on_devices:
+        for option in (option for option, value in given.items() if value is not None):
+            raise UsageError(f"{option}: of no use without --on-devices")
+        return
+    if args.broker is None:
+        raise UsageError("--on-devices needs --broker URL: the broker of the lab")
+    parse_broker_url(args.broker)
+    if args.lab is not None and not is_id(args.lab):
+        raise UsageError(f"--lab {args.lab!r}: use a-z, 0-9 and -, at most 36 of them")
+    if args.wait is not None and not 0 <= args.wait <= MOST_WAIT_S:
+        raise UsageError(f"--wait {args.wait:g}: expected seconds from 0 to {MOST_WAIT_S:g}")
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
 
 
 def say_drawn(draw: Callable[[], Sequence[Path]]) -> None:

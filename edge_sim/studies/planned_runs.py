@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from coordinator.config import to_toml
+from coordinator.record.observer import RunObserver
+from coordinator.record.result import Result
 from coordinator.report.compare import ACCURACIES, ALONE, Trial
 from coordinator.report.run_files import read_run, write_run
 from edge_sdk.errors import UsageError
@@ -27,6 +29,8 @@ from edge_sim.runs.runner import ObserverFor, run
 
 LONGEST_LABEL = 80
 
+RunOne: TypeAlias = "Callable[[Config, RunObserver | None], Result]"
+"""Carries out one run of a comparison."""
 Setting: TypeAlias = Mapping[str, Any]
 """Values that differ from those of the file, by key: SECTION.KEY or method.NAME.KEY."""
 FILE_AS_IT_IS: Setting = {}
@@ -150,8 +154,21 @@ def label(setting: Setting) -> str:
     return f"{plain[:LONGEST_LABEL]}-{hashlib.sha256(exact.encode()).hexdigest()[:8]}"
 
 
-def run_missing(planned: Sequence[PlannedRun], out: Path, observer: ObserverFor = lambda _label: None) -> None:
+def in_memory(config: Config, observer: RunObserver | None) -> Result:
+    """Run a federation in virtual time."""
+    return run(config, observer=lambda _label: observer)
+
+
+def run_missing(
+    planned: Sequence[PlannedRun],
+    out: Path,
+    observer: ObserverFor = lambda _label: None,
+    *,
+    run_one: RunOne = in_memory,
+) -> None:
     """Run the missing runs; before the first one, read all settings and build every kind of model.
+
+    run_one: carries out a run.
 
     Every run has its run directory inside `out`; a finished run with the same settings is not run again.  Raises
     UsageError where a folder holds another run, or another command is at work in `out`, and every error of a run.
@@ -160,14 +177,13 @@ def run_missing(planned: Sequence[PlannedRun], out: Path, observer: ObserverFor 
         return
     _check_settings([each for each in planned if each.seed == planned[0].seed])
     with run_folder.claimed(out):
-        _run_all([each for each in planned if not _finished(each, out)], out, observer)
+        _run_all([each for each in planned if not _finished(each, out)], out, observer, run_one)
 
 
-def _run_all(todo: Sequence[PlannedRun], out: Path, observer: ObserverFor) -> None:
+def _run_all(todo: Sequence[PlannedRun], out: Path, observer: ObserverFor, run_one: RunOne) -> None:
     for place, each in enumerate(todo, 1):
         which = ", ".join(filter(None, (each.method, label(each.setting), f"seed {each.seed}")))
-        watching = observer(f"{which} ({place} of {len(todo)})")
-        result = run(each.config, observer=lambda _label, watching=watching: watching)  # type: ignore[misc]  # mypy cannot type a bound default
+        result = run_one(each.config, observer(f"{which} ({place} of {len(todo)})"))
         write_run(result, to_toml(each.config.tables), out / each.folder)
 
 

@@ -70,7 +70,13 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "edge_sim.over_broker": {*CLIENT, *SERVER, *SIMULATION},
     "edge_sim.replay": {*CLIENT, *SERVER, *SIMULATION},
     "edge_sim.runs": {*CLIENT, *SERVER, *SIMULATION, "coordinator.report", "edge_sim.clock", "edge_sim.over_broker"},
-    "edge_sim.studies": {*CLIENT, *SERVER, *SIMULATION, "coordinator.report", "edge_sim.runs"},
+    "edge_sim.lab": {*CLIENT, *SERVER, *SIMULATION, "edge_sim.runs"},
+    "edge_sim.studies": {
+        *CLIENT,
+        *SERVER,
+        *SIMULATION,
+        *("coordinator.report", "edge_sim.runs", "edge_sim.lab", "edge_sim.commands"),
+    },
 }
 PACKAGES = ("edge_sdk", "coordinator", "edge_sim")
 OWN_WORDS = {"Params", "State", "DeviceState"}

@@ -202,8 +202,13 @@ def test_messages_that_are_not_for_the_coordinator(rogue: Rogue, clean: fleets.R
     status = topics.device_status("tiny", VICTIM)
     rogue.say(codec.encode(CoordinatorStatus(federation="tiny", state="failed", epoch=1)), topic=status)
     rogue.say(codec.encode(Assign(federation="tiny", device=VICTIM, round=0, exchange=0)))
+    command = Control(federation="tiny", operation="drain", operator="rogue", request=bytes(16))
+    rogue.say(codec.encode(command))
+    rogue.say(codec.encode(command), topic=topics.control("other"))
+    rogue.say(codec.encode(replace(command, federation="other")), topic=topics.control("tiny"))
     rogue.say(codec.encode(Control(federation="tiny", operation="drain")), topic=topics.control("tiny"))
-    assert rogue.counted(clean) == {VICTIM: {"topic": 4}, "unknown": {"signature": 2}}
+    rogue.say(codec.encode(Bye(federation="tiny", device=VICTIM)), topic=topics.control("tiny"))
+    assert rogue.counted(clean) == {VICTIM: {"topic": 6}, "unknown": {"topic": 4, "knowledge": 2}}
 
 
 def test_an_old_upload_again(rogue: Rogue, clean: fleets.Run) -> None:

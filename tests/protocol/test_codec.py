@@ -19,7 +19,17 @@ from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
 from edge_sdk.protocol import schema
 from edge_sdk.protocol.codec import CONTROL_LIMITS, HEADER_BYTES, UNSIGNED, Limits, Stamp, decode, encode
 from edge_sdk.protocol.knowledge import PublicLogits
-from edge_sdk.protocol.messages import Bye, Hello, Refusal, TrainSpec, Upload, Welcome
+from edge_sdk.protocol.messages import (
+    Bye,
+    ControlAnswer,
+    DeviceEntry,
+    Hello,
+    LogLines,
+    Refusal,
+    TrainSpec,
+    Upload,
+    Welcome,
+)
 from edge_sdk.protocol.schema import from_plain, one_line, tag_of, to_plain, wire
 
 BYE = MESSAGES["bye"]
@@ -237,6 +247,15 @@ def test_the_largest_control_messages_arrive():
         class_counts=(2**32 - 1,) * 32768, model=line, runtime=line, note=line, board=line, public_sha256=bytes(32),
     )  # fmt: skip
     refusal = Refusal(**ADDRESS, reason="r", message="\U0001f600" * 1024, remedy="\U0001f600" * 1024)
+    entry = DeviceEntry(
+        device="d" * 36, state=word[0], why="\U0001f600" * 512, here_s=1e9, seen_s=1e9, number=2**32 - 1, board=line,
+        model=line, runtime=line, sdk=line, round=2**32 - 1, figures=dict.fromkeys(word[:16], 1e300),
+    )  # fmt: skip
+    of = {"federation": "lab", "operator": "o" * 36, "request": bytes(32), "done": True}
+    devices = ControlAnswer(**of, text="\U0001f600" * 1024, run=line, devices=(entry,) * 16, more=True)
+    logs = ControlAnswer(**of, lines=(line,) * 64)
+    for message in (devices, logs, LogLines(**ADDRESS, request=bytes(32), lines=(line,) * 64)):
+        assert decode(encode(message), CONTROL_LIMITS).message == message
     for message in (hello, refusal, Welcome(**ADDRESS, number=2**31 - 1, epoch=2**63 - 1, run=bytes(16), spec=spec)):
         assert decode(encode(message), CONTROL_LIMITS).message == message
 

@@ -192,7 +192,7 @@ def test_the_topics_are_those_of_the_code():
 
 
 def test_the_kinds_are_those_of_the_code():
-    documented = dict(re.findall(r"^\| `(hello|upd|bye|get)` \| (\w+) \|$", section("Connection"), re.MULTILINE))
+    documented = dict(re.findall(r"^\| `(hello|upd|bye|get|log)` \| (\w+) \|$", section("Connection"), re.MULTILINE))
     assert documented == {kind: cls.__name__ for cls, kind in uplink.KINDS.items()}
     for pattern in topics.device_subscriptions("a", "b"):
         generic = pattern.replace("/a/", "/{fed}/").replace("/b/", "/{device}/")

@@ -229,7 +229,11 @@ def test_a_device_may_do_nothing_else():
 def test_an_operator_may_only_speak_to_the_coordinator():
     assert allowed("operator", "write", topics.control("lab"))
     assert not allowed("operator", "read", topics.control("lab"))
-    for topic in (*up_topics("cam-07"), topics.down("lab", "cam-07", "task"), topics.coordinator_status("lab")):
+    for pattern in topics.operator_subscriptions("lab", "desk-1"):
+        assert allowed("operator", "read", pattern)
+        assert not allowed("operator", "write", pattern)
+        assert not allowed("device", "read", pattern, "cam-07") or pattern == topics.coordinator_status("lab")
+    for topic in (*up_topics("cam-07"), topics.down("lab", "cam-07", "task")):
         assert not allowed("operator", "read", topic)
         assert not allowed("operator", "write", topic)
 

@@ -14,6 +14,7 @@ from contextlib import ExitStack, closing
 import pytest
 from suite import frames, until
 
+from coordinator.broker import embedded
 from coordinator.broker.embedded import EmbeddedBroker, serve
 from edge_sdk.errors import MissingExtra, TransportError, UsageError
 from edge_sdk.transport.base import Connected, Incoming, Will
@@ -180,3 +181,38 @@ def test_any_length_of_connect_is_understood(broker: EmbeddedBroker, size: int) 
     with closing(transport):
         transport.connect(["f/x"], Will("f/st/me", bytes(size)))
         assert until(transport, Connected, timeout_s=3.0) == Connected()
+
+
+def test_other_machines_are_told_what_to_type_and_what_is_missing(
+    free_port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reached = []
+
+    def wait(broker: EmbeddedBroker) -> int:
+        address = embedded.own_address()
+        with closing(socket.create_connection((address, broker.port), timeout=5)):
+            reached.append(f"mqtt://{address}:{broker.port}")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(EmbeddedBroker, "wait", wait)
+    serve(free_port, "amqtt", "0.0.0.0")  # what is tested
+    said = capsys.readouterr().out
+    (url,) = reached
+    assert f"edge-sdk device --broker {url}" in said
+    assert "no password" in said
+    assert "tls.md" in said
+
+
+def test_a_broker_for_this_machine_alone_says_nothing_of_others(
+    free_port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(EmbeddedBroker, "wait", lambda _: 7)
+    with pytest.raises(TransportError):
+        serve(free_port, "amqtt")
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+@pytest.mark.parametrize("bind", ["192.0.2.7", "no such address"])
+def test_an_address_that_this_machine_lacks_is_the_users_error(bind: str) -> None:
+    with pytest.raises(UsageError, match=r"127\.0\.0\.1"):
+        EmbeddedBroker("amqtt", bind=bind).start()

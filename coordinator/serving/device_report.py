@@ -1,0 +1,143 @@
+"""What a coordinator knows about each device of a running federation, in the words that operators read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from coordinator.record.run_record import RunRecord
+from coordinator.rounds import RoundPhase, RoundState
+from coordinator.serving.device_registry import DeviceRegistry
+from coordinator.serving.orders import Orders
+from edge_sdk.protocol.leaves import one_line
+from edge_sdk.protocol.messages import DeviceEntry, FederationSpec
+
+WHY_CHARACTERS = 512
+
+
+class DeviceReport:
+    """The devices of a run, and what each is doing."""
+
+    def __init__(
+        self,
+        *,
+        spec: FederationSpec,
+        roster: tuple[str, ...],
+        registry: DeviceRegistry,
+        record: RunRecord,
+        orders: Orders,
+        state: Callable[[], RoundState],
+    ) -> None:
+        """state: returns the state of the rounds."""
+        self._spec, self._roster, self._registry = spec, roster, registry
+        self._record, self._orders, self._state = record, orders, state
+        self._seen_s: dict[str, float] = {}
+        """When the last frame of each device that has joined arrived, in seconds of the server's clock."""
+        self._here_s: dict[str, float] = {}
+        """When each device that is here joined."""
+
+    # -- presence -----------------------------------------------------------------------------------------------------
+
+    def saw(self, device: str, now_s: float) -> None:
+        """Note that a frame of a device arrived."""
+        if self._registry.known(device):
+            self._seen_s[device] = now_s
+
+    def joined(self, device: str, now_s: float) -> None:
+        """Note that a device has joined, for the first time or again."""
+        self._here_s.setdefault(device, now_s)
+        self._seen_s[device] = now_s
+
+    def parted(self, device: str) -> None:
+        """Note that a device has left, or that the broker reports its link lost."""
+        self._here_s.pop(device, None)
+
+    # -- for operators ------------------------------------------------------------------------------------------------
+
+    def devices(self) -> list[str]:
+        """Return all devices that are known, sorted."""
+        forgotten = self._orders.forgotten - self._state().members
+        known = {*self._registry.numbers, *self._roster, *self._record.refused_devices, *self._record.left}
+        return sorted((known | self._orders.drained) - forgotten)
+
+    def run(self) -> str:
+        """Return what the run is doing, in one line."""
+        state, spec = self._state(), self._spec
+        here = len(state.members - state.away)
+        doing = {
+            RoundPhase.GATHERING: "waiting for devices",
+            RoundPhase.COLLECTING: f"{len(state.folded)} of {len(state.invited)} uploads are here",
+            RoundPhase.FINISHING: "computing",
+        }.get(state.phase, state.phase.value)
+        place = "closing exchange" if state.closing else f"round {state.place.round + 1} of {spec.rounds}"
+        stops = "; stops at the end of this round" if state.stopping else ""
+        return f"{spec.method}, {place}: {doing}; {here} of {state.policy.expected} devices are here{stops}"
+
+    def entry(self, device: str, now_s: float) -> DeviceEntry:
+        """Describe one device."""
+        word, why = self._doing(device)
+        hello = self._registry.hellos.get(device)
+        here_s, seen_s = self._here_s.get(device), self._seen_s.get(device)
+        return DeviceEntry(
+            device=device,
+            state=word,
+            why=one_line(why, WHY_CHARACTERS),
+            here_s=None if here_s is None or word == "absent" else max(0.0, now_s - here_s),
+            seen_s=None if seen_s is None else max(0.0, now_s - seen_s),
+            number=self._registry.numbers.get(device),
+            board=hello.board if hello else "",
+            model=hello.model if hello else "",
+            runtime=hello.runtime if hello else "",
+            sdk=hello.sdk if hello else "",
+            round=self._record.last_round.get(device, 0),
+            figures=self._figures(device),
+        )
+
+    def _figures(self, device: str) -> dict[str, float]:
+        """What a device reported last."""
+        record = self._record
+        found = {
+            "accuracy": record.last_accuracy(device),
+            "temperature_c": record.temperature_c.get(device),
+            "busy_s": float(record.busy_s[device]) or None,
+            "energy_j": float(record.energy_j[device]) or None,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _doing(self, device: str) -> tuple[str, str]:
+        """Return the word for what a device is doing, and why it is not training."""
+        state, record = self._state(), self._record
+        if device in state.members:
+            return self._member(device, state)
+        if device in self._orders.drained:
+            return "drained", f"an operator took it out; edge-sdk drain {device} --undo lets it in again"
+        if device in record.left:
+            return "left", record.left[device]
+        if device in record.refused_devices:
+            note = record.refused_devices[device]
+            return "refused", f"{note['message']}; {note['remedy']}"
+        if device not in self._registry.numbers:
+            return "expected", "it is on the roster, and has sent nothing"
+        if device not in self._registry.hellos:
+            return "fetching", "it fetches the public set"
+        return "absent", "it has sent nothing since the coordinator was started"
+
+    def _member(self, device: str, state: RoundState) -> tuple[str, str]:
+        number = state.place.round + 1
+        if device in state.draining:
+            return "draining", f"an operator takes it out at the end of round {number}"
+        if device in state.away:
+            return "absent", "it missed a deadline, or the broker reports its link lost"
+        if device in state.declined:
+            word, text = self._record.declining.get(device, ("", ""))
+            return "declined", text or word
+        if device in state.withheld:
+            return "withheld", self._record.why_withheld.get(device, "")
+        if state.phase is RoundPhase.GATHERING:
+            return "waiting", "the run waits for more devices"
+        if state.phase is RoundPhase.COLLECTING and device in state.missing:
+            return "training", ""
+        if device in state.folded:
+            return "waiting", "its upload is here; others are awaited"
+        if state.wanted is not None and state.place.exchange == 0:
+            return "waiting", f"it was not drawn for round {number}"
+        return "waiting", "it takes part from the next exchange on"

@@ -1,0 +1,241 @@
+"""Answers operators: carries out their commands, and tells them about the devices of the run.
+
+Commands are not signed yet: who may publish on the topic of commands is decided by the broker's access rules.  A
+signature, once there is one, is checked where the server opens the frame, before anything here is called.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeAlias, TypeVar
+
+from coordinator import rounds
+from coordinator.record.run_record import RunRecord
+from coordinator.rounds import RoundPhase, RoundState
+from coordinator.serving.device_registry import DeviceRegistry
+from coordinator.serving.device_report import DeviceReport
+from coordinator.serving.orders import Orders
+from coordinator.serving.sender import Sender
+from edge_sdk.errors import RemoteProtocolError, StoreError
+from edge_sdk.protocol.leaves import one_line
+from edge_sdk.protocol.messages import DEVICES_PER_PAGE, Control, ControlAnswer, Inquiry, LogLines, LogRequest
+
+T = TypeVar("T")
+Reply: TypeAlias = "tuple[bool, str, rounds.RoundEvent | None]"
+"""What became of a command: whether it is carried out, a line about it, and the event for the rounds."""
+
+MOST_REQUESTS = 64
+"""The most answers that are kept for repeated commands, and the most questions about logs that wait for a device."""
+
+
+class OperatorDesk:
+    """Takes the frames of operators, and the log lines that devices send for them."""
+
+    def __init__(
+        self,
+        *,
+        federation: str,
+        registry: DeviceRegistry,
+        record: RunRecord,
+        orders: Orders,
+        report: DeviceReport,
+        sender: Sender,
+        state: Callable[[], RoundState],
+        noted: Callable[[str], None],
+    ) -> None:
+        """state: returns the state of the rounds.  noted: takes a line for the owner of the run."""
+        self._federation, self._registry, self._record = federation, registry, record
+        self._orders, self._report, self._sender = orders, report, sender
+        self._state, self._noted = state, noted
+        self._answers: OrderedDict[bytes, ControlAnswer] = OrderedDict()
+        """The answers to the last commands, by request."""
+        self._waiting: OrderedDict[bytes, tuple[str, str]] = OrderedDict()
+        """The operator and the device of each question about logs that the device has not answered, by request."""
+        self._commands: Mapping[str, Callable[[str | None, float], Reply]] = {
+            "drain": self._drain,
+            "resume": self._resume,
+            "forget": self._forget,
+        }
+
+    # -- commands -----------------------------------------------------------------------------------------------------
+
+    def carry_out(self, control: Control, now_s: float) -> rounds.RoundEvent | None:
+        """Carry out a command once, and answer it; returns the event for the rounds, if any.
+
+        Raises RemoteProtocolError for a command that nobody waits to see answered.
+        """
+        if control.operator is None or control.request is None:
+            raise RemoteProtocolError("knowledge", "a Control without operator and request is not carried out")
+        known = self._answers.get(control.request)
+        if known is not None:
+            self._sender.answer(known)
+            return None
+        try:
+            command = self._commands.get(control.operation)
+            done, text, event = command(control.device, now_s) if command else self._unknown(control.operation)
+        except StoreError as error:
+            done, text, event = False, str(error), None
+        answer = ControlAnswer(
+            federation=self._federation,
+            operator=control.operator,
+            request=control.request,
+            done=done,
+            text=one_line(text, 1024),
+        )
+        _remember(self._answers, control.request, answer)
+        if event is not None:
+            self._noted(f"an operator: {control.operation} {control.device or 'the run'}: {text}")
+        self._sender.answer(answer)
+        return event
+
+    def _unknown(self, operation: str) -> Reply:
+        return False, f"this coordinator does not carry out {operation}", None
+
+    def _drain(self, device: str | None, now_s: float) -> Reply:
+        if device is None:
+            return self._stop(now_s)
+        fault = self._unfit(device)
+        if fault:
+            return False, fault, None
+        state = self._state()
+        if device in self._orders.drained:
+            return True, f"{device} is taken out already", None
+        self._orders.drain(device)
+        text = f"{device} is not here; it is refused if it comes back"
+        if device in state.members:
+            text = f"{device} is told to stop"
+            if state.phase is not RoundPhase.GATHERING:
+                text = f"{device} finishes round {state.place.round + 1}, and is then told to stop"
+        return True, text, rounds.Drain(now_s, device)
+
+    def _stop(self, now_s: float) -> Reply:
+        state = self._state()
+        if state.closing:
+            return True, "the last round is over: the run ends with its closing exchange", None
+        text = "the coordinator stops; --resume goes on with the run"
+        if state.phase is not RoundPhase.GATHERING:
+            text = f"round {state.place.round + 1} of {state.policy.rounds} is finished; then {text}"
+        if state.stopping:
+            return True, text, None
+        self._orders.stop(wanted=True)
+        return True, text, rounds.Drain(now_s)
+
+    def _resume(self, device: str | None, _now_s: float) -> Reply:
+        if device is None:
+            if not self._orders.stopping:
+                return True, "the run goes on: it was not to stop", None
+            self._orders.stop(wanted=False)
+            return True, "the run goes on", rounds.CancelDrain()
+        if device not in self._orders.drained:
+            fault = self._unknown_device(device)
+            return not fault, fault or f"{device} takes part: it was not taken out", None
+        stays = device in self._state().draining
+        self._orders.let_in(device)
+        self._record.refused_devices.pop(device, None)
+        text = f"{device} stays" if stays else f"{device} may take part again: start it again on the board"
+        return True, text, rounds.CancelDrain(device)
+
+    def _forget(self, device: str | None, now_s: float) -> Reply:
+        if device is None:
+            return False, "name the device to forget", None
+        fault = self._unfit(device)
+        if fault:
+            return False, fault, None
+        if device in self._orders.forgotten:
+            return True, f"{device} is forgotten already", None
+        here = device in self._state().members
+        self._orders.forget(device)
+        self._record.refused_devices.pop(device, None)
+        self._record.left.pop(device, None)
+        if not self._state().folded and self._state().phase is RoundPhase.GATHERING:
+            self._orders.delete_forgotten(self._registry)
+        again = "; it was here: if it still runs, it joins again as a new device" if here else ""
+        text = f"{device} is forgotten: it is not waited for, and another device may have its number{again}"
+        return True, text, rounds.Left(device, now_s)
+
+    def _unfit(self, device: str) -> str:
+        """Return why a device cannot be taken out: there is none, or the run would end; empty: it can."""
+        fault = self._unknown_device(device)
+        state = self._state()
+        if fault or device in state.gone:
+            return fault
+        without = replace(state, members=state.members - {device}, gone=state.gone | {device})
+        if without.quorum_possible:
+            return ""
+        return (
+            f"without {device} the quorum of {state.policy.quorum} cannot be reached, and the run would fail; "
+            "stop the run (edge-sdk drain), and resume it with a lower federation.quorum"
+        )
+
+    def _unknown_device(self, device: str) -> str:
+        known = self._report.devices()
+        if device in known:
+            return ""
+        near = difflib.get_close_matches(device, known, 3) or known[:3]
+        more = " ..." if len(known) > len(near) else ""
+        return f"no device {device} is known; there are {', '.join(near) or 'none'}{more}"
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def tell(self, inquiry: Inquiry, now_s: float) -> None:
+        """Answer a question, or pass it on to the device that it is about."""
+        if inquiry.about == "logs":
+            self._ask_device(inquiry)
+            return
+        names = [name for name in self._report.devices() if inquiry.device is None or name > inquiry.device]
+        page = names[:DEVICES_PER_PAGE]
+        self._sender.answer(
+            replace(
+                self._blank(inquiry.operator, inquiry.request),
+                run=self._report.run(),
+                devices=tuple(self._report.entry(name, now_s) for name in page),
+                more=len(names) > len(page),
+            )
+        )
+
+    def _ask_device(self, inquiry: Inquiry) -> None:
+        fault = self._no_logs(inquiry.device)
+        if inquiry.device is None or fault:
+            answer = self._blank(inquiry.operator, inquiry.request)
+            self._sender.answer(replace(answer, done=False, text=one_line(fault, 1024)))
+            return
+        _remember(self._waiting, inquiry.request, (inquiry.operator, inquiry.device))
+        request = LogRequest(
+            federation=self._federation, device=inquiry.device, request=inquiry.request, lines=inquiry.lines
+        )
+        self._sender.send(inquiry.device, request)
+
+    def _no_logs(self, device: str | None) -> str:
+        """Return why a device cannot be asked for its log; empty: it can."""
+        if device is None:
+            return "name the device whose log is wanted"
+        fault = self._unknown_device(device)
+        hello = self._registry.hellos.get(device)
+        if fault or hello is None:
+            return fault or f"{device} has not joined"
+        if not hello.sends_logs:
+            return f"{device} sends no log: its owner has switched that off, or its edge-sdk ({hello.sdk}) is older"
+        return ""
+
+    def relay(self, lines: LogLines) -> None:
+        """Give the lines of a device to the operator who asked.
+
+        Raises RemoteProtocolError if nobody asked this device.
+        """
+        operator, device = self._waiting.get(lines.request, ("", ""))
+        if device != lines.device:
+            raise RemoteProtocolError("knowledge", f"log lines of {lines.device} that nobody asked for")
+        self._sender.answer(replace(self._blank(operator, lines.request), lines=lines.lines))
+
+    def _blank(self, operator: str, request: bytes) -> ControlAnswer:
+        return ControlAnswer(federation=self._federation, operator=operator, request=request, done=True)
+
+
+def _remember(kept: OrderedDict[bytes, T], key: bytes, value: T) -> None:
+    """Keep a value, and drop the oldest one beyond MOST_REQUESTS."""
+    kept[key] = value
+    if len(kept) > MOST_REQUESTS:
+        kept.popitem(last=False)

@@ -1,0 +1,96 @@
+"""The commands `edge-sdk devices`, `drain`, `forget` and `logs`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import secrets
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+
+from edge_sdk.errors import UsageError
+from edge_sdk.protocol.messages import DeviceEntry
+from edge_sdk.protocol.topics import is_id
+from edge_sdk.tools.operator.device_table import device_table
+from edge_sdk.tools.operator.link import OperatorLink, linked
+from edge_sdk.transport.mqtt.tls import TlsFiles
+
+
+def devices_command(args: argparse.Namespace) -> int:
+    """Show the devices of a running federation."""
+    with _link(args) as link:
+        run, entries = _every_device(link)
+    if args.json:
+        plain = {"federation": args.federation, "run": run, "devices": [*map(_plain, entries)]}
+        sys.stdout.write(json.dumps(plain, indent=2) + "\n")
+    else:
+        sys.stdout.write(f"{args.federation}: {run}\n\n{device_table(entries, time.time())}\n")
+    return 0
+
+
+def drain_command(args: argparse.Namespace) -> int:
+    """Stop a run, or take a device out, at the end of the round; or take that back."""
+    with _link(args) as link:
+        sys.stdout.write(link.command("resume" if args.undo else "drain", _device(args)) + "\n")
+    return 0
+
+
+def forget_command(args: argparse.Namespace) -> int:
+    """Have the coordinator forget a device."""
+    with _link(args) as link:
+        sys.stdout.write(link.command("forget", _device(args)) + "\n")
+    return 0
+
+
+def logs_command(args: argparse.Namespace) -> int:
+    """Show the last lines that a device has printed."""
+    with _link(args) as link:
+        answer = link.ask(link.inquiry("logs", _device(args), lines=args.lines))
+    sys.stdout.write("".join(f"{line}\n" for line in answer.lines))
+    return 0
+
+
+def _every_device(link: OperatorLink) -> tuple[str, tuple[DeviceEntry, ...]]:
+    """Ask for all pages; returns what the run is doing, and the devices."""
+    run = ""
+
+    def pages() -> Iterator[tuple[DeviceEntry, ...]]:
+        nonlocal run
+        after, more = None, True
+        while more:
+            answer = link.ask(link.inquiry("devices", after))
+            run = run or answer.run
+            yield answer.devices
+            more = answer.more and bool(answer.devices)
+            after = answer.devices[-1].device if answer.devices else None
+
+    entries = tuple(entry for page in pages() for entry in page)
+    return run, entries
+
+
+def _plain(entry: DeviceEntry) -> dict[str, object]:
+    return {**dataclasses.asdict(dataclasses.replace(entry, figures={})), "figures": dict(entry.figures)}
+
+
+def _device(args: argparse.Namespace) -> str | None:
+    if args.device is not None and not is_id(args.device):
+        raise UsageError(f"device {args.device!r}: use a-z, 0-9 and -, at most 36 of them")
+    device: str | None = args.device
+    return device
+
+
+def _link(args: argparse.Namespace) -> AbstractContextManager[OperatorLink]:
+    if not is_id(args.federation):
+        raise UsageError(f"--federation {args.federation!r}: use a-z, 0-9 and -, at most 36 of them")
+    if not 0 < args.timeout < 3600:
+        raise UsageError(f"--timeout {args.timeout:g}: expected seconds above 0, and below 3600")
+    _device(args)
+    from edge_sdk.transport.mqtt.transport import MqttTransport
+
+    operator = f"operator-{secrets.token_hex(6)}"
+    files, seed = TlsFiles(args.ca, args.cert, args.key), secrets.randbits(32)
+    transport = MqttTransport(args.broker, operator, tls=files, clean=True, seed=seed)
+    return linked(transport, args.federation, operator, args.timeout)

@@ -1,0 +1,127 @@
+"""The link of an operator's program with a running coordinator: sends a command or a question until it is answered."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+from edge_sdk.errors import RemoteProtocolError, TransportError, UsageError
+from edge_sdk.protocol import codec, topics
+from edge_sdk.protocol.messages import Control, ControlAnswer, CoordinatorStatus, Inquiry
+from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport, TransportEvent
+
+RESEND_S = 1.0
+"""Seconds after which a command without an answer is sent again."""
+POLL_S = 0.1
+
+Question: TypeAlias = "Control | Inquiry"
+
+
+class OperatorLink:
+    """Talks to the coordinator of one federation.  `ask` returns its answer, or says why there is none."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        federation: str,
+        operator: str,
+        *,
+        timeout_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """operator: the name under which answers come back.  timeout_s: the longest wait for each answer."""
+        self._transport, self._federation, self._operator = transport, federation, operator
+        self._timeout_s, self._clock = timeout_s, clock
+        self._linked, self._fault = False, "it does not answer"
+        self._status = ""
+        """What the coordinator announced last; empty: nothing."""
+        transport.connect(topics.operator_subscriptions(federation, operator))
+
+    def command(self, operation: str, device: str | None = None) -> str:
+        """Have a command carried out, and return the coordinator's line about it.
+
+        Raises UsageError if the coordinator does not carry it out, TransportError if it does not answer.
+        """
+        control = Control(
+            federation=self._federation,
+            operation=operation,
+            device=device,
+            operator=self._operator,
+            request=secrets.token_bytes(16),
+        )
+        return self.ask(control).text
+
+    def inquiry(self, about: str, device: str | None = None, **more: int) -> Inquiry:
+        """Return a new question."""
+        return Inquiry(
+            federation=self._federation,
+            about=about,
+            device=device,
+            operator=self._operator,
+            request=secrets.token_bytes(16),
+            **more,
+        )
+
+    def ask(self, question: Question) -> ControlAnswer:
+        """Send a command or a question until its answer comes.
+
+        Raises UsageError if the coordinator does not carry it out, TransportError if it does not answer in time.
+        """
+        frame = codec.encode(question)
+        end_s, again_s = self._clock() + self._timeout_s, self._clock()
+        while self._clock() < end_s:
+            if self._linked and self._clock() >= again_s:
+                self._transport.send(topics.control(self._federation), frame)
+                again_s = self._clock() + RESEND_S
+            event = self._transport.poll(POLL_S)
+            answer = None if event is None else self._answer_in(event)
+            if answer is not None and answer.request == question.request:
+                if not answer.done:
+                    raise UsageError(answer.text)
+                return answer
+        raise TransportError(self._silence(question))
+
+    def _answer_in(self, event: TransportEvent) -> ControlAnswer | None:
+        """Take an event in; returns the answer in it, if it is one."""
+        if isinstance(event, Connected):
+            self._linked = True
+        elif isinstance(event, Disconnected):
+            self._linked, self._fault = False, event.reason
+        elif isinstance(event, Incoming):
+            event.acknowledge()
+            try:
+                message = codec.decode(event.frame).message
+            except RemoteProtocolError:
+                return None
+            if message.federation != self._federation:
+                return None
+            if isinstance(message, CoordinatorStatus):
+                self._status = f"{message.state} ({message.reason})" if message.reason else message.state
+            return message if isinstance(message, ControlAnswer) else None
+        return None
+
+    def _silence(self, question: Question) -> str:
+        """Why there is no answer, and what to do about it."""
+        if not self._linked:
+            return f"no broker within {self._timeout_s:g} s: {self._fault}"
+        waited = f"within {self._timeout_s:g} s"
+        if isinstance(question, Inquiry) and question.about == "logs":
+            return f"{question.device} sent no log {waited}: it is away, or computes a long batch; try --timeout 60"
+        if not self._status:
+            return f"no coordinator of {self._federation!r} answered {waited}, and none was here: check --federation"
+        return (
+            f"the coordinator of {self._federation!r} did not answer {waited}; the last that it announced is "
+            f"{self._status}: is it running, with this version of edge-sdk, and may this user publish commands?"
+        )
+
+
+@contextmanager
+def linked(transport: Transport, federation: str, operator: str, timeout_s: float) -> Iterator[OperatorLink]:
+    """Yield a link to the coordinator of a federation, and close it in the end."""
+    try:
+        yield OperatorLink(transport, federation, operator, timeout_s=timeout_s)
+    finally:
+        transport.close()

@@ -1,0 +1,242 @@
+"""A board of a lab: waits for runs, builds its device for each from the settings, and takes part.
+
+`edge-sdk lab-device` is started once on the board, and needs no touch between runs.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edge_sdk.agent import Agent
+from edge_sdk.errors import EdgeError, RemoteProtocolError, RunFailed, UsageError
+from edge_sdk.policy.policy import Policy
+from edge_sdk.protocol import codec, topics
+from edge_sdk.protocol.codec import Stamp
+from edge_sdk.protocol.leaves import one_line
+from edge_sdk.protocol.messages import CoordinatorStatus, LabHello, LabRun
+from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport, TransportEvent
+from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
+from edge_sdk.version import __version__
+from edge_sim.fleet.fleet import build_device
+from edge_sim.lab.wire_settings import unpacked_settings
+
+HELLO_S = 5.0
+"""Seconds between two hellos of a board."""
+POLL_S = 0.2
+WHY_CHARACTERS = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoardOptions:
+    """What the owner of a board decided when it was started."""
+
+    broker: str
+    lab: str
+    device: str
+    """The board's id in the lab; in each run it has the id of its number."""
+    number: int
+    state: Path
+    """The folder for the state of the present run."""
+    data: Path
+    """The folder with the files that settings may name."""
+    host: str = ""
+    modules: Collection[str] = ()
+    """The modules whose functions settings may name."""
+    tls: TlsFiles = NO_FILES
+    policy: Policy = field(default_factory=Policy)
+
+
+class LabBoard:
+    """Answers the desk of a lab, and takes part in one run at a time."""
+
+    def __init__(
+        self,
+        options: BoardOptions,
+        transport: Transport,
+        *,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._options, self._transport, self._say, self._clock = options, transport, say, clock
+        self._work: BoardRun | None = None
+        self._told = ""
+        """The state that the desk was told last."""
+        self._hello_at_s, self._sequence = 0.0, 0
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Let `serve` return soon; may be called from any thread."""
+        self._stopping.set()
+
+    def serve(self) -> None:
+        """Wait for runs and take part in them, until `stop` is called."""
+        self._transport.connect(topics.device_subscriptions(self._options.lab, self._options.device))
+        try:
+            while not self._stopping.is_set():
+                event = self._transport.poll(POLL_S)
+                if event is not None:
+                    self._handle(event)
+                state = self._work.state if self._work else "idle"
+                if state != self._told or self._clock() >= self._hello_at_s:
+                    self._greet()
+        finally:
+            self._end_work()
+            self._transport.close()
+
+    def _handle(self, event: TransportEvent) -> None:
+        if isinstance(event, Connected):
+            self._say(f"connected; board {self._options.number} of {self._options.lab} waits for runs")
+            self._greet()
+        elif isinstance(event, Disconnected):
+            self._say(f"broker: {event.reason}")
+        elif isinstance(event, Incoming):
+            event.acknowledge()
+            try:
+                message = codec.decode(event.frame).message
+            except RemoteProtocolError as error:
+                self._say(f"refused a frame on {event.topic}: {error}")
+                return
+            if isinstance(message, LabRun) and message.device == self._options.device:
+                self._begin(message)
+            elif isinstance(message, CoordinatorStatus) and message.state == "finished":
+                self._end_work()
+            elif isinstance(message, CoordinatorStatus) and message.state == "ready":
+                self._greet()
+
+    def _begin(self, run: LabRun) -> None:
+        """Take part in a run, and leave another one; a repeated request changes nothing."""
+        if self._work is None or self._work.run != run.run:
+            self._end_work()
+            self._work = BoardRun(run.run, run.settings, self._options, self._say)
+            self._work.start()
+        self._greet()
+
+    def _end_work(self) -> None:
+        if self._work is not None:
+            self._work.stop()
+            self._work = None
+
+    def _greet(self) -> None:
+        options, work = self._options, self._work
+        self._told = work.state if work else "idle"
+        self._hello_at_s = self._clock() + HELLO_S
+        self._sequence += 1
+        hello = LabHello(
+            federation=options.lab,
+            device=options.device,
+            number=options.number,
+            state=self._told,
+            run=work.run if work else None,
+            why=one_line(work.why, WHY_CHARACTERS) if work else "",
+            host=options.host,
+            sdk=__version__,
+            data_sha256=work.data_sha256 if work else None,
+            figures=work.figures if work else {},
+        )
+        frame = codec.encode(hello, Stamp(0, self._sequence))
+        self._transport.send(topics.up(options.lab, options.device, "lab"), frame)
+
+
+class BoardRun:
+    """One run on one board, in a thread of its own: building may take minutes, and the desk wants to hear meanwhile."""
+
+    def __init__(self, run: bytes, settings: bytes, options: BoardOptions, say: Callable[[str], None]) -> None:
+        self.run, self._settings, self._options, self._say = run, settings, options, say
+        self.state = "building"
+        self.why = ""
+        """Why the run is refused, or how it ended for this board."""
+        self.data_sha256: bytes | None = None
+        self._agent: Agent | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._take_part, name=f"run-{run.hex()[:8]}", daemon=True)
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """What the run has cost so far."""
+        if self._agent is None:
+            return {}
+        meter = self._agent.meter
+        return {"steps": float(meter.steps), "flops": float(meter.train_flops + meter.infer_flops)}
+
+    def start(self) -> None:
+        """Begin in the background."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop after the batch being computed, and wait for that."""
+        self._stopping.set()
+        if self._agent is not None:
+            self._agent.stop()
+        self._thread.join()
+
+    def _take_part(self) -> None:
+        label = f"run {self.run.hex()[:8]}"
+        try:
+            self._agent = agent = self._build()
+            if self._stopping.is_set():
+                return
+            self._say(f"{label}: {agent.federation}, as {agent.device}: {agent.bench.model.spec.name}")
+            self.state = "running"
+            agent.run()
+            self.state, self.why = "done", "" if agent.over else "stopped by the desk"
+        except RunFailed as error:
+            self.state, self.why = "done", str(error)
+        except EdgeError as error:
+            self.state, self.why = "refused", str(error)
+        except Exception as error:  # noqa: BLE001  # a model or a plug-in may raise anything, and the board goes on
+            self.state, self.why = "refused", f"{type(error).__name__}: {error}"
+        self._say(f"{label}: {self.state}{f': {one_line(self.why)}' if self.why else ''}")
+
+    def _build(self) -> Agent:
+        """Build this board's device.  Raises EdgeError for what it cannot build."""
+        options = self._options
+        config = unpacked_settings(self._settings, options.data, options.modules)
+        if options.number >= len(config.ids):
+            raise UsageError(f"number {options.number}: the run has {len(config.ids)} devices")
+        device, dataset = build_device(config, options.number)
+        self.data_sha256 = bytes.fromhex(dataset.sha256)
+        if device.kit.needs_torch:
+            from edge_sim.engines.torch_gpu import use_exact_arithmetic  # a device without torch never loads it
+            from edge_sim.engines.torch_threads import use_one_thread  # a device without torch never loads it
+
+            use_one_thread()
+            use_exact_arithmetic()
+        return Agent(
+            federation=config.federation.name,
+            broker=options.broker,
+            tls=options.tls if options.broker.startswith("mqtts:") else None,
+            identity=device.kit.id,
+            model=device.kit.model(device.public),
+            data=device.data,
+            public=device.public,
+            state=self._folder(),
+            board=device.kit.board_name,
+            disclose_classes=True,
+            share_weights=True,
+            secret=device.kit.secret,
+            proxy=device.kit.proxy_model(device.public),
+            policy=options.policy,
+        )
+
+    def _folder(self) -> Path:
+        """Return the folder for the state of this run; those of earlier runs are deleted."""
+        runs = self._options.state / "runs"
+        mine = runs / self.run.hex()
+        for folder in runs.iterdir() if runs.is_dir() else ():
+            if folder != mine:
+                shutil.rmtree(folder, ignore_errors=True)
+        return mine
+
+
+def open_link(options: BoardOptions) -> Transport:
+    """Return the board's link to the desk, not connected yet."""
+    from edge_sdk.transport.mqtt.transport import MqttTransport  # paho only where there is a broker
+
+    name, seed = f"lab-{options.lab}-{options.device}", random.SystemRandom().getrandbits(32)
+    return MqttTransport(options.broker, name, tls=options.tls, clean=True, seed=seed)
