@@ -191,16 +191,12 @@ class SqliteStore:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._db = open_database(path, _SCHEMA, page_bytes=_PAGE_BYTES)
+        self._db = self._opened()
         self._file = _file_id(path)
         self._rescued: sqlite3.Connection | None = None
         """The contents of a deleted file, in memory until they are written again."""
-        leave_to_parent(self, self._db)
         self._receipted: set[tuple[int, int]] = set()
         try:
-            # some builds of SQLite overwrite what is deleted with zeros, which is half as much again for a flash card
-            self._db.execute("PRAGMA secure_delete=FAST")
-            self._db.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
             row = self._one("SELECT value FROM meta WHERE name = 'boot_epoch'")
             self.boot_epoch = (int(row[0]) if row else 0) + 1
             self._put("boot_epoch", str(self.boot_epoch).encode())
@@ -279,11 +275,10 @@ class SqliteStore:
             if found is not None:
                 raise StoreError(f"{self._path}: another file is in its place; does another process use the folder?")
             with as_store_error(self._path):
-                self._rescued = open_database(None, "")
+                self._rescued = open_database(None, "", page_bytes=_PAGE_BYTES)
                 self._db.backup(self._rescued)
             self._db.close()  # before the new file exists: closing deletes the journal of the same name
-        self._db = open_database(self._path, "")
-        leave_to_parent(self, self._db)
+        self._db = self._opened()
         with as_store_error(self._path):
             self._rescued.backup(self._db)
         self._rescued.close()
@@ -293,6 +288,15 @@ class SqliteStore:
     def close(self) -> None:
         """Close the file."""
         self._db.close()
+
+    def _opened(self) -> sqlite3.Connection:
+        db = open_database(self._path, _SCHEMA, page_bytes=_PAGE_BYTES)
+        leave_to_parent(self, db)
+        with as_store_error(self._path):
+            # some builds of SQLite overwrite what is deleted with zeros, which is half as much again for a flash card
+            db.execute("PRAGMA secure_delete=FAST")
+            db.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
+        return db
 
     def _replace_start(self, start: RoundStart) -> None:
         self._db.execute("DELETE FROM done")
