@@ -41,6 +41,9 @@ class RoundReport:
     """Whether `metrics` are of a model that all devices share."""
     withheld: str = ""
     """Why the device uploaded no knowledge and went back to its state before the round; empty: it did not."""
+    not_served: str = ""
+    """Why the model that the round left is not served: it is worse on the device's own held-out samples; empty: it is
+    not worse."""
 
 
 @dataclass
@@ -61,6 +64,10 @@ class OngoingExchange:
     """The method's new state and the knowledge to upload; None until all is computed."""
     withheld: str = ""
     """Why no knowledge is uploaded: the training diverged; empty: it did not."""
+    joining: Mapping[str, float] = field(default_factory=dict)
+    """The figures of the model before it joined; empty: not measured."""
+    not_served: str = ""
+    """Why the app goes on predicting with an older model; empty: it does not."""
     done: FinishedExchange | None = None
     """The result in the form that is stored and sent."""
 
@@ -78,6 +85,7 @@ class OngoingExchange:
         if self.learner.skip_round(self.assign.round, reason):
             notify(f"round {self.assign.round}: {reason}; withheld and undone: {divergence.REMEDY}")
         self.result, self.withheld, self.measured = (self.learner.state, {}), one_line(reason), ExchangeMetrics()
+        self.not_served = ""
 
     def pack(self, select: UploadedKnowledge, uplink: Uplink, notify: Notify, cost: TrainingCost) -> None:
         """Make the frame of the upload; the upload is empty if its numbers are not finite or too large to send.
@@ -128,6 +136,8 @@ class OngoingExchange:
             personal_round=personal.rounds_done,
             withheld="" if assign.closing else self.withheld,
             instruments=self.measured.instruments,
+            joining_metrics=self.joining,
+            not_served=one_line(self.not_served),
             knowledge=knowledge,
             busy_s=cost.busy_s,
             energy_j=cost.energy_j,
@@ -156,6 +166,7 @@ class OngoingExchange:
             personal_round=personal.rounds_done,
             global_model=self.learner.membership.method.global_model,
             withheld=self.withheld,
+            not_served=self.not_served,
         )
 
 

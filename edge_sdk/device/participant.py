@@ -20,7 +20,7 @@ from edge_sdk.data import LocalData
 from edge_sdk.device import membership, recovery, session
 from edge_sdk.device.exchange import OngoingExchange, RoundReport, begin_exchange
 from edge_sdk.device.hello import HELLOS_BEFORE_NOTICE, hello, no_answer_notice
-from edge_sdk.device.learner import Learner, ServeRequest
+from edge_sdk.device.learner import Learner, ServeRequest, WorkSlices
 from edge_sdk.device.meter import Meter
 from edge_sdk.device.public_supply import PublicSupply
 from edge_sdk.device.store import Store
@@ -121,6 +121,10 @@ class Participant:
         """Hook: return what training since the last upload has cost; a simulation counts it elsewhere."""
         return TrainingCost()
 
+    def examine(self, work: OngoingExchange, slices: WorkSlices) -> WorkSlices:  # noqa: ARG002  # for subclasses
+        """Hook: returns the computation of an exchange, with what is to be computed before and after it."""
+        return slices
+
     def knowledge_to_upload(self, assign: Assign, knowledge: Mapping[str, Payload]) -> Mapping[str, Payload]:  # noqa: ARG002  # for subclasses
         """Return the knowledge to upload after an exchange; a simulation of malicious devices overrides this."""
         return knowledge
@@ -158,15 +162,15 @@ class Participant:
         """Whether a round ends with this exchange."""
         return self._learner is not None and self._learner.membership.is_last(exchange)
 
-    def completes_personal(self, report: RoundReport) -> bool:
-        """Return whether an exchange left the device's own, personal model complete, and not in the middle of a round.
+    def completes_personal(self, at: Assign) -> bool:
+        """Return whether an exchange leaves the device's own, personal model complete, not in the middle of a round.
 
         This is when reports measure it: after its training in a round, or, at the end, when the last knowledge arrived.
         """
         if self._learner is None:
             return False
         membership = self._learner.membership
-        return membership.method.personal_after == "arrival" if report.closing else membership.is_last(report.exchange)
+        return membership.method.personal_after == "arrival" if at.closing else membership.is_last(at.exchange)
 
     @property
     def meter(self) -> Meter:
@@ -335,7 +339,9 @@ class Participant:
             return
         if self._work is not None:
             self._rebuild()  # the abandoned exchange has changed the model already
-        self._work = begin_exchange(learner, self.store, *self._newest, self.serve)
+        work = begin_exchange(learner, self.store, *self._newest, self.serve)
+        work.slices = self.examine(work, work.slices)
+        self._work = work
         self.begun += 1
 
     def start_over(self) -> None:

@@ -45,6 +45,7 @@ def host_devices() -> int:
                 share_weights=True,
                 secret=device.kit.secret,
                 proxy=device.kit.proxy_model(device.public),
+                max_drop=None,
             )
             for device, folder in zip(devices, args.folder, strict=True)
         ]
