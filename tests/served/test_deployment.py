@@ -15,7 +15,9 @@ from sklearn.datasets import load_digits
 
 import edge_sdk
 from coordinator.ledger import Ledger
+from coordinator.report.summary import summary
 from coordinator.rounds import RoundPhase, RoundPolicy
+from coordinator.serving.outcome import device_result, run_result
 from coordinator.serving.server import Server
 from edge_sdk.device.exchange import RoundReport
 from edge_sdk.errors import UsageError
@@ -231,4 +233,9 @@ def test_what_the_model_could_do_before_it_joined_is_told() -> None:
     at_first = float((agent.predict(VALIDATION.x).argmax(axis=1) == VALIDATION.y).mean())
     threading.Thread(target=server.run, daemon=True).start()
     agent.run()
+    found = device_result(server, "left")
+    assert found.since_joining == (pytest.approx(at_first), found.metrics["validation_accuracy"])
+    told = summary(run_result(server, (found,), "memory", {}))["since_joining"]
+    assert told["devices"] == told["better"] == 1
+    assert told["now_mean"] > told["before_mean"] + 0.3
     assert server.record.joining["left"] == {"validation_accuracy": pytest.approx(at_first)}
