@@ -20,12 +20,14 @@ import numpy as np
 
 from edge_sdk.arrays import Floats
 from edge_sdk.data import LocalData, Raw
-from edge_sdk.device.exchange import RoundReport
+from edge_sdk.device.exchange import OngoingExchange, RoundReport
+from edge_sdk.device.learner import WorkSlices
 from edge_sdk.device.participant import Participant
 from edge_sdk.device.recent_lines import RecentLines, round_lines
 from edge_sdk.device.store import MemoryStore, SqliteStore, Store
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import EdgeError, Refused, UsageError
+from edge_sdk.methods.requests import Evaluate
 from edge_sdk.models.base import Model, ModelSpec, serving_copy
 from edge_sdk.models.exporting import export
 from edge_sdk.objectives import softmax
@@ -40,7 +42,7 @@ from edge_sdk.policy.start import training_gate
 from edge_sdk.protocol.schema import one_line
 from edge_sdk.public_set.fetch import MAX_PUBLIC_BYTES
 from edge_sdk.public_set.samples import PublicSet
-from edge_sdk.serving.snapshot import Snapshot
+from edge_sdk.serving.deployment import MAX_DROP, Deployment
 from edge_sdk.transport.base import Transport
 from edge_sdk.transport.mqtt import pace as pacing
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
@@ -76,6 +78,9 @@ class Agent(Participant):
     proxy: a second model, for methods that train one beside the device's own; its weights are shared, and those of the
     own model then never are.
 
+    max_drop: a new model is not served if its accuracy on the device's own held-out samples is lower by more than this
+    fraction, and by more than chance explains; None: every new model is served.
+
     policy: when to train, and at what cost; None: always, and nothing is metered.  sensors: what the policy asks; None:
     Linux's own files.  meter: an external power meter.
 
@@ -109,6 +114,7 @@ class Agent(Participant):
         share_weights: bool = False,
         secret: bytes = b"",
         proxy: Model | None = None,
+        max_drop: float | None = MAX_DROP,
         policy: Policy | None = None,
         sensors: Sensors | None = None,
         meter: PowerMeter | None = None,
@@ -172,7 +178,7 @@ class Agent(Participant):
             if self._closes_store:
                 store.close()
             raise
-        self._snapshot = Snapshot(model)
+        self._deployment = Deployment(self.bench, _served_folder(state, federation), max_drop, self.on_news)
         self._retry_spread = random.Random(f"{federation}{device}{self.store.boot_epoch}")  # noqa: S311  # spreads retries
 
     # -- for the app ------------------------------------------------------------------------------------------------
@@ -186,7 +192,7 @@ class Agent(Participant):
         samples = np.asarray(raw)
         x = self.bench.model.spec.preprocess(samples)
         try:
-            return softmax(self._snapshot.now().logits(x))
+            return softmax(self._deployment.served().logits(x))
         except Exception as error:
             known = self.bench.data.train.x
             if samples.shape[1:] == known.shape[1:]:
@@ -203,7 +209,15 @@ class Agent(Participant):
         written so, MissingExtra where a package for that is not installed, StoreError where the disk fails.
         """
         x = self.bench.model.spec.preprocess(self.bench.data.train.x[:1])
-        return export(serving_copy(self._snapshot.now()), path, x)
+        return export(serving_copy(self._deployment.served()), path, x)
+
+    def rollback(self, steps: int = 1) -> int:
+        """Let predict() use the model that was served before, or the one before that, until `resume` is called.
+
+        steps: 1 or 2.  Training goes on.  Returns the number of rounds that the model has learned in; 0: it is the
+        app's own.  Raises UsageError if no such model is kept, StoreError if it does not read.
+        """
+        return self._deployment.rollback(steps)
 
     @property
     def running(self) -> bool:
@@ -270,7 +284,8 @@ class Agent(Participant):
         self._awake.clear()
 
     def resume(self) -> None:
-        """Continue to compute."""
+        """Continue to compute, and serve new models again after a rollback."""
+        self._deployment.resume()
         self._awake.set()
 
     def run(self) -> None:
@@ -305,7 +320,7 @@ class Agent(Participant):
                 self.reopen(self.store)
                 self._ended = False
             self.instance = secrets.token_bytes(INSTANCE_BYTES)
-            self._snapshot.put(serving_copy(self.bench.model))
+            self._deployment.begin(fresh=self.store.saved_round() is None)
             self.connect()
             lower_priority(self._policy.nice)  # now, so that the thread of the broker's socket keeps its priority
             limit_threads(self._policy.threads)
@@ -392,13 +407,28 @@ class Agent(Participant):
 
     def on_exchange(self, report: RoundReport) -> None:
         """Serve the new model, and call the app's callbacks for exchanges and rounds."""
-        if self._snapshot.taken and self.completes_personal(report) and not report.withheld:
-            self._snapshot.put(serving_copy(self.bench.model))
+        if report.withheld:
+            self._deployment.drop()
+        self._deployment.settle()
+        if self._deployment.gives_up:
+            self._awake.clear()
         for line in round_lines(report):
             self._recent.add(line)
         self._call("on_update", self._on_update, report)
         if report.closing or self.is_last(report.exchange):
             self._call("on_round", self._on_round, report)
+
+    def examine(self, work: OngoingExchange, slices: WorkSlices) -> WorkSlices:
+        """Measure the model before it joins, and judge the one that a round leaves."""
+        self._deployment.drop()
+        job = work.learner.job(work.assign)
+        if self._deployment.measures_joining:
+            self._deployment.joined_with((yield from self.bench.serve(Evaluate(0), job)))
+        result = yield from slices
+        work.joining = self._deployment.joining
+        if job.learns and self.completes_personal(work.assign):
+            work.not_served = yield from self._deployment.judge(work.assign.round + (not work.assign.closing))
+        return result
 
     def on_news(self, line: str) -> None:
         """Call the app's callbacks for news."""
@@ -483,6 +513,10 @@ def _opener(state: str | Path | Store | None, federation: str) -> Callable[[], S
         return lambda: SqliteStore(path)
     store = MemoryStore() if state is None else state
     return lambda: store
+
+
+def _served_folder(state: str | Path | Store | None, federation: str) -> Path | None:
+    return Path(state) / f"{federation}.served" if isinstance(state, (str, Path)) else None
 
 
 def _cache(folder: str | Path | None, state: str | Path | Store | None) -> Path | None:

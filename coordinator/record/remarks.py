@@ -1,4 +1,4 @@
-"""Texts for the operator of a run: warnings W1 to W22, and remarks on its devices."""
+"""Texts for the operator of a run: warnings W1 to W23, and remarks on its devices."""
 
 from __future__ import annotations
 
@@ -160,6 +160,15 @@ def why_withheld(upload: Upload) -> str:
 _LOOK_THERE = "look at the device's log"
 _REMEDIES = {"diverged": "lower train.learning_rate, and look for extreme values in its samples"}
 """By the cause that an upload names: what to do."""
+
+
+def not_served(counts: Mapping[str, int], why: Mapping[str, str]) -> tuple[str, ...]:
+    """Warning W23: the devices that went on predicting with an older model, in how many rounds, and why at last."""
+    return tuple(
+        f"W23: {device} did not serve the model of {count} rounds: {why[device]}; if many devices say so, look for a "
+        "contributor that spoils what all receive"
+        for device, count in sorted(counts.items())
+    )
 
 
 def far_off(outliers: Mapping[str, tuple[int, float]]) -> tuple[str, ...]:

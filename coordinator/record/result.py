@@ -19,6 +19,8 @@ ON_BOARDS = "boards"
 METERED = {"flops": "flops", "s": "busy_s", "j": "energy_j"}
 """Metered quantities: the key names a total over all devices, as in `device_flops`; the value is the field of a
 DeviceResult."""
+JOINING = ("accuracy", "local_accuracy", "validation_accuracy")
+"""The measures by which a device's model is compared with the one that it joined with, the first that it has."""
 WORST_SHARE = 0.1
 """The share of devices whose mean accuracy is reported as `worst`."""
 
@@ -70,10 +72,27 @@ class DeviceResult:
     """The same of the device alone."""
     withheld: int = 0
     """Uploads that it withheld because its training diverged or failed."""
+    joining: Mapping[str, float] = field(default_factory=dict)
+    """The figures of its own model before its first round, by the names of `metrics` and `accuracy`; empty: unknown."""
+    not_served: int = 0
+    """Rounds whose model its app does not predict with, because it is worse on the device's held-out samples."""
     declined: Mapping[str, int] = field(default_factory=dict)
     """Exchanges that it declined because its owner's policy did not allow it to train, by the word of the reason."""
     silent: int = 0
     """Exchanges whose deadline passed without an answer of any kind."""
+
+    @property
+    def since_joining(self) -> tuple[float, float] | None:
+        """Accuracies of its own model before its first round and now, on the same samples; None: not both are known.
+
+        They are those of `test` where the device has one, else of its own test part, else of its validation part.
+        """
+        now = {**self.metrics, "accuracy": self.accuracy}
+        for name in JOINING:
+            before, after = self.joining.get(name), now.get(name)
+            if before is not None and after is not None:
+                return before, after
+        return None
 
     @property
     def classes(self) -> tuple[int, ...]:

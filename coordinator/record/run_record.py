@@ -116,6 +116,12 @@ class RunRecord:
     """This round's exchanges that devices left without any answer.  Not saved."""
     contested: Counter[str] = field(default_factory=Counter)
     """By id: how often one of several devices that use it showed that it was still alive."""
+    not_served: Counter[str] = field(default_factory=Counter)
+    """Rounds whose model each device's app does not predict with, because it is worse on held-out samples."""
+    why_not_served: dict[str, str] = field(default_factory=dict)
+    """The newest reason of each device."""
+    joining: dict[str, dict[str, float]] = field(default_factory=dict)
+    """The figures of each device's own model before its first round: device -> name -> value."""
     outliers: dict[str, tuple[int, float]] = field(default_factory=dict)
     """By device: the number of its updates far larger than the others', and the largest ratio to the median."""
     left: dict[str, str] = field(default_factory=dict)
@@ -232,6 +238,14 @@ class RunRecord:
         if upload.temperature_c is not None:
             self.temperature_c[device] = upload.temperature_c
 
+    def served(self, device: str, joining: Mapping[str, float], not_served: str) -> None:
+        """Note what an upload tells of the model that the device's app predicts with."""
+        if joining:
+            self.joining[device] = dict(joining)
+        if not_served:
+            self.not_served[device] += 1
+            self.why_not_served[device] = not_served
+
     def outlier(self, device: str, times: float) -> None:
         """Note an update whose norm was `times` the median."""
         count, most = self.outliers.get(device, (0, 0.0))
@@ -334,6 +348,9 @@ class RunRecord:
             "left",
             "withheld",
             "why_withheld",
+            "not_served",
+            "why_not_served",
+            "joining",
             "declined",
             "silent",
             "busy_s",
@@ -376,6 +393,9 @@ class RunRecord:
             left=dict(plain["left"]),
             withheld=Counter(plain["withheld"]),
             why_withheld=dict(plain["why_withheld"]),
+            not_served=Counter(plain.get("not_served", {})),  # older records do not have them
+            why_not_served=dict(plain.get("why_not_served", {})),
+            joining={device: dict(found) for device, found in plain.get("joining", {}).items()},
             declined={device: Counter(reasons) for device, reasons in plain.get("declined", {}).items()},
             silent=Counter(plain.get("silent", {})),
             busy_s=Counter(plain.get("busy_s", {})),

@@ -88,11 +88,14 @@ DEVICE_COLUMNS = (
     "class_counts",
     "accuracy",
     "standalone_accuracy",
+    "before_accuracy",
+    "now_accuracy",
     "global_accuracy",
     "bytes_up",
     "bytes_down",
     "rounds_done",
     "withheld",
+    "not_served",
     "declined",
     "silent",
     *DEVICE_COSTS,
@@ -209,6 +212,7 @@ def _device_rows(result: Result) -> Iterable[dict[str, object]]:
     for device in result.devices:
         yield {
             **{name: getattr(device, name, None) for name in DEVICE_COLUMNS},
+            **dict(zip(("before_accuracy", "now_accuracy"), device.since_joining or (None, None), strict=True)),
             "global_accuracy": device.metrics.get("global_accuracy"),
             **{name: getattr(device, name) or None for name in ("test_samples", "steps", "standalone_steps")},
             "learns": int(device.learns),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from coordinator.record import remarks
@@ -38,7 +39,8 @@ WORTH_TELLING_S = 1.0
 def run_table(result: Result) -> Table:
     """A row for each device in the order of their numbers, a row of means, and below it all that a reader must know.
 
-    The columns `alone`, `federated` and `gain` are about each device's own, personal model.
+    The columns `alone`, `federated` and `gain` are about each device's own, personal model.  Where no device was
+    trained alone, as in a deployment, `before` takes the place of `alone`: the model that the device joined with.
     """
     devices = sorted(result.devices, key=lambda device: device.number)
     unknown = {
@@ -47,14 +49,30 @@ def run_table(result: Result) -> Table:
         "alone steps": not any(device.steps and device.standalone_steps for device in devices),
     }
     table = Table(
-        columns=COLUMNS,
-        rows=tuple(map(_row, devices)),
+        columns=tuple(_before(column) for column in COLUMNS) if _is_compared(result) else COLUMNS,
+        rows=tuple(_row(device, *_pair(device, compared=_is_compared(result))) for device in devices),
         last=_mean_row(result),
         headline=_verdict(result),
         notes=tuple(_notes(result)),
         everything="devices.csv",
     )
     return table.without([name for name, absent in unknown.items() if absent])
+
+
+def _is_compared(result: Result) -> bool:
+    """Whether models are compared with those that devices joined with: nobody was trained alone to compare with."""
+    return "since_joining" in summary(result) and all(device.standalone_accuracy is None for device in result.devices)
+
+
+def _before(column: Column) -> Column:
+    return replace(column, name="before") if column.name == "alone" else column
+
+
+def _pair(device: DeviceResult, *, compared: bool) -> tuple[float | None, float | None]:
+    """The accuracy that a device's own model is compared with, and its own."""
+    if compared and device.since_joining is not None:
+        return device.since_joining
+    return device.standalone_accuracy, device.accuracy
 
 
 def _notes(result: Result) -> list[str]:
@@ -94,7 +112,7 @@ def _encodings(result: Result) -> list[str]:
     return [f"encoding: {', '.join(chosen)}"] if chosen else []
 
 
-def _row(device: DeviceResult) -> tuple[str, ...]:
+def _row(device: DeviceResult, alone: float | None, federated: float | None) -> tuple[str, ...]:
     return (
         printable(device.id),
         printable(device.board) or UNKNOWN,
@@ -104,9 +122,9 @@ def _row(device: DeviceResult) -> tuple[str, ...]:
         str(device.samples),
         str(device.standalone_steps),
         str(device.steps),
-        _percent(device.standalone_accuracy),
-        _percent(device.accuracy),
-        _gain(device.standalone_accuracy, device.accuracy),
+        _percent(alone),
+        _percent(federated),
+        _gain(alone, federated),
         _percent(device.metrics.get("global_accuracy")),
         human_bytes(device.bytes_up),
         human_bytes(device.bytes_down),
@@ -121,7 +139,7 @@ def _runtime(device: DeviceResult) -> str:
 
 def _mean_row(result: Result) -> tuple[str, ...]:
     whole = summary(result)
-    alone, federated = (whole["accuracy"].get(key) for key in ("standalone_mean", "mean"))
+    alone, federated = _means(result, whole)
     common = _percent(_global_mean(whole))
     samples, sent, received = (
         statistics.fmean(values) if values else 0.0
@@ -158,15 +176,23 @@ def _gain(alone: float | None, federated: float | None) -> str:
     return UNKNOWN if alone is None or federated is None else f"{100 * (federated - alone):+.1f}"
 
 
+def _means(result: Result, whole: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """The mean accuracy that the devices' own models are compared with, and their own."""
+    if _is_compared(result):
+        return whole["since_joining"]["before_mean"], whole["since_joining"]["now_mean"]
+    return whole["accuracy"].get("standalone_mean"), whole["accuracy"].get("mean")
+
+
 def _verdict(result: Result) -> str:
     whole = summary(result)
-    alone, federated = whole["accuracy"].get("standalone_mean"), whole["accuracy"].get("mean")
+    alone, federated = _means(result, whole)
     if federated is None:
         accuracy = "no device's own model was evaluated" if "global" in result.models else "no device was evaluated"
     elif alone is None:
         accuracy = f"mean accuracy {percent(federated)} of the devices' own models"
     else:
-        accuracy = f"mean accuracy of the devices' own models {percent(alone)} alone -> {percent(federated)} federated"
+        first, then = ("before they joined", "now") if _is_compared(result) else ("alone", "federated")
+        accuracy = f"mean accuracy of the devices' own models {percent(alone)} {first} -> {percent(federated)} {then}"
         accuracy += f" ({_gain(alone, federated)} points)"
     common = _global_mean(whole)
     if common is not None:

@@ -29,6 +29,7 @@ def summary(result: Result) -> dict[str, Any]:
         "completed": result.completed,
         "reason": result.reason,
         "accuracy": _accuracy(result.devices) | _known([("gm", result.gm(_newest(result, "global_accuracy")))]),
+        **_since_joining(result.devices),
         "models": list(result.models),
         "one_model": result.one_model,
         "own_task": result.own_task(_newest(result, "local_accuracy")),
@@ -76,6 +77,22 @@ def _accuracy(devices: Sequence[DeviceResult]) -> dict[str, float]:
     alone = _known((device.id, device.standalone_accuracy) for device in devices if device.id in federated)
     baseline = {"standalone_mean": statistics.fmean(alone.values())} if alone else {}
     return baseline | spread(list(federated.values()))
+
+
+def _since_joining(devices: Sequence[DeviceResult]) -> dict[str, Any]:
+    """What the devices' own models could do before they joined, and now; nothing where no device told it."""
+    pairs = [device.since_joining for device in devices if device.learns and device.since_joining is not None]
+    if not pairs:
+        return {}
+    before, now = zip(*pairs, strict=True)
+    figures = {
+        "devices": len(pairs),
+        "before_mean": statistics.fmean(before),
+        "now_mean": statistics.fmean(now),
+        "better": sum(after > earlier for earlier, after in pairs),
+        "worse": sum(after < earlier for earlier, after in pairs),
+    }
+    return {"since_joining": figures}
 
 
 def _bytes(devices: Sequence[DeviceResult]) -> dict[str, float]:
@@ -152,6 +169,8 @@ def _device(device: DeviceResult) -> dict[str, Any]:
         **{name: value for name in COSTS if (value := getattr(device, name))},
         **({"joules_source": device.joules_source} if device.joules_source else {}),
         "withheld": device.withheld,
+        **({"joining": _known(device.joining.items())} if device.joining else {}),
+        **({"not_served": device.not_served} if device.not_served else {}),
         **({"declined": dict(device.declined)} if device.declined else {}),
         **({"silent": device.silent} if device.silent else {}),
     }

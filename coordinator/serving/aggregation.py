@@ -38,6 +38,7 @@ class Aggregation:
         arrived = self._reduction.method.arrives(closing=upload.closing)
         record.measured(device, upload.metrics_round, upload.metrics, arrived)
         record.measured(device, upload.personal_round, upload.personal_metrics)
+        record.served(device, upload.joining_metrics, upload.not_served)
         record.held(upload.knowledge)
         record.travelled("up", upload.knowledge)
 

@@ -57,6 +57,8 @@ def device_result(server: Server, name: str) -> DeviceResult:
         rounds_done=record.rounds_done[name],
         waited_s=float(record.waiting.total_s[name]),
         withheld=record.withheld[name],
+        joining=record.joining.get(name, {}),
+        not_served=record.not_served[name],
         declined=dict(sorted(record.declined.get(name, {}).items())),
         silent=record.silent[name],
         busy_s=float(record.busy_s[name]),

@@ -33,6 +33,7 @@ class RunWarnings:
             *method.population(told),
             *remarks.frozen(method, hellos),
             *remarks.withheld(record.withheld, record.why_withheld),
+            *remarks.not_served(record.not_served, record.why_not_served),
             *remarks.far_off(record.outliers),
             *remarks.without_effect(method, self._spec, record.instruments),
             *remarks.laggards(record.laggards() if method.lock_step and everybody else ()),

@@ -40,6 +40,9 @@ class RoundReport:
     """Whether `metrics` are of a model that all devices share."""
     withheld: str = ""
     """Why the device uploaded no knowledge and went back to its state before the round; empty: it did not."""
+    not_served: str = ""
+    """Why the model that the round left is not served: it is worse on the device's own held-out samples; empty: it is
+    not worse."""
 
 
 @dataclass
@@ -60,6 +63,10 @@ class OngoingExchange:
     """The method's new state and the knowledge to upload; None until all is computed."""
     withheld: LearningLost | None = None
     """Why no knowledge is uploaded; None: nothing is withheld."""
+    joining: Mapping[str, float] = field(default_factory=dict)
+    """The figures of the model before it joined; empty: not measured."""
+    not_served: str = ""
+    """Why the app goes on predicting with an older model; empty: it does not."""
     done: FinishedExchange | None = None
     """The result in the form that is stored and sent."""
 
@@ -78,6 +85,7 @@ class OngoingExchange:
             detail = f" ({one_line(str(reason.__cause__))})" if reason.__cause__ is not None else ""
             notify(f"round {self.assign.round}: {reason}{detail}; withheld and undone: {reason.remedy}")
         self.result, self.withheld, self.measured = (self.learner.state, {}), reason, ExchangeMetrics()
+        self.not_served = ""
 
     def pack(self, select: UploadedKnowledge, uplink: Uplink, notify: Notify, cost: TrainingCost) -> None:
         """Make the frame of the upload; the upload is empty if its numbers are not finite or too large to send.
@@ -129,6 +137,8 @@ class OngoingExchange:
             withheld="" if assign.closing else self._why_withheld,
             withheld_cause=Diverged.code if assign.closing or self.withheld is None else self.withheld.code,
             instruments=self.measured.instruments,
+            joining_metrics=self.joining,
+            not_served=one_line(self.not_served),
             knowledge=knowledge,
             busy_s=cost.busy_s,
             energy_j=cost.energy_j,
@@ -161,6 +171,7 @@ class OngoingExchange:
             personal_round=personal.rounds_done,
             global_model=self.learner.membership.method.global_model,
             withheld=self._why_withheld,
+            not_served=self.not_served,
         )
 
 

@@ -84,7 +84,12 @@ class Learner:
         measured: filled in if the method evaluates.  The computation raises Diverged when training diverges, at once
         the reason of a round that is skipped, and whatever the model, its loss or the samples raise.
         """
-        job = Job(
+        job = self.job(assign)
+        return self._served(self.membership.method.step(self.state, assign.down, job), job, measured, serve)
+
+    def job(self, assign: Assign) -> Job:
+        """Return what a method and its requests may know of an exchange on this device."""
+        return Job(
             spec=self.membership.spec,
             number=self.membership.welcome.number,
             round=assign.round,
@@ -96,7 +101,6 @@ class Learner:
             inert_terms=self._bench.model.spec.inert_terms,
             learns=self.membership.method.learnt_by(self._bench.capabilities, self._bench.terms),
         )
-        return self._served(self.membership.method.step(self.state, assign.down, job), job, measured, serve)
 
     def _served(self, step: Step[Any], job: Job, measured: ExchangeMetrics, serve: ServeRequest) -> WorkSlices:
         """Serve the method's requests one by one, with a pause between batches."""

@@ -21,7 +21,7 @@ from edge_sdk.device import membership, recovery, session
 from edge_sdk.device.backoff import Backoff
 from edge_sdk.device.exchange import OngoingExchange, RoundReport, begin_exchange, training_failed
 from edge_sdk.device.hello import HELLOS_BEFORE_NOTICE, hello, no_answer_notice
-from edge_sdk.device.learner import Learner, ServeRequest
+from edge_sdk.device.learner import Learner, ServeRequest, WorkSlices
 from edge_sdk.device.meter import Meter
 from edge_sdk.device.public_supply import PublicSupply
 from edge_sdk.device.store import Store
@@ -151,6 +151,10 @@ class Participant:
         """Hook: return the last lines for the owner, which an operator may read, too; None: they stay here."""
         return None
 
+    def examine(self, work: OngoingExchange, slices: WorkSlices) -> WorkSlices:  # noqa: ARG002  # for subclasses
+        """Hook: returns the computation of an exchange, with what is to be computed before and after it."""
+        return slices
+
     def knowledge_to_upload(self, assign: Assign, knowledge: Mapping[str, Payload]) -> Mapping[str, Payload]:  # noqa: ARG002  # for subclasses
         """Return the knowledge to upload after an exchange; a simulation of malicious devices overrides this."""
         return knowledge
@@ -188,15 +192,15 @@ class Participant:
         """Whether a round ends with this exchange."""
         return self._learner is not None and self._learner.membership.is_last(exchange)
 
-    def completes_personal(self, report: RoundReport) -> bool:
-        """Return whether an exchange left the device's own, personal model complete, and not in the middle of a round.
+    def completes_personal(self, at: Assign) -> bool:
+        """Return whether an exchange leaves the device's own, personal model complete, not in the middle of a round.
 
         This is when reports measure it: after its training in a round, or, at the end, when the last knowledge arrived.
         """
         if self._learner is None:
             return False
         membership = self._learner.membership
-        return membership.method.personal_after == "arrival" if report.closing else membership.is_last(report.exchange)
+        return membership.method.personal_after == "arrival" if at.closing else membership.is_last(at.exchange)
 
     @property
     def meter(self) -> Meter:
@@ -436,7 +440,9 @@ class Participant:
             if pause_s and not assign.closing:
                 reason = f"training failed {self._backoff.failures} times in a row, next try in {pause_s:.0f} s"
                 learner.skip_round(assign.round, TrainingFailed(reason))
-            self._work = begin_exchange(learner, self.store, *self._newest, self.serve)
+            work = begin_exchange(learner, self.store, *self._newest, self.serve)
+            work.slices = self.examine(work, work.slices)
+            self._work = work
         except StoreError:  # the repeated Assign begins it
             self.session = dataclasses.replace(self.session, phase=session.SessionPhase.IDLE)
             raise

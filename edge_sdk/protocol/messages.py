@@ -265,6 +265,10 @@ class Upload:
     """Where the joules are from: a meter or sensor, or the board's profile; None: there are none."""
     temperature_c: Annotated[float, Real(-273.15, 1000.0)] | None = field(default=None, metadata=LATER)
     """The temperature of the device's hottest zone, in degrees Celsius; None: it does not tell."""
+    joining_metrics: Annotated[Mapping[Word, float], Items()] = field(default_factory=FrozenDict, metadata=LATER)
+    """The figures of `metrics`, of the device's own model before its first round; empty: not measured."""
+    not_served: Line = field(default="", metadata=LATER)
+    """Why the device's app does not predict with the model that this round left: it is worse on held-out samples."""
 
 
 @wire("receipt")

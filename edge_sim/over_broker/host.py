@@ -46,6 +46,7 @@ def host_devices() -> int:
                 secret=device.kit.secret,
                 proxy=device.kit.proxy_model(device.public),
                 sends_logs=False,
+                max_drop=None,
             )
             for device, folder in zip(devices, args.folder, strict=True)
         ]

@@ -173,3 +173,29 @@ def test_what_it_drew_and_who_was_waited_for_is_told():
     unmetered = [dataclasses.replace(device, waited_s=0.5, energy_j=0.0) for device in result.devices]
     notes = run_table(dataclasses.replace(result, devices=tuple(unmetered))).notes
     assert not any("drawn" in line or "waited" in line for line in notes)
+
+
+def test_without_a_run_alone_models_are_compared_with_those_that_joined():
+    result = small()
+    first, second = (dataclasses.replace(device, standalone_accuracy=None) for device in result.devices)
+    first = dataclasses.replace(first, joining={"accuracy": 0.5, "local_accuracy": 0.1})
+    table = run_table(dataclasses.replace(result, devices=(first, second)))
+    before = [column.name for column in table.columns].index("before")
+    assert table.rows[0][before : before + 3] == ("50.0 %", "75.0 %", "+25.0")
+    assert table.rows[1][before : before + 3] == ("-", "-", "-")
+    assert table.last[before : before + 3] == ("50.0 %", "75.0 %", "+25.0")
+    assert "50.0 % before" in table.headline
+
+
+@pytest.mark.parametrize(
+    ("metrics", "joining", "pair"),
+    [
+        ({"validation_accuracy": 0.9}, {"validation_accuracy": 0.5}, (0.5, 0.9)),
+        ({"local_accuracy": 0.8, "validation_accuracy": 0.9}, {"validation_accuracy": 0.5}, (0.5, 0.9)),
+        ({"local_accuracy": 0.8}, {"validation_accuracy": 0.5}, None),
+        ({}, {}, None),
+    ],
+)
+def test_models_are_compared_on_the_same_samples(metrics, joining, pair):
+    device = dataclasses.replace(small().devices[0], accuracy=None, metrics=metrics, joining=joining)
+    assert device.since_joining == pair

@@ -1,0 +1,183 @@
+"""The model that an app is served: when a newer one takes its place, and the way back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge_sdk.device.workbench import Workbench
+from edge_sdk.errors import StoreError, UsageError
+from edge_sdk.models.base import Served, serving_copy
+from edge_sdk.serving.current import CurrentCopy
+from edge_sdk.serving.guard import LEAST_SAMPLES, Right, held_out_of, is_worse, right_on
+from edge_sdk.serving.versions import Version, Versions
+
+REFUSED_IN_A_ROW = 3
+"""After so many models that were not served, the device takes no further part until its owner resumes."""
+MAX_DROP = 0.02
+"""By default a model may be worse than the served one by two points."""
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedModel:
+    """A model that a round has left, and what was found of it."""
+
+    model: Served
+    rounds_done: int
+    right: Right | None
+    """None: there is nothing to compare it on."""
+    fault: str = ""
+    """Why it is not served; empty: it may be."""
+
+
+class Deployment:
+    """The served model of a device, its guard, and the models served before.
+
+    The thread that trains calls `begin`, `judge` and `settle`; any thread `served`, `rollback` and `resume`.
+    """
+
+    def __init__(
+        self, bench: Workbench, folder: Path | None, max_drop: float | None, notify: Callable[[str], None]
+    ) -> None:
+        """folder: for the models served last; None: memory.  max_drop: None: every model is served, none measured."""
+        if max_drop is not None and not 0 <= max_drop <= 1:
+            raise UsageError(f"max_drop {max_drop}: expected a fraction from 0 to 1, as 0.02 for two points, or None")
+        self._bench, self._max_drop, self._notify = bench, max_drop, notify
+        self._held_out = held_out_of(bench) if max_drop is not None else None
+        self._versions = Versions(folder, notify)
+        self._current = CurrentCopy(self._restored)
+        self._changing = threading.Lock()
+        self._begun = False
+        self._mark: Right | None = None
+        """Of the best model served since the start, the last rollback or resume; None: not measured yet."""
+        self._candidate: JudgedModel | None = None
+        self._refused = 0
+
+    @property
+    def joining(self) -> Mapping[str, float]:
+        """The figures of the model before it joined, by the names of the metrics; empty: not measured."""
+        return self._versions.index.joining or {}
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether REFUSED_IN_A_ROW models were not served."""
+        return self._refused >= REFUSED_IN_A_ROW
+
+    @property
+    def measures_joining(self) -> bool:
+        """Whether the model that joins is still to be measured; no round may have changed it yet."""
+        return self._begun and self._max_drop is not None and self._versions.index.joining is None
+
+    def served(self) -> Served:
+        """Return the model to predict with."""
+        return self._current.now()
+
+    def begin(self, *, fresh: bool) -> None:
+        """Serve what was served before the restart, else the model as it is.
+
+        fresh: the device has no state yet: what may be left of an earlier one is forgotten.
+        """
+        if fresh:
+            self._versions.forget()
+        self._current.renew()
+        if not self._versions.index.versions:
+            self._versions.add(0, self._current.now().state_bytes())
+            if not fresh:
+                self._versions.joined_with({})  # it has learned already: too late to measure
+        if self._max_drop is not None and self._held_out is None and not self._begun:
+            self._notify(
+                f"fewer than {LEAST_SAMPLES} held-out samples: every new model is served, and nobody can say whether "
+                "taking part has helped; give LocalData a validation part"
+            )
+        self._begun = True
+
+    def joined_with(self, figures: Mapping[str, float]) -> None:
+        """Keep the figures of the model before it joined."""
+        self._versions.joined_with(figures)
+
+    def judge(self, rounds_done: int) -> Generator[None, None, str]:
+        """Compare the model that a round has left with the served one; returns why it will not be served, or "".
+
+        Pauses after each batch.
+        """
+        self._candidate = None
+        if not self._begun:
+            return ""
+        right, fault = None, ""
+        if self._held_out is not None and self._max_drop is not None:
+            mark = self._mark
+            if mark is None:
+                mark = self._mark = yield from right_on(self.served().logits, self._held_out)
+            right = yield from right_on(self._bench.logits, self._held_out)
+            if is_worse(mark, right, self._max_drop):
+                fault = (
+                    f"accuracy {right.mean():.1%} on {len(right)} held-out samples, that of the served model is "
+                    f"{mark.mean():.1%}"
+                )
+        self._candidate = JudgedModel(serving_copy(self._bench.model), rounds_done, right, fault)
+        return fault
+
+    def drop(self) -> None:
+        """Forget the model that was judged last: its round was undone."""
+        self._candidate = None
+
+    def settle(self) -> None:
+        """Serve the model that was judged last, unless it is worse, or the owner holds an older one."""
+        with self._changing:
+            found, self._candidate = self._candidate, None
+            if found is None:
+                return
+            if found.fault:
+                self._refuse(found)
+                return
+            self._refused = 0
+            if self._versions.index.held:
+                return
+            self._current.put(found.model)
+            self._versions.add(found.rounds_done, found.model.state_bytes())
+            if self._mark is None or (found.right is not None and found.right.mean() >= self._mark.mean()):
+                self._mark = found.right
+
+    def _refuse(self, found: JudgedModel) -> None:
+        self._refused += 1
+        line = f"the model after round {found.rounds_done} is not served: {found.fault}"
+        if self._refused == REFUSED_IN_A_ROW:
+            line += f"; {self._refused} in a row: training pauses until agent.resume(), or a restart of the app"
+        self._notify(line)
+
+    def rollback(self, steps: int) -> int:
+        """Serve the model that was served `steps` models ago until `resume`, and return its number of rounds.
+
+        Raises UsageError if it is not kept, StoreError if it does not read.
+        """
+        with self._changing:
+            version = self._versions.back(steps)
+            copy = serving_copy(self.served())
+            copy.load_state(self._versions.state(version))
+            self._current.put(copy)
+            self._versions.return_to(version)
+            self._mark, self._refused = None, 0
+        return version.rounds_done
+
+    def resume(self) -> None:
+        """Serve newer models again, compared with the served one."""
+        with self._changing:
+            self._versions.release()
+            self._mark, self._refused = None, 0
+
+    def _restored(self) -> Served:
+        """Return a copy of what was served last, else of the model as it is."""
+        copy = serving_copy(self._bench.model)
+        found = any(self._loads(copy, version) for version in reversed(self._versions.index.versions))
+        return copy if found else serving_copy(self._bench.model)
+
+    def _loads(self, copy: Served, version: Version) -> bool:
+        """Restore a version into a copy; returns whether that was possible."""
+        try:
+            copy.load_state(self._versions.state(version))
+        except StoreError as error:
+            self._notify(f"a model that was served before is lost: {error}")
+            return False
+        return True

@@ -1,0 +1,77 @@
+"""Whether a model is worse than the served one on the device's own held-out samples: pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from math import comb
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.arrays import Floats, Ints
+from edge_sdk.device.workbench import Workbench, slices
+
+CHANCE = 0.05
+"""A drop that chance explains with at least this probability is no reason to refuse a model."""
+LEAST_SAMPLES = 5
+"""With fewer held-out samples no drop is beyond chance: one half to the fourth power is more than CHANCE."""
+
+Right = NDArray[np.bool_]
+"""Which held-out samples a model classifies correctly: (n,)."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """The samples that models are compared on."""
+
+    name: str
+    """The part of LocalData that they are: validation, local_test or test."""
+    x: Floats  # (n, c, h, w), preprocessed
+    y: Ints  # (n,)
+
+
+def held_out_of(bench: Workbench) -> HeldOut | None:
+    """Return the validation part, else the device's own test part, else the test samples of the device's classes.
+
+    None where there are fewer than LEAST_SAMPLES.
+    """
+    parts = [HeldOut(name, *bench.held_out[f"{metric}_accuracy"]) for name, metric in _OWN if _has(bench, metric)]
+    if bench.test is not None and bench.data.test is not None:
+        own = np.isin(bench.data.test.y, bench.labels)
+        parts.append(HeldOut("test", bench.test if own.all() else bench.test[own], bench.data.test.y[own]))
+    return next((part for part in parts if len(part.y) >= LEAST_SAMPLES), None)
+
+
+_OWN = (("validation", "validation"), ("local_test", "local"))
+"""Parts of LocalData, and the first word of the metric under which a workbench has each."""
+
+
+def _has(bench: Workbench, metric: str) -> bool:
+    return f"{metric}_accuracy" in bench.held_out
+
+
+def right_on(logits: Callable[[Floats], Floats], held: HeldOut) -> Generator[None, None, Right]:
+    """Return which samples are classified correctly, with a pause after each batch; NaN is never right."""
+    found = np.zeros(len(held.y), np.bool_)
+    for part in slices(len(held.y)):
+        rows = logits(held.x[part])
+        found[part] = (rows.argmax(axis=1) == held.y[part]) & np.isfinite(rows).all(axis=1)
+        yield
+    return found
+
+
+def is_worse(before: Right, after: Right, max_drop: float) -> bool:
+    """Return whether accuracy fell by more than `max_drop`, and further than chance explains.
+
+    Only samples on which the two models differ tell them apart.  Were both equally good, each such sample would be as
+    often lost as won: a sign test (one-sided, exact) says how probable so many losses are then.
+    """
+    lost, won = int((before & ~after).sum()), int((after & ~before).sum())
+    return (lost - won) / len(before) > max_drop and at_least(lost, lost + won) < CHANCE
+
+
+def at_least(count: int, of: int) -> float:
+    """Return the probability of at least `count` heads in `of` throws of a fair coin."""
+    ways: int = sum(comb(of, heads) for heads in range(count, of + 1))
+    return ways / (1 << of)

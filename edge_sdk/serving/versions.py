@@ -1,0 +1,149 @@
+"""The models that were served last, kept for `rollback`, over restarts where there is a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from edge_sdk.errors import StoreError, UsageError
+
+KEPT = 3
+"""The served model and the two before it."""
+_INDEX = "index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One model that was served."""
+
+    number: int
+    """Counts all that were served, from 0."""
+    rounds_done: int
+    """The number of rounds that the model has learned in; 0: it is as the app brought it."""
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """What is kept beside the models."""
+
+    versions: tuple[Version, ...] = ()
+    """The served one is the last."""
+    held: bool = False
+    """Whether the owner went back to an older model, and wants no newer one yet."""
+    joining: Mapping[str, float] | None = None
+    """The figures of the model before it joined; None: not measured."""
+
+
+class Versions:
+    """The last few served models, each in a file of its own, and an index; without a folder they are in memory.
+
+    A disk that fails costs the way back after a restart, and nothing else: `notify` is told.
+    """
+
+    def __init__(self, folder: Path | None, notify: Callable[[str], None]) -> None:
+        """Read the index; a damaged one counts as none."""
+        self._folder, self._notify = folder, notify
+        self._states: dict[int, bytes] = {}
+        self.index = Index()
+        if folder is not None and (folder / _INDEX).exists():
+            try:
+                self.index = _read((folder / _INDEX).read_text(encoding="utf-8"))
+            except (OSError, ValueError, TypeError, KeyError) as error:
+                notify(f"{folder / _INDEX}: does not read ({type(error).__name__}); earlier models are forgotten")
+
+    def add(self, rounds_done: int, state: bytes) -> None:
+        """Keep a model as the served one, and forget the oldest beyond KEPT."""
+        number = self.index.versions[-1].number + 1 if self.index.versions else 0
+        version = Version(number, rounds_done, hashlib.sha256(state).hexdigest())
+        self._states[number] = state
+        self._keep(replace(self.index, versions=(*self.index.versions, version)[-KEPT:]))
+
+    def back(self, steps: int) -> Version:
+        """Return the version that was served `steps` before this one.  Raises UsageError if it is not kept."""
+        found = self.index.versions
+        if not 1 <= steps < KEPT:
+            raise UsageError(f"rollback({steps}): give 1 or {KEPT - 1}: the last {KEPT - 1} served models are kept")
+        if steps >= len(found):
+            raise UsageError(f"rollback({steps}): {max(0, len(found) - 1)} earlier models are kept so far")
+        return found[-1 - steps]
+
+    def state(self, version: Version) -> bytes:
+        """Return the state of a model.  Raises StoreError if it does not read, or is damaged."""
+        if version.number in self._states:
+            return self._states[version.number]
+        file = self._file(version.number)
+        try:
+            found = file.read_bytes()
+        except OSError as error:
+            raise StoreError(f"{file}: {error.strerror or error}; another version may still be there") from error
+        if hashlib.sha256(found).hexdigest() != version.sha256:
+            raise StoreError(f"{file}: is damaged; another version may still be whole")
+        return found
+
+    def return_to(self, version: Version) -> None:
+        """Forget all later versions, and hold this one."""
+        kept = tuple(each for each in self.index.versions if each.number <= version.number)
+        self._keep(replace(self.index, versions=kept, held=True))
+
+    def release(self) -> None:
+        """Hold no older version any more."""
+        if self.index.held:
+            self._keep(replace(self.index, held=False))
+
+    def joined_with(self, figures: Mapping[str, float]) -> None:
+        """Keep the figures of the model before it joined."""
+        self._keep(replace(self.index, joining=dict(figures)))
+
+    def forget(self) -> None:
+        """Forget everything."""
+        self._keep(Index())
+
+    def _keep(self, index: Index) -> None:
+        """Write models before the index that names them, and remove models after it; without a folder, write none."""
+        self.index = index
+        numbers = {version.number for version in index.versions}
+        self._states = {number: state for number, state in self._states.items() if number in numbers}
+        if self._folder is None:
+            return
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for number, state in [*self._states.items()]:
+                _write(self._file(number), state)
+                del self._states[number]  # it can be read from now on
+            _write(self._folder / _INDEX, json.dumps(asdict(index)).encode())
+            for file in self._folder.glob("*.model"):
+                if file.stem not in {str(number) for number in numbers}:
+                    file.unlink()
+        except OSError as error:
+            self._notify(f"{self._folder}: {error.strerror or error}; rollback() may not survive a restart")
+
+    def _file(self, number: int) -> Path:
+        return (self._folder or Path()) / f"{number}.model"
+
+
+def _read(text: str) -> Index:
+    plain: dict[str, Any] = json.loads(text)
+    versions = tuple(Version(**version) for version in plain["versions"])
+    return Index(versions, held=bool(plain["held"]), joining=plain["joining"])
+
+
+def _write(file: Path, content: bytes) -> None:
+    """Replace a file as a whole, durably."""
+    new = file.with_suffix(".new")
+    try:
+        with new.open("wb") as out:
+            out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
+        new.replace(file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise

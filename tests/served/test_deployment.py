@@ -1,0 +1,241 @@
+"""The served model of an app: a planted bad aggregate, the pause after three, and the way back."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+import edge_sdk
+from coordinator.ledger import Ledger
+from coordinator.report.summary import summary
+from coordinator.rounds import RoundPhase, RoundPolicy
+from coordinator.serving.outcome import device_result, run_result
+from coordinator.serving.server import Server
+from edge_sdk.device.exchange import RoundReport
+from edge_sdk.errors import UsageError
+from edge_sdk.methods.registry import load_method
+from edge_sdk.protocol.messages import FederationSpec, TrainSpec
+from edge_sdk.transport.memory.hub import Hub
+
+DIGITS = load_digits()
+X, Y = DIGITS.images.astype(np.float32), DIGITS.target
+TRAIN, VALIDATION = edge_sdk.Samples(X[:300], Y[:300]), edge_sdk.Samples(X[300:500], Y[300:500])
+FRESH = X[500:600]
+
+
+class Poison:
+    """What a coordinator sends to all, from some round on: the knowledge of the round before it, turned around."""
+
+    def __init__(self, method: Any, first: int) -> None:
+        self.on, self.good = True, {}
+        self._method, self._first, self._common = method, first, method.common
+        method.common = self.common
+
+    def common(self, state: Any, at: Any) -> Mapping[str, Any]:
+        found = self._common(state, at)
+        if at.round < self._first:
+            self.good = found
+            return found
+        return {role: turned(self.good[role]) if self.on else self.good[role] for role in found}
+
+
+def turned(payload: Any) -> Any:
+    name = "values" if hasattr(payload, "values") else "rows"
+    return dataclasses.replace(payload, **{name: -30 * getattr(payload, name)})
+
+
+def federation(hub: Hub, name: str, rounds: int, **method: Any) -> Server:
+    made = load_method(name).under(method)
+    spec = FederationSpec(
+        federation="digits",
+        method=name,
+        contract=made.digest,
+        params=made.table,
+        classes=10,
+        rounds=rounds,
+        feature_dim=64,
+        train=TrainSpec(local_steps=20, learning_rate=0.02, batch_size=32),
+    )
+    policy = RoundPolicy(expected=1, quorum=1, rounds=rounds, exchanges=1, retry_s=0.5)
+    return Server(spec=spec, policy=policy, method=made, transport=hub.link("coordinator"), ledger=Ledger(None))
+
+
+def device(hub: Hub, state: Path | None = None, **other: Any) -> edge_sdk.Agent:
+    given = {"data": edge_sdk.LocalData(train=TRAIN, validation=VALIDATION)} | other
+    return edge_sdk.Agent(
+        federation="digits",
+        broker=hub.link("left"),
+        identity="left",
+        model=edge_sdk.NumpyModel(10, (1, 8, 8), seed=1, preprocess=edge_sdk.Preprocess(scale=1 / 16)),
+        state=state,
+        share_weights=True,
+        **given,
+    )
+
+
+def wait(condition: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end_s, "nothing happened"
+        time.sleep(0.005)
+
+
+def accuracy(agent: edge_sdk.Agent) -> float:
+    return float((agent.predict(FRESH).argmax(axis=1) == Y[500:600]).mean())
+
+
+@pytest.mark.parametrize(("method", "given"), [("fedavg", {}), ("fedssa", {"down": "all", "takes": "all", "mu0": 0.1})])
+def test_a_bad_aggregate_is_not_served_and_the_third_pauses(method: str, given: dict[str, Any]) -> None:
+    hub = Hub()
+    server = federation(hub, method, rounds=9, **given)
+    poison = Poison(server.method, first=4)
+    agent, news, reports = device(hub), list[str](), list[RoundReport]()
+    agent.on_link(news.append)
+    agent.on_update(reports.append)
+    coordinator = threading.Thread(target=server.run, daemon=True)
+    coordinator.start()
+    agent.start()
+    wait(lambda: len(reports) == 7 and any("resume" in line for line in news))
+    assert [bool(report.not_served) for report in reports] == [False] * 4 + [True] * 3
+    assert accuracy(agent) > 0.7
+    trained = agent.meter.train_flops
+    wait(lambda: agent.declined is not None)
+    assert agent.meter.train_flops == trained
+    poison.on = False
+    agent.resume()
+    wait(lambda: not agent.running)
+    coordinator.join(20)
+    assert server.rounds.phase is RoundPhase.DONE
+    assert not reports[8].not_served
+    assert accuracy(agent) > 0.7
+    assert server.record.not_served["left"] == 3 + sum(bool(report.not_served) for report in reports[7:])
+
+
+def test_without_the_guard_a_bad_aggregate_is_served() -> None:
+    hub = Hub()
+    server = federation(hub, "fedavg", rounds=5)
+    Poison(server.method, first=4)
+    agent = device(hub, max_drop=None)
+    threading.Thread(target=server.run, daemon=True).start()
+    agent.run()
+    assert accuracy(agent) < 0.5
+    assert server.record.joining == {}
+
+
+def run_rounds(hub: Hub, state: Path, rounds: int) -> tuple[edge_sdk.Agent, list[np.ndarray]]:
+    """Run a federation to its end; returns the agent, and what predict() said before and after each round."""
+    agent = device(hub, state)
+    said = [agent.predict(FRESH)]
+    agent.on_update(lambda report: None if report.closing else said.append(agent.predict(FRESH)))
+    server = threading.Thread(target=federation(hub, "local", rounds).run, daemon=True)
+    server.start()
+    agent.run()
+    server.join(20)
+    return agent, said
+
+
+def test_rollback_returns_to_either_of_the_last_two_and_survives_a_restart(tmp_path: Path) -> None:
+    hub = Hub()
+    agent, said = run_rounds(hub, tmp_path, rounds=4)
+    np.testing.assert_array_equal(agent.predict(FRESH), said[4])
+    assert agent.rollback(2) == 2
+    np.testing.assert_array_equal(agent.predict(FRESH), said[2])
+    with pytest.raises(UsageError, match=r"^rollback\(1\): 0 "):
+        agent.rollback()
+    again = device(hub, tmp_path)
+    np.testing.assert_array_equal(again.predict(FRESH), said[2])
+    again.store.close()
+
+
+def test_after_a_rollback_nothing_newer_is_served_until_resume() -> None:
+    hub = Hub()
+    agent, rounds = device(hub), list[int]()
+    held: list[np.ndarray] = []
+
+    def between(report: RoundReport) -> None:
+        rounds.append(report.round)
+        if report.round == 1:
+            assert agent.rollback() == 1
+        if report.round in (1, 3):
+            held.append(agent.predict(FRESH))
+        if report.round == 3:
+            agent.resume()
+
+    agent.on_update(between)
+    threading.Thread(target=federation(hub, "local", 6).run, daemon=True).start()
+    agent.run()
+    np.testing.assert_array_equal(*held)
+    assert not np.array_equal(agent.predict(FRESH), held[0])
+    assert agent.rollback(2) == 1
+    for steps in (0, 3):
+        with pytest.raises(UsageError, match=r"^rollback"):
+            agent.rollback(steps)
+
+
+def test_a_damaged_version_is_passed_over(tmp_path: Path) -> None:
+    hub = Hub()
+    _, said = run_rounds(hub, tmp_path, rounds=3)
+    newest = max((tmp_path / "digits.served").glob("*.model"), key=lambda file: int(file.stem))
+    newest.write_bytes(newest.read_bytes()[:-1] + b"?")
+    again, news = device(hub, tmp_path), list[str]()
+    again.on_link(news.append)
+    np.testing.assert_array_equal(again.predict(FRESH), said[2])
+    assert [line for line in news if newest.name in line]
+    again.store.close()
+
+
+def test_only_three_versions_are_kept(tmp_path: Path) -> None:
+    run_rounds(Hub(), tmp_path, rounds=6)
+    assert sorted(file.stem for file in (tmp_path / "digits.served").glob("*.model")) == ["4", "5", "6"]
+
+
+def test_what_an_earlier_state_left_is_forgotten_with_it(tmp_path: Path) -> None:
+    hub = Hub()
+    agent, said = run_rounds(hub, tmp_path, rounds=2)
+    agent.rollback()
+    (tmp_path / "digits.db").unlink()
+    fresh, heard = device(hub, tmp_path), list[np.ndarray]()
+    fresh.on_link(lambda _line: heard.append(fresh.predict(FRESH)))
+    threading.Thread(target=federation(hub, "local", 1).run, daemon=True).start()
+    fresh.run()
+    np.testing.assert_array_equal(heard[0], said[0])
+
+
+def test_without_held_out_samples_it_is_said_once_and_all_is_served() -> None:
+    hub = Hub()
+    agent, news = device(hub, data=edge_sdk.LocalData(train=TRAIN)), list[str]()
+    agent.on_link(news.append)
+    before = agent.predict(FRESH)
+    threading.Thread(target=federation(hub, "local", 3).run, daemon=True).start()
+    agent.run()
+    assert len([line for line in news if "held-out" in line]) == 1
+    assert not np.array_equal(agent.predict(FRESH), before)
+
+
+@pytest.mark.parametrize("max_drop", [-0.1, 1.5])
+def test_a_drop_that_is_no_fraction(max_drop: float) -> None:
+    with pytest.raises(UsageError, match=r"^max_drop"):
+        device(Hub(), max_drop=max_drop)
+
+
+def test_what_the_model_could_do_before_it_joined_is_told() -> None:
+    hub = Hub()
+    server = federation(hub, "local", rounds=3)
+    agent = device(hub)
+    at_first = float((agent.predict(VALIDATION.x).argmax(axis=1) == VALIDATION.y).mean())
+    threading.Thread(target=server.run, daemon=True).start()
+    agent.run()
+    found = device_result(server, "left")
+    assert found.since_joining == (pytest.approx(at_first), found.metrics["validation_accuracy"])
+    told = summary(run_result(server, (found,), "memory", {}))["since_joining"]
+    assert told["devices"] == told["better"] == 1
+    assert told["now_mean"] > told["before_mean"] + 0.3
+    assert server.record.joining["left"] == {"validation_accuracy": pytest.approx(at_first)}

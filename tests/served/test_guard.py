@@ -1,0 +1,88 @@
+"""When a model counts as worse than the served one: beyond the allowed drop, and beyond chance."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edge_sdk.data import LocalData, Samples
+from edge_sdk.device.workbench import Workbench
+from edge_sdk.models.numpy_model import NumpyModel
+from edge_sdk.serving.guard import HeldOut, at_least, held_out_of, is_worse, right_on
+
+
+def pair(samples: int, lost: int, won: int) -> tuple[np.ndarray, np.ndarray]:
+    """What two models classify correctly: the second loses some and wins some."""
+    before = np.arange(samples) >= won
+    after = before.copy()
+    after[:won] = True
+    after[samples - lost :] = False
+    return before, after
+
+
+@pytest.mark.parametrize(
+    ("samples", "lost", "won", "worse"),
+    [
+        (1000, 0, 0, False),
+        (1000, 20, 0, False),  # two points are allowed
+        (1000, 25, 0, True),
+        (1000, 60, 30, True),
+        (1000, 0, 500, False),
+        (20, 4, 0, False),  # one time in sixteen by chance
+        (20, 5, 0, True),  # one time in thirty-two
+        (20, 7, 3, False),
+        (100, 30, 20, False),
+    ],
+)
+def test_a_drop_counts_only_beyond_chance(samples: int, lost: int, won: int, worse: bool) -> None:
+    assert is_worse(*pair(samples, lost, won), 0.02) == worse
+
+
+def test_the_allowed_drop_is_the_owners() -> None:
+    before, after = pair(1000, 60, 0)
+    assert is_worse(before, after, 0.05)
+    assert not is_worse(before, after, 0.06)
+
+
+def test_chances_of_a_fair_coin() -> None:
+    assert at_least(0, 7) == 1
+    assert at_least(5, 5) == 1 / 32
+    assert at_least(2, 3) == 1 / 2
+
+
+def test_models_of_equal_quality_are_rarely_refused() -> None:
+    rng = np.random.default_rng(0)
+    refused = [is_worse(*(rng.random((2, 50)) < 0.8), 0.02) for _ in range(400)]
+    assert np.mean(refused) < 0.05
+
+
+def parts(**counts: int) -> dict[str, Samples]:
+    return {
+        name: Samples(np.full((count, 4), len(name), np.float32), np.arange(count) % 3)
+        for name, count in counts.items()
+    }
+
+
+def held(**counts: int) -> HeldOut | None:
+    train = Samples(np.ones((6, 4), np.float32), np.arange(6) % 2)
+    return held_out_of(Workbench(NumpyModel(3, (1, 1, 4), seed=0), LocalData(train=train, **parts(**counts))))
+
+
+def test_the_part_that_models_are_compared_on() -> None:
+    assert held(validation=9, local_test=9, test=9).name == "validation"
+    assert held(local_test=9, test=9).name == "local_test"
+    assert held(validation=4, test=9).name == "test"
+    assert held(validation=4) is None
+    own = held(test=9)
+    assert own.y.tolist() == [0, 1, 0, 1, 0, 1]  # the third class is none of the device's
+    assert len(own.x) == 6
+
+
+def test_numbers_that_are_not_finite_are_never_right() -> None:
+    given = HeldOut("test", np.zeros((3, 1, 1, 4), np.float32), np.array([0, 0, 1]))
+    rows = np.array([[np.nan, 1], [2, 1], [0, np.inf]], np.float32)
+    running = right_on(lambda _x: rows, given)
+    next(running)
+    with pytest.raises(StopIteration) as found:
+        next(running)
+    assert found.value.value.tolist() == [False, True, False]
