@@ -203,8 +203,9 @@ def bar_labels(axes: Axes, values: Sequence[float | None], offset: float, words:
 def round_axis(axes: Axes) -> None:
     """Make the horizontal axis one of rounds, which are whole numbers."""
     first, last = axes.dataLim.intervalx
-    margin = max(0.4, 0.02 * (last - first))
-    axes.set_xlim(max(0.5, first - margin), last + margin)
+    if math.isfinite(last - first):  # otherwise nothing was drawn here
+        margin = max(0.4, 0.02 * (last - first))
+        axes.set_xlim(max(0.5, first - margin), last + margin)
     axes.locator_params(axis="x", integer=True, min_n_ticks=1)
     axes.set_xlabel("round")
     axes.grid(visible=False, axis="x")

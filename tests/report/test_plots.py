@@ -131,6 +131,22 @@ def test_what_is_not_known_is_said(tmp_path, figures):
     assert any(text.startswith("no round waited") for text in waited)
 
 
+def test_a_device_that_never_measured_leaves_panels_empty(tmp_path):
+    """Such as one that declined every round: figures over all devices are not known then."""
+    result = synthetic.result(count=2, rounds=2)
+    absent = result.devices[1].id
+    history = tuple(
+        dataclasses.replace(
+            entry,
+            accuracy={name: value for name, value in entry.accuracy.items() if name != absent},
+            local_accuracy={name: value for name, value in entry.local_accuracy.items() if name != absent},
+        )
+        for entry in result.history
+    )
+    paths = plots.draw_run(dataclasses.replace(result, history=history), tmp_path)
+    assert [path.name for path in paths] == NAMES
+
+
 def test_without_joules_there_is_no_picture_of_them(tmp_path, figures):
     result = synthetic.result(count=2, rounds=2)
     history = tuple(dataclasses.replace(entry, device_j=0.0) for entry in result.history)

@@ -43,6 +43,22 @@ def test_what_is_written_reads_back_the_same(tmp_path):
     assert (tmp_path / "deep" / "run" / "federation.toml").read_text() == "[federation]\n"
 
 
+def test_declines_and_silence_are_counted_apart(tmp_path):
+    whole = synthetic.result(count=2, rounds=2)
+    devices = (dataclasses.replace(whole.devices[0], declined={"temperature": 2, "charging": 1}), whole.devices[1])
+    devices = (devices[0], dataclasses.replace(devices[1], silent=1, joules_source="measured"))
+    history = (dataclasses.replace(whole.history[0], declined={"charging": 1}, silent=1), whole.history[1])
+    whole = dataclasses.replace(whole, devices=devices, history=history)
+    write_run(whole, "", tmp_path)
+    assert [row["declined"] for row in table(tmp_path / "devices.csv")] == ["charging 1; temperature 2", ""]
+    assert [row["silent"] for row in table(tmp_path / "rounds.csv")] == ["1", "0"]
+    assert [row["joules_source"] for row in table(tmp_path / "devices.csv")] == ["", "measured"]
+    assert json.loads((tmp_path / "summary.json").read_text())["declined"] == {"charging": 1, "temperature": 2}
+    again = read_run(tmp_path)
+    assert [entry.declined for entry in again.history] == [{"charging": 1}, {}]
+    assert [device.declined for device in again.devices] == [device.declined for device in whole.devices]
+
+
 def test_unknown_accuracies_stay_unknown(tmp_path):
     result = synthetic.result(count=3, rounds=3)
     first = dataclasses.replace(result.devices[0], accuracy=None, standalone_accuracy=None, class_counts=())
