@@ -209,7 +209,8 @@ def writes(method: str, hidden: int) -> tuple[float, float, float]:
         command += [sys.executable, "-m", "benchmarks.good_guest", "--device", method, str(hidden), name]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # ourselves
         calls = [line for line in log.read_text(errors="replace").splitlines() if f"<{folder}/guest.db" in line]
-    written = sum(int(line.rsplit("= ", 1)[1]) for line in calls if re.search(r"write(64)?\(", line))
+    sizes = [re.search(r"write(?:64)?\([^,]*, [^,]*, (\d+)", line) for line in calls]
+    written = sum(int(size[1]) for size in sizes if size)
     syncs = sum("sync(" in line for line in calls)
     kept = int(said.split()[-1])
     return kept / ROUNDS, written / ROUNDS, syncs / ROUNDS

@@ -225,6 +225,7 @@ class Participant:
         work = self._work
         if work is None or work.result is not None:
             return False
+        work.begun = True
         try:
             with self.model_lock:
                 self.pending_request = work.slices.send(reply)
@@ -327,7 +328,7 @@ class Participant:
         learner = self._learner
         if self._newest is None or learner is None:
             return
-        if self._work is not None:
+        if self._work is not None and self._work.begun:
             self._rebuild()  # the abandoned exchange has changed the model already
         self._work = begin_exchange(learner, self.store, *self._newest, self.serve)
         self.begun += 1
