@@ -67,7 +67,8 @@ class FederationTable:
     join_grace_s: Annotated[float, Real(0.0, 1e6)] = 5.0
     """The wait in seconds for the remaining devices once a quorum has joined."""
     patience: Annotated[int, Integer(0, 1000)] = 3
-    """How many deadlines an exchange may pass without a quorum before the run fails."""
+    """How many deadlines an exchange may pass without a quorum before the run fails; those that pass because devices
+    decline do not count."""
     feature_dim: Count = 0
     """The width of every model's features; needed by methods that exchange rows of features."""
     nets: Annotated[str, Text(200)] | None = None

@@ -59,6 +59,8 @@ class OngoingExchange:
     """The device's state before the round, if this exchange begins the round; it is saved with the exchange."""
     measured: ExchangeMetrics
     slices: WorkSlices
+    begun: bool = False
+    """Whether anything of it is computed, so that the model may have changed."""
     result: tuple[Any, Mapping[str, Payload]] | None = None
     """The method's new state and the knowledge to upload; None until all is computed."""
     withheld: LearningLost | None = None

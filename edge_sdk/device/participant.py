@@ -300,6 +300,7 @@ class Participant:
         work = self._work
         if work is None or work.result is not None:
             return False
+        work.begun = True
         try:
             self.pending_request = work.slices.send(reply)
         except StopIteration as stop:
@@ -435,7 +436,7 @@ class Participant:
         assign, _ = self._newest
         pause_s = self._backoff.left_s(self._now_s)
         try:
-            if self._work is not None:
+            if self._work is not None and self._work.begun:
                 self._rebuild()  # the abandoned exchange has changed the model already
             if pause_s and not assign.closing:
                 reason = f"training failed {self._backoff.failures} times in a row, next try in {pause_s:.0f} s"

@@ -103,8 +103,11 @@ class EnergyCounter:
             found = self._called(self._meter)
             if found is not None:
                 return (found, None) if self._meter.joules is not None else (None, found)
-        joules = self._sensors.energy_j()
-        return (joules, None) if joules is not None else (None, self._sensors.power_w())
+        try:
+            joules = self._sensors.energy_j()
+            return (joules, None) if joules is not None else (None, self._sensors.power_w())
+        except Exception:  # noqa: BLE001  # sensors of the app's own must not end the training
+            return None, None
 
     def _called(self, meter: PowerMeter) -> float | None:
         read = meter.joules or meter.watts

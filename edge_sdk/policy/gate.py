@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
 from edge_sdk.policy.conditions import CONDITIONS, UNKNOWN, Objection
 from edge_sdk.policy.energy import EnergyCounter, TrainingCost
 from edge_sdk.policy.policy import Policy
 from edge_sdk.policy.sensors import Sensors
+from edge_sdk.protocol.leaves import one_line
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +82,10 @@ class TrainingGate:
         """Return what the training since the last call has cost; call `rest` before."""
         cost, self._unreported = self._unreported, TrainingCost()
         source = self._energy.source if cost.energy_j else ""
-        return TrainingCost(cost.busy_s, cost.energy_j, source, self._sensors.temperature_c())
+        celsius: float | None = None
+        with suppress(Exception):  # sensors of the app's own must not end the training
+            celsius = self._sensors.temperature_c()
+        return TrainingCost(cost.busy_s, cost.energy_j, source, celsius)
 
     def _count_energy(self, now_s: float) -> None:
         before_j = self._energy.joules
@@ -104,12 +109,16 @@ class TrainingGate:
 
     def _condition(self) -> Objection | None:
         for name, check in CONDITIONS.items():
-            found = check(self.policy, self._sensors, self._objection is not None)
+            why = "this machine does not tell"
+            try:
+                found = check(self.policy, self._sensors, self._objection is not None)
+            except Exception as error:  # noqa: BLE001  # sensors of the app's own must not end the training
+                found, why = UNKNOWN, f"its sensor failed with {type(error).__name__}: {error}"
             if isinstance(found, Objection):
                 return found
             if found is UNKNOWN and name not in self._unknown:
                 self._unknown.add(name)
-                self._warn(f"policy: {name} is ignored: this machine does not tell")
+                self._warn(one_line(f"policy: {name} is ignored: {why}"))
         return None
 
     def _budget(self) -> Objection | None:

@@ -18,7 +18,9 @@ from coordinator.serving.server import Server
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.registry import load_method
 from edge_sdk.policy.sensors import FakeSensors
-from edge_sdk.protocol.messages import FederationSpec, TrainSpec
+from edge_sdk.protocol import codec
+from edge_sdk.protocol.messages import Assign, FederationSpec, Message, TrainSpec, Welcome
+from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.memory.hub import Hub
 
 CLASSES = 4
@@ -188,6 +190,30 @@ def test_an_owner_s_pause_is_declined_too(serve) -> None:
     until(lambda: len(server.record.rounds) == 3)
     assert server.record.declined == {"right": {"paused": 3}}
     until(lambda: not any(agent.running for agent in agents))
+
+
+def test_an_exchange_that_was_never_begun_is_replaced_without_computing_the_round_before_again(tmp_path) -> None:
+    agent = device(Hub(), "left", state=tmp_path)
+    agent.connect()
+    server = coordinator(Hub(), devices=1, rounds=5, steps=7)
+    address = {"federation": "app", "device": "left"}
+
+    def hear(message: Message) -> None:
+        agent.handle(Incoming("", codec.encode(message), lambda: None), 0.0)
+
+    hear(Welcome(**address, number=0, epoch=1, run=bytes(8), spec=server.spec))
+    hear(Assign(**address, round=0, exchange=0))
+    while not agent.work_slice():
+        pass
+    agent.finish_work(0.0)
+    assert agent.meter.steps == 7
+    for round_ in (1, 2, 3):
+        hear(Assign(**address, round=round_, exchange=0))
+    assert agent.meter.steps == 7
+    while not agent.work_slice():
+        pass
+    assert agent.meter.steps == 14
+    agent.store.close()
 
 
 def test_what_is_no_policy_is_refused() -> None:

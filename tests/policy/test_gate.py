@@ -16,8 +16,14 @@ BATCH_S = 0.02
 class Device:
     """Trains on a clock that advances by BATCH_S a batch."""
 
-    def __init__(self, policy: Policy, meter: PowerMeter | None = None, profile_w: float | None = None) -> None:
-        self.sensors, self.now_s, self.round, self.told = FakeSensors(), 0.0, 0, []
+    def __init__(
+        self,
+        policy: Policy,
+        meter: PowerMeter | None = None,
+        profile_w: float | None = None,
+        sensors: FakeSensors | None = None,
+    ) -> None:
+        self.sensors, self.now_s, self.round, self.told = sensors or FakeSensors(), 0.0, 0, []
         energy = EnergyCounter(self.sensors, meter, profile_w, self.told.append)
         self.gate = TrainingGate(policy, self.sensors, energy, self.told.append)
 
@@ -79,6 +85,21 @@ def test_a_missing_sensor_is_ignored_with_one_warning(sensor) -> None:
     setattr(device.sensors, sensor, None)
     assert device.train(2.0) == pytest.approx(2.0, abs=2 * BATCH_S)
     assert len(device.told) == 1
+
+
+def test_a_sensor_of_the_app_that_fails_is_ignored_with_one_warning() -> None:
+    class Broken(FakeSensors):
+        def temperature_c(self) -> float | None:
+            raise OSError("the bus is gone")
+
+        def power_w(self) -> float | None:
+            raise OSError("and the meter")
+
+    device = Device(Policy(max_temperature_c=60), sensors=Broken())
+    assert device.train(2.0) == pytest.approx(2.0, abs=2 * BATCH_S)
+    assert len(device.told) == 1
+    assert "the bus is gone" in device.told[0]
+    assert device.gate.take_cost().temperature_c is None
 
 
 @pytest.mark.parametrize(
