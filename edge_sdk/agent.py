@@ -20,6 +20,7 @@ import numpy as np
 
 from edge_sdk.arrays import Floats
 from edge_sdk.data import LocalData, Raw
+from edge_sdk.device.app_model import OnNewModel, check_on_new_model
 from edge_sdk.device.exchange import RoundReport
 from edge_sdk.device.participant import Participant
 from edge_sdk.device.store import MemoryStore, SqliteStore, Store
@@ -74,6 +75,10 @@ class Agent(Participant):
     proxy: a second model, for methods that train one beside the device's own; its weights are shared, and those of the
     own model then never are.
 
+    on_new_model: what becomes of the folder `state` if the app brings another model than the one that it began with:
+    "better": the better of both on held-out samples goes on; "adopt": the app's; "keep": what was learnt; "error":
+    raise UsageError.  What was learnt under another extractor or architecture cannot be kept.
+
     policy: when to train, and at what cost; None: always, and nothing is metered.  sensors: what the policy asks; None:
     Linux's own files.  meter: an external power meter.
 
@@ -105,6 +110,7 @@ class Agent(Participant):
         share_weights: bool = False,
         secret: bytes = b"",
         proxy: Model | None = None,
+        on_new_model: OnNewModel = "better",
         policy: Policy | None = None,
         sensors: Sensors | None = None,
         meter: PowerMeter | None = None,
@@ -116,6 +122,7 @@ class Agent(Participant):
         if not DEVICE_ID.fullmatch(federation):
             raise UsageError(f"federation {federation!r}: use a-z, 0-9 and -, at most 36 of them")
         _check_kinds(model, data, public, proxy)
+        check_on_new_model(on_new_model)
         if not isinstance(policy, Policy | None):
             raise UsageError(f"policy: found {type(policy).__name__}: give edge_sdk.Policy(...), or None")
         bench = _bench(model, data, public, proxy, disclose_classes=disclose_classes)
@@ -161,6 +168,7 @@ class Agent(Participant):
                 max_public_bytes=max_public_bytes,
                 share_weights=share_weights,
                 secret=secret,
+                on_new_model=on_new_model if self._closes_store else None,
             )
         except BaseException:
             if self._closes_store:

@@ -31,6 +31,12 @@ def _device_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="when to train, and at what cost, in place of the app's own policy (docs/how-to/be-a-good-guest.md)",
     )
+    parser.add_argument(
+        "--on-new-model",
+        choices=("better", "adopt", "keep", "error"),
+        help="what becomes of the state if the app brings another model than the one that it began with "
+        "(default: the app's choice, or else the better of both on held-out samples)",
+    )
     add_cloud_safe_option(parser)
     add_tls_options(parser)
 
