@@ -20,6 +20,7 @@ import numpy as np
 
 from edge_sdk.arrays import Floats
 from edge_sdk.data import LocalData, Raw
+from edge_sdk.device.app_model import OnNewModel, check_on_new_model
 from edge_sdk.device.exchange import OngoingExchange, RoundReport
 from edge_sdk.device.learner import WorkSlices
 from edge_sdk.device.participant import Participant
@@ -80,6 +81,9 @@ class Agent(Participant):
 
     max_drop: a new model is not served if its accuracy on the device's own held-out samples is lower by more than this
     fraction, and by more than chance explains; None: every new model is served.
+    on_new_model: what becomes of the folder `state` if the app brings another model than the one that it began with:
+    "better": the better of both on held-out samples goes on; "adopt": the app's; "keep": what was learnt; "error":
+    raise UsageError.  What was learnt under another extractor or architecture cannot be kept.
 
     policy: when to train, and at what cost; None: always, and nothing is metered.  sensors: what the policy asks; None:
     Linux's own files.  meter: an external power meter.
@@ -115,6 +119,7 @@ class Agent(Participant):
         secret: bytes = b"",
         proxy: Model | None = None,
         max_drop: float | None = MAX_DROP,
+        on_new_model: OnNewModel = "better",
         policy: Policy | None = None,
         sensors: Sensors | None = None,
         meter: PowerMeter | None = None,
@@ -127,6 +132,7 @@ class Agent(Participant):
         if not DEVICE_ID.fullmatch(federation):
             raise UsageError(f"federation {federation!r}: use a-z, 0-9 and -, at most 36 of them")
         _check_kinds(model, data, public, proxy)
+        check_on_new_model(on_new_model)
         if not isinstance(policy, Policy | None):
             raise UsageError(f"policy: found {type(policy).__name__}: give edge_sdk.Policy(...), or None")
         bench = _bench(model, data, public, proxy, disclose_classes=disclose_classes)
@@ -173,6 +179,7 @@ class Agent(Participant):
                 max_public_bytes=max_public_bytes,
                 share_weights=share_weights,
                 secret=secret,
+                on_new_model=on_new_model if self._closes_store else None,
             )
         except BaseException:
             if self._closes_store:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from edge_sdk.agent import Agent
 from edge_sdk.data import LocalData
+from edge_sdk.device.app_model import OnNewModel
 from edge_sdk.device.exchange import RoundReport
 from edge_sdk.device.recent_lines import round_lines
 from edge_sdk.errors import EdgeError, MissingExtra, Refused, UsageError
@@ -44,6 +45,8 @@ class App:
     """When to train, and at what cost; None: always."""
     meter: PowerMeter | None = None
     """An external power meter; None: the board's own sensors, or its profile."""
+    on_new_model: OnNewModel = "better"
+    """What becomes of the state if `model` is another one than the state began with: better, adopt, keep or error."""
 
 
 def load_app(name: str) -> App:
@@ -75,6 +78,7 @@ def command(args: argparse.Namespace) -> int:
         cloud_safe=args.cloud_safe,
         policy=args.policy,
         sends_logs=not args.no_logs,
+        on_new_model=args.on_new_model,
     )
     return 0
 
@@ -91,13 +95,14 @@ def run_device(
     cloud_safe: bool = False,
     policy: Path | None = None,
     sends_logs: bool = True,
+    on_new_model: OnNewModel | None = None,
 ) -> None:
     """Take part until the federation is over, and print what happens line by line.
 
     app: MODULE:FACTORY.  identity: the device's id; None: made of the host's name.  state: the folder for its state;
     None: state/ID.  public: an npz file with the public set, in place of the app's own or of fetching one.  policy: a
     TOML file with the policy, in place of the app's own.  sends_logs: whether an operator may read the last lines that
-    are printed.  Raises Refused, RunFailed, StoreError or UsageError.
+    are printed.  on_new_model: in place of the app's own.  Raises Refused, RunFailed, StoreError or UsageError.
     """
     parse_broker_url(broker)  # a mistake in it is reported before the app is loaded
     name = identity or _host_name()
@@ -120,6 +125,7 @@ def run_device(
         proxy=parts.proxy,
         policy=own_policy or parts.policy or Policy(),
         meter=parts.meter,
+        on_new_model=on_new_model or parts.on_new_model,
     )
     agent.on_link(lambda news: _say(f"{name}: {news}"))
     agent.on_update(lambda report: _print_round(name, report))

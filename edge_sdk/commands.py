@@ -34,6 +34,12 @@ def _device_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-logs", action="store_true", help="do not let operators read the last lines that this device prints"
     )
+    parser.add_argument(
+        "--on-new-model",
+        choices=("better", "adopt", "keep", "error"),
+        help="what becomes of the state if the app brings another model than the one that it began with "
+        "(default: the app's choice, or else the better of both on held-out samples)",
+    )
     add_cloud_safe_option(parser)
     add_tls_options(parser)
 

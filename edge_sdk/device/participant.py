@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_sdk.device import membership, recovery, session
+from edge_sdk.device.app_model import ModelOrigin, OnNewModel, choose_model, origin_of
 from edge_sdk.device.backoff import Backoff
 from edge_sdk.device.exchange import OngoingExchange, RoundReport, begin_exchange, training_failed
 from edge_sdk.device.hello import HELLOS_BEFORE_NOTICE, hello, no_answer_notice
@@ -76,13 +77,13 @@ class Participant:
         max_public_bytes: int = MAX_PUBLIC_BYTES,
         share_weights: bool = False,
         secret: bytes = b"",
+        on_new_model: OnNewModel | None = None,
     ) -> None:
         """bench: model, data and public set, checked.  secret: the bytes from which noise is drawn; b"": the store's.
 
-        The other parameters are those of `Agent`.
+        on_new_model: None: the model is the one that the state began with.  The other parameters are those of `Agent`.
         """
-        self.federation, self.device, self.board = federation, device, board
-        self.bench = bench
+        self.federation, self.device, self.board, self.bench = federation, device, board, bench
         self.shares_weights = bench.proxy is not None or (share_weights and "weights" in bench.model.spec.capabilities)
         """Whether weights leave this device: those of the proxy if there is one, and then never the own model's."""
         self._secret = secret or store.secret
@@ -121,12 +122,13 @@ class Participant:
         """When to try again to save an exchange after the disk has failed."""
         self._fetch_again_s: float | None = None
         """When to begin again to fetch the public set after the disk has failed."""
-        self._check_again_s = 0.0
-        """When to check next that the state is still on the disk."""
-        self._now_s = 0.0
-        """The time of the last call from outside."""
-        self._backoff = Backoff()
-        self._restore()
+        self._now_s, self._check_again_s = 0.0, 0.0
+        """The time of the last call from outside, and when to check next that the state is still on the disk."""
+        self._backoff, self._early_news = Backoff(), list[str]()
+        """How long nothing is computed after failures; and lines for the owner from before there were callbacks."""
+        self._origin = origin_of(bench).to_bytes() if on_new_model is not None else b""
+        """Identifies the model that the state began with."""
+        self._restore(on_new_model)
 
     def reopen(self, store: Store) -> None:
         """Begin a new life on a store that may have changed, as a restart of the process would: from what is stored."""
@@ -135,7 +137,7 @@ class Participant:
         self.refusal, self._learner, self._work, self._newest = None, None, None, None
         self._save_again_s, self._fetch_again_s, self._unanswered_hellos = None, None, 0
         self._supply.stop()
-        self._restore()
+        self._restore(None)
 
     def on_news(self, line: str) -> None:
         """Hook: receives a line for the owner, such as that the broker was found or lost, or that the disk is full."""
@@ -209,6 +211,8 @@ class Participant:
 
     def connect(self) -> None:
         """Connect, with a will by which the broker announces that this device has disappeared."""
+        while self._early_news:
+            self.on_news(self._early_news.pop(0))
         self._uplink.connect()
 
     def next_due_s(self) -> float | None:
@@ -547,20 +551,37 @@ class Participant:
         """Join a run from its round 0; if the disk fails, the next Welcome tries again."""
         before = self._learner
         try:
-            self.store.enter_run(frame, self._join(welcome).snapshot(0))
+            self.store.enter_run(frame, self._join(welcome).snapshot(0), self._origin)
         except StoreError:
             self._learner = before
             raise
 
-    def _restore(self) -> None:
+    def _restore(self, on_new_model: OnNewModel | None) -> None:
         """Restore the state after the last stored exchange, if this device was in a federation before a restart."""
         welcome = recovery.last_welcome(self.store)
         if welcome is None:
             return
         learner = self._join(welcome)
+        if on_new_model is not None:
+            self._compare_models(learner, on_new_model)
         self._rebuild()
         joined = session.SessionState(epoch=welcome.epoch)
         self.session = recovery.restored_session(joined, session.SessionPhase.JOINING, learner.membership, self.store)
+
+    def _compare_models(self, learner: Learner, wish: OnNewModel) -> None:
+        """If the app brings another model than its state began with, go on with that one or with the state."""
+        brought, before, start = self._origin, self.store.origin(), self.store.round_start()
+        if start is None or before in (b"", brought):  # b"": the state is older than its digests
+            return
+        choice = choose_model(
+            self.bench, start.model, ModelOrigin.from_bytes(before), ModelOrigin.from_bytes(brought), wish
+        )
+        if choice.adopt:
+            self.store.adopt(recovery.start_with_new_model(learner, self.store), brought)
+        else:
+            self._origin = before  # the next start compares again
+        log.warning("%s: %s", self.device, choice.line)
+        self._early_news.append(choice.line)
 
     def _rebuild(self) -> None:
         """Abandon the present exchange, and restore the state after the last stored one."""

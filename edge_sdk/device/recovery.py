@@ -9,7 +9,8 @@ from edge_sdk.device.exchange import training_failed
 from edge_sdk.device.learner import Learner
 from edge_sdk.device.membership import Membership
 from edge_sdk.device.session import SessionPhase, SessionState
-from edge_sdk.device.store import Store
+from edge_sdk.device.store import RoundStart, Store
+from edge_sdk.errors import TrainingFailed
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import Welcome
@@ -36,7 +37,10 @@ def recompute_round(learner: Learner, store: Store, *, lacks_public_set: bool) -
     if start is None:
         return
     learner.restore(start)
-    finished = () if lacks_public_set else tuple(done for done in store.finished() if done.round >= start.round)
+    stored = store.finished()
+    if stored and stored[-1].round < start.round and not learner.membership.is_last(stored[-1].exchange):
+        learner.skip_round(stored[-1].round, TrainingFailed("the app brought a new model within the round"))
+    finished = () if lacks_public_set else tuple(done for done in stored if done.round >= start.round)
     withheld = learner.membership.withheld_in(finished[-1].upload) if finished else None
     if withheld is not None:  # the whole round was undone
         learner.skipped_round = finished[-1].round, withheld
@@ -50,6 +54,18 @@ def recompute_round(learner: Learner, store: Store, *, lacks_public_set: bool) -
             learner.restore(start)
             learner.skip_round(assign.round, training_failed(error))
             return
+
+
+def start_with_new_model(learner: Learner, store: Store) -> RoundStart:
+    """Return the start from which a device goes on with a new model: that of the round after the last stored one.
+
+    The stored exchanges were computed with the former model: they are not computed again, and their uploads stay what
+    they are.  The method begins anew, because what it has kept belongs to the former model's features.
+    """
+    stored, start = store.finished(), store.round_start()
+    if stored:
+        return learner.snapshot(stored[-1].round + 1)
+    return learner.snapshot(start.round if start is not None else 0)
 
 
 def restored_session(state: SessionState, phase: SessionPhase, membership: Membership, store: Store) -> SessionState:

@@ -56,8 +56,17 @@ class Store(Protocol):
     def save_welcome(self, frame: bytes) -> None:
         """Replace the stored Welcome.  Durable on return."""
 
-    def enter_run(self, welcome: bytes, start: RoundStart) -> None:
-        """Replace everything by the Welcome of a run and its first start, both or neither.  Durable on return."""
+    def enter_run(self, welcome: bytes, start: RoundStart, origin: bytes = b"") -> None:
+        """Replace everything by the Welcome of a run and its first start, all or nothing.  Durable on return.
+
+        origin: identifies the model that the app brought; b"": not told.
+        """
+
+    def origin(self) -> bytes:
+        """Return what identifies the model that the state began with; b"": it is not known."""
+
+    def adopt(self, start: RoundStart, origin: bytes) -> None:
+        """Replace the start and the origin, and keep the finished exchanges, all or nothing.  Durable on return."""
 
     def round_start(self) -> RoundStart | None:
         """Return the start from which the device can be restored; None: none was saved yet."""
@@ -101,6 +110,7 @@ class MemoryStore:
     boot_epoch: int = 1
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(SECRET_BYTES), repr=False)
     _welcome: bytes | None = None
+    _origin: bytes = b""
     _start: RoundStart | None = None
     _saved_round: int | None = None
     _done: dict[tuple[int, int], FinishedExchange] = field(default_factory=dict)
@@ -113,10 +123,18 @@ class MemoryStore:
         """Keep the frame in memory."""
         self._welcome = frame
 
-    def enter_run(self, welcome: bytes, start: RoundStart) -> None:
-        """Keep both in memory."""
-        self._welcome = welcome
+    def enter_run(self, welcome: bytes, start: RoundStart, origin: bytes = b"") -> None:
+        """Keep them in memory."""
+        self._welcome, self._origin = welcome, origin
         self.save_start(start)
+
+    def origin(self) -> bytes:
+        """Return the origin."""
+        return self._origin
+
+    def adopt(self, start: RoundStart, origin: bytes) -> None:
+        """Keep both in memory."""
+        self._start, self._saved_round, self._origin = start, start.round, origin
 
     def round_start(self) -> RoundStart | None:
         """Return the start of the round that began last."""
@@ -217,10 +235,22 @@ class SqliteStore:
         """Write the frame durably."""
         self._put("welcome", frame)
 
-    def enter_run(self, welcome: bytes, start: RoundStart) -> None:
+    def enter_run(self, welcome: bytes, start: RoundStart, origin: bytes = b"") -> None:
+        """Write all in one transaction."""
+        with transaction(self._db, self._path):
+            self._db.execute("INSERT OR REPLACE INTO meta VALUES ('welcome', ?), ('origin', ?)", (welcome, origin))
+            self._db.execute("DELETE FROM done")
+            self._replace_start(start)
+
+    def origin(self) -> bytes:
+        """Read the origin."""
+        row = self._one("SELECT value FROM meta WHERE name = 'origin'")
+        return bytes(row[0]) if row else b""
+
+    def adopt(self, start: RoundStart, origin: bytes) -> None:
         """Write both in one transaction."""
         with transaction(self._db, self._path):
-            self._db.execute("INSERT OR REPLACE INTO meta VALUES ('welcome', ?)", (welcome,))
+            self._db.execute("INSERT OR REPLACE INTO meta VALUES ('origin', ?)", (origin,))
             self._replace_start(start)
 
     def round_start(self) -> RoundStart | None:
@@ -252,6 +282,7 @@ class SqliteStore:
         with transaction(self._db, self._path):
             self._db.executemany("UPDATE done SET receipted = 1 WHERE round = ? AND exchange = ?", self._receipted)
             if start is not None:
+                self._db.execute("DELETE FROM done")
                 self._replace_start(start)
             row = (done.round, done.exchange, done.assign, done.upload, done.receipted)
             self._db.execute("INSERT OR REPLACE INTO done VALUES (?, ?, ?, ?, ?)", row)
@@ -260,6 +291,7 @@ class SqliteStore:
     def save_start(self, start: RoundStart) -> None:
         """Replace everything by the start, in one transaction."""
         with transaction(self._db, self._path):
+            self._db.execute("DELETE FROM done")
             self._replace_start(start)
 
     def mark_receipted(self, round_: int, exchange: int) -> None:
@@ -299,7 +331,6 @@ class SqliteStore:
         return db
 
     def _replace_start(self, start: RoundStart) -> None:
-        self._db.execute("DELETE FROM done")
         self._db.execute("DELETE FROM start")
         self._db.execute("INSERT INTO start VALUES (?, ?, ?)", (start.round, start.model, start.method))
 

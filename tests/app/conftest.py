@@ -11,12 +11,12 @@ from coordinator.serving.server import Server
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[[Server], threading.Thread]]:
+def serve() -> Iterator[Callable[..., threading.Thread]]:
     """Run a server in a thread, and see it end."""
     threads: list[threading.Thread] = []
 
-    def begin(server: Server) -> threading.Thread:
-        threads.append(threading.Thread(target=server.run, daemon=True))
+    def begin(server: Server, check: Callable[[], str] = lambda: "") -> threading.Thread:
+        threads.append(threading.Thread(target=lambda: server.run(check), daemon=True))
         threads[-1].start()
         return threads[-1]
 

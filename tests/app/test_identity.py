@@ -115,7 +115,8 @@ def test_of_two_devices_with_one_identity_the_later_one_is_refused(
     monkeypatch.setattr(retry, "_TAKEN_OVER_PAUSE_S", (0.3, 0.4))
     with EmbeddedBroker("mosquitto") as broker:
         server, first, second = two_lefts(broker.url)
-        serve(server)
+        enough: list[str] = []
+        serve(server, lambda: "".join(enough))
         heard: list[Refused] = []
         second.on_refusal(heard.append)
         first.start()
@@ -128,7 +129,8 @@ def test_of_two_devices_with_one_identity_the_later_one_is_refused(
         assert any(each.levelno == logging.ERROR and "left" in each.getMessage() for each in caplog.records)
         done = len(server.record.rounds)
         wait_for(lambda: len(server.record.rounds) > done, within_s=30)  # the first one goes on
-        first.leave()
+        first.stop()
+        enough.append("the test is over")
         assert first.error is None
 
 
@@ -138,7 +140,8 @@ def test_where_the_broker_says_nothing_the_coordinator_and_the_first_device_do(s
     pytest.importorskip("amqtt")
     with EmbeddedBroker("amqtt") as broker:
         server, first, second = two_lefts(broker.url)
-        serve(server)
+        enough: list[str] = []
+        serve(server, lambda: "".join(enough))
         heard: list[str] = []
         first.on_link(heard.append)
         first.start()
@@ -147,5 +150,6 @@ def test_where_the_broker_says_nothing_the_coordinator_and_the_first_device_do(s
         wait_for(lambda: server.record.contested["left"] > 0, within_s=30)
         wait_for(lambda: any("another device" in line for line in heard), within_s=30)
         second.stop()
-        first.leave()
+        first.stop()
+        enough.append("the test is over")
         assert first.error is None
