@@ -122,6 +122,8 @@ def test_several_inputs_through_an_adapter() -> None:
         OnnxModel(file)
     with pytest.raises(ModelError, match="a, b"):
         OnnxModel(file, adapter=lambda s: s[:, 0, 0], input_shape=(2, 3))
+    with pytest.raises(ModelError, match="KeyError"):
+        OnnxModel(file, adapter=lambda _: {}["a"], input_shape=(2, 3))
     with pytest.raises(ModelError, match="input_shape"):
         OnnxModel(file, adapter=lambda s: {"a": s[:, 0, 0], "b": s[:, 0, 1]})
 
@@ -294,6 +296,7 @@ def train(model: OnnxModel) -> None:
 EXPORTED = {
     "layer": {"file": classifier(form="gemm-t")},
     "softmax": {"file": classifier(form="matmul-add", endings=["Softmax"])},
+    "half": {"file": classifier(form="half")},
     "old": {"file": classifier(listed=True)},
     "batch of one": {"file": classifier((1, 1, 6, 6))},
     "extractor": {"file": classifier(), "classes": 9},
