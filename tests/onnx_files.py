@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-FORMS = ("gemm", "gemm-t", "gemm-scaled", "matmul-add", "add-matmul", "matmul", "constant-nodes", "transposed")
+FORMS = ("gemm", "gemm-t", "gemm-scaled", "matmul-add", "add-matmul", "matmul", "constant-nodes", "transposed", "half")
 """How the last linear layer is written."""
 WIDTH = 5
 CLASSES = 4
@@ -101,6 +101,12 @@ def _last(form: str, w: np.ndarray, b: np.ndarray, constants: list[Any]) -> list
         nodes = [
             helper.make_node("Transpose", ["w2"], ["w2t"], perm=[1, 0]),
             helper.make_node("Gemm", ["features", "w2t", "b2"], ["logits"]),
+        ]
+    elif form == "half":  # weights are stored in 2 bytes, and used in 4
+        named["w2"] = w.astype(np.float16)
+        nodes = [
+            helper.make_node("Cast", ["w2"], ["w2f4"], to=TensorProto.FLOAT),
+            helper.make_node("Gemm", ["features", "w2f4", "b2"], ["logits"]),
         ]
     else:
         nodes = [helper.make_node("Gemm", ["features", "w2", "b2"], ["logits"])]

@@ -26,7 +26,7 @@ class ModelSpec:
 
     name: str
     runtime: str
-    """The runtime: numpy, torch or onnx."""
+    """The runtime: numpy, torch, onnx, scikit-learn, or python for any function."""
     classes: int
     feature_dim: int = 0
     """The width of the features; 0: the model gives no features."""

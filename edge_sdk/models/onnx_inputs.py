@@ -102,7 +102,11 @@ class Inputs:
     def feed(self, x: Floats) -> dict[str, NDArray[Any]]:
         """Return the inputs for one sample x: (1, c, h, w)."""
         if self._adapter is not None:
-            made = self._adapter(x)
+            try:
+                made = self._adapter(x)
+            except Exception as error:  # an adapter of the app's may raise anything
+                text = " ".join(str(error).split())
+                raise ModelError(f"{self._name}: the adapter failed with {type(error).__name__}: {text}") from error
             named = made if isinstance(made, Mapping) else {next(iter(self._types)): made}
             if not {*self._types} <= {*named}:
                 raise ModelError(

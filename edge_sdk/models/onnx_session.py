@@ -47,13 +47,16 @@ class OnnxSession:
         self._output = self._session.get_outputs()[0].name
         self.inputs = Inputs(ports, name=name, input_shape=input_shape, layout=layout, adapter=adapter)
         self.width = self._probe()
+        if self.inputs.batch > 1 and adapter is None:
+            self._free_batch(graph, input_shape, layout)
 
     def rows(self, x: Floats) -> Floats:
         """(n, c, h, w) -> (n, width).
 
         One sample at a time.  What a sample gives must not depend on its neighbours, or a device that restarts with an
         empty cache would not repeat its own bits; matrix kernels differ between batch sizes and between places in a
-        batch.  So a file that fixes a larger batch is given one sample as often as the batch is long.
+        batch.  So a file that fixes a larger batch, and computes something else with another, is given one sample as
+        often as the batch is long.
         """
         self.inputs.check(x)
         out = np.empty((len(x), self.width), np.float32)
@@ -63,6 +66,17 @@ class OnnxSession:
                 raise ModelError(f"{self._name}: {row.size} numbers for a sample, {self.width} for another")
             out[i] = row
         return out
+
+    def _free_batch(self, graph: Graph, input_shape: tuple[int, ...] | None, layout: Layout) -> None:
+        """Take the graph for one sample in place of the one for a fixed batch, where both give the same."""
+        try:
+            single = OnnxSession(graph.with_free_batch(), name=self._name, input_shape=input_shape, layout=layout)
+            x = np.random.default_rng(0).integers(0, 2, (1, *(self.inputs.sample_shape or ()))).astype(np.float32)
+            same = single.width == self.width and np.allclose(single.rows(x), self.rows(x), rtol=1e-3, atol=1e-5)
+        except ModelError:  # the size of the batch is written elsewhere in the graph, too
+            return
+        if same:
+            self._session, self.inputs = single._session, single.inputs
 
     def _run(self, x: Floats) -> Any:
         """Return the output for one sample (1, c, h, w), flat: (width,)."""

@@ -62,7 +62,8 @@ def inspected(
         "outputs": [*graph.outputs],
         "sample_shape": list(inputs.sample_shape or ()),
         "layout": inputs.layout,
-        "batch": "none" if inputs.unbatched else str(inputs.batch) if isinstance(ports[0].shape[0], int) else "any",
+        "batch": _batch(ports[0], unbatched=inputs.unbatched),
+        "samples_per_run": inputs.batch,
         "split_at": model.split.features,
         "head_starts": model.split.how,
         "remark": model.split.remark(),
@@ -75,6 +76,13 @@ def inspected(
         "capabilities": sorted(spec.capabilities),
         "methods": {name: part_in(load_method(name)(), spec) for name in method_names() if not method_fault(name)},
     }
+
+
+def _batch(port: Port, *, unbatched: bool) -> str:
+    """Return the batch that a file declares: a number, any, or none where it has no axis for it."""
+    if unbatched:
+        return "none"
+    return str(port.shape[0]) if port.shape and isinstance(port.shape[0], int) else "any"
 
 
 def part_in(method: Method[Any], spec: ModelSpec) -> dict[str, str]:
@@ -114,6 +122,8 @@ def _text(found: Mapping[str, Any]) -> str:
     """Return the description as lines."""
     sizes = ", ".join(map(str, found["sample_shape"]))
     batch = {"any": "any batch", "none": "no axis for a batch"}.get(found["batch"], f"batches of {found['batch']}")
+    if found["samples_per_run"] > 1:
+        batch += f", so that one sample costs {found['samples_per_run']}: export it with a dynamic batch"
     opsets = ", ".join(f"{domain} {version}" for domain, version in found["opsets"].items())
     layout = f", the file takes {found['layout']}" if found["layout"] else ""
     lines = {

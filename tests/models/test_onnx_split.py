@@ -74,6 +74,18 @@ def test_any_rank_layout_and_batch(name: str) -> None:
     np.testing.assert_allclose(OnnxModel(file).logits(x), expected, atol=1e-5)
 
 
+def test_a_fixed_batch_is_left_for_single_samples_where_the_graph_allows() -> None:
+    assert OnnxModel(classifier((3, 1, 6, 6))).split.session.inputs.batch == 1
+    w = np.random.default_rng(0).normal(size=(12, CLASSES)).astype(np.float32)
+    shape = numpy_helper.from_array(np.array([3, 12]), "shape")
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["flat"]), helper.make_node("MatMul", ["flat", "w"], ["y"])]
+    port = helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 4, 3])
+    model = OnnxModel(file_of(nodes, [port], ["y"], [shape, numpy_helper.from_array(w, "w")]))
+    x = inputs((1, 4, 3))
+    assert model.split.session.inputs.batch == 3
+    np.testing.assert_allclose(model.logits(x), x.reshape(7, 12) @ w, atol=1e-5)
+
+
 def test_no_batch_axis() -> None:
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["y"]),
@@ -122,6 +134,8 @@ def test_several_inputs_through_an_adapter() -> None:
         OnnxModel(file)
     with pytest.raises(ModelError, match="a, b"):
         OnnxModel(file, adapter=lambda s: s[:, 0, 0], input_shape=(2, 3))
+    with pytest.raises(ModelError, match="KeyError"):
+        OnnxModel(file, adapter=lambda _: {}["a"], input_shape=(2, 3))
     with pytest.raises(ModelError, match="input_shape"):
         OnnxModel(file, adapter=lambda s: {"a": s[:, 0, 0], "b": s[:, 0, 1]})
 
@@ -294,6 +308,7 @@ def train(model: OnnxModel) -> None:
 EXPORTED = {
     "layer": {"file": classifier(form="gemm-t")},
     "softmax": {"file": classifier(form="matmul-add", endings=["Softmax"])},
+    "half": {"file": classifier(form="half")},
     "old": {"file": classifier(listed=True)},
     "batch of one": {"file": classifier((1, 1, 6, 6))},
     "extractor": {"file": classifier(), "classes": 9},

@@ -67,6 +67,16 @@ def test_another_place_and_an_open_size(tmp_path: Path, capsys: pytest.CaptureFi
     assert described(capsys, *arguments)["split_at"] == "hidden"
 
 
+@pytest.mark.parametrize(
+    ("shape", "batch"), [(("n", 6), "any"), ((1, 6), "1"), ((8, 6), "8"), (("n", "t", 3), "any")], ids=str
+)
+def test_batches(shape: tuple[object, ...], batch: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(classifier(shape))
+    found = described(capsys, str(path), "--input-shape", "1,3" if len(shape) == 3 else "6")
+    assert (found["batch"], found["samples_per_run"]) == (batch, 1)
+
+
 def test_as_text(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(file)]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from edge_sdk.errors import ModelError
 from edge_sdk.models.onnx_file.tensors import Constant, as_floats, has_nan
-from edge_sdk.models.onnx_file.wire import Field, damaged, fields, put, single, whole_numbers
+from edge_sdk.models.onnx_file.wire import Field, damaged, fields, put, replaced, single, whole_numbers
 
 OnnxFile: TypeAlias = "str | PathLike[str] | bytes"
 """The path of a model file, or its bytes."""
@@ -30,6 +30,8 @@ _NODE_INPUT, _NODE_OUTPUT, _NODE_NAME, _NODE_OPERATOR, _NODE_ATTRIBUTE, _NODE_DO
 _ATTRIBUTE_NAME, _ATTRIBUTE_F, _ATTRIBUTE_I, _ATTRIBUTE_T, _ATTRIBUTE_INTS = 1, 2, 3, 5, 8
 _ATTRIBUTE_GRAPHS = (6, 11)
 _PORT_NAME = 1
+_FIRST_SIZE = (2, 1, 2, 1)
+"""In a ValueInfoProto: type, tensor, shape, first size."""
 _FLOAT_KINDS = (1, 10, 11, 16)
 """The element types float, float16, double and bfloat16."""
 
@@ -147,6 +149,11 @@ class Graph:
             inputs={name: port for name, port in self.inputs.items() if name in wanted} or self.inputs,
             outputs={name: self.outputs.get(name, port(name)) for name in outputs},
         )
+
+    def with_free_batch(self) -> Graph:
+        """Return the graph with inputs whose first size is open; whether it computes the same must be tried."""
+        free = {name: replaced(memoryview(raw), _FIRST_SIZE, put(2, "n")) for name, raw in self.inputs.items()}
+        return replace(self, inputs=free, outputs={name: port(name) for name in self.outputs})
 
     def content(self) -> bytes:
         """Return the graph as a file that holds all its constants."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from edge_sdk.arrays import Floats
 from edge_sdk.errors import ModelError
 from edge_sdk.models.onnx_file.graph import Graph, Node, node, rows_port
-from edge_sdk.models.onnx_file.tensors import Constant, as_floats, tensor_of
+from edge_sdk.models.onnx_file.tensors import KINDS, Constant, as_floats, tensor_of
 
 _SAME_NUMBERS = {"Identity", "Dropout", "Flatten", "Reshape", "Squeeze", "Unsqueeze", "Cast"}
 """Operators that hand on the numbers of their first input in their order."""
@@ -129,7 +129,12 @@ def _constant(graph: Graph, name: str) -> NDArray[Any] | None:
     if maker is None or maker.operator not in {"Identity", "Cast", "Transpose"}:
         return None
     values = _constant(graph, maker.inputs[0])
-    return values.T if values is not None and maker.operator == "Transpose" and values.ndim == 2 else values
+    if values is None:
+        return None
+    if maker.operator == "Cast":
+        kind = KINDS.get(int(maker.number("to", 0)), "")
+        return values.astype(kind) if kind.startswith("<f") else None
+    return values.T if maker.operator == "Transpose" and values.ndim == 2 else values
 
 
 # -- a trained head, written back -----------------------------------------------------------------------------------

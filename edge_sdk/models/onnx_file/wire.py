@@ -120,3 +120,16 @@ def put(number: int, value: int | str | bytes | memoryview) -> bytes:
         return put_varint(number << 3 | VARINT) + put_varint(value)
     content = value.encode() if isinstance(value, str) else value
     return b"".join((put_varint(number << 3 | BYTES), put_varint(len(content)), content))
+
+
+def replaced(message: memoryview, path: tuple[int, ...], content: bytes) -> bytes:
+    """Return a message with another content of one field: the first at each step of `path`, by number."""
+    parts, done = [], False
+    for field in fields(message):
+        if field.number == path[0] and not done:
+            inner = content if len(path) == 1 else replaced(field.content, path[1:], content)
+            parts.append(put(field.number, inner))
+            done = True
+        else:
+            parts.append(bytes(field.raw))
+    return b"".join(parts)
