@@ -197,4 +197,5 @@ class LocalData:
             raise UsageError(
                 f"labels from {int(y.min())} to {int(y.max())}: the federation has classes 0..{classes - 1}"
             )
-        return tuple(int(n) for n in np.bincount(y, minlength=classes))
+        counts = np.bincount(y.astype(np.intp), minlength=classes)  # a 32-bit numpy takes no int64 here
+        return tuple(int(n) for n in counts)

@@ -299,7 +299,7 @@ def _on_test_set(bench: Workbench, request: requests.Evaluate) -> Serving[Mappin
         if request.prototypes is not None:
             metrics["prototype_accuracy"] = float(np.mean((nearest == truth)[held]))
     if bench.discloses_classes:
-        counts = np.bincount(bench.labels, minlength=bench.model.spec.classes)  # (k,)
+        counts = np.bincount(bench.labels.astype(np.intp), minlength=bench.model.spec.classes)  # (k,)
         metrics |= personalised_accuracies(predicted == truth, truth, counts)
     return metrics
 
