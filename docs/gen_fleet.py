@@ -12,6 +12,7 @@ from field_tables import fields_table  # beside this script
 from coordinator.config import FederationTable
 from edge_sdk.boards import profiles
 from edge_sdk.boards.profiles import Board, Link, load_board, load_link
+from edge_sdk.boards.systems import System, systems
 from edge_sim.config.device_conditions import DeviceConditions
 from edge_sim.config.scenario import ScenarioTable
 from edge_sim.config.settings import FaultsTable
@@ -24,8 +25,8 @@ HEAD = """\
 What a simulated device computes with and talks over. A profile is one TOML file in `firmware_profiles/boards/` or
 `firmware_profiles/links/`; a `[[fleet]]` row names one (`board = "rpi4"`, `link = "lte-cat1"`), or a file of your own
 beside the federation's (`board = "my-board.toml"`), whose own link may be a file beside the board's. `edge-sdk boards`
-lists them, `edge-sdk boards --measure` makes one of the machine that it runs on. This page is written by
-`docs/gen_fleet.py`.
+lists them, `edge-sdk boards --measure` makes one of the machine that it runs on. A device on a board that has no
+profile takes that of `generic`, and says so once. This page is written by `docs/gen_fleet.py`.
 
 Every figure has its unit in its name, and every group of figures says whether it was *measured*, stands in a
 *datasheet*, or is an *estimate*. `source_url` says where. A profile that lacks a field, a unit or a source is refused,
@@ -120,6 +121,14 @@ What came to nothing in a run is remarked in its report: a loss after the run wa
 engine does not read.
 """
 
+SYSTEMS = """\
+## Operating systems
+
+What installs edge-sdk on a board, with versions that were tried together: those of `aarch64` with Python 3.11 and of
+`armv7l` on the emulated boards of [arm64](../results/arm64.md), those of other Pythons as far as pip finds builds of
+them all. No line was tried on a Jetson. [Put it on a board](../how-to/put-it-on-a-board.md) says what comes next.
+"""
+
 FIELDS = """\
 ## Fields
 
@@ -139,11 +148,15 @@ def boards_page() -> str:
             *map(_board, boards),
             "## Links\n",
             *map(_link, links),
+            SYSTEMS,
+            *(_system(system, boards) for system in systems().values()),
             fields,
             "### Of a board\n",
             *fields_table(Board),
             "\n### Of a link\n",
             *fields_table(Link),
+            "\n### Of an operating system\n",
+            *fields_table(System),
             "",
         ]
     )
@@ -203,6 +216,17 @@ def _link(each: Link) -> str:
         ("power", f"{each.radio_w:g} W while it sends or receives"),
     )
     return _profile(each, rows)
+
+
+def _system(each: System, boards: list[Board]) -> str:
+    names = ", ".join(f"`{board.name}`" for board in boards if each.name in board.systems)
+    gpu = f"\nTraining on the GPU: {each.gpu}" if each.gpu else ""
+    lines = "\n".join((*each.install, *([f"{each.onnx}  # with ONNX Runtime"] if each.onnx else [])))
+    return (
+        f"### {each.name}\n\n{each.title}: {each.arch}, its own Python is {each.python}. Boards: {names}.\n"
+        f"{each.limits} {each.note}".rstrip()
+        + f"{gpu}\nSource: <{each.source_url}>.\n\n```sh\n{lines}\n```\n"
+    )
 
 
 def _profile(each: Board | Link, rows: tuple[tuple[str, str], ...]) -> str:

@@ -1,1 +1,1 @@
-"""Boards and links as data: one TOML each, units in the names, the source given."""
+"""Boards, links and operating systems as data: one TOML each, units in the names, the source given."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -28,6 +28,8 @@ BOARD_GROUPS = ("memory", "cpu", "speed", "storage", "power", "thermal")
 LINK_GROUPS = ("rate", "latency", "packets", "loss", "power")
 PROVENANCE = ("measured", "datasheet", "estimate")
 SUFFIX = ".toml"
+GENERIC = "generic"
+"""The profile of a board that has none."""
 _X86_NAMES = frozenset({"x86_64", "amd64", "i386", "i686"})
 
 
@@ -98,6 +100,8 @@ class Board:
     device_tree_model: ProfileText = ""
     """A part of the model name that Linux reports on this board."""
     note: ProfileText = ""
+    systems: Annotated[tuple[ProfileText, ...], Items(0, 8)] = ()
+    """The operating systems that run on it, by their names in firmware_profiles/systems; the first is the usual one."""
 
     def compute_s(self, train: Effort, infer: Effort = NOTHING) -> float:
         """Return the seconds that this much training and inference take on a cold board.
@@ -229,6 +233,21 @@ def detect(model_file: Path = DEVICE_TREE_MODEL, machine: str | None = None) -> 
             return board.name
     arch = (platform.machine() if machine is None else machine).lower()
     return "x86" if arch in _X86_NAMES else arch or "unknown"
+
+
+def board_here(say: Callable[[str], None] = lambda _line: None, name: str = "") -> Board:
+    """Return the profile of this machine, or the generic one where it has none, which is said in one line.
+
+    name: that of the board, as its owner gave it; empty: it is detected.  say: receives the line.
+    """
+    found = name or detect()
+    if found in boards():
+        return load_board(found)
+    say(
+        f"board {found}: there is no profile of it, so the figures of {GENERIC} stand for it; "
+        "`edge-sdk boards --measure` makes its own"
+    )
+    return load_board(GENERIC)
 
 
 def _with_link(board: Board, file: Path) -> Board:

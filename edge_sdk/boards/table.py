@@ -6,6 +6,7 @@ import dataclasses
 import json
 
 from edge_sdk.boards.profiles import Board, Link, boards, links, load_board, load_link
+from edge_sdk.boards.systems import System, systems
 
 
 def render_boards(as_json: bool) -> str:
@@ -14,7 +15,8 @@ def render_boards(as_json: bool) -> str:
     if as_json:
         board_tables = [dataclasses.asdict(board) for board in every_board]
         link_tables = [dataclasses.asdict(link) for link in every_link]
-        return json.dumps({"boards": board_tables, "links": link_tables}, indent=2)
+        system_tables = [dataclasses.asdict(system) for system in systems().values()]
+        return json.dumps({"boards": board_tables, "links": link_tables, "systems": system_tables}, indent=2)
     board_head = (
         "board",
         "what",
@@ -30,7 +32,8 @@ def render_boards(as_json: bool) -> str:
     link_head = ("link", "what", "up / down MB/s", "latency", "loss", "packet", "radio")
     board_rows = [board_head, *map(_board_row, every_board)]
     link_rows = [link_head, *map(_link_row, every_link)]
-    return f"{_columns(board_rows)}\n\n{_columns(link_rows)}"
+    texts = (_system_text(system, every_board) for system in systems().values())
+    return "\n\n".join([_columns(board_rows), _columns(link_rows), *texts])
 
 
 def _board_row(board: Board) -> tuple[str, ...]:
@@ -58,6 +61,22 @@ def _link_row(link: Link) -> tuple[str, ...]:
         f"{link.packet_bytes} B",
         f"{link.radio_w:g} W",
     )
+
+
+def _system_text(system: System, every_board: list[Board]) -> str:
+    """Return what an owner of a board with this system must know and type."""
+    names = ", ".join(board.name for board in every_board if system.name in board.systems)
+    about = [
+        ("boards", names),
+        ("limits", system.limits),
+        ("on the GPU", system.gpu),
+        ("note", system.note),
+    ]
+    lines = [f"{system.name}: {system.title}, {system.arch}, Python {system.python}"]
+    lines += [f"  {what}: {text}" for what, text in about if text]
+    lines += [f"  $ {line}" for line in system.install]
+    lines += [f"  $ {system.onnx}  # with ONNX Runtime"] if system.onnx else []
+    return "\n".join(lines)
 
 
 def _columns(rows: list[tuple[str, ...]]) -> str:

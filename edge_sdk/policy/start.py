@@ -17,10 +17,5 @@ def training_gate(
 ) -> TrainingGate:
     """Return the gate of a policy.  sensors: None: Linux's own files.  board: its name; "": it is detected."""
     found = sensors or LinuxSensors(warn=warn)
-    return TrainingGate(policy, found, EnergyCounter(found, meter, _busy_w(board), warn), warn)
-
-
-def _busy_w(board: str) -> float | None:
-    """Return the watts of the busy board by its profile; None: there is no profile of it."""
-    name = board or profiles.detect()
-    return profiles.load_board(name).busy_w if name in profiles.boards() else None
+    busy_w = profiles.board_here(warn, board).busy_w
+    return TrainingGate(policy, found, EnergyCounter(found, meter, busy_w, warn), warn)

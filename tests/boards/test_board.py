@@ -8,6 +8,7 @@ import pytest
 from edge_sdk.boards import profiles as board_module
 from edge_sdk.boards.profiles import (
     Effort,
+    board_here,
     boards,
     detect,
     links,
@@ -59,7 +60,7 @@ verified = { rate = "estimate", latency = "estimate", packets = "estimate", loss
 
 def test_the_shipped_profiles_are_sound():
     jetsons = ("jetson-nano", "jetson-orin-nano", "jetson-xavier-nx")
-    assert boards() == (*jetsons, "mini-pc", "rpi-zero-2w", "rpi3", "rpi4", "rpi5", "x86")
+    assert boards() == ("generic", *jetsons, "mini-pc", "rpi-zero-2w", "rpi3", "rpi4", "rpi5", "x86")
     assert links() == ("ethernet", "lte-cat1", "wifi")
     for name in boards():
         board = load_board(name)
@@ -217,3 +218,14 @@ def test_rendered_for_people_and_for_scripts():
     assert [entry["name"] for entry in table["links"]] == list(links())
     assert {entry["name"]: entry["ram_bytes"] for entry in table["boards"]}["rpi4"] == 4 * 2**30
     assert all(line == line.rstrip() for line in text.splitlines())
+
+
+def test_a_board_without_a_profile_is_the_generic_one_and_said_once(monkeypatch):
+    said = []
+    monkeypatch.setattr(board_module, "detect", lambda: "riscv64")
+    assert board_here(said.append).name == "generic"
+    (line,) = said
+    assert "riscv64" in line
+    assert "--measure" in line
+    assert board_here(said.append, "rpi4").name == "rpi4"
+    assert len(said) == 1

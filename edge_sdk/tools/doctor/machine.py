@@ -9,7 +9,6 @@ import subprocess
 import sys
 
 from edge_sdk.boards import profiles
-from edge_sdk.errors import UsageError
 from edge_sdk.tools.doctor.finding import Finding, fail, ok, warn
 from edge_sdk.tools.doctor.packages import parse_version
 
@@ -95,13 +94,14 @@ def has_amqtt() -> bool:
 
 
 def judge_board(name: str) -> Finding:
-    """Show the board that this machine is, with its profile."""
-    try:
-        profile = profiles.load_board(name)
-    except UsageError:
-        return ok(f"{name}: no profile, which only simulations need; a profile is a file in firmware_profiles/boards")
-    runtimes = ", ".join(profile.runtimes)
-    assumed = f"{profile.cores} cores, {profile.ram_bytes / 2**30:g} GiB, {runtimes}"
+    """Judge the board that this machine is: whether it has a profile, and what installs on it."""
+    if name not in profiles.boards():
+        return warn(
+            f"{name}: no profile of it, so the figures of {profiles.GENERIC} stand for it",
+            "edge-sdk boards --measure --name this-board --write .",
+        )
+    profile = profiles.load_board(name)
+    assumed = f"{profile.cores} cores, {profile.ram_bytes / 2**30:g} GiB, {', '.join(profile.runtimes)}"
     return ok(f"{profile.name}; its profile is {profile.title}: {assumed}")
 
 

@@ -19,9 +19,7 @@ from edge_sdk.boards.profiles import (
     BOARD_GROUPS,
     Board,
     Link,
-    boards,
-    detect,
-    load_board,
+    board_here,
     read_board,
 )
 from edge_sdk.errors import UsageError
@@ -35,8 +33,6 @@ BUDGET_S = 0.4
 """Seconds for each step that is timed."""
 _QUIET = 0.3
 """Share of the cores that other programs may use during the measurement without a warning."""
-_FALLBACK = {"aarch64": "rpi4"}
-"""By architecture, the board whose power, heat and link an unknown machine gets; for other architectures x86."""
 
 
 def measure_board(
@@ -50,8 +46,7 @@ def measure_board(
     """
     if not NAME.fullmatch(name):
         raise UsageError(f"--name {name}: use a-z, 0-9 and -, at most 36 of them")
-    known = detect()
-    like = load_board(known if known in boards() else _FALLBACK.get(platform.machine(), "x86"))
+    like = board_here(say)
     busy = machine.busy_share()
     if busy > _QUIET:
         say(f"other programs use {busy:.0%} of this machine: the figures will be too low; stop them and measure again")

@@ -1,0 +1,55 @@
+"""The operating systems of boards: their lines pin versions that this edge-sdk takes, and every board names some."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from edge_sdk.boards.profiles import boards, load_board
+from edge_sdk.boards.systems import load_system, systems
+from edge_sdk.boards.table import render_boards
+from edge_sdk.errors import UsageError
+from edge_sdk.tools.doctor import packages
+from edge_sdk.version import __version__
+
+
+@pytest.mark.parametrize("name", systems())
+def test_the_pinned_versions_are_those_that_edge_sdk_takes(name):
+    system = load_system(name)
+    pins = dict(re.findall(r"([a-z-]+)==([0-9.]+)", " ".join((*system.install, system.onnx))))
+    assert pins.pop("edge-sdk") == __version__
+    own = {each.name: each for each in packages.requirements()}
+    assert {"msgpack", "paho-mqtt"} <= set(pins) <= set(own)
+    for package, version in pins.items():
+        assert packages.fits(packages.parse_version(version), own[package])
+
+
+def test_a_system_with_a_python_that_is_too_old_brings_another():
+    for system in systems().values():
+        oldest = min(tuple(map(int, found)) for found in re.findall(r"(\d+)\.(\d+)", system.python))
+        brought = re.search(r"--python (\d+)\.(\d+)", " ".join(system.install))
+        assert (oldest if brought is None else tuple(map(int, brought.groups()))) >= (3, 10)
+
+
+def test_every_board_runs_a_system_of_its_processor():
+    for board in map(load_board, boards()):
+        assert board.systems
+        assert board.arch == "any" or all(
+            board.arch in load_system(name).arch or load_system(name).arch == "armv7l" for name in board.systems
+        )
+        if board.name.startswith("jetson"):
+            assert all(load_system(name).gpu for name in board.systems)
+
+
+def test_boards_shows_every_line_to_type():
+    shown = render_boards(as_json=False)
+    for system in systems().values():
+        assert all(f"$ {line}" in shown for line in system.install)
+    assert [each["name"] for each in json.loads(render_boards(as_json=True))["systems"]] == list(systems())
+
+
+def test_a_system_that_is_not_there():
+    with pytest.raises(UsageError, match="pi-os-64"):
+        load_system("pi-os")
