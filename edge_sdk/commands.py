@@ -1,11 +1,11 @@
-"""The sub-commands of the device side, declared: device, boards, doctor."""
+"""The sub-commands of the device side, declared: device, boards, doctor, install."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from edge_sdk.cli import Subcommand, add_cloud_safe_option, add_tls_options
+from edge_sdk.cli import OneLineParser, Subcommand, add_cloud_safe_option, add_tls_options
 
 THIS_BOARD = "this-board"
 """The name of a measured profile if none is given."""
@@ -57,6 +57,43 @@ def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
     add_tls_options(parser)
 
 
+def _install_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--systemd", action="store_true", help="as a service of systemd")
+    parser.add_argument("--dry-run", action="store_true", help="show the unit, write nothing")
+    parser.add_argument(
+        "--unit",
+        choices=("system", "user"),
+        help="started at boot, or the user's own (default: system as root, else user)",
+    )
+    parser.add_argument("--user", help="who runs a unit of the system (default: who called sudo)")
+    parser.add_argument(
+        "--memory", metavar="SIZE", help="at most so much, such as 512M (default: half of this machine's)"
+    )
+    parser.add_argument(
+        "--cpu-weight",
+        type=int,
+        choices=range(1, 10001),
+        default=20,
+        metavar="1..10000",
+        help="default: 20; others: 100",
+    )
+    parser.add_argument("--nice", type=int, choices=range(20), default=10, metavar="0..19", help="default: 10")
+    parser.add_argument(
+        "device",
+        nargs=argparse.REMAINDER,
+        metavar="-- OPTIONS",
+        help="the options of `edge-sdk device`, run in this folder",
+    )
+    parser.set_defaults(read_device=_read_device)
+
+
+def _read_device(options: list[str]) -> argparse.Namespace:
+    """Read the options of `edge-sdk device`, whose mistakes are told as that command tells them."""
+    parser = OneLineParser(prog="edge-sdk install --systemd --", allow_abbrev=False)
+    _device_arguments(parser)
+    return parser.parse_args(options)
+
+
 DEVICE = Subcommand(
     name="device",
     help="take part in a federation with your own model and data",
@@ -77,4 +114,11 @@ DOCTOR = Subcommand(
     example="edge-sdk doctor --broker mqtt://lab:1883 --state state/device-07",
     arguments=_doctor_arguments,
     function="edge_sdk.tools.doctor.command:command",
+)
+INSTALL = Subcommand(
+    name="install",
+    help="make a device a service that starts at boot, with limits",
+    example="edge-sdk install --systemd -- --broker mqtt://lab:1883 --federation cameras --app my_app:make --id cam-7",
+    arguments=_install_arguments,
+    function="edge_sdk.tools.install.command:command",
 )

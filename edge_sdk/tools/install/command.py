@@ -1,0 +1,168 @@
+"""`edge-sdk install`, carried out."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import re
+import sys
+from pathlib import Path
+
+from edge_sdk.errors import StoreError, UsageError
+from edge_sdk.loading import load_function
+from edge_sdk.protocol.schema import ID
+from edge_sdk.tools.install.unit import Service, unit_text
+from edge_sdk.tools.measure import machine
+from edge_sdk.transport.mqtt.url import PASSWORD_VARIABLE, parse_broker_url, without_password
+
+LEAST_BYTES = 128 * 2**20
+"""The least memory that a service is given: a device of the base install takes some 60 MiB."""
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+CONTROLLERS = Path("/sys/fs/cgroup/cgroup.controllers")
+"""The file that lists what the kernel can limit."""
+
+
+def command(args: argparse.Namespace) -> int:
+    """Write the unit of a device, or with --dry-run show it."""
+    if not args.systemd:
+        raise UsageError("what to install? add --systemd; there is no other kind of service")
+    if not sys.platform.startswith("linux"):
+        raise UsageError(f"--systemd: there is no systemd on {sys.platform}; start `edge-sdk device` by other means")
+    service = _service(args)
+    file = _unit_folder(service) / service.name
+    text = unit_text(service)
+    if args.dry_run:
+        sys.stdout.write(f"would write {file}:\n\n{text}\n{_next_steps(service, file)}")
+        return 0
+    _write(file, text, system=service.system)
+    sys.stdout.write(f"wrote {file}\n{_next_steps(service, file)}")
+    return 0
+
+
+def _service(args: argparse.Namespace) -> Service:
+    given = args.device[1:] if args.device[:1] == ["--"] else args.device
+    device: argparse.Namespace = args.read_device(given)
+    if device.id is None:
+        raise UsageError("--id: a service needs an id that stays when the host's name changes; add --id NAME")
+    for option, value in (("id", device.id), ("federation", device.federation)):
+        if not re.fullmatch(ID.pattern, value) or len(value) > ID.most:
+            raise UsageError(f"--{option} {value!r}: use a-z, 0-9 and -, at most {ID.most} of them")
+    for text in (*given, str(Path.cwd())):
+        if not text.isprintable():
+            raise UsageError(f"{text!r}: a unit is one line for each setting; leave out what cannot be printed")
+    system = os.geteuid() == 0 if args.unit is None else args.unit == "system"
+    secrets = _config_folder(system=system) / "edge-sdk" / f"{device.id}.env"
+    _check(device, secrets)
+    user = args.user or os.environ.get("SUDO_USER") or getpass.getuser()
+    return Service(
+        device=device.id,
+        federation=device.federation,
+        python=Path(sys.executable),
+        folder=Path.cwd(),
+        options=_without_state(given),
+        state=None if device.state is None else Path(device.state).absolute(),
+        system=system,
+        user=user,
+        secrets=secrets,
+        memory_bytes=_memory_bytes(args.memory),
+        cpu_weight=args.cpu_weight,
+        nice=args.nice,
+    )
+
+
+def _check(device: argparse.Namespace, secrets: Path) -> None:
+    """Raise UsageError for what would make the service fail at its first start."""
+    address = parse_broker_url(device.broker)
+    if address.password is not None and without_password(device.broker) != device.broker:
+        raise UsageError(
+            "--broker: anybody may read a unit, so it must not hold a password; write "
+            f"{without_password(device.broker)} and put the line {PASSWORD_VARIABLE}=... into {secrets} (chmod 600)"
+        )
+    load_function(device.app, "--app ", example="my_app:make")
+    for option in ("public", "policy", "ca", "cert", "key"):
+        file = getattr(device, option)
+        if file is not None and not Path(file).is_file():
+            raise UsageError(f"--{option} {file}: there is no such file; give one that the service can read")
+
+
+def _without_state(options: list[str]) -> list[str]:
+    """Return the options without --state, in both spellings."""
+    kept, skip = [], False
+    for option in options:
+        if skip or option == "--state" or option.startswith("--state="):
+            skip = option == "--state" and not skip
+            continue
+        kept.append(option)
+    return kept
+
+
+def _memory_bytes(text: str | None) -> int:
+    """Return the limit of memory; None: half of this machine's."""
+    if text is None:
+        return max(LEAST_BYTES, machine.ram_bytes() // 2 >> 20 << 20)
+    found = re.fullmatch(r"(\d{1,12})([KMG]?)", text)
+    if found is None or int(found[1]) * _UNITS[found[2]] < LEAST_BYTES:
+        raise UsageError(f"--memory {text}: write at least {LEAST_BYTES >> 20}M, such as 512M or 1G")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def _config_folder(*, system: bool) -> Path:
+    return Path("/etc") if system else Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+
+
+def _unit_folder(service: Service) -> Path:
+    return _config_folder(system=service.system) / "systemd" / ("system" if service.system else "user")
+
+
+def _write(file: Path, text: str, *, system: bool) -> None:
+    """Write the unit.  Raises UsageError where that takes root, StoreError where the disk refuses."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    except PermissionError:
+        how = "run it with sudo, or with --unit user" if system else f"give {file.parent} to this user"
+        raise UsageError(f"{file}: this user may not write it; {how}") from None
+    except OSError as error:
+        raise StoreError(
+            f"{file}: cannot be written ({error.strerror}); free space, or mend the file system"
+        ) from error
+
+
+def _next_steps(service: Service, file: Path) -> str:
+    """Return what the unit does, what it does not, and the commands that come next."""
+    manager = "systemctl" if service.system else "systemctl --user"
+    journal = "journalctl" if service.system else "journalctl --user"
+    mib, where = service.memory_bytes >> 20, service.state or "a folder of systemd's, kept over updates"
+    lines = [
+        f"runs as {service.user if service.system else 'this user'}, state in {where}",
+        f"at most {mib} MiB, processor weight {service.cpu_weight} beside 100 of others, niceness {service.nice}",
+        "starts again 10 s after a failure; not after exit code 2, a mistake of its command line or app",
+        "no watchdog: the device does not report to systemd that it is alive",
+        f"a broker's password belongs into {service.secrets}, as {PASSWORD_VARIABLE}=...",
+        *(["root may do more than a device needs: name another login with --user"] if service.user == "root" else []),
+        *_missing_controllers(),
+        "next:",
+        f"  {manager} daemon-reload && {manager} enable --now {service.name}",
+        *(
+            []
+            if service.system
+            else [f"  loginctl enable-linger {service.user}  # so that it runs while nobody is logged in"]
+        ),
+        f"  {journal} -fu {service.name}",
+        f"to remove it: {manager} disable --now {service.name} && rm {file}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _missing_controllers(controllers: Path = CONTROLLERS) -> list[str]:
+    """Return a line if this kernel does not limit memory, as that of Raspberry Pi OS does not unless told to."""
+    try:
+        known = controllers.read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return []
+    line = (
+        "this kernel does not limit memory: on a Raspberry Pi add `cgroup_enable=memory` to the one line of "
+        "/boot/firmware/cmdline.txt and start it again"
+    )
+    return [] if "memory" in known else [line]

@@ -1,0 +1,137 @@
+"""The text of a systemd unit that runs `edge-sdk device`: its command line, its limits, what it may not touch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+STATE_FOLDER = "edge-sdk"
+"""The folder of all devices' states under systemd's folder for states."""
+
+_PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
+"""Words that systemd reads as they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A device as a service."""
+
+    device: str
+    """Its id, which is part of the unit's name."""
+    federation: str
+    python: Path
+    """The interpreter that has edge-sdk, by its full path."""
+    folder: Path
+    """The working directory, in which the app's module lies."""
+    options: Sequence[str]
+    """The options of `edge-sdk device`, without --state."""
+    state: Path | None
+    """The folder of the state; None: systemd makes one."""
+    system: bool
+    """Whether it is a unit of the system, started at boot, or one of the user."""
+    user: str
+    """The user who runs it, for a unit of the system."""
+    secrets: Path
+    """A file with lines NAME=VALUE for its environment, such as the broker's password; it may be missing."""
+    memory_bytes: int
+    """What it may use at most; more ends it, and systemd starts it again."""
+    cpu_weight: int
+    """Its share of the processor beside other services, which have 100."""
+    nice: int
+
+    @property
+    def name(self) -> str:
+        """The file name of the unit."""
+        return f"edge-sdk-{self.device}.service"
+
+
+def unit_text(service: Service) -> str:
+    """Return the unit."""
+    own_state = service.state is None
+    state = f"%S/{STATE_FOLDER}/{service.device}"
+    options = (_quoted(option) for option in ("-m", "edge_sdk.cli", "device", *service.options, "--state"))
+    command = " ".join([_quoted(str(service.python)), *options, state if own_state else _quoted(str(service.state))])
+    sections = [
+        ("Unit", _about(service)),
+        (
+            "Service",
+            [
+                "Type=exec",
+                f"ExecStart={command}",
+                f"WorkingDirectory={_literal(str(service.folder))}",
+                f"EnvironmentFile=-{_literal(str(service.secrets))}",
+                *([f"User={service.user}"] if service.system else []),
+                *([f"StateDirectory={STATE_FOLDER}/{service.device}", "StateDirectoryMode=0700"] if own_state else []),
+                *_ending(),
+                *_limits(service),
+                *_hardening(service),
+            ],
+        ),
+        ("Install", [f"WantedBy={'multi-user' if service.system else 'default'}.target"]),
+    ]
+    return "\n\n".join("\n".join([f"[{head}]", *lines]) for head, lines in sections) + "\n"
+
+
+def _about(service: Service) -> list[str]:
+    about = [f"Description=edge-sdk device {service.device} in federation {service.federation}"]
+    return [*about, "Wants=network-online.target", "After=network-online.target"] if service.system else about
+
+
+def _ending() -> list[str]:
+    return [
+        "# Exit code 2 is a mistake in the command line or the app, which no restart mends.",
+        "Restart=on-failure",
+        "RestartSec=10",
+        "RestartPreventExitStatus=2",
+        "TimeoutStopSec=30",
+    ]
+
+
+def _limits(service: Service) -> list[str]:
+    return [
+        f"MemoryMax={service.memory_bytes}",
+        f"CPUWeight={service.cpu_weight}",
+        f"IOWeight={service.cpu_weight}",
+        f"Nice={service.nice}",
+        "TasksMax=128",
+        "LimitNOFILE=1024",
+    ]
+
+
+def _hardening(service: Service) -> list[str]:
+    """What the service may not do; a user's own systemd has no right to forbid more than the first lines."""
+    lines = ["NoNewPrivileges=yes", "UMask=0077", "LockPersonality=yes", "RestrictRealtime=yes", "RestrictSUIDSGID=yes"]
+    if not service.system:
+        return lines
+    writable = [] if service.state is None else [f'ReadWritePaths="{_literal(str(service.state))}"']
+    return [
+        *lines,
+        "CapabilityBoundingSet=",
+        "ProtectSystem=strict",
+        "ProtectHome=read-only",
+        *writable,
+        "PrivateTmp=yes",
+        "ProtectControlGroups=yes",
+        "ProtectKernelModules=yes",
+        "ProtectKernelTunables=yes",
+        "ProtectClock=yes",
+        "ProtectHostname=yes",
+        "RestrictNamespaces=yes",
+        "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX",
+        "SystemCallArchitectures=native",
+    ]
+
+
+def _literal(text: str) -> str:
+    """Return text in which systemd finds no specifier."""
+    return text.replace("%", "%%")
+
+
+def _quoted(text: str) -> str:
+    """Return one word of a command line, as systemd reads it."""
+    if _PLAIN.fullmatch(text):
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
+    return f'"{_literal(escaped)}"'
